@@ -1,0 +1,4 @@
+//! (being written)
+#![forbid(unsafe_code)]
+mod knobs;
+pub use knobs::Knobs;

@@ -1,0 +1,167 @@
+//! What went wrong at the kernel, in the kernel's own words.
+
+use std::fmt;
+
+use model::{KernelVersion, Setting};
+
+/// An error number of the kernel, shown as `EOPNOTSUPP (Operation not supported)`.
+pub use rustix::io::Errno;
+
+/// A request that the kernel, or what stands between us and it, did not fulfil.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {cause}")]
+pub struct KernelError {
+    /// What was asked: a setting (`eth0 rx-4: irq-suspend-timeout 20ms`), a file, a request.
+    pub what: String,
+    /// Why it was not fulfilled.
+    #[source]
+    pub cause: Cause,
+}
+
+/// Why a request was not fulfilled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// The kernel refused with a number.
+    #[error("{}", Words(*.0))]
+    Errno(Errno),
+    /// The kernel refused with a number and said why.
+    #[error("{} \"{message}\"", Words(*.errno))]
+    Extack {
+        /// The number.
+        errno: Errno,
+        /// The kernel's words, verbatim.
+        message: String,
+    },
+    /// This kernel or this driver has no such thing.
+    #[error("not supported here: needs {needs}{}", Since(*.since))]
+    Absent {
+        /// What it takes.
+        needs: String,
+        /// The first kernel that has it, where that is what is missing.
+        since: Option<KernelVersion>,
+    },
+    /// The object is no longer what it was: a process ended, a device went away, a descriptor was used again.
+    #[error("gone: {0}")]
+    Gone(String),
+    /// The kernel took the value and has another one now.
+    #[error("wrote {} but read back {}", .wrote.value(), .found.value())]
+    ReadBack {
+        /// What was written.
+        wrote: Box<Setting>,
+        /// What is in force.
+        found: Box<Setting>,
+    },
+    /// The kernel's answer is not what its interface promises.
+    #[error("the kernel's answer is malformed: {0}")]
+    Malformed(String),
+}
+
+impl KernelError {
+    /// A request that failed with an error number.
+    pub fn errno(what: impl Into<String>, errno: Errno) -> Self {
+        Self { what: what.into(), cause: Cause::Errno(errno) }
+    }
+
+    /// A request that failed with an I/O error; one without a number counts as malformed.
+    pub fn io(what: impl Into<String>, error: &std::io::Error) -> Self {
+        let cause = match error.raw_os_error() {
+            Some(raw) => Cause::Errno(Errno::from_raw_os_error(raw)),
+            None => Cause::Malformed(error.to_string()),
+        };
+        Self { what: what.into(), cause }
+    }
+
+    /// A request for something that this kernel or driver lacks.
+    pub fn absent(what: impl Into<String>, needs: impl Into<String>, since: Option<KernelVersion>) -> Self {
+        Self { what: what.into(), cause: Cause::Absent { needs: needs.into(), since } }
+    }
+
+    /// A request about an object that is no longer there.
+    pub fn gone(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), cause: Cause::Gone(why.into()) }
+    }
+
+    /// An answer that could not be understood.
+    pub fn malformed(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), cause: Cause::Malformed(why.into()) }
+    }
+
+    /// The kernel's number, where it gave one.
+    pub fn number(&self) -> Option<Errno> {
+        match &self.cause {
+            Cause::Errno(errno) | Cause::Extack { errno, .. } => Some(*errno),
+            Cause::Absent { .. } | Cause::Gone(_) | Cause::ReadBack { .. } | Cause::Malformed(_) => None,
+        }
+    }
+}
+
+/// The kernel's name for a number and the C library's words for it.
+struct Words(Errno);
+
+impl fmt::Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = std::io::Error::from_raw_os_error(self.0.raw_os_error()).to_string();
+        f.write_str(words.split(" (os error").next().unwrap_or(&words))?;
+        write!(f, " ({})", name(self.0).map_or_else(|| format!("errno {}", self.0.raw_os_error()), str::to_owned))
+    }
+}
+
+struct Since(Option<KernelVersion>);
+
+impl fmt::Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(version) => write!(f, ", since Linux {version}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The symbolic name of the numbers that the interfaces we use return.
+fn name(errno: Errno) -> Option<&'static str> {
+    Some(match errno {
+        Errno::PERM => "EPERM",
+        Errno::NOENT => "ENOENT",
+        Errno::SRCH => "ESRCH",
+        Errno::INTR => "EINTR",
+        Errno::IO => "EIO",
+        Errno::BADF => "EBADF",
+        Errno::AGAIN => "EAGAIN",
+        Errno::NOMEM => "ENOMEM",
+        Errno::ACCESS => "EACCES",
+        Errno::FAULT => "EFAULT",
+        Errno::BUSY => "EBUSY",
+        Errno::EXIST => "EEXIST",
+        Errno::NODEV => "ENODEV",
+        Errno::INVAL => "EINVAL",
+        Errno::NOTTY => "ENOTTY",
+        Errno::NOSPC => "ENOSPC",
+        Errno::RANGE => "ERANGE",
+        Errno::NOSYS => "ENOSYS",
+        Errno::OPNOTSUPP => "EOPNOTSUPP",
+        Errno::NOBUFS => "ENOBUFS",
+        Errno::CONNREFUSED => "ECONNREFUSED",
+        Errno::TIMEDOUT => "ETIMEDOUT",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn an_error_says_the_object_and_the_kernels_own_words() {
+        let cause = Cause::Extack { errno: Errno::RANGE, message: "integer out of range".to_owned() };
+        let error = KernelError { what: "eth0 rx-4: defer-hard-irqs 4000000000".to_owned(), cause };
+        assert_eq!(
+            error.to_string(),
+            "eth0 rx-4: defer-hard-irqs 4000000000: Numerical result out of range (ERANGE) \"integer out of range\""
+        );
+        let absent = KernelError::absent("eth0 rx-0: irq-suspend-timeout", "napi-set", Some(KernelVersion::since(6, 13)));
+        assert_eq!(
+            absent.to_string(),
+            "eth0 rx-0: irq-suspend-timeout: not supported here: needs napi-set, since Linux 6.13"
+        );
+    }
+}

@@ -1,0 +1,3 @@
+//! (being written)
+mod error;
+pub use error::{Cause, Errno, KernelError};

@@ -1,0 +1,102 @@
+//! Who delivered the packets: what was counted over an interval, per NAPI.
+//!
+//! "Set" and "engaged" are two different words; these counts are what tells them apart.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{NapiId, Pid};
+use crate::units::Nanoseconds;
+
+/// Polls and the packets they delivered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PollCounts {
+    /// Calls of the NAPI's poll function.
+    pub polls: u64,
+    /// Packets that they returned as work.
+    pub packets: u64,
+    /// Calls that found nothing.
+    pub empty: u64,
+}
+
+impl std::ops::AddAssign for PollCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.polls += other.polls;
+        self.packets += other.packets;
+        self.empty += other.empty;
+    }
+}
+
+/// What was counted for one NAPI.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NapiDelivered {
+    /// The NAPI.
+    pub napi: NapiId,
+    /// The device's name, as the kernel gave it with the poll.
+    pub device: String,
+    /// Polled in softirq, after an interrupt or by whoever sent the packet (veth, loopback).
+    pub interrupt: PollCounts,
+    /// Polled in softirq, because the NAPI's timer expired.
+    pub timer: PollCounts,
+    /// Polled by an application in its own system call.
+    pub application: PollCounts,
+    /// Polled by the NAPI's kernel thread.
+    pub kthread: PollCounts,
+    /// The part of `application` by process, the busiest first.
+    pub by_process: Vec<(Pid, PollCounts)>,
+    /// How often the NAPI's timer was armed.
+    pub timer_armed: u64,
+    /// How often it expired.
+    pub timer_expired: u64,
+    /// The longest span that the timer was armed with: near `irq-suspend-timeout`, suspension was in force.
+    pub timer_armed_max: Nanoseconds,
+    /// How often the timer was armed with the NAPI's own `irq-suspend-timeout`; 0 where that is not set.
+    pub suspended: u64,
+}
+
+impl NapiDelivered {
+    /// All polls of this NAPI together.
+    pub fn total(&self) -> PollCounts {
+        let mut sum = PollCounts::default();
+        for part in [self.interrupt, self.timer, self.application, self.kthread] {
+            sum += part;
+        }
+        sum
+    }
+
+    /// Polls in softirq, for whatever cause.
+    pub fn softirq(&self) -> PollCounts {
+        let mut sum = self.interrupt;
+        sum += self.timer;
+        sum
+    }
+
+    /// The share of packets that an application polled for itself, 0..=1; `None` without packets.
+    #[expect(clippy::cast_precision_loss, reason = "a share of counts below 2^53")]
+    pub fn application_share(&self) -> Option<f64> {
+        let packets = self.total().packets;
+        (packets > 0).then(|| self.application.packets as f64 / packets as f64)
+    }
+}
+
+/// What was counted on a host over an interval.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delivered {
+    /// How long was counted.
+    pub interval: Nanoseconds,
+    /// By NAPI, by id.
+    pub napis: Vec<NapiDelivered>,
+    /// Packets on no NAPI: the per-CPU backlog (loopback, RPS, a veth without NAPI).
+    pub backlog: PollCounts,
+    /// Events that could not be counted because a table was full.
+    pub lost: u64,
+}
+
+impl Delivered {
+    /// What was counted for this NAPI.
+    pub fn napi(&self, id: NapiId) -> Option<&NapiDelivered> {
+        self.napis.iter().find(|n| n.napi == id)
+    }
+}

@@ -1,0 +1,219 @@
+//! Delivery modes: how packets reach an application, and the parameters that make it so.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::setting::EpollParams;
+use crate::units::{EmptyPolls, Nanoseconds};
+
+/// How packets are delivered to an application. A policy chooses one; an expert may name one.
+///
+/// Written as the IRQ-suspension document writes them: `interrupt` (its *base*), `defer20` (microseconds of
+/// `gro-flush-timeout`), `napibusy`, `fullbusy`, `suspend20`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DeliveryMode {
+    /// Every batch begins with an interrupt: the kernel's own way without any setting.
+    Interrupt,
+    /// Interrupts are put off, and a timer polls: less interference, at the price of up to one timeout of delay.
+    Defer {
+        /// The timer's span, `gro-flush-timeout`.
+        gro_flush: Nanoseconds,
+    },
+    /// `epoll_wait` polls the NAPI for up to 64 µs before it sleeps.
+    NapiBusy,
+    /// `epoll_wait` polls all the time: lowest latency, one whole CPU per thread.
+    FullBusy,
+    /// Interrupts stay masked as long as `epoll_wait` finds events, and are put off otherwise.
+    Suspend {
+        /// The short span, used when the application idles: `gro-flush-timeout`.
+        gro_flush: Nanoseconds,
+    },
+}
+
+/// The values behind a delivery mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeliveryParams {
+    /// See [`crate::Setting::DeferHardIrqs`].
+    pub defer_hard_irqs: EmptyPolls,
+    /// See [`crate::Setting::GroFlushTimeout`].
+    pub gro_flush_timeout: Nanoseconds,
+    /// See [`crate::Setting::IrqSuspendTimeout`].
+    pub irq_suspend_timeout: Nanoseconds,
+    /// See [`crate::Setting::Epoll`]; all zero leaves busy polling off.
+    pub epoll: EpollParams,
+    /// The longest that `epoll_wait` may sleep; `None` leaves the application's own timeout.
+    pub epoll_wait_cap: Option<Nanoseconds>,
+}
+
+impl DeliveryMode {
+    /// The document's eleven configurations, in its order.
+    ///
+    /// Source: "Suspend IRQs during application busy periods", v1 cover letter, "Benchmark configs & descriptions".
+    pub const DOCUMENT: [Self; 11] = [
+        Self::Interrupt,
+        Self::Defer { gro_flush: Nanoseconds::from_micros(10) },
+        Self::Defer { gro_flush: Nanoseconds::from_micros(20) },
+        Self::Defer { gro_flush: Nanoseconds::from_micros(50) },
+        Self::Defer { gro_flush: Nanoseconds::from_micros(200) },
+        Self::FullBusy,
+        Self::NapiBusy,
+        Self::Suspend { gro_flush: Nanoseconds::from_micros(10) },
+        Self::Suspend { gro_flush: Nanoseconds::from_micros(20) },
+        Self::Suspend { gro_flush: Nanoseconds::from_micros(50) },
+        Self::Suspend { gro_flush: Nanoseconds::from_micros(200) },
+    ];
+
+    /// The document's values for this mode. They are start values: they suit its machine, and are measured on yours.
+    pub const fn params(self) -> DeliveryParams {
+        const fn epoll(usecs: u32) -> EpollParams {
+            EpollParams { busy_poll_usecs: usecs, busy_poll_budget: 64, prefer_busy_poll: true }
+        }
+        const OFF: DeliveryParams = DeliveryParams {
+            defer_hard_irqs: EmptyPolls(0),
+            gro_flush_timeout: Nanoseconds::ZERO,
+            irq_suspend_timeout: Nanoseconds::ZERO,
+            epoll: EpollParams { busy_poll_usecs: 0, busy_poll_budget: 0, prefer_busy_poll: false },
+            epoll_wait_cap: None,
+        };
+        const DEFER: DeliveryParams = DeliveryParams { defer_hard_irqs: EmptyPolls(100), ..OFF };
+        match self {
+            Self::Interrupt => OFF,
+            Self::Defer { gro_flush } => DeliveryParams { gro_flush_timeout: gro_flush, ..DEFER },
+            Self::NapiBusy => {
+                DeliveryParams { gro_flush_timeout: Nanoseconds::from_micros(200), epoll: epoll(64), ..DEFER }
+            }
+            Self::FullBusy => DeliveryParams {
+                gro_flush_timeout: Nanoseconds::from_millis(5),
+                epoll: epoll(1000),
+                epoll_wait_cap: Some(Nanoseconds::from_millis(1)),
+                ..DEFER
+            },
+            Self::Suspend { gro_flush } => DeliveryParams {
+                gro_flush_timeout: gro_flush,
+                irq_suspend_timeout: Nanoseconds::from_millis(20),
+                epoll: epoll(0),
+                ..DEFER
+            },
+        }
+    }
+
+    /// How many CPUs the mode keeps busy without traffic, per application thread.
+    pub const fn polling_cpus_per_thread(self) -> u32 {
+        match self {
+            Self::FullBusy => 1,
+            Self::Interrupt | Self::Defer { .. } | Self::NapiBusy | Self::Suspend { .. } => 0,
+        }
+    }
+}
+
+impl fmt::Display for DeliveryMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let timed = |mode: &str, span: Nanoseconds| match span.exact_micros() {
+            Some(micros) => format!("{mode}{micros}"),
+            None => format!("{mode}:{span}"),
+        };
+        f.pad(&match self {
+            Self::Interrupt => "interrupt".to_owned(),
+            Self::Defer { gro_flush } => timed("defer", *gro_flush),
+            Self::NapiBusy => "napibusy".to_owned(),
+            Self::FullBusy => "fullbusy".to_owned(),
+            Self::Suspend { gro_flush } => timed("suspend", *gro_flush),
+        })
+    }
+}
+
+/// Why a text names no delivery mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotADeliveryMode(pub String);
+
+impl fmt::Display for NotADeliveryMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` is not a delivery mode: there are interrupt, deferX, napibusy, fullbusy and suspendX, \
+             X in microseconds as in suspend20, or with a unit as in suspend:1.5ms",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for NotADeliveryMode {}
+
+impl FromStr for DeliveryMode {
+    type Err = NotADeliveryMode;
+
+    /// Takes the names above; `base` for `interrupt`; `defer` and `suspend` alone mean 20 µs.
+    fn from_str(text: &str) -> Result<Self, NotADeliveryMode> {
+        const START: Nanoseconds = Nanoseconds::from_micros(20);
+        let wrong = || NotADeliveryMode(text.to_owned());
+        let span = |rest: &str| match rest.strip_prefix(':') {
+            _ if rest.is_empty() => Ok(START),
+            Some(span) => span.parse().map_err(|_| wrong()),
+            None if rest.bytes().all(|b| b.is_ascii_digit()) => {
+                let micros: u32 = rest.parse().map_err(|_| wrong())?;
+                Ok(Nanoseconds::from_micros(micros.into()))
+            }
+            None => Err(wrong()),
+        };
+        let positive = |span: Nanoseconds| if span.is_zero() { Err(wrong()) } else { Ok(span) };
+        match text {
+            "interrupt" | "base" => Ok(Self::Interrupt),
+            "napibusy" => Ok(Self::NapiBusy),
+            "fullbusy" => Ok(Self::FullBusy),
+            _ => {
+                if let Some(rest) = text.strip_prefix("defer") {
+                    Ok(Self::Defer { gro_flush: positive(span(rest)?)? })
+                } else if let Some(rest) = text.strip_prefix("suspend") {
+                    Ok(Self::Suspend { gro_flush: positive(span(rest)?)? })
+                } else {
+                    Err(wrong())
+                }
+            }
+        }
+    }
+}
+
+impl Serialize for DeliveryMode {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DeliveryMode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn every_mode_of_the_document_survives_its_name() {
+        for mode in DeliveryMode::DOCUMENT {
+            assert_eq!(mode.to_string().parse::<DeliveryMode>(), Ok(mode));
+        }
+        assert_eq!("suspend:1.5us".parse::<DeliveryMode>().expect("parses").to_string(), "suspend:1.5us");
+    }
+
+    #[test]
+    fn a_mode_without_a_time_or_with_nonsense_is_refused() {
+        for text in ["suspend0", "defer-1", "suspends", "defer20us", "busy", "", "suspend:"] {
+            assert!(text.parse::<DeliveryMode>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn irq_suspend_outlasts_gro_flush_in_the_documents_modes() {
+        for params in DeliveryMode::DOCUMENT.map(DeliveryMode::params) {
+            let suspends = !params.irq_suspend_timeout.is_zero();
+            assert!(!suspends || params.irq_suspend_timeout > params.gro_flush_timeout, "{params:?}");
+            assert!(!suspends || params.epoll.prefer_busy_poll, "{params:?}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The NIC's half of the graph.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpu_set::CpuSet;
+use crate::ids::{Cpu, DeviceId, IrqNumber, NapiId, NumaNode, Pid, QueueIndex, RxQueue};
+use crate::setting::Threading;
+use crate::units::{EmptyPolls, Nanoseconds};
+
+/// How sure we are of an edge of the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Confidence {
+    /// Our own guess by order (the n-th NAPI is the n-th queue's) where the kernel states nothing.
+    ByOrder,
+    /// Read from a name that drivers choose (`/proc/interrupts`).
+    ByName,
+    /// Stated by the kernel as an attribute.
+    Stated,
+}
+
+/// A network device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// Its identity.
+    pub id: DeviceId,
+    /// The rtnetlink kind of a virtual device (`veth`), else the driver's name; empty where neither is known.
+    pub kind: String,
+    /// Whether it is administratively up and has a carrier.
+    pub up: bool,
+    /// The largest packet, in bytes.
+    pub mtu: u32,
+    /// The NUMA node of its bus device.
+    pub node: Option<NumaNode>,
+    /// Whether an XDP program is attached.
+    pub xdp: bool,
+    /// For a device with a peer (veth): the peer's index and namespace as this namespace knows it.
+    pub peer: Option<String>,
+    /// The device-wide defaults of `/sys/class/net/DEV`.
+    pub defer_hard_irqs: Option<EmptyPolls>,
+    /// As [`Device::defer_hard_irqs`], for `gro_flush_timeout`.
+    pub gro_flush_timeout: Option<Nanoseconds>,
+    /// As [`Device::defer_hard_irqs`], for `threaded`.
+    pub threaded: Option<Threading>,
+    /// The receive queues, by index.
+    pub rx_queues: Vec<RxQueueState>,
+    /// The transmit queues, by index.
+    pub tx_queues: Vec<TxQueueState>,
+    /// The NAPIs, by id.
+    pub napis: Vec<Napi>,
+    /// How many queues there are and could be; `None` where the driver does not say.
+    pub channels: Option<Channels>,
+    /// Ring sizes; `None` where the driver does not say.
+    pub rings: Option<Rings>,
+    /// Interrupt moderation of the whole device; `None` where the driver has none.
+    pub coalesce: Option<Coalesce>,
+    /// The offloads that decide how packets travel.
+    pub features: Features,
+}
+
+/// A receive queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RxQueueState {
+    /// Its identity.
+    pub id: RxQueue,
+    /// The NAPI that serves it.
+    pub napi: Option<NapiEdge>,
+    /// The CPUs that receive packet steering hands its packets to; empty where RPS is off.
+    pub rps_cpus: CpuSet,
+}
+
+/// A transmit queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TxQueueState {
+    /// Its index.
+    pub index: QueueIndex,
+    /// The NAPI that completes it.
+    pub napi: Option<NapiEdge>,
+    /// The CPUs whose packets leave by it; empty where XPS is off.
+    pub xps_cpus: CpuSet,
+}
+
+/// A queue's way to its NAPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NapiEdge {
+    /// The NAPI.
+    pub napi: NapiId,
+    /// How sure we are.
+    pub confidence: Confidence,
+}
+
+/// A NAPI's way to its interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IrqEdge {
+    /// The interrupt.
+    pub irq: IrqNumber,
+    /// How sure we are.
+    pub confidence: Confidence,
+}
+
+/// A NAPI instance and its settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Napi {
+    /// Its id, until the next reset.
+    pub id: NapiId,
+    /// See [`crate::Setting::DeferHardIrqs`].
+    pub defer_hard_irqs: Option<EmptyPolls>,
+    /// See [`crate::Setting::GroFlushTimeout`].
+    pub gro_flush_timeout: Option<Nanoseconds>,
+    /// See [`crate::Setting::IrqSuspendTimeout`].
+    pub irq_suspend_timeout: Option<Nanoseconds>,
+    /// See [`crate::Setting::Threaded`].
+    pub threaded: Option<Threading>,
+    /// The kernel thread that polls it.
+    pub kthread: Option<Pid>,
+    /// Its interrupt.
+    pub irq: Option<IrqEdge>,
+}
+
+/// An interrupt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Irq {
+    /// Its number.
+    pub number: IrqNumber,
+    /// The name that the driver gave it, as in `/proc/interrupts`.
+    pub name: String,
+    /// The CPUs it may be delivered to.
+    pub affinity: CpuSet,
+    /// The CPUs it is delivered to; changes at the interrupt after a change of affinity.
+    pub effective_affinity: CpuSet,
+    /// Its NUMA node.
+    pub node: Option<NumaNode>,
+    /// How often it fired, by CPU; CPUs where it never did are left out.
+    pub counts: Vec<(Cpu, u64)>,
+}
+
+impl Irq {
+    /// How often it fired on all CPUs together.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// What is, and what the device allows at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pair {
+    /// The value in force.
+    pub current: u32,
+    /// The largest value; 0 where the driver does not say.
+    pub max: u32,
+}
+
+/// Queue counts. Kernel: `include/uapi/linux/ethtool.h` `struct ethtool_channels`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Channels {
+    /// Receive queues with an interrupt of their own.
+    pub rx: Pair,
+    /// Transmit queues with an interrupt of their own.
+    pub tx: Pair,
+    /// Queue pairs that share an interrupt.
+    pub combined: Pair,
+}
+
+/// Ring sizes in descriptors. Kernel: `include/uapi/linux/ethtool.h` `struct ethtool_ringparam`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rings {
+    /// Receive.
+    pub rx: Pair,
+    /// Transmit.
+    pub tx: Pair,
+}
+
+/// Interrupt moderation; each value `None` where the driver lacks it.
+/// Kernel: `include/uapi/linux/ethtool.h` `struct ethtool_coalesce`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Coalesce {
+    /// How long a receive interrupt waits, in microseconds.
+    pub rx_usecs: Option<u32>,
+    /// After how many packets a receive interrupt comes at once.
+    pub rx_max_frames: Option<u32>,
+    /// How long a transmit interrupt waits, in microseconds.
+    pub tx_usecs: Option<u32>,
+    /// After how many packets a transmit interrupt comes at once.
+    pub tx_max_frames: Option<u32>,
+    /// Whether the driver adapts the receive values by itself.
+    pub adaptive_rx: Option<bool>,
+    /// Whether the driver adapts the transmit values by itself.
+    pub adaptive_tx: Option<bool>,
+}
+
+/// Offloads that decide how packets travel; `None` where they could not be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Features {
+    /// `rx-gro`: packets are joined in NAPI. A veth has NAPIs only with this or with XDP.
+    pub gro: Option<bool>,
+    /// Any of the `tx-tcp-*segmentation` features. A veth whose *peer* has them on bypasses its own NAPI.
+    pub tso: Option<bool>,
+    /// `rx-gro-hw`.
+    pub gro_hw: Option<bool>,
+    /// `rx-ntuple-filter`.
+    pub ntuple: Option<bool>,
+    /// `hw-tc-offload`.
+    pub tc_offload: Option<bool>,
+}

@@ -1,0 +1,120 @@
+//! The host as a graph: what `linux` observes, what `plan` reads, what `show` prints.
+//!
+//! device → rx/tx queue → NAPI → IRQ → CPU on one side, process → thread → epoll → socket on the other; they
+//! meet where a socket's incoming NAPI id is a queue's NAPI. Every edge that the kernel does not state itself
+//! carries a [`Confidence`].
+
+mod device;
+mod process;
+mod topology;
+
+pub use device::{
+    Channels, Coalesce, Confidence, Device, Features, Irq, IrqEdge, Napi, NapiEdge, Pair, Rings,
+    RxQueueState, TxQueueState,
+};
+pub use process::{Epoll, IoUring, Membership, Process, Socket, SocketState, Thread};
+pub use topology::{CpuInfo, Topology};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{DeviceId, EpollId, IrqNumber, NapiId, NetnsId, Pid, RxQueue};
+use crate::units::KernelVersion;
+
+/// What was observed of a host, in one network namespace.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// The kernel's release, as `uname -r` prints it.
+    pub release: String,
+    /// The release as far as it can be compared.
+    pub kernel: KernelVersion,
+    /// What this kernel and this caller can do.
+    pub capabilities: Capabilities,
+    /// The CPUs.
+    pub topology: Topology,
+    /// The namespace that `devices` are in.
+    pub netns: NetnsId,
+    /// The devices, by index.
+    pub devices: Vec<Device>,
+    /// The interrupts that devices or operators asked about, by number.
+    pub irqs: Vec<Irq>,
+    /// The processes that were asked for, by pid.
+    pub processes: Vec<Process>,
+    /// What could not be read, and why; an empty list means that everything was.
+    pub unread: Vec<Unread>,
+}
+
+/// What a kernel and the caller's privileges allow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Capabilities {
+    /// netdev netlink `napi-set` exists: settings per NAPI (6.13).
+    pub napi_set: bool,
+    /// NAPIs have an `irq-suspend-timeout` (6.13).
+    pub irq_suspend: bool,
+    /// `napi-set` takes `threaded` (6.17).
+    pub napi_threaded: bool,
+    /// Epolls have busy-poll parameters (6.9).
+    pub epoll_params: bool,
+    /// The caller may duplicate descriptors of other users' processes (CAP_SYS_PTRACE).
+    pub ptrace: bool,
+    /// The caller may administer this namespace's network (CAP_NET_ADMIN).
+    pub net_admin: bool,
+    /// BPF programs on tracepoints can be loaded (BTF present, CAP_BPF and CAP_PERFMON).
+    pub bpf: bool,
+}
+
+/// A part of the host that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unread {
+    /// What was to be read: a file, a netlink request, a descriptor.
+    pub what: String,
+    /// The kernel's words.
+    pub why: String,
+}
+
+impl Host {
+    /// The device with this name.
+    pub fn device_named(&self, name: &str) -> Option<&Device> {
+        self.devices.iter().find(|d| d.id.name.as_str() == name)
+    }
+
+    /// The device with this identity.
+    pub fn device(&self, id: DeviceId) -> Option<&Device> {
+        self.devices.iter().find(|d| d.id == id)
+    }
+
+    /// The interrupt with this number.
+    pub fn irq(&self, number: IrqNumber) -> Option<&Irq> {
+        self.irqs.iter().find(|i| i.number == number)
+    }
+
+    /// The process with this pid.
+    pub fn process(&self, pid: Pid) -> Option<&Process> {
+        self.processes.iter().find(|p| p.id.pid == pid)
+    }
+
+    /// The NAPI with this id, and its device.
+    pub fn napi(&self, id: NapiId) -> Option<(&Device, &Napi)> {
+        self.devices.iter().find_map(|d| d.napis.iter().find(|n| n.id == id).map(|n| (d, n)))
+    }
+
+    /// The NAPI of a receive queue, where one is known.
+    pub fn napi_of(&self, queue: RxQueue) -> Option<&Napi> {
+        let device = self.device(queue.device)?;
+        let edge = device.rx_queues.iter().find(|q| q.id.index == queue.index)?.napi?;
+        device.napis.iter().find(|n| n.id == edge.napi)
+    }
+
+    /// The receive queues that a NAPI serves.
+    pub fn queues_of(&self, napi: NapiId) -> impl Iterator<Item = RxQueue> {
+        let queues = self.devices.iter().flat_map(|d| &d.rx_queues);
+        queues.filter(move |q| q.napi.is_some_and(|edge| edge.napi == napi)).map(|q| q.id)
+    }
+
+    /// The epoll with this identity.
+    pub fn epoll(&self, id: EpollId) -> Option<&Epoll> {
+        self.process(id.process.pid)?.epolls.iter().find(|e| e.id == id)
+    }
+}

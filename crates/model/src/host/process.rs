@@ -1,0 +1,116 @@
+//! The application's half of the graph.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpu_set::CpuSet;
+use crate::ids::{EpollId, Fd, NapiId, NetnsId, ProcessId, RingId, ThreadId};
+use crate::setting::{EpollParams, RingNapi};
+
+/// A process that was looked into.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Process {
+    /// Its identity.
+    pub id: ProcessId,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its executable, as `/proc/PID/exe` names it; empty where that could not be read.
+    pub exe: String,
+    /// Its network namespace.
+    pub netns: Option<NetnsId>,
+    /// Its threads, by number.
+    pub threads: Vec<Thread>,
+    /// Its epolls, by descriptor.
+    pub epolls: Vec<Epoll>,
+    /// Its internet sockets, by descriptor.
+    pub sockets: Vec<Socket>,
+    /// Its io_urings, by descriptor.
+    pub rings: Vec<IoUring>,
+}
+
+/// A thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Thread {
+    /// Its identity.
+    pub id: ThreadId,
+    /// The CPUs it may run on.
+    pub affinity: CpuSet,
+    /// The epoll it was waiting on when it was looked at; `None` while it ran or waited for something else.
+    pub waits_on: Option<Fd>,
+}
+
+/// An epoll.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Epoll {
+    /// Its identity.
+    pub id: EpollId,
+    /// How it busy-polls; `None` where the kernel has no such parameters.
+    pub params: Option<EpollParams>,
+    /// What it watches: internet sockets and nested epolls only.
+    pub members: Vec<Membership>,
+    /// How many other files it watches (pipes, timers, event descriptors).
+    pub others: usize,
+}
+
+/// A descriptor that an epoll watches. The number is the one it had when it was added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Membership {
+    /// The descriptor.
+    pub fd: Fd,
+    /// The inode of the file behind it, which stays right when the number is used again.
+    pub inode: u64,
+}
+
+/// An internet socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Socket {
+    /// Its descriptor.
+    pub fd: Fd,
+    /// Its inode.
+    pub inode: u64,
+    /// What kind of socket it is, and in which state.
+    pub state: SocketState,
+    /// Its own address; `None` where sock-diag did not know it.
+    pub local: Option<SocketAddr>,
+    /// The other end's address.
+    pub remote: Option<SocketAddr>,
+    /// The NAPI that its last packet came through. `None` for none, which is how a socket looks whose packets
+    /// travel by the per-CPU backlog (loopback, RPS, a veth without NAPI). Kernel: `SO_INCOMING_NAPI_ID`.
+    pub napi: Option<NapiId>,
+}
+
+/// A socket's kind and state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SocketState {
+    /// A TCP socket that accepts connections.
+    TcpListen,
+    /// A TCP connection.
+    TcpEstablished,
+    /// A TCP socket in another state.
+    TcpOther,
+    /// A UDP socket.
+    Udp,
+    /// An internet socket of another kind.
+    Other,
+}
+
+/// An io_uring.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IoUring {
+    /// Its identity.
+    pub id: RingId,
+    /// How it busy-polls; `None` where it does not.
+    pub napi: Option<RingNapi>,
+    /// How many of its registered files are sockets.
+    pub registered_sockets: usize,
+    /// Why its busy polling cannot be set from outside, if so.
+    pub closed: Option<String>,
+}

@@ -1,0 +1,32 @@
+//! The CPUs and how they are near to each other.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpu_set::CpuSet;
+use crate::ids::{Cpu, NumaNode};
+
+/// The CPUs of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topology {
+    /// The CPUs that run.
+    pub online: CpuSet,
+    /// The CPUs that the scheduler leaves alone (`isolcpus`).
+    pub isolated: CpuSet,
+    /// Each online CPU, by number.
+    pub cpus: Vec<CpuInfo>,
+}
+
+/// One CPU and its neighbours.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuInfo {
+    /// The CPU.
+    pub cpu: Cpu,
+    /// The CPUs of the same core, itself among them.
+    pub siblings: CpuSet,
+    /// The CPUs that share its last-level cache, itself among them.
+    pub llc: CpuSet,
+    /// Its NUMA node.
+    pub node: Option<NumaNode>,
+}

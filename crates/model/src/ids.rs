@@ -1,0 +1,268 @@
+//! What a thing is known by, and for how long.
+//!
+//! Plans name what stays and resolve what moves: an [`RxQueue`] stays where a [`NapiId`] may change at every
+//! reset; a process is its pid *and* its start time, for pids are used again.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number! {
+    /// A logical CPU, as in `/sys/devices/system/cpu/cpuN`.
+    Cpu(u32)
+}
+number! {
+    /// A NUMA node, as in `/sys/devices/system/node/nodeN`.
+    NumaNode(u32)
+}
+number! {
+    /// A network device within its namespace.
+    IfIndex(u32)
+}
+number! {
+    /// A queue of a device, counted from 0, receive and transmit queues apart.
+    QueueIndex(u32)
+}
+number! {
+    /// A NAPI instance. Unique on the host while it lives; a reset may replace it (it persists only where the
+    /// driver uses `netif_napi_add_config`).
+    ///
+    /// Kernel: 6.18, `include/net/busy_poll.h` `MIN_NAPI_ID`: smaller numbers than `nr_cpu_ids + 1` are CPUs, not NAPIs.
+    NapiId(u32)
+}
+number! {
+    /// A Linux interrupt number, as in `/proc/irq/N`.
+    IrqNumber(u32)
+}
+number! {
+    /// A process, by its number in the observer's pid namespace.
+    Pid(u32)
+}
+number! {
+    /// A file descriptor of a process.
+    Fd(u32)
+}
+number! {
+    /// A network namespace, by the inode of its nsfs file (`stat -Lc %i /proc/PID/ns/net`).
+    NetnsId(u64)
+}
+
+/// The name of an object as it was when observed: an interface name or a thread's `comm`.
+///
+/// A label is for people. It is no part of an identity: all labels compare equal, so that a renamed device is
+/// still the same device. Both names have at most 15 bytes in the kernel (`IFNAMSIZ`, `TASK_COMM_LEN`); longer text is cut.
+#[derive(Clone, Copy, Default)]
+pub struct Label {
+    bytes: [u8; Self::BYTES_MAX],
+    length: u8,
+}
+
+impl Label {
+    /// The longest label, in bytes. Kernel: `include/uapi/linux/if.h` `IFNAMSIZ` less the closing zero.
+    pub const BYTES_MAX: usize = 15;
+
+    /// A label with this text, cut at a character boundary if it is too long.
+    pub fn new(text: &str) -> Self {
+        let mut end = text.len().min(Self::BYTES_MAX);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let mut bytes = [0; Self::BYTES_MAX];
+        bytes[..end].copy_from_slice(&text.as_bytes()[..end]);
+        Self { bytes, length: u8::try_from(end).unwrap_or(0) }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or("")
+    }
+}
+
+impl PartialEq for Label {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+impl Eq for Label {}
+impl PartialOrd for Label {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Label {
+    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
+        std::cmp::Ordering::Equal
+    }
+}
+impl std::hash::Hash for Label {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+impl fmt::Debug for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+impl Serialize for Label {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+impl<'de> Deserialize<'de> for Label {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Ok(Self::new(&text))
+    }
+}
+
+/// A network device: its namespace and index. Shown by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceId {
+    /// The namespace it is in.
+    pub netns: NetnsId,
+    /// Its index there.
+    pub ifindex: IfIndex,
+    /// Its name when it was observed.
+    pub name: Label,
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name.fmt(f)
+    }
+}
+
+/// A receive queue: what plans speak of where the kernel speaks of NAPI ids, which move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RxQueue {
+    /// The device.
+    pub device: DeviceId,
+    /// The queue's index, as in `/sys/class/net/DEV/queues/rx-N`.
+    pub index: QueueIndex,
+}
+
+impl fmt::Display for RxQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{} rx-{}", self.device.name, self.index))
+    }
+}
+
+/// A process that cannot be mistaken for a later one with the same pid. Shown as `memcached[812]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessId {
+    /// Its number.
+    pub pid: Pid,
+    /// When it started, in clock ticks since boot: field 22 of `/proc/PID/stat`.
+    pub started: u64,
+    /// Its `comm` when it was observed.
+    pub comm: Label,
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}[{}]", self.comm, self.pid))
+    }
+}
+
+/// A thread of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThreadId {
+    /// The process.
+    pub process: ProcessId,
+    /// The thread's number, as in `/proc/PID/task/TID`.
+    pub tid: Pid,
+    /// When the thread started, in clock ticks since boot, as [`ProcessId::started`].
+    pub started: u64,
+    /// Its `comm` when it was observed.
+    pub comm: Label,
+}
+
+impl fmt::Display for ThreadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{} thread {} ({})", self.process, self.tid, self.comm))
+    }
+}
+
+/// An epoll instance, by a descriptor of a process that holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EpollId {
+    /// The process.
+    pub process: ProcessId,
+    /// Its descriptor there.
+    pub fd: Fd,
+}
+
+impl fmt::Display for EpollId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{} epoll {}", self.process, self.fd))
+    }
+}
+
+/// An io_uring instance, by a descriptor of a process that holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RingId {
+    /// The process.
+    pub process: ProcessId,
+    /// Its descriptor there.
+    pub fd: Fd,
+}
+
+impl fmt::Display for RingId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{} io_uring {}", self.process, self.fd))
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_renamed_device_is_the_same_device() {
+        let named = |name| DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new(name) };
+        assert_eq!(named("eth0"), named("wan0"));
+        assert_eq!(named("wan0").to_string(), "wan0");
+    }
+
+    #[test]
+    fn a_label_is_cut_between_characters() {
+        assert_eq!(Label::new("äöüäöüäöü").as_str(), "äöüäöüä");
+        assert_eq!(Label::new("").as_str(), "");
+    }
+
+    #[test]
+    fn an_identity_survives_json() {
+        let queue = RxQueue {
+            device: DeviceId { netns: NetnsId(7), ifindex: IfIndex(3), name: Label::new("eth0") },
+            index: QueueIndex(4),
+        };
+        let text = serde_json::to_string(&queue).expect("serialises");
+        let back: RxQueue = serde_json::from_str(&text).expect("parses");
+        assert_eq!((back, back.to_string()), (queue, "eth0 rx-4".to_owned()));
+    }
+}

@@ -1,0 +1,36 @@
+//! The nouns of netpolicy.
+//!
+//! This room knows what things are called, their units and their ranges: the host as a graph (device, queue,
+//! NAPI, IRQ, CPU, process, epoll, socket), settings and changes to them, policies, what was counted and what
+//! was measured. It must not know files, sockets, clocks or recipes. The wall is held by its dependencies
+//! (serde alone), by `clippy.toml` beside `src/`, and by `forbid(unsafe_code)`.
+//!
+//! Read in this order: [`units`] and [`cpu_set`] (words), [`host`] (what is), [`setting`] and [`plan`] (what
+//! shall be), [`policy`] (what was asked), [`delivered`] and [`evidence`] (what happened).
+#![forbid(unsafe_code)]
+
+pub mod cpu_set;
+pub mod delivered;
+pub mod delivery;
+pub mod evidence;
+pub mod finding;
+pub mod host;
+pub mod ids;
+pub mod plan;
+pub mod policy;
+pub mod setting;
+pub mod units;
+
+pub use cpu_set::CpuSet;
+pub use delivered::{Delivered, NapiDelivered, PollCounts};
+pub use delivery::{DeliveryMode, DeliveryParams};
+pub use finding::{Finding, Severity};
+pub use host::Host;
+pub use ids::{
+    Cpu, DeviceId, EpollId, Fd, IfIndex, IrqNumber, Label, NapiId, NetnsId, NumaNode, Pid, ProcessId,
+    QueueIndex, RingId, RxQueue, ThreadId,
+};
+pub use plan::{Change, Plan, Reason, Step};
+pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};
+pub use setting::{EpollParams, Object, RingNapi, Setting, Threading};
+pub use units::{EmptyPolls, KernelVersion, Nanoseconds};

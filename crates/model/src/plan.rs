@@ -1,0 +1,204 @@
+//! A plan: what will be changed, in which order, and why. It can be read, printed, inverted and journalled.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::setting::{Object, Setting};
+
+/// Why a value is wanted: a sentence, and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reason {
+    /// One sentence for the operator.
+    pub why: String,
+    /// The rule behind it: a policy file's line, a recipe, a document, a command.
+    pub source: String,
+}
+
+impl Reason {
+    /// A reason with its source.
+    pub fn new(why: impl Into<String>, source: impl Into<String>) -> Self {
+        Self { why: why.into(), source: source.into() }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} [{}]", self.why, self.source)
+    }
+}
+
+/// One knob's way from one value to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    from: Setting,
+    to: Setting,
+    because: Reason,
+}
+
+impl Change {
+    /// A change of one knob.
+    ///
+    /// # Panics
+    /// If the two settings are not of the same knob on the same object: that is a fault of the planner.
+    pub fn new(from: Setting, to: Setting, because: Reason) -> Self {
+        assert!(from.same_knob(&to), "a change must stay on its knob: {from} → {to}");
+        Self { from, to, because }
+    }
+
+    /// The value that was read.
+    pub fn from(&self) -> &Setting {
+        &self.from
+    }
+
+    /// The value that is wanted.
+    pub fn to(&self) -> &Setting {
+        &self.to
+    }
+
+    /// Why it is wanted.
+    pub fn because(&self) -> &Reason {
+        &self.because
+    }
+
+    /// The way back.
+    #[must_use]
+    pub fn inverse(self) -> Self {
+        Self { from: self.to, to: self.from, because: self.because }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} {} → {}", self.to.object(), self.to.knob(), self.from.value(), self.to.value())
+    }
+}
+
+/// The changes that one call to the kernel makes: all of one object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Step {
+    changes: Vec<Change>,
+}
+
+impl Step {
+    /// A step of these changes.
+    ///
+    /// # Panics
+    /// If there are none, or they are of more than one object: that is a fault of the planner.
+    pub fn new(changes: Vec<Change>) -> Self {
+        let object = changes.first().expect("a step changes something").to().object();
+        assert!(changes.iter().all(|c| c.to().object() == object), "a step must stay on {object}");
+        Self { changes }
+    }
+
+    /// What is changed.
+    pub fn object(&self) -> Object {
+        self.changes[0].to().object()
+    }
+
+    /// The changes, in the order of writing.
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// The values that were read.
+    pub fn from(&self) -> Vec<Setting> {
+        self.changes.iter().map(|c| c.from().clone()).collect()
+    }
+
+    /// The values that are wanted.
+    pub fn to(&self) -> Vec<Setting> {
+        self.changes.iter().map(|c| c.to().clone()).collect()
+    }
+
+    /// The way back.
+    #[must_use]
+    pub fn inverse(self) -> Self {
+        Self { changes: self.changes.into_iter().rev().map(Change::inverse).collect() }
+    }
+}
+
+/// Steps in the order of writing. An empty plan means that the host is as wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Plan {
+    /// The steps, in the order of writing.
+    pub steps: Vec<Step>,
+}
+
+impl Plan {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// All changes, in the order of writing.
+    pub fn changes(&self) -> impl Iterator<Item = &Change> {
+        self.steps.iter().flat_map(Step::changes)
+    }
+
+    /// The way back: the last step first.
+    #[must_use]
+    pub fn inverse(self) -> Self {
+        Self { steps: self.steps.into_iter().rev().map(Step::inverse).collect() }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::ids::{DeviceId, IfIndex, IrqNumber, Label, NetnsId, QueueIndex, RxQueue};
+    use crate::units::{EmptyPolls, Nanoseconds};
+
+    fn queue(index: u32) -> RxQueue {
+        let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") };
+        RxQueue { device, index: QueueIndex(index) }
+    }
+
+    fn change(index: u32, to: u64) -> Change {
+        Change::new(
+            Setting::GroFlushTimeout(queue(index), Nanoseconds(0)),
+            Setting::GroFlushTimeout(queue(index), Nanoseconds(to)),
+            Reason::new("test", "test"),
+        )
+    }
+
+    #[test]
+    fn a_plan_inverted_twice_is_the_plan() {
+        let defer = Change::new(
+            Setting::DeferHardIrqs(queue(0), EmptyPolls(0)),
+            Setting::DeferHardIrqs(queue(0), EmptyPolls(100)),
+            Reason::new("test", "test"),
+        );
+        let plan = Plan {
+            steps: vec![Step::new(vec![defer, change(0, 20_000)]), Step::new(vec![change(1, 20_000)])],
+        };
+        let back = plan.clone().inverse();
+        assert_eq!(back.steps[0].object(), Object::Queue(queue(1)));
+        assert_eq!(back.steps[1].changes()[0].to(), &Setting::GroFlushTimeout(queue(0), Nanoseconds(0)));
+        assert_eq!(back.inverse(), plan);
+    }
+
+    #[test]
+    fn a_change_reads_as_a_sentence() {
+        assert_eq!(change(4, 20_000).to_string(), "eth0 rx-4: gro-flush-timeout 0 → 20us");
+    }
+
+    #[test]
+    fn a_change_that_leaves_its_knob_is_our_bug() {
+        let from = Setting::GroFlushTimeout(queue(0), Nanoseconds(0));
+        let to = Setting::IrqAffinity(IrqNumber(3), "0".parse().expect("cpulist"));
+        let made = std::panic::catch_unwind(|| Change::new(from, to, Reason::new("test", "test")));
+        assert!(made.is_err());
+    }
+
+    #[test]
+    fn a_plan_survives_json() {
+        let plan = Plan { steps: vec![Step::new(vec![change(0, 20_000)])] };
+        let text = serde_json::to_string(&plan).expect("serialises");
+        assert_eq!(serde_json::from_str::<Plan>(&text).expect("parses"), plan);
+    }
+}

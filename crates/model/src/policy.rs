@@ -1,0 +1,177 @@
+//! What the operator asks for: for which traffic, what it shall be good at, within which bounds.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpu_set::CpuSet;
+use crate::delivery::DeliveryMode;
+use crate::ids::Pid;
+use crate::units::Nanoseconds;
+
+/// One word for what traffic shall be good at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyName {
+    /// Short response times.
+    Latency,
+    /// Throughput.
+    Bulk,
+    /// Throughput at the least CPU time.
+    Cpu,
+    /// Several policies share the device.
+    Mix,
+    /// The least power.
+    Power,
+    /// The kernel's own way; takes back what a less specific policy asks.
+    None,
+}
+
+impl PolicyName {
+    /// All of them, in the order of the documentation.
+    pub const ALL: [Self; 6] = [Self::Latency, Self::Bulk, Self::Cpu, Self::Mix, Self::Power, Self::None];
+
+    /// The word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Bulk => "bulk",
+            Self::Cpu => "cpu",
+            Self::Mix => "mix",
+            Self::Power => "power",
+            Self::None => "none",
+        }
+    }
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Why a text names no policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotAPolicy(pub String);
+
+impl fmt::Display for NotAPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` is not a policy: there are {}",
+            self.0,
+            PolicyName::ALL.map(PolicyName::as_str).join(", ")
+        )
+    }
+}
+
+impl std::error::Error for NotAPolicy {}
+
+impl FromStr for PolicyName {
+    type Err = NotAPolicy;
+
+    fn from_str(text: &str) -> Result<Self, NotAPolicy> {
+        Self::ALL.into_iter().find(|p| p.as_str() == text).ok_or_else(|| NotAPolicy(text.to_owned()))
+    }
+}
+
+/// All that an operator asked for, in the order of the files it came from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// The requests.
+    pub intents: Vec<Intent>,
+}
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Intent {
+    /// Whose traffic.
+    pub target: Target,
+    /// What it shall be good at.
+    pub policy: PolicyName,
+    /// The delivery mode, where an expert named one instead of leaving it to the policy.
+    pub delivery: Option<DeliveryMode>,
+    /// Values that differ from the mode's start values.
+    pub overrides: Overrides,
+    /// When it counts as reached.
+    pub goal: Goal,
+    /// What it may cost.
+    pub budget: Budget,
+    /// The CPUs that its interrupts and threads shall run on; `None` leaves them where they are.
+    pub cpus: Option<CpuSet>,
+    /// Where it was asked: a file and line, or a command.
+    pub origin: String,
+}
+
+/// Whose traffic a request is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Target {
+    /// A network device, by name.
+    Device(String),
+    /// A service: its name, and how its processes are found.
+    Service(String, Match),
+    /// A process.
+    Task(Pid),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(name) => write!(f, "device {name}"),
+            Self::Service(name, _) => write!(f, "service {name}"),
+            Self::Task(pid) => write!(f, "task {pid}"),
+        }
+    }
+}
+
+/// How the processes of a service are found. A process must meet every condition that is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Match {
+    /// A systemd unit, as in `memcached.service`.
+    pub unit: Option<String>,
+    /// A cgroup path below the cgroup root.
+    pub cgroup: Option<String>,
+    /// An executable: a path, or a bare file name.
+    pub exe: Option<String>,
+    /// A port that the process listens on.
+    pub port: Option<u16>,
+    /// A user, by number.
+    pub uid: Option<u32>,
+}
+
+/// Values that differ from a delivery mode's start values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Overrides {
+    /// Instead of [`crate::DeliveryParams::defer_hard_irqs`].
+    pub defer_hard_irqs: Option<u32>,
+    /// Instead of [`crate::DeliveryParams::gro_flush_timeout`].
+    pub gro_flush_timeout: Option<Nanoseconds>,
+    /// Instead of [`crate::DeliveryParams::irq_suspend_timeout`].
+    pub irq_suspend_timeout: Option<Nanoseconds>,
+}
+
+/// When a request counts as reached. Without any, "better than before" decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Goal {
+    /// The median response time, at most.
+    pub p50: Option<Nanoseconds>,
+    /// The 99th percentile, at most.
+    pub p99: Option<Nanoseconds>,
+}
+
+/// What a request may cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Budget {
+    /// How many CPUs may poll without traffic, at most. `None` allows none.
+    pub polling_cpus: Option<u32>,
+    /// By how much deferral may delay a packet on an idle application, at most.
+    pub added_delay: Option<Nanoseconds>,
+}
