@@ -1,3 +1,22 @@
-//! (being written)
+//! The only room that speaks to the kernel: it observes, writes, counts and listens.
+//!
+//! This room knows bytes, error numbers and kernel versions. It must not know goals, services or recipes: what a
+//! setting is good for is decided elsewhere. The wall is held by `cargo xtask tidy` (no import of
+//! `model::policy` here) and by the workspace's lints (`unsafe` only below `sys/`).
+
 mod error;
+pub mod bpf;
+pub mod counters;
+pub mod lab;
+pub mod netlink;
+pub mod netns;
+pub mod observe;
+pub mod process;
+mod kernel;
+mod sys;
+pub mod sysfs;
+
 pub use error::{Cause, Errno, KernelError};
+pub use kernel::Kernel;
+pub use netns::Netns;
+pub use observe::{Processes, observe};

@@ -1,0 +1,4 @@
+//! (being written)
+/// (being written)
+#[derive(Debug)]
+pub struct Kernel;
