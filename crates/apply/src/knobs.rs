@@ -4,7 +4,7 @@ use model::Setting;
 
 /// A host whose settings can be read and written: the running kernel, or a test's fake.
 pub trait Knobs {
-    /// What goes wrong at the host.
+    /// What goes wrong at the host. Its words name the object and the setting, and end with the kernel's own.
     type Error: std::error::Error + Send + Sync + 'static;
 
     /// What these knobs are set to now: the same knobs of the same object, in the same order. The values in
@@ -20,4 +20,10 @@ pub trait Knobs {
     /// # Errors
     /// If the kernel refuses. Some of the settings may have been written then.
     fn write(&mut self, settings: &[Setting]) -> Result<(), Self::Error>;
+
+    /// Whether an error says that the object is no longer there: its process or thread ended, its device was
+    /// removed, its descriptor was closed or used again for something else. Its settings went with it, so
+    /// there is nothing left to undo. Must be false where the object may still exist (permission, memory, a
+    /// malformed answer): then the undo counts as incomplete.
+    fn is_gone(error: &Self::Error) -> bool;
 }
