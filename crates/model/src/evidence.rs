@@ -1,1 +1,479 @@
-//! (being written)
+//! What happened in one run: the response times, what they cost, and whether the run counts.
+//!
+//! Evidence has two producers, the measured run and the simulator, and apart from [`Origin`] a reader cannot
+//! tell which. It is complete: whoever has it can repeat the run, and recompute every percentile from the
+//! histogram inside.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::cpu_set::CpuSet;
+use crate::delivered::Delivered;
+use crate::ids::Cpu;
+use crate::units::Nanoseconds;
+use crate::workload::{OfferedLoad, Workload};
+
+/// One run of one workload under one label.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Evidence {
+    /// The format; always [`Schema::NAME`].
+    pub schema: Schema,
+    /// What was judged, in the caller's words: `suspend20`, `before`. Runs are comparable within a label.
+    pub label: String,
+    /// Where the run took place.
+    pub origin: Origin,
+    /// Every option of the run.
+    pub workload: Workload,
+    /// What was offered.
+    pub load: OfferedLoad,
+    /// How long was measured.
+    pub window: Nanoseconds,
+    /// What became of the requests.
+    pub requests: Requests,
+    /// Answers per second within the window.
+    pub throughput: f64,
+    /// Response times, counted from when the request was due. Requests without an answer are in it with the time
+    /// they had waited for one.
+    pub latency: Distribution,
+    /// How long after its due time each request was sent, whoever held it back.
+    pub lateness: Distribution,
+    /// The part of `lateness` that the generator itself caused: from the moment the request was due *and* its
+    /// connection could take it.
+    pub generator_lateness: Distribution,
+    /// The share of the window in which the generator's threads had work, 0..=1. Near 1 the generator, not the
+    /// server, may have set the throughput.
+    pub generator_busy: f64,
+    /// How the server's CPUs spent the window; `None` where nobody looked.
+    pub cpu: Option<CpuUse>,
+    /// What the kernel counted, per second; `None` where nobody looked.
+    pub counters: Option<CounterRates>,
+    /// CPU cycles of the server for each answer; `None` without perf counters.
+    pub cycles_per_request: Option<f64>,
+    /// Events that one `epoll_wait` of the server returned; `None` where nobody looked.
+    pub epoll_batch: Option<EpollBatch>,
+    /// Who delivered the packets; `None` where nobody looked.
+    pub delivered: Option<Delivered>,
+    /// Why the run does not count; `None` if it does.
+    pub void: Option<String>,
+}
+
+impl Evidence {
+    /// From this share of its due requests left unsent when the window closed, a run counts as saturated: the
+    /// server did not keep up, and percentiles grow with the length of the window.
+    pub const SATURATED_SHARE: f64 = 0.01;
+
+    /// From this share of the window with work in it, the generator may have been the limit.
+    pub const GENERATOR_BUSY_SHARE: f64 = 0.97;
+
+    /// Whether the server fell behind what was offered. Never in closed loop.
+    #[expect(clippy::cast_precision_loss, reason = "a share of counts below 2^53")]
+    pub fn saturated(&self) -> bool {
+        let due = self.requests.due as f64;
+        match self.load {
+            OfferedLoad::Max => false,
+            OfferedLoad::PerSecond(_) => self.requests.unsent as f64 > due * Self::SATURATED_SHARE,
+        }
+    }
+
+    /// Whether the generator may have set the throughput instead of the server.
+    pub fn limited_by_generator(&self) -> bool {
+        let at_its_limit = self.load == OfferedLoad::Max || self.saturated();
+        at_its_limit && self.generator_busy >= Self::GENERATOR_BUSY_SHARE
+    }
+}
+
+/// The format of everything that netpolicy writes for other programs. Any other name is refused when read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Schema;
+
+impl Schema {
+    /// Its name.
+    pub const NAME: &str = "netpolicy/v1";
+}
+
+impl Serialize for Schema {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(Self::NAME)
+    }
+}
+
+impl<'de> Deserialize<'de> for Schema {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let found = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        if found == Self::NAME {
+            Ok(Self)
+        } else {
+            Err(serde::de::Error::custom(format_args!("schema `{found}` is not `{}`", Self::NAME)))
+        }
+    }
+}
+
+/// Where a run took place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// On a host.
+    Measured(MeasuredOn),
+    /// In the model of the receive path.
+    Simulated(SimulatedFrom),
+}
+
+/// The host of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredOn {
+    /// Its name.
+    pub host: String,
+    /// `uname -r`.
+    pub kernel: String,
+    /// The CPUs' model name, and what else describes the machine in a line.
+    pub machine: String,
+    /// The server that was asked, and its version where it tells.
+    pub server: String,
+    /// When the window opened, in seconds since 1970 (UTC).
+    pub started: u64,
+}
+
+/// What a simulated run was computed from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SimulatedFrom {
+    /// A hash over the whole scenario, in hexadecimal.
+    pub scenario: String,
+    /// The seed.
+    pub seed: u64,
+    /// The model's parameters, by name.
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// What became of the requests that were due in the window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Requests {
+    /// Due in the window, sent or not.
+    pub due: u64,
+    /// Of those, sent.
+    pub sent: u64,
+    /// Of the sent, answered before the run ended.
+    pub answered: u64,
+    /// Of the answered, `get` that found their key.
+    pub hits: u64,
+    /// Of the answered, `get` that did not.
+    pub misses: u64,
+    /// Of the answered, those the server refused (`ERROR`, `CLIENT_ERROR`, `SERVER_ERROR`).
+    pub errors: u64,
+    /// Due but still unsent when the window closed, for want of room on their connection. Counted up to a limit
+    /// per connection that the generator names; beyond it the run is saturated many times over.
+    pub unsent: u64,
+    /// Sent but unanswered when the run ended.
+    pub unanswered: u64,
+    /// Connections lost during the run; each is made again.
+    pub connections_lost: u64,
+}
+
+impl std::ops::AddAssign for Requests {
+    fn add_assign(&mut self, other: Self) {
+        self.due += other.due;
+        self.sent += other.sent;
+        self.answered += other.answered;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.errors += other.errors;
+        self.unsent += other.unsent;
+        self.unanswered += other.unanswered;
+        self.connections_lost += other.connections_lost;
+    }
+}
+
+/// A distribution of spans, in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Distribution {
+    /// How many spans.
+    pub count: u64,
+    /// The mean.
+    pub avg: f64,
+    /// The shortest.
+    pub min: Nanoseconds,
+    /// The median.
+    pub p50: Nanoseconds,
+    /// The 90th percentile.
+    pub p90: Nanoseconds,
+    /// The 95th percentile.
+    pub p95: Nanoseconds,
+    /// The 99th percentile.
+    pub p99: Nanoseconds,
+    /// The 99.9th percentile.
+    pub p999: Nanoseconds,
+    /// The longest.
+    pub max: Nanoseconds,
+    /// The whole distribution: an HdrHistogram in its V2 format, deflated, in base64. Empty text without one.
+    pub histogram: String,
+}
+
+/// How CPUs spent a span, as shares of it, 0..=1 each, of all CPUs together; they add up to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuUse {
+    /// How many CPUs.
+    pub cpus: u32,
+    /// In applications, `user` and `nice`.
+    pub user: f64,
+    /// In system calls and kernel threads.
+    pub system: f64,
+    /// In softirqs, as far as they were not charged to a thread.
+    pub softirq: f64,
+    /// In hard interrupts.
+    pub irq: f64,
+    /// In nothing, `idle` and `iowait`.
+    pub idle: f64,
+    /// In another guest of the machine's own host.
+    pub steal: f64,
+}
+
+impl CpuUse {
+    /// The share with work in it: all but idle and stolen time.
+    pub fn busy(&self) -> f64 {
+        self.user + self.system + self.softirq + self.irq
+    }
+
+    /// How the CPUs of `which` spent the time between two snapshots. `None` if one of them is missing in either,
+    /// or no tick passed.
+    #[expect(clippy::cast_precision_loss, reason = "ticks of one run, far below 2^53")]
+    pub fn between(before: &Counters, after: &Counters, which: &CpuSet) -> Option<Self> {
+        let mut ticks = CpuTicks::default();
+        for cpu in which.iter() {
+            ticks += after.cpu(cpu)?.ticks.since(&before.cpu(cpu)?.ticks);
+        }
+        let all = ticks.total() as f64;
+        (all > 0.0).then(|| Self {
+            cpus: u32::try_from(which.len()).unwrap_or(u32::MAX),
+            user: (ticks.user + ticks.nice) as f64 / all,
+            system: ticks.system as f64 / all,
+            softirq: ticks.softirq as f64 / all,
+            irq: ticks.irq as f64 / all,
+            idle: (ticks.idle + ticks.iowait) as f64 / all,
+            steal: ticks.steal as f64 / all,
+        })
+    }
+}
+
+/// What the kernel counted, per second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CounterRates {
+    /// Hard interrupts of the host.
+    pub irqs: f64,
+    /// Context switches of the host.
+    pub context_switches: f64,
+    /// Softirqs of the server's CPUs by kind, in the kernel's spelling: `NET_RX`.
+    pub softirqs: BTreeMap<String, f64>,
+    /// Packets that busy polling took off a NAPI in the server's namespace; `None` where nobody looked.
+    pub busy_poll_rx_packets: Option<f64>,
+    /// Calls of NAPI poll functions, whoever called; `None` where nobody looked.
+    pub napi_polls: Option<f64>,
+}
+
+impl CounterRates {
+    /// The rates between two snapshots, softirqs on the CPUs of `which`. `None` if no time passed.
+    #[expect(clippy::cast_precision_loss, reason = "counts of one run, far below 2^53")]
+    pub fn between(before: &Counters, after: &Counters, which: &CpuSet) -> Option<Self> {
+        let seconds = Nanoseconds(after.at.0.checked_sub(before.at.0)?).as_secs_f64();
+        if seconds <= 0.0 {
+            return None;
+        }
+        let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
+        let mut softirqs = BTreeMap::new();
+        for cpu in which.iter() {
+            let (Some(before), Some(after)) = (before.cpu(cpu), after.cpu(cpu)) else { continue };
+            for (kind, &count) in &after.softirqs {
+                let earlier = before.softirqs.get(kind).copied().unwrap_or(count);
+                *softirqs.entry(kind.clone()).or_insert(0.0) += rate(earlier, count);
+            }
+        }
+        Some(Self {
+            irqs: rate(before.irqs, after.irqs),
+            context_switches: rate(before.context_switches, after.context_switches),
+            softirqs,
+            busy_poll_rx_packets: before
+                .busy_poll_rx_packets
+                .zip(after.busy_poll_rx_packets)
+                .map(|(b, a)| rate(b, a)),
+            napi_polls: None,
+        })
+    }
+}
+
+/// How many events `epoll_wait` returned, over the calls that returned any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EpollBatch {
+    /// Calls that returned at least one event.
+    pub waits: u64,
+    /// Calls that returned none.
+    pub empty: u64,
+    /// Events in a call that returned any, on average.
+    pub avg: f64,
+    /// The most events of one call.
+    pub max: u32,
+}
+
+/// The host's counters at one moment. They only grow while the host runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counters {
+    /// When they were read, on the host's monotonic clock.
+    pub at: Nanoseconds,
+    /// By CPU, those that are online.
+    pub cpus: Vec<CpuCounters>,
+    /// Hard interrupts since boot. Kernel: `fs/proc/stat.c`, the first number of the line `intr`.
+    pub irqs: u64,
+    /// Context switches since boot. Kernel: `fs/proc/stat.c`, the line `ctxt`.
+    pub context_switches: u64,
+    /// `TcpExt: BusyPollRxPackets` of `/proc/PID/net/netstat`, of one network namespace; `None` if not read.
+    pub busy_poll_rx_packets: Option<u64>,
+}
+
+impl Counters {
+    /// What was counted for this CPU.
+    pub fn cpu(&self, cpu: Cpu) -> Option<&CpuCounters> {
+        self.cpus.iter().find(|c| c.cpu == cpu)
+    }
+}
+
+/// One CPU's counters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuCounters {
+    /// The CPU.
+    pub cpu: Cpu,
+    /// How it spent its time.
+    pub ticks: CpuTicks,
+    /// Softirqs by kind, in the kernel's spelling. Kernel: `fs/proc/softirqs.c`.
+    pub softirqs: BTreeMap<String, u64>,
+}
+
+/// How a CPU spent its time since boot, in ticks of `USER_HZ`: the line `cpuN` of `/proc/stat`, field by field.
+///
+/// `guest` and `guest_nice` are left out: they are contained in `user` and `nice`.
+///
+/// Kernel: 6.18, `fs/proc/stat.c` `show_stat()`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuTicks {
+    /// In applications.
+    pub user: u64,
+    /// In applications with a positive nice value.
+    pub nice: u64,
+    /// In the kernel.
+    pub system: u64,
+    /// In nothing.
+    pub idle: u64,
+    /// In nothing, while a block request was under way. May go backwards by a tick on some kernels.
+    pub iowait: u64,
+    /// In hard interrupts.
+    pub irq: u64,
+    /// In softirqs.
+    pub softirq: u64,
+    /// In another guest of the machine's own host.
+    pub steal: u64,
+}
+
+impl CpuTicks {
+    /// All ticks.
+    pub fn total(&self) -> u64 {
+        self.user + self.nice + self.system + self.idle + self.iowait + self.irq + self.softirq + self.steal
+    }
+
+    /// The ticks that came after `earlier`; a field that went backwards counts as zero.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            user: self.user.saturating_sub(earlier.user),
+            nice: self.nice.saturating_sub(earlier.nice),
+            system: self.system.saturating_sub(earlier.system),
+            idle: self.idle.saturating_sub(earlier.idle),
+            iowait: self.iowait.saturating_sub(earlier.iowait),
+            irq: self.irq.saturating_sub(earlier.irq),
+            softirq: self.softirq.saturating_sub(earlier.softirq),
+            steal: self.steal.saturating_sub(earlier.steal),
+        }
+    }
+}
+
+impl std::ops::AddAssign for CpuTicks {
+    fn add_assign(&mut self, other: Self) {
+        self.user += other.user;
+        self.nice += other.nice;
+        self.system += other.system;
+        self.idle += other.idle;
+        self.iowait += other.iowait;
+        self.irq += other.irq;
+        self.softirq += other.softirq;
+        self.steal += other.steal;
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn snapshot(at_ms: u64, ticks: CpuTicks, net_rx: u64) -> Counters {
+        Counters {
+            at: Nanoseconds::from_millis(at_ms),
+            cpus: vec![
+                CpuCounters { cpu: Cpu(0), ticks: CpuTicks::default(), softirqs: BTreeMap::new() },
+                CpuCounters { cpu: Cpu(1), ticks, softirqs: BTreeMap::from([("NET_RX".to_owned(), net_rx)]) },
+            ],
+            irqs: net_rx / 2,
+            context_switches: 7,
+            busy_poll_rx_packets: Some(net_rx * 3),
+        }
+    }
+
+    #[test]
+    fn cpu_time_is_shared_out_over_the_servers_cpus_alone() {
+        let before = snapshot(0, CpuTicks { idle: 100, iowait: 5, ..CpuTicks::default() }, 0);
+        let later = CpuTicks {
+            user: 20,
+            nice: 5,
+            system: 25,
+            idle: 140,
+            iowait: 4,
+            softirq: 10,
+            ..CpuTicks::default()
+        };
+        let after = snapshot(1000, later, 0);
+        let server = CpuSet::from_iter([Cpu(1)]);
+        let used = CpuUse::between(&before, &after, &server).expect("time passed");
+        assert_eq!((used.cpus, used.user, used.system, used.softirq, used.idle), (1, 0.25, 0.25, 0.1, 0.4));
+        assert!((used.busy() - 0.6).abs() < 1e-12);
+        assert_eq!(CpuUse::between(&before, &before, &server), None, "no tick passed");
+        assert_eq!(CpuUse::between(&before, &after, &CpuSet::from_iter([Cpu(7)])), None, "no such CPU");
+    }
+
+    #[test]
+    fn counters_become_rates_over_the_time_between_their_snapshots() {
+        let (before, after) =
+            (snapshot(500, CpuTicks::default(), 100), snapshot(1000, CpuTicks::default(), 1100));
+        let rates = CounterRates::between(&before, &after, &CpuSet::from_iter([Cpu(0), Cpu(1)]))
+            .expect("time passed");
+        assert_eq!(rates.softirqs, BTreeMap::from([("NET_RX".to_owned(), 2000.0)]));
+        assert_eq!((rates.irqs, rates.context_switches), (1000.0, 0.0));
+        assert_eq!(rates.busy_poll_rx_packets, Some(6000.0));
+        assert_eq!(
+            CounterRates::between(&after, &before, &CpuSet::new()),
+            None,
+            "time does not run backwards"
+        );
+    }
+
+    #[test]
+    fn evidence_of_another_schema_is_refused() {
+        assert_eq!(serde_json::to_string(&Schema).expect("serialises"), "\"netpolicy/v1\"");
+        let error = serde_json::from_str::<Schema>("\"netpolicy/v2\"").expect_err("another schema");
+        assert!(error.to_string().contains("netpolicy/v2"), "{error}");
+    }
+}

@@ -6,7 +6,7 @@
 //! (serde alone), by `clippy.toml` beside `src/`, and by `forbid(unsafe_code)`.
 //!
 //! Read in this order: [`units`] and [`cpu_set`] (words), [`host`] (what is), [`setting`] and [`plan`] (what
-//! shall be), [`policy`] (what was asked), [`delivered`] and [`evidence`] (what happened).
+//! shall be), [`policy`] (what was asked), [`workload`], [`delivered`] and [`evidence`] (what happened).
 #![forbid(unsafe_code)]
 
 pub mod cpu_set;
@@ -20,10 +20,15 @@ pub mod plan;
 pub mod policy;
 pub mod setting;
 pub mod units;
+pub mod workload;
 
 pub use cpu_set::CpuSet;
 pub use delivered::{Delivered, NapiDelivered, PollCounts};
 pub use delivery::{DeliveryMode, DeliveryParams};
+pub use evidence::{
+    CounterRates, Counters, CpuCounters, CpuTicks, CpuUse, Distribution, EpollBatch, Evidence, MeasuredOn,
+    Origin, Requests, Schema, SimulatedFrom,
+};
 pub use finding::{Finding, Severity};
 pub use host::Host;
 pub use ids::{
@@ -34,3 +39,4 @@ pub use plan::{Change, Plan, Reason, Step};
 pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};
 pub use setting::{EpollParams, Object, RingNapi, Setting, Threading};
 pub use units::{EmptyPolls, KernelVersion, Nanoseconds};
+pub use workload::{Arrivals, KeySize, MemcachedWorkload, OfferedLoad, ValueSize, Waiting, Workload};
