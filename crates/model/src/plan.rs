@@ -31,7 +31,7 @@ impl fmt::Display for Reason {
 
 /// One knob's way from one value to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "read::Change")]
 pub struct Change {
     from: Setting,
     to: Setting,
@@ -76,9 +76,9 @@ impl fmt::Display for Change {
     }
 }
 
-/// The changes that one call to the kernel makes: all of one object.
+/// The changes that one call to the kernel makes: all of one object, each of another knob.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "Vec<Change>", into = "Vec<Change>")]
 pub struct Step {
     changes: Vec<Change>,
 }
@@ -87,11 +87,9 @@ impl Step {
     /// A step of these changes.
     ///
     /// # Panics
-    /// If there are none, or they are of more than one object: that is a fault of the planner.
+    /// If there are none, they are of more than one object, or two are of one knob: that is a fault of the planner.
     pub fn new(changes: Vec<Change>) -> Self {
-        let object = changes.first().expect("a step changes something").to().object();
-        assert!(changes.iter().all(|c| c.to().object() == object), "a step must stay on {object}");
-        Self { changes }
+        Self::try_from(changes).unwrap_or_else(|why| panic!("{why}"))
     }
 
     /// What is changed.
@@ -118,6 +116,84 @@ impl Step {
     #[must_use]
     pub fn inverse(self) -> Self {
         Self { changes: self.changes.into_iter().rev().map(Change::inverse).collect() }
+    }
+}
+
+impl TryFrom<Vec<Change>> for Step {
+    type Error = NotAStep;
+
+    fn try_from(changes: Vec<Change>) -> Result<Self, NotAStep> {
+        let first = changes.first().ok_or(NotAStep::Empty)?.to();
+        for (index, change) in changes.iter().enumerate() {
+            if change.to().object() != first.object() {
+                return Err(NotAStep::TwoObjects(first.object(), change.to().object()));
+            }
+            if changes[..index].iter().any(|earlier| earlier.to().same_knob(change.to())) {
+                return Err(NotAStep::TwiceOneKnob(change.to().clone()));
+            }
+        }
+        Ok(Self { changes })
+    }
+}
+
+impl From<Step> for Vec<Change> {
+    fn from(step: Step) -> Self {
+        step.changes
+    }
+}
+
+/// Why some changes are not one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotAStep {
+    /// There are none.
+    Empty,
+    /// They are of more than one object.
+    TwoObjects(Object, Object),
+    /// One knob is changed twice.
+    TwiceOneKnob(Setting),
+}
+
+impl fmt::Display for NotAStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("a step changes something"),
+            Self::TwoObjects(first, other) => {
+                write!(f, "a step must stay on {first}, but goes on to {other}")
+            }
+            Self::TwiceOneKnob(knob) => {
+                write!(f, "a step changes {} of {} twice", knob.knob(), knob.object())
+            }
+        }
+    }
+}
+
+impl std::error::Error for NotAStep {}
+
+/// What a change looks like before it is known to stay on its knob: a journal may hold anything.
+mod read {
+    use serde::Deserialize;
+
+    use super::{Reason, Setting};
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub(super) struct Change {
+        from: Setting,
+        to: Setting,
+        because: Reason,
+    }
+
+    impl TryFrom<Change> for super::Change {
+        type Error = String;
+
+        fn try_from(read: Change) -> Result<Self, String> {
+            let Change { from, to, because } = read;
+            if from.same_knob(&to) {
+                Ok(Self { from, to, because })
+            } else {
+                Err(format!("a change must stay on its knob: {from} → {to}"))
+            }
+        }
     }
 }
 
@@ -193,6 +269,21 @@ mod test {
         let to = Setting::IrqAffinity(IrqNumber(3), "0".parse().expect("cpulist"));
         let made = std::panic::catch_unwind(|| Change::new(from, to, Reason::new("test", "test")));
         assert!(made.is_err());
+    }
+
+    #[test]
+    fn a_step_that_is_none_is_refused_also_when_read() {
+        let twice = vec![change(0, 1), change(0, 2)];
+        let astray = vec![change(0, 1), change(1, 1)];
+        assert!(matches!(Step::try_from(twice.clone()), Err(NotAStep::TwiceOneKnob(_))));
+        assert!(matches!(Step::try_from(astray.clone()), Err(NotAStep::TwoObjects(..))));
+        for changes in [Vec::new(), twice, astray] {
+            let text = serde_json::to_string(&changes).expect("serialises");
+            assert!(serde_json::from_str::<Step>(&text).is_err(), "{text}");
+        }
+        let text = serde_json::to_string(&change(0, 1)).expect("serialises");
+        let astray = text.replacen("\"index\":0", "\"index\":1", 1);
+        assert!(serde_json::from_str::<Change>(&astray).is_err(), "{astray}");
     }
 
     #[test]

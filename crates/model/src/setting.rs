@@ -191,6 +191,16 @@ pub enum Disruption {
     LinkDown,
 }
 
+impl fmt::Display for Disruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::None => "delays no packet",
+            Self::QueueReset => "stops the queue for a reset",
+            Self::LinkDown => "takes the link down",
+        })
+    }
+}
+
 impl Setting {
     /// What the setting belongs to.
     pub fn object(&self) -> Object {
@@ -243,6 +253,26 @@ impl Setting {
     /// Whether both are about the same knob of the same object.
     pub fn same_knob(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other) && self.object() == other.object()
+    }
+
+    /// Whether the kernel takes this value when it is written: false for values that can be read but not
+    /// written, such as an empty set of CPUs. A change away from such a value cannot be undone.
+    ///
+    /// Kernel: 6.18, `kernel/irq/proc.c` `write_irq_affinity()`, `kernel/sched/syscalls.c` `sched_setaffinity()`:
+    /// EINVAL without a CPU that is online.
+    pub fn restorable(&self) -> bool {
+        match self {
+            Self::IrqAffinity(_, cpus) | Self::ThreadAffinity(_, cpus) => !cpus.is_empty(),
+            Self::DeferHardIrqs(..)
+            | Self::GroFlushTimeout(..)
+            | Self::IrqSuspendTimeout(..)
+            | Self::Threaded(..)
+            | Self::DeviceDeferHardIrqs(..)
+            | Self::DeviceGroFlushTimeout(..)
+            | Self::DeviceThreaded(..)
+            | Self::Epoll(..)
+            | Self::IoUringNapi(..) => true,
+        }
     }
 
     /// What writing it does to traffic.
