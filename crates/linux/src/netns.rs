@@ -1,4 +1,183 @@
-//! (being written)
-/// (being written)
+//! A network namespace that can be entered.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use model::{NetnsId, Pid};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::error::KernelError;
+
+/// Where `ip netns` keeps names of namespaces.
+const NAMED: &str = "/run/netns";
+
+/// How many processes are looked at to find a namespace that has no name.
+const PROCESSES_MAX: usize = 65_536;
+
+/// A network namespace. It lives as long as this does, even without processes.
 #[derive(Debug)]
-pub struct Netns;
+pub struct Netns {
+    file: OwnedFd,
+    id: NetnsId,
+    path: PathBuf,
+}
+
+impl Netns {
+    /// The calling thread's namespace.
+    ///
+    /// # Errors
+    /// If `/proc` is not there.
+    pub fn own() -> Result<Self, KernelError> {
+        Self::at(Path::new("/proc/thread-self/ns/net"))
+    }
+
+    /// The namespace of a process.
+    ///
+    /// # Errors
+    /// [`crate::Cause::Gone`] if the process ended; EACCES without the right to trace it.
+    pub fn of_process(pid: Pid) -> Result<Self, KernelError> {
+        Self::at(Path::new(&format!("/proc/{pid}/ns/net"))).map_err(|error| match error.number() {
+            Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH) => {
+                KernelError::gone(format!("network namespace of process {pid}"), "the process ended")
+            }
+            _ => error,
+        })
+    }
+
+    /// The namespace with this name, as `ip netns` knows it.
+    ///
+    /// # Errors
+    /// ENOENT if there is none; EINVAL if the name is no name but a path.
+    pub fn named(name: &str) -> Result<Self, KernelError> {
+        if name.is_empty() || name.contains('/') || name == "." || name == ".." {
+            return Err(KernelError::errno(format!("network namespace `{name}`"), rustix::io::Errno::INVAL));
+        }
+        Self::at(&Path::new(NAMED).join(name))
+    }
+
+    /// The namespace that this file stands for.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or is no network namespace (EINVAL).
+    pub fn at(path: &Path) -> Result<Self, KernelError> {
+        let what = || format!("network namespace {}", path.display());
+        let file = File::open(path).map_err(|error| KernelError::io(what(), &error))?;
+        let id = id_of(&file).map_err(|errno| KernelError::errno(what(), errno))?;
+        Ok(Self { file: file.into(), id, path: path.to_owned() })
+    }
+
+    /// The namespace with this number: the caller's own, a named one, or one that a process is in.
+    ///
+    /// # Errors
+    /// [`crate::Cause::Gone`] if none of these has it.
+    pub fn with_id(id: NetnsId) -> Result<Self, KernelError> {
+        let own = Self::own()?;
+        if own.id == id {
+            return Ok(own);
+        }
+        let named = entries(Path::new(NAMED)).map(|name| Path::new(NAMED).join(name));
+        let of_processes = entries(Path::new("/proc"))
+            .filter(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
+            .take(PROCESSES_MAX)
+            .map(|pid| Path::new("/proc").join(pid).join("ns/net"));
+        // A stat tells the number without opening, and so without the cost of a descriptor per process.
+        named
+            .chain(of_processes)
+            .filter(|path| rustix::fs::stat(path).is_ok_and(|stat| stat.st_ino == id.0))
+            .find_map(|path| Self::at(&path).ok().filter(|netns| netns.id == id))
+            .ok_or_else(|| {
+                KernelError::gone(format!("network namespace {id}"), "no name and no process leads to it")
+            })
+    }
+
+    /// Its number.
+    pub const fn id(&self) -> NetnsId {
+        self.id
+    }
+
+    /// Moves the calling thread into the namespace, for good.
+    ///
+    /// # Errors
+    /// EPERM without CAP_SYS_ADMIN there and here.
+    pub fn enter(&self) -> Result<(), KernelError> {
+        move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network)).map_err(|errno| {
+            KernelError::errno(format!("entering network namespace {}", self.path.display()), errno)
+        })
+    }
+
+    /// Does something inside the namespace and comes back with its result: on a thread of its own that goes
+    /// there, or on the calling thread if that is there already. Sockets opened inside stay inside.
+    ///
+    /// # Errors
+    /// As [`Netns::enter`].
+    pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> Result<T, KernelError> {
+        if Self::is_current(self.id) {
+            return Ok(body());
+        }
+        std::thread::scope(|scope| {
+            let inside = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, || {
+                self.enter()?;
+                Ok(body())
+            });
+            let inside =
+                inside.map_err(|error| KernelError::io("a thread inside a network namespace", &error))?;
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Whether the calling thread is in the namespace with this number.
+    pub fn is_current(id: NetnsId) -> bool {
+        rustix::fs::stat("/proc/thread-self/ns/net").is_ok_and(|stat| stat.st_ino == id.0)
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// The number of a namespace's file; EINVAL if the file is something else.
+fn id_of(file: &File) -> Result<NetnsId, rustix::io::Errno> {
+    /// Kernel: `include/uapi/linux/magic.h` `NSFS_MAGIC`.
+    const NSFS_MAGIC: u64 = 0x6e73_6673;
+    let on_nsfs = u64::try_from(rustix::fs::fstatfs(file)?.f_type).is_ok_and(|magic| magic == NSFS_MAGIC);
+    if !on_nsfs {
+        return Err(rustix::io::Errno::INVAL);
+    }
+    Ok(NetnsId(rustix::fs::fstat(file)?.st_ino))
+}
+
+/// The names in a directory; none if it is not there.
+fn entries(directory: &Path) -> impl Iterator<Item = std::ffi::OsString> {
+    std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_own_namespace_is_found_by_its_number() {
+        let own = Netns::own().expect("own");
+        assert!(Netns::is_current(own.id()));
+        assert_eq!(Netns::with_id(own.id()).expect("found").id(), own.id());
+        assert_eq!(Netns::of_process(Pid(std::process::id())).expect("ours").id(), own.id());
+    }
+
+    #[test]
+    fn a_file_that_is_no_namespace_is_refused() {
+        let error = Netns::at(Path::new("/proc/self/stat")).expect_err("refused");
+        assert_eq!(error.number(), Some(rustix::io::Errno::INVAL));
+        assert!(Netns::named("../../proc/self/ns/net").is_err());
+    }
+
+    #[test]
+    fn a_process_that_ended_has_no_namespace_any_more() {
+        let mut child = std::process::Command::new("true").spawn().expect("spawned");
+        child.wait().expect("waited");
+        let error = Netns::of_process(Pid(child.id())).expect_err("gone");
+        assert!(matches!(error.cause, crate::Cause::Gone(_)), "{error}");
+    }
+}

@@ -1,1 +1,3 @@
-//! (being written)
+//! The only place with `unsafe`: system calls that no dependency offers, each behind a safe function.
+
+pub(crate) mod netlink;

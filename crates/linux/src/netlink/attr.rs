@@ -1,0 +1,338 @@
+//! Netlink attributes: a type, a length, a payload, and nothing that says what they mean.
+//!
+//! The reader is total: whatever the bytes, it returns values or [`Malformed`], reads nothing outside the slice it
+//! was given and does not panic.
+//!
+//! Kernel: 6.18, `include/uapi/linux/netlink.h` `struct nlattr`, `lib/nlattr.c`.
+
+use std::fmt;
+
+/// The bytes before a payload: `NLA_HDRLEN`.
+const HEADER_BYTES: usize = 4;
+
+/// Attributes begin at multiples of this: `NLA_ALIGNTO`.
+const ALIGNMENT: usize = 4;
+
+/// The bit that marks a payload as attributes: `NLA_F_NESTED`.
+const NESTED: u16 = 1 << 15;
+
+/// The bits of an attribute's type that are its number: `NLA_TYPE_MASK`.
+const NUMBER_MASK: u16 = 0x3fff;
+
+/// The longest payload: the length field counts the header and has 16 bits.
+pub const PAYLOAD_BYTES_MAX: usize = u16::MAX as usize - HEADER_BYTES;
+
+/// Bytes that are not what their interface promises, and where they fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed(pub &'static str);
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// A list of attributes, read one by one. After the first malformed one there are no more.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attrs<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Attrs<'a> {
+    /// The attributes in these bytes.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// The attributes behind a fixed header of this many bytes, which the kernel pads to its alignment.
+    ///
+    /// # Errors
+    /// If the header is cut short.
+    pub fn after(header_bytes: usize, bytes: &'a [u8]) -> Result<Self, Malformed> {
+        match bytes.get(padded(header_bytes)..) {
+            Some(rest) => Ok(Self { rest }),
+            None => Err(Malformed("the fixed header is cut short")),
+        }
+    }
+
+    /// The first attribute with this number.
+    ///
+    /// # Errors
+    /// If an attribute before it is malformed.
+    pub fn find(self, number: u16) -> Result<Option<Attr<'a>>, Malformed> {
+        for attr in self {
+            let attr = attr?;
+            if attr.number == number {
+                return Ok(Some(attr));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<'a> Iterator for Attrs<'a> {
+    type Item = Result<Attr<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        // Fewer bytes than a header at the end are padding, as `nla_ok()` has it.
+        let header = self.rest.first_chunk::<HEADER_BYTES>()?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        let number = u16::from_ne_bytes([header[2], header[3]]) & NUMBER_MASK;
+        let Some(payload) = self.rest.get(HEADER_BYTES..length) else {
+            self.rest = &[];
+            return Some(Err(Malformed("an attribute's length is wrong")));
+        };
+        self.rest = self.rest.get(padded(length)..).unwrap_or(&[]);
+        Some(Ok(Attr { number, payload }))
+    }
+}
+
+/// One attribute: its number and its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr<'a> {
+    /// Which attribute it is, within its set.
+    pub number: u16,
+    /// Its value's bytes.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Attr<'a> {
+    fn bytes<const N: usize>(&self) -> Result<[u8; N], Malformed> {
+        self.payload.try_into().map_err(|_| Malformed("an attribute has another size than its type"))
+    }
+
+    /// The value of a `u8`.
+    ///
+    /// # Errors
+    /// As all readers of values: if the payload is not a value of this type.
+    pub fn u8(&self) -> Result<u8, Malformed> {
+        self.bytes().map(u8::from_ne_bytes)
+    }
+
+    /// The value of a `u16`.
+    #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
+    pub fn u16(&self) -> Result<u16, Malformed> {
+        self.bytes().map(u16::from_ne_bytes)
+    }
+
+    /// The value of a `u32`.
+    #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
+    pub fn u32(&self) -> Result<u32, Malformed> {
+        self.bytes().map(u32::from_ne_bytes)
+    }
+
+    /// The value of an `s32`.
+    #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
+    pub fn i32(&self) -> Result<i32, Malformed> {
+        self.bytes().map(i32::from_ne_bytes)
+    }
+
+    /// The value of a `u64`.
+    #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
+    pub fn u64(&self) -> Result<u64, Malformed> {
+        self.bytes().map(u64::from_ne_bytes)
+    }
+
+    /// The value of a `uint`, which is 4 bytes on the wire where that is enough and else 8.
+    ///
+    /// Kernel: 6.7, `include/net/netlink.h` `nla_put_uint()`.
+    #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
+    pub fn uint(&self) -> Result<u64, Malformed> {
+        match self.payload.len() {
+            4 => self.u32().map(u64::from),
+            _ => self.u64(),
+        }
+    }
+
+    /// The text of a string, without the zero that closes it.
+    ///
+    /// # Errors
+    /// If it is not UTF-8. (The kernel's own strings are ASCII; the name of a device may be any bytes, and such a
+    /// device is reported as unread instead of under a name that nobody could type.)
+    pub fn text(&self) -> Result<&'a str, Malformed> {
+        let end = self.payload.iter().position(|&b| b == 0).unwrap_or(self.payload.len());
+        std::str::from_utf8(&self.payload[..end]).map_err(|_| Malformed("a string is not UTF-8"))
+    }
+
+    /// The attributes within.
+    pub const fn nested(&self) -> Attrs<'a> {
+        Attrs::new(self.payload)
+    }
+}
+
+/// Attributes being written, behind whatever fixed header comes first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AttrBuf {
+    bytes: Vec<u8>,
+}
+
+impl AttrBuf {
+    /// Nothing yet.
+    pub const fn new() -> Self {
+        Self { bytes: Vec::new() }
+    }
+
+    /// A buffer that begins with a fixed header, such as a `struct ifinfomsg`.
+    pub fn after(header: &[u8]) -> Self {
+        let mut buf = Self::new();
+        buf.raw(header);
+        buf
+    }
+
+    /// What was written.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Bytes that are no attribute: a fixed header, at the beginning or within a nest (`VETH_INFO_PEER`).
+    pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+        self.bytes.extend_from_slice(bytes);
+        self.pad()
+    }
+
+    /// An attribute with these bytes.
+    ///
+    /// # Panics
+    /// If there are more than [`PAYLOAD_BYTES_MAX`]: nothing that we write is so long, so the caller is wrong.
+    pub fn bytes(&mut self, number: u16, payload: &[u8]) -> &mut Self {
+        let start = self.begin(number);
+        self.bytes.extend_from_slice(payload);
+        self.end(start)
+    }
+
+    /// An attribute that says all by being there.
+    pub fn flag(&mut self, number: u16) -> &mut Self {
+        self.bytes(number, &[])
+    }
+
+    /// A `u8`.
+    pub fn u8(&mut self, number: u16, value: u8) -> &mut Self {
+        self.bytes(number, &value.to_ne_bytes())
+    }
+
+    /// A `u16`.
+    pub fn u16(&mut self, number: u16, value: u16) -> &mut Self {
+        self.bytes(number, &value.to_ne_bytes())
+    }
+
+    /// A `u32`.
+    pub fn u32(&mut self, number: u16, value: u32) -> &mut Self {
+        self.bytes(number, &value.to_ne_bytes())
+    }
+
+    /// A `u64`.
+    pub fn u64(&mut self, number: u16, value: u64) -> &mut Self {
+        self.bytes(number, &value.to_ne_bytes())
+    }
+
+    /// A `uint`: 4 bytes where that is enough, else 8.
+    pub fn uint(&mut self, number: u16, value: u64) -> &mut Self {
+        match u32::try_from(value) {
+            Ok(short) => self.u32(number, short),
+            Err(_) => self.u64(number, value),
+        }
+    }
+
+    /// A string, with the zero that closes it.
+    pub fn text(&mut self, number: u16, value: &str) -> &mut Self {
+        let start = self.begin(number);
+        self.bytes.extend_from_slice(value.as_bytes());
+        self.bytes.push(0);
+        self.end(start)
+    }
+
+    /// Attributes within an attribute.
+    pub fn nested(&mut self, number: u16, write: impl FnOnce(&mut Self)) -> &mut Self {
+        let start = self.begin(number | NESTED);
+        write(self);
+        self.end(start)
+    }
+
+    fn begin(&mut self, number: u16) -> usize {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&[0, 0]);
+        self.bytes.extend_from_slice(&number.to_ne_bytes());
+        start
+    }
+
+    fn end(&mut self, start: usize) -> &mut Self {
+        let length = self.bytes.len() - start;
+        let length = u16::try_from(length).unwrap_or_else(|_| panic!("an attribute of {length} bytes"));
+        self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes());
+        self.pad()
+    }
+
+    fn pad(&mut self) -> &mut Self {
+        self.bytes.resize(padded(self.bytes.len()), 0);
+        self
+    }
+}
+
+/// A length with its padding: `NLA_ALIGN`, which is `NLMSG_ALIGN` too.
+pub(super) const fn padded(length: usize) -> usize {
+    length.next_multiple_of(ALIGNMENT)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            for attr in Attrs::new(&bytes).flatten() {
+                let _ = (attr.u8(), attr.u16(), attr.u32(), attr.i32(), attr.u64(), attr.uint(), attr.text());
+                prop_assert!(attr.nested().count() <= attr.payload.len());
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_read(values in proptest::collection::vec((1_u16..0x3fff, any::<u64>(), ".{0,20}"), 0..20)) {
+            let mut buf = AttrBuf::new();
+            for (number, value, text) in &values {
+                buf.nested(*number, |inner| { inner.uint(1, *value).text(2, text); });
+            }
+            let mut read = Vec::new();
+            for attr in Attrs::new(buf.as_bytes()) {
+                let attr = attr.expect("well-formed");
+                let inner: Vec<_> = attr.nested().map(|a| a.expect("well-formed")).collect();
+                read.push((attr.number, inner[0].uint().expect("uint"), inner[1].text().expect("text").to_owned()));
+            }
+            let until_zero = |s: &String| s.split('\0').next().unwrap_or("").to_owned();
+            let written: Vec<_> = values.iter().map(|(n, v, t)| (*n, *v, until_zero(t))).collect();
+            prop_assert_eq!(read, written);
+        }
+    }
+
+    #[test]
+    fn a_uint_is_short_where_it_fits_and_never_cut() {
+        for (value, bytes) in
+            [(0, 8), (u64::from(u32::MAX), 8), (u64::from(u32::MAX) + 1, 12), (u64::MAX, 12)]
+        {
+            let mut buf = AttrBuf::new();
+            buf.uint(6, value);
+            assert_eq!(buf.as_bytes().len(), bytes, "{value}");
+            let attr = Attrs::new(buf.as_bytes()).find(6).expect("well-formed").expect("there");
+            assert_eq!(attr.uint(), Ok(value));
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_the_end_or_below_the_header_is_malformed() {
+        for length in [0_u16, 3, 9, u16::MAX] {
+            let mut bytes = [0_u8; 8];
+            bytes[..2].copy_from_slice(&length.to_ne_bytes());
+            let attrs: Vec<_> = Attrs::new(&bytes).collect();
+            assert_eq!(attrs, [Err(Malformed("an attribute's length is wrong"))], "{length}");
+        }
+    }
+
+    #[test]
+    fn a_value_of_another_size_is_malformed_and_not_cut() {
+        let attr = Attr { number: 1, payload: &[1, 2, 3, 4, 5, 6] };
+        assert!(attr.u8().is_err() && attr.u16().is_err() && attr.u32().is_err() && attr.uint().is_err());
+    }
+}
