@@ -1,1 +1,50 @@
-fn main() {}
+//! The one tool for developers: `cargo xtask TASK`.
+//!
+//! The Makefile's `demo` and `test` call this, and so does CI: what CI runs, you run. It depends on nothing but
+//! the standard library, so that it builds on a machine that has nothing yet and can install the rest.
+
+mod bench;
+mod demo;
+mod fuzz;
+mod setup;
+mod shell;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+/// A task's name, what it does, and the function that does it.
+type Task = (&'static str, &'static str, fn(&[String]) -> shell::Result);
+
+const TASKS: &[Task] = &[
+    ("setup", "install what building and testing need (Debian packages)", setup::run),
+    ("check", "format, lints and tidy rules: the fast loop", test::check),
+    (
+        "test",
+        "everything this machine can run; what it cannot run is counted [--pure: no root tests]",
+        test::run,
+    ),
+    ("tidy", "the rules of CONTRIBUTING.md that a machine can check", tidy::run),
+    ("fuzz", "run every fuzz target for a while [--seconds N per target]", fuzz::run),
+    ("bench", "the figures of the README, each with its command [NAME...]", bench::run),
+    ("demo", "the main job: the experiment in its short form, with a report", demo::run),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let wanted = arguments.first().map(String::as_str);
+    let Some((_, _, task)) = TASKS.iter().find(|(name, ..)| Some(*name) == wanted) else {
+        eprintln!("usage: cargo xtask TASK\n");
+        for (name, does, _) in TASKS {
+            eprintln!("  {name:8} {does}");
+        }
+        return ExitCode::from(if matches!(wanted, Some("help" | "--help" | "-h")) { 0 } else { 2 });
+    };
+    match task(&arguments[1..]) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failed) => {
+            eprintln!("xtask: {failed}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What building and testing need, and how a Debian machine gets it.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::shell::{self, Result};
+
+/// A need: what shows that it is there, the package that brings it, and what it is for.
+struct Need {
+    shown_by: Shown,
+    package: &'static str,
+    purpose: &'static str,
+}
+
+enum Shown {
+    Program(&'static str),
+    File(&'static str),
+}
+
+const NEEDS: &[Need] = &[
+    Need { shown_by: Shown::Program("cc"), package: "gcc", purpose: "linking, libbpf, the preload library" },
+    Need { shown_by: Shown::Program("make"), package: "make", purpose: "building libbpf" },
+    Need { shown_by: Shown::Program("pkg-config"), package: "pkg-config", purpose: "building libbpf" },
+    Need { shown_by: Shown::Program("clang"), package: "clang", purpose: "compiling the BPF programs" },
+    Need { shown_by: Shown::File("/usr/include/libelf.h"), package: "libelf-dev", purpose: "libbpf" },
+    Need { shown_by: Shown::File("/usr/include/zlib.h"), package: "zlib1g-dev", purpose: "libbpf" },
+    Need {
+        shown_by: Shown::File("/usr/include/linux/bpf.h"),
+        package: "linux-libc-dev",
+        purpose: "BPF headers",
+    },
+    Need {
+        shown_by: Shown::Program("memcached"),
+        package: "memcached",
+        purpose: "the server of the lab and of the demo",
+    },
+    Need {
+        shown_by: Shown::Program("ip"),
+        package: "iproute2",
+        purpose: "tests: making namespaces, cross-checks",
+    },
+    Need { shown_by: Shown::Program("ethtool"), package: "ethtool", purpose: "tests: cross-checks" },
+    Need {
+        shown_by: Shown::Program("memcaslap"),
+        package: "libmemcached-tools",
+        purpose: "bench: the client to compare with",
+    },
+    Need {
+        shown_by: Shown::Program("python3"),
+        package: "python3",
+        purpose: "tests: the undo script's epoll line",
+    },
+    Need {
+        shown_by: Shown::Program("taskset"),
+        package: "util-linux",
+        purpose: "tests: the undo script's affinity line",
+    },
+    Need { shown_by: Shown::Program("shellcheck"), package: "shellcheck", purpose: "tests: the undo script" },
+];
+
+impl Need {
+    fn met(&self) -> bool {
+        match self.shown_by {
+            Shown::Program(program) => shell::has(program),
+            Shown::File(path) => Path::new(path).exists(),
+        }
+    }
+}
+
+/// Installs what is missing; a second run does nothing and needs no network.
+pub(crate) fn run(_: &[String]) -> Result {
+    let missing: Vec<&Need> = NEEDS.iter().filter(|need| !need.met()).collect();
+    if missing.is_empty() {
+        eprintln!("setup: everything is here");
+        return Ok(());
+    }
+    for need in &missing {
+        eprintln!("setup: missing {} ({})", need.package, need.purpose);
+    }
+    let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+    if !shell::has("apt-get") {
+        return Err(format!("no apt-get here: install these by your system's means: {}", packages.join(" ")));
+    }
+    if !shell::is_root() && !shell::has("sudo") {
+        return Err(format!("installing needs root: run `apt-get install {}` as root", packages.join(" ")));
+    }
+    shell::run(apt().arg("update"))?;
+    shell::run(apt().args(["install", "-y", "--no-install-recommends"]).args(&packages))?;
+    match NEEDS.iter().find(|need| !need.met()) {
+        Some(need) => {
+            Err(format!("package {} was installed, but what it should bring is not there", need.package))
+        }
+        None => Ok(()),
+    }
+}
+
+/// `apt-get` that asks nothing and starts no service: the distribution's memcached must not run by itself.
+fn apt() -> Command {
+    let mut command = if shell::is_root() {
+        Command::new("apt-get")
+    } else {
+        let mut sudo = Command::new("sudo");
+        sudo.args(["--preserve-env=DEBIAN_FRONTEND,RUNLEVEL", "apt-get"]);
+        sudo
+    };
+    command.env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1").arg("-q");
+    command
+}

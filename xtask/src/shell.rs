@@ -1,0 +1,53 @@
+//! Running other programs, in the open: every command is shown before it runs.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// What a task returns: nothing, or a sentence about what failed.
+pub(crate) type Result<T = ()> = std::result::Result<T, String>;
+
+/// The root of the workspace.
+pub(crate) fn root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask is a folder of the workspace").to_path_buf()
+}
+
+/// The cargo that runs us.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// Shows a command and runs it to its end.
+pub(crate) fn run(command: &mut Command) -> Result {
+    show(command);
+    let status = command.status().map_err(|error| format!("{}: {error}", name(command)))?;
+    if status.success() { Ok(()) } else { Err(format!("{} ended with {status}", name(command))) }
+}
+
+/// Shows a command.
+pub(crate) fn show(command: &Command) {
+    let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+    eprintln!("+ {} {}", name(command), words.join(" "));
+}
+
+/// A command's program, without the path.
+pub(crate) fn name(command: &Command) -> String {
+    let program = PathBuf::from(command.get_program());
+    program.file_name().map_or_else(|| program.display().to_string(), |n| n.to_string_lossy().into_owned())
+}
+
+/// Whether a program can be found.
+pub(crate) fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")])
+        .any(|dir| dir.join(program).is_file())
+}
+
+/// Whether we are root.
+pub(crate) fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|proc_self| proc_self.uid() == 0)
+}

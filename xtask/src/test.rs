@@ -1,0 +1,127 @@
+//! Every test that this machine can run, and a count of those it cannot.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use crate::shell::{self, Result};
+use crate::{fuzz, tidy};
+
+/// What the runners counted, over all of them.
+#[derive(Default)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+    skipped: Vec<String>,
+}
+
+/// Format, lints and tidy rules.
+pub(crate) fn check(arguments: &[String]) -> Result {
+    shell::run(shell::cargo().args(["fmt", "--all", "--check"]))?;
+    shell::run(shell::cargo().args([
+        "clippy",
+        "--quiet",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "--deny",
+        "warnings",
+    ]))?;
+    shell::run(
+        shell::cargo()
+            .args(["doc", "--quiet", "--workspace", "--no-deps"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )?;
+    tidy::run(arguments)
+}
+
+/// The checks, then the tests: pure ones first, then those of the running kernel, then a short fuzz run.
+pub(crate) fn run(arguments: &[String]) -> Result {
+    let pure = arguments.iter().any(|a| a == "--pure");
+    check(&[])?;
+    let mut tally = Tally::default();
+    let mut broken = Vec::new();
+
+    let mut targets = vec![vec!["test", "--workspace", "--lib", "--bins", "--examples", "--no-fail-fast"]];
+    targets.push(vec!["test", "--workspace", "--doc", "--no-fail-fast"]);
+    targets.push(vec!["test", "--workspace", "--test", "*", "--no-fail-fast"]);
+    for target in targets {
+        let mut command = shell::cargo();
+        command.args(&target).env("INSTA_UPDATE", "no");
+        if pure {
+            command.env("NETPOLICY_TEST_PURE", "1");
+        }
+        if let Err(what) = tally.add(&mut command) {
+            broken.push(what);
+        }
+    }
+    if !shell::is_root() {
+        eprintln!("test: not root: the tests that need root were skipped; run `sudo -E make test` for all");
+    }
+    if let Err(what) = fuzz::run(&["--seconds".to_owned(), "5".to_owned()]) {
+        broken.push(what);
+    }
+
+    eprintln!();
+    for skipped in &tally.skipped {
+        eprintln!("SKIPPED {skipped}");
+    }
+    println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped.len());
+    match broken.first() {
+        None if tally.passed > 0 => Ok(()),
+        None => Err("no test ran".to_owned()),
+        Some(what) => Err(what.clone()),
+    }
+}
+
+impl Tally {
+    /// Runs a test command, passes its output through and counts its result lines.
+    fn add(&mut self, command: &mut Command) -> Result {
+        shell::show(command);
+        let spawned = command.stdout(Stdio::piped()).spawn();
+        let mut child = spawned.map_err(|error| format!("{}: {error}", shell::name(command)))?;
+        let output = child.stdout.take().expect("stdout was asked for");
+        for line in BufReader::new(output).lines() {
+            let line = line.map_err(|error| format!("reading the tests' output: {error}"))?;
+            println!("{line}");
+            self.read(&line);
+        }
+        let status = child.wait().map_err(|error| format!("waiting for the tests: {error}"))?;
+        if status.success() { Ok(()) } else { Err(format!("{} test: {status}", shell::name(command))) }
+    }
+
+    /// Reads one line of libtest's or libtest-mimic's output.
+    fn read(&mut self, line: &str) {
+        if let Some(result) = line.strip_prefix("test result: ") {
+            for part in result.split([';', '.']) {
+                let mut words = part.split_whitespace();
+                match (words.next().and_then(|n| n.parse::<u64>().ok()), words.next()) {
+                    (Some(count), Some("passed")) => self.passed += count,
+                    (Some(count), Some("failed")) => self.failed += count,
+                    _ => {}
+                }
+            }
+        } else if let Some(name) = line.strip_prefix("test ").and_then(|l| l.split_once(" ... ignored")) {
+            self.skipped.push(name.0.trim().to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn result_lines_of_both_runners_are_counted() {
+        let mut tally = Tally::default();
+        for line in [
+            "test result: ok. 18 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.11s",
+            "test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "test [SKIPPED, needs root] a_lab_is_made ... ignored",
+            "test quiet::one ... ok",
+        ] {
+            tally.read(line);
+        }
+        assert_eq!((tally.passed, tally.failed), (20, 1));
+        assert_eq!(tally.skipped, ["[SKIPPED, needs root] a_lab_is_made"]);
+    }
+}

@@ -1,0 +1,253 @@
+//! The rules of CONTRIBUTING.md that a machine can check. Cheap, and keeps taste out of review.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::shell::{self, Result};
+
+/// A rule: its sentence, which files it reads, and what it finds wrong in one of them.
+struct Rule {
+    sentence: &'static str,
+    applies: fn(&str) -> bool,
+    /// What is wrong in a file: line numbers (0 for the whole file) and words.
+    wrong: fn(&str, &str) -> Vec<(usize, String)>,
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        sentence: "a file is named after the noun it holds",
+        applies: |path| path.ends_with(".rs"),
+        wrong: |path, _| {
+            let stem =
+                Path::new(path).file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+            let vague = ["utils", "util", "common", "misc", "helpers", "helper", "types", "manager"];
+            if vague.contains(&stem.as_str()) {
+                vec![(0, format!("`{stem}` says nothing"))]
+            } else {
+                Vec::new()
+            }
+        },
+    },
+    Rule {
+        sentence: "`unsafe` is confined to crates/linux/src/sys/",
+        applies: |path| {
+            path.ends_with(".rs") && !path.starts_with("crates/linux/src/sys") && !path.starts_with("xtask/")
+        },
+        wrong: |_, text| lines_with(text, |line| code(line).split_whitespace().any(|word| word == "unsafe")),
+    },
+    Rule {
+        sentence: "every setting cites the kernel",
+        applies: |path| path == "crates/model/src/setting.rs",
+        wrong: |_, text| settings_without_kernel(text),
+    },
+    Rule {
+        sentence: "the kernel room knows no policy",
+        applies: |path| path.starts_with("crates/linux/src/") && path.ends_with(".rs"),
+        wrong: |_, text| imports(text, &["policy", "Policy", "PolicyName", "Intent", "Goal", "Budget"]),
+    },
+    Rule {
+        sentence: "who measures does not know what is judged",
+        applies: |path| path.starts_with("crates/measure/src/") && path.ends_with(".rs"),
+        wrong: |_, text| imports(text, &["Setting", "setting", "Plan", "Change"]),
+    },
+    Rule {
+        sentence: "who commits does not know the kernel",
+        applies: |path| path.starts_with("crates/apply/src/") && path.ends_with(".rs"),
+        wrong: |_, text| lines_with(text, |line| code(line).contains("linux::")),
+    },
+    Rule {
+        sentence: "no test is switched off, and none asserts by panicking",
+        applies: |path| path.ends_with(".rs") && !path.starts_with("xtask/"),
+        wrong: |_, text| {
+            lines_with(text, |line| code(line).contains("#[ignore") || code(line).contains("should_panic"))
+        },
+    },
+    Rule {
+        sentence: "what is not done has an issue, not a remark",
+        applies: |path| is_code(path) && !path.starts_with("xtask/"),
+        wrong: |_, text| {
+            lines_with(text, |line| {
+                let remark =
+                    ["TODO", "FIXME", "XXX", "(being written)"].iter().any(|word| line.contains(word));
+                remark || ["todo!(", "unimplemented!("].iter().any(|word| code(line).contains(word))
+            })
+        },
+    },
+    Rule {
+        sentence: "no path of one machine is in the project",
+        applies: |path| {
+            !path.starts_with("xtask/") && path != "Cargo.lock" && !path.starts_with("bench/runs/")
+        },
+        wrong: |_, text| {
+            lines_with(text, |line| {
+                ["/work/", "/home/"].iter().any(|machine| line.contains(machine))
+                    || line.split('"').any(|w| w.starts_with("/root/"))
+            })
+        },
+    },
+    Rule {
+        sentence: "every BPF and kernel source names its licence",
+        applies: |path| path.contains("/bpf/") && (path.ends_with(".c") || path.ends_with(".h")),
+        wrong: |_, text| {
+            let named = text.lines().next().is_some_and(|line| line.contains("SPDX-License-Identifier:"));
+            if named {
+                Vec::new()
+            } else {
+                vec![(1, "no SPDX-License-Identifier in the first line".to_owned())]
+            }
+        },
+    },
+];
+
+/// Checks every file that git knows or would add.
+pub(crate) fn run(_: &[String]) -> Result {
+    let mut report = String::new();
+    let mut found = 0_usize;
+    let files = tracked()?;
+    for path in &files {
+        let Ok(text) = std::fs::read_to_string(shell::root().join(path)) else { continue };
+        let name = path.to_string_lossy();
+        for rule in RULES.iter().filter(|rule| (rule.applies)(&name)) {
+            for (line, what) in (rule.wrong)(&name, &text) {
+                found += 1;
+                let _ = writeln!(report, "{name}:{line}: {}: {}", rule.sentence, what.trim());
+            }
+        }
+    }
+    for (path, why) in orphans(&files) {
+        found += 1;
+        let _ = writeln!(report, "{}: every source file is part of a crate: {why}", path.display());
+    }
+    eprint!("{report}");
+    if found == 0 {
+        eprintln!("tidy: {} files, nothing found", files.len());
+        Ok(())
+    } else {
+        Err(format!("tidy found {found} thing(s)"))
+    }
+}
+
+/// The files that git tracks or would add.
+fn tracked() -> Result<Vec<PathBuf>> {
+    let mut git = Command::new("git");
+    git.current_dir(shell::root()).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+    let output = git.output().map_err(|error| format!("git ls-files: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("git ls-files: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.split('\0').filter(|path| !path.is_empty()).map(PathBuf::from).collect())
+}
+
+/// Rust files below a `src` that no module above them names.
+fn orphans(files: &[PathBuf]) -> Vec<(PathBuf, String)> {
+    let mut lost = Vec::new();
+    for path in files.iter().filter(|p| p.extension().is_some_and(|e| e == "rs")) {
+        let text = path.to_string_lossy();
+        let Some(inside) = text.split_once("/src/").map(|(_, inside)| inside) else { continue };
+        if !text.starts_with("crates/") || matches!(inside, "lib.rs" | "main.rs") {
+            continue;
+        }
+        let (module, folder) = match path.file_stem().map(|s| s.to_string_lossy().into_owned()) {
+            Some(stem) if stem == "mod" => {
+                let folder = path.parent().unwrap_or(Path::new(""));
+                (folder.file_name().map(|n| n.to_string_lossy().into_owned()), folder.parent())
+            }
+            stem => (stem, path.parent()),
+        };
+        let (Some(module), Some(folder)) = (module, folder) else { continue };
+        let parents = [
+            folder.join("mod.rs"),
+            folder.join("lib.rs"),
+            folder.join("main.rs"),
+            folder.with_extension("rs"),
+        ];
+        let named = parents.iter().any(|parent| {
+            let text = std::fs::read_to_string(shell::root().join(parent)).unwrap_or_default();
+            text.lines().any(|line| line.trim().ends_with(&format!("mod {module};")))
+        });
+        if !named {
+            lost.push((path.clone(), format!("no `mod {module};` above it")));
+        }
+    }
+    lost
+}
+
+fn is_code(path: &str) -> bool {
+    [".rs", ".c", ".h", ".toml", ".sh"].iter().any(|ending| path.ends_with(ending))
+}
+
+/// A line without its comment, and without what stands in quotes.
+fn code(line: &str) -> String {
+    let line = line.split("//").next().unwrap_or("");
+    line.split('"').step_by(2).collect()
+}
+
+fn lines_with(text: &str, wrong: impl Fn(&str) -> bool) -> Vec<(usize, String)> {
+    text.lines()
+        .zip(1..)
+        .filter(|(line, _)| wrong(line))
+        .map(|(line, number)| (number, line.to_owned()))
+        .collect()
+}
+
+/// Lines that name one of these nouns of `model`, by path or in a `use`.
+fn imports(text: &str, names: &[&str]) -> Vec<(usize, String)> {
+    lines_with(text, |line| {
+        let line = code(line);
+        let word = |text: &str| {
+            text.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or("").to_owned()
+        };
+        let by_path = line.split("model::").skip(1).any(|rest| names.contains(&word(rest).as_str()));
+        let listed = line.trim_start().strip_prefix("use model::").is_some_and(|rest| {
+            rest.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| names.contains(&word))
+        });
+        by_path || listed
+    })
+}
+
+/// Variants of `enum Setting` whose doc comment has no `Kernel:` line.
+fn settings_without_kernel(text: &str) -> Vec<(usize, String)> {
+    let mut wrong = Vec::new();
+    let mut cited = false;
+    let mut inside = false;
+    for (line, number) in text.lines().zip(1..) {
+        let trimmed = line.trim();
+        match trimmed {
+            "pub enum Setting {" => inside = true,
+            "}" if inside => break,
+            _ if !inside => {}
+            _ if trimmed.starts_with("///") => cited |= trimmed.contains("Kernel:"),
+            _ if trimmed.ends_with("),") && !std::mem::take(&mut cited) => {
+                wrong.push((number, trimmed.to_owned()))
+            }
+            _ => {}
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_setting_without_its_kernel_line_is_found() {
+        let text = "pub enum Setting {\n    /// Kernel: 6.13.\n    A(X),\n    /// Nothing.\n    B(X),\n}\n";
+        assert_eq!(settings_without_kernel(text), [(5, "B(X),".to_owned())]);
+    }
+
+    #[test]
+    fn an_import_of_a_forbidden_noun_is_found_and_a_word_in_a_comment_is_not() {
+        let text = "// the Policy decides\nuse model::{Host, Policy};\nlet x: model::PolicyName;\nuse model::Plane;\n";
+        let found: Vec<usize> =
+            imports(text, &["Policy", "PolicyName", "Plan"]).into_iter().map(|(n, _)| n).collect();
+        assert_eq!(found, [2, 3]);
+    }
+
+    #[test]
+    fn quotes_and_comments_are_not_code() {
+        assert_eq!(code("let a = \"unsafe\"; // unsafe"), "let a = ; ");
+    }
+}
