@@ -35,7 +35,8 @@ pub struct NapiDelivered {
     pub napi: NapiId,
     /// The device's name, as the kernel gave it with the poll.
     pub device: String,
-    /// Polled in softirq, after an interrupt or by whoever sent the packet (veth, loopback).
+    /// Polled in softirq, after an interrupt or by whoever sent the packet (veth, loopback); with
+    /// [`Delivered::timers_hidden`] also after the timer.
     pub interrupt: PollCounts,
     /// Polled in softirq, because the NAPI's timer expired.
     pub timer: PollCounts,
@@ -43,13 +44,15 @@ pub struct NapiDelivered {
     pub application: PollCounts,
     /// Polled by the NAPI's kernel thread.
     pub kthread: PollCounts,
-    /// The part of `application` by process, the busiest first.
+    /// `application` by process, the busiest first. Empty where pids could not be told, because the observer is not
+    /// in the initial pid namespace.
     pub by_process: Vec<(Pid, PollCounts)>,
     /// How often the NAPI's timer was armed.
     pub timer_armed: u64,
     /// How often it expired.
     pub timer_expired: u64,
-    /// The longest span that the timer was armed with: near `irq-suspend-timeout`, suspension was in force.
+    /// The longest span that the timer was armed with, short of the setting it came from by the microsecond that
+    /// arming takes: near `irq-suspend-timeout`, suspension was in force.
     pub timer_armed_max: Nanoseconds,
     /// How often the timer was armed with the NAPI's own `irq-suspend-timeout`; 0 where that is not set.
     pub suspended: u64,
@@ -92,6 +95,10 @@ pub struct Delivered {
     pub backlog: PollCounts,
     /// Events that could not be counted because a table was full.
     pub lost: u64,
+    /// Whether the NAPI timers could not be watched, because the kernel hides its symbols (`kernel.kptr_restrict`).
+    /// Then every poll in softirq counts as `interrupt` and all counts of timers are 0, which says nothing.
+    #[serde(default)]
+    pub timers_hidden: bool,
 }
 
 impl Delivered {
