@@ -1,8 +1,91 @@
 //! The fuzz targets: every parser of bytes that we did not write.
+//!
+//! They are built on the stable compiler: coverage counters are a pass of LLVM, and libFuzzer comes with its crate.
+//! There is no address sanitizer, which the parsers, being safe Rust, would give nothing to do.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::shell::{self, Result};
 
-/// Runs each target for some seconds, from its committed corpus.
-pub(crate) fn run(_: &[String]) -> Result {
-    Ok(shell::show(&shell::cargo()))
+/// What `rustc` needs to count coverage the way that libFuzzer reads it.
+const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-sanitizer-coverage-stack-depth";
+
+/// How long each target runs where nobody says: enough to see that it works, not to find what is rare.
+const SECONDS: &str = "5";
+
+/// The largest input, in bytes.
+const INPUT_BYTES_MAX: u32 = 65_536;
+
+/// Runs each target for some seconds, from its committed corpus. A crash is an error, and leaves its input in
+/// `target/fuzz/TARGET/`.
+pub(crate) fn run(arguments: &[String]) -> Result {
+    let mut seconds = SECONDS.to_owned();
+    let mut only = Vec::new();
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--seconds" => seconds = words.next().ok_or("--seconds needs a number")?.clone(),
+            target => only.push(target.to_owned()),
+        }
+    }
+    if seconds.parse::<u32>().is_err() {
+        return Err(format!("--seconds takes a whole number, not `{seconds}`"));
+    }
+    let targets = targets()?;
+    if let Some(unknown) = only.iter().find(|name| !targets.contains(name)) {
+        return Err(format!("no fuzz target `{unknown}`: there are {}", targets.join(", ")));
+    }
+    let folder = shell::root().join("target/fuzz");
+    let triple = host_triple()?;
+    let manifest = shell::root().join("fuzz/Cargo.toml");
+    let mut build = shell::cargo();
+    build.args(["build", "--quiet", "--release", "--bins", "--target", &triple]);
+    build.arg("--manifest-path").arg(&manifest).arg("--target-dir").arg(folder.join("build"));
+    shell::run(build.env("RUSTFLAGS", COVERAGE))?;
+    for target in targets.iter().filter(|name| only.is_empty() || only.contains(name)) {
+        fuzz(target, &folder, &triple, &seconds)?;
+    }
+    Ok(())
+}
+
+/// Runs one target: the regressions first, once each, then new inputs that grow out of the corpus.
+fn fuzz(target: &str, folder: &Path, triple: &str, seconds: &str) -> Result {
+    let work = folder.join(target);
+    let found = work.join("corpus");
+    std::fs::create_dir_all(&found).map_err(|error| format!("{}: {error}", found.display()))?;
+    let program = folder.join("build").join(triple).join("release").join(target);
+    let regressions = shell::root().join("fuzz/regressions").join(target);
+    if regressions.is_dir() {
+        shell::run(Command::new(&program).arg(&regressions).arg("-runs=0"))?;
+    }
+    let mut command = Command::new(&program);
+    command.arg(&found).arg(shell::root().join("fuzz/corpus").join(target));
+    command.arg(format!("-max_total_time={seconds}")).arg(format!("-max_len={INPUT_BYTES_MAX}"));
+    command
+        .arg(format!("-artifact_prefix={}/", work.display()))
+        .args(["-print_final_stats=1", "-verbosity=0"]);
+    shell::run(&mut command)
+        .map_err(|error| format!("fuzz target {target}: {error}; its input is in {}", work.display()))
+}
+
+/// The targets, by the files that hold them.
+fn targets() -> Result<Vec<String>> {
+    let folder = shell::root().join("fuzz/targets");
+    let entries = std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let files = entries.flatten().map(|entry| PathBuf::from(entry.file_name()));
+    let mut names: Vec<String> =
+        files.filter_map(|file| file.file_stem().map(|stem| stem.to_string_lossy().into_owned())).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// The triple of the machine: with `--target`, coverage is not asked of build scripts and procedural macros.
+fn host_triple() -> Result<String> {
+    let output = Command::new("rustc").arg("-vV").output().map_err(|error| format!("rustc -vV: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let triple = text.lines().find_map(|line| line.strip_prefix("host: "));
+    triple.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".to_owned())
 }

@@ -19,6 +19,7 @@ enum Shown {
 
 const NEEDS: &[Need] = &[
     Need { shown_by: Shown::Program("cc"), package: "gcc", purpose: "linking, libbpf, the preload library" },
+    Need { shown_by: Shown::Program("c++"), package: "g++", purpose: "the fuzz targets: libFuzzer" },
     Need { shown_by: Shown::Program("make"), package: "make", purpose: "building libbpf" },
     Need { shown_by: Shown::Program("pkg-config"), package: "pkg-config", purpose: "building libbpf" },
     Need { shown_by: Shown::Program("clang"), package: "clang", purpose: "compiling the BPF programs" },
