@@ -1,1 +1,7 @@
-fn main() {}
+//! The `netpolicy` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    netpolicy::main()
+}

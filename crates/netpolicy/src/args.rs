@@ -1,0 +1,449 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use model::{DeliveryMode, Intent, PolicyName};
+
+use crate::policy_file::nearest;
+
+/// Says how packets should reach each workload, and makes it so.
+///
+/// netpolicy works out the queues, interrupts, NAPI settings and busy polling that deliver packets as a policy
+/// asks, applies them to the running host as one transaction, proves by counting that they are in force, and can
+/// always put everything back.
+#[derive(Debug, Parser)]
+#[command(
+    name = "netpolicy",
+    version,
+    max_term_width = 100,
+    propagate_version = false,
+    after_long_help = "\
+Examples:
+  netpolicy show                                 the packet path of this host
+  netpolicy doctor                               what is wrong with it, and the command that mends it
+  netpolicy run --delivery suspend20 -- memcached -t 4
+                                                 start a server, suspend IRQs while it is busy, undo at its end
+  netpolicy attach 812 --policy latency          the same for a server that runs already
+  netpolicy plan && netpolicy try                what the policy files would change; change it for 60 s
+
+Exit codes:
+  0 done, or no drift        1 failed             2 command line or policy file wrong
+  3 changes pending, drift   4 rolled back        5 rollback incomplete
+  6 unsupported here         7 refused by a safety rule"
+)]
+pub struct Arguments {
+    /// What all commands take.
+    #[command(flatten)]
+    pub globals: Globals,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What all commands take.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Globals {
+    /// How data is printed: for people, as one JSON document, or as one JSON record per line.
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Table, value_name = "FORMAT")]
+    pub output: Output,
+    /// The network namespace to work in: a name of `ip netns`, a path, or pid:N for a process's.
+    #[arg(long, global = true, value_name = "NAME|PATH|pid:N")]
+    pub netns: Option<String>,
+    /// Where transactions are journalled.
+    #[arg(long, global = true, value_name = "DIR", default_value = "/var/lib/netpolicy")]
+    pub state_dir: PathBuf,
+    /// Read this policy file instead of the drop-in directories. May be given more than once; the last one wins.
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "policy_dir")]
+    pub policy_file: Vec<PathBuf>,
+    /// Read the *.toml of this directory instead of the drop-in directories. May be given more than once; a file
+    /// masks those of the same name in directories given before.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub policy_dir: Vec<PathBuf>,
+    /// Whether to use colour. NO_COLOR in the environment means never, unless this is given.
+    #[arg(long, global = true, value_enum, value_name = "WHEN")]
+    pub color: Option<Color>,
+    /// Say more, on standard error.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Say nothing but data and errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+/// How data is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// Aligned text for people.
+    Table,
+    /// One JSON document.
+    Json,
+    /// One JSON record per line.
+    Jsonl,
+}
+
+/// Whether to use colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+#[expect(missing_docs, reason = "each command's own help says what it does")]
+pub enum Command {
+    Show(Show),
+    Doctor(Doctor),
+    Plan(Plan),
+    Apply(Apply),
+    Try(Try),
+    Confirm(Confirm),
+    Verify(Verify),
+    Rollback(Rollback),
+    History(History),
+    Explain(Explain),
+    Set(Set),
+    Attach(Attach),
+    Run(Run),
+    Cat(Cat),
+    Schema(Schema),
+    Completions(Completions),
+    #[command(hide = true)]
+    Man(Man),
+    #[command(hide = true)]
+    Guard(Guard),
+}
+
+/// Show the packet path: device, queue, NAPI, IRQ, CPU; and process, thread, epoll, sockets.
+///
+/// Everything is read from the kernel at this moment. `?` marks what was inferred because neither the kernel nor the
+/// driver states it; `!` marks an epoll whose sockets receive from several NAPIs.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy show                          devices, and the processes with sockets on them
+  netpolicy show --processes 812,813      these processes only
+  netpolicy show --svg path.svg           draw it
+  netpolicy -o json show | jq '.data.devices[].napis'")]
+pub struct Show {
+    /// Draw the packet path into this file, as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Which processes to look into.
+    #[arg(long, value_name = "all|none|PID,...", default_value = "all", value_parser = which_processes)]
+    pub processes: Which,
+}
+
+/// Which processes to look into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Every process with internet sockets.
+    All,
+    /// None.
+    None,
+    /// These.
+    Pids(Vec<u32>),
+}
+
+fn which_processes(text: &str) -> Result<Which, String> {
+    match text {
+        "all" => Ok(Which::All),
+        "none" => Ok(Which::None),
+        list => list
+            .split(',')
+            .map(|pid| {
+                pid.trim()
+                    .parse()
+                    .map_err(|_| format!("`{pid}` is not a pid: write all, none, or pids as in 812,813"))
+            })
+            .collect::<Result<_, _>>()
+            .map(Which::Pids),
+    }
+}
+
+/// Say what is wrong with the packet path, and why.
+///
+/// Compares what is set with what is in force: counts for some seconds who polled each NAPI (BPF on tracepoints), and
+/// names the cause where a setting is not engaged. Exit code 3 if there are problems.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy doctor                        look for two seconds
+  netpolicy doctor --seconds 10           look longer, for servers with little traffic
+  netpolicy doctor --seconds 0            judge the settings alone; needs no BPF")]
+pub struct Doctor {
+    /// For how long to count who delivers packets; 0 judges the settings alone.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    pub seconds: u64,
+    /// Which processes to look into.
+    #[arg(long, value_name = "all|none|PID,...", default_value = "all", value_parser = which_processes)]
+    pub processes: Which,
+}
+
+/// Print what the policy files would change, and why. Changes nothing; exit code 3 if there is something to change.
+#[derive(Debug, Args)]
+pub struct Plan {}
+
+/// Make the host as the policy files say, as one transaction.
+#[derive(Debug, Args)]
+pub struct Apply {
+    /// Print the plan and stop.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Apply the policy files, and roll back unless `confirm` is called in time.
+///
+/// The rollback happens even if this command, its terminal or its connection dies.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy try --seconds 120             apply, and wait two minutes for `netpolicy confirm`
+  netpolicy confirm                       keep it")]
+pub struct Try {
+    /// How long to wait for confirmation.
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: u64,
+}
+
+/// Keep what `try` applied.
+#[derive(Debug, Args)]
+pub struct Confirm {
+    /// The transaction; without it, the one that is on trial.
+    #[arg(value_name = "ID")]
+    pub id: Option<String>,
+}
+
+/// Compare the host with what was applied. Exit code 3 if it drifted.
+#[derive(Debug, Args)]
+pub struct Verify {}
+
+/// Put back the values that were there before a transaction.
+///
+/// A value that someone else has set since is left alone and reported.
+#[derive(Debug, Args)]
+pub struct Rollback {
+    /// The transaction; without it, the last one that is in force.
+    #[arg(value_name = "ID")]
+    pub id: Option<String>,
+}
+
+/// List the transactions of this host.
+#[derive(Debug, Args)]
+pub struct History {}
+
+/// Say why each setting is as it is: who asked for it, by which rule, in which transaction.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy explain                       everything that policy decides
+  netpolicy explain 'eth0 rx-0'           one object, as the other commands name it
+  netpolicy explain eth0                  a device with its queues")]
+pub struct Explain {
+    /// An object, or the beginning of its name.
+    #[arg(value_name = "OBJECT")]
+    pub object: Option<String>,
+}
+
+/// Give one device or process a policy, without a file.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy set device eth0 latency       a policy: netpolicy chooses the delivery mode
+  netpolicy set device eth0 defer50       a delivery mode, named by an expert
+  netpolicy set task 812 suspend20        a running process and the queues it receives from")]
+pub struct Set {
+    /// What to set.
+    #[command(subcommand)]
+    pub target: SetTarget,
+}
+
+/// What `set` sets.
+#[derive(Debug, Subcommand)]
+pub enum SetTarget {
+    /// A network device.
+    Device {
+        /// Its name.
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// A policy or a delivery mode.
+        #[arg(value_name = "POLICY|MODE", value_parser = wish)]
+        wish: Wish,
+    },
+    /// A process, with the queues that it receives from.
+    Task {
+        /// Its pid.
+        #[arg(value_name = "PID")]
+        pid: u32,
+        /// A policy or a delivery mode.
+        #[arg(value_name = "POLICY|MODE", value_parser = wish)]
+        wish: Wish,
+    },
+}
+
+/// A word that asks for something: a policy, or a delivery mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// What the traffic shall be good at.
+    Policy(PolicyName),
+    /// How packets shall be delivered.
+    Delivery(DeliveryMode),
+}
+
+/// Reads `latency` or `suspend20`.
+fn wish(word: &str) -> Result<Wish, String> {
+    if let Ok(policy) = word.parse() {
+        return Ok(Wish::Policy(policy));
+    }
+    word.parse().map(Wish::Delivery).map_err(|_| {
+        let modes = ["interrupt", "defer20", "napibusy", "fullbusy", "suspend20"];
+        let names = PolicyName::ALL.map(PolicyName::as_str);
+        let meant = nearest(word, names.into_iter().chain(modes));
+        let help = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+        format!(
+            "neither a policy ({}) nor a delivery mode (interrupt, deferX, napibusy, fullbusy, suspendX){help}",
+            names.join(", ")
+        )
+    })
+}
+
+/// Which policy or delivery mode, for `attach` and `run`.
+#[derive(Clone, Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct Asked {
+    /// What the traffic shall be good at; a delivery mode is taken too.
+    #[arg(long, value_name = "POLICY", value_parser = wish)]
+    pub policy: Option<Wish>,
+    /// How packets shall be delivered, as in suspend20; a policy is taken too.
+    #[arg(long, value_name = "MODE", value_parser = wish)]
+    pub delivery: Option<Wish>,
+}
+
+impl Asked {
+    /// The one that was given.
+    pub fn wish(&self) -> Wish {
+        // The group of arguments admits exactly one.
+        self.policy.or(self.delivery).unwrap_or(Wish::Policy(PolicyName::None))
+    }
+}
+
+/// Give a running process and its queues a policy for as long as this command runs.
+///
+/// The process is neither stopped nor changed: the parameters of its epolls are set from outside. New epolls and
+/// children of the process get them too. When this command is interrupted, or the process ends, everything is put back.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy attach 812 --delivery suspend20
+  netpolicy attach $(pidof -s memcached) --policy latency
+  netpolicy attach 812 --policy latency --once   set it and leave; `netpolicy rollback` undoes it")]
+pub struct Attach {
+    /// The process.
+    #[arg(value_name = "PID")]
+    pub pid: u32,
+    /// Which policy or mode.
+    #[command(flatten)]
+    pub asked: Asked,
+    /// Leave the settings in force at the end.
+    #[arg(long)]
+    pub keep: bool,
+    /// Set everything once, leave it in force, and do not follow the process.
+    #[arg(long, conflicts_with = "keep")]
+    pub once: bool,
+}
+
+/// Start a command under a policy, and put everything back when it ends.
+///
+/// As `attach`, from the first epoll on. The exit code is the command's own, or 128 and the signal that ended it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy run --delivery suspend20 -- memcached -t 4
+  netpolicy run --delivery fullbusy -- redis-server")]
+pub struct Run {
+    /// Which policy or mode.
+    #[command(flatten)]
+    pub asked: Asked,
+    /// The command and its arguments.
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+/// Print the policy files as one, with the origin of every value.
+#[derive(Debug, Args)]
+pub struct Cat {}
+
+/// Print the JSON Schema of policy files.
+#[derive(Debug, Args)]
+pub struct Schema {}
+
+/// Print completions for a shell.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  netpolicy completions bash > /usr/share/bash-completion/completions/netpolicy")]
+pub struct Completions {
+    /// The shell.
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// Write the manual pages into a directory.
+#[derive(Debug, Args)]
+pub struct Man {
+    /// The directory.
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+}
+
+/// Roll a transaction back at its deadline unless it is confirmed. Started by `try`.
+#[derive(Debug, Args)]
+pub struct Guard {
+    /// The transaction.
+    #[arg(value_name = "ID")]
+    pub id: String,
+}
+
+impl Wish {
+    /// The request that this word is, about a target.
+    pub fn intent(self, target: model::Target, origin: impl Into<String>) -> Intent {
+        let (policy, delivery) = match self {
+            Self::Policy(policy) => (policy, None),
+            Self::Delivery(mode) => (PolicyName::None, Some(mode)),
+        };
+        Intent {
+            target,
+            policy,
+            delivery,
+            overrides: model::policy::Overrides::default(),
+            goal: model::Goal::default(),
+            budget: model::Budget::default(),
+            cpus: None,
+            origin: origin.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_word_is_a_policy_or_a_delivery_mode() {
+        assert_eq!(wish("latency"), Ok(Wish::Policy(PolicyName::Latency)));
+        assert_eq!(wish("suspend20").map(|w| matches!(w, Wish::Delivery(_))), Ok(true));
+        assert!(wish("supsend20").expect_err("misspelt").contains("did you mean `suspend20`?"));
+    }
+}

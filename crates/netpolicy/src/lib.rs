@@ -1,0 +1,26 @@
+//! The voice of netpolicy: policy files, the command line, and all that is printed.
+//!
+//! This room knows the operator's words and the order of the cycle. It must not know error numbers, netlink
+//! attributes or files of the kernel: those are behind `linux`. It is the only room that prints or exits, and
+//! within it only `render` prints.
+//!
+//! Read in this order: `cycle` (the spine), [`args`] (what can be asked), [`policy_file`] (how it is asked in
+//! files), `commands` (one file per command), `render` (what is printed).
+#![forbid(unsafe_code)]
+
+pub mod args;
+mod exit;
+mod fault;
+pub mod policy_file;
+mod render;
+mod show;
+
+use std::process::ExitCode;
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
+    use clap::Parser;
+    let a = args::Arguments::parse();
+    let _ = a;
+    exit::Exit::Done.into()
+}

@@ -1,0 +1,20 @@
+//! Policy files: text → [`PolicyFile`] → [`model::Policy`].
+//!
+//! Every value keeps the line it was read from, so that each change of a plan can say who asked for it. Every
+//! mistake is drawn with its place, and a file's mistakes are reported together.
+
+mod drop_in;
+mod key;
+mod merge;
+mod mistake;
+mod nearest;
+mod parse;
+mod schema;
+
+pub use drop_in::{DROP_IN_DIRS, Sources, read};
+pub use key::{Kind, Value};
+pub use merge::{Merged, MergedSection, merge};
+pub use mistake::{Mistake, Mistakes};
+pub use nearest::nearest;
+pub use parse::{Asked, PolicyFile, Section, parse};
+pub use schema::json_schema;

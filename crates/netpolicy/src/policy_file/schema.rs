@@ -1,0 +1,65 @@
+//! The language of policy files as a JSON Schema, for editors.
+
+use model::{CpuSet, PolicyName};
+use serde_json::{Map, Value as Json, json};
+
+use super::key::{KEYS, Key, Kind, Takes};
+
+/// The schema that every policy file meets.
+pub fn json_schema() -> Json {
+    let kinds: Map<String, Json> = Kind::ALL
+        .into_iter()
+        .map(|kind| {
+            let sections = json!({ "type": "object", "additionalProperties": section(kind) });
+            (kind.word().to_owned(), sections)
+        })
+        .collect();
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "netpolicy/v1/policy-file",
+        "title": "netpolicy policy file",
+        "type": "object",
+        "properties": kinds,
+        "additionalProperties": false,
+    })
+}
+
+fn section(kind: Kind) -> Json {
+    let mut properties = Map::new();
+    for key in KEYS.iter().filter(|key| key.of.contains(&kind)) {
+        match key.path.split_once('.') {
+            None => {
+                properties.insert(key.path.to_owned(), value(key));
+            }
+            Some((table, name)) => {
+                let table = properties.entry(table).or_insert_with(
+                    || json!({ "type": "object", "properties": {}, "additionalProperties": false }),
+                );
+                table["properties"][name] = value(key);
+            }
+        }
+    }
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+fn value(key: &Key) -> Json {
+    let mut schema = match key.takes {
+        Takes::Policy(_) => json!({ "enum": PolicyName::ALL.map(PolicyName::as_str) }),
+        Takes::Delivery(_) => json!({
+            "type": "string",
+            "pattern": "^(interrupt|base|napibusy|fullbusy|(defer|suspend)([0-9]+|:[0-9.]+ *(ns|us|µs|ms|s))?)$",
+        }),
+        Takes::Span(_) | Takes::PositiveSpan(_) => {
+            json!({ "type": "string", "pattern": "^(0|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$" })
+        }
+        Takes::Number { min, max, .. } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        Takes::Cpus(_) => json!({
+            "type": "string",
+            "pattern": "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$",
+            "$comment": format!("CPU numbers are below {}", CpuSet::CPUS_MAX),
+        }),
+        Takes::Text(_) => json!({ "type": "string", "minLength": 1 }),
+    };
+    schema["description"] = Json::String(key.meaning.to_owned());
+    schema
+}

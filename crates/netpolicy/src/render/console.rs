@@ -1,0 +1,108 @@
+//! Where words go.
+
+use std::io::{self, IsTerminal, Write};
+
+use super::report::{Page, Report};
+use crate::args::{Color, Globals, Output};
+use crate::fault::Fault;
+
+/// Standard output for data, standard error for talk.
+///
+/// A reader that has had enough (`netpolicy show | head`) ends the output, not the command: what is written after
+/// that is dropped, and the exit code still tells how the command ended.
+#[derive(Debug)]
+pub struct Console {
+    output: Output,
+    colour_out: bool,
+    colour_err: bool,
+    quiet: bool,
+    verbose: u8,
+    /// Whether standard output still has a reader.
+    heard: bool,
+}
+
+impl Console {
+    /// The console that the command line asks for.
+    pub fn new(globals: &Globals) -> Self {
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let colour = |terminal: bool| match globals.color {
+            Some(Color::Always) => true,
+            Some(Color::Never) => false,
+            Some(Color::Auto) => terminal,
+            None => terminal && !no_color,
+        };
+        Self {
+            output: globals.output,
+            colour_out: colour(io::stdout().is_terminal()),
+            colour_err: colour(io::stderr().is_terminal()),
+            quiet: globals.quiet,
+            verbose: globals.verbose,
+            heard: true,
+        }
+    }
+
+    /// Prints a command's data, in the form that was asked for.
+    ///
+    /// # Errors
+    /// If standard output cannot be written, other than for want of a reader.
+    pub fn report<R: Report>(&mut self, report: &R) -> Result<(), Fault> {
+        let text = match self.output {
+            Output::Table => {
+                let mut page = Page::new(self.colour_out);
+                report.page(&mut page);
+                page.into_text()
+            }
+            Output::Json => report.document(),
+            Output::Jsonl => report.records(),
+        };
+        self.text(&text)
+    }
+
+    /// Prints text as it is.
+    ///
+    /// # Errors
+    /// As [`Console::report`].
+    pub fn text(&mut self, text: &str) -> Result<(), Fault> {
+        if !self.heard {
+            return Ok(());
+        }
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.heard = false;
+                Ok(())
+            }
+            Err(error) => Err(Fault::file("standard output", error)),
+        }
+    }
+
+    /// Whether people read standard output.
+    pub const fn is_table(&self) -> bool {
+        matches!(self.output, Output::Table)
+    }
+
+    /// Tells the operator something, unless told to be quiet.
+    pub fn say(&self, words: &str) {
+        if !self.quiet {
+            talk(words);
+        }
+    }
+
+    /// Tells the operator something that only the curious want to know.
+    pub fn detail(&self, words: &str) {
+        if self.verbose > 0 {
+            talk(words);
+        }
+    }
+
+    /// Tells the operator what went wrong, quiet or not.
+    pub fn fault(&self, fault: &Fault) {
+        talk(&super::fault::words(fault, self.colour_err));
+    }
+}
+
+/// Standard error may be closed; there is nobody left to tell, then.
+fn talk(words: &str) {
+    let _ = writeln!(io::stderr().lock(), "{words}");
+}

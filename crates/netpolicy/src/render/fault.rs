@@ -1,0 +1,78 @@
+//! The one error renderer.
+
+use std::error::Error;
+
+use super::table::Style;
+use crate::exit::Exit;
+use crate::fault::{Fault, HostState};
+
+/// The longest chain of causes that is told.
+const CAUSES_MAX: usize = 16;
+
+/// The causes from the outermost to the innermost, what can be done, and what the host is like now.
+pub(super) fn words(fault: &Fault, colour: bool) -> String {
+    let mut text = Style::Bad.paint("error: ", colour);
+    let mut told = fault.cause.to_string();
+    text.push_str(&told);
+    let mut source = fault.cause.source();
+    for _ in 0..CAUSES_MAX {
+        let Some(cause) = source else { break };
+        let words = cause.to_string();
+        // Many errors repeat their source's words in their own.
+        if !told.contains(&words) {
+            text.push_str("\n  because ");
+            text.push_str(&words);
+            told = words;
+        }
+        source = Error::source(cause);
+    }
+    if let Some(hint) = &fault.hint {
+        text.push('\n');
+        text.push_str(&Style::Strong.paint("hint: ", colour));
+        text.push_str(hint);
+    }
+    if let Some(state) = state(fault, colour) {
+        text.push('\n');
+        text.push_str(&state);
+    }
+    text
+}
+
+fn state(fault: &Fault, colour: bool) -> Option<String> {
+    Some(match &fault.host {
+        HostState::Unchanged if fault.exit == Exit::Usage => "Nothing was touched.".to_owned(),
+        HostState::Unchanged => "Nothing was changed.".to_owned(),
+        HostState::Restored => "The host was restored.".to_owned(),
+        HostState::InForce(id) => {
+            format!("Transaction {id} is in force; `netpolicy rollback {id}` undoes it.")
+        }
+        HostState::NotRestored { stuck, undo } => {
+            let mut text = Style::Bad.paint("NOT restored:", colour);
+            for setting in stuck {
+                text.push_str("\n  ");
+                text.push_str(setting);
+            }
+            if let Some(undo) = undo {
+                text.push_str("\nTo put the rest back by hand, read and run ");
+                text.push_str(&undo.display().to_string());
+            }
+            text
+        }
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use linux::KernelError;
+
+    #[test]
+    fn a_fault_says_the_object_the_setting_the_kernels_words_and_the_hosts_state() {
+        let cause = KernelError::errno("eth0 rx-4: irq-suspend-timeout 20ms", linux::Errno::PERM);
+        let fault = Fault::failed(cause).hint("run it as root").leaving(HostState::NotRestored {
+            stuck: vec!["eth0 rx-3: defer-hard-irqs 0: gone: the device went away".to_owned()],
+            undo: Some("/var/lib/netpolicy/7/undo.sh".into()),
+        });
+        insta::assert_snapshot!(words(&fault, false));
+    }
+}

@@ -1,0 +1,418 @@
+//! A host as `show` prints it: the devices with their queues, then the processes with their sockets.
+
+use model::host::{Channels, Coalesce, Confidence, Device, Irq, Napi, NapiEdge, Pair, Process, Rings};
+use model::{CpuSet, Fd, Host, NapiId};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::report::{Page, Report, to_json};
+use super::table::{Cell, Style, Table};
+use crate::show::{SocketGroup, described, irq_of, mark, napis_of, queues_of, socket_groups};
+
+/// `show`'s data.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub struct HostReport<'a>(pub &'a Host);
+
+impl Report for HostReport<'_> {
+    const KIND: &'static str = "host";
+
+    fn page(&self, page: &mut Page) {
+        let host = self.0;
+        page.line(summary(host));
+        let mut marks = Marks::default();
+        if !host.devices.is_empty() {
+            page.gap();
+            page.table(&devices(host));
+        }
+        for table in [queues(host, &mut marks), irqs(host), processes(host, &mut marks)] {
+            if !table.is_empty() {
+                page.gap();
+                page.table(&table);
+            }
+        }
+        legend(page, marks);
+        unread(page, host);
+    }
+
+    fn lines(&self) -> Vec<(&'static str, Value)> {
+        let host = self.0;
+        let mut lines: Vec<_> = host.devices.iter().map(|device| ("device", to_json(device))).collect();
+        lines.extend(host.irqs.iter().map(|irq| ("irq", to_json(irq))));
+        lines.extend(host.processes.iter().map(|process| ("process", to_json(process))));
+        lines.extend(host.unread.iter().map(|unread| ("unread", to_json(unread))));
+        lines
+    }
+}
+
+/// The marks that a page uses, and so has to explain.
+#[derive(Clone, Copy, Debug, Default)]
+struct Marks {
+    inferred: bool,
+    mixed: bool,
+}
+
+fn summary(host: &Host) -> String {
+    let cpus = match host.topology.online.len() {
+        1 => "1 CPU".to_owned(),
+        n => format!("{n} CPUs"),
+    };
+    let isolated = match &host.topology.isolated {
+        none if none.is_empty() => String::new(),
+        isolated => format!(" (isolated {isolated})"),
+    };
+    format!("Linux {}, network namespace {}, {cpus}{isolated}", host.release, host.netns)
+}
+
+fn devices(host: &Host) -> Table {
+    let mut table = Table::new(&[
+        "DEVICE",
+        "KIND",
+        "LINK",
+        "MTU",
+        "NODE",
+        "PEER",
+        "CHANNELS",
+        "RINGS",
+        "COALESCE",
+        "OFFLOADS",
+        "DEVICE DEFAULTS",
+    ]);
+    for device in &host.devices {
+        let link = if device.up { Cell::new("up") } else { Cell::new("down").style(Style::Faint) };
+        table.row([
+            Cell::new(device.id.name.as_str()),
+            Cell::new(device.kind.as_str()),
+            link,
+            Cell::number(device.mtu),
+            Cell::optional(device.node),
+            Cell::optional(device.peer.as_ref()),
+            Cell::optional(device.channels.map(channels)),
+            Cell::optional(device.rings.map(rings)),
+            Cell::optional(device.coalesce.map(coalesce)),
+            Cell::new(offloads(device)),
+            Cell::new(defaults(device)),
+        ]);
+    }
+    table
+}
+
+/// `4/8`: what is, and the most there can be.
+fn pair(pair: Pair) -> String {
+    if pair.max == 0 { pair.current.to_string() } else { format!("{}/{}", pair.current, pair.max) }
+}
+
+fn pairs(pairs: &[(&str, Pair)]) -> String {
+    let told = pairs.iter().filter(|(_, pair)| *pair != Pair { current: 0, max: 0 });
+    told.map(|(name, value)| format!("{name} {}", pair(*value))).collect::<Vec<_>>().join(" ")
+}
+
+fn channels(channels: Channels) -> String {
+    pairs(&[("rx", channels.rx), ("tx", channels.tx), ("combined", channels.combined)])
+}
+
+fn rings(rings: Rings) -> String {
+    pairs(&[("rx", rings.rx), ("tx", rings.tx)])
+}
+
+fn coalesce(coalesce: Coalesce) -> String {
+    let side = |name: &str, adaptive: Option<bool>, usecs: Option<u32>, frames: Option<u32>| {
+        let mut words = Vec::new();
+        if adaptive == Some(true) {
+            words.push("adaptive".to_owned());
+        }
+        words.extend(usecs.map(|usecs| format!("{usecs}us")));
+        words.extend(frames.filter(|frames| *frames > 0).map(|frames| format!("{frames} frames")));
+        (!words.is_empty()).then(|| format!("{name} {}", words.join(" ")))
+    };
+    let rx = side("rx", coalesce.adaptive_rx, coalesce.rx_usecs, coalesce.rx_max_frames);
+    let tx = side("tx", coalesce.adaptive_tx, coalesce.tx_usecs, coalesce.tx_max_frames);
+    rx.into_iter().chain(tx).collect::<Vec<_>>().join(", ")
+}
+
+fn offloads(device: &Device) -> String {
+    let features = &device.features;
+    let known = [
+        ("gro", features.gro),
+        ("tso", features.tso),
+        ("gro-hw", features.gro_hw),
+        ("ntuple", features.ntuple),
+        ("tc", features.tc_offload),
+        ("xdp", Some(device.xdp)),
+    ];
+    known.iter().filter(|(_, on)| *on == Some(true)).map(|(name, _)| *name).collect::<Vec<_>>().join(" ")
+}
+
+/// The device-wide values that new NAPIs begin with, where they are not the kernel's own.
+fn defaults(device: &Device) -> String {
+    let defer = device.defer_hard_irqs.filter(|polls| polls.0 > 0).map(|polls| format!("defer {polls}"));
+    let flush = device.gro_flush_timeout.filter(|span| !span.is_zero()).map(|span| format!("flush {span}"));
+    let threaded = device.threaded.filter(|threading| *threading != model::Threading::Off);
+    let threaded = threaded.map(|threading| format!("threaded {threading}"));
+    defer.into_iter().chain(flush).chain(threaded).collect::<Vec<_>>().join(" ")
+}
+
+fn queues(host: &Host, marks: &mut Marks) -> Table {
+    let mut table = Table::new(&[
+        "QUEUE",
+        "STEERING",
+        "NAPI",
+        "DEFER-HARD-IRQS",
+        "GRO-FLUSH",
+        "IRQ-SUSPEND",
+        "THREADED",
+        "IRQ",
+        "CPU",
+    ]);
+    for device in &host.devices {
+        let name = device.id.name;
+        for queue in &device.rx_queues {
+            let steering = steering("rps", &queue.rps_cpus);
+            queue_row(host, &mut table, marks, queue.id.to_string(), steering, device, queue.napi);
+        }
+        for queue in &device.tx_queues {
+            let steering = steering("xps", &queue.xps_cpus);
+            // A transmit queue that nothing is known about would only repeat that it exists.
+            if queue.napi.is_some() || steering.is_some() {
+                let title = format!("{name} tx-{}", queue.index);
+                queue_row(host, &mut table, marks, title, steering, device, queue.napi);
+            }
+        }
+        let served = |napi: NapiId| {
+            let rx = device.rx_queues.iter().filter_map(|queue| queue.napi);
+            let tx = device.tx_queues.iter().filter_map(|queue| queue.napi);
+            rx.chain(tx).any(|edge| edge.napi == napi)
+        };
+        for napi in device.napis.iter().filter(|napi| !served(napi.id)) {
+            let edge = NapiEdge { napi: napi.id, confidence: Confidence::Stated };
+            queue_row(
+                host,
+                &mut table,
+                marks,
+                format!("{name} (queue not stated)"),
+                None,
+                device,
+                Some(edge),
+            );
+        }
+    }
+    table
+}
+
+fn steering(word: &str, cpus: &CpuSet) -> Option<String> {
+    (!cpus.is_empty()).then(|| format!("{word} {cpus}"))
+}
+
+fn queue_row(
+    host: &Host,
+    table: &mut Table,
+    marks: &mut Marks,
+    title: String,
+    steering: Option<String>,
+    device: &Device,
+    edge: Option<NapiEdge>,
+) {
+    let napi: Option<&Napi> = edge.and_then(|edge| device.napis.iter().find(|napi| napi.id == edge.napi));
+    let irq = napi.and_then(|napi| napi.irq);
+    for confidence in
+        [edge.map(|edge| edge.confidence), irq.map(|edge| edge.confidence)].into_iter().flatten()
+    {
+        marks.inferred |= !mark(confidence).is_empty();
+    }
+    let threaded =
+        napi.and_then(|napi| napi.threaded).map(|threading| match napi.and_then(|napi| napi.kthread) {
+            Some(pid) => format!("{threading} (pid {pid})"),
+            None => threading.to_string(),
+        });
+    let cpu = irq.and_then(|edge| host.irq(edge.irq)).map(|irq| match irq.effective_affinity.is_empty() {
+        true => irq.affinity.to_string(),
+        false => irq.effective_affinity.to_string(),
+    });
+    table.row([
+        Cell::new(title),
+        Cell::new(steering.unwrap_or_default()),
+        Cell::optional(edge.map(|edge| format!("{}{}", edge.napi, mark(edge.confidence)))),
+        Cell::optional(napi.and_then(|napi| napi.defer_hard_irqs)),
+        Cell::optional(napi.and_then(|napi| napi.gro_flush_timeout)),
+        Cell::optional(napi.and_then(|napi| napi.irq_suspend_timeout)),
+        Cell::optional(threaded),
+        Cell::optional(irq.map(|edge| format!("{}{}", edge.irq, mark(edge.confidence)))),
+        Cell::optional(cpu),
+    ]);
+}
+
+fn irqs(host: &Host) -> Table {
+    let mut table = Table::new(&["IRQ", "NAME", "AFFINITY", "EFFECTIVE", "NODE", "COUNT", "MOSTLY ON"]);
+    for irq in &host.irqs {
+        table.row([
+            Cell::number(irq.number),
+            Cell::new(irq.name.as_str()),
+            Cell::new(irq.affinity.to_string()),
+            Cell::new(irq.effective_affinity.to_string()),
+            Cell::optional(irq.node),
+            Cell::number(irq.count()),
+            Cell::optional(mostly_on(irq)),
+        ]);
+    }
+    table
+}
+
+/// The CPU where an interrupt fired most often, with its share.
+fn mostly_on(irq: &Irq) -> Option<String> {
+    let (cpu, count) = irq.counts.iter().max_by_key(|(_, count)| *count).filter(|(_, count)| *count > 0)?;
+    let percent = count.saturating_mul(100) / irq.count().max(1);
+    Some(format!("cpu {cpu} ({percent}%)"))
+}
+
+fn processes(host: &Host, marks: &mut Marks) -> Table {
+    let mut table = Table::new(&[
+        "PROCESS",
+        "THREAD",
+        "CPUS",
+        "POLLS WITH",
+        "USECS/BUDGET/PREFER",
+        "SOCKETS",
+        "NAPI",
+        "QUEUE",
+        "IRQ",
+    ]);
+    for process in &host.processes {
+        let mut first = true;
+        for entry in entries(process) {
+            for row in entry.rows(host, process, marks) {
+                let title = if std::mem::take(&mut first) { process.id.to_string() } else { String::new() };
+                table.row(std::iter::once(Cell::new(title)).chain(row));
+            }
+        }
+        if first {
+            table.row([Cell::new(process.id.to_string())]);
+        }
+    }
+    table
+}
+
+/// One way by which a process takes its packets.
+struct Entry {
+    /// Who waits: name and CPUs of each thread that was seen waiting.
+    threads: Vec<(String, String)>,
+    epoll: Option<Fd>,
+    how: String,
+    params: Option<String>,
+    groups: Vec<SocketGroup>,
+}
+
+fn entries(process: &Process) -> Vec<Entry> {
+    let groups = socket_groups(process);
+    let of =
+        |epoll: Option<Fd>| groups.iter().filter(|group| group.epoll == epoll).copied().collect::<Vec<_>>();
+    let mut entries = Vec::new();
+    for epoll in &process.epolls {
+        let waiting = process.threads.iter().filter(|thread| thread.waits_on == Some(epoll.id.fd));
+        entries.push(Entry {
+            threads: waiting
+                .map(|t| (format!("{} {}", t.id.tid, t.id.comm), t.affinity.to_string()))
+                .collect(),
+            epoll: Some(epoll.id.fd),
+            how: format!("epoll {}", epoll.id.fd),
+            params: epoll.params.map(|params| params.to_string()),
+            groups: of(Some(epoll.id.fd)),
+        });
+    }
+    for ring in &process.rings {
+        entries.push(Entry {
+            threads: Vec::new(),
+            epoll: None,
+            how: format!("io_uring {}", ring.id.fd),
+            params: ring.napi.map(|napi| napi.to_string()),
+            groups: Vec::new(),
+        });
+    }
+    let unwatched = of(None);
+    if !unwatched.is_empty() {
+        entries.push(Entry {
+            threads: Vec::new(),
+            epoll: None,
+            how: "no epoll".to_owned(),
+            params: None,
+            groups: unwatched,
+        });
+    }
+    entries
+}
+
+impl Entry {
+    fn rows(&self, host: &Host, process: &Process, marks: &mut Marks) -> Vec<Vec<Cell>> {
+        let mixed = self.epoll.and_then(|fd| process.epolls.iter().find(|epoll| epoll.id.fd == fd));
+        let mixed = mixed.is_some_and(|epoll| napis_of(process, epoll.id).len() > 1);
+        marks.mixed |= mixed;
+        let lines = self.threads.len().max(self.groups.len()).max(1);
+        (0..lines)
+            .map(|line| {
+                let (thread, cpus) = self.threads.get(line).cloned().unwrap_or_default();
+                let group = self.groups.get(line);
+                let how = if line == 0 { self.how.clone() } else { String::new() };
+                let params = if line == 0 { self.params.clone().unwrap_or_default() } else { String::new() };
+                let mut cells = vec![Cell::new(thread), Cell::new(cpus), Cell::new(how), Cell::new(params)];
+                cells.extend(group_cells(host, group, mixed, marks));
+                cells
+            })
+            .collect()
+    }
+}
+
+fn group_cells(host: &Host, group: Option<&SocketGroup>, mixed: bool, marks: &mut Marks) -> [Cell; 4] {
+    let Some(group) = group else { return Default::default() };
+    let Some(napi) = group.napi else {
+        return [Cell::new(described(group)), Cell::new("-"), Cell::new("-"), Cell::new("-")];
+    };
+    let queues = queues_of(host, napi);
+    marks.inferred |= queues.iter().any(|(_, confidence)| !mark(*confidence).is_empty());
+    let queues: Vec<_> =
+        queues.iter().map(|(queue, confidence)| format!("{queue}{}", mark(*confidence))).collect();
+    let napi_cell = if mixed {
+        Cell::new(format!("{napi} !")).style(Style::Warning)
+    } else {
+        Cell::new(napi.to_string())
+    };
+    [
+        Cell::new(described(group)),
+        napi_cell,
+        Cell::new(if queues.is_empty() { "another namespace's".to_owned() } else { queues.join(", ") }),
+        Cell::optional(irq_of(host, napi).map(|edge| format!("{}{}", edge.irq, mark(edge.confidence)))),
+    ]
+}
+
+fn legend(page: &mut Page, marks: Marks) {
+    if marks.inferred || marks.mixed {
+        page.gap();
+    }
+    if marks.inferred {
+        page.styled(
+            Style::Faint,
+            "?  inferred from order or names: neither the kernel nor the driver states it",
+        );
+    }
+    if marks.mixed {
+        page.styled(
+            Style::Faint,
+            "!  the sockets of this epoll receive from several NAPIs: it busy-polls one at a time",
+        );
+    }
+}
+
+/// The most unread parts that are listed.
+const UNREAD_MAX: usize = 10;
+
+fn unread(page: &mut Page, host: &Host) {
+    if host.unread.is_empty() {
+        return;
+    }
+    page.gap();
+    page.styled(Style::Warning, format!("{} parts of the host could not be read:", host.unread.len()));
+    for unread in host.unread.iter().take(UNREAD_MAX) {
+        page.line(format!("  {}: {}", unread.what, unread.why));
+    }
+    if host.unread.len() > UNREAD_MAX {
+        page.line(format!("  … and {} more (-o json lists them)", host.unread.len() - UNREAD_MAX));
+    }
+}

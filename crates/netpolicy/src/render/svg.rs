@@ -1,0 +1,400 @@
+//! The packet path as a drawing: who waits on the left, where packets arrive on the right.
+//!
+//! One colour per NAPI, so that the eye can follow a queue's packets; dashed lines are inferred edges. The file
+//! is self-contained: no script, no font, nothing to load.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use model::host::{Confidence, Napi, Process};
+use model::{Cpu, EpollId, Host, IrqNumber, NapiId, RingId, RxQueue};
+
+use crate::show::{described, napis_of, socket_groups};
+
+/// The columns, from left to right: a heading, and what the second line of a box says.
+const COLUMNS: [(&str, &str); 7] = [
+    ("process", ""),
+    ("epoll", "usecs/budget/prefer"),
+    ("sockets", ""),
+    ("NAPI", "defer-hard-irqs · gro-flush · irq-suspend"),
+    ("rx queue", ""),
+    ("IRQ", ""),
+    ("CPU", ""),
+];
+
+/// The most boxes of one column; the others are counted under it.
+const BOXES_MAX: usize = 400;
+
+const BOX_WIDTH: usize = 184;
+const BOX_HEIGHT: usize = 40;
+const BOX_GAP: usize = 12;
+const ROW: usize = BOX_HEIGHT + BOX_GAP;
+const COLUMN_STEP: usize = 240;
+const MARGIN: usize = 28;
+const HEADER: usize = 100;
+const FOOTER: usize = 56;
+
+/// Colours that people with any colour vision can tell apart (Okabe and Ito), one NAPI after the other.
+const PALETTE: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#5f4b8b"];
+const GREY: &str = "#9aa0a6";
+
+/// Draws a host.
+pub fn svg(host: &Host) -> String {
+    let mut drawing = Drawing::default();
+    drawing.queues(host);
+    for process in &host.processes {
+        drawing.process(process);
+    }
+    drawing.text(host)
+}
+
+/// What a box stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Process(model::ProcessId),
+    Epoll(EpollId),
+    Ring(RingId),
+    /// Where the sockets of a process are that no epoll watches.
+    NoEpoll(model::ProcessId),
+    /// The n-th group of sockets.
+    Sockets(usize),
+    Napi(NapiId),
+    Queue(RxQueue),
+    Irq(IrqNumber),
+    Cpu(Cpu),
+}
+
+impl Key {
+    const fn column(self) -> usize {
+        match self {
+            Self::Process(_) => 0,
+            Self::Epoll(_) | Self::Ring(_) | Self::NoEpoll(_) => 1,
+            Self::Sockets(_) => 2,
+            Self::Napi(_) => 3,
+            Self::Queue(_) => 4,
+            Self::Irq(_) => 5,
+            Self::Cpu(_) => 6,
+        }
+    }
+}
+
+struct Node {
+    title: String,
+    detail: String,
+    warning: bool,
+}
+
+struct Edge {
+    from: Key,
+    to: Key,
+    napi: Option<NapiId>,
+    inferred: bool,
+}
+
+#[derive(Default)]
+struct Drawing {
+    columns: [Vec<Key>; COLUMNS.len()],
+    nodes: BTreeMap<Key, Node>,
+    edges: Vec<Edge>,
+    /// NAPIs in the order of their colours.
+    napis: Vec<NapiId>,
+    /// Socket groups drawn so far.
+    groups: usize,
+}
+
+impl Drawing {
+    fn node(&mut self, key: Key, title: impl Into<String>, detail: impl Into<String>) {
+        if !self.nodes.contains_key(&key) {
+            self.columns[key.column()].push(key);
+            self.nodes.insert(key, Node { title: title.into(), detail: detail.into(), warning: false });
+        }
+    }
+
+    fn edge(&mut self, from: Key, to: Key, napi: Option<NapiId>, confidence: Confidence) {
+        self.edges.push(Edge { from, to, napi, inferred: confidence != Confidence::Stated });
+    }
+
+    /// The right half: NAPI, queue, IRQ, CPU.
+    fn queues(&mut self, host: &Host) {
+        for device in &host.devices {
+            for queue in &device.rx_queues {
+                let rps =
+                    if queue.rps_cpus.is_empty() { String::new() } else { format!("rps {}", queue.rps_cpus) };
+                self.node(Key::Queue(queue.id), queue.id.to_string(), rps);
+                let Some(edge) = queue.napi else { continue };
+                let napi = device.napis.iter().find(|napi| napi.id == edge.napi);
+                self.napi(edge.napi, napi);
+                self.edge(Key::Napi(edge.napi), Key::Queue(queue.id), Some(edge.napi), edge.confidence);
+                if let Some(irq) = napi.and_then(|napi| napi.irq) {
+                    self.irq(host, irq.irq, edge.napi);
+                    self.edge(Key::Queue(queue.id), Key::Irq(irq.irq), Some(edge.napi), irq.confidence);
+                }
+            }
+            for napi in &device.napis {
+                self.napi(napi.id, Some(napi));
+            }
+        }
+    }
+
+    fn napi(&mut self, id: NapiId, napi: Option<&Napi>) {
+        if !self.napis.contains(&id) {
+            self.napis.push(id);
+        }
+        let detail = napi.map(settings).unwrap_or_default();
+        self.node(Key::Napi(id), format!("NAPI {id}"), detail);
+    }
+
+    fn irq(&mut self, host: &Host, number: IrqNumber, napi: NapiId) {
+        let Some(irq) = host.irq(number) else {
+            self.node(Key::Irq(number), format!("IRQ {number}"), "");
+            return;
+        };
+        let known = self.nodes.contains_key(&Key::Irq(number));
+        self.node(Key::Irq(number), format!("IRQ {number}"), irq.name.clone());
+        let cpus = if irq.effective_affinity.is_empty() { &irq.affinity } else { &irq.effective_affinity };
+        for cpu in cpus.iter().filter(|_| !known) {
+            self.node(Key::Cpu(cpu), format!("CPU {cpu}"), "");
+            self.edge(Key::Irq(number), Key::Cpu(cpu), Some(napi), Confidence::Stated);
+        }
+    }
+
+    /// The left half: process, epoll, sockets.
+    fn process(&mut self, process: &Process) {
+        let key = Key::Process(process.id);
+        let threads = match process.threads.len() {
+            1 => "1 thread".to_owned(),
+            n => format!("{n} threads"),
+        };
+        self.node(key, process.id.to_string(), threads);
+        for epoll in &process.epolls {
+            let params = epoll.params.map(|params| params.to_string()).unwrap_or_default();
+            self.node(Key::Epoll(epoll.id), format!("epoll {}", epoll.id.fd), params);
+            self.edge(key, Key::Epoll(epoll.id), None, Confidence::Stated);
+            if napis_of(process, epoll.id).len() > 1
+                && let Some(node) = self.nodes.get_mut(&Key::Epoll(epoll.id))
+            {
+                node.warning = true;
+            }
+        }
+        for ring in &process.rings {
+            let napi = ring.napi.map(|napi| napi.to_string()).unwrap_or_default();
+            self.node(Key::Ring(ring.id), format!("io_uring {}", ring.id.fd), napi);
+            self.edge(key, Key::Ring(ring.id), None, Confidence::Stated);
+        }
+        let (unwatched, watched): (Vec<_>, Vec<_>) =
+            socket_groups(process).into_iter().partition(|group| group.epoll.is_none());
+        for group in watched.into_iter().chain(unwatched) {
+            let sockets = Key::Sockets(self.groups);
+            self.groups += 1;
+            let detail = if group.napi.is_none() { "on no NAPI" } else { "" };
+            self.node(sockets, described(&group), detail);
+            let watcher = match group.epoll {
+                Some(fd) => Key::Epoll(EpollId { process: process.id, fd }),
+                None => self.no_epoll(process.id),
+            };
+            self.edge(watcher, sockets, group.napi, Confidence::Stated);
+            if let Some(napi) = group.napi {
+                self.napi(napi, None);
+                self.edge(sockets, Key::Napi(napi), Some(napi), Confidence::Stated);
+            }
+        }
+    }
+
+    fn no_epoll(&mut self, process: model::ProcessId) -> Key {
+        let key = Key::NoEpoll(process);
+        if !self.nodes.contains_key(&key) {
+            self.node(key, "no epoll", "");
+            self.edge(Key::Process(process), key, None, Confidence::Stated);
+        }
+        key
+    }
+
+    fn text(&self, host: &Host) -> String {
+        let places = self.places();
+        let lowest = places.values().map(|(_, y)| y + BOX_HEIGHT).max().unwrap_or(HEADER);
+        let (width, height) = (2 * MARGIN + (COLUMNS.len() - 1) * COLUMN_STEP + BOX_WIDTH, lowest + FOOTER);
+        let mut out = String::new();
+        let _ = writeln!(
+            out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
+             font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"13\">"
+        );
+        let release = escaped(&host.release);
+        let _ = writeln!(out, "<title>The packet path of Linux {release}</title>");
+        let _ = writeln!(out, "<rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>");
+        let _ = writeln!(
+            out,
+            "<text x=\"{MARGIN}\" y=\"34\" font-size=\"18\" font-weight=\"600\" fill=\"#202124\">\
+             Packet path, Linux {release}, network namespace {}</text>",
+            host.netns
+        );
+        for (index, (name, detail)) in COLUMNS.iter().enumerate() {
+            let x = MARGIN + index * COLUMN_STEP;
+            let _ = writeln!(out, "<text x=\"{x}\" y=\"{}\" fill=\"#202124\">{name}</text>", HEADER - 30);
+            let _ = writeln!(
+                out,
+                "<text x=\"{x}\" y=\"{}\" font-size=\"11\" fill=\"#5f6368\">{detail}</text>",
+                HEADER - 15
+            );
+        }
+        for edge in &self.edges {
+            self.draw_edge(&mut out, &places, edge);
+        }
+        for (key, &(x, y)) in &places {
+            self.draw_node(&mut out, *key, x, y);
+        }
+        for (index, column) in self.columns.iter().enumerate().filter(|(_, column)| column.len() > BOXES_MAX)
+        {
+            let (x, y) = (MARGIN + index * COLUMN_STEP, lowest + 16);
+            let more = column.len() - BOXES_MAX;
+            let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\" fill=\"#5f6368\">… and {more} more</text>");
+        }
+        let _ = writeln!(
+            out,
+            "<text x=\"{MARGIN}\" y=\"{}\" fill=\"#5f6368\" font-size=\"12\">One colour per NAPI. Dashed: inferred, not stated \
+             by the kernel. Orange frame: an epoll whose sockets receive from several NAPIs.</text>",
+            height - 20
+        );
+        out.push_str("</svg>\n");
+        out
+    }
+
+    /// Where each box is: its upper left corner. The sockets and the queues stand in rows; every other box stands
+    /// beside the middle of what it leads to, or below its neighbour where there is no room.
+    fn places(&self) -> BTreeMap<Key, (usize, usize)> {
+        const SOCKETS: usize = 2;
+        const QUEUES: usize = 4;
+        let mut places = BTreeMap::new();
+        for column in [SOCKETS, QUEUES, 1, 0, 3, 5, 6] {
+            let mut wished: Vec<(usize, Key)> = self.columns[column]
+                .iter()
+                .take(BOXES_MAX)
+                .enumerate()
+                .map(|(row, key)| (self.wish(*key, column, &places).unwrap_or(HEADER + row * ROW), *key))
+                .collect();
+            if column != SOCKETS && column != QUEUES {
+                wished.sort_by_key(|(y, _)| *y);
+            }
+            let mut free = HEADER;
+            for (y, key) in wished {
+                let y = y.max(free);
+                places.insert(key, (MARGIN + column * COLUMN_STEP, y));
+                free = y + ROW;
+            }
+        }
+        places
+    }
+
+    /// The mean height of the boxes that were placed already and that an edge joins with this one.
+    fn wish(&self, key: Key, column: usize, places: &BTreeMap<Key, (usize, usize)>) -> Option<usize> {
+        // To the left of the queues a box follows what is on its right, from there on what is on its left.
+        let towards = if column < 4 { column + 1 } else { column.checked_sub(1)? };
+        let joined = self.edges.iter().filter_map(|edge| match (edge.from == key, edge.to == key) {
+            (true, _) => Some(edge.to),
+            (_, true) => Some(edge.from),
+            (false, false) => None,
+        });
+        let heights: Vec<usize> = joined
+            .filter(|other| other.column() == towards)
+            .filter_map(|other| places.get(&other))
+            .map(|(_, y)| *y)
+            .collect();
+        heights.iter().sum::<usize>().checked_div(heights.len())
+    }
+
+    fn colour(&self, napi: Option<NapiId>) -> &'static str {
+        let index = napi.and_then(|napi| self.napis.iter().position(|known| *known == napi));
+        index.map_or(GREY, |index| PALETTE[index % PALETTE.len()])
+    }
+
+    fn draw_edge(&self, out: &mut String, places: &BTreeMap<Key, (usize, usize)>, edge: &Edge) {
+        let (Some(&(from_x, from_y)), Some(&(x2, to_y))) = (places.get(&edge.from), places.get(&edge.to))
+        else {
+            return;
+        };
+        let (x1, y1, y2) = (from_x + BOX_WIDTH, from_y + BOX_HEIGHT / 2, to_y + BOX_HEIGHT / 2);
+        let bend = (x1 + x2) / 2;
+        let dash = if edge.inferred { " stroke-dasharray=\"5 4\"" } else { "" };
+        let colour = self.colour(edge.napi);
+        let _ = writeln!(
+            out,
+            "<path d=\"M{x1} {y1} C{bend} {y1} {bend} {y2} {x2} {y2}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\"{dash}/>"
+        );
+    }
+
+    fn draw_node(&self, out: &mut String, key: Key, x: usize, y: usize) {
+        let Some(node) = self.nodes.get(&key) else { return };
+        let napi = match key {
+            Key::Napi(napi) => Some(napi),
+            _ => None,
+        };
+        let frame = match (napi, node.warning) {
+            (_, true) => "#e37400",
+            (Some(_), false) => self.colour(napi),
+            (None, false) => "#bdc1c6",
+        };
+        let stroke = if node.warning || napi.is_some() { 2 } else { 1 };
+        let _ = writeln!(
+            out,
+            "<rect x=\"{x}\" y=\"{y}\" width=\"{BOX_WIDTH}\" height=\"{BOX_HEIGHT}\" rx=\"6\" fill=\"#f8f9fa\" stroke=\"{frame}\" stroke-width=\"{stroke}\"/>"
+        );
+        let left = x + 10;
+        let title_y = if node.detail.is_empty() { y + 25 } else { y + 17 };
+        let _ = writeln!(
+            out,
+            "<text x=\"{left}\" y=\"{title_y}\" fill=\"#202124\">{}</text>",
+            fitted(&node.title, 22)
+        );
+        if !node.detail.is_empty() {
+            let _ = writeln!(
+                out,
+                "<text x=\"{left}\" y=\"{}\" font-size=\"11\" fill=\"#5f6368\">{}</text>",
+                y + 33,
+                fitted(&node.detail, 29)
+            );
+        }
+    }
+}
+
+/// `100 · 20us · 20ms`: defer-hard-irqs, gro-flush-timeout, irq-suspend-timeout; nothing where all are off.
+fn settings(napi: &Napi) -> String {
+    let (defer, flush, suspend) = (napi.defer_hard_irqs, napi.gro_flush_timeout, napi.irq_suspend_timeout);
+    let threaded = napi.threaded.filter(|threading| *threading != model::Threading::Off).is_some();
+    let mut words = Vec::new();
+    if defer.is_some_and(|polls| polls.0 > 0)
+        || [flush, suspend].into_iter().flatten().any(|span| !span.is_zero())
+    {
+        words.push(defer.map_or_else(|| "?".to_owned(), |polls| polls.to_string()));
+        words.extend(
+            [flush, suspend].map(|span| span.map_or_else(|| "?".to_owned(), |span| span.to_string())),
+        );
+    }
+    if threaded {
+        words.push("kthread".to_owned());
+    }
+    words.join(" · ")
+}
+
+/// The text, cut to a number of characters and safe inside XML.
+fn fitted(text: &str, chars: usize) -> String {
+    if text.chars().count() <= chars {
+        return escaped(text);
+    }
+    let cut: String = text.chars().take(chars - 1).collect();
+    format!("{}…", escaped(&cut))
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c if c.is_control() => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,83 @@
+//! What `show` sees in a host: the edges between sockets and queues, put into groups that people can read.
+
+use std::collections::BTreeMap;
+
+use model::host::{Confidence, IrqEdge, Process, SocketState};
+use model::{EpollId, Fd, Host, NapiId, RxQueue};
+
+/// Sockets of one epoll that are alike: same state, same incoming NAPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SocketGroup {
+    /// The epoll that watches them; `None` for sockets that no epoll watches.
+    pub epoll: Option<Fd>,
+    /// What they are.
+    pub state: SocketState,
+    /// Where their packets come from.
+    pub napi: Option<NapiId>,
+    /// How many they are.
+    pub count: usize,
+}
+
+/// The sockets of a process in groups, by epoll. A socket that several epolls watch is in a group of each.
+pub fn socket_groups(process: &Process) -> Vec<SocketGroup> {
+    let mut watchers: BTreeMap<u64, Vec<Fd>> = BTreeMap::new();
+    for epoll in &process.epolls {
+        for member in &epoll.members {
+            watchers.entry(member.inode).or_default().push(epoll.id.fd);
+        }
+    }
+    let mut counts: BTreeMap<(Option<Fd>, SocketState, Option<NapiId>), usize> = BTreeMap::new();
+    for socket in &process.sockets {
+        let epolls = watchers.get(&socket.inode).map_or(&[][..], Vec::as_slice);
+        for epoll in epolls.iter().copied().map(Some).chain(epolls.is_empty().then_some(None)) {
+            *counts.entry((epoll, socket.state, socket.napi)).or_default() += 1;
+        }
+    }
+    counts
+        .into_iter()
+        .map(|((epoll, state, napi), count)| SocketGroup { epoll, state, napi, count })
+        .collect()
+}
+
+/// The NAPIs that an epoll's sockets receive from, each once.
+pub fn napis_of(process: &Process, epoll: EpollId) -> Vec<NapiId> {
+    let groups = socket_groups(process).into_iter().filter(|group| group.epoll == Some(epoll.fd));
+    let mut napis: Vec<NapiId> = groups.filter_map(|group| group.napi).collect();
+    napis.sort_unstable();
+    napis.dedup();
+    napis
+}
+
+/// The words for a group: `12 established`.
+pub fn described(group: &SocketGroup) -> String {
+    let state = match group.state {
+        SocketState::TcpListen => "listening",
+        SocketState::TcpEstablished => "established",
+        SocketState::TcpOther => "tcp",
+        SocketState::Udp => "udp",
+        SocketState::Other => "other",
+    };
+    format!("{} {state}", group.count)
+}
+
+/// The queues that a NAPI serves, with how sure we are of each.
+pub fn queues_of(host: &Host, napi: NapiId) -> Vec<(RxQueue, Confidence)> {
+    let queues = host.devices.iter().flat_map(|device| &device.rx_queues);
+    let served = queues.filter_map(|queue| {
+        queue.napi.filter(|edge| edge.napi == napi).map(|edge| (queue.id, edge.confidence))
+    });
+    served.collect()
+}
+
+/// The interrupt of a NAPI.
+pub fn irq_of(host: &Host, napi: NapiId) -> Option<IrqEdge> {
+    host.napi(napi)?.1.irq
+}
+
+/// `?` for an edge that was inferred, nothing for one that was stated.
+pub const fn mark(confidence: Confidence) -> &'static str {
+    match confidence {
+        Confidence::Stated => "",
+        Confidence::ByName | Confidence::ByOrder => "?",
+    }
+}
