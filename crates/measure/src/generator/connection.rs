@@ -1,0 +1,227 @@
+//! One connection: bytes that wait to be written, requests that wait for their reply.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+
+use model::Nanoseconds;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, ipproto, recv, send, socket_with,
+    sockopt,
+};
+
+use crate::chance::Chance;
+use crate::clock::Moment;
+use crate::protocol::{Malformed, Parser, Reply};
+
+/// How long a connection may take to be made.
+pub(super) const CONNECT_TIMEOUT: Nanoseconds = Nanoseconds::from_millis(2_000);
+
+/// What was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    /// For a key's value.
+    Get,
+    /// To set a key.
+    Set(u32),
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pending {
+    pub(super) request: Request,
+    /// When it was due.
+    pub(super) due: Moment,
+    /// When it was due *and* the connection could take it; never before `due`.
+    pub(super) possible: Moment,
+}
+
+/// Why a connection gave no more.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// It was lost.
+    Lost(io::Error),
+    /// What came makes no sense.
+    Malformed(Malformed),
+    /// A reply that nobody waits for, or that fits another request.
+    WrongReply(Reply, Option<Request>),
+}
+
+/// A connection to the server, without waiting.
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: OwnedFd,
+    parser: Parser,
+    out: Vec<u8>,
+    /// How much of `out` the kernel has.
+    written: usize,
+    /// Whether the epoll was asked to tell when more can be written.
+    waits_to_write: bool,
+    pending: VecDeque<Pending>,
+    /// How many of the last in `pending` have not been given to the kernel.
+    unsent: usize,
+    /// What this connection asks for, drawn from the seed.
+    pub(super) chance: Chance,
+    /// Whether a due request waits for room here.
+    pub(super) suspended: bool,
+    /// When it last got room.
+    pub(super) room_since: Moment,
+}
+
+impl Connection {
+    /// Connects, waiting at most [`CONNECT_TIMEOUT`], and registers with the epoll under this number.
+    pub(super) fn open(
+        server: SocketAddr,
+        epoll: &OwnedFd,
+        number: usize,
+        chance: Chance,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            socket: connected(server, epoll, number)?,
+            parser: Parser::default(),
+            out: Vec::new(),
+            written: 0,
+            waits_to_write: false,
+            pending: VecDeque::new(),
+            unsent: 0,
+            chance,
+            suspended: false,
+            room_since: Moment::now(),
+        })
+    }
+
+    /// Replaces a lost connection. Requests under way are given up; the caller has taken what it counts of them.
+    pub(super) fn reopen(&mut self, server: SocketAddr, epoll: &OwnedFd, number: usize) -> io::Result<()> {
+        self.socket = connected(server, epoll, number)?;
+        self.parser = Parser::default();
+        self.out.clear();
+        (self.written, self.unsent, self.waits_to_write) = (0, 0, false);
+        self.pending.clear();
+        self.room_since = Moment::now();
+        Ok(())
+    }
+
+    /// Requests under way.
+    #[inline]
+    pub(super) fn depth(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Requests that were not given to the kernel yet.
+    #[inline]
+    pub(super) fn unsent(&self) -> usize {
+        self.unsent
+    }
+
+    /// Requests under way, the oldest first, each with whether it was given to the kernel.
+    pub(super) fn pending(&self) -> impl Iterator<Item = (&Pending, bool)> {
+        let sent = self.pending.len() - self.unsent;
+        self.pending.iter().enumerate().map(move |(i, pending)| (pending, i < sent))
+    }
+
+    /// Adds a request; `write` appends its bytes.
+    #[inline]
+    pub(super) fn push(&mut self, pending: Pending, write: impl FnOnce(&mut Vec<u8>)) {
+        self.pending.push_back(pending);
+        self.unsent += 1;
+        write(&mut self.out);
+    }
+
+    /// Gives the kernel what waits to be written, in one call, and tells when each request went.
+    #[inline]
+    pub(super) fn flush(
+        &mut self,
+        epoll: &OwnedFd,
+        number: usize,
+        mut sent: impl FnMut(&Pending, Moment),
+    ) -> io::Result<()> {
+        if self.unsent > 0 {
+            let now = Moment::now();
+            for pending in self.pending.range(self.pending.len() - self.unsent..) {
+                sent(pending, now);
+            }
+            self.unsent = 0;
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match send(&self.socket, &self.out[self.written..], flags) {
+            Ok(bytes) => self.written += bytes,
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        if self.written == self.out.len() {
+            self.out.clear();
+            self.written = 0;
+        }
+        let must_wait = !self.out.is_empty();
+        if must_wait != self.waits_to_write {
+            let flags = if must_wait {
+                epoll::EventFlags::IN | epoll::EventFlags::OUT
+            } else {
+                epoll::EventFlags::IN
+            };
+            epoll::modify(epoll, &self.socket, epoll::EventData::new_u64(number as u64), flags)?;
+            self.waits_to_write = must_wait;
+        }
+        Ok(())
+    }
+
+    /// Whether bytes wait until the kernel takes more.
+    #[inline]
+    pub(super) fn waits_to_write(&self) -> bool {
+        self.waits_to_write
+    }
+
+    /// Reads once and hands over every reply that is complete, with its request and when it was read. Returns
+    /// when that was.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        buffer: &mut [u8],
+        mut answered: impl FnMut(&Pending, Reply, Moment, &str),
+    ) -> Result<Moment, Broken> {
+        let length = match recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Err(Broken::Lost(io::ErrorKind::UnexpectedEof.into())),
+            Ok((length, _)) => length,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Moment::now()),
+            Err(errno) => return Err(Broken::Lost(errno.into())),
+        };
+        let now = Moment::now();
+        let mut input = &buffer[..length];
+        while let Some(reply) = self.parser.reply(&mut input).map_err(Broken::Malformed)? {
+            let Some(pending) = self.pending.pop_front() else { return Err(Broken::WrongReply(reply, None)) };
+            match (pending.request, reply) {
+                (Request::Get, Reply::Hit(_) | Reply::Miss | Reply::Refused)
+                | (Request::Set(_), Reply::Stored | Reply::Refused) => {
+                    answered(&pending, reply, now, self.parser.refusal());
+                }
+                (request, reply) => return Err(Broken::WrongReply(reply, Some(request))),
+            }
+        }
+        Ok(now)
+    }
+}
+
+/// A connected socket that does not wait, registered for reading.
+fn connected(server: SocketAddr, epoll: &OwnedFd, number: usize) -> io::Result<OwnedFd> {
+    let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    match connect(&socket, &server) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS) => {
+            let seconds = i64::try_from(CONNECT_TIMEOUT.0 / 1_000_000_000).unwrap_or(i64::MAX);
+            let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
+            if poll(&mut [PollFd::new(&socket.as_fd(), PollFlags::OUT)], Some(&timeout))? == 0 {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            sockopt::socket_error(&socket)??;
+        }
+        Err(errno) => return Err(errno.into()),
+    }
+    epoll::add(epoll, &socket, epoll::EventData::new_u64(number as u64), epoll::EventFlags::IN)?;
+    Ok(socket)
+}

@@ -1,0 +1,119 @@
+//! Why a run could not be made. A run that was made but does not count is no error: see `Evidence::void`.
+
+use std::io;
+use std::net::SocketAddr;
+
+use model::workload::OutOfRange;
+use model::{Nanoseconds, OfferedLoad};
+
+use crate::protocol::Malformed;
+
+/// Why there is no run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// An option is out of its range.
+    #[error("workload: {0}")]
+    Option(#[from] OutOfRange),
+    /// The load cannot be offered.
+    #[error("load {0:?} cannot be offered: the rate must be above 0 and at most {max}", max = OfferedLoad::PER_SECOND_MAX)]
+    Load(OfferedLoad),
+    /// The caller's preparation of a client thread failed: its namespace, its CPU.
+    #[error("client thread {thread} could not be prepared: {cause}")]
+    ThreadStart {
+        /// The thread's number.
+        thread: u32,
+        /// What the caller said.
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// No thread, no epoll, or a wait on it refused.
+    #[error("client thread {thread}: {what}: {cause}")]
+    Thread {
+        /// The thread's number.
+        thread: u32,
+        /// What was refused.
+        what: &'static str,
+        /// The kernel's words.
+        #[source]
+        cause: io::Error,
+    },
+    /// A client thread panicked: a fault of the generator or of the caller's preparation.
+    #[error("client thread {thread} panicked")]
+    Panicked {
+        /// The thread's number.
+        thread: u32,
+    },
+    /// The server takes no connection.
+    #[error("server {server}: connection {connection} of client thread {thread}: {cause}")]
+    Connect {
+        /// Its address.
+        server: SocketAddr,
+        /// The thread's number.
+        thread: u32,
+        /// The connection's number in the thread.
+        connection: usize,
+        /// The kernel's words.
+        #[source]
+        cause: io::Error,
+    },
+    /// The server refused a key in the load phase.
+    #[error("server {server} refused to set key `{key}` before the run: {words}")]
+    PreloadRefused {
+        /// Its address.
+        server: SocketAddr,
+        /// The key.
+        key: String,
+        /// The server's words.
+        words: String,
+    },
+    /// The server stopped answering in the load phase.
+    #[error("server {server} answered nothing for {after} while keys were set before the run")]
+    PreloadStalled {
+        /// Its address.
+        server: SocketAddr,
+        /// How long was waited.
+        after: Nanoseconds,
+    },
+    /// The server said what nobody asked.
+    #[error("server {server} broke the protocol: {cause}")]
+    Malformed {
+        /// Its address.
+        server: SocketAddr,
+        /// What it said.
+        #[source]
+        cause: Malformed,
+    },
+    /// A reply that fits no request.
+    #[error("server {server} broke the protocol: it replied {reply} to {request}")]
+    WrongReply {
+        /// Its address.
+        server: SocketAddr,
+        /// The reply.
+        reply: String,
+        /// The request, or that there was none.
+        request: &'static str,
+    },
+    /// Connections broke and could not be made again, or broke too often.
+    #[error(
+        "server {server} is gone: {lost} connections of client thread {thread} were lost, the last: {cause}"
+    )]
+    ServerLost {
+        /// Its address.
+        server: SocketAddr,
+        /// The thread's number.
+        thread: u32,
+        /// How many connections it lost.
+        lost: u64,
+        /// The kernel's words.
+        #[source]
+        cause: io::Error,
+    },
+    /// Not one request of the window was answered.
+    #[error("server {server} answered none of {due} requests")]
+    NoAnswer {
+        /// Its address.
+        server: SocketAddr,
+        /// How many were due.
+        due: u64,
+    },
+}

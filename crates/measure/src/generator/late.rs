@@ -1,0 +1,94 @@
+//! When a run does not count: the generator, not the server, made the response times.
+//!
+//! A response time counts from the due time, so whatever the generator wastes between the due time and the
+//! write is in it. What the generator wastes is known exactly: `generator_lateness`, counted from the moment
+//! when the request was due *and* its connection could take it (waiting for room on the connection is the
+//! server's doing and is left out). The two are compared where it matters:
+//!
+//! - at the median, where lateness adds to every response time alike: it may be a share of it that is small
+//!   against the differences one looks for between delivery modes;
+//! - at the 99th percentile, where one pause of the client's CPU (a softirq, another guest) makes late requests
+//!   and long responses at once: the tail may contain such pauses, but may not mostly consist of them.
+//!
+//! In closed loop a request is due when the generator has read the last answer, so it cannot be late; whether
+//! the generator was the limit shows in `generator_busy` instead.
+
+use model::{Evidence, Nanoseconds, OfferedLoad};
+
+/// The lateness at the median that a run may have, as a share of the median response time.
+pub const GENERATOR_LATE_P50_SHARE: f64 = 0.2;
+
+/// The lateness at the 99th percentile that a run may have, as a share of that of the response times.
+pub const GENERATOR_LATE_P99_SHARE: f64 = 0.5;
+
+/// Lateness that never makes a run void: two turns of the generator's own loop.
+pub const GENERATOR_LATE_FLOOR: Nanoseconds = Nanoseconds::from_micros(2);
+
+/// From this share of refused requests on, a run measures how fast the server refuses.
+pub const REFUSED_SHARE: f64 = 0.01;
+
+/// Why this run does not count; `None` if it does.
+#[expect(clippy::cast_precision_loss, reason = "shares of spans and counts below 2^53")]
+pub fn void_reason(run: &Evidence) -> Option<String> {
+    let requests = run.requests;
+    if requests.errors as f64 > requests.answered as f64 * REFUSED_SHARE {
+        return Some(format!("the server refused {} of {} requests", requests.errors, requests.answered));
+    }
+    if run.load == OfferedLoad::Max {
+        return None;
+    }
+    let late = |name: &str, lateness: Nanoseconds, latency: Nanoseconds, share: f64| {
+        (lateness > GENERATOR_LATE_FLOOR && lateness.0 as f64 > latency.0 as f64 * share).then(|| {
+            format!(
+                "the generator was late: its {name} lateness is {lateness}, {:.0} % of the {name} response time \
+                 {latency}; at most {:.0} % counts",
+                lateness.0 as f64 / latency.0 as f64 * 100.0,
+                share * 100.0
+            )
+        })
+    };
+    late("p50", run.generator_lateness.p50, run.latency.p50, GENERATOR_LATE_P50_SHARE)
+        .or_else(|| late("p99", run.generator_lateness.p99, run.latency.p99, GENERATOR_LATE_P99_SHARE))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::test_evidence;
+    use model::Distribution;
+
+    fn run(late_us: (u64, u64), latency_us: (u64, u64), load: OfferedLoad) -> Evidence {
+        let spans = |(p50, p99)| Distribution {
+            p50: Nanoseconds::from_micros(p50),
+            p99: Nanoseconds::from_micros(p99),
+            ..Distribution::default()
+        };
+        Evidence { generator_lateness: spans(late_us), latency: spans(latency_us), load, ..test_evidence() }
+    }
+
+    #[test]
+    fn a_run_whose_generator_was_late_is_void_and_says_so() {
+        let load = OfferedLoad::PerSecond(50_000.0);
+        assert_eq!(void_reason(&run((1, 20), (30, 200), load)), None);
+        assert_eq!(void_reason(&run((2, 2), (3, 3), load)), None, "a turn of the loop is never too late");
+        let median = void_reason(&run((10, 20), (40, 200), load)).expect("late at the median");
+        assert!(median.contains("p50 lateness is 10us, 25 % of the p50 response time 40us"), "{median}");
+        let tail = void_reason(&run((1, 150), (40, 200), load)).expect("late in the tail");
+        assert!(tail.contains("p99 lateness is 150us, 75 % of the p99 response time 200us"), "{tail}");
+        assert_eq!(
+            void_reason(&run((30, 150), (40, 200), OfferedLoad::Max)),
+            None,
+            "closed loop cannot be late"
+        );
+    }
+
+    #[test]
+    fn a_run_that_the_server_refused_is_void() {
+        let mut refused = run((0, 0), (30, 200), OfferedLoad::Max);
+        refused.requests.answered = 1000;
+        refused.requests.errors = 10;
+        assert_eq!(void_reason(&refused), None);
+        refused.requests.errors = 11;
+        assert_eq!(void_reason(&refused).as_deref(), Some("the server refused 11 of 1000 requests"));
+    }
+}

@@ -1,0 +1,15 @@
+//! The load generator: threads, connections, requests that are due and the answers to them.
+
+mod connection;
+mod error;
+mod late;
+mod preload;
+mod run;
+mod tally;
+mod worker;
+
+pub use error::RunError;
+pub use late::{
+    GENERATOR_LATE_FLOOR, GENERATOR_LATE_P50_SHARE, GENERATOR_LATE_P99_SHARE, REFUSED_SHARE, void_reason,
+};
+pub use run::{Edge, Run, Surroundings, memcached};

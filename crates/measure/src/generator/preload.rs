@@ -1,0 +1,84 @@
+//! The load phase: every key is set, and every answer is looked at.
+
+use model::{MemcachedWorkload, Nanoseconds};
+
+use crate::chance::Chance;
+use crate::clock::Moment;
+use crate::protocol::Reply;
+
+use super::connection::{Pending, Request};
+use super::error::RunError;
+use super::worker::Worker;
+
+/// Requests under way on a connection while keys are set.
+const PRELOAD_DEPTH: usize = 16;
+
+/// How long the server may answer nothing before the load phase is given up.
+const PRELOAD_STALL_MAX: Nanoseconds = Nanoseconds::from_millis(5_000);
+
+/// A domain of chance that nothing else draws from: the sizes of the first values.
+const FIRST_VALUES: u64 = 0x6669_7273;
+
+/// Sets this thread's share of the keys: every n-th of n threads.
+pub(super) fn preload(worker: &mut Worker<'_>, workload: &MemcachedWorkload) -> Result<(), RunError> {
+    let mut keys = (worker.thread..workload.keys).step_by(workload.threads as usize);
+    let mut under_way = 0_usize;
+    for number in 0..worker.connections.len() {
+        under_way += fill(worker, workload, number, &mut keys)?;
+    }
+    let mut last_answer = Moment::now();
+    while under_way > 0 {
+        if worker.shared.is_abandoned() {
+            return Ok(());
+        }
+        if Moment::now().since(last_answer) >= PRELOAD_STALL_MAX {
+            return Err(RunError::PreloadStalled { server: worker.shared.server, after: PRELOAD_STALL_MAX });
+        }
+        worker.wait(Some(Nanoseconds::from_millis(100)))?;
+        for index in 0..worker.events.len() {
+            let number = worker.ready(index);
+            let mut refused = None;
+            let connection = &mut worker.connections[number];
+            let before = connection.depth();
+            let received = connection.receive(&mut worker.buffer, |pending, reply, _, words| {
+                if reply != Reply::Stored {
+                    refused = Some((pending.request, words.to_owned()));
+                }
+            });
+            received.map_err(|broken| worker.fatal(broken))?;
+            if let Some((Request::Set(key), words)) = refused {
+                let key = String::from_utf8_lossy(worker.shared.keys.name(key)).into_owned();
+                return Err(RunError::PreloadRefused { server: worker.shared.server, key, words });
+            }
+            under_way -= before - worker.connections[number].depth();
+            under_way += fill(worker, workload, number, &mut keys)?;
+            last_answer = Moment::now();
+        }
+    }
+    Ok(())
+}
+
+/// Fills a connection up with the next keys; how many those are.
+fn fill(
+    worker: &mut Worker<'_>,
+    workload: &MemcachedWorkload,
+    number: usize,
+    keys: &mut impl Iterator<Item = u32>,
+) -> Result<usize, RunError> {
+    let connection = &mut worker.connections[number];
+    let (before, now) = (connection.depth(), Moment::now());
+    while connection.depth() < PRELOAD_DEPTH {
+        let Some(key) = keys.next() else { break };
+        let mut chance = Chance::stream(workload.seed, &[FIRST_VALUES, u64::from(key)]);
+        let bytes = workload.value_size.draw(chance.unit(), chance.unit()) as usize;
+        let pending = Pending { request: Request::Set(key), due: now, possible: now };
+        connection
+            .push(pending, |out| worker.shared.keys.write_set(key, &worker.shared.values[..bytes], out));
+    }
+    let added = connection.depth() - before;
+    if added > 0 || connection.waits_to_write() {
+        let flushed = connection.flush(&worker.epoll, number, |_, _| {});
+        flushed.map_err(|cause| worker.lost_for_good(cause))?;
+    }
+    Ok(added)
+}

@@ -1,0 +1,446 @@
+//! One client thread: an epoll, its connections, and the loop that sends what is due and reads what has come.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use model::{MemcachedWorkload, Nanoseconds, OfferedLoad, Waiting};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+
+use crate::chance::Chance;
+use crate::clock::Moment;
+use crate::protocol::Keys;
+use crate::schedule::{Schedule, Stream};
+
+use super::connection::{Broken, Connection, Pending, Request};
+use super::error::RunError;
+use super::tally::{Tally, Times};
+
+/// Ready connections that one wait returns at most.
+const EVENTS_MAX: usize = 256;
+
+/// What one read takes at most.
+const READ_BYTES_MAX: usize = 64 * 1024;
+
+/// Lost connections that a thread makes again at most; beyond, the server counts as gone.
+const RECONNECTS_MAX: u64 = 100;
+
+/// Unsent requests that are counted for one connection at most, when the window closes and when the run ends.
+const BACKLOG_COUNTED_MAX: u64 = 65_536;
+
+/// Domains of chance: when a connection's requests are due, and what they ask for.
+const DUE_TIMES: u64 = 0x6475_6573;
+const REQUESTS: u64 = 0x7265_7173;
+
+/// What all client threads share.
+#[derive(Debug)]
+pub(super) struct Shared<'a> {
+    pub(super) server: SocketAddr,
+    pub(super) workload: &'a MemcachedWorkload,
+    pub(super) load: OfferedLoad,
+    pub(super) keys: Keys,
+    /// Bytes that values are cut from.
+    pub(super) values: Vec<u8>,
+    abandoned: AtomicBool,
+}
+
+impl<'a> Shared<'a> {
+    pub(super) fn new(server: SocketAddr, workload: &'a MemcachedWorkload, load: OfferedLoad) -> Self {
+        let longest = match workload.value_size {
+            model::ValueSize::Fixed(bytes) => bytes,
+            model::ValueSize::FbValue => MemcachedWorkload::VALUE_BYTES_MAX,
+        };
+        let mut chance = Chance::stream(workload.seed, &[]);
+        let values = (0..longest).map(|_| b'a' + u8::try_from(chance.below(26)).unwrap_or(0)).collect();
+        let abandoned = AtomicBool::new(false);
+        Self { server, workload, load, keys: Keys::new(workload), values, abandoned }
+    }
+
+    /// Tells all threads to give up.
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Relaxed)
+    }
+}
+
+/// A client thread.
+pub(super) struct Worker<'a> {
+    pub(super) shared: &'a Shared<'a>,
+    pub(super) thread: u32,
+    pub(super) epoll: OwnedFd,
+    pub(super) connections: Vec<Connection>,
+    pub(super) events: Vec<epoll::Event>,
+    pub(super) buffer: Box<[u8]>,
+    lost: u64,
+}
+
+impl<'a> Worker<'a> {
+    /// Connects all connections of a thread.
+    pub(super) fn connect(shared: &'a Shared<'a>, thread: u32) -> Result<Self, RunError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| RunError::Thread {
+            thread,
+            what: "epoll_create1",
+            cause: errno.into(),
+        })?;
+        let mut connections = Vec::with_capacity(shared.workload.connections_per_thread as usize);
+        for number in 0..shared.workload.connections_per_thread as usize {
+            let chance = Chance::stream(shared.workload.seed, &[REQUESTS, u64::from(thread), number as u64]);
+            let opened = Connection::open(shared.server, &epoll, number, chance);
+            let server = shared.server;
+            connections.push(opened.map_err(|cause| RunError::Connect {
+                server,
+                thread,
+                connection: number,
+                cause,
+            })?);
+        }
+        Ok(Self {
+            shared,
+            thread,
+            epoll,
+            connections,
+            events: Vec::with_capacity(EVENTS_MAX),
+            buffer: vec![0; READ_BYTES_MAX].into_boxed_slice(),
+            lost: 0,
+        })
+    }
+
+    /// Offers the load until the run's end. `None` if it was abandoned.
+    pub(super) fn offer(&mut self, times: Times) -> Result<Option<Tally>, RunError> {
+        let mut tally = Tally::new(times);
+        let offered = match self.shared.load {
+            OfferedLoad::PerSecond(rate) => self.open_loop(rate, &mut tally),
+            OfferedLoad::Max => self.closed_loop(&mut tally),
+        };
+        tally.requests.connections_lost = self.lost;
+        offered.map(|whole| whole.then_some(tally))
+    }
+
+    /// Sends each request when it is due. Whether the run was finished.
+    fn open_loop(&mut self, rate: f64, tally: &mut Tally) -> Result<bool, RunError> {
+        let times = tally.times;
+        let mut schedule = self.schedule(rate);
+        let mut waiting_to_send: Vec<usize> = Vec::with_capacity(self.connections.len());
+        let mut closed = false;
+        let mut now = Moment::now();
+        loop {
+            let mut next_due = None;
+            while let Some(arrival) = schedule.next() {
+                let due = times.begin.after(arrival.due);
+                if due > now || due >= times.close {
+                    next_due = Some(due);
+                    break;
+                }
+                let connection = &mut self.connections[arrival.connection];
+                if connection.depth() >= self.shared.workload.depth as usize {
+                    connection.suspended = true;
+                    schedule.suspend();
+                    continue;
+                }
+                let possible = due.max(connection.room_since);
+                let first = connection.unsent() == 0;
+                request(self.shared, connection, due, possible);
+                if first {
+                    waiting_to_send.push(arrival.connection);
+                }
+                schedule.take();
+            }
+            let worked = !waiting_to_send.is_empty();
+            for &number in &waiting_to_send {
+                if let Some(lost) = self.flush(number, tally)? {
+                    self.reopen(number, lost, tally, Some(&mut schedule))?;
+                }
+            }
+            waiting_to_send.clear();
+            if now >= times.close && !closed {
+                closed = true;
+                tally.requests.unsent = self.backlog(&schedule, &times, |_| {});
+            }
+            let exhausted = || {
+                next_due.is_none_or(|due| due >= times.close)
+                    && self.connections.iter().all(|c| c.depth() == 0)
+            };
+            if now >= times.stop || (closed && exhausted()) {
+                break;
+            }
+            let until = next_due.into_iter().chain([if closed { times.stop } else { times.close }]).min();
+            let Some(after) = self.turn(now, worked, until, tally, Some(&mut schedule))? else {
+                return Ok(false);
+            };
+            now = after;
+        }
+        self.backlog(&schedule, &times, |due| tally.never_sent(due, now));
+        self.give_up_all(tally, now);
+        Ok(true)
+    }
+
+    /// Sends a request for every answer. Whether the run was finished.
+    fn closed_loop(&mut self, tally: &mut Tally) -> Result<bool, RunError> {
+        let times = tally.times;
+        let mut now = Moment::now();
+        for number in 0..self.connections.len() {
+            self.refill(number, now, tally)?;
+        }
+        loop {
+            let exhausted = || self.connections.iter().all(|c| c.depth() == 0);
+            if now >= times.stop || (now >= times.close && exhausted()) {
+                break;
+            }
+            let until = if now < times.close { times.close } else { times.stop };
+            let Some(after) = self.turn(now, false, Some(until), tally, None)? else { return Ok(false) };
+            now = after;
+        }
+        self.give_up_all(tally, now);
+        Ok(true)
+    }
+
+    /// Waits once and reads what has come. When that was; `None` if the run was abandoned.
+    #[inline]
+    fn turn(
+        &mut self,
+        before: Moment,
+        worked: bool,
+        until: Option<Moment>,
+        tally: &mut Tally,
+        mut schedule: Option<&mut Schedule>,
+    ) -> Result<Option<Moment>, RunError> {
+        if self.shared.is_abandoned() {
+            return Ok(None);
+        }
+        match self.shared.workload.waiting {
+            Waiting::Spin => {
+                self.wait(Some(Nanoseconds::ZERO))?;
+            }
+            Waiting::Sleep => {
+                let begin = Moment::now();
+                self.wait(until.map(|moment| moment.since(begin)))?;
+                tally.idled(begin, Moment::now());
+            }
+        }
+        if self.events.is_empty() {
+            let now = Moment::now();
+            if !worked && self.shared.workload.waiting == Waiting::Spin {
+                tally.idled(before, now);
+            }
+            return Ok(Some(now));
+        }
+        for index in 0..self.events.len() {
+            let number = self.ready(index);
+            self.receive(number, tally, schedule.as_deref_mut())?;
+        }
+        Ok(Some(Moment::now()))
+    }
+
+    /// Reads a connection's answers; asks again in closed loop, or brings it back into the schedule.
+    #[inline]
+    fn receive(
+        &mut self,
+        number: usize,
+        tally: &mut Tally,
+        schedule: Option<&mut Schedule>,
+    ) -> Result<(), RunError> {
+        let connection = &mut self.connections[number];
+        let received = connection.receive(&mut self.buffer, |pending, reply, now, words| {
+            tally.answered(pending, reply, now, words);
+        });
+        let now = match received {
+            Ok(now) => now,
+            Err(Broken::Lost(cause)) => return self.reopen(number, cause, tally, schedule),
+            Err(broken) => return Err(self.fatal(broken)),
+        };
+        match schedule {
+            None => self.refill(number, now, tally),
+            Some(schedule) => {
+                if connection.suspended && connection.depth() < self.shared.workload.depth as usize {
+                    connection.suspended = false;
+                    connection.room_since = now;
+                    schedule.resume(number);
+                }
+                if connection.waits_to_write()
+                    && let Some(lost) = self.flush(number, tally)?
+                {
+                    return self.reopen(number, lost, tally, Some(schedule));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Fills a connection up to its depth, as long as the window is not closed, and sends.
+    #[inline]
+    fn refill(&mut self, number: usize, now: Moment, tally: &mut Tally) -> Result<(), RunError> {
+        let connection = &mut self.connections[number];
+        if now < tally.times.close {
+            while connection.depth() < self.shared.workload.depth as usize {
+                request(self.shared, connection, now, now);
+            }
+        }
+        if (connection.unsent() > 0 || connection.waits_to_write())
+            && let Some(lost) = self.flush(number, tally)?
+        {
+            return self.reopen(number, lost, tally, None);
+        }
+        Ok(())
+    }
+
+    /// Sends what waits on a connection; why it was lost, if it was.
+    #[inline]
+    fn flush(&mut self, number: usize, tally: &mut Tally) -> Result<Option<io::Error>, RunError> {
+        let flushed =
+            self.connections[number].flush(&self.epoll, number, |pending, now| tally.sent(pending, now));
+        Ok(flushed.err())
+    }
+
+    /// Makes a lost connection again. What was under way on it is counted as unanswered.
+    fn reopen(
+        &mut self,
+        number: usize,
+        cause: io::Error,
+        tally: &mut Tally,
+        schedule: Option<&mut Schedule>,
+    ) -> Result<(), RunError> {
+        self.lost += 1;
+        if self.lost > RECONNECTS_MAX {
+            return Err(self.lost_for_good(cause));
+        }
+        let now = Moment::now();
+        give_up(&self.connections[number], tally, now);
+        let opened = self.connections[number].reopen(self.shared.server, &self.epoll, number);
+        opened.map_err(|cause| self.lost_for_good(cause))?;
+        match schedule {
+            None => self.refill(number, Moment::now(), tally),
+            Some(schedule) => {
+                if std::mem::take(&mut self.connections[number].suspended) {
+                    schedule.resume(number);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Counts what is still under way as unanswered.
+    fn give_up_all(&self, tally: &mut Tally, now: Moment) {
+        for connection in &self.connections {
+            give_up(connection, tally, now);
+        }
+    }
+
+    /// Every request that is due before the window closes and was not sent, up to a limit per connection.
+    fn backlog(&self, schedule: &Schedule, times: &Times, mut unsent: impl FnMut(Moment)) -> u64 {
+        let mut count = 0;
+        for stream in schedule.streams() {
+            let mut stream = stream.clone();
+            for _ in 0..BACKLOG_COUNTED_MAX {
+                let due = times.begin.after(stream.due());
+                if due >= times.close {
+                    break;
+                }
+                if due >= times.open {
+                    count += 1;
+                    unsent(due);
+                }
+                stream.advance();
+            }
+        }
+        count
+    }
+
+    /// The schedule of this thread's share of the load.
+    fn schedule(&self, rate: f64) -> Schedule {
+        #[expect(clippy::cast_precision_loss, reason = "at most THREADS_MAX * CONNECTIONS_MAX, below 2^23")]
+        let mean_ns = self.shared.workload.connections() as f64 * 1e9 / rate;
+        let stream = |number: usize| {
+            let path = [DUE_TIMES, u64::from(self.thread), number as u64];
+            Stream::new(
+                self.shared.workload.arrivals,
+                mean_ns,
+                Chance::stream(self.shared.workload.seed, &path),
+            )
+        };
+        Schedule::new((0..self.connections.len()).map(stream).collect())
+    }
+
+    /// Waits for ready connections, into `events`.
+    #[inline]
+    pub(super) fn wait(&mut self, timeout: Option<Nanoseconds>) -> Result<(), RunError> {
+        let timeout = timeout.map(|span| Timespec {
+            tv_sec: i64::try_from(span.0 / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(span.0 % 1_000_000_000).unwrap_or(0),
+        });
+        self.events.clear();
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => {
+                Err(RunError::Thread { thread: self.thread, what: "epoll_wait", cause: errno.into() })
+            }
+        }
+    }
+
+    /// The number of the connection that an event is about.
+    #[inline]
+    pub(super) fn ready(&self, event: usize) -> usize {
+        let data = self.events[event].data;
+        usize::try_from(data.u64()).unwrap_or(usize::MAX)
+    }
+
+    /// A connection that broke in a way that ends the run.
+    pub(super) fn fatal(&self, broken: Broken) -> RunError {
+        let server = self.shared.server;
+        match broken {
+            Broken::Lost(cause) => self.lost_for_good(cause),
+            Broken::Malformed(cause) => RunError::Malformed { server, cause },
+            Broken::WrongReply(reply, request) => RunError::WrongReply {
+                server,
+                reply: format!("{reply:?}"),
+                request: match request {
+                    None => "no request",
+                    Some(Request::Get) => "get",
+                    Some(Request::Set(_)) => "set",
+                },
+            },
+        }
+    }
+
+    pub(super) fn lost_for_good(&self, cause: io::Error) -> RunError {
+        RunError::ServerLost {
+            server: self.shared.server,
+            thread: self.thread,
+            lost: self.lost.max(1),
+            cause,
+        }
+    }
+}
+
+/// Adds the next request that a connection asks for.
+#[inline]
+fn request(shared: &Shared<'_>, connection: &mut Connection, due: Moment, possible: Moment) {
+    let workload = shared.workload;
+    let key = connection.chance.below(workload.keys);
+    if workload.set_share > 0.0 && connection.chance.unit() <= workload.set_share {
+        let (head, tail) = (connection.chance.unit(), connection.chance.unit());
+        let value = &shared.values[..workload.value_size.draw(head, tail) as usize];
+        let pending = Pending { request: Request::Set(key), due, possible };
+        connection.push(pending, |out| shared.keys.write_set(key, value, out));
+    } else {
+        let pending = Pending { request: Request::Get, due, possible };
+        connection.push(pending, |out| out.extend_from_slice(shared.keys.get(key)));
+    }
+}
+
+/// Counts what is under way on a connection: sent and not answered, or not even sent.
+fn give_up(connection: &Connection, tally: &mut Tally, now: Moment) {
+    for (pending, sent) in connection.pending() {
+        if sent {
+            tally.given_up(pending, now);
+        } else {
+            tally.never_sent(pending.due, now);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Recording spans, and making a distribution of them.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
+use model::{Distribution, Nanoseconds};
+
+/// A histogram of spans from 1 ns to [`Self::SPAN_MAX`], each to three decimal digits. Longer spans count as the longest.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    histogram: Histogram<u64>,
+}
+
+impl Recorder {
+    /// The longest span that is told from longer ones.
+    pub const SPAN_MAX: Nanoseconds = Nanoseconds(120_000_000_000);
+    const DIGITS: u8 = 3;
+
+    /// An empty one, with all the memory it will ever use.
+    ///
+    /// # Panics
+    /// Never: the bounds are constants that the histogram takes.
+    pub fn new() -> Self {
+        let histogram = Histogram::new_with_bounds(1, Self::SPAN_MAX.0, Self::DIGITS);
+        Self {
+            histogram: histogram.expect("1 ns to two minutes to three digits is within a histogram's bounds"),
+        }
+    }
+
+    /// Counts a span.
+    #[inline]
+    pub fn record(&mut self, span: Nanoseconds) {
+        self.histogram.saturating_record(span.0);
+    }
+
+    /// Counts all that another recorder counted.
+    ///
+    /// # Panics
+    /// Never: all recorders have the same bounds.
+    pub fn merge(&mut self, other: &Self) {
+        self.histogram.add(&other.histogram).expect("recorders have the same bounds");
+    }
+
+    /// How many spans were counted.
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// The span that this share of spans does not exceed, `quantile` in 0..=1. Zero without spans.
+    pub fn quantile(&self, quantile: f64) -> Nanoseconds {
+        Nanoseconds(self.histogram.value_at_quantile(quantile).min(self.histogram.max()))
+    }
+
+    /// The distribution, with the histogram in it.
+    ///
+    /// # Panics
+    /// Never: a histogram of these bounds is serialised into memory.
+    pub fn distribution(&self) -> Distribution {
+        let mut bytes = Vec::new();
+        V2DeflateSerializer::new()
+            .serialize(&self.histogram, &mut bytes)
+            .expect("a histogram of these bounds can be written into memory");
+        Distribution {
+            count: self.histogram.len(),
+            avg: self.histogram.mean(),
+            min: Nanoseconds(self.histogram.min()),
+            p50: self.quantile(0.5),
+            p90: self.quantile(0.9),
+            p95: self.quantile(0.95),
+            p99: self.quantile(0.99),
+            p999: self.quantile(0.999),
+            max: Nanoseconds(self.histogram.max()),
+            histogram: BASE64.encode(bytes),
+        }
+    }
+
+    /// The recorder that a distribution was made of.
+    ///
+    /// # Errors
+    /// [`NotAHistogram`] if the text inside is none, or one of other bounds that cannot be added up here.
+    pub fn from_distribution(distribution: &Distribution) -> Result<Self, NotAHistogram> {
+        let bytes = BASE64.decode(&distribution.histogram).map_err(|e| NotAHistogram(e.to_string()))?;
+        let read: Histogram<u64> =
+            Deserializer::new().deserialize(&mut &*bytes).map_err(|e| NotAHistogram(e.to_string()))?;
+        let mut recorder = Self::new();
+        recorder.histogram.add(&read).map_err(|e| NotAHistogram(e.to_string()))?;
+        Ok(recorder)
+    }
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A text that holds no histogram.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no histogram in the distribution: {0}")]
+pub struct NotAHistogram(pub String);
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn recorded(spans: impl IntoIterator<Item = u64>) -> Recorder {
+        let mut recorder = Recorder::new();
+        for span in spans {
+            recorder.record(Nanoseconds(span));
+        }
+        recorder
+    }
+
+    #[test]
+    fn percentiles_are_right_to_three_digits() {
+        let distribution = recorded((1..=100_000).map(|us| us * 1000)).distribution();
+        for (found, expected) in [
+            (distribution.p50, 50_000_000_u64),
+            (distribution.p95, 95_000_000),
+            (distribution.p99, 99_000_000),
+            (distribution.p999, 99_900_000),
+            (distribution.max, 100_000_000),
+        ] {
+            assert!(found.0.abs_diff(expected) <= expected / 1000, "{found} for {expected}");
+        }
+        assert_eq!(distribution.count, 100_000);
+    }
+
+    #[test]
+    fn threads_merged_are_as_one_thread() {
+        let mut merged = recorded([5, 500, 50_000]);
+        merged.merge(&recorded([7, 700, 70_000_000_000]));
+        assert_eq!(merged.distribution(), recorded([5, 7, 500, 700, 50_000, 70_000_000_000]).distribution());
+    }
+
+    #[test]
+    fn a_distribution_gives_its_histogram_back() {
+        let recorder = recorded([100, 2_000, 2_000, 30_000_000]);
+        let distribution = recorder.distribution();
+        let back = Recorder::from_distribution(&distribution).expect("is a histogram");
+        assert_eq!(back.distribution(), distribution);
+        let broken = Distribution { histogram: "AAAA".to_owned(), ..distribution };
+        assert!(Recorder::from_distribution(&broken).is_err());
+    }
+
+    #[test]
+    fn a_span_beyond_the_longest_counts_as_the_longest() {
+        let distribution = recorded([u64::MAX, 1]).distribution();
+        assert!(distribution.max >= Recorder::SPAN_MAX);
+        assert_eq!(distribution.count, 2);
+        assert_eq!(Recorder::new().distribution().p99, Nanoseconds::ZERO);
+    }
+}

@@ -1,0 +1,172 @@
+//! When requests are due: an arrival process per connection, drawn from the seed, and a calendar over all of them.
+//!
+//! Every connection has a renewal process of its own, as in mutilate, and what the server sees is their sum. The
+//! schedule depends on nothing but the seed: a server that is slow delays when requests are *sent*, never when
+//! they are *due*. A connection that cannot take its due request leaves the calendar and keeps its place in
+//! time, so the backlog needs no memory: it is drawn when there is room for it.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+
+use model::{Arrivals, Nanoseconds};
+
+use crate::chance::Chance;
+
+/// A request's place in the schedule. Times are spans since the schedule's beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The connection's number.
+    pub connection: usize,
+    /// When its next request is due.
+    pub due: Nanoseconds,
+}
+
+/// The due times of one connection, one after the other.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    chance: Chance,
+    arrivals: Arrivals,
+    mean_ns: f64,
+    due_ns: f64,
+}
+
+impl Stream {
+    /// The stream of a connection; `mean` is its gap on average, in nanoseconds.
+    pub fn new(arrivals: Arrivals, mean_ns: f64, mut chance: Chance) -> Self {
+        // Connections with fixed gaps begin at random within the first one: they must not march in step.
+        let due_ns = match arrivals {
+            Arrivals::Fixed => mean_ns * chance.unit(),
+            Arrivals::Exponential | Arrivals::FbIa => arrivals.gap(mean_ns, chance.unit()),
+        };
+        Self { chance, arrivals, mean_ns, due_ns }
+    }
+
+    /// When its next request is due.
+    #[inline]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "gaps are not negative, and sums below 2^53 ns (104 days) are whole nanoseconds"
+    )]
+    pub fn due(&self) -> Nanoseconds {
+        Nanoseconds(self.due_ns as u64)
+    }
+
+    /// Goes on to the request after.
+    #[inline]
+    pub fn advance(&mut self) {
+        self.due_ns += self.arrivals.gap(self.mean_ns, self.chance.unit());
+    }
+}
+
+/// The streams of all connections of a thread, in order of time.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    streams: Vec<Stream>,
+    calendar: BinaryHeap<Reverse<(Nanoseconds, usize)>>,
+}
+
+impl Schedule {
+    /// A schedule over these connections' streams.
+    pub fn new(streams: Vec<Stream>) -> Self {
+        let calendar = streams.iter().enumerate().map(|(i, stream)| Reverse((stream.due(), i))).collect();
+        Self { streams, calendar }
+    }
+
+    /// The earliest request of those connections that are not suspended.
+    #[inline]
+    pub fn next(&self) -> Option<Arrival> {
+        self.calendar.peek().map(|&Reverse((due, connection))| Arrival { connection, due })
+    }
+
+    /// The earliest request was taken: its connection's next one comes into the calendar.
+    #[inline]
+    pub fn take(&mut self) {
+        if let Some(mut earliest) = self.calendar.peek_mut() {
+            let Reverse((due, connection)) = &mut *earliest;
+            let stream = &mut self.streams[*connection];
+            stream.advance();
+            *due = stream.due();
+        }
+    }
+
+    /// The earliest request's connection has no room: it leaves the calendar until it is [resumed](Self::resume).
+    pub fn suspend(&mut self) {
+        if let Some(earliest) = self.calendar.peek_mut() {
+            PeekMut::pop(earliest);
+        }
+    }
+
+    /// A suspended connection has room again.
+    pub fn resume(&mut self, connection: usize) {
+        self.calendar.push(Reverse((self.streams[connection].due(), connection)));
+    }
+
+    /// The streams, by connection, each where its next request is due.
+    pub fn streams(&self) -> &[Stream] {
+        &self.streams
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn schedule(seed: u64, arrivals: Arrivals, connections: u64, mean_ns: f64) -> Schedule {
+        Schedule::new(
+            (0..connections).map(|c| Stream::new(arrivals, mean_ns, Chance::stream(seed, &[c]))).collect(),
+        )
+    }
+
+    fn arrivals(schedule: &mut Schedule, count: usize) -> Vec<Arrival> {
+        (0..count)
+            .map(|_| {
+                let arrival = schedule.next().expect("nobody is suspended");
+                schedule.take();
+                arrival
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_schedule_is_the_seeds_and_nobody_elses() {
+        let drawn = |seed| arrivals(&mut schedule(seed, Arrivals::FbIa, 16, 1000.0), 5000);
+        assert_eq!(drawn(1), drawn(1));
+        assert_ne!(drawn(1), drawn(2));
+        assert!(drawn(1).is_sorted_by_key(|a| a.due), "in order of time");
+    }
+
+    #[test]
+    fn a_connection_without_room_keeps_its_due_times() {
+        let mut free = schedule(9, Arrivals::Exponential, 4, 1000.0);
+        let mut held = free.clone();
+        let expected = arrivals(&mut free, 400);
+        let first = held.next().expect("has one").connection;
+        held.suspend();
+        let others = arrivals(&mut held, 100);
+        assert!(others.iter().all(|a| a.connection != first));
+        held.resume(first);
+        let mut all = [others, arrivals(&mut held, 300)].concat();
+        all.sort_by_key(|a| (a.due, a.connection));
+        assert_eq!(all, expected, "the backlog comes out with the due times it always had");
+    }
+
+    #[test]
+    fn the_sum_of_all_connections_has_the_rate_that_was_asked() {
+        for kind in [Arrivals::Fixed, Arrivals::Exponential, Arrivals::FbIa] {
+            // 50 connections, one request in 50 µs each: one in 1 µs together.
+            let last = *arrivals(&mut schedule(4, kind, 50, 50_000.0), 200_000).last().expect("many");
+            #[expect(clippy::cast_precision_loss, reason = "a fifth of a second")]
+            let rate = 200_000.0 / last.due.0 as f64;
+            assert!((rate - 0.001).abs() < 0.00002, "{kind}: {rate} per ns");
+        }
+    }
+
+    #[test]
+    fn fixed_gaps_do_not_march_in_step() {
+        let mut fixed = schedule(4, Arrivals::Fixed, 100, 100_000.0);
+        let dues: std::collections::BTreeSet<_> = arrivals(&mut fixed, 100).iter().map(|a| a.due).collect();
+        assert!(dues.len() > 95, "{} distinct due times of 100 connections", dues.len());
+    }
+}
