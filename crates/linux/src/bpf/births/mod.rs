@@ -1,0 +1,5 @@
+//! Births and deaths of processes, and births of epolls where the kernel lets them be heard.
+
+mod listener;
+
+pub use listener::{Birth, Births};

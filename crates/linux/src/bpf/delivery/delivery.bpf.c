@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Who polled a NAPI, and where.
+ *
+ * One program per poll, two that look at the NAPI's timer; nothing runs at
+ * softirq entry and exit. That a poll happened in task context is seen from
+ * the stack it ran on, see on_stack_of().
+ */
+#include "../vmlinux_min.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#include "../compat.bpf.h"
+#include "delivery.h"
+
+/* Ids are never reused while a counter lives: 4096 outlast many resets. */
+#define NAPIS_MAX 4096
+#define POLLERS_MAX 16384
+
+char LICENSE[] SEC("license") = "GPL";
+
+const volatile struct delivery_config config SEC(".rodata.config");
+
+/* Counted up by whoever takes a snapshot. */
+volatile __u64 interval SEC(".data.interval");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, NAPIS_MAX);
+	__type(key, __u32);
+	__type(value, struct napi_counts);
+} napis SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, POLLERS_MAX);
+	__type(key, struct poller);
+	__type(value, struct polls);
+} pollers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct host_counts);
+} host SEC(".maps");
+
+static const struct napi_counts no_counts;
+static const struct polls no_polls;
+
+static __always_inline struct host_counts *host_counts(void)
+{
+	__u32 only = 0;
+
+	return bpf_map_lookup_elem(&host, &only);
+}
+
+static __always_inline void count_lost(void)
+{
+	struct host_counts *counts = host_counts();
+
+	if (counts)
+		counts->lost++;
+}
+
+static __always_inline void count(struct polls *polls, int work)
+{
+	polls->polls++;
+	if (work > 0)
+		polls->packets += work;
+	else
+		polls->empty++;
+}
+
+static __always_inline struct napi_counts *counts_of(struct napi_struct *napi, __u32 id)
+{
+	struct napi_counts *counts = bpf_map_lookup_elem(&napis, &id);
+	struct net_device *dev;
+
+	if (!counts) {
+		bpf_map_update_elem(&napis, &id, &no_counts, BPF_NOEXIST);
+		counts = bpf_map_lookup_elem(&napis, &id);
+		if (!counts) {
+			count_lost();
+			return 0;
+		}
+	}
+	if (!counts->device[0]) {
+		dev = BPF_CORE_READ(napi, dev);
+		if (dev)
+			bpf_probe_read_kernel_str(counts->device, sizeof(counts->device), &dev->name);
+	}
+	return counts;
+}
+
+/*
+ * Whether @args, which the tracepoint left on the stack of its caller, lie on
+ * the task's own stack: between its lowest address and the user's registers
+ * at its top. Softirqs run on a stack of the CPU (CONFIG_SOFTIRQ_ON_OWN_STACK;
+ * all of x86-64 and arm64 but for PREEMPT_RT, where we do not load), ksoftirqd
+ * alone runs them on its own.
+ *
+ * NAPI_STATE_IN_BUSY_POLL would not do: the poll that ends a busy loop runs
+ * without it, and napi_complete_done() in a softirq lets a busy poller on
+ * another CPU set it before the softirq's tracepoint is reached.
+ */
+static __always_inline bool on_stack_of(struct task_struct *task, void *args)
+{
+	return args >= task->stack && args < (void *)bpf_task_pt_regs(task);
+}
+
+static __always_inline void count_application(struct napi_struct *napi, __u32 id, int work)
+{
+	struct poller key = {
+		.napi_id = id,
+		.tgid = bpf_get_current_pid_tgid() >> 32,
+	};
+	struct polls *polls = bpf_map_lookup_elem(&pollers, &key);
+
+	if (!polls) {
+		bpf_map_update_elem(&pollers, &key, &no_polls, BPF_NOEXIST);
+		polls = bpf_map_lookup_elem(&pollers, &key);
+		if (!polls) {
+			count_lost();
+			return;
+		}
+		counts_of(napi, id); /* The device's name is kept there. */
+	}
+	count(polls, work);
+}
+
+SEC("tp_btf/napi_poll")
+int BPF_PROG(napi_polled, struct napi_struct *napi, int work, int budget)
+{
+	struct task_struct *task;
+	struct napi_counts *counts;
+	__u32 id = napi->napi_id;
+
+	if (!budget) /* netpoll: reaps transmitted packets, receives none. */
+		return 0;
+	if (!id) {
+		/* The backlog has no device; the others only transmit. */
+		struct host_counts *all = napi->dev ? 0 : host_counts();
+
+		if (all)
+			count(&all->backlog, work);
+		return 0;
+	}
+
+	task = bpf_get_current_task_btf();
+	if (!(task->flags & PF_KTHREAD) && on_stack_of(task, ctx)) {
+		count_application(napi, id, work);
+		return 0;
+	}
+
+	counts = counts_of(napi, id);
+	if (!counts)
+		return 0;
+	if (task == napi->thread) {
+		count(&counts->kthread, work);
+	} else if (counts->timer_due) {
+		count(&counts->timer, work);
+		if (work < budget)
+			counts->timer_due = 0;
+	} else {
+		count(&counts->interrupt, work);
+	}
+	return 0;
+}
+
+/* The NAPI whose timer this is; 0 for all other timers of the host. */
+static __always_inline struct napi_struct *napi_of(struct hrtimer *timer)
+{
+	if (!config.napi_watchdog || (__u64)timer->function != config.napi_watchdog)
+		return 0;
+	return (void *)timer - bpf_core_field_offset(struct napi_struct, timer);
+}
+
+static __always_inline __u64 distance(__u64 a, __u64 b)
+{
+	return a > b ? a - b : b - a;
+}
+
+SEC("tp_btf/hrtimer_start")
+int BPF_PROG(napi_timer_armed, struct hrtimer *timer)
+{
+	struct napi_struct *napi = napi_of(timer);
+	struct longest_span *longest;
+	struct napi_counts *counts;
+	__u64 suspend, now, expires, span;
+
+	if (!napi)
+		return 0;
+	counts = counts_of(napi, BPF_CORE_READ(napi, napi_id));
+	if (!counts)
+		return 0;
+
+	now = bpf_ktime_get_ns();
+	expires = timer->node.expires;
+	span = expires > now ? expires - now : 0;
+	counts->timer_armed++;
+	longest = &counts->longest[interval & 1];
+	if (longest->interval != interval) {
+		longest->interval = interval;
+		longest->ns = 0;
+	}
+	if (span > longest->ns)
+		longest->ns = span;
+
+	/*
+	 * The span was set moments ago, so it is a little short of the value
+	 * it came from: the nearer of the two. Equal ones tell nothing.
+	 */
+	suspend = napi_irq_suspend_ns(napi);
+	if (suspend && distance(span, suspend) < distance(span, napi_gro_flush_ns(napi)))
+		counts->suspended++;
+	return 0;
+}
+
+SEC("tp_btf/hrtimer_expire_entry")
+int BPF_PROG(napi_timer_expired, struct hrtimer *timer)
+{
+	struct napi_struct *napi = napi_of(timer);
+	struct napi_counts *counts;
+
+	if (!napi)
+		return 0;
+	counts = counts_of(napi, BPF_CORE_READ(napi, napi_id));
+	if (!counts)
+		return 0;
+	counts->timer_expired++;
+	/*
+	 * napi_watchdog() schedules the NAPI on this CPU, unless it is being
+	 * polled already or has a thread to do so.
+	 */
+	if (!(BPF_CORE_READ(napi, state) & NAPIF_STATE_SCHED) && !BPF_CORE_READ(napi, thread))
+		counts->timer_due = 1;
+	return 0;
+}

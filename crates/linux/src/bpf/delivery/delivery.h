@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * All that delivery.bpf.c and delivery/mod.rs share. Times are
+ * CLOCK_MONOTONIC, in nanoseconds. Every value is per CPU.
+ */
+#ifndef __DELIVERY_H__
+#define __DELIVERY_H__
+
+/* Set before load; the map .rodata.config. */
+struct delivery_config {
+	/* Address of napi_watchdog(), every NAPI's timer function; 0: hidden. */
+	__u64 napi_watchdog;
+};
+
+/* Calls of a poll function, and what they returned as work. */
+struct polls {
+	__u64 polls;
+	__u64 packets;
+	__u64 empty;
+};
+
+/* The longest span a timer was armed with, in one interval. */
+struct longest_span {
+	__u64 ns;
+	__u64 interval;
+};
+
+/* The map napis: by NAPI id. */
+struct napi_counts {
+	struct polls interrupt;
+	struct polls timer;
+	struct polls kthread;
+	__u64 timer_armed;
+	__u64 timer_expired;
+	__u64 suspended;
+	/* By interval & 1: one is being written while the other is read. */
+	struct longest_span longest[2];
+	/* The timer expired here, and the polls it caused are not over. */
+	__u64 timer_due;
+	char device[16];
+};
+
+/* Key of the map pollers, whose values are struct polls. */
+struct poller {
+	__u32 napi_id;
+	__u32 tgid;
+};
+
+/* The map host, of one entry. */
+struct host_counts {
+	struct polls backlog;
+	/* Events without a place in a table. */
+	__u64 lost;
+};
+
+_Static_assert(sizeof(struct delivery_config) == 8, "mirrored by delivery::config");
+_Static_assert(sizeof(struct polls) == 24, "mirrored by delivery::polls");
+_Static_assert(sizeof(struct napi_counts) == 152, "mirrored by delivery::NapiCounts");
+_Static_assert(sizeof(struct poller) == 8, "mirrored by delivery::Poller");
+_Static_assert(sizeof(struct host_counts) == 32, "mirrored by delivery::HostCounts");
+
+#endif

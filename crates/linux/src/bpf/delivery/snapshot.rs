@@ -1,0 +1,214 @@
+//! What was counted up to a moment, and the difference of two such moments.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use model::{Delivered, Nanoseconds, NapiDelivered, NapiId, Pid, PollCounts};
+
+use crate::bpf::record::Record;
+
+/// What a [`super::DeliveryCounter`] has counted since it was loaded.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    taken: Instant,
+    /// The interval that this snapshot ended.
+    interval: u64,
+    timers_hidden: bool,
+    napis: BTreeMap<NapiId, NapiCounts>,
+    /// Polls in task context, by process; `None` for a process that is not of our pid namespace.
+    pollers: BTreeMap<(NapiId, Option<Pid>), PollCounts>,
+    backlog: PollCounts,
+    lost: u64,
+}
+
+/// `struct napi_counts` of all CPUs together.
+#[derive(Clone, Debug, Default)]
+struct NapiCounts {
+    device: String,
+    interrupt: PollCounts,
+    timer: PollCounts,
+    kthread: PollCounts,
+    timer_armed: u64,
+    timer_expired: u64,
+    suspended: u64,
+    /// The longest span of the interval that the snapshot ended.
+    longest: Nanoseconds,
+}
+
+impl Snapshot {
+    pub(super) fn empty(taken: Instant, interval: u64, timers_hidden: bool) -> Self {
+        let (napis, pollers) = (BTreeMap::new(), BTreeMap::new());
+        Self { taken, interval, timers_hidden, napis, pollers, backlog: PollCounts::default(), lost: 0 }
+    }
+
+    /// Adds `struct host_counts` of each CPU.
+    pub(super) fn add_host(&mut self, cpus: &[Vec<u8>]) {
+        for bytes in cpus {
+            let mut record = Record::new(bytes);
+            self.backlog += polls(&mut record);
+            self.lost += record.u64();
+        }
+    }
+
+    /// Adds an entry of `napis`: `struct napi_counts` of each CPU.
+    pub(super) fn add_napi(&mut self, key: &[u8], cpus: &[Vec<u8>]) {
+        let counts = self.napis.entry(NapiId(Record::new(key).u32())).or_default();
+        for bytes in cpus {
+            let mut record = Record::new(bytes);
+            counts.interrupt += polls(&mut record);
+            counts.timer += polls(&mut record);
+            counts.kthread += polls(&mut record);
+            counts.timer_armed += record.u64();
+            counts.timer_expired += record.u64();
+            counts.suspended += record.u64();
+            for _ in 0..2 {
+                let (span, interval) = (Nanoseconds(record.u64()), record.u64());
+                if interval == self.interval {
+                    counts.longest = counts.longest.max(span);
+                }
+            }
+            let _timer_due = record.u64();
+            let device = record.name();
+            if counts.device.is_empty() {
+                counts.device = device;
+            }
+        }
+    }
+
+    /// Adds an entry of `pollers`: `struct polls` of each CPU.
+    pub(super) fn add_poller(&mut self, key: &[u8], cpus: &[Vec<u8>], pids_told: bool) {
+        let mut key = Record::new(key);
+        let (napi, pid) = (NapiId(key.u32()), Pid(key.u32()));
+        let counts = self.pollers.entry((napi, pids_told.then_some(pid))).or_default();
+        for bytes in cpus {
+            *counts += polls(&mut Record::new(bytes));
+        }
+    }
+
+    pub(super) fn add_lost(&mut self, lost: u64) {
+        self.lost += lost;
+    }
+}
+
+/// The next field, a `struct polls`.
+fn polls(record: &mut Record<'_>) -> PollCounts {
+    PollCounts { polls: record.u64(), packets: record.u64(), empty: record.u64() }
+}
+
+/// What was counted between two snapshots of the same counter. NAPIs that nobody polled and whose timer nobody
+/// armed are left out.
+///
+/// `timer_armed_max` is of the interval that `later` ended: of the time since the snapshot before it.
+pub fn between(earlier: &Snapshot, later: &Snapshot) -> Delivered {
+    let interval = later.taken.saturating_duration_since(earlier.taken);
+    let none = NapiCounts::default();
+    let napis = later.napis.iter().map(|(&napi, now)| {
+        let then = earlier.napis.get(&napi).unwrap_or(&none);
+        let mut by_process = Vec::new();
+        let mut application = PollCounts::default();
+        for (&(_, pid), now) in later.pollers.range((napi, None)..=(napi, Some(Pid(u32::MAX)))) {
+            let then = earlier.pollers.get(&(napi, pid)).copied().unwrap_or_default();
+            let polled = difference(then, *now);
+            application += polled;
+            by_process.extend(pid.filter(|_| polled.polls > 0).map(|pid| (pid, polled)));
+        }
+        by_process.sort_by_key(|(pid, polled)| (std::cmp::Reverse(polled.polls), *pid));
+        NapiDelivered {
+            napi,
+            device: now.device.clone(),
+            interrupt: difference(then.interrupt, now.interrupt),
+            timer: difference(then.timer, now.timer),
+            application,
+            kthread: difference(then.kthread, now.kthread),
+            by_process,
+            timer_armed: now.timer_armed.saturating_sub(then.timer_armed),
+            timer_expired: now.timer_expired.saturating_sub(then.timer_expired),
+            timer_armed_max: now.longest,
+            suspended: now.suspended.saturating_sub(then.suspended),
+        }
+    });
+    let moved =
+        |napi: &NapiDelivered| napi.total().polls > 0 || napi.timer_armed > 0 || napi.timer_expired > 0;
+    Delivered {
+        interval: Nanoseconds(u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX)),
+        napis: napis.filter(moved).collect(),
+        backlog: difference(earlier.backlog, later.backlog),
+        lost: later.lost.saturating_sub(earlier.lost),
+        timers_hidden: later.timers_hidden,
+    }
+}
+
+fn difference(earlier: PollCounts, later: PollCounts) -> PollCounts {
+    PollCounts {
+        polls: later.polls.saturating_sub(earlier.polls),
+        packets: later.packets.saturating_sub(earlier.packets),
+        empty: later.empty.saturating_sub(earlier.empty),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    /// A value as the BPF program writes it: numbers, and at last a name.
+    fn value(numbers: &[u64], name: &str) -> Vec<u8> {
+        let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        let mut field = [0; 16];
+        field[..name.len()].copy_from_slice(name.as_bytes());
+        bytes.extend(field);
+        bytes
+    }
+
+    fn key(numbers: &[u32]) -> Vec<u8> {
+        numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+    }
+
+    #[rustfmt::skip]
+    fn napi(interrupt: [u64; 3], timer: [u64; 3], armed: u64, longest: [u64; 4], name: &str) -> Vec<u8> {
+        let mut numbers = Vec::new();
+        numbers.extend(interrupt);
+        numbers.extend(timer);
+        numbers.extend([0, 0, 0]);
+        numbers.extend([armed, 0, 0]);
+        numbers.extend(longest);
+        numbers.push(1);
+        let bytes = value(&numbers, name);
+        assert_eq!(bytes.len(), 152, "sizeof(struct napi_counts)");
+        bytes
+    }
+
+    #[test]
+    fn the_counts_of_all_cpus_are_added_and_the_longest_timer_is_of_the_interval_that_ended() {
+        let mut earlier = Snapshot::empty(Instant::now(), 0, false);
+        earlier.add_napi(&key(&[300]), &[napi([10, 20, 1], [5, 5, 0], 7, [99_000, 0, 0, 0], "eth0")]);
+        let mut later = Snapshot::empty(Instant::now(), 1, false);
+        let cpus = [
+            napi([12, 25, 1], [9, 8, 3], 9, [99_000, 0, 19_999, 1], "eth0"),
+            napi([1, 64, 0], [0, 0, 0], 1, [0, 0, 15_000, 1], ""),
+        ];
+        later.add_napi(&key(&[300]), &cpus);
+        later.add_napi(&key(&[301]), &[napi([0; 3], [0; 3], 0, [0; 4], "eth0")]);
+        later.add_poller(&key(&[300, 812]), &[value(&[3, 96, 0], ""), value(&[1, 0, 1], "")], true);
+
+        let delivered = between(&earlier, &later);
+        let [eth0] = &delivered.napis[..] else { panic!("the idle NAPI is left out: {delivered:?}") };
+        assert_eq!(eth0.device, "eth0");
+        assert_eq!(eth0.interrupt, PollCounts { polls: 3, packets: 69, empty: 0 });
+        assert_eq!(eth0.timer, PollCounts { polls: 4, packets: 3, empty: 3 });
+        assert_eq!(eth0.application, PollCounts { polls: 4, packets: 96, empty: 1 });
+        assert_eq!(eth0.by_process, [(Pid(812), eth0.application)]);
+        assert_eq!((eth0.timer_armed, eth0.timer_armed_max), (3, Nanoseconds(19_999)));
+    }
+
+    #[test]
+    fn an_application_of_another_pid_namespace_is_counted_and_not_named() {
+        let empty = Snapshot::empty(Instant::now(), 0, false);
+        let mut later = Snapshot::empty(Instant::now(), 1, false);
+        later.add_napi(&key(&[300]), &[napi([0; 3], [0; 3], 0, [0; 4], "eth0")]);
+        later.add_poller(&key(&[300, 812]), &[value(&[3, 96, 0], "")], false);
+        later.add_poller(&key(&[300, 813]), &[value(&[1, 4, 0], "")], false);
+        let delivered = between(&empty, &later);
+        assert_eq!(delivered.napis[0].application.packets, 100);
+        assert!(delivered.napis[0].by_process.is_empty());
+    }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The epolls and the sockets among a process's files, read in the kernel: one
+ * system call per page of records instead of several per descriptor.
+ */
+#include "../vmlinux_min.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#include "../compat.bpf.h"
+#include "epolls.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+static const char EPOLL_NAME[] = "[eventpoll]";
+
+/*
+ * An epoll is known by the name of its anonymous inode. Its file operations
+ * would be surer, but their address is a data symbol, which kernels without
+ * CONFIG_KALLSYMS_ALL do not tell. Nobody else can make a file on anon_inodefs
+ * with this name.
+ */
+static __always_inline bool is_epoll(struct file *file)
+{
+	char name[sizeof(EPOLL_NAME)];
+
+	if (file->f_inode->i_sb->s_magic != ANON_INODE_FS_MAGIC)
+		return false;
+	if (bpf_probe_read_kernel_str(name, sizeof(name), file->f_path.dentry->d_name.name) !=
+	    sizeof(EPOLL_NAME))
+		return false;
+	return !bpf_strncmp(name, sizeof(name), EPOLL_NAME);
+}
+
+SEC("iter/task_file")
+int epolls_of(struct bpf_iter__task_file *ctx)
+{
+	struct epoll_record record = {};
+	struct file *file = ctx->file;
+	struct eventpoll *ep;
+
+	if (!file || !ctx->task || !is_epoll(file))
+		return 0;
+
+	ep = file->private_data;
+	record.eventpoll = (__u64)ep;
+	record.fd = ctx->fd;
+	record.napi_id = epoll_napi_id(ep);
+	if (epoll_has_params(ep)) {
+		record.has_params = 1;
+		record.busy_poll_usecs = BPF_CORE_READ(ep, busy_poll_usecs);
+		record.busy_poll_budget = BPF_CORE_READ(ep, busy_poll_budget);
+		record.prefer_busy_poll = BPF_CORE_READ(ep, prefer_busy_poll);
+	}
+	/* If the page is full, the kernel asks again with an empty one. */
+	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
+	return 0;
+}
+
+SEC("iter/task_file")
+int sockets_of(struct bpf_iter__task_file *ctx)
+{
+	struct socket_record record = {};
+	struct file *file = ctx->file;
+	struct socket *socket;
+	struct sock *sk;
+
+	if (!file || !ctx->task || (file->f_inode->i_mode & S_IFMT) != S_IFSOCK)
+		return 0;
+	socket = bpf_sock_from_file(file);
+	if (!socket)
+		return 0;
+	sk = socket->sk;
+	if (!sk)
+		return 0;
+
+	record.inode = file->f_inode->i_ino;
+	record.fd = ctx->fd;
+	record.family = sk->__sk_common.skc_family;
+	record.napi_id = sock_napi_id(sk);
+	bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
+	return 0;
+}

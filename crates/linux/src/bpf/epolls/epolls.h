@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* All that epolls.bpf.c and epolls/mod.rs share: what the iterators write. */
+#ifndef __EPOLLS_H__
+#define __EPOLLS_H__
+
+/* An epoll among a process's files. */
+struct epoll_record {
+	/* Address of its struct eventpoll: the same behind every descriptor. */
+	__u64 eventpoll;
+	__u32 fd;
+	/* The NAPI it would busy-poll; 0 for none yet. */
+	__u32 napi_id;
+	__u32 busy_poll_usecs;
+	__u16 busy_poll_budget;
+	__u8 prefer_busy_poll;
+	/* Whether the kernel has the three parameters (6.9). */
+	__u8 has_params;
+};
+
+/* A socket among a process's files. */
+struct socket_record {
+	__u64 inode;
+	__u32 fd;
+	/* As SO_INCOMING_NAPI_ID, but for CPU numbers, which that hides. */
+	__u32 napi_id;
+	__u16 family;
+	__u8 pad[6];
+};
+
+_Static_assert(sizeof(struct epoll_record) == 24, "mirrored by epolls::ScannedEpoll");
+_Static_assert(sizeof(struct socket_record) == 24, "mirrored by epolls::ScannedSocket");
+
+#endif

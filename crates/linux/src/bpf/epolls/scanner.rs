@@ -1,0 +1,160 @@
+//! Scans of a process's files by a BPF iterator.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
+
+use model::{EpollParams, Fd, NapiId, Pid};
+use rustix::io::Errno;
+
+use crate::bpf::loaded::Loaded;
+use crate::bpf::record::Record;
+use crate::error::KernelError;
+use crate::sys;
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/epolls.bpf.o"));
+
+/// The most that one scan reads: 4 million records. Kernel: 6.18, default of `fs.nr_open`, times four.
+const SCAN_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
+/// `sizeof(struct epoll_record)` and `sizeof(struct socket_record)`.
+const RECORD_BYTES: usize = 24;
+/// How many bytes one `read(2)` asks for. Kernel: 6.18, `kernel/bpf/bpf_iter.c` `bpf_seq_read()` fills at most eight pages.
+const READ_BYTES: usize = 32 << 10;
+
+/// Which epoll it is, behind whatever descriptors, for as long as it lives: where its `struct eventpoll` is.
+/// A later epoll may get the same address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EpollFile(u64);
+
+/// An epoll among a process's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScannedEpoll {
+    /// The descriptor.
+    pub fd: Fd,
+    /// Which epoll is behind it.
+    pub file: EpollFile,
+    /// The NAPI that it polls when it polls: that of the socket which last had an event.
+    pub napi: Option<NapiId>,
+    /// How it busy-polls; `None` where the kernel has no such parameters (before 6.9).
+    pub params: Option<EpollParams>,
+}
+
+/// An internet socket among a process's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScannedSocket {
+    /// The descriptor.
+    pub fd: Fd,
+    /// Its inode.
+    pub inode: u64,
+    /// The NAPI that its last packet came through.
+    pub napi: Option<NapiId>,
+}
+
+/// Finds the epolls and the internet sockets of processes.
+///
+/// A scan reads the file tables in the kernel. It takes no references to files, duplicates no descriptors and asks
+/// no one's leave; threads with a file table of their own are looked at too. Needs CAP_BPF and CAP_PERFMON.
+#[derive(Debug)]
+pub struct EpollScanner {
+    loaded: Loaded,
+    napi_id_min: u32,
+}
+
+impl EpollScanner {
+    /// Loads the iterators. They run only during scans.
+    ///
+    /// # Errors
+    /// [`crate::Cause::Absent`] without kernel BTF; else the kernel's refusal with the verifier's words.
+    pub fn load() -> Result<Self, KernelError> {
+        Ok(Self { loaded: Loaded::load("epolls", OBJECT, |_| Ok(()))?, napi_id_min: napi_id_min() })
+    }
+
+    /// The epolls of a process, thread by thread and by descriptor.
+    ///
+    /// # Errors
+    /// [`crate::Cause::Gone`] if the process has ended; else the kernel's.
+    pub fn epolls(&self, process: Pid) -> Result<Vec<ScannedEpoll>, KernelError> {
+        let bytes = self.scan("epolls_of", process)?;
+        Ok(bytes.chunks_exact(RECORD_BYTES).map(|record| self.epoll(record)).collect())
+    }
+
+    /// The internet sockets of a process, likewise.
+    ///
+    /// # Errors
+    /// As [`EpollScanner::epolls`].
+    pub fn sockets(&self, process: Pid) -> Result<Vec<ScannedSocket>, KernelError> {
+        let bytes = self.scan("sockets_of", process)?;
+        Ok(bytes.chunks_exact(RECORD_BYTES).filter_map(|record| self.socket(record)).collect())
+    }
+
+    fn scan(&self, program: &str, process: Pid) -> Result<Vec<u8>, KernelError> {
+        let what = || format!("files of process {process}");
+        let iterator = sys::bpf::iterate_files_of(self.loaded.program(program)?.as_fd(), process.0);
+        let iterator = iterator.map_err(|errno| match errno {
+            Errno::SRCH => KernelError::gone(what(), "it has ended"),
+            other => KernelError::errno(what(), other),
+        })?;
+        let mut file = File::from(iterator);
+        let mut bytes = Vec::with_capacity(READ_BYTES);
+        loop {
+            // `read_to_end` would begin with small buffers; the kernel starts over for each.
+            let have = bytes.len();
+            bytes.resize(have + READ_BYTES, 0);
+            let more = match file.read(&mut bytes[have..]) {
+                Ok(more) => more,
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {
+                    bytes.truncate(have);
+                    continue;
+                }
+                Err(error) => return Err(KernelError::io(what(), &error)),
+            };
+            bytes.truncate(have + more);
+            if more == 0 {
+                return Ok(bytes);
+            }
+            if u64::try_from(bytes.len()).is_ok_and(|length| length > SCAN_BYTES_MAX) {
+                return Err(KernelError::malformed(what(), "more files than a process can have"));
+            }
+        }
+    }
+
+    /// Reads `struct epoll_record`.
+    fn epoll(&self, record: &[u8]) -> ScannedEpoll {
+        let mut record = Record::new(record);
+        let file = EpollFile(record.u64());
+        let fd = Fd(record.u32());
+        let napi = self.napi(record.u32());
+        let params = EpollParams {
+            busy_poll_usecs: record.u32(),
+            busy_poll_budget: record.u16(),
+            prefer_busy_poll: record.u8() != 0,
+        };
+        let has_params = record.u8() != 0;
+        ScannedEpoll { fd, file, napi, params: has_params.then_some(params) }
+    }
+
+    /// Reads `struct socket_record`; `None` for a socket of another family.
+    fn socket(&self, record: &[u8]) -> Option<ScannedSocket> {
+        /// `include/linux/socket.h` `AF_INET`, `AF_INET6`.
+        const INTERNET: [u16; 2] = [2, 10];
+        let mut record = Record::new(record);
+        let inode = record.u64();
+        let fd = Fd(record.u32());
+        let napi = self.napi(record.u32());
+        INTERNET.contains(&record.u16()).then_some(ScannedSocket { fd, inode, napi })
+    }
+
+    /// The NAPI of an id that the kernel keeps: small ones are CPUs, from which packets of loopback and the backlog come.
+    fn napi(&self, id: u32) -> Option<NapiId> {
+        (id >= self.napi_id_min).then_some(NapiId(id))
+    }
+}
+
+/// The smallest id of a NAPI: one more than the number of CPUs the kernel is prepared for.
+///
+/// Kernel: 6.18, `include/net/busy_poll.h` `MIN_NAPI_ID`, `NR_CPUS + 1`; `NR_CPUS` is the last of
+/// `/sys/devices/system/cpu/kernel_max` plus one. Where that cannot be read, only 0 is no NAPI.
+fn napi_id_min() -> u32 {
+    let last = std::fs::read_to_string("/sys/devices/system/cpu/kernel_max").ok();
+    last.and_then(|text| text.trim().parse::<u32>().ok()).map_or(1, |last| last.saturating_add(2))
+}

@@ -1,0 +1,164 @@
+//! A BPF object in the kernel, and the kernel's words where it refused one.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::path::Path;
+use std::sync::Once;
+
+use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, Program};
+use rustix::io::Errno;
+
+use crate::error::{Cause, KernelError};
+
+/// The most that is kept of what libbpf and the verifier say, in bytes. The verifier ends with what is wrong, so
+/// the end is kept.
+const WORDS_BYTES_MAX: usize = 4096;
+
+thread_local! {
+    static WORDS: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// An object that is loaded. Dropping it takes its programs out of the kernel.
+pub(super) struct Loaded {
+    name: &'static str,
+    // Links go before the programs that they attach.
+    links: Vec<Link>,
+    object: Object,
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Loaded({}, {} links)", self.name, self.links.len())
+    }
+}
+
+impl Loaded {
+    /// Loads an object as the compiler left it, after `prepare` has had its say.
+    pub(super) fn load(
+        name: &'static str,
+        bytes: &[u8],
+        prepare: impl FnOnce(&mut OpenObject) -> libbpf_rs::Result<()>,
+    ) -> Result<Self, KernelError> {
+        if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+            let needs = "a kernel that describes its types (CONFIG_DEBUG_INFO_BTF)";
+            return Err(KernelError::absent(format!("BPF programs {name}"), needs, None));
+        }
+        listen_to_libbpf();
+        let object = ObjectBuilder::default()
+            .name(name)
+            .and_then(|builder| builder.open_memory(bytes))
+            .and_then(|mut open| prepare(&mut open).map(|()| open))
+            .and_then(OpenObject::load)
+            .map_err(|_| refused(format!("load BPF programs {name}")))?;
+        Ok(Self { name, links: Vec::new(), object })
+    }
+
+    /// Attaches every program to what its section names.
+    pub(super) fn attach(&mut self) -> Result<(), KernelError> {
+        for program in self.object.progs_mut().filter(|program| program.autoload()) {
+            let link = program
+                .attach()
+                .map_err(|_| refused(format!("attach BPF program {}", program.name().to_string_lossy())))?;
+            self.links.push(link);
+        }
+        Ok(())
+    }
+
+    /// The object.
+    pub(super) fn object(&self) -> &Object {
+        &self.object
+    }
+
+    /// One of its programs.
+    pub(super) fn program(&self, name: &str) -> Result<Program<'_>, KernelError> {
+        self.object.progs().find(|program| program.name() == name).ok_or_else(|| {
+            KernelError::malformed(format!("BPF programs {}", self.name), format!("no program {name}"))
+        })
+    }
+
+    /// One of its maps.
+    pub(super) fn map(&self, name: &'static str) -> Result<Table<'_>, KernelError> {
+        let map = self.object.maps().find(|map| map.name() == name);
+        let map = map.ok_or_else(|| {
+            KernelError::malformed(format!("BPF programs {}", self.name), format!("no map {name}"))
+        })?;
+        Ok(Table { name, map })
+    }
+}
+
+/// One map of an object.
+pub(super) struct Table<'a> {
+    name: &'static str,
+    map: libbpf_rs::Map<'a>,
+}
+
+impl<'a> Table<'a> {
+    /// The map itself.
+    pub(super) fn map(&self) -> &libbpf_rs::Map<'a> {
+        &self.map
+    }
+
+    /// Sets the value of a key.
+    pub(super) fn set(&self, key: &[u8], value: &[u8]) -> Result<(), KernelError> {
+        self.map
+            .update(key, value, MapFlags::ANY)
+            .map_err(|_| refused(format!("BPF map {}: update", self.name)))
+    }
+
+    /// Removes a key; one that is not there is no error.
+    pub(super) fn remove(&self, key: &[u8]) -> Result<(), KernelError> {
+        match self.map.delete(key) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(()),
+            Err(_) => Err(refused(format!("BPF map {}: delete", self.name))),
+        }
+    }
+
+    /// The value of a key.
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KernelError> {
+        let value = self.map.lookup(key, MapFlags::ANY);
+        value.map_err(|_| refused(format!("BPF map {}: lookup", self.name)))
+    }
+
+    /// The values of a key, one for each CPU.
+    pub(super) fn get_per_cpu(&self, key: &[u8]) -> Result<Vec<Vec<u8>>, KernelError> {
+        let values = self.map.lookup_percpu(key, MapFlags::ANY);
+        values.map(Option::unwrap_or_default).map_err(|_| refused(format!("BPF map {}: lookup", self.name)))
+    }
+
+    /// The keys; never more than the map can hold, even while it changes.
+    pub(super) fn keys(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.map.keys().take(usize::try_from(self.map.max_entries()).unwrap_or(usize::MAX))
+    }
+}
+
+/// What was refused a moment ago on this thread: the number that libbpf left in `errno`, and what it said.
+pub(super) fn refused(what: String) -> KernelError {
+    let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let errno = Errno::from_raw_os_error(number);
+    let message = WORDS.take().trim_end().to_owned();
+    let cause = if message.is_empty() { Cause::Errno(errno) } else { Cause::Extack { errno, message } };
+    KernelError { what, cause }
+}
+
+/// Makes libbpf tell us, and not the terminal.
+fn listen_to_libbpf() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        libbpf_rs::set_print(Some((PrintLevel::Warn, |_, words| keep(&words))));
+    });
+    WORDS.take();
+}
+
+fn keep(words: &str) {
+    WORDS.with_borrow_mut(|kept| {
+        kept.push_str(words);
+        if kept.len() > WORDS_BYTES_MAX {
+            let mut start = kept.len() - WORDS_BYTES_MAX;
+            while !kept.is_char_boundary(start) {
+                start += 1;
+            }
+            kept.drain(..start);
+        }
+    });
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The kernel's types, as far as our programs read them.
+ *
+ * Every record carries preserve_access_index: libbpf looks the members up by
+ * name in the BTF of the kernel that is running, so what matters here is the
+ * name and the type of a member, not its place. Written by hand, so that the
+ * build needs neither bpftool nor the BTF of the machine that builds.
+ */
+#ifndef __VMLINUX_H__
+#define __VMLINUX_H__
+
+typedef signed char __s8;
+typedef unsigned char __u8;
+typedef short __s16;
+typedef unsigned short __u16;
+typedef int __s32;
+typedef unsigned int __u32;
+typedef long long __s64;
+typedef unsigned long long __u64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u16 __sum16;
+typedef __u32 __wsum;
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __u64 u64;
+typedef __s64 ktime_t;
+typedef _Bool bool;
+
+#define true 1
+#define false 0
+
+/* include/uapi/linux/bpf.h */
+enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_HASH = 5,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_RINGBUF = 27,
+};
+
+enum {
+	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
+};
+
+#define BPF_F_NO_PREALLOC (1U << 0)
+
+/* include/linux/sched.h */
+#define PF_KTHREAD 0x00200000
+
+/* include/linux/netdevice.h: NAPI_STATE_SCHED is bit 0. */
+#define NAPIF_STATE_SCHED 1UL
+
+/* include/uapi/linux/magic.h */
+#define ANON_INODE_FS_MAGIC 0x09041934
+
+/* include/uapi/linux/stat.h */
+#define S_IFMT 00170000
+#define S_IFSOCK 0140000
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct signal_struct {
+	atomic_t live;
+};
+
+struct task_struct {
+	unsigned int flags;
+	int pid;
+	int tgid;
+	void *stack;
+	u64 start_boottime;
+	char comm[16];
+	struct task_struct *group_leader;
+	struct signal_struct *signal;
+};
+
+struct pt_regs;
+
+struct timerqueue_node {
+	ktime_t expires;
+};
+
+struct hrtimer {
+	struct timerqueue_node node;
+	void *function;
+};
+
+struct net_device {
+	char name[16];
+};
+
+struct napi_struct {
+	unsigned long state;
+	struct net_device *dev;
+	struct hrtimer timer;
+	struct task_struct *thread;
+	unsigned long gro_flush_timeout;
+	unsigned long irq_suspend_timeout;
+	unsigned int napi_id;
+};
+
+struct super_block {
+	unsigned long s_magic;
+};
+
+struct inode {
+	unsigned short i_mode;
+	struct super_block *i_sb;
+	unsigned long i_ino;
+};
+
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct qstr d_name;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
+struct file {
+	void *private_data;
+	struct inode *f_inode;
+	struct path f_path;
+};
+
+struct eventpoll {
+	unsigned int napi_id;
+	u32 busy_poll_usecs;
+	u16 busy_poll_budget;
+	bool prefer_busy_poll;
+};
+
+struct sock_common {
+	unsigned short skc_family;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	unsigned int sk_napi_id;
+};
+
+struct socket {
+	struct sock *sk;
+};
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task_file {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	u32 fd;
+	struct file *file;
+};
+
+#pragma clang attribute pop
+
+#endif

@@ -1,0 +1,67 @@
+//! What libbpf-rs does not offer of `bpf(2)`.
+#![expect(unsafe_code, reason = "libbpf's functions take pointers")]
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libbpf_sys::{
+    BPF_STATS_RUN_TIME, BPF_TRACE_ITER, bpf_enable_stats, bpf_iter_create, bpf_iter_link_info,
+    bpf_iter_link_info__bindgen_ty_3, bpf_link_create, bpf_link_create_opts, bpf_prog_get_info_by_fd,
+    bpf_prog_info,
+};
+use rustix::io::Errno;
+
+/// What the kernel counted about a program's runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunStatistics {
+    pub(crate) runs: u64,
+    pub(crate) time_ns: u64,
+    pub(crate) recursion_misses: u64,
+}
+
+/// Takes what libbpf answers: a descriptor, or an error number less than zero.
+fn descriptor(answer: i32) -> Result<OwnedFd, Errno> {
+    if answer < 0 {
+        return Err(Errno::from_raw_os_error(-answer));
+    }
+    // SAFETY: every caller passes the answer of a call that makes a new descriptor and keeps no copy of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(answer) })
+}
+
+/// Makes the kernel measure run times for as long as the descriptor is open.
+pub(crate) fn enable_run_time_statistics() -> Result<OwnedFd, Errno> {
+    // SAFETY: takes no pointers; the descriptor is new.
+    descriptor(unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) })
+}
+
+/// What was counted about a program.
+pub(crate) fn run_statistics(program: BorrowedFd<'_>) -> Result<RunStatistics, Errno> {
+    let mut info = bpf_prog_info::default();
+    let mut length = u32::try_from(size_of::<bpf_prog_info>()).map_err(|_| Errno::OVERFLOW)?;
+    // SAFETY: `info` is zeroed, so it asks for no arrays, and `length` is its size; the kernel writes no more.
+    let answer = unsafe { bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut length) };
+    if answer < 0 {
+        return Err(Errno::from_raw_os_error(-answer));
+    }
+    Ok(RunStatistics {
+        runs: info.run_cnt,
+        time_ns: info.run_time_ns,
+        recursion_misses: info.recursion_misses,
+    })
+}
+
+/// A reader of what an `iter/task_file` program writes about the files of one process.
+///
+/// Kernel: 6.1, `kernel/bpf/task_iter.c` `bpf_iter_attach_task()`; the number is one of the reader's pid namespace.
+pub(crate) fn iterate_files_of(program: BorrowedFd<'_>, tgid: u32) -> Result<OwnedFd, Errno> {
+    let mut which = bpf_iter_link_info::default();
+    which.task = bpf_iter_link_info__bindgen_ty_3 { pid: tgid, ..Default::default() };
+    let mut options = bpf_link_create_opts::default();
+    options.sz = u64::try_from(size_of::<bpf_link_create_opts>()).map_err(|_| Errno::OVERFLOW)?;
+    options.iter_info = &raw mut which;
+    options.iter_info_len = u32::try_from(size_of::<bpf_iter_link_info>()).map_err(|_| Errno::OVERFLOW)?;
+    // SAFETY: the options and what they point to live until the call returns; the descriptor is new.
+    let link =
+        descriptor(unsafe { bpf_link_create(program.as_raw_fd(), 0, BPF_TRACE_ITER, &raw const options) })?;
+    // SAFETY: takes no pointers; the descriptor is new, and keeps the link alive by itself.
+    descriptor(unsafe { bpf_iter_create(link.as_raw_fd()) })
+}
