@@ -1,4 +1,41 @@
-//! (being written)
+//! Commits a plan as one transaction, and takes it back.
+//!
+//! This room knows the order of things: what was is noted before it is changed, what was begun is undone in
+//! reverse, and what someone else has set since is theirs. It must not know which knob means what, nor how a
+//! knob is reached: it sees a host through the trait [`Knobs`]. The wall is held by its dependencies (the model
+//! is the only room below), by `forbid(unsafe_code)`, and by its tests, which commit on a host that exists in
+//! memory only and fails at every step. The one exception is [`undo_script`], which must speak to a host
+//! without netpolicy, and so knows every knob by name. Files are opened for the journal alone; clocks are not
+//! read: a caller hands in a [`Moment`].
+//!
+//! Read in this order: [`knobs`] (the host), [`undo`] (the one rule by which a setting is put back), [`commit()`]
+//! and [`Held`] (a transaction in this process), [`record`] and [`log`] (what is on disk), [`Journal`] (all
+//! transactions: history, roll back, confirm), [`undo_script`] (the way back without netpolicy).
 #![forbid(unsafe_code)]
+
+mod commit;
+mod crc32;
+mod held;
+mod journal;
 mod knobs;
+mod lock;
+mod log;
+mod moment;
+mod record;
+mod recover;
+mod transaction;
+mod undo;
+mod undo_script;
+
+pub use commit::{Allow, CommitError, CommitFault, Doing, Drift, commit};
+pub use held::{Held, KeepError};
+pub use journal::{History, Journal};
 pub use knobs::Knobs;
+pub use lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER};
+pub use log::{JOURNAL_BYTES_MAX, JournalError};
+pub use moment::Moment;
+pub use record::{Asked, Begin, Ending, FORMAT, LineError, Record, Why, decode_line, encode_line};
+pub use recover::{ConfirmError, Expiry, RollBackError};
+pub use transaction::{NotATransaction, Standing, Transaction, TransactionName};
+pub use undo::{Fate, HostState, Stuck, Undone, UndoneChange};
+pub use undo_script::undo_script;

@@ -1,0 +1,333 @@
+//! Brings a plan into force as one transaction: all of it, or nothing.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use model::setting::Disruption;
+use model::{Change, Plan, Setting, Step};
+
+use crate::held::{Held, Pending};
+use crate::journal::Journal;
+use crate::knobs::Knobs;
+use crate::log::JournalError;
+use crate::record::{Asked, Record, Why};
+use crate::transaction::{Standing, TransactionName};
+use crate::undo::{HostState, Undone, read};
+
+/// Brings a plan into force, step by step, and holds it for a decision.
+///
+/// Nothing is written before every old value has been read again and found as planned, and before the journal
+/// has the whole plan on disk. Each step is noted, written, read back and compared. Whatever fails, everything
+/// that was begun is undone before this returns.
+///
+/// # Errors
+/// What failed, and how the host stands now.
+pub fn commit<'k, K: Knobs>(
+    plan: Plan,
+    kernel: &'k mut K,
+    journal: &Journal,
+    asked: &Asked,
+    allow: Allow,
+) -> Result<Held<'k, K>, CommitError<K::Error>> {
+    if plan.is_empty() {
+        return Ok(Held::nothing(kernel));
+    }
+    allow.check(&plan).map_err(CommitError::untouched)?;
+    let lock = journal.lock().map_err(|e| CommitError::untouched(e.into()))?;
+    check_that_nothing_is_undecided(&plan, journal).map_err(CommitError::untouched)?;
+    check_that_nothing_drifted(&plan, kernel).map_err(CommitError::untouched)?;
+    let pending = journal.begin(&lock, asked, plan).map_err(|e| CommitError::untouched(e.into()))?;
+    // From here on, also a panic in the host's code leads through an undo.
+    let mut held = Held::begun(kernel, lock, pending);
+    match held.take_steps() {
+        Ok(()) => Ok(held),
+        Err(fault) => Err(held.fail(fault)),
+    }
+}
+
+impl<K: Knobs> Held<'_, K> {
+    fn take_steps(&mut self) -> Result<(), CommitFault<K::Error>> {
+        let Some(pending) = &mut self.pending else { return Ok(()) };
+        (0..pending.steps()).try_for_each(|index| take_step(pending, self.kernel, index))
+    }
+
+    fn fail(mut self, fault: CommitFault<K::Error>) -> CommitError<K::Error> {
+        let Some(mut pending) = self.pending.take() else { return CommitError::untouched(fault) };
+        let undone = pending.undo(self.kernel, Why::Failed { cause: fault.to_string() });
+        let (transaction, undo_script) = (Some(pending.name()), Some(pending.undo_script()));
+        CommitError { fault: Box::new(fault), host: undone.host(), undone, transaction, undo_script }
+    }
+}
+
+/// One step: look again, note, write, read back, compare, note.
+fn take_step<K: Knobs>(
+    pending: &mut Pending,
+    kernel: &mut K,
+    step: usize,
+) -> Result<(), CommitFault<K::Error>> {
+    let of = pending.steps();
+    let (from, to) = (pending.step(step).from(), pending.step(step).to());
+    let host = |doing| move |cause| CommitFault::Host { step, of, doing, cause };
+
+    let drifts = drifts(&from, read(kernel, &from).map_err(host(Doing::Reading))?);
+    if !drifts.is_empty() {
+        return Err(CommitFault::Drifted(drifts));
+    }
+    pending.note(Record::Tried { step })?;
+    kernel.write(&to).map_err(host(Doing::Writing))?;
+    let found = read(kernel, &to).map_err(host(Doing::ReadingBack))?;
+    if let Some((wrote, found)) = to.into_iter().zip(found).find(|(wrote, found)| wrote != found) {
+        let (wrote, found) = (Box::new(wrote), Box::new(found));
+        return Err(CommitFault::ReadBack { step, of, wrote, found });
+    }
+    pending.note(Record::Done { step })?;
+    Ok(())
+}
+
+/// A transaction that waits for its confirmation, or was killed half way, must be decided before its knobs are
+/// changed again: its undo would otherwise find a newer value in its way, and stay undone.
+fn check_that_nothing_is_undecided<E>(plan: &Plan, journal: &Journal) -> Result<(), CommitFault<E>> {
+    for transaction in journal.live()? {
+        let standing = transaction.standing();
+        if matches!(standing, Standing::Unfinished | Standing::HeldUntil(_)) {
+            let ours = |theirs: &&Change| plan.changes().any(|c| c.to().same_knob(theirs.to()));
+            if let Some(knob) = transaction.live_changes().find(ours).cloned() {
+                return Err(CommitFault::Undecided {
+                    name: transaction.name(),
+                    standing,
+                    knob: Box::new(knob),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads every old value again. A knob that the plan changes twice must come to its second change with the
+/// value that the first one gives it.
+fn check_that_nothing_drifted<K: Knobs>(plan: &Plan, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
+    let mut drifted = Vec::new();
+    for (index, step) in plan.steps.iter().enumerate() {
+        let from = step.from();
+        let doing = Doing::Reading;
+        let mut found = read(kernel, &from).map_err(|cause| CommitFault::Host {
+            step: index,
+            of: plan.steps.len(),
+            doing,
+            cause,
+        })?;
+        for found in &mut found {
+            if let Some(earlier) = last_change_before(plan, index, found) {
+                *found = earlier;
+            }
+        }
+        drifted.extend(drifts(&from, found));
+    }
+    if drifted.is_empty() { Ok(()) } else { Err(CommitFault::Drifted(drifted)) }
+}
+
+/// The value that a knob has once all steps before this one are done, if one of them changes it.
+fn last_change_before(plan: &Plan, index: usize, knob: &Setting) -> Option<Setting> {
+    let earlier = plan.steps[..index].iter().rev().flat_map(Step::changes);
+    earlier.map(Change::to).find(|to| to.same_knob(knob)).cloned()
+}
+
+fn drifts(planned: &[Setting], found: Vec<Setting>) -> Vec<Drift> {
+    let pairs = planned.iter().zip(found).filter(|(planned, found)| *planned != found);
+    pairs.map(|(planned, found)| Drift { planned: planned.clone(), found }).collect()
+}
+
+/// What a commit may do that it does not do unasked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allow {
+    /// Change settings whose old value cannot be written back.
+    pub irreversible: bool,
+    /// Change settings that stop a queue or take the link down while they are written.
+    pub disruptive: bool,
+}
+
+impl Allow {
+    fn check<E>(self, plan: &Plan) -> Result<(), CommitFault<E>> {
+        let which =
+            |like: fn(&Change) -> bool| -> Vec<_> { plan.changes().filter(|c| like(c)).cloned().collect() };
+        let irreversible = which(|c| !c.from().restorable());
+        if !self.irreversible && !irreversible.is_empty() {
+            return Err(CommitFault::Irreversible(irreversible));
+        }
+        let disruptive = which(|c| c.to().disruption() != Disruption::None);
+        if !self.disruptive && !disruptive.is_empty() {
+            return Err(CommitFault::Disruptive(disruptive));
+        }
+        Ok(())
+    }
+}
+
+/// A setting that has another value than the plan was made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drift {
+    /// The value that the plan was made for.
+    pub planned: Setting,
+    /// The value that it has.
+    pub found: Setting,
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { planned, found } = self;
+        write!(f, "{}: {} was {}, is {}", planned.object(), planned.knob(), planned.value(), found.value())
+    }
+}
+
+/// A plan that did not come into force: why, and how the host stands now.
+#[derive(Debug)]
+pub struct CommitError<E> {
+    /// What failed.
+    pub fault: Box<CommitFault<E>>,
+    /// How the host stands.
+    pub host: HostState,
+    /// What the undo came to, change by change; empty if nothing had been written.
+    pub undone: Undone,
+    /// The transaction, where one had begun.
+    pub transaction: Option<TransactionName>,
+    /// The script that undoes it without netpolicy, where one had begun.
+    pub undo_script: Option<PathBuf>,
+}
+
+/// Why a plan did not come into force.
+#[derive(Debug)]
+pub enum CommitFault<E> {
+    /// These changes cannot be undone, and were not allowed.
+    Irreversible(Vec<Change>),
+    /// These changes disturb traffic, and were not allowed.
+    Disruptive(Vec<Change>),
+    /// An earlier transaction has changed one of these knobs, and nobody has decided on it yet.
+    Undecided {
+        /// The earlier transaction.
+        name: TransactionName,
+        /// How it stands: unfinished or held.
+        standing: Standing,
+        /// What it did to the knob.
+        knob: Box<Change>,
+    },
+    /// The host is not as it was when the plan was made.
+    Drifted(Vec<Drift>),
+    /// The host refused.
+    Host {
+        /// The step, counted from 0.
+        step: usize,
+        /// How many steps the plan has.
+        of: usize,
+        /// What was tried.
+        doing: Doing,
+        /// The host's answer.
+        cause: E,
+    },
+    /// The kernel took a value and has another one now.
+    ReadBack {
+        /// The step, counted from 0.
+        step: usize,
+        /// How many steps the plan has.
+        of: usize,
+        /// What was written.
+        wrote: Box<Setting>,
+        /// What is in force.
+        found: Box<Setting>,
+    },
+    /// The journal could not be written, or another process has it.
+    Journal(JournalError),
+}
+
+/// What a host was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// The values before the step.
+    Reading,
+    /// The step.
+    Writing,
+    /// The values after the step.
+    ReadingBack,
+}
+
+impl<E> From<JournalError> for CommitFault<E> {
+    fn from(error: JournalError) -> Self {
+        Self::Journal(error)
+    }
+}
+
+impl<E: std::error::Error + Send + Sync + 'static> CommitError<E> {
+    fn untouched(fault: CommitFault<E>) -> Self {
+        let (host, undone) = (HostState::Unchanged, Undone::default());
+        Self { fault: Box::new(fault), host, undone, transaction: None, undo_script: None }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for CommitFault<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Irreversible(changes) => write!(
+                f,
+                "refused: cannot be undone, because the kernel does not take the old value back:{}",
+                indented(changes)
+            ),
+            Self::Disruptive(changes) => {
+                let changes = changes.iter().map(|c| format!("{c} ({})", c.to().disruption()));
+                write!(f, "refused: disturbs traffic:{}", indented(changes))
+            }
+            Self::Undecided { name, standing, knob } => write!(
+                f,
+                "refused: {name} is {standing} and has changed {} of {}; confirm it or roll it back first",
+                knob.to().knob(),
+                knob.to().object()
+            ),
+            Self::Drifted(drifts) => {
+                write!(f, "refused: someone else has set since the plan was made:{}", indented(drifts))
+            }
+            Self::Host { step, of, doing, cause } => {
+                let doing = match doing {
+                    Doing::Reading => "cannot be read",
+                    Doing::Writing => "refused",
+                    Doing::ReadingBack => "cannot be read back",
+                };
+                write!(f, "step {} of {of} {doing}: {cause}", step + 1)
+            }
+            Self::ReadBack { step, of, wrote, found } => {
+                let (step, value) = (step + 1, found.value());
+                write!(f, "step {step} of {of} is not in force: {wrote} was written, but reads back {value}")
+            }
+            Self::Journal(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Each on a line of its own, below the line that announces them.
+fn indented(items: impl IntoIterator<Item = impl fmt::Display>) -> String {
+    items.into_iter().map(|item| format!("\n  {item}")).collect()
+}
+
+impl<E: fmt::Display> fmt::Display for CommitError<E> {
+    /// What failed, then how the host stands.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n{}", self.fault, self.undone)?;
+        match (&self.host, &self.undo_script) {
+            (HostState::NotRestored(_), Some(script)) => {
+                write!(f, "\nTo undo the rest by hand: {}", script.display())
+            }
+            (HostState::NotRestored(_) | HostState::Restored | HostState::Unchanged, _) => Ok(()),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for CommitError<E> {
+    /// The host's or the journal's own error. Its words are part of this error's.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &*self.fault {
+            CommitFault::Host { cause, .. } => Some(cause),
+            CommitFault::Journal(error) => Some(error),
+            CommitFault::Irreversible(_)
+            | CommitFault::Disruptive(_)
+            | CommitFault::Undecided { .. }
+            | CommitFault::Drifted(_)
+            | CommitFault::ReadBack { .. } => None,
+        }
+    }
+}

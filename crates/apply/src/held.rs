@@ -1,0 +1,208 @@
+//! A committed plan that nobody has decided on yet.
+
+use std::path::PathBuf;
+
+use model::{Nanoseconds, Plan, Step};
+
+use crate::knobs::Knobs;
+use crate::lock::Lock;
+use crate::log::{JournalError, Log};
+use crate::record::{Ending, Record, Why};
+use crate::recover::RollBackError;
+use crate::transaction::{Progress, Transaction, TransactionName};
+use crate::undo::{HostState, Undone, UndoneChange, undo_step};
+
+/// A plan that is in force and waits for a decision: [`keep`](Self::keep), [`hold_until`](Self::hold_until) or
+/// [`roll_back`](Self::roll_back). Dropping it rolls back, so `?` and panics cannot leave it behind.
+///
+/// While it lives, no other transaction can be written on this host.
+#[must_use = "a plan that is not kept is rolled back"]
+pub struct Held<'k, K: Knobs> {
+    pub(crate) kernel: &'k mut K,
+    /// `None` for an empty plan, and once decided.
+    pub(crate) pending: Option<Pending>,
+    /// Held for its drop: other writers may go on when the plan is decided.
+    _lock: Option<Lock>,
+}
+
+/// The plan is rolled back: that it stays could not be recorded, and what is not recorded is not kept.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause}; without that record nothing can stay. {undone}")]
+pub struct KeepError {
+    /// Why it could not be recorded.
+    pub cause: JournalError,
+    /// What the roll back came to.
+    pub undone: Undone,
+    /// How the host stands.
+    pub host: HostState,
+}
+
+impl<'k, K: Knobs> Held<'k, K> {
+    /// What an empty plan comes to: there is nothing to keep and nothing to undo.
+    pub(crate) fn nothing(kernel: &'k mut K) -> Self {
+        Self { kernel, pending: None, _lock: None }
+    }
+
+    /// A transaction that has begun. Its steps are taken under this guard.
+    pub(crate) fn begun(kernel: &'k mut K, lock: Lock, pending: Pending) -> Self {
+        Self { kernel, pending: Some(pending), _lock: Some(lock) }
+    }
+
+    /// Its transaction; `None` for an empty plan, which needs none.
+    pub fn transaction(&self) -> Option<TransactionName> {
+        self.pending.as_ref().map(Pending::name)
+    }
+
+    /// The script that undoes it without netpolicy; `None` for an empty plan.
+    pub fn undo_script(&self) -> Option<PathBuf> {
+        self.pending.as_ref().map(Pending::undo_script)
+    }
+
+    /// The host, to measure or to look: writing past the transaction would look like someone else's doing.
+    pub fn kernel(&mut self) -> &mut K {
+        self.kernel
+    }
+
+    /// Lets the plan stay.
+    ///
+    /// # Errors
+    /// If that cannot be recorded: the plan is rolled back then.
+    pub fn keep(self) -> Result<(), KeepError> {
+        self.decide(Record::Committed)
+    }
+
+    /// Lets the plan stay until a time since boot; [`crate::Journal::confirm`] lets it stay for good. Somebody
+    /// must be there to see the deadline pass: [`crate::Journal::roll_back_if_unconfirmed`].
+    ///
+    /// # Errors
+    /// If that cannot be recorded: the plan is rolled back then.
+    pub fn hold_until(self, deadline: Nanoseconds) -> Result<(), KeepError> {
+        self.decide(Record::HeldUntil { deadline })
+    }
+
+    fn decide(mut self, decision: Record) -> Result<(), KeepError> {
+        let Some(mut pending) = self.pending.take() else { return Ok(()) };
+        pending.note_durably(decision).map_err(|cause| {
+            let undone = pending.undo(self.kernel, Why::Failed { cause: cause.to_string() });
+            KeepError { cause, host: undone.host(), undone }
+        })
+    }
+
+    /// Puts everything back.
+    ///
+    /// # Errors
+    /// [`RollBackError::Incomplete`] if a setting could not be put back; all others have been.
+    pub fn roll_back(mut self) -> Result<Undone, RollBackError> {
+        let Some(mut pending) = self.pending.take() else { return Ok(Undone::default()) };
+        let undone = pending.undo(self.kernel, Why::NotKept);
+        pending.answer(undone)
+    }
+}
+
+impl<K: Knobs> Drop for Held<'_, K> {
+    fn drop(&mut self) {
+        if let Some(mut pending) = self.pending.take() {
+            // What it came to is in the journal: nobody is left here to be told.
+            let _recorded = pending.undo(self.kernel, Why::Dropped);
+        }
+    }
+}
+
+impl<K: Knobs> std::fmt::Debug for Held<'_, K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Held").field("pending", &self.pending).finish_non_exhaustive()
+    }
+}
+
+/// A transaction that this process writes on: the open end of its journal, and how far it has come. What is on
+/// disk and what is here move together. Whoever has one holds the lock.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    name: TransactionName,
+    log: Log,
+    plan: Plan,
+    progress: Progress,
+}
+
+impl Pending {
+    pub(crate) fn begun(name: TransactionName, log: Log, plan: Plan) -> Self {
+        Self { name, log, plan, progress: Progress::begun() }
+    }
+
+    /// Goes on with a transaction of another process, which must have been read under the lock.
+    pub(crate) fn reopen(transaction: Transaction) -> Result<Self, JournalError> {
+        let name = transaction.name();
+        let (log, plan, progress) = transaction.reopen()?;
+        Ok(Self { name, log, plan, progress })
+    }
+
+    pub(crate) fn step(&self, index: usize) -> &Step {
+        &self.plan.steps[index]
+    }
+
+    pub(crate) fn steps(&self) -> usize {
+        self.plan.steps.len()
+    }
+
+    pub(crate) fn name(&self) -> TransactionName {
+        self.name
+    }
+
+    pub(crate) fn undo_script(&self) -> PathBuf {
+        self.log.directory().join(crate::log::UNDO_SCRIPT)
+    }
+
+    /// Records something, so that a kill of this process cannot take it back.
+    pub(crate) fn note(&mut self, record: Record) -> Result<(), JournalError> {
+        self.log.append(&record)?;
+        let follows = self.progress.follow(&self.plan, &record);
+        assert_eq!(follows, Ok(()), "a transaction must move by its own rules");
+        Ok(())
+    }
+
+    /// Records something, so that a loss of power cannot take it back either.
+    pub(crate) fn note_durably(&mut self, record: Record) -> Result<(), JournalError> {
+        self.note(record)?;
+        self.log.sync()
+    }
+
+    /// Undoes all that was begun, the last step first, going on past whatever fails: also past a journal that
+    /// can no longer be written, because the host comes first.
+    pub(crate) fn undo<K: Knobs>(&mut self, kernel: &mut K, why: Why) -> Undone {
+        let steps = self.progress.to_undo();
+        let mut undone = Undone {
+            changes: Vec::new(),
+            unrecorded: self.note(Record::Undoing { why }).err().map(Box::new),
+        };
+        for (index, under_way) in steps {
+            let step = &self.plan.steps[index];
+            let fates = undo_step(kernel, step, under_way);
+            for (change, fate) in step.changes().iter().zip(&fates) {
+                undone.changes.push(UndoneChange { change: change.clone(), fate: fate.clone() });
+            }
+            self.note_if_recording(Record::Undone { step: index, fates }, &mut undone);
+        }
+        let ending = if undone.is_complete() { Ending::RolledBack } else { Ending::Incomplete };
+        self.note_if_recording(Record::Closed { ending }, &mut undone);
+        if undone.unrecorded.is_none() {
+            undone.unrecorded = self.log.sync().err().map(Box::new);
+        }
+        undone
+    }
+
+    /// A gap in the journal would make it unreadable: after the first record that is lost, none is written.
+    fn note_if_recording(&mut self, record: Record, undone: &mut Undone) {
+        if undone.unrecorded.is_none() {
+            undone.unrecorded = self.note(record).err().map(Box::new);
+        }
+    }
+
+    /// An undo as an answer: whole, or an error that says what is left.
+    pub(crate) fn answer(&self, undone: Undone) -> Result<Undone, RollBackError> {
+        if undone.is_complete() {
+            Ok(undone)
+        } else {
+            Err(RollBackError::Incomplete { name: self.name, undone, undo_script: self.undo_script() })
+        }
+    }
+}

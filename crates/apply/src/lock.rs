@@ -1,0 +1,88 @@
+//! One writer at a time.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use model::Pid;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::log::JournalError;
+
+/// How long to wait before the lock is tried again.
+pub const LOCK_RETRY_AFTER: Duration = Duration::from_millis(20);
+/// How often the lock is tried again: 5 seconds in all.
+pub const LOCK_RETRIES_MAX: u32 = 250;
+
+/// The longest text in the lock file that is read: a pid has at most 10 digits.
+const HOLDER_BYTES_MAX: u64 = 32;
+
+/// The right to write: held from before a plan is checked until its transaction is decided, or while one is
+/// rolled back or confirmed. The kernel takes it back when the process ends, however it ends.
+///
+/// It is a `flock(2)` on a file whose text is the holder's pid. The file itself stays for ever: a lock file that
+/// is removed can be locked twice.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    file: File,
+}
+
+impl Lock {
+    /// Takes the lock, waiting for another holder for a bounded time.
+    pub(crate) fn take(path: &Path, retries_max: u32) -> Result<Self, JournalError> {
+        let io = |doing| move |source| JournalError::Io { file: path.to_owned(), doing, source };
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(io("open"))?;
+        let mut retries = 0;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK | Errno::INTR) if retries < retries_max => {
+                    retries += 1;
+                    thread::sleep(LOCK_RETRY_AFTER);
+                }
+                Err(Errno::WOULDBLOCK | Errno::INTR) => {
+                    let waited = LOCK_RETRY_AFTER * retries_max;
+                    return Err(JournalError::Busy { holder: holder(&mut file), waited });
+                }
+                Err(errno) => return Err(io("lock")(errno.into())),
+            }
+        }
+        file.set_len(0).map_err(io("write"))?;
+        file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(io("write"))?;
+        Ok(Self { file })
+    }
+
+    /// Who holds the lock now; `None` if nobody does, or the lock cannot be looked at.
+    pub(crate) fn holder(path: &Path) -> Option<Pid> {
+        let mut file = File::open(path).ok()?;
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => holder(&mut file),
+            Ok(()) | Err(_) => None,
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // The text is a courtesy to those who wait; the lock itself goes with the descriptor.
+        let _courtesy = self.file.set_len(0);
+    }
+}
+
+fn holder(file: &mut File) -> Option<Pid> {
+    let mut text = String::new();
+    file.take(HOLDER_BYTES_MAX).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok().map(Pid)
+}

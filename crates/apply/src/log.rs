@@ -1,0 +1,252 @@
+//! One transaction's files: a journal that grows line by line, and the script that undoes it without us.
+//!
+//! Which writes must be durable, and why the others need not be, is argued in docs/decisions/0002-journal.md.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use model::Pid;
+
+use crate::record::{Begin, LineError, Record, decode_line, encode_line};
+use crate::transaction::{Progress, TransactionName};
+
+/// The journal's file name.
+pub(crate) const JOURNAL: &str = "journal.jsonl";
+/// The script's file name.
+pub(crate) const UNDO_SCRIPT: &str = "undo.sh";
+/// How the name of a directory begins that is not yet a transaction.
+pub(crate) const UNBORN: &str = ".new-";
+
+/// The longest journal that is written or read. A plan of 10 000 changes takes about 5 MiB.
+pub const JOURNAL_BYTES_MAX: u64 = 64 << 20;
+
+/// What is wrong with a journal.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// A file could not be read or written.
+    #[error("cannot {doing} {}: {source}", file.display())]
+    Io {
+        /// The file or directory.
+        file: PathBuf,
+        /// What was tried.
+        doing: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A line in the middle is not what was written.
+    #[error("{}:{line}: {why}; the script {UNDO_SCRIPT} beside it can still undo the transaction", file.display())]
+    Corrupt {
+        /// The journal.
+        file: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: LineError,
+    },
+    /// The journal has no whole first line: whatever it was to be, nothing was changed by it.
+    #[error("{} has no whole first line: its transaction never began, and changed nothing", file.display())]
+    NeverBegan {
+        /// The journal.
+        file: PathBuf,
+    },
+    /// The journal would grow, or has grown, beyond [`JOURNAL_BYTES_MAX`].
+    #[error("{} has {bytes} bytes, the limit is {JOURNAL_BYTES_MAX}", file.display())]
+    TooLong {
+        /// The journal.
+        file: PathBuf,
+        /// Its length.
+        bytes: u64,
+    },
+    /// Another process is writing.
+    #[error("another netpolicy is at work{}; waited {} s for it", Holder(*holder), waited.as_secs_f32())]
+    Busy {
+        /// Its number, where it could be read.
+        holder: Option<Pid>,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// There is no such transaction.
+    #[error("there is no transaction {name} in {}", directory.display())]
+    NoSuchTransaction {
+        /// The name that was asked for.
+        name: TransactionName,
+        /// Where it was looked for.
+        directory: PathBuf,
+    },
+}
+
+struct Holder(Option<Pid>);
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.map_or(Ok(()), |pid| write!(f, ": pid {pid}"))
+    }
+}
+
+/// The open end of a journal.
+#[derive(Debug)]
+pub(crate) struct Log {
+    path: PathBuf,
+    file: File,
+    /// The number of the next line.
+    seq: u64,
+    /// Where the whole lines end. Beyond it stands, at most, what a failed write has left.
+    whole_bytes: u64,
+}
+
+impl Log {
+    /// Makes a transaction's directory with its script and the first line of its journal. When this returns,
+    /// all of it outlives a loss of power; before, there is no such transaction at all.
+    pub(crate) fn create(
+        state: &Path,
+        name: TransactionName,
+        begin: Box<Begin>,
+        script: &str,
+    ) -> Result<Self, JournalError> {
+        let unborn = state.join(format!("{UNBORN}{name}"));
+        let log = Self::create_in(&unborn, begin, script).and_then(|mut log| {
+            let born = state.join(name.to_string());
+            fs::rename(&unborn, &born).map_err(io_error(&born, "create"))?;
+            log.path = born.join(JOURNAL);
+            sync_directory(state)?;
+            Ok(log)
+        });
+        if log.is_err() {
+            // Left behind, it would be swept away by the next writer.
+            let _swept_later = fs::remove_dir_all(&unborn);
+        }
+        log
+    }
+
+    fn create_in(directory: &Path, begin: Box<Begin>, script: &str) -> Result<Self, JournalError> {
+        create_directory(directory)?;
+        let script_path = directory.join(UNDO_SCRIPT);
+        let mut script_file = create_file(&script_path, 0o700)?;
+        script_file.write_all(script.as_bytes()).map_err(io_error(&script_path, "write"))?;
+        script_file.sync_all().map_err(io_error(&script_path, "sync"))?;
+
+        let path = directory.join(JOURNAL);
+        let mut log = Self { file: create_file(&path, 0o600)?, path, seq: 0, whole_bytes: 0 };
+        log.append(&Record::Begin(begin))?;
+        log.sync()?;
+        sync_directory(directory)?;
+        Ok(log)
+    }
+
+    /// Opens a journal to write on. What stands behind the last whole line is cut off first.
+    pub(crate) fn reopen(directory: &Path, whole_bytes: u64, lines: u64) -> Result<Self, JournalError> {
+        let path = directory.join(JOURNAL);
+        let file = OpenOptions::new().append(true).open(&path).map_err(io_error(&path, "open"))?;
+        Ok(Self { path, file, seq: lines, whole_bytes })
+    }
+
+    /// Adds a record. When this returns, it can be read by others even if this process is killed.
+    pub(crate) fn append(&mut self, record: &Record) -> Result<(), JournalError> {
+        let line = encode_line(self.seq, record);
+        let bytes = self.whole_bytes.saturating_add(u64::try_from(line.len()).unwrap_or(u64::MAX));
+        if bytes > JOURNAL_BYTES_MAX {
+            return Err(JournalError::TooLong { file: self.path.clone(), bytes });
+        }
+        // A line that was cut short, by us or by the one before us, must not end up in the middle.
+        self.file.set_len(self.whole_bytes).map_err(io_error(&self.path, "truncate"))?;
+        self.file.write_all(&line).map_err(io_error(&self.path, "write"))?;
+        self.seq += 1;
+        self.whole_bytes = bytes;
+        Ok(())
+    }
+
+    /// Makes all that was added outlive a loss of power.
+    pub(crate) fn sync(&self) -> Result<(), JournalError> {
+        self.file.sync_data().map_err(io_error(&self.path, "sync"))
+    }
+
+    /// The transaction's directory.
+    pub(crate) fn directory(&self) -> &Path {
+        self.path.parent().expect("a journal is in its transaction's directory")
+    }
+}
+
+/// All that a journal says.
+#[derive(Debug)]
+pub(crate) struct Transcript {
+    pub(crate) begin: Begin,
+    pub(crate) progress: Progress,
+    pub(crate) lines: u64,
+    pub(crate) whole_bytes: u64,
+    pub(crate) torn_bytes: u64,
+}
+
+impl Transcript {
+    /// Reads the journal in a transaction's directory.
+    pub(crate) fn read(directory: &Path) -> Result<Self, JournalError> {
+        let path = directory.join(JOURNAL);
+        let file = File::open(&path).map_err(io_error(&path, "open"))?;
+        let mut bytes = Vec::new();
+        file.take(JOURNAL_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(io_error(&path, "read"))?;
+        if length(&bytes) > JOURNAL_BYTES_MAX {
+            return Err(JournalError::TooLong { file: path, bytes: length(&bytes) });
+        }
+        match Self::from_bytes(&bytes) {
+            Ok(Some(transcript)) => Ok(transcript),
+            Ok(None) => Err(JournalError::NeverBegan { file: path }),
+            Err((line, why)) => Err(JournalError::Corrupt { file: path, line, why }),
+        }
+    }
+
+    /// Reads a journal. Total: any bytes give an answer. A last line without its newline was cut short and does
+    /// not count; `None` without a whole first line. What is wrong is told with its line, counted from 1.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Option<Self>, (usize, LineError)> {
+        let whole_length = bytes.iter().rposition(|&b| b == b'\n').map_or(0, |newline| newline + 1);
+        let (whole, torn) = bytes.split_at(whole_length);
+        let mut transcript: Option<Self> = None;
+        for ((line, number), expected) in whole.split_inclusive(|&b| b == b'\n').zip(1..).zip(0_u64..) {
+            let (found, record) =
+                decode_line(line.strip_suffix(b"\n").unwrap_or(line)).map_err(|e| (number, e))?;
+            if found != expected {
+                return Err((number, LineError::Sequence { found, expected }));
+            }
+            match (&mut transcript, record) {
+                (None, Record::Begin(begin)) => {
+                    transcript = Some(Self {
+                        begin: *begin,
+                        progress: Progress::begun(),
+                        lines: 1,
+                        whole_bytes: length(whole),
+                        torn_bytes: length(torn),
+                    });
+                }
+                (None, record) => return Err((number, LineError::OutOfPlace(record.name()))),
+                (Some(transcript), record) => {
+                    transcript.progress.follow(&transcript.begin.plan, &record).map_err(|e| (number, e))?;
+                    transcript.lines += 1;
+                }
+            }
+        }
+        Ok(transcript)
+    }
+}
+
+fn length(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+/// Makes a directory that only its owner may look into: what was asked may hold secrets.
+pub(crate) fn create_directory(path: &Path) -> Result<(), JournalError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io_error(path, "create"))
+}
+
+fn create_file(path: &Path, mode: u32) -> Result<File, JournalError> {
+    let mut options = OpenOptions::new();
+    options.append(true).create_new(true).mode(mode).open(path).map_err(io_error(path, "create"))
+}
+
+fn sync_directory(path: &Path) -> Result<(), JournalError> {
+    File::open(path).and_then(|d| d.sync_all()).map_err(io_error(path, "sync"))
+}
+
+pub(crate) fn io_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> JournalError {
+    move |source| JournalError::Io { file: path.to_owned(), doing, source }
+}

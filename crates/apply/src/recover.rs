@@ -1,0 +1,221 @@
+//! Decides on transactions of other processes: rolls them back, confirms them, lets deadlines pass.
+//!
+//! Every decision takes the lock first and reads the journal again under it, so that of two that come at the
+//! same time (a `confirm` and the guard that waits for it) one acts and the other sees what the first did.
+
+use std::path::PathBuf;
+
+use model::{Change, Nanoseconds};
+
+use crate::held::Pending;
+use crate::journal::Journal;
+use crate::knobs::Knobs;
+use crate::log::JournalError;
+use crate::moment::Moment;
+use crate::record::{Record, Why};
+use crate::transaction::{Standing, Transaction, TransactionName};
+use crate::undo::Undone;
+
+/// Why a transaction was not, or not wholly, rolled back.
+#[derive(Debug, thiserror::Error)]
+pub enum RollBackError {
+    /// Some settings could not be put back; all others were.
+    #[error("{undone}\nTo undo the rest by hand: {}", undo_script.display())]
+    Incomplete {
+        /// The transaction.
+        name: TransactionName,
+        /// What the undo came to.
+        undone: Undone,
+        /// The script that undoes it without netpolicy.
+        undo_script: PathBuf,
+    },
+    /// A newer transaction changed the same knob: its value is not this one's to undo.
+    #[error(
+        "{name} cannot be rolled back alone: {newer} has changed {} of {} since. \
+         Roll {newer} back first, or everything down to {name}. Nothing was changed.",
+        .knob.to().knob(), .knob.to().object()
+    )]
+    Overlaid {
+        /// The transaction.
+        name: TransactionName,
+        /// The newer one.
+        newer: TransactionName,
+        /// What the newer one did to the knob.
+        knob: Box<Change>,
+    },
+    /// There is nothing of it to undo.
+    #[error("nothing to undo: {name} is {standing}")]
+    NothingToUndo {
+        /// The transaction.
+        name: TransactionName,
+        /// How it stands.
+        standing: Standing,
+    },
+    /// The journal could not be read or written, or another process has it.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// Why a transaction was not confirmed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfirmError {
+    /// It does not wait for a confirmation.
+    #[error("nothing to confirm: {name} is {standing}")]
+    NotHeld {
+        /// The transaction.
+        name: TransactionName,
+        /// How it stands.
+        standing: Standing,
+    },
+    /// The deadline has passed, and the transaction is about to be rolled back.
+    #[error("too late: the deadline of {name} passed {} ago, and it is being rolled back", coarse(*late))]
+    Expired {
+        /// The transaction.
+        name: TransactionName,
+        /// By how much.
+        late: Nanoseconds,
+    },
+    /// The journal could not be read or written, or another process has it.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// In whole milliseconds, which is fine enough for people.
+fn coarse(span: Nanoseconds) -> Nanoseconds {
+    Nanoseconds(span.0 / 1_000_000 * 1_000_000)
+}
+
+/// What a guard found at a transaction's deadline.
+#[derive(Debug)]
+pub enum Expiry {
+    /// The deadline is still to come.
+    NotYet {
+        /// In this much time.
+        remaining: Nanoseconds,
+    },
+    /// Nothing is waited for: it was confirmed, kept or rolled back.
+    Settled(Standing),
+    /// It was not confirmed, and is rolled back now.
+    RolledBack(Undone),
+}
+
+impl Journal {
+    /// Rolls a transaction back, whoever made it, and whether or not it came to its end.
+    ///
+    /// # Errors
+    /// [`RollBackError::Overlaid`] if a newer transaction changed the same knob, [`RollBackError::Incomplete`] if
+    /// a setting could not be put back: calling this again tries those once more.
+    pub fn roll_back<K: Knobs>(
+        &self,
+        name: TransactionName,
+        kernel: &mut K,
+        at: Moment,
+    ) -> Result<Undone, RollBackError> {
+        let _lock = self.lock()?;
+        let transaction = self.undoable(name)?;
+        self.undo(transaction, kernel, Why::Asked { at })
+    }
+
+    /// Rolls back a transaction and all newer ones, the newest first. Stops at the first that cannot be rolled
+    /// back wholly, since older values must not be put over what is left of newer ones.
+    ///
+    /// # Errors
+    /// As [`Self::roll_back`], never `Overlaid`. What was rolled back until then stays so.
+    pub fn roll_back_to<K: Knobs>(
+        &self,
+        name: TransactionName,
+        kernel: &mut K,
+        at: Moment,
+    ) -> Result<Vec<(TransactionName, Undone)>, RollBackError> {
+        let _lock = self.lock()?;
+        self.undoable(name)?;
+        let newest_first = self.live()?.into_iter().take_while(|t| t.name() >= name);
+        newest_first.map(|t| Ok((t.name(), self.undo(t, kernel, Why::Asked { at })?))).collect()
+    }
+
+    /// Lets a held transaction stay. Confirming twice is no error.
+    ///
+    /// # Errors
+    /// If it is not held, or its deadline has passed: then the guard has it.
+    pub fn confirm(&self, name: TransactionName, at: Moment) -> Result<(), ConfirmError> {
+        let _lock = self.lock()?;
+        let transaction = self.transaction(name)?;
+        match transaction.standing() {
+            Standing::Confirmed => Ok(()),
+            Standing::HeldUntil(deadline) if deadline > at.since_boot => {
+                Ok(Pending::reopen(transaction)?.note_durably(Record::Confirmed { at })?)
+            }
+            Standing::HeldUntil(deadline) => {
+                let late = Nanoseconds(at.since_boot.0 - deadline.0);
+                Err(ConfirmError::Expired { name, late })
+            }
+            standing @ (Standing::Unfinished
+            | Standing::Kept
+            | Standing::RolledBack
+            | Standing::RollbackIncomplete
+            | Standing::Rebooted) => Err(ConfirmError::NotHeld { name, standing }),
+        }
+    }
+
+    /// Rolls a transaction back if its deadline has passed without a confirmation. A transaction with a deadline
+    /// that was killed half way counts as unconfirmed too.
+    ///
+    /// # Errors
+    /// As [`Self::roll_back`].
+    pub fn roll_back_if_unconfirmed<K: Knobs>(
+        &self,
+        name: TransactionName,
+        kernel: &mut K,
+        at: Moment,
+    ) -> Result<Expiry, RollBackError> {
+        let _lock = self.lock()?;
+        let transaction = self.transaction(name)?;
+        let Some(deadline) = transaction.deadline() else {
+            return Ok(Expiry::Settled(transaction.standing()));
+        };
+        if !transaction.expired(at) {
+            return Ok(Expiry::NotYet { remaining: Nanoseconds(deadline.0 - at.since_boot.0) });
+        }
+        self.undo(transaction, kernel, Why::Expired { at }).map(Expiry::RolledBack)
+    }
+
+    /// Undoes what is left of a transaction that was read under the lock.
+    fn undo<K: Knobs>(
+        &self,
+        transaction: Transaction,
+        kernel: &mut K,
+        why: Why,
+    ) -> Result<Undone, RollBackError> {
+        if let Some((newer, knob)) = self.overlay(&transaction)? {
+            return Err(RollBackError::Overlaid { name: transaction.name(), newer, knob: Box::new(knob) });
+        }
+        let mut pending = Pending::reopen(transaction)?;
+        let undone = pending.undo(kernel, why);
+        pending.answer(undone)
+    }
+
+    /// A transaction of which something is left to undo.
+    fn undoable(&self, name: TransactionName) -> Result<Transaction, RollBackError> {
+        let transaction = self.transaction(name)?;
+        let standing = transaction.standing();
+        if standing.is_live() {
+            Ok(transaction)
+        } else {
+            Err(RollBackError::NothingToUndo { name, standing })
+        }
+    }
+
+    /// The newest live transaction that has changed a knob of this one since, and what it did to it.
+    fn overlay(&self, older: &Transaction) -> Result<Option<(TransactionName, Change)>, JournalError> {
+        for newer in self.live()?.into_iter().take_while(|t| t.name() > older.name()) {
+            let knob = newer
+                .live_changes()
+                .find(|theirs| older.live_changes().any(|ours| ours.to().same_knob(theirs.to())))
+                .cloned();
+            if let Some(knob) = knob {
+                return Ok(Some((newer.name(), knob)));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,264 @@
+//! The one rule by which a setting is put back, and what is said about it afterwards.
+//!
+//! Undo replays recorded values and is careful with what is not ours. A setting that has its old value needs
+//! nothing. One that has the value we gave it is put back. One that has any other value was set by someone
+//! else since, and stays. The exception is the step that was under way when the transaction stopped: it may
+//! have been half written, or rounded by the kernel, so whatever it has now is ours and is put back.
+
+use std::fmt;
+
+use model::{Change, Setting, Step};
+use serde::{Deserialize, Serialize};
+
+use crate::knobs::Knobs;
+use crate::log::JournalError;
+
+/// What became of one change when it was undone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Fate {
+    /// The setting had its old value already.
+    AlreadyBack,
+    /// It was put back, and reads back so.
+    Restored,
+    /// Its object is gone, and the setting with it.
+    Gone,
+    /// Someone else has set it since; it was left alone.
+    LeftAlone {
+        /// The value they gave it.
+        found: Setting,
+    },
+    /// It could not be put back.
+    Stuck {
+        /// The value it has now, where that can be read.
+        found: Option<Setting>,
+        /// Why, in the kernel's own words.
+        cause: String,
+    },
+}
+
+/// One change and its fate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UndoneChange {
+    /// The change as it was made.
+    pub change: Change,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// What an undo came to, change by change, in the order of undoing.
+#[derive(Debug, Default)]
+pub struct Undone {
+    /// The changes that had been begun.
+    pub changes: Vec<UndoneChange>,
+    /// Why the journal does not have all of this, if so. The host is as [`Self::changes`] says all the same.
+    pub unrecorded: Option<Box<JournalError>>,
+}
+
+/// A setting that could not be put back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// The change that could not be undone.
+    pub change: Change,
+    /// The value it has now, where that can be read.
+    pub found: Option<Setting>,
+    /// Why, in the kernel's own words.
+    pub cause: String,
+}
+
+/// How a host stands after a transaction failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostState {
+    /// Nothing was written.
+    Unchanged,
+    /// What was written has been undone.
+    Restored,
+    /// These settings could not be put back.
+    NotRestored(Vec<Stuck>),
+}
+
+/// Undoes one step: one read, one write of all that is ours, one read to see that it holds. `under_way` says
+/// that the step may have been written in part. Gives the fate of each change, in the step's order.
+pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, under_way: bool) -> Vec<Fate> {
+    let changes = step.changes();
+    let found = match read(kernel, &step.from()) {
+        Ok(found) => found,
+        Err(error) if K::is_gone(&error) => return vec![Fate::Gone; changes.len()],
+        Err(error) => {
+            return vec![Fate::Stuck { found: None, cause: error.to_string() }; changes.len()];
+        }
+    };
+    let mut fates: Vec<Fate> = changes
+        .iter()
+        .zip(found)
+        .map(|(change, found)| match found {
+            found if found == *change.from() => Fate::AlreadyBack,
+            found if under_way || found == *change.to() => put_back_later(found),
+            found => Fate::LeftAlone { found },
+        })
+        .collect();
+    // The last written is the first put back.
+    let ours: Vec<usize> =
+        (0..changes.len()).rev().filter(|&i| matches!(fates[i], Fate::Stuck { .. })).collect();
+    if !ours.is_empty() {
+        put_back(kernel, changes, &ours, &mut fates);
+    }
+    fates
+}
+
+/// A setting that is ours is stuck until it has been seen to be back.
+fn put_back_later(found: Setting) -> Fate {
+    Fate::Stuck { found: Some(found), cause: "not written yet".to_owned() }
+}
+
+fn put_back<K: Knobs>(kernel: &mut K, changes: &[Change], ours: &[usize], fates: &mut [Fate]) {
+    let from =
+        |which: &[usize]| -> Vec<Setting> { which.iter().map(|&i| changes[i].from().clone()).collect() };
+    let refused = kernel.write(&from(ours)).err();
+    look(kernel, changes, ours, refused.as_ref(), fates);
+    // One setting that the kernel will not take must not keep the others of its step from going back.
+    if refused.is_some_and(|e| !K::is_gone(&e)) && ours.len() > 1 {
+        for &one in ours {
+            if matches!(fates[one], Fate::Stuck { .. }) {
+                let refused = kernel.write(&from(&[one])).err();
+                look(kernel, changes, &[one], refused.as_ref(), fates);
+            }
+        }
+    }
+}
+
+/// Reads what was written and settles its fate. What counts is what is in force, not what the write reported.
+fn look<K: Knobs>(
+    kernel: &mut K,
+    changes: &[Change],
+    which: &[usize],
+    refused: Option<&K::Error>,
+    fates: &mut [Fate],
+) {
+    let like: Vec<Setting> = which.iter().map(|&i| changes[i].from().clone()).collect();
+    match read(kernel, &like) {
+        Ok(found) => {
+            for (&i, found) in which.iter().zip(found) {
+                fates[i] = if found == *changes[i].from() {
+                    Fate::Restored
+                } else {
+                    let cause = refused.map_or_else(
+                        || format!("wrote {} but read back {}", changes[i].from().value(), found.value()),
+                        ToString::to_string,
+                    );
+                    Fate::Stuck { found: Some(found), cause }
+                };
+            }
+        }
+        Err(error) => {
+            for &i in which {
+                fates[i] = if K::is_gone(&error) {
+                    Fate::Gone
+                } else {
+                    Fate::Stuck { found: None, cause: error.to_string() }
+                };
+            }
+        }
+    }
+}
+
+/// Reads settings and holds the host to its word: the same knobs, in the same order.
+pub(crate) fn read<K: Knobs>(kernel: &mut K, like: &[Setting]) -> Result<Vec<Setting>, K::Error> {
+    let found = kernel.read(like)?;
+    assert_eq!(found.len(), like.len(), "a host must answer for as many knobs as it was asked for");
+    for (asked, answered) in like.iter().zip(&found) {
+        assert!(answered.same_knob(asked), "a host asked for {asked} must not answer {answered}");
+    }
+    Ok(found)
+}
+
+impl Undone {
+    /// Whether everything that was ours is as it was.
+    pub fn is_complete(&self) -> bool {
+        self.stuck().next().is_none()
+    }
+
+    /// What could not be put back.
+    pub fn stuck(&self) -> impl Iterator<Item = Stuck> + '_ {
+        self.changes.iter().filter_map(|UndoneChange { change, fate }| match fate {
+            Fate::Stuck { found, cause } => {
+                Some(Stuck { change: change.clone(), found: found.clone(), cause: cause.clone() })
+            }
+            Fate::AlreadyBack | Fate::Restored | Fate::Gone | Fate::LeftAlone { .. } => None,
+        })
+    }
+
+    /// What someone else has set since, and the value they gave it.
+    pub fn left_alone(&self) -> impl Iterator<Item = (&Change, &Setting)> + '_ {
+        self.changes.iter().filter_map(|UndoneChange { change, fate }| match fate {
+            Fate::LeftAlone { found } => Some((change, found)),
+            Fate::AlreadyBack | Fate::Restored | Fate::Gone | Fate::Stuck { .. } => None,
+        })
+    }
+
+    /// How many settings have this fate.
+    pub fn count(&self, like: impl Fn(&Fate) -> bool) -> usize {
+        self.changes.iter().filter(|c| like(&c.fate)).count()
+    }
+
+    /// How the host stands now.
+    pub fn host(&self) -> HostState {
+        let stuck: Vec<Stuck> = self.stuck().collect();
+        if self.changes.is_empty() {
+            HostState::Unchanged
+        } else if stuck.is_empty() {
+            HostState::Restored
+        } else {
+            HostState::NotRestored(stuck)
+        }
+    }
+}
+
+impl fmt::Display for Stuck {
+    /// `eth0 rx-4: gro-flush-timeout should be 0, is 20us: Operation not permitted (EPERM)`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let from = self.change.from();
+        write!(f, "{}: {} should be {}", from.object(), from.knob(), from.value())?;
+        match &self.found {
+            Some(found) => write!(f, ", is {}", found.value())?,
+            None => f.write_str(", cannot be read")?,
+        }
+        write!(f, ": {}", self.cause)
+    }
+}
+
+impl fmt::Display for HostState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unchanged => f.write_str("Nothing was changed."),
+            Self::Restored => f.write_str("What had been changed was put back."),
+            Self::NotRestored(stuck) => {
+                f.write_str("NOT put back:")?;
+                stuck.iter().try_for_each(|s| write!(f, "\n  {s}"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Undone {
+    /// What an operator wants to know: how it stands, and what was left to others.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.host().fmt(f)?;
+        for (change, found) in self.left_alone() {
+            let from = change.from();
+            write!(
+                f,
+                "\nLeft alone, set by someone else since: {}: {} is {} (we had set {}, before that it was {})",
+                from.object(),
+                from.knob(),
+                found.value(),
+                change.to().value(),
+                from.value()
+            )?;
+        }
+        if let Some(error) = &self.unrecorded {
+            write!(f, "\nThe journal does not have all of this: {error}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! The way back without netpolicy: a shell script that a tired operator can read.
+//!
+//! It does what [`crate::undo`] does, with the tools of a common distribution. This is the one file of this room
+//! that knows what each knob is.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use model::setting::Threading;
+use model::{Change, DeviceId, EpollId, RingId, RxQueue, Setting, ThreadId};
+
+use crate::record::Begin;
+use crate::transaction::TransactionName;
+
+/// The script that undoes a transaction. Names of devices and processes, and the command, are quoted: whoever
+/// chose them does not get to write lines of a script that root runs.
+pub fn undo_script(name: TransactionName, begin: &Begin) -> String {
+    let asked = &begin.asked;
+    let mut parts = BTreeSet::new();
+    let mut body = String::new();
+    for step in begin.plan.steps.iter().rev() {
+        for change in step.changes().iter().rev() {
+            let because = one_line(&change.because().to_string());
+            let Call { needs, line } = call(change);
+            parts.extend(needs);
+            let _infallible = write!(body, "\n# {}: {because}\n{line}\n", one_line(&change.to_string()));
+        }
+    }
+    let parts: Vec<&str> = parts.into_iter().map(Part::text).collect();
+    format!(
+        "#!/bin/sh\n\
+         # Undoes the netpolicy transaction {name}.\n\
+         #\n\
+         #   begun    {at}\n\
+         #   by       {command}\n\
+         #   with     netpolicy {netpolicy} on Linux {kernel}\n\
+         {HEAD}\n\
+         transaction={quoted_name}\n\
+         boot={boot}\n\
+         {SETUP}\n\
+         {parts}\n\
+         {CALLED}\n\
+         # The last change first.\n\
+         {body}\n\
+         exit \"$failed\"\n",
+        at = asked.at,
+        command = one_line(&asked.command),
+        netpolicy = one_line(&asked.netpolicy),
+        kernel = one_line(&asked.kernel_release),
+        quoted_name = quoted(&name.to_string()),
+        boot = quoted(&begin.boot_id),
+        parts = parts.join("\n"),
+    )
+}
+
+/// One line of the script, and the functions that it calls.
+struct Call {
+    needs: Vec<Part>,
+    line: String,
+}
+
+fn call(change: &Change) -> Call {
+    let what = quoted(&format!("{}: {}", change.to().object(), change.to().knob()));
+    let (set, old) = (quoted(&value(change.to())), quoted(&value(change.from())));
+    let napi = |queue: &RxQueue, attribute: &str| {
+        let RxQueue { device: DeviceId { netns, ifindex, .. }, index } = queue;
+        Call {
+            needs: vec![Part::Device, Part::Netns, Part::Napi],
+            line: format!("in_netns {netns} napi {what} {ifindex} {index} {attribute} {set} {old}"),
+        }
+    };
+    let device = |device: &DeviceId, file: &str| Call {
+        needs: vec![Part::File, Part::Device, Part::Netns],
+        line: format!("in_netns {} device_file {what} {} {file} {set} {old}", device.netns, device.ifindex),
+    };
+    match change.to() {
+        Setting::DeferHardIrqs(queue, _) => napi(queue, "defer-hard-irqs"),
+        Setting::GroFlushTimeout(queue, _) => napi(queue, "gro-flush-timeout"),
+        Setting::IrqSuspendTimeout(queue, _) => napi(queue, "irq-suspend-timeout"),
+        Setting::Threaded(queue, _) => napi(queue, "threaded"),
+        Setting::DeviceDeferHardIrqs(id, _) => device(id, "napi_defer_hard_irqs"),
+        Setting::DeviceGroFlushTimeout(id, _) => device(id, "gro_flush_timeout"),
+        Setting::DeviceThreaded(id, _) => device(id, "threaded"),
+        Setting::Epoll(EpollId { process, fd }, _) => Call {
+            needs: vec![Part::Started, Part::Epoll],
+            line: format!("epoll {what} {} {} {fd} {set} {old}", process.pid, process.started),
+        },
+        Setting::IoUringNapi(RingId { process, fd }, _) => Call {
+            needs: vec![Part::Started, Part::Ring],
+            line: format!("ring {what} {} {} {fd} {set} {old}", process.pid, process.started),
+        },
+        Setting::IrqAffinity(irq, _) => Call {
+            needs: vec![Part::File],
+            line: format!("file {what} /proc/irq/{irq}/smp_affinity_list {set} {old}"),
+        },
+        Setting::ThreadAffinity(ThreadId { process, tid, started, .. }, _) => Call {
+            needs: vec![Part::Started, Part::Thread],
+            line: format!("thread {what} {} {tid} {started} {set} {old}", process.pid),
+        },
+    }
+}
+
+/// A value as the script's tools write and read it.
+fn value(setting: &Setting) -> String {
+    match setting {
+        Setting::DeferHardIrqs(_, polls) | Setting::DeviceDeferHardIrqs(_, polls) => polls.0.to_string(),
+        Setting::GroFlushTimeout(_, span)
+        | Setting::IrqSuspendTimeout(_, span)
+        | Setting::DeviceGroFlushTimeout(_, span) => span.0.to_string(),
+        // Kernel: 6.18, Documentation/netlink/specs/netdev.yaml, `napi-threaded`.
+        Setting::Threaded(_, Threading::Off) => "disabled".to_owned(),
+        Setting::Threaded(_, Threading::On) => "enabled".to_owned(),
+        Setting::Threaded(_, Threading::BusyPoll) => "busy-poll".to_owned(),
+        // Kernel: 6.18, `net/core/net-sysfs.c` `threaded_show()`.
+        Setting::DeviceThreaded(_, Threading::Off) => "0".to_owned(),
+        Setting::DeviceThreaded(_, Threading::On) => "1".to_owned(),
+        Setting::DeviceThreaded(_, Threading::BusyPoll) => "2".to_owned(),
+        Setting::Epoll(_, params) => format!(
+            "{}/{}/{}",
+            params.busy_poll_usecs,
+            params.busy_poll_budget,
+            u8::from(params.prefer_busy_poll)
+        ),
+        Setting::IoUringNapi(_, None) => "off".to_owned(),
+        Setting::IoUringNapi(_, Some(napi)) => {
+            format!("{}/{}", napi.busy_poll_usecs, u8::from(napi.prefer_busy_poll))
+        }
+        Setting::IrqAffinity(_, cpus) | Setting::ThreadAffinity(_, cpus) => cpus.to_string(),
+    }
+}
+
+/// A text on one line: a name may have a newline in it, and after a newline a comment is over.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+/// A text as one word of the shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", one_line(text).replace('\'', r"'\''"))
+}
+
+/// The functions that a script may need, in the order in which they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    File,
+    Device,
+    Netns,
+    Napi,
+    Started,
+    Thread,
+    Epoll,
+    Ring,
+}
+
+impl Part {
+    fn text(self) -> &'static str {
+        match self {
+            Self::File => include_str!("undo_script/file.sh"),
+            Self::Device => include_str!("undo_script/device.sh"),
+            Self::Netns => include_str!("undo_script/netns.sh"),
+            Self::Napi => include_str!("undo_script/napi.sh"),
+            Self::Started => include_str!("undo_script/started.sh"),
+            Self::Thread => include_str!("undo_script/thread.sh"),
+            Self::Epoll => include_str!("undo_script/epoll.sh"),
+            Self::Ring => include_str!("undo_script/ring.sh"),
+        }
+    }
+}
+
+const HEAD: &str = include_str!("undo_script/head.sh");
+const SETUP: &str = include_str!("undo_script/setup.sh");
+const CALLED: &str = include_str!("undo_script/called.sh");

@@ -1,0 +1,18 @@
+# device_directory IFINDEX: the directory of a device, whatever its name is now.
+device_directory() {
+	for directory in /sys/class/net/*; do
+		if [ "$(cat "$directory/ifindex" 2>/dev/null)" = "$1" ]; then
+			echo "$directory"
+		fi
+	done
+}
+
+# device_file WHAT IFINDEX FILE SET OLD: a setting that is a file of a device.
+device_file() {
+	directory=$(device_directory "$2")
+	if [ -z "$directory" ]; then
+		echo "$1: gone"
+	else
+		file "$1" "$directory/$3" "$4" "$5"
+	fi
+}
