@@ -1,11 +1,31 @@
-//! Compiles what is not Rust: the BPF programs.
+//! Compiles what is not Rust: the library to preload, and the BPF programs.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
+    preload_library();
     bpf_programs();
+}
+
+/// Compiles `preload/epoll_cap.c` to `OUT_DIR/epoll_cap.so`, which `src/process/preload` includes. It is linked with
+/// no library at all, so that it goes into any program of this machine whatever C library that has.
+fn preload_library() {
+    const SOURCE: &str = "preload/epoll_cap.c";
+    println!("cargo::rerun-if-changed={SOURCE}");
+    let library = PathBuf::from(variable("OUT_DIR")).join("epoll_cap.so");
+    let compiler = cc::Build::new().opt_level(2).debug(false).warnings(true).get_compiler();
+    let status = compiler
+        .to_command()
+        .args(["-shared", "-fPIC", "-nostdlib", "-fvisibility=hidden", "-fno-stack-protector", "-o"])
+        .arg(&library)
+        .arg(SOURCE)
+        .status();
+    assert!(
+        status.as_ref().is_ok_and(std::process::ExitStatus::success),
+        "{SOURCE}: {compiler:?}: {status:?}"
+    );
 }
 
 /// Compiles each `src/bpf/NAME/NAME.bpf.c` to `OUT_DIR/NAME.bpf.o`, which `src/bpf/NAME` includes.

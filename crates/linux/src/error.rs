@@ -32,6 +32,14 @@ pub enum Cause {
         /// The kernel's words, verbatim.
         message: String,
     },
+    /// The kernel refused with a number, and we know what the caller or the object lacks.
+    #[error("{}, needs {needs}", Words(*.errno))]
+    Denied {
+        /// The number.
+        errno: Errno,
+        /// What it takes.
+        needs: String,
+    },
     /// This kernel or this driver has no such thing.
     #[error("not supported here: needs {needs}{}", Since(*.since))]
     Absent {
@@ -89,7 +97,7 @@ impl KernelError {
     /// The kernel's number, where it gave one.
     pub fn number(&self) -> Option<Errno> {
         match &self.cause {
-            Cause::Errno(errno) | Cause::Extack { errno, .. } => Some(*errno),
+            Cause::Errno(errno) | Cause::Extack { errno, .. } | Cause::Denied { errno, .. } => Some(*errno),
             Cause::Absent { .. } | Cause::Gone(_) | Cause::ReadBack { .. } | Cause::Malformed(_) => None,
         }
     }

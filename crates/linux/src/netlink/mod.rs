@@ -6,6 +6,7 @@
 
 pub mod attr;
 pub mod message;
+pub mod sock_diag;
 pub mod socket;
 
 pub use attr::{Attr, AttrBuf, Attrs, Malformed};

@@ -1,1 +1,29 @@
-//! (being written)
+//! Running processes: who they are, how to reach into them, and what can be set from outside.
+//!
+//! A process is held by a pidfd, which cannot come to mean another process, and compared with the start time it
+//! had when it was observed. Its files are reached by `pidfd_getfd`, so nothing depends on how it was built, whom
+//! it became or which namespaces it is in; what this takes is `CAP_SYS_PTRACE`.
+
+mod affinity;
+mod cgroup;
+mod descriptors;
+mod epoll;
+mod find;
+mod pinned;
+pub mod preload;
+mod ring;
+mod stat;
+mod waiting;
+
+pub use affinity::{read_thread_affinity, write_thread_affinity};
+pub use epoll::{read_epoll, write_epoll};
+pub use find::{Criteria, find};
+pub use pinned::identify;
+pub use ring::{read_ring_napi, write_ring_napi};
+
+pub(crate) use descriptors::{Link, descriptors};
+pub(crate) use epoll::{Watched, params_if_any};
+pub(crate) use pinned::{Pinned, pids};
+pub(crate) use ring::observed as observed_ring;
+pub(crate) use stat::{Stat, Status};
+pub(crate) use waiting::epoll_waited_on;

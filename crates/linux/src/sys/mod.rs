@@ -1,4 +1,9 @@
 //! The only place with `unsafe`: system calls that no dependency offers, each behind a safe function.
 
+pub(crate) mod affinity;
+mod answer;
 pub(crate) mod bpf;
+pub(crate) mod epoll;
+pub(crate) mod incoming_napi;
+pub(crate) mod io_uring;
 pub(crate) mod netlink;

@@ -1,0 +1,326 @@
+//! The application's half of the graph: process → thread → epoll → socket → incoming NAPI id, and io_urings.
+//!
+//! What the kernel lets anyone read comes from `/proc`; what is inside a file (an epoll's parameters, a socket's
+//! NAPI) from a short-lived copy of its descriptor. Without the right to copy, the rest is still told.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use model::host::{Epoll, IoUring, Process, Socket, SocketState, Thread, Unread};
+use model::{EpollId, Fd, NapiId, NetnsId, Pid, RingId, ThreadId};
+use rustix::fs::{AtFlags, statat};
+use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
+
+use super::Processes;
+use crate::error::{Cause, Errno};
+use crate::netlink::sock_diag::InetSockets;
+use crate::netns::Netns;
+use crate::process::{self, Link, Pinned, Stat, Status};
+use crate::sys;
+
+/// Looks into processes, in ascending order of pid. `Networking` are those in `netns` that have an internet socket
+/// or an io_uring with a registered one.
+///
+/// What could not be read is added to `unread`, once for each process; a process that was asked for and is gone too.
+pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> Vec<Process> {
+    let mut observer = Observer { netns, sockets: BTreeMap::new(), text: Vec::new(), unread };
+    let mut found = match which {
+        Processes::None => Vec::new(),
+        Processes::Only(pids) => pids.iter().filter_map(|pid| observer.asked_for(*pid)).collect(),
+        Processes::Networking => observer.networking(),
+    };
+    found.sort_unstable_by_key(|process| process.id.pid);
+    found.dedup_by_key(|process| process.id.pid);
+    found
+}
+
+struct Observer<'a> {
+    /// The namespace that the whole observation is about.
+    netns: &'a Netns,
+    /// The TCP and UDP sockets of the namespaces seen so far, each asked for at the first need.
+    sockets: BTreeMap<NetnsId, InetSockets>,
+    /// The text of the file in `/proc` that is read at the moment.
+    text: Vec<u8>,
+    unread: &'a mut Vec<Unread>,
+}
+
+/// The files of a process that matter for networking.
+#[derive(Default)]
+struct Files {
+    epolls: Vec<Epoll>,
+    sockets: Vec<Socket>,
+    rings: Vec<IoUring>,
+}
+
+impl Files {
+    fn are_networking(&self) -> bool {
+        !self.sockets.is_empty() || self.rings.iter().any(|ring| ring.registered_sockets > 0)
+    }
+}
+
+impl Observer<'_> {
+    fn asked_for(&mut self, pid: Pid) -> Option<Process> {
+        let looked = Pinned::open(pid).and_then(|process| {
+            let files = self.files(&process);
+            self.whole(&process, files)
+        });
+        looked.map_err(|cause| self.note(format!("process {pid}"), &cause)).ok()
+    }
+
+    fn networking(&mut self) -> Vec<Process> {
+        let pids = match process::pids() {
+            Ok(pids) => pids,
+            Err(error) => {
+                self.note(error.what, &error.cause);
+                return Vec::new();
+            }
+        };
+        let mut found = Vec::new();
+        for pid in pids {
+            match self.if_networking(pid) {
+                Ok(process) => found.extend(process),
+                Err(Cause::Gone(_)) => {} // ended while we looked: nothing to say about it
+                Err(cause) => self.note(format!("process {pid}"), &cause),
+            }
+        }
+        found
+    }
+
+    fn if_networking(&mut self, pid: Pid) -> Result<Option<Process>, Cause> {
+        let process = Pinned::open(pid)?;
+        let elsewhere = || netns_of(&process).is_some_and(|netns| netns != self.netns.id());
+        if process.kernel_thread || elsewhere() {
+            return Ok(None);
+        }
+        let files = self.files(&process);
+        if files.are_networking() { self.whole(&process, files).map(Some) } else { Ok(None) }
+    }
+
+    /// The process with everything that does not come from its files.
+    fn whole(&mut self, process: &Pinned, files: Files) -> Result<Process, Cause> {
+        process.read("status", &mut self.text)?;
+        let uid = Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?.uid;
+        Ok(Process {
+            id: process.id,
+            uid,
+            exe: process.executable().unwrap_or_default(),
+            netns: netns_of(process),
+            threads: self.threads(process, &files.epolls)?,
+            epolls: files.epolls,
+            sockets: files.sockets,
+            rings: files.rings,
+        })
+    }
+
+    fn threads(&mut self, process: &Pinned, epolls: &[Epoll]) -> Result<Vec<Thread>, Cause> {
+        let mut tids = Vec::new();
+        process.numbers("task", |tid| {
+            tids.push(Pid(tid));
+            true // as many as the kernel allows: kernel.threads-max
+        })?;
+        tids.sort_unstable();
+        let threads = tids.into_iter().map(|tid| self.thread(process, tid, epolls));
+        // A thread that ended while we looked is no error.
+        threads.filter(|thread| !matches!(thread, Err(Cause::Gone(_)))).collect()
+    }
+
+    fn thread(&mut self, process: &Pinned, tid: Pid, epolls: &[Epoll]) -> Result<Thread, Cause> {
+        process.read(&format!("task/{tid}/stat"), &mut self.text)?;
+        let stat = Stat::parse(&self.text).ok_or_else(|| Cause::Malformed("stat".to_owned()))?;
+        process.read(&format!("task/{tid}/status"), &mut self.text)?;
+        let status = Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
+        let waits_on = match process.read(&format!("task/{tid}/syscall"), &mut self.text) {
+            Ok(()) => process::epoll_waited_on(&self.text),
+            Err(_) => None, // no right to see it, or a kernel without CONFIG_HAVE_ARCH_TRACEHOOK
+        };
+        let is_epoll = |fd: &Fd| epolls.iter().any(|epoll| epoll.id.fd == *fd);
+        Ok(Thread {
+            id: ThreadId { process: process.id, tid, started: stat.started, comm: stat.comm },
+            affinity: status.affinity,
+            waits_on: waits_on.filter(is_epoll),
+        })
+    }
+
+    /// The files of a process. The first thing that could not be read is noted; whatever can be told without it is.
+    fn files(&mut self, process: &Pinned) -> Files {
+        let mut refused = None;
+        let links = process::descriptors(process).unwrap_or_else(|cause| {
+            refused = Some(cause);
+            Vec::new()
+        });
+        let of_kind = |kind| links.iter().filter(move |(_, link)| *link == kind).map(|(fd, _)| *fd);
+        let epoll_fds: Vec<Fd> = of_kind(Link::Epoll).collect();
+
+        let sockets = self.sockets_among(process, &links, &mut refused);
+        let mut inodes: Vec<u64> = sockets.iter().map(|socket| socket.inode).collect();
+        inodes.sort_unstable();
+
+        let mut files = Files { sockets, ..Files::default() };
+        for fd in of_kind(Link::Epoll) {
+            match self.epoll(process, fd, &epoll_fds, &inodes, &mut refused) {
+                Ok(epoll) => files.epolls.push(epoll),
+                Err(cause) => remember(&mut refused, cause),
+            }
+        }
+        for fd in of_kind(Link::IoUring) {
+            match ring(process, fd) {
+                Ok(ring) => files.rings.push(ring),
+                Err(cause) => remember(&mut refused, cause),
+            }
+        }
+        if let Some(cause) = refused.filter(|cause| !matches!(cause, Cause::Gone(_))) {
+            self.note(format!("{}: its epolls, sockets and io_urings", process.id), &cause);
+        }
+        files
+    }
+
+    fn epoll(
+        &mut self,
+        process: &Pinned,
+        fd: Fd,
+        epolls: &[Fd],
+        sockets: &[u64],
+        refused: &mut Option<Cause>,
+    ) -> Result<Epoll, Cause> {
+        process.read(&format!("fdinfo/{fd}"), &mut self.text)?;
+        let watched = process::Watched::parse(&self.text);
+        let watches = watched.members.len() + watched.unreadable;
+        let is_socket = |inode| sockets.binary_search(&inode).is_ok();
+        // All epolls share one inode, so that a nested one is known by its number.
+        let is_epoll = |fd, inode| watched.inode == Some(inode) && epolls.contains(&fd);
+        let mut members = watched.members;
+        members.retain(|member| is_socket(member.inode) || is_epoll(member.fd, member.inode));
+        let others = watches - members.len();
+        let params = process::params_if_any(process, fd).unwrap_or_else(|cause| {
+            remember(refused, cause);
+            None
+        });
+        Ok(Epoll { id: EpollId { process: process.id, fd }, params, members, others })
+    }
+
+    /// The internet sockets among a process's descriptors.
+    fn sockets_among(
+        &mut self,
+        process: &Pinned,
+        links: &[(Fd, Link)],
+        refused: &mut Option<Cause>,
+    ) -> Vec<Socket> {
+        let mut found = Vec::new();
+        if !links.iter().any(|(_, link)| matches!(link, Link::Socket(_))) {
+            return found;
+        }
+        let known = self.sockets_of(process);
+        for (fd, link) in links {
+            let Link::Socket(inode) = *link else { continue };
+            let copy = match process.duplicate(*fd) {
+                Ok(copy) => Some(copy),
+                Err(Cause::Gone(_)) => continue,
+                Err(cause) => {
+                    remember(refused, cause);
+                    None
+                }
+            };
+            let napi = copy.as_ref().and_then(incoming_napi);
+            match (known.with_inode(inode), copy) {
+                (Some(diag), _) => found.push(Socket {
+                    fd: *fd,
+                    inode,
+                    state: diag.state,
+                    local: diag.local,
+                    remote: diag.remote,
+                    napi,
+                }),
+                // Made in another namespace, not bound yet, or of another protocol: the socket itself knows.
+                (None, Some(copy)) => found.extend(asked(&copy).map(|(state, local, remote)| Socket {
+                    fd: *fd,
+                    inode,
+                    state,
+                    local,
+                    remote,
+                    napi,
+                })),
+                (None, None) => {}
+            }
+        }
+        found
+    }
+
+    /// The TCP and UDP sockets of the namespace that a process is in; none, and a note, where they cannot be listed.
+    fn sockets_of(&mut self, process: &Pinned) -> &InetSockets {
+        let id = netns_of(process).unwrap_or_else(|| self.netns.id());
+        if !self.sockets.contains_key(&id) {
+            let listed = if id == self.netns.id() {
+                InetSockets::of(self.netns)
+            } else {
+                Netns::of_process(process.id.pid).and_then(|netns| InetSockets::of(&netns))
+            };
+            let listed = listed.unwrap_or_else(|error| {
+                self.note(format!("network namespace {id}: {}", error.what), &error.cause);
+                InetSockets::default()
+            });
+            self.sockets.insert(id, listed);
+        }
+        &self.sockets[&id]
+    }
+
+    fn note(&mut self, what: String, cause: &Cause) {
+        self.unread.push(Unread { what, why: cause.to_string() });
+    }
+}
+
+/// Keeps the first thing that was refused, unless it was only that a file was closed meanwhile.
+fn remember(refused: &mut Option<Cause>, cause: Cause) {
+    if !matches!(cause, Cause::Gone(_)) {
+        refused.get_or_insert(cause);
+    }
+}
+
+fn ring(process: &Pinned, fd: Fd) -> Result<IoUring, Cause> {
+    let ring = process::observed_ring(process, fd)?;
+    Ok(IoUring {
+        id: RingId { process: process.id, fd },
+        napi: ring.napi,
+        registered_sockets: ring.registered_sockets,
+        closed: ring.closed,
+    })
+}
+
+/// The namespace that a process is in, where we may know.
+fn netns_of(process: &Pinned) -> Option<NetnsId> {
+    statat(process.directory(), "ns/net", AtFlags::empty()).ok().map(|stat| NetnsId(stat.st_ino))
+}
+
+/// The NAPI that a socket's last packet came through.
+fn incoming_napi(socket: &OwnedFd) -> Option<NapiId> {
+    sys::incoming_napi::incoming_napi_id(socket).ok().filter(|id| *id != 0).map(NapiId)
+}
+
+/// What a socket says of itself: its state, its own address and its peer's; `None` if it is no internet socket.
+fn asked(socket: &OwnedFd) -> Option<(SocketState, Option<SocketAddr>, Option<SocketAddr>)> {
+    let domain = sockopt::socket_domain(socket).ok()?;
+    if domain != AddressFamily::INET && domain != AddressFamily::INET6 {
+        return None;
+    }
+    let bound = |address: &SocketAddr| address.port() != 0;
+    let address = |any: Result<rustix::net::SocketAddrAny, Errno>| {
+        any.ok().and_then(|any| SocketAddr::try_from(any).ok()).filter(bound).map(canonical)
+    };
+    let local = address(rustix::net::getsockname(socket));
+    let remote = address(rustix::net::getpeername(socket).and_then(|peer| peer.ok_or(Errno::NOTCONN)));
+    let state = match (sockopt::socket_type(socket).ok()?, sockopt::socket_protocol(socket).ok()?) {
+        (SocketType::STREAM, Some(ipproto::TCP)) if sockopt::socket_acceptconn(socket).ok()? => {
+            SocketState::TcpListen
+        }
+        (SocketType::STREAM, Some(ipproto::TCP)) if remote.is_some() => SocketState::TcpEstablished,
+        (SocketType::STREAM, Some(ipproto::TCP)) => SocketState::TcpOther,
+        (SocketType::DGRAM, Some(ipproto::UDP)) => SocketState::Udp,
+        _ => SocketState::Other,
+    };
+    Some((state, local, remote))
+}
+
+/// An IPv4 peer of an IPv6 socket as what it is.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}

@@ -1,0 +1,63 @@
+//! The CPUs that a thread of a running process may run on.
+
+use model::{CpuSet, Setting, ThreadId};
+use rustix::io::Errno;
+
+use super::pinned::Pinned;
+use super::stat::{Stat, Status};
+use crate::error::{Cause, KernelError};
+use crate::sys;
+
+/// Reads the CPUs that a thread may run on.
+///
+/// # Errors
+/// [`Cause::Gone`] if the process or the thread has ended.
+pub fn read_thread_affinity(id: &ThreadId) -> Result<CpuSet, KernelError> {
+    Pinned::reopen(&id.process)
+        .and_then(|process| {
+            confirm(&process, id)?;
+            let mut text = Vec::new();
+            process.read(&format!("task/{}/status", id.tid), &mut text)?;
+            let status = Status::parse(&text);
+            status.map(|status| status.affinity).ok_or_else(|| Cause::Malformed("status".to_owned()))
+        })
+        .map_err(|cause| KernelError { what: format!("{id}: cpus_allowed"), cause })
+}
+
+/// Lets a thread run on these CPUs only. The kernel leaves out those that its cpuset does not have.
+///
+/// # Errors
+/// As [`read_thread_affinity`]; also `EINVAL` if its cpuset has none of the CPUs, and [`Cause::Denied`] without
+/// CAP_SYS_NICE for a thread of another user.
+pub fn write_thread_affinity(id: &ThreadId, cpus: &CpuSet) -> Result<(), KernelError> {
+    Pinned::reopen(&id.process)
+        .and_then(|process| {
+            confirm(&process, id)?;
+            let tid = libc::pid_t::try_from(id.tid.0).map_err(|_| gone(id))?;
+            sys::affinity::set_affinity(tid, cpus).map_err(|errno| match errno {
+                Errno::SRCH => gone(id),
+                Errno::PERM => {
+                    Cause::Denied { errno, needs: "CAP_SYS_NICE in the process's user namespace".to_owned() }
+                }
+                other => Cause::Errno(other),
+            })?;
+            // The call takes a number, not a pidfd. If the thread is still there, it was the one that got it.
+            confirm(&process, id)
+        })
+        .map_err(|cause| KernelError { what: Setting::ThreadAffinity(*id, cpus.clone()).to_string(), cause })
+}
+
+/// Makes sure that the thread's number still means the thread that was observed.
+fn confirm(process: &Pinned, id: &ThreadId) -> Result<(), Cause> {
+    let mut text = Vec::new();
+    process.read(&format!("task/{}/stat", id.tid), &mut text)?;
+    match Stat::parse(&text) {
+        Some(stat) if stat.started == id.started => Ok(()),
+        Some(_) => Err(gone(id)),
+        None => Err(Cause::Malformed("stat".to_owned())),
+    }
+}
+
+fn gone(id: &ThreadId) -> Cause {
+    Cause::Gone(format!("thread {} has ended", id.tid))
+}

@@ -1,0 +1,71 @@
+//! `/proc/PID/cgroup`: where a process is in the hierarchy that its service manager keeps.
+
+/// The path of a process in the hierarchy that systemd keeps: the unified one, or `name=systemd` where cgroup v1
+/// is still mounted beside it. Without either, the first that is listed.
+///
+/// Kernel: 6.18, `kernel/cgroup/cgroup.c` `proc_cgroup_show()`: one line `ID:CONTROLLERS:PATH` for each hierarchy.
+pub(crate) fn path(text: &str) -> Option<&str> {
+    let lines = || {
+        text.lines().filter_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            rest.split_once(':')
+        })
+    };
+    let of = |controllers: &str| lines().find(|(c, _)| *c == controllers).map(|(_, path)| path);
+    // A hybrid host has both, and the unified one is then empty above the root.
+    let chosen = [of("").filter(|path| *path != "/"), of("name=systemd"), of("")];
+    chosen.into_iter().flatten().next().or_else(|| lines().next().map(|(_, path)| path))
+}
+
+/// Whether a process at `path` is in the cgroup `asked` or below it. Leading and closing slashes do not matter.
+pub(crate) fn is_within(path: &str, asked: &str) -> bool {
+    let (path, asked) = (path.trim_matches('/'), asked.trim_matches('/'));
+    asked.is_empty() || path.strip_prefix(asked).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Whether a process at `path` belongs to a systemd unit: one component of its path is the unit's name. As
+/// systemctl does, a name without a type means a service.
+///
+/// systemd puts `_` before a component that the kernel could take for a file of its own
+/// (systemd, `src/basic/cgroup-util.c` `cg_escape()`).
+pub(crate) fn is_of_unit(path: &str, unit: &str) -> bool {
+    let typed = [".service", ".scope", ".slice"].iter().any(|suffix| unit.ends_with(suffix));
+    let unit = if typed { unit.to_owned() } else { format!("{unit}.service") };
+    path.split('/').any(|part| part == unit || part.strip_prefix('_') == Some(&unit))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_service_managers_hierarchy_is_chosen_on_every_kind_of_host() {
+        let unified = "0::/system.slice/memcached.service\n";
+        let hybrid = "9:name=systemd:/system.slice/memcached.service\n4:memory:/elsewhere\n0::/\n";
+        let legacy = "4:memory:/elsewhere\n1:name=systemd:/system.slice/memcached.service\n";
+        for text in [unified, hybrid, legacy] {
+            assert_eq!(path(text), Some("/system.slice/memcached.service"), "{text}");
+        }
+        assert_eq!(path("4:memory:/only\n"), Some("/only"));
+        assert_eq!(path("0::/with:colon\n"), Some("/with:colon"));
+        assert_eq!(path("nonsense"), None);
+    }
+
+    #[test]
+    fn a_cgroup_holds_what_is_below_it_and_not_what_begins_like_it() {
+        assert!(is_within("/system.slice/a.service/worker", "system.slice/a.service/"));
+        assert!(is_within("/system.slice/a.service", "/system.slice/a.service"));
+        assert!(!is_within("/system.slice/a.service2", "/system.slice/a.service"));
+        assert!(is_within("/anything", "/"));
+    }
+
+    #[test]
+    fn a_unit_is_a_component_of_the_path() {
+        let path = "/system.slice/system-memcached.slice/memcached@1.service/sub";
+        assert!(is_of_unit(path, "memcached@1.service"));
+        assert!(is_of_unit(path, "memcached@1"));
+        assert!(is_of_unit(path, "system.slice"));
+        assert!(!is_of_unit(path, "memcached"));
+        assert!(is_of_unit("/system.slice/_cpu.service", "cpu.service"));
+    }
+}

@@ -1,0 +1,120 @@
+//! What the descriptors of a process are, told by the names of their links.
+
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use model::Fd;
+use rustix::fs::readlinkat_raw;
+use rustix::io::Errno;
+
+use super::pinned::Pinned;
+use crate::error::Cause;
+
+/// The most descriptors of one process that are looked at: four times the default of `fs.nr_open`.
+const DESCRIPTORS_MAX: usize = 4 << 20;
+
+/// What a descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// A socket of any family, with its inode.
+    Socket(u64),
+    /// An epoll.
+    Epoll,
+    /// An io_uring.
+    IoUring,
+    /// Anything else.
+    Other,
+}
+
+impl Link {
+    /// Reads the text of a link in `/proc/PID/fd`.
+    ///
+    /// Kernel: 6.18, `net/socket.c` `sockfs_dname()`, `fs/eventpoll.c` `do_epoll_create()`,
+    /// `io_uring/io_uring.c` `io_uring_get_file()`. A path cannot look like one of these: it begins with `/`.
+    fn parse(text: &[u8]) -> Self {
+        match text {
+            b"anon_inode:[eventpoll]" => Self::Epoll,
+            b"anon_inode:[io_uring]" => Self::IoUring,
+            _ => socket_inode(text).map_or(Self::Other, Self::Socket),
+        }
+    }
+}
+
+/// The inode of a socket, from `socket:[INODE]`.
+pub(super) fn socket_inode(text: &[u8]) -> Option<u64> {
+    let digits = text.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// A descriptor of ours for one of a process's, which must be of this kind; gone if the number means another file now.
+pub(super) fn duplicate_if(process: &Pinned, fd: Fd, kind: Link) -> Result<OwnedFd, Cause> {
+    let file = process.duplicate(fd)?;
+    // Our own copy is asked, so the answer stays true whatever the process does with the number.
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let link = rustix::fs::readlink(path, Vec::new()).map_err(Cause::Errno)?;
+    if Link::parse(link.as_bytes()) == kind {
+        Ok(file)
+    } else {
+        Err(Cause::Gone(format!("descriptor {fd} was used again, for {}", link.to_string_lossy())))
+    }
+}
+
+/// The descriptors of a process that are sockets, epolls or io_urings, in ascending order. One that is closed
+/// meanwhile is left out. Threads that do not share the first thread's descriptors are not looked at.
+pub(crate) fn descriptors(process: &Pinned) -> Result<Vec<(Fd, Link)>, Cause> {
+    let mut found = Vec::new();
+    let mut refused = None;
+    let mut looked_at = 0;
+    process.numbers("fd", |fd| {
+        looked_at += 1;
+        match link(process, fd) {
+            Ok(Link::Other) | Err(Errno::NOENT) => {}
+            Ok(link) => found.push((Fd(fd), link)),
+            Err(errno) => refused = Some(errno),
+        }
+        refused.is_none() && looked_at < DESCRIPTORS_MAX
+    })?;
+    if let Some(errno) = refused {
+        return Err(Cause::Errno(errno));
+    }
+    if looked_at == DESCRIPTORS_MAX {
+        return Err(Cause::Malformed(format!("more than {DESCRIPTORS_MAX} descriptors")));
+    }
+    found.sort_unstable_by_key(|(fd, _)| *fd);
+    Ok(found)
+}
+
+fn link(process: &Pinned, fd: u32) -> Result<Link, Errno> {
+    /// Longer than any link we look for: `socket:[` and 20 digits. A longer one is cut, and is something else.
+    const LINK_BYTES: usize = 64;
+    const PATH_BYTES: usize = 16;
+    let mut path = [0; PATH_BYTES];
+    let mut end = &mut path[..];
+    write!(end, "fd/{fd}").map_err(|_| Errno::NAMETOOLONG)?;
+    let length = PATH_BYTES - end.len();
+    let mut space = [MaybeUninit::uninit(); LINK_BYTES];
+    let (text, _) = readlinkat_raw(process.directory(), &path[..length], &mut space)?;
+    Ok(Link::parse(text))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_link_tells_what_a_descriptor_is() {
+        for (text, link) in [
+            ("socket:[35845]", Link::Socket(35845)),
+            ("anon_inode:[eventpoll]", Link::Epoll),
+            ("anon_inode:[io_uring]", Link::IoUring),
+            ("anon_inode:[eventfd]", Link::Other),
+            ("pipe:[35845]", Link::Other),
+            ("/srv/socket:[1]", Link::Other),
+            ("socket:[]", Link::Other),
+            ("socket:[99999999999999999999]", Link::Other),
+        ] {
+            assert_eq!(Link::parse(text.as_bytes()), link, "{text}");
+        }
+    }
+}

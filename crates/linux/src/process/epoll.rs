@@ -1,0 +1,159 @@
+//! The epolls of running processes: their busy-poll parameters and what they watch.
+
+use std::os::fd::OwnedFd;
+
+use model::host::Membership;
+use model::{EpollId, EpollParams, Fd, KernelVersion, Setting};
+use rustix::io::Errno;
+
+use super::descriptors::{Link, duplicate_if};
+use super::pinned::Pinned;
+use crate::error::{Cause, KernelError};
+use crate::sys;
+
+/// The largest budget that anyone may set. Kernel: 6.18, `include/linux/netdevice.h` `NAPI_POLL_WEIGHT`.
+const BUDGET_WITHOUT_CAPABILITY_MAX: u16 = 64;
+
+/// Reads how an epoll of a running process busy-polls.
+///
+/// # Errors
+/// [`Cause::Gone`] if the process has ended or the descriptor is no epoll any more, [`Cause::Absent`] on a kernel
+/// before 6.9, [`Cause::Denied`] without the right to look into the process.
+pub fn read_epoll(id: &EpollId) -> Result<EpollParams, KernelError> {
+    Pinned::reopen(&id.process)
+        .and_then(|process| duplicate_if(&process, id.fd, Link::Epoll))
+        .and_then(params)
+        .map_err(|cause| KernelError { what: format!("{id}: busy_poll usecs/budget/prefer"), cause })
+}
+
+/// Sets how an epoll of a running process busy-polls. In force at its next `epoll_wait`.
+///
+/// # Errors
+/// As [`read_epoll`]; also [`Cause::Denied`] for a budget above 64 without CAP_NET_ADMIN.
+pub fn write_epoll(id: &EpollId, wanted: EpollParams) -> Result<(), KernelError> {
+    Pinned::reopen(&id.process)
+        .and_then(|process| duplicate_if(&process, id.fd, Link::Epoll))
+        .and_then(|epoll| set_params(epoll, wanted))
+        .map_err(|cause| KernelError { what: Setting::Epoll(*id, wanted).to_string(), cause })
+}
+
+/// How an epoll busy-polls; `None` on a kernel that has no such parameters. For observers.
+pub(crate) fn params_if_any(process: &Pinned, fd: Fd) -> Result<Option<EpollParams>, Cause> {
+    match duplicate_if(process, fd, Link::Epoll).and_then(params) {
+        Ok(params) => Ok(Some(params)),
+        Err(Cause::Absent { .. }) => Ok(None),
+        Err(cause) => Err(cause),
+    }
+}
+
+fn params(epoll: OwnedFd) -> Result<EpollParams, Cause> {
+    let raw = sys::epoll::params(epoll).map_err(absent_or)?;
+    Ok(EpollParams {
+        busy_poll_usecs: raw.busy_poll_usecs,
+        busy_poll_budget: raw.busy_poll_budget,
+        prefer_busy_poll: raw.prefer_busy_poll != 0,
+    })
+}
+
+fn set_params(epoll: OwnedFd, wanted: EpollParams) -> Result<(), Cause> {
+    let raw = sys::epoll::RawParams {
+        busy_poll_usecs: wanted.busy_poll_usecs,
+        busy_poll_budget: wanted.busy_poll_budget,
+        prefer_busy_poll: u8::from(wanted.prefer_busy_poll),
+        pad: 0,
+    };
+    sys::epoll::set_params(epoll, raw).map_err(|errno| match errno {
+        Errno::PERM if wanted.busy_poll_budget > BUDGET_WITHOUT_CAPABILITY_MAX => Cause::Denied {
+            errno,
+            needs: format!(
+                "CAP_NET_ADMIN in the initial user namespace for a budget above {BUDGET_WITHOUT_CAPABILITY_MAX}"
+            ),
+        },
+        other => absent_or(other),
+    })
+}
+
+/// What an epoll's refusal means, where the file is known to be an epoll.
+///
+/// Kernel: 6.9, `fs/eventpoll.c` `ep_eventpoll_ioctl()`, `ep_eventpoll_bp_ioctl()`; before, epolls had no ioctl.
+fn absent_or(errno: Errno) -> Cause {
+    match errno {
+        Errno::NOTTY => {
+            Cause::Absent { needs: "EPIOCSPARAMS".to_owned(), since: Some(KernelVersion::since(6, 9)) }
+        }
+        Errno::OPNOTSUPP => Cause::Absent { needs: "CONFIG_NET_RX_BUSY_POLL".to_owned(), since: None },
+        other => Cause::Errno(other),
+    }
+}
+
+/// What an epoll watches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Watched {
+    /// Its own inode, which all epolls share. Kernel: 5.14.
+    pub(crate) inode: Option<u64>,
+    /// The descriptors that it watches.
+    pub(crate) members: Vec<Membership>,
+    /// How many of its lines could not be read.
+    pub(crate) unreadable: usize,
+}
+
+impl Watched {
+    /// Reads the text of an epoll's fdinfo.
+    ///
+    /// Kernel: 6.18, `fs/proc/fd.c` `seq_show()` (`ino:`), `fs/eventpoll.c` `ep_show_fdinfo()`
+    /// (`tfd: N events: HEX data: HEX  pos:N ino:HEX sdev:HEX`, written under the epoll's lock).
+    pub(crate) fn parse(text: &[u8]) -> Self {
+        let mut watched = Self { inode: None, members: Vec::new(), unreadable: 0 };
+        for line in text.split(|&b| b == b'\n') {
+            if let Some(line) = line.strip_prefix(b"tfd:") {
+                match membership(line) {
+                    Some(member) => watched.members.push(member),
+                    None => watched.unreadable += 1,
+                }
+            } else if let Some(inode) = line.strip_prefix(b"ino:") {
+                watched.inode = std::str::from_utf8(inode).ok().and_then(|text| text.trim().parse().ok());
+            }
+        }
+        watched
+    }
+}
+
+/// One line behind `tfd:`. The number is decimal, the inode hexadecimal.
+fn membership(line: &[u8]) -> Option<Membership> {
+    let text = std::str::from_utf8(line).ok()?;
+    let mut fields = text.split_ascii_whitespace();
+    let fd = Fd(fields.next()?.parse().ok()?);
+    let inode = fields.find_map(|field| field.strip_prefix("ino:"))?;
+    Some(Membership { fd, inode: u64::from_str_radix(inode, 16).ok()? })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_an_epoll_watches_is_read_with_its_inode() {
+        let fdinfo = b"pos:\t0\nflags:\t02000002\nmnt_id:\t17\nino:\t1038\n\
+            tfd:        4 events:       1f data:                4  pos:0 ino:8c05 sdev:9\n\
+            tfd:       12 events:       19 data: ffffffffffffffff  pos:0 ino:40e sdev:10\n";
+        let member = |fd, inode| Membership { fd: Fd(fd), inode };
+        let members = vec![member(4, 0x8c05), member(12, 1038)];
+        assert_eq!(Watched::parse(fdinfo), Watched { inode: Some(1038), members, unreadable: 0 });
+    }
+
+    #[test]
+    fn a_line_of_another_kernel_is_counted_and_not_guessed() {
+        let watched = Watched::parse(b"tfd:        4 events:       1f data:                4\ntfd:\n");
+        assert_eq!(watched, Watched { inode: None, members: vec![], unreadable: 2 });
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_upset_the_reader(lines in proptest::collection::vec("((tfd|ino):)?[ 0-9a-z:\n]{0,60}", 0..20)) {
+            let text = lines.concat();
+            let watched = Watched::parse(text.as_bytes());
+            prop_assert!(watched.members.len() + watched.unreadable <= text.matches("tfd:").count());
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Looking for processes by what an operator knows of them.
+
+use std::collections::BTreeMap;
+
+use model::host::Unread;
+use model::{NetnsId, Pid, ProcessId};
+
+use super::cgroup;
+use super::descriptors::{Link, descriptors};
+use super::pinned::{Pinned, pids};
+use super::stat::Status;
+use crate::error::{Cause, KernelError};
+use crate::netlink::sock_diag::InetSockets;
+use crate::netns::Netns;
+
+/// What a process must be like. Every condition that is given must hold; at least one must be given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Criteria {
+    /// Its executable: a path, or a bare file name.
+    pub exe: Option<String>,
+    /// The cgroup that it is in or below, as a path from the cgroup root.
+    pub cgroup: Option<String>,
+    /// The systemd unit that it belongs to; without a type, a service.
+    pub unit: Option<String>,
+    /// A port that it serves: with a TCP listener, or a UDP socket that is not connected.
+    pub port: Option<u16>,
+    /// Its effective user.
+    pub uid: Option<u32>,
+}
+
+/// The processes that meet the criteria, by pid. Kernel threads never do. A process that could not be judged is no
+/// match and is named in `unread`; one that ended meanwhile is not.
+///
+/// # Errors
+/// If `/proc` cannot be listed, or no criterion is given.
+pub fn find(criteria: &Criteria, unread: &mut Vec<Unread>) -> Result<Vec<ProcessId>, KernelError> {
+    if *criteria == Criteria::default() {
+        return Err(KernelError::malformed("find processes", "no criterion is given"));
+    }
+    let mut search = Search { criteria, sockets: BTreeMap::new(), text: Vec::new() };
+    let mut found = Vec::new();
+    for pid in pids()? {
+        match search.judge(pid) {
+            Ok(Some(process)) => found.push(process),
+            Ok(None) | Err(Cause::Gone(_)) => {}
+            Err(cause) => unread.push(Unread { what: format!("process {pid}"), why: cause.to_string() }),
+        }
+    }
+    found.sort_unstable_by_key(|process| process.pid);
+    Ok(found)
+}
+
+struct Search<'a> {
+    criteria: &'a Criteria,
+    /// The sockets of the namespaces seen so far.
+    sockets: BTreeMap<NetnsId, InetSockets>,
+    text: Vec<u8>,
+}
+
+impl Search<'_> {
+    /// The process, if it meets the criteria; the cheap ones are looked at first.
+    fn judge(&mut self, pid: Pid) -> Result<Option<ProcessId>, Cause> {
+        let process = Pinned::open(pid)?;
+        let judged = !process.kernel_thread
+            && self.is_of_user(&process)?
+            && self.is_in_cgroup(&process)?
+            && self.runs_executable(&process)?
+            && self.serves_port(&process)?;
+        Ok(judged.then_some(process.id))
+    }
+
+    fn is_of_user(&mut self, process: &Pinned) -> Result<bool, Cause> {
+        let Some(uid) = self.criteria.uid else { return Ok(true) };
+        process.read("status", &mut self.text)?;
+        let status = Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?;
+        Ok(status.uid == uid)
+    }
+
+    fn is_in_cgroup(&mut self, process: &Pinned) -> Result<bool, Cause> {
+        if self.criteria.cgroup.is_none() && self.criteria.unit.is_none() {
+            return Ok(true);
+        }
+        process.read("cgroup", &mut self.text)?;
+        let text = String::from_utf8_lossy(&self.text);
+        let Some(path) = cgroup::path(&text) else { return Ok(false) };
+        let in_cgroup = self.criteria.cgroup.as_ref().is_none_or(|asked| cgroup::is_within(path, asked));
+        let of_unit = self.criteria.unit.as_ref().is_none_or(|unit| cgroup::is_of_unit(path, unit));
+        Ok(in_cgroup && of_unit)
+    }
+
+    fn runs_executable(&self, process: &Pinned) -> Result<bool, Cause> {
+        let Some(asked) = &self.criteria.exe else { return Ok(true) };
+        let exe = process.executable()?;
+        Ok(if asked.contains('/') { exe == *asked } else { exe.rsplit('/').next() == Some(asked) })
+    }
+
+    fn serves_port(&mut self, process: &Pinned) -> Result<bool, Cause> {
+        let Some(port) = self.criteria.port else { return Ok(true) };
+        let netns = Netns::of_process(process.id.pid).map_err(|error| error.cause)?;
+        let sockets = match self.sockets.entry(netns.id()) {
+            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::Entry::Vacant(new) => {
+                new.insert(InetSockets::of(&netns).map_err(|error| error.cause)?)
+            }
+        };
+        let serves = |inode| sockets.with_inode(inode).is_some_and(|socket| socket.serves(port));
+        let anyone_serves = sockets.iter().any(|socket| socket.serves(port));
+        let own = if anyone_serves { descriptors(process)? } else { Vec::new() };
+        Ok(own.iter().any(|(_, link)| matches!(link, Link::Socket(inode) if serves(*inode))))
+    }
+}

@@ -1,0 +1,193 @@
+//! A process that stays the one it was when it was opened, however its pid is used again.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use model::{Fd, KernelVersion, Pid, ProcessId};
+use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use super::stat::Stat;
+use crate::error::{Cause, KernelError};
+
+/// The most bytes that are read of one file of `/proc`: 800 000 lines of an epoll's fdinfo.
+const FILE_BYTES_MAX: usize = 64 << 20;
+/// How many bytes one `read(2)` asks for at least.
+const READ_BYTES: usize = 32 << 10;
+/// The most processes that a scan looks at. Kernel: 6.18, `include/linux/threads.h` `PID_MAX_LIMIT`.
+const PROCESSES_MAX: usize = 4 << 20;
+
+/// Who has this pid now: its start time and name.
+///
+/// # Errors
+/// [`Cause::Gone`] if no process has it.
+pub fn identify(pid: Pid) -> Result<ProcessId, KernelError> {
+    match Pinned::open(pid) {
+        Ok(process) => Ok(process.id),
+        Err(cause) => Err(KernelError { what: format!("process {pid}"), cause }),
+    }
+}
+
+/// A process, held by a pidfd and by its directory in `/proc`. Both keep meaning this process after it ended, and
+/// then answer that it is gone.
+pub(crate) struct Pinned {
+    /// Who it is.
+    pub(crate) id: ProcessId,
+    /// Whether it is a kernel thread.
+    pub(crate) kernel_thread: bool,
+    pidfd: OwnedFd,
+    directory: OwnedFd,
+}
+
+impl fmt::Debug for Pinned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pinned({})", self.id)
+    }
+}
+
+impl Pinned {
+    /// Holds whoever has this pid now.
+    pub(crate) fn open(pid: Pid) -> Result<Self, Cause> {
+        let nobody = || Cause::Gone(format!("there is no process {pid}"));
+        let number = i32::try_from(pid.0).ok().and_then(rustix::process::Pid::from_raw).ok_or_else(nobody)?;
+        let pidfd = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| match errno {
+            Errno::SRCH => nobody(),
+            Errno::NOSYS => absent("pidfd_open", 5, 3),
+            other => Cause::Errno(other),
+        })?;
+        let gone_if_missing = |errno| match errno {
+            Errno::NOENT | Errno::SRCH => nobody(),
+            other => Cause::Errno(other),
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(CWD, format!("/proc/{pid}"), flags, Mode::empty()).map_err(gone_if_missing)?;
+        let mut text = Vec::new();
+        read_at(directory.as_fd(), "stat", &mut text).map_err(gone_if_missing)?;
+        let stat = Stat::parse(&text)
+            .ok_or_else(|| Cause::Malformed(String::from_utf8_lossy(&text).into_owned()))?;
+        let id = ProcessId { pid, started: stat.started, comm: stat.comm };
+        Ok(Self { id, kernel_thread: stat.kernel_thread, pidfd, directory })
+    }
+
+    /// Holds this very process. The pidfd is opened before the start time is compared: if they agree, the pidfd
+    /// means this process or one that has ended.
+    pub(crate) fn reopen(id: &ProcessId) -> Result<Self, Cause> {
+        let process = Self::open(id.pid)?;
+        if process.id.started == id.started {
+            Ok(process)
+        } else {
+            Err(Cause::Gone(format!("the process has ended, and pid {} is now {}", id.pid, process.id.comm)))
+        }
+    }
+
+    /// A descriptor of ours for the file behind one of its. Close it soon: while it is open, a `close` by the
+    /// process does not close a connection.
+    pub(crate) fn duplicate(&self, fd: Fd) -> Result<OwnedFd, Cause> {
+        let closed = || Cause::Gone(format!("descriptor {fd} is closed"));
+        let number = i32::try_from(fd.0).map_err(|_| closed())?;
+        pidfd_getfd(&self.pidfd, number, PidfdGetfdFlags::empty()).map_err(|errno| match errno {
+            Errno::BADF => closed(),
+            Errno::SRCH => Cause::Gone("the process has ended".to_owned()),
+            Errno::NOSYS => absent("pidfd_getfd", 5, 6),
+            Errno::PERM => Cause::Denied { errno, needs: ptrace_needs() },
+            other => Cause::Errno(other),
+        })
+    }
+
+    /// Its directory in `/proc`, as a path only.
+    pub(crate) fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// Reads one of its files in `/proc` whole, in place of what `into` held.
+    pub(crate) fn read(&self, path: &str, into: &mut Vec<u8>) -> Result<(), Cause> {
+        read_at(self.directory.as_fd(), path, into).map_err(unreadable)
+    }
+
+    /// Its executable's path, as its mount namespace has it. An executable that was replaced since, as an upgrade
+    /// does, is called by the path that it had.
+    pub(crate) fn executable(&self) -> Result<String, Cause> {
+        let link = readlinkat(self.directory.as_fd(), "exe", Vec::new()).map_err(unreadable)?;
+        let path = link.to_string_lossy();
+        Ok(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
+    }
+
+    /// Calls `each` with the number that names an entry of one of its directories in `/proc`, until that says stop.
+    pub(crate) fn numbers(&self, path: &str, each: impl FnMut(u32) -> bool) -> Result<(), Cause> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(self.directory.as_fd(), path, flags, Mode::empty())
+            .and_then(|directory| numbers(directory.as_fd(), each))
+            .map_err(unreadable)
+    }
+}
+
+/// The pids of all processes that this `/proc` shows, in no order.
+pub(crate) fn pids() -> Result<Vec<Pid>, KernelError> {
+    let mut pids = Vec::new();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, "/proc", flags, Mode::empty())
+        .and_then(|proc| {
+            numbers(proc.as_fd(), |pid| {
+                pids.push(Pid(pid));
+                pids.len() < PROCESSES_MAX
+            })
+        })
+        .map_err(|errno| KernelError::errno("list the processes in /proc", errno))?;
+    Ok(pids)
+}
+
+/// What it takes to look into another user's process, in the words of this host.
+///
+/// Kernel: 6.18, `kernel/ptrace.c` `__ptrace_may_access()`, `security/yama/yama_lsm.c` `yama_ptrace_access_check()`.
+pub(super) fn ptrace_needs() -> String {
+    let needs = "CAP_SYS_PTRACE in the process's user namespace";
+    match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
+        Ok(scope) => format!("{needs}, and kernel.yama.ptrace_scope below 3 (it is {})", scope.trim()),
+        Err(_) => needs.to_owned(),
+    }
+}
+
+/// What it means that an entry of a process's directory in `/proc` could not be read.
+fn unreadable(errno: Errno) -> Cause {
+    match errno {
+        Errno::NOENT | Errno::SRCH => Cause::Gone("it has ended".to_owned()),
+        Errno::ACCESS | Errno::PERM => Cause::Denied { errno, needs: ptrace_needs() },
+        other => Cause::Errno(other),
+    }
+}
+
+fn absent(call: &str, major: u32, minor: u32) -> Cause {
+    Cause::Absent { needs: call.to_owned(), since: Some(KernelVersion::since(major, minor)) }
+}
+
+/// Calls `each` with every name in the directory that is a number, until that says stop.
+fn numbers(directory: BorrowedFd<'_>, mut each: impl FnMut(u32) -> bool) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::<u8>::uninit(); READ_BYTES];
+    let mut entries = RawDir::new(directory, &mut space);
+    while let Some(entry) = entries.next() {
+        let number = entry?.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if number.is_some_and(|number| !each(number)) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a file whole, in place of what `into` held.
+fn read_at(directory: BorrowedFd<'_>, path: &str, into: &mut Vec<u8>) -> Result<(), Errno> {
+    let file = openat(directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    into.clear();
+    loop {
+        if into.len() > FILE_BYTES_MAX {
+            return Err(Errno::FBIG);
+        }
+        into.reserve(READ_BYTES);
+        match rustix::io::read(&file, rustix::buffer::spare_capacity(into)) {
+            Ok(0) => return Ok(()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Putting the library where a program can load it and nobody else can change it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, mkdir, openat, renameat, unlinkat};
+use rustix::io::Errno;
+
+use crate::error::KernelError;
+
+/// The library, built from `preload/epoll_cap.c`.
+const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/epoll_cap.so"));
+/// Everyone may load it, only its owner may replace it.
+const MODE: Mode = Mode::from_raw_mode(0o755);
+
+/// Writes the library into a directory, which is made if it is not there, and says where. The name carries a hash of
+/// the content, so that programs of two versions of netpolicy do not disturb each other. A library that is there
+/// already stays untouched; a new one appears whole or not at all.
+///
+/// # Errors
+/// If the directory, or a file of that name in it, is a symbolic link, belongs to another user or may be changed by
+/// others: whoever could would run as the program that loads it. Also if the path has a blank or a colon, at which
+/// the dynamic linker would cut it.
+pub fn install(directory: &Path) -> Result<PathBuf, KernelError> {
+    let name = format!("netpolicy-epoll-cap-{:016x}.so", fnv1a(LIBRARY));
+    let path = directory.join(&name);
+    let refused = |why: &str| KernelError::malformed(format!("install {}", path.display()), why);
+    let failed = |errno: Errno| KernelError::errno(format!("install {}", path.display()), errno);
+    if !path.is_absolute() {
+        return Err(refused("the dynamic linker needs a path from the root"));
+    }
+    let is_cut = |byte: &u8| *byte == b':' || byte.is_ascii_whitespace();
+    if path.as_os_str().as_encoded_bytes().iter().any(is_cut) {
+        return Err(refused("the dynamic linker cuts LD_PRELOAD at blanks and colons"));
+    }
+    match mkdir(directory, MODE) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(failed(errno)),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = openat(CWD, directory, flags, Mode::empty()).map_err(failed)?;
+    if !only_we_may_change(&directory).map_err(failed)? {
+        return Err(refused("its directory belongs to another user, or others may write there"));
+    }
+    match existing(&directory, &name).map_err(failed)? {
+        Existing::Ours => {}
+        Existing::Foreign => return Err(refused("there is something else with this name")),
+        Existing::None | Existing::Damaged => replace(&directory, &name).map_err(failed)?,
+    }
+    Ok(path)
+}
+
+/// What has the library's name already.
+enum Existing {
+    None,
+    /// The same library.
+    Ours,
+    /// A file of ours with another content: the disk was full, or a machine lost power.
+    Damaged,
+    /// Not ours, or not even a file.
+    Foreign,
+}
+
+fn existing(directory: &OwnedFd, name: &str) -> Result<Existing, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match openat(directory, name, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(Existing::None),
+        Err(Errno::LOOP | Errno::NXIO) => return Ok(Existing::Foreign),
+        Err(errno) => return Err(errno),
+    };
+    let is_file = FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::RegularFile;
+    if !is_file || !only_we_may_change(&file)? {
+        return Ok(Existing::Foreign);
+    }
+    // One byte more than ours tells a longer file.
+    let mut content = vec![0; LIBRARY.len() + 1];
+    let length = rustix::io::retry_on_intr(|| rustix::io::pread(&file, &mut content[..], 0))?;
+    let same = content.get(..length) == Some(LIBRARY);
+    let loadable = Mode::from_raw_mode(fstat(&file)?.st_mode).contains(MODE);
+    Ok(if same && loadable { Existing::Ours } else { Existing::Damaged })
+}
+
+/// Writes the library under a name of this process's own, and gives it its name when it is whole.
+fn replace(directory: &OwnedFd, name: &str) -> Result<(), Errno> {
+    let temporary = format!(".{name}.{}", std::process::id());
+    let written = write_new(directory, &temporary)
+        .and_then(|()| renameat(directory, temporary.as_str(), directory, name));
+    if written.is_err() {
+        let _ = unlinkat(directory, temporary.as_str(), AtFlags::empty()); // the first failure is the one to tell
+    }
+    written
+}
+
+fn write_new(directory: &OwnedFd, name: &str) -> Result<(), Errno> {
+    // What a process with our pid left behind when it was killed is in the way.
+    match unlinkat(directory, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno),
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(directory, name, flags, MODE)?;
+    let mut rest = LIBRARY;
+    while !rest.is_empty() {
+        match rustix::io::write(&file, rest) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    fchmod(&file, MODE) // whatever the umask is
+}
+
+/// Whether a file or directory belongs to us or to root, and its group and others may not write.
+fn only_we_may_change(file: impl AsFd) -> Result<bool, Errno> {
+    let stat = fstat(file)?;
+    let owned = stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw();
+    Ok(owned && !Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH))
+}
+
+/// The 64-bit FNV-1a hash, to tell versions apart; whether a file is ours is decided by its whole content.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    /// A directory of this test's own, removed at its end.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(test: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("netpolicy-preload-{test}-{}", std::process::id()));
+            std::fs::create_dir(&path).expect("created");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("permissions");
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_library_is_installed_once_and_mended_when_damaged() {
+        let scratch = Scratch::new("once");
+        let directory = scratch.0.join("new");
+        let path = install(&directory).expect("installed");
+        let first = std::fs::metadata(&path).expect("there");
+        assert_eq!(first.permissions().mode() & 0o7777, 0o755);
+        assert_eq!(install(&directory).expect("again"), path);
+        assert_eq!(std::fs::metadata(&path).expect("there").modified().ok(), first.modified().ok());
+        std::fs::write(&path, b"half").expect("damaged");
+        assert_eq!(install(&directory).expect("mended"), path);
+        assert_eq!(std::fs::read(&path).expect("read"), LIBRARY);
+        assert_eq!(std::fs::read_dir(&directory).expect("listed").count(), 1, "nothing temporary is left");
+    }
+
+    #[test]
+    fn a_directory_that_others_may_change_is_refused() {
+        let scratch = Scratch::new("others");
+        let open = scratch.0.join("open");
+        std::fs::create_dir(&open).expect("created");
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).expect("permissions");
+        assert!(install(&open).is_err());
+        let link = scratch.0.join("link");
+        symlink(&scratch.0, &link).expect("linked");
+        assert_eq!(install(&link).expect_err("refused").number(), Some(Errno::NOTDIR));
+    }
+
+    #[test]
+    fn something_else_with_the_librarys_name_is_left_alone() {
+        let scratch = Scratch::new("name");
+        let path = install(&scratch.0).expect("installed");
+        std::fs::remove_file(&path).expect("removed");
+        symlink("/dev/null", &path).expect("linked");
+        assert!(install(&scratch.0).is_err());
+        assert!(path.is_symlink());
+    }
+
+    #[test]
+    fn a_path_that_the_dynamic_linker_would_cut_is_refused() {
+        for path in ["/run/a b", "/run/a:b", "relative"] {
+            assert!(install(Path::new(path)).is_err(), "{path}");
+        }
+    }
+}

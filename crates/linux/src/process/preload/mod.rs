@@ -1,0 +1,55 @@
+//! The library that caps an application's `epoll_wait`: where it is put, and whom it cannot reach.
+//!
+//! Full busy polling needs a loop that comes back every millisecond, and the timeout of `epoll_wait` is an argument
+//! of the application's own. Nothing outside a running process can change it, so this works for programs that are
+//! started with the library in `LD_PRELOAD`, and not for those that run already.
+
+mod elf;
+mod install;
+mod refusal;
+
+pub use install::install;
+pub use refusal::refusal;
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use model::Nanoseconds;
+
+/// The variable that tells the library its cap.
+pub const CAP_VARIABLE: &str = "NETPOLICY_EPOLL_WAIT_CAP_US";
+/// The variable that tells the dynamic linker which libraries to load first. See ld.so(8).
+pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
+
+/// The variables that start a program with the library and this cap, which is rounded up to whole microseconds.
+/// Libraries that `LD_PRELOAD` names already come first, as they would without us.
+pub fn environment(
+    library: &Path,
+    cap: Nanoseconds,
+    preloaded: Option<&OsStr>,
+) -> [(&'static str, OsString); 2] {
+    let mut libraries = preloaded.unwrap_or_default().to_owned();
+    if !libraries.is_empty() {
+        libraries.push(":");
+    }
+    libraries.push(library);
+    let micros = cap.0.div_ceil(1_000).to_string();
+    [(PRELOAD_VARIABLE, libraries), (CAP_VARIABLE, micros.into())]
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn libraries_that_are_preloaded_already_stay() {
+        let library = Path::new("/run/netpolicy/epoll_cap.so");
+        let [(_, alone), (_, cap)] = environment(library, Nanoseconds::from_millis(1), None);
+        assert_eq!((alone.to_str(), cap.to_str()), (Some("/run/netpolicy/epoll_cap.so"), Some("1000")));
+        let [(_, second), (_, cap)] = environment(library, Nanoseconds(1), Some(OsStr::new("/lib/first.so")));
+        assert_eq!(
+            (second.to_str(), cap.to_str()),
+            (Some("/lib/first.so:/run/netpolicy/epoll_cap.so"), Some("1"))
+        );
+    }
+}

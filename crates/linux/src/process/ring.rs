@@ -1,0 +1,208 @@
+//! The io_urings of running processes: whether they busy-poll, and whether that can be set from outside.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use model::{Fd, KernelVersion, RingId, RingNapi, Setting};
+use rustix::io::Errno;
+
+use super::descriptors::{Link, duplicate_if, socket_inode};
+use super::pinned::Pinned;
+use crate::error::{Cause, KernelError};
+use crate::sys;
+
+/// How often a ring's fdinfo is read at most: it is empty while the ring's lock is held for a submission.
+const FDINFO_READS_MAX: usize = 16;
+
+/// Reads how an io_uring of a running process busy-polls; `None` where it does not.
+///
+/// # Errors
+/// [`Cause::Gone`] if the process has ended or the descriptor is no io_uring any more, [`Cause::Absent`] on a kernel
+/// that does not tell (before 6.12), [`Cause::Denied`] without the right to look into the process.
+pub fn read_ring_napi(id: &RingId) -> Result<Option<RingNapi>, KernelError> {
+    Pinned::reopen(&id.process)
+        .and_then(|process| duplicate_if(&process, id.fd, Link::IoUring))
+        .and_then(|ring| Fdinfo::of(&ring))
+        .and_then(|fdinfo| fdinfo.polling()?.dynamic())
+        .map_err(|cause| KernelError { what: format!("{id}: napi busy_poll usecs/prefer"), cause })
+}
+
+/// Sets how an io_uring of a running process busy-polls, or that it does not.
+///
+/// # Errors
+/// As [`read_ring_napi`]; also [`Cause::Denied`] for a ring that only its own task may change.
+pub fn write_ring_napi(id: &RingId, wanted: Option<RingNapi>) -> Result<(), KernelError> {
+    Pinned::reopen(&id.process)
+        .and_then(|process| duplicate_if(&process, id.fd, Link::IoUring))
+        .and_then(|ring| {
+            Fdinfo::of(&ring)?.polling()?.dynamic()?;
+            let done = match wanted {
+                Some(napi) => sys::io_uring::register_napi(ring, napi.busy_poll_usecs, napi.prefer_busy_poll),
+                None => sys::io_uring::unregister_napi(ring),
+            };
+            done.map_err(refusal)
+        })
+        .map_err(|cause| KernelError { what: Setting::IoUringNapi(*id, wanted).to_string(), cause })
+}
+
+/// What can be told of an io_uring without changing it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Observed {
+    /// How it busy-polls.
+    pub(crate) napi: Option<RingNapi>,
+    /// How many of its registered files are sockets.
+    pub(crate) registered_sockets: usize,
+    /// Why its busy polling cannot be set from outside, if so.
+    pub(crate) closed: Option<String>,
+}
+
+/// Looks at an io_uring of a process.
+pub(crate) fn observed(process: &Pinned, fd: Fd) -> Result<Observed, Cause> {
+    let ring = duplicate_if(process, fd, Link::IoUring)?;
+    let fdinfo = Fdinfo::of(&ring)?;
+    let (napi, closed) = match fdinfo.polling().and_then(Polling::dynamic) {
+        Ok(napi) => (napi, sys::io_uring::probe(ring).map_err(refusal).err()),
+        Err(cause) => (None, Some(cause)),
+    };
+    let closed = closed.map(|cause| cause.to_string());
+    Ok(Observed { napi, registered_sockets: fdinfo.registered_sockets(), closed })
+}
+
+/// What a ring's refusal means.
+///
+/// Kernel: 6.18, `io_uring/register.c` `__io_uring_register()`, `io_uring/napi.c` `io_register_napi()`.
+fn refusal(errno: Errno) -> Cause {
+    let needs = match errno {
+        Errno::EXIST => {
+            "a ring without IORING_SETUP_SINGLE_ISSUER: only the task that made this one may change it"
+        }
+        Errno::ACCESS => "a ring whose restrictions allow it",
+        Errno::INVAL => {
+            return Cause::Absent {
+                needs: "IORING_REGISTER_NAPI, and a ring without IORING_SETUP_IOPOLL".to_owned(),
+                since: Some(KernelVersion::since(6, 9)),
+            };
+        }
+        Errno::OPNOTSUPP => {
+            return Cause::Absent { needs: "CONFIG_NET_RX_BUSY_POLL".to_owned(), since: None };
+        }
+        other => return Cause::Errno(other),
+    };
+    Cause::Denied { errno, needs: needs.to_owned() }
+}
+
+/// The text of an io_uring's fdinfo.
+///
+/// Kernel: 6.18, `io_uring/fdinfo.c` `__io_uring_show_fdinfo()`.
+struct Fdinfo(String);
+
+/// How a ring finds the NAPIs that it polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Polling {
+    /// It does not poll.
+    Off,
+    /// It polls those that its sockets receive from.
+    Dynamic(RingNapi),
+    /// It polls those that its application names. Kernel: 6.13, `IO_URING_NAPI_TRACKING_STATIC`.
+    Static,
+}
+
+impl Fdinfo {
+    /// The text of a descriptor of ours.
+    fn of(ring: &OwnedFd) -> Result<Self, Cause> {
+        let path = format!("/proc/self/fdinfo/{}", ring.as_raw_fd());
+        for _ in 0..FDINFO_READS_MAX {
+            let text = std::fs::read(&path).map_err(|error| KernelError::io(path.as_str(), &error).cause)?;
+            let fdinfo = Self(String::from_utf8_lossy(&text).into_owned());
+            if fdinfo.value("SqMask").is_some() {
+                return Ok(fdinfo);
+            }
+            std::thread::yield_now();
+        }
+        Err(Cause::Errno(Errno::BUSY))
+    }
+
+    /// What stands behind `name` and a colon.
+    fn value(&self, name: &str) -> Option<&str> {
+        let mut lines = self.0.lines();
+        lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+    }
+
+    /// How the ring finds the NAPIs that it polls.
+    fn polling(&self) -> Result<Polling, Cause> {
+        let malformed = |name: &str| Cause::Malformed(format!("{name} in an io_uring's fdinfo"));
+        match (self.value("NAPI"), self.value("napi tracking")) {
+            (None, _) => Err(Cause::Absent {
+                needs: "the NAPI lines of an io_uring's fdinfo".to_owned(),
+                since: Some(KernelVersion::since(6, 12)),
+            }),
+            (Some("disabled"), _) => Ok(Polling::Off),
+            (Some("enabled"), Some("static")) => Ok(Polling::Static),
+            (Some("enabled"), _) => {
+                let nanoseconds = self.value("napi_busy_poll_dt").and_then(|value| value.parse::<u64>().ok());
+                let busy_poll_usecs = nanoseconds.and_then(|ns| u32::try_from(ns / 1_000).ok());
+                Ok(Polling::Dynamic(RingNapi {
+                    busy_poll_usecs: busy_poll_usecs.ok_or_else(|| malformed("napi_busy_poll_dt"))?,
+                    prefer_busy_poll: self.value("napi_prefer_busy_poll") == Some("true"),
+                }))
+            }
+            (Some(_), _) => Err(malformed("NAPI")),
+        }
+    }
+
+    /// How many registered files are sockets: lines `INDEX: socket:[INODE]` below `UserFiles`.
+    fn registered_sockets(&self) -> usize {
+        let below = self.0.lines().skip_while(|line| !line.starts_with("UserFiles:")).skip(1);
+        let files = below.take_while(|line| line.starts_with(' '));
+        let links = files.filter_map(|line| line.split_once(": "));
+        links.filter(|(_, link)| socket_inode(link.trim().as_bytes()).is_some()).count()
+    }
+}
+
+impl Polling {
+    /// The part that can be set, and set back, from outside.
+    fn dynamic(self) -> Result<Option<RingNapi>, Cause> {
+        match self {
+            Self::Off => Ok(None),
+            Self::Dynamic(napi) => Ok(Some(napi)),
+            Self::Static => Err(Cause::Absent {
+                needs: "a ring that finds its NAPIs itself: this one's application names them".to_owned(),
+                since: None,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn fdinfo(napi: &str) -> Fdinfo {
+        Fdinfo(format!(
+            "pos:\t0\nSqMask:\t0x7\nSQEs:\t0\nUserFiles:\t3\n    0: socket:[35845]\n    1: /srv/a b\n    2: <none>\n\
+             UserBufs:\t1\n    0: 0x1/1\nPollList:\nCqOverflowList:\n{napi}"
+        ))
+    }
+
+    #[test]
+    fn a_rings_busy_polling_is_read_in_microseconds() {
+        let napi = "NAPI:\tenabled\nnapi tracking:\tdynamic\nnapi_busy_poll_dt:\t64000\nnapi_prefer_busy_poll:\ttrue\n";
+        let expected = RingNapi { busy_poll_usecs: 64, prefer_busy_poll: true };
+        assert_eq!(fdinfo(napi).polling(), Ok(Polling::Dynamic(expected)));
+        let before_tracking = "NAPI:\tenabled\nnapi_busy_poll_dt:\t64000\nnapi_prefer_busy_poll:\tfalse\n";
+        let expected = RingNapi { busy_poll_usecs: 64, prefer_busy_poll: false };
+        assert_eq!(fdinfo(before_tracking).polling(), Ok(Polling::Dynamic(expected)));
+        assert_eq!(fdinfo("NAPI:\tdisabled\n").polling(), Ok(Polling::Off));
+    }
+
+    #[test]
+    fn a_ring_whose_polling_could_not_be_put_back_is_closed() {
+        let named = "NAPI:\tenabled\nnapi tracking:\tstatic\nnapi_busy_poll_dt:\t1\n";
+        assert!(fdinfo(named).polling().and_then(Polling::dynamic).is_err());
+        assert!(matches!(fdinfo("").polling(), Err(Cause::Absent { .. })));
+    }
+
+    #[test]
+    fn registered_sockets_are_counted_among_the_registered_files() {
+        assert_eq!(fdinfo("").registered_sockets(), 1);
+    }
+}

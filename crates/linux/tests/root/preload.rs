@@ -1,0 +1,123 @@
+//! The library that caps `epoll_wait`, in real programs.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use libtest_mimic::{Failed, Trial};
+use linux::process::preload::{environment, install, refusal};
+use model::{Nanoseconds, Pid};
+
+use super::subject::{Scratch, Subject, eventually, memcached};
+use super::{Need, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const SERVER: &[Need] = &[Need::Root, Need::Memcached, Need::Unshare];
+    vec![
+        test("preload/an_unmodified_memcached_never_sleeps_longer_than_the_cap", SERVER, capped_memcached),
+        test(
+            "preload/every_way_to_wait_is_capped_and_short_waits_stay",
+            &[Need::Root, Need::Cc],
+            every_way_to_wait,
+        ),
+        test(
+            "preload/a_program_that_becomes_another_user_is_refused",
+            &[Need::Root, Need::Cc],
+            setuid_program,
+        ),
+    ]
+}
+
+/// The `epoll_wait` timeouts, in milliseconds, in which the threads of a process sleep at the moment. Kernel:
+/// `/proc/PID/task/TID/syscall` has the number and the arguments of the call; the fourth is the timeout, an int.
+fn timeouts(pid: Pid) -> Result<Vec<i32>, Failed> {
+    const EPOLL_WAITS: [&str; 3] = ["232", "281", "22"]; // x86_64 epoll_wait and epoll_pwait, aarch64 epoll_pwait
+    let mut timeouts = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = std::fs::read_to_string(task?.path().join("syscall"))?;
+        let fields: Vec<&str> = text.split_whitespace().collect();
+        if fields.first().is_some_and(|number| EPOLL_WAITS.contains(number)) {
+            let register = u64::from_str_radix(fields[4].trim_start_matches("0x"), 16)?;
+            let low: [u8; 4] = register.to_le_bytes()[..4].try_into()?;
+            timeouts.push(i32::from_le_bytes(low));
+        }
+    }
+    Ok(timeouts)
+}
+
+fn capped_memcached() -> Result<(), Failed> {
+    const WORKERS: usize = 4;
+    const CAP: Nanoseconds = Nanoseconds::from_millis(1);
+    let asleep = |pid| {
+        eventually("its workers sleep in epoll_wait", || timeouts(pid).ok().filter(|t| t.len() >= WORKERS))
+    };
+    let plain = memcached(&[])?;
+    assert!(asleep(plain.pid())?.contains(&-1), "without the library its workers sleep for ever");
+    drop(plain);
+
+    let scratch = Scratch::new("capped-memcached")?;
+    std::fs::set_permissions(scratch.path("."), std::fs::Permissions::from_mode(0o755))?;
+    assert_eq!(refusal("/usr/bin/memcached".as_ref())?, None);
+    let library = install(&scratch.path("lib"))?;
+    let capped = memcached(&environment(&library, CAP, None))?;
+    for _ in 0..100 {
+        let timeouts = asleep(capped.pid())?;
+        assert!(timeouts.iter().all(|timeout| *timeout == 1), "{timeouts:?}");
+    }
+    Ok(())
+}
+
+fn every_way_to_wait() -> Result<(), Failed> {
+    const CAP_US: u64 = 20_500;
+    const SHORT_US: u64 = 2_000;
+    let scratch = Scratch::new("waits")?;
+    let program = scratch.compile("waits", &[])?;
+    let library = install(&scratch.path("lib"))?;
+    let mut command = Command::new(&program);
+    command.envs(environment(&library, Nanoseconds::from_micros(CAP_US), None));
+    // Without the cap it would wait for ever, and this test with it: it is given no more than this.
+    let mut bounded = Command::new("timeout");
+    bounded.arg("20").arg(&program).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut waits = BTreeMap::new();
+    for line in Subject::start(&mut bounded)?.lines()? {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [name, found, elapsed] = words[..] else { return Err(format!("it said {line:?}").into()) };
+        waits.insert(name.to_owned(), (found.parse::<i32>()?, elapsed.parse::<u64>()?));
+    }
+    assert_eq!(waits.len(), 10, "{waits:?}");
+    let waited = |name: &str, least_us| {
+        let (found, elapsed_us) = waits[name];
+        assert!(found == 0 && elapsed_us >= least_us, "{name}: {waits:?}");
+    };
+    waited("wait-for-ever", 21_000); // in whole milliseconds, rounded up
+    waited("wait-a-minute", 21_000);
+    waited("pwait-for-ever", 21_000);
+    waited("pwait2-for-ever", CAP_US);
+    waited("pwait2-a-minute", CAP_US);
+    waited("wait-2ms", SHORT_US);
+    waited("pwait2-2ms", SHORT_US);
+    waited("wait-not", 0);
+    for (name, not_us) in [("wait-2ms", 21_000), ("pwait2-2ms", CAP_US), ("wait-not", SHORT_US)] {
+        let (_, elapsed_us) = waits[name];
+        assert!(elapsed_us < not_us, "a short wait was made longer: {name}: {waits:?}");
+    }
+    for name in ["pwait2-nonsense", "wait-on-nothing"] {
+        assert_eq!(waits[name].0, -1, "the kernel's refusal comes through: {name}");
+    }
+    Ok(())
+}
+
+fn setuid_program() -> Result<(), Failed> {
+    const NOBODY: u32 = 65_534;
+    let scratch = Scratch::new("setuid")?;
+    let program = scratch.compile("waits", &[])?;
+    assert_eq!(refusal(&program)?, None);
+    std::os::unix::fs::chown(&program, Some(NOBODY), None)?;
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755))?;
+    let why = refusal(&program)?.ok_or("AT_SECURE should be named")?;
+    assert!(why.contains("AT_SECURE"), "{why}");
+    let script = scratch.path("script");
+    std::fs::write(&script, format!("#!{}\n", program.display()))?;
+    assert_eq!(refusal(&script)?, Some(why), "a script is its interpreter");
+    Ok(())
+}

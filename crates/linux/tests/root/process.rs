@@ -1,0 +1,257 @@
+//! Processes of this host: what is observed of them, and what can be set.
+#![expect(clippy::print_stdout, reason = "a timing is printed, not asserted")]
+
+use std::time::Instant;
+
+use libtest_mimic::{Failed, Trial};
+use linux::process::{
+    Criteria, find, identify, read_epoll, read_thread_affinity, write_epoll, write_thread_affinity,
+};
+use linux::{Cause, Errno, Netns, Processes};
+use model::host::{Process, SocketState};
+use model::{Cpu, CpuSet, EpollId, EpollParams, Fd, Pid};
+
+use super::subject::Subject;
+use super::{Need, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test(
+            "process/ten_thousand_sockets_are_matched_with_their_epolls",
+            &[Need::Root],
+            ten_thousand_sockets,
+        ),
+        test("process/a_nested_epoll_is_a_member_and_a_pipe_is_not", &[Need::Root], nested_epoll),
+        test("process/an_epolls_parameters_are_what_was_written", &[Need::Root], epoll_parameters),
+        test("process/an_epoll_number_that_was_used_again_is_gone", &[Need::Root], number_used_again),
+        test("process/a_pid_that_was_used_again_is_gone", &[Need::Root], pid_used_again),
+        test("process/a_process_that_ended_is_gone", &[Need::Root], process_that_ended),
+        test("process/a_process_may_end_while_it_is_looked_at", &[Need::Root], ends_while_looked_at),
+        test("process/a_thread_is_observed_and_moved", &[Need::Root], thread_affinity),
+        test("process/a_process_is_found_by_what_is_known_of_it", &[Need::Root], found_by_criteria),
+        test("process/networking_processes_are_those_with_sockets", &[Need::Root], networking),
+    ]
+}
+
+/// Observes one process, of which everything must be readable.
+pub(crate) fn observed(pid: Pid) -> Result<Process, Failed> {
+    let mut unread = Vec::new();
+    let found = linux::observe::processes(&Netns::own()?, &Processes::Only(vec![pid]), &mut unread);
+    match (<[Process; 1]>::try_from(found), unread.as_slice()) {
+        (Ok([process]), []) => Ok(process),
+        (found, unread) => Err(format!("observed {found:?}, unread {unread:?}").into()),
+    }
+}
+
+/// An epoll of a process.
+pub(crate) fn epoll_of(pid: Pid, fd: u32) -> Result<EpollId, Failed> {
+    Ok(EpollId { process: identify(pid)?, fd: Fd(fd) })
+}
+
+const SUSPEND: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+
+fn ten_thousand_sockets() -> Result<(), Failed> {
+    const SOCKETS: usize = 10_001;
+    const EPOLLS: usize = 4;
+    const RUNS: usize = 20;
+    let (subject, epolls) = Subject::in_role(&format!("sockets {SOCKETS} {EPOLLS}"))?;
+    let process = observed(subject.pid())?;
+    assert_eq!(process.sockets.len(), SOCKETS);
+    let established = process.sockets.iter().filter(|s| s.state == SocketState::TcpEstablished);
+    assert_eq!(established.count(), SOCKETS - 1);
+    assert!(process.sockets.iter().all(|s| s.local.is_some() && s.napi.is_none()), "loopback has no NAPI");
+    let watched: Vec<(u32, usize, usize)> =
+        process.epolls.iter().map(|e| (e.id.fd.0, e.members.len(), e.others)).collect();
+    let expected: Vec<_> = epolls.iter().map(|fd| (*fd, (SOCKETS - 1) / EPOLLS, 0)).collect();
+    assert_eq!(watched, expected);
+
+    let mut times: Vec<_> = (0..RUNS)
+        .map(|_| {
+            let begun = Instant::now();
+            observed(subject.pid()).map(|_| begun.elapsed())
+        })
+        .collect::<Result<_, _>>()?;
+    times.sort_unstable();
+    let (fastest, median, slowest) = (times[0], times[RUNS / 2], times[RUNS - 1]);
+    println!("{SOCKETS} sockets, {EPOLLS} epolls: {median:?} (median of {RUNS}; {fastest:?} to {slowest:?})");
+    Ok(())
+}
+
+fn nested_epoll() -> Result<(), Failed> {
+    let (subject, numbers) = Subject::in_role("nested")?;
+    let [outer, inner, socket] = numbers[..] else { return Err("three numbers expected".into()) };
+    let process = observed(subject.pid())?;
+    let epoll = |fd| process.epolls.iter().find(|e| e.id.fd == Fd(fd)).ok_or("no such epoll");
+    let mut members: Vec<u32> = epoll(outer)?.members.iter().map(|member| member.fd.0).collect();
+    members.sort_unstable();
+    assert_eq!((members, epoll(outer)?.others), (vec![inner, socket], 1));
+    assert_eq!((epoll(inner)?.members.len(), epoll(inner)?.others), (0, 0));
+    assert_eq!(
+        process.sockets.iter().map(|s| (s.fd.0, s.state)).collect::<Vec<_>>(),
+        [(socket, SocketState::Udp)]
+    );
+    Ok(())
+}
+
+fn epoll_parameters() -> Result<(), Failed> {
+    let (subject, numbers) = Subject::in_role("nested")?;
+    let epoll = epoll_of(subject.pid(), numbers[0])?;
+    let before = read_epoll(&epoll)?;
+    assert_eq!(before, EpollParams::default());
+    for wanted in
+        [SUSPEND, EpollParams { busy_poll_usecs: 1000, busy_poll_budget: 65, prefer_busy_poll: false }]
+    {
+        write_epoll(&epoll, wanted)?;
+        assert_eq!(read_epoll(&epoll)?, wanted);
+        let process = observed(subject.pid())?;
+        let seen = process.epolls.iter().find(|seen| seen.id == epoll).ok_or("the epoll is missing")?;
+        assert_eq!(seen.params, Some(wanted));
+    }
+    let wrong =
+        write_epoll(&epoll, EpollParams { busy_poll_usecs: u32::MAX, ..SUSPEND }).expect_err("out of range");
+    let name = epoll.process;
+    assert_eq!(
+        wrong.to_string(),
+        format!(
+            "{name} epoll {}: busy_poll usecs/budget/prefer 4294967295us/64/1: Invalid argument (EINVAL)",
+            numbers[0]
+        )
+    );
+    Ok(())
+}
+
+fn number_used_again() -> Result<(), Failed> {
+    let (mut subject, numbers) = Subject::in_role("reuse")?;
+    let epoll = epoll_of(subject.pid(), numbers[0])?;
+    read_epoll(&epoll)?;
+    subject.go_on()?;
+    gone(read_epoll(&epoll))?;
+    gone(write_epoll(&epoll, SUSPEND))?;
+    gone(read_epoll(&epoll_of(subject.pid(), 9999)?))?;
+    assert!(observed(subject.pid())?.epolls.is_empty());
+    Ok(())
+}
+
+fn pid_used_again() -> Result<(), Failed> {
+    let (subject, numbers) = Subject::in_role("nested")?;
+    let mut epoll = epoll_of(subject.pid(), numbers[0])?;
+    epoll.process.started -= 1; // as if observed of an earlier process with this pid
+    gone(write_epoll(&epoll, SUSPEND))?;
+    epoll.process.started += 1;
+    assert_eq!(read_epoll(&epoll)?, EpollParams::default(), "nothing was written");
+    Ok(())
+}
+
+fn process_that_ended() -> Result<(), Failed> {
+    let (mut subject, numbers) = Subject::in_role("waiter")?;
+    let epoll = epoll_of(subject.pid(), numbers[0])?;
+    let thread = observed(subject.pid())?.threads[0].id;
+    subject.kill();
+    gone(read_epoll(&epoll))?;
+    gone(write_epoll(&epoll, SUSPEND))?;
+    gone(read_thread_affinity(&thread))?;
+    gone(write_thread_affinity(&thread, &CpuSet::from_iter([Cpu(0)])))?;
+    gone(identify(subject.pid()))?;
+    let mut unread = Vec::new();
+    let asked_for = Processes::Only(vec![subject.pid()]);
+    assert!(linux::observe::processes(&Netns::own()?, &asked_for, &mut unread).is_empty());
+    assert_eq!(unread.len(), 1, "a process that was asked for by pid is missed: {unread:?}");
+    Ok(())
+}
+
+fn ends_while_looked_at() -> Result<(), Failed> {
+    let netns = Netns::own()?;
+    for after_us in [0, 200, 500, 1000, 2000, 4000] {
+        let (mut subject, _) = Subject::in_role("sockets 501 2")?;
+        let pid = subject.pid();
+        let mut unread = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_micros(after_us));
+                subject.kill();
+            });
+            let mut looks = 0;
+            while !linux::observe::processes(&netns, &Processes::Only(vec![pid]), &mut unread).is_empty() {
+                looks += 1;
+                assert!(looks < 100_000, "still observed long after it was killed");
+            }
+        });
+        let why: Vec<&str> = unread.iter().map(|part| part.why.as_str()).collect();
+        assert!(why.iter().all(|why| why.starts_with("gone: ")), "{why:?}");
+    }
+    Ok(())
+}
+
+fn thread_affinity() -> Result<(), Failed> {
+    let (mut subject, numbers) = Subject::in_role("waiter")?;
+    let waiting = super::subject::eventually("the thread waits", || {
+        let process = observed(subject.pid()).ok()?;
+        process.threads.into_iter().find(|thread| thread.waits_on == Some(Fd(numbers[0])))
+    })?;
+    assert_eq!(waiting.id.comm.as_str(), "waits (a b)");
+    let all = read_thread_affinity(&waiting.id)?;
+    assert_eq!(all, waiting.affinity);
+    let first: CpuSet = all.iter().take(1).collect();
+    write_thread_affinity(&waiting.id, &first)?;
+    assert_eq!(read_thread_affinity(&waiting.id)?, first);
+    write_thread_affinity(&waiting.id, &all)?;
+    assert_eq!(read_thread_affinity(&waiting.id)?, all);
+
+    let nowhere = write_thread_affinity(&waiting.id, &CpuSet::from_iter([Cpu(CpuSet::CPUS_MAX - 1)]));
+    assert_eq!(nowhere.expect_err("there is no such CPU").number(), Some(Errno::INVAL));
+    subject.go_on()?;
+    gone(read_thread_affinity(&waiting.id))?;
+    gone(write_thread_affinity(&waiting.id, &first))?;
+    Ok(())
+}
+
+fn found_by_criteria() -> Result<(), Failed> {
+    let (subject, numbers) = Subject::in_role("waiter")?;
+    let expected = identify(subject.pid())?;
+    let exe = std::env::current_exe()?;
+    let exe = exe.to_str().ok_or("a path in UTF-8")?;
+    let port = u16::try_from(numbers[1])?;
+    let text = std::fs::read_to_string(format!("/proc/{}/cgroup", subject.pid()))?;
+    let unified = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/").to_owned();
+
+    let mut unread = Vec::new();
+    let mut found = |criteria: Criteria| find(&criteria, &mut unread);
+    let by_port = Criteria { port: Some(port), ..Criteria::default() };
+    assert_eq!(found(by_port.clone())?, [expected]);
+    assert!(found(Criteria { exe: Some(exe.to_owned()), ..Criteria::default() })?.contains(&expected));
+    let file_name = exe.rsplit('/').next().map(str::to_owned);
+    let all = Criteria { exe: file_name, uid: Some(0), cgroup: Some(unified), unit: None, port: Some(port) };
+    assert_eq!(found(all.clone())?, [expected]);
+    for other in [
+        Criteria { uid: Some(65_534), ..all.clone() },
+        Criteria { exe: Some("/another/one".to_owned()), ..all.clone() },
+        Criteria { cgroup: Some("/no.slice/such.service".to_owned()), ..all.clone() },
+        Criteria { unit: Some("no-such".to_owned()), ..all.clone() },
+        Criteria { port: Some(1), ..all },
+    ] {
+        assert_eq!(found(other.clone())?, [], "{other:?}");
+    }
+    assert!(
+        find(&Criteria::default(), &mut Vec::new()).is_err(),
+        "every process of the host is not a service"
+    );
+    Ok(())
+}
+
+fn networking() -> Result<(), Failed> {
+    let (with, _) = Subject::in_role("nested")?;
+    let (without, _) = Subject::in_role("reuse")?;
+    let found = linux::observe::processes(&Netns::own()?, &Processes::Networking, &mut Vec::new());
+    let is_found = |pid| found.iter().any(|process| process.id.pid == pid);
+    assert!(is_found(with.pid()));
+    assert!(!is_found(without.pid()), "an epoll alone is no networking");
+    Ok(())
+}
+
+/// That the kernel, or we, said that the object is gone.
+pub(crate) fn gone<T: std::fmt::Debug>(result: Result<T, linux::KernelError>) -> Result<(), Failed> {
+    match result {
+        Err(error) if matches!(error.cause, Cause::Gone(_)) => Ok(()),
+        other => Err(format!("expected to be told that it is gone, got {other:?}").into()),
+    }
+}

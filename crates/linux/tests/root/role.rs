@@ -1,0 +1,140 @@
+//! What this binary does when a test starts it as a process to be observed. Standard output is how it says that it
+//! is ready; the end of standard input, or of its parent, is its own end.
+#![expect(clippy::print_stdout, reason = "a role speaks to its test by standard output")]
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use linux::{Netns, Processes};
+use model::{EpollId, EpollParams, Fd, Pid};
+use rustix::event::epoll;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+type Played = Result<(), Box<dyn std::error::Error>>;
+
+/// Plays a role: its name and arguments in one line.
+pub(crate) fn play(line: &str) -> Played {
+    let words: Vec<&str> = line.split(' ').collect();
+    match words.as_slice() {
+        ["sockets", count, epolls] => sockets(count.parse()?, epolls.parse()?),
+        ["nested"] => nested(),
+        ["reuse"] => reuse(),
+        ["waiter"] => waiter(),
+        ["outsider", pid, fd] => outsider(Pid(pid.parse()?), Fd(fd.parse()?)),
+        _ => Err(format!("there is no role {line:?}").into()),
+    }
+}
+
+/// Holds a listener and pairs of connections to it, `count` sockets in all, spread over some epolls.
+fn sockets(count: usize, epolls: usize) -> Played {
+    let most = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    let mut connections: Vec<TcpStream> = Vec::new();
+    while connections.len() + 2 < count {
+        let client = TcpStream::connect(address)?;
+        // A reset instead of a farewell: nothing stays behind in TIME-WAIT.
+        rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO))?;
+        connections.extend([client, listener.accept()?.0]);
+    }
+    let epolls = (0..epolls).map(|_| new_epoll()).collect::<Result<Vec<_>, _>>()?;
+    for (index, connection) in connections.iter().enumerate() {
+        watch(&epolls[index % epolls.len()], connection)?;
+    }
+    ready(&epolls)
+}
+
+/// Holds an epoll in an epoll; the outer one also watches a UDP socket and a pipe.
+fn nested() -> Played {
+    let (inner, outer) = (new_epoll()?, new_epoll()?);
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    let (pipe, _writer) = std::io::pipe()?;
+    watch(&outer, &inner)?;
+    watch(&outer, &socket)?;
+    watch(&outer, &pipe)?;
+    ready(&[outer.as_fd(), inner.as_fd(), socket.as_fd()])
+}
+
+/// Holds an epoll; when told to go on, its number becomes that of a pipe.
+fn reuse() -> Played {
+    let mut epoll = new_epoll()?;
+    let (pipe, _writer) = std::io::pipe()?;
+    println!("ready {}", epoll.as_raw_fd());
+    std::io::stdin().read_exact(&mut [0])?;
+    rustix::io::dup2(&pipe, &mut epoll)?;
+    println!("done");
+    until_told();
+    Ok(())
+}
+
+/// A server whose second thread waits on an epoll for ever; when told to go on, the thread ends.
+fn waiter() -> Played {
+    let epoll = new_epoll()?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    watch(&epoll, &listener)?;
+    let port = listener.local_addr()?.port();
+    println!("ready {} {port}", epoll.as_raw_fd());
+    std::thread::scope(|scope| -> Played {
+        let waiting =
+            std::thread::Builder::new().name("waits (a b)".to_owned()).spawn_scoped(scope, || {
+                let mut events = Vec::with_capacity(1);
+                epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None).is_ok()
+            })?;
+        std::io::stdin().read_exact(&mut [0])?;
+        TcpStream::connect(("127.0.0.1", port))?;
+        let woken = waiting.join().unwrap_or(false);
+        println!("{}", if woken { "done" } else { "not woken" });
+        Ok(())
+    })?;
+    until_told();
+    Ok(())
+}
+
+/// A user without rights tries everything, and says what it was told.
+fn outsider(pid: Pid, fd: Fd) -> Played {
+    let params = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 65, prefer_busy_poll: true };
+    let said = |result: Result<(), linux::KernelError>| match result {
+        Ok(()) => "ok".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    let epoll = EpollId { process: linux::process::identify(pid)?, fd };
+    println!("{}", said(linux::process::write_epoll(&epoll, params)));
+
+    let own = new_epoll()?;
+    let own_fd = Fd(u32::try_from(own.as_raw_fd())?);
+    let own = EpollId { process: linux::process::identify(Pid(std::process::id()))?, fd: own_fd };
+    println!("{}", said(linux::process::write_epoll(&own, params)));
+
+    let mut unread = Vec::new();
+    let found = linux::observe::processes(&Netns::own()?, &Processes::Only(vec![pid]), &mut unread);
+    for process in found {
+        println!("observed {} with {} threads, exe {:?}", process.id, process.threads.len(), process.exe);
+    }
+    for part in unread {
+        println!("unread {}: {}", part.what, part.why);
+    }
+    Ok(())
+}
+
+fn new_epoll() -> rustix::io::Result<OwnedFd> {
+    epoll::create(epoll::CreateFlags::CLOEXEC)
+}
+
+fn watch(epoll: &OwnedFd, file: impl AsFd) -> rustix::io::Result<()> {
+    epoll::add(epoll, file, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+}
+
+fn ready(files: &[impl AsFd]) -> Played {
+    let numbers: Vec<String> = files.iter().map(|file| file.as_fd().as_raw_fd().to_string()).collect();
+    println!("ready {}", numbers.join(" "));
+    until_told();
+    Ok(())
+}
+
+/// Waits for the end of standard input.
+fn until_told() {
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}

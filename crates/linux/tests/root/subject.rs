@@ -1,0 +1,159 @@
+//! Processes to be observed: this test binary itself in a role, a program of `programs/`, or one of the host's.
+//! Each is killed, by its pid, when its guard goes out of scope, also when a test fails.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Failed;
+use model::Pid;
+
+/// The variable that makes this binary play a role instead of testing.
+pub(crate) const ROLE: &str = "NETPOLICY_TEST_ROLE";
+
+/// How long anything is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running process that a test started.
+pub(crate) struct Subject {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Subject {
+    /// Starts a program.
+    pub(crate) fn start(command: &mut Command) -> Result<Self, Failed> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let output = output.ok_or("a subject without standard output")?;
+        Ok(Self { child, input, output: BufReader::new(output) })
+    }
+
+    /// Starts this binary in a role and waits until it is ready; the numbers that it says then.
+    pub(crate) fn in_role(role: &str) -> Result<(Self, Vec<u32>), Failed> {
+        Self::ready(&mut role_command(role))
+    }
+
+    /// Starts a program and waits until it says `ready` and some numbers.
+    pub(crate) fn ready(command: &mut Command) -> Result<(Self, Vec<u32>), Failed> {
+        let mut subject = Self::start(command)?;
+        let line = subject.line()?;
+        let numbers = line.strip_prefix("ready").ok_or_else(|| format!("it said {line:?}"))?;
+        let numbers = numbers.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+        Ok((subject, numbers))
+    }
+
+    /// Its pid.
+    pub(crate) fn pid(&self) -> Pid {
+        Pid(self.child.id())
+    }
+
+    /// The next line that it says. It ends at the latest when the process does.
+    pub(crate) fn line(&mut self) -> Result<String, Failed> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// Everything that it says until it ends.
+    pub(crate) fn lines(&mut self) -> Result<Vec<String>, Failed> {
+        Ok(self.output.by_ref().lines().collect::<Result<_, _>>()?)
+    }
+
+    /// Tells it to go on, and waits until it has.
+    pub(crate) fn go_on(&mut self) -> Result<(), Failed> {
+        self.input.as_mut().ok_or("a subject without standard input")?.write_all(b"\n")?;
+        let line = self.line()?;
+        if line == "done" { Ok(()) } else { Err(format!("it said {line:?}").into()) }
+    }
+
+    /// Kills it and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill(); // it may have ended by itself
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// This binary in a role. By its link in `/proc`, so that other users can start it too.
+pub(crate) fn role_command(role: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.env(ROLE, role);
+    command
+}
+
+/// memcached with four workers on 127.0.0.1, as a user that is not root, in a network namespace of its own. It
+/// answers when this returns.
+pub(crate) fn memcached(environment: &[(&'static str, std::ffi::OsString)]) -> Result<Subject, Failed> {
+    let mut command = Command::new("unshare");
+    command.args(["--net", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
+    command.args(environment.iter().fold(vec![OsStr::new("env").to_owned()], |mut words, (name, value)| {
+        let mut word = OsStr::new(name).to_owned();
+        word.push("=");
+        word.push(value);
+        words.push(word);
+        words
+    }));
+    command.args(["memcached", "-u", "nobody", "-t", "4", "-l", "127.0.0.1", "-p", "11211", "-U", "0"]);
+    let subject = Subject::start(&mut command)?;
+    eventually("memcached listens", || {
+        let netns = linux::Netns::of_process(subject.pid()).ok()?;
+        netns.run(|| std::net::TcpStream::connect("127.0.0.1:11211").ok()).ok()?.map(|_| ())
+    })?;
+    Ok(subject)
+}
+
+/// Tries again until there is an answer.
+pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Failed> {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        if let Some(answer) = attempt() {
+            return Ok(answer);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Err(format!("{what}: not within {PATIENCE:?}").into())
+}
+
+/// A directory of a test's own, removed with all that is in it.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(test: &str) -> Result<Self, Failed> {
+        let path = std::env::temp_dir().join(format!("netpolicy-{test}-{}", std::process::id()));
+        std::fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+
+    /// A path in it.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Compiles `programs/NAME.c` into it.
+    pub(crate) fn compile(&self, name: &str, options: &[&str]) -> Result<PathBuf, Failed> {
+        let source = format!("{}/tests/root/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
+        let program = self.path(name);
+        let status = Command::new("cc")
+            .args(["-O1", "-Wall", "-o"])
+            .arg(&program)
+            .arg(source)
+            .args(options)
+            .status()?;
+        if status.success() { Ok(program) } else { Err(format!("cc {name}.c: {status}").into()) }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
