@@ -1,4 +1,274 @@
-//! (being written)
-/// (being written)
-#[derive(Debug)]
-pub struct Kernel;
+//! The running kernel, as what settings are read from and written to: the only exhaustive `match` that writes.
+
+mod inside;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use apply::Knobs;
+use model::{DeviceId, EmptyPolls, KernelVersion, Nanoseconds, NapiId, NetnsId, RxQueue, Setting};
+
+use self::inside::Inside;
+use crate::error::{Cause, KernelError};
+use crate::netlink::netdev::{self, NAPI_SET_SINCE, NapiChange, NapiKnob, RawNapi};
+use crate::observe::device::parse_threading;
+use crate::observe::irq;
+use crate::process;
+
+/// The running kernel.
+///
+/// Settings name what stays (a queue, a device, a process with its start time); what moves is resolved at the moment
+/// of reading or writing: a queue's NAPI id, a device's name, a namespace's file. A namespace that was reached is
+/// held open, and so kept alive, until this is dropped.
+#[derive(Debug, Default)]
+pub struct Kernel {
+    inside: BTreeMap<NetnsId, Inside>,
+}
+
+impl Kernel {
+    /// The running kernel.
+    pub const fn new() -> Self {
+        Self { inside: BTreeMap::new() }
+    }
+
+    fn inside(&mut self, id: NetnsId) -> Result<&mut Inside, KernelError> {
+        match self.inside.entry(id) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(unknown) => Ok(unknown.insert(Inside::open(id)?)),
+        }
+    }
+
+    /// All of one queue, by one look at its NAPI.
+    fn read_queue(&mut self, queue: RxQueue, like: &[Setting]) -> Result<Vec<Setting>, KernelError> {
+        let napi = self.inside(queue.device.netns)?.napi_of(queue)?;
+        like.iter().map(|setting| self.read_one(setting, Some(&napi))).collect()
+    }
+
+    /// One setting; those of a queue out of its NAPI's answer.
+    fn read_one(&mut self, like: &Setting, napi: Option<&RawNapi>) -> Result<Setting, KernelError> {
+        Ok(match like {
+            Setting::DeferHardIrqs(queue, _) => Setting::DeferHardIrqs(
+                *queue,
+                EmptyPolls(stated(napi, |n| n.defer_hard_irqs, NAPI_SET_SINCE)?),
+            ),
+            Setting::GroFlushTimeout(queue, _) => Setting::GroFlushTimeout(
+                *queue,
+                Nanoseconds(stated(napi, |n| n.gro_flush_timeout, NAPI_SET_SINCE)?),
+            ),
+            Setting::IrqSuspendTimeout(queue, _) => {
+                let span = stated(napi, |n| n.irq_suspend_timeout, NAPI_SET_SINCE)?;
+                Setting::IrqSuspendTimeout(*queue, Nanoseconds(span))
+            }
+            Setting::Threaded(queue, _) => {
+                let threading = stated(napi, |n| n.threaded.and_then(netdev::threading), like.since())?;
+                Setting::Threaded(*queue, threading)
+            }
+            Setting::DeviceDeferHardIrqs(device, _) => {
+                let polls = self.read_device(*device, like.knob(), |text| text.parse().ok())?;
+                Setting::DeviceDeferHardIrqs(*device, EmptyPolls(polls))
+            }
+            Setting::DeviceGroFlushTimeout(device, _) => {
+                let span = self.read_device(*device, like.knob(), |text| text.parse().ok())?;
+                Setting::DeviceGroFlushTimeout(*device, Nanoseconds(span))
+            }
+            Setting::DeviceThreaded(device, _) => {
+                Setting::DeviceThreaded(*device, self.read_device(*device, like.knob(), parse_threading)?)
+            }
+            Setting::Epoll(epoll, _) => Setting::Epoll(*epoll, process::read_epoll(epoll)?),
+            Setting::IoUringNapi(ring, _) => Setting::IoUringNapi(*ring, process::read_ring_napi(ring)?),
+            Setting::IrqAffinity(irq, _) => Setting::IrqAffinity(*irq, irq::affinity(*irq)?),
+            Setting::ThreadAffinity(thread, _) => {
+                Setting::ThreadAffinity(*thread, process::read_thread_affinity(thread)?)
+            }
+        })
+    }
+
+    /// A file of a device in sysfs. Its name is the knob's.
+    fn read_device<T>(
+        &mut self,
+        device: DeviceId,
+        file: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, KernelError> {
+        let text = self.inside(device.netns)?.directory(device)?.read(file)?;
+        parse(&text).ok_or_else(|| KernelError::malformed(file, format!("`{text}`")))
+    }
+
+    fn write_device(&mut self, device: DeviceId, file: &str, text: &str) -> Result<(), KernelError> {
+        self.inside(device.netns)?.directory(device)?.write(file, text)
+    }
+
+    /// All of one queue, by one `napi-set`.
+    fn write_queue(&mut self, queue: RxQueue, settings: &[Setting]) -> Result<(), KernelError> {
+        let mut change = NapiChange::default();
+        for setting in settings {
+            match setting {
+                Setting::DeferHardIrqs(_, polls) => change.defer_hard_irqs = Some(*polls),
+                Setting::GroFlushTimeout(_, span) => change.gro_flush_timeout = Some(*span),
+                Setting::IrqSuspendTimeout(_, span) => change.irq_suspend_timeout = Some(*span),
+                Setting::Threaded(_, threading) => change.threaded = Some(*threading),
+                Setting::DeviceDeferHardIrqs(..)
+                | Setting::DeviceGroFlushTimeout(..)
+                | Setting::DeviceThreaded(..)
+                | Setting::Epoll(..)
+                | Setting::IoUringNapi(..)
+                | Setting::IrqAffinity(..)
+                | Setting::ThreadAffinity(..) => unreachable!("{setting} is no setting of {queue}"),
+            }
+        }
+        let inside = self.inside(queue.device.netns).map_err(|error| about(&written(settings), error))?;
+        let napi = inside.napi_of(queue).map_err(|error| about(&written(settings), error))?;
+        inside.set_napi(NapiId(napi.id), &change).map_err(|refused| {
+            let culprit =
+                settings.iter().find(|setting| refused.knob.is_some_and(|knob| is_about(setting, knob)));
+            let what = written(culprit.map_or(settings, std::slice::from_ref));
+            KernelError { what, cause: refused.cause }
+        })
+    }
+
+    fn write_one(&mut self, setting: &Setting) -> Result<(), KernelError> {
+        match setting {
+            Setting::DeferHardIrqs(queue, _)
+            | Setting::GroFlushTimeout(queue, _)
+            | Setting::IrqSuspendTimeout(queue, _)
+            | Setting::Threaded(queue, _) => self.write_queue(*queue, std::slice::from_ref(setting)),
+            Setting::DeviceDeferHardIrqs(device, EmptyPolls(polls)) => {
+                self.write_device(*device, setting.knob(), &polls.to_string())
+            }
+            Setting::DeviceGroFlushTimeout(device, Nanoseconds(span)) => {
+                self.write_device(*device, setting.knob(), &span.to_string())
+            }
+            Setting::DeviceThreaded(device, threading) => {
+                self.write_device(*device, setting.knob(), &netdev::raw_threading(*threading).to_string())
+            }
+            Setting::Epoll(epoll, params) => process::write_epoll(epoll, *params),
+            Setting::IoUringNapi(ring, napi) => process::write_ring_napi(ring, *napi),
+            Setting::IrqAffinity(irq, cpus) => irq::set_affinity(*irq, cpus),
+            Setting::ThreadAffinity(thread, cpus) => process::write_thread_affinity(thread, cpus),
+        }
+    }
+}
+
+impl Knobs for Kernel {
+    type Error = KernelError;
+
+    fn read(&mut self, like: &[Setting]) -> Result<Vec<Setting>, KernelError> {
+        match queue_of(like) {
+            Some(queue) => self.read_queue(queue, like).map_err(|error| about(&asked(like), error)),
+            None => like
+                .iter()
+                .map(|one| {
+                    self.read_one(one, None).map_err(|error| about(&asked(std::slice::from_ref(one)), error))
+                })
+                .collect(),
+        }
+    }
+
+    fn write(&mut self, settings: &[Setting]) -> Result<(), KernelError> {
+        match queue_of(settings) {
+            Some(queue) => self.write_queue(queue, settings),
+            None => settings
+                .iter()
+                .try_for_each(|one| self.write_one(one).map_err(|error| about(&one.to_string(), error))),
+        }
+    }
+
+    fn is_gone(error: &KernelError) -> bool {
+        matches!(error.cause, Cause::Gone(_))
+    }
+}
+
+/// The queue whose settings these are.
+fn queue_of(settings: &[Setting]) -> Option<RxQueue> {
+    match settings.first()?.object() {
+        model::Object::Queue(queue) => Some(queue),
+        model::Object::Device(_)
+        | model::Object::Epoll(_)
+        | model::Object::Ring(_)
+        | model::Object::Irq(_)
+        | model::Object::Thread(_) => None,
+    }
+}
+
+fn is_about(setting: &Setting, knob: NapiKnob) -> bool {
+    match knob {
+        NapiKnob::DeferHardIrqs => matches!(setting, Setting::DeferHardIrqs(..)),
+        NapiKnob::GroFlushTimeout => matches!(setting, Setting::GroFlushTimeout(..)),
+        NapiKnob::IrqSuspendTimeout => matches!(setting, Setting::IrqSuspendTimeout(..)),
+        NapiKnob::Threaded => matches!(setting, Setting::Threaded(..)),
+    }
+}
+
+/// What a NAPI's answer says, if this kernel says it.
+fn stated<T>(
+    napi: Option<&RawNapi>,
+    field: impl Fn(&RawNapi) -> Option<T>,
+    since: KernelVersion,
+) -> Result<T, KernelError> {
+    let needs = "it among the answers of netdev netlink `napi-get`";
+    napi.and_then(field).ok_or_else(|| KernelError::absent("netdev napi-get", needs, Some(since)))
+}
+
+/// `eth0 rx-4: defer-hard-irqs 100, gro-flush-timeout 20us`
+fn written(settings: &[Setting]) -> String {
+    let values: Vec<_> = settings.iter().map(|s| format!("{} {}", s.knob(), s.value())).collect();
+    settings.first().map_or_else(String::new, |first| format!("{}: {}", first.object(), values.join(", ")))
+}
+
+/// `eth0 rx-4: defer-hard-irqs, gro-flush-timeout`
+fn asked(settings: &[Setting]) -> String {
+    let knobs: Vec<_> = settings.iter().map(Setting::knob).collect();
+    settings.first().map_or_else(String::new, |first| format!("{}: {}", first.object(), knobs.join(", ")))
+}
+
+/// Puts the object and the setting before what failed on the way to it, where the error does not name them itself.
+fn about(what: &str, error: KernelError) -> KernelError {
+    let object = what.split(": ").next().unwrap_or(what);
+    if error.what.starts_with(object) {
+        return error;
+    }
+    KernelError { what: format!("{what}: {}", error.what), cause: error.cause }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use model::{IfIndex, IrqNumber, Label, QueueIndex};
+
+    fn queue() -> RxQueue {
+        let netns = crate::Netns::own().expect("own namespace").id();
+        let device = DeviceId { netns, ifindex: IfIndex(0x7fff_fff0), name: Label::new("eth0") };
+        RxQueue { device, index: QueueIndex(4) }
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_gone_and_the_error_names_object_and_setting() {
+        let mut kernel = Kernel::new();
+        let settings = [Setting::DeferHardIrqs(queue(), EmptyPolls(100))];
+        let error = kernel.read(&settings).expect_err("gone");
+        assert!(Kernel::is_gone(&error), "{error}");
+        assert!(error.to_string().starts_with("eth0 rx-4: defer-hard-irqs: "), "{error}");
+        let error = kernel
+            .write(&[Setting::DeviceGroFlushTimeout(queue().device, Nanoseconds(5))])
+            .expect_err("gone");
+        assert!(Kernel::is_gone(&error), "{error}");
+        assert!(error.to_string().starts_with("eth0: gro_flush_timeout 5ns: "), "{error}");
+    }
+
+    #[test]
+    fn an_interrupt_that_is_not_there_is_gone() {
+        let settings = [Setting::IrqAffinity(IrqNumber(999_999), "0".parse().expect("a list"))];
+        let error = Kernel::new().write(&settings).expect_err("gone");
+        assert!(Kernel::is_gone(&error), "{error}");
+    }
+
+    #[test]
+    fn settings_of_one_queue_are_named_together() {
+        let settings = [
+            Setting::DeferHardIrqs(queue(), EmptyPolls(100)),
+            Setting::IrqSuspendTimeout(queue(), Nanoseconds::from_millis(20)),
+        ];
+        assert_eq!(written(&settings), "eth0 rx-4: defer-hard-irqs 100, irq-suspend-timeout 20ms");
+        assert_eq!(asked(&settings), "eth0 rx-4: defer-hard-irqs, irq-suspend-timeout");
+    }
+}

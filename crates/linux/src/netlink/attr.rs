@@ -270,6 +270,12 @@ impl AttrBuf {
     }
 }
 
+/// The number of the attribute that begins at this byte; `None` beyond the end.
+pub(super) fn number_at(bytes: &[u8], offset: usize) -> Option<u16> {
+    let header = bytes.get(offset..)?.first_chunk::<HEADER_BYTES>()?;
+    Some(u16::from_ne_bytes([header[2], header[3]]) & NUMBER_MASK)
+}
+
 /// A length with its padding: `NLA_ALIGN`, which is `NLMSG_ALIGN` too.
 pub(super) const fn padded(length: usize) -> usize {
     length.next_multiple_of(ALIGNMENT)

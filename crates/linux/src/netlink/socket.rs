@@ -10,7 +10,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recvfrom, send, socket_with,
 };
 
-use super::attr::{AttrBuf, Malformed};
+use super::attr::{self, AttrBuf, Malformed};
 use super::message::{self, Messages, Refusal, Reply, flag};
 use crate::error::{Cause, KernelError};
 use crate::netns::Netns;
@@ -26,6 +26,9 @@ pub const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 /// How many datagrams one answer may have: 32 KiB each, and so more than 100 MB.
 pub const DATAGRAMS_MAX: usize = 4096;
 
+/// How many signals and strangers' messages are let pass while an answer is awaited.
+pub const DISTURBANCES_MAX: usize = 1024;
+
 /// How long the kernel may take to answer. It works while we send, so an answer that is not there by then is lost.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
@@ -38,6 +41,43 @@ pub enum Protocol {
     SockDiag,
     /// Families that are known by name, such as `netdev` and `ethtool`: `NETLINK_GENERIC`.
     Generic,
+}
+
+/// Why a request failed, and which of its attributes the kernel pointed at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Why.
+    pub cause: Cause,
+    /// The number of the attribute that was refused, where the kernel says.
+    pub attribute: Option<u16>,
+}
+
+impl Failure {
+    fn malformed(why: impl Into<String>) -> Self {
+        Self { cause: Cause::Malformed(why.into()), attribute: None }
+    }
+
+    fn errno(errno: Errno) -> Self {
+        Self { cause: Cause::Errno(errno), attribute: None }
+    }
+
+    fn refused(refusal: Refusal, request: &[u8]) -> Self {
+        let Refusal { errno, message, missing, .. } = refusal;
+        let attribute =
+            refusal.offset.and_then(|offset| attr::number_at(request, usize::try_from(offset).ok()?));
+        let cause = match (message, missing) {
+            (Some(message), _) => Cause::Extack { errno, message },
+            (None, Some(missing)) => {
+                Cause::Extack { errno, message: format!("attribute {missing} is missing") }
+            }
+            (None, None) => Cause::Errno(errno),
+        };
+        Self { cause, attribute }
+    }
+
+    fn about(self, what: &str) -> KernelError {
+        KernelError { what: what.to_owned(), cause: self.cause }
+    }
 }
 
 /// A netlink socket in one network namespace, where it stays whatever its threads do.
@@ -90,7 +130,15 @@ impl NetlinkSocket {
     /// # Errors
     /// The kernel's refusal, in its own words.
     pub fn request(&mut self, what: &str, kind: u16, flags: u16, body: &AttrBuf) -> Result<(), KernelError> {
-        self.exchange(what, kind, flags | flag::ACK, body, &mut |_| Ok(())).map(|_| ())
+        self.attempt(kind, flags, body).map_err(|failure| failure.about(what))
+    }
+
+    /// As [`NetlinkSocket::request`], for a caller who can tell what the attribute means that was refused.
+    ///
+    /// # Errors
+    /// The kernel's refusal, in its own words.
+    pub fn attempt(&mut self, kind: u16, flags: u16, body: &AttrBuf) -> Result<(), Failure> {
+        self.exchange(kind, flags | flag::ACK, body, &mut |_| Ok(())).map(|_| ())
     }
 
     /// Asks for one object. `read` makes a value of the answer's body.
@@ -105,10 +153,11 @@ impl NetlinkSocket {
         mut read: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, KernelError> {
         let mut value = None;
-        self.exchange(what, kind, flag::ACK, body, &mut |object| {
+        let answered = self.exchange(kind, flag::ACK, body, &mut |object| {
             value = Some(read(object)?);
             Ok(())
-        })?;
+        });
+        answered.map_err(|failure| failure.about(what))?;
         value.ok_or_else(|| {
             KernelError::malformed(what, "acknowledged, but without the object that was asked for")
         })
@@ -129,11 +178,11 @@ impl NetlinkSocket {
     ) -> Result<Vec<T>, KernelError> {
         for _ in 0..=DUMP_RETRIES_MAX {
             let mut values = Vec::new();
-            let undisturbed = self.exchange(what, kind, flag::DUMP, body, &mut |object| {
+            let answered = self.exchange(kind, flag::DUMP, body, &mut |object| {
                 values.extend(read(object)?);
                 Ok(())
-            })?;
-            if undisturbed {
+            });
+            if answered.map_err(|failure| failure.about(what))? {
                 return Ok(values);
             }
         }
@@ -143,73 +192,57 @@ impl NetlinkSocket {
     /// Sends a request and takes its answer to the end. Says whether nothing changed meanwhile.
     fn exchange(
         &mut self,
-        what: &str,
         kind: u16,
         flags: u16,
         body: &AttrBuf,
         take: &mut dyn FnMut(&[u8]) -> Result<(), Malformed>,
-    ) -> Result<bool, KernelError> {
+    ) -> Result<bool, Failure> {
         self.sequence = self.sequence.wrapping_add(1);
-        let bytes = message::request(kind, flags, self.sequence, body);
-        send(&self.socket, &bytes, SendFlags::empty()).map_err(|errno| KernelError::errno(what, errno))?;
+        let request = message::request(kind, flags, self.sequence, body);
+        send(&self.socket, &request, SendFlags::empty()).map_err(Failure::errno)?;
         let mut undisturbed = true;
         let mut malformed = None;
         for _ in 0..DATAGRAMS_MAX {
-            let length = self.receive(what)?;
+            let length = self.receive()?;
             for message in Messages::new(&self.buffer[..length]) {
-                let message = message.map_err(|m| KernelError::malformed(what, m.0))?;
+                let message = message.map_err(|m| Failure::malformed(m.0))?;
                 if message.sequence != self.sequence {
                     continue; // the end of an answer that an earlier error left unread
                 }
                 undisturbed &= message.flags & flag::DUMP_INTR == 0;
-                match message.reply().map_err(|m| KernelError::malformed(what, m.0))? {
+                match message.reply().map_err(|m| Failure::malformed(m.0))? {
                     Reply::Object(object) => malformed = malformed.or(take(object).err()),
                     Reply::Nothing => {}
-                    Reply::Refused(refusal) => return Err(refused(what, refusal)),
+                    Reply::Refused(refusal) => return Err(Failure::refused(refusal, &request)),
                     Reply::Done => {
-                        return match malformed {
-                            Some(m) => Err(KernelError::malformed(what, m.0)),
-                            None => Ok(undisturbed),
-                        };
+                        return malformed.map_or(Ok(undisturbed), |m| Err(Failure::malformed(m.0)));
                     }
                 }
             }
         }
-        Err(KernelError::malformed(what, format!("an answer of more than {DATAGRAMS_MAX} datagrams")))
+        Err(Failure::malformed(format!("an answer of more than {DATAGRAMS_MAX} datagrams")))
     }
 
     /// One datagram of the kernel into the buffer; its length.
-    fn receive(&mut self, what: &str) -> Result<usize, KernelError> {
-        loop {
-            let received = recvfrom(&self.socket, &mut self.buffer[..], RecvFlags::TRUNC);
-            let (taken, whole, sender) = match received {
+    fn receive(&mut self) -> Result<usize, Failure> {
+        for _ in 0..DISTURBANCES_MAX {
+            let (taken, whole, sender) = match recvfrom(&self.socket, &mut self.buffer[..], RecvFlags::TRUNC)
+            {
                 Ok(received) => received,
-                Err(Errno::INTR) => continue, // as often as there are signals
-                Err(Errno::AGAIN) => return Err(KernelError::errno(what, Errno::TIMEDOUT)),
-                Err(errno) => return Err(KernelError::errno(what, errno)),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Err(Failure::errno(Errno::TIMEDOUT)),
+                Err(errno) => return Err(Failure::errno(errno)),
             };
             // Other programs may write to our port; only port 0 is the kernel.
-            let from_kernel = sender
-                .and_then(|s| SocketAddrNetlink::try_from(s).ok())
-                .is_some_and(|sender| sender.pid() == 0);
-            if !from_kernel {
+            let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
+            if sender.is_none_or(|sender| sender.pid() != 0) {
                 continue;
             }
             if whole > taken {
-                return Err(KernelError::malformed(what, format!("a datagram of {whole} bytes")));
+                return Err(Failure::malformed(format!("a datagram of {whole} bytes")));
             }
             return Ok(taken);
         }
+        Err(Failure::errno(Errno::INTR))
     }
-}
-
-fn refused(what: &str, refusal: Refusal) -> KernelError {
-    let cause = match (refusal.message, refusal.missing) {
-        (Some(message), _) => Cause::Extack { errno: refusal.errno, message },
-        (None, Some(missing)) => {
-            Cause::Extack { errno: refusal.errno, message: format!("attribute {missing} is missing") }
-        }
-        (None, None) => Cause::Errno(refusal.errno),
-    };
-    KernelError { what: what.to_owned(), cause }
 }

@@ -1,6 +1,97 @@
-//! (being written)
-/// (being written)
+//! Observing a host: from what the kernel says to [`model::Host`].
+//!
+//! What the kernel writes is read by the views of [`crate::netlink`] and the parsers below, which take text and open
+//! nothing; what it means is decided here. A part that cannot be read is named in [`model::Host::unread`] with the
+//! kernel's words, and the rest is observed all the same.
+
+mod capabilities;
+pub(crate) mod device;
+pub(crate) mod irq;
+mod process;
+mod topology;
+
+pub use process::processes;
+
+use model::host::Unread;
+use model::{Host, KernelVersion, Pid};
+
+use crate::error::KernelError;
+use crate::netlink::{Ethtool, Links, Netdev};
+use crate::netns::Netns;
+use crate::sysfs::SysFs;
+
+/// Which processes to look into.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Processes {
+    /// None at all.
+    #[default]
+    None,
+    /// These.
+    Only(Vec<Pid>),
+    /// Every process in the namespace that holds an internet socket or an epoll.
+    Networking,
+}
+
+/// Observes the host as it is in this namespace.
+///
+/// # Errors
+/// If the namespace cannot be entered or its devices cannot be listed. Whatever else cannot be read is listed in
+/// [`Host::unread`].
+pub fn observe(netns: &Netns, processes: &Processes) -> Result<Host, KernelError> {
+    let mut unread = Vec::new();
+    let mut sources = netns.run(Sources::open_here)??;
+    let mut devices = device::devices(netns.id(), &mut sources, &mut unread)?;
+    let vectors = device::vectors(&devices);
+    let mut irqs = Vec::new();
+    if !vectors.is_empty() {
+        let interrupts = irq::Interrupts::read(&mut unread);
+        device::name_interrupts(&mut devices, &interrupts);
+        irqs = irq::irqs(&vectors, &interrupts, &mut unread);
+    }
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    Ok(Host {
+        kernel: KernelVersion::parse(&release).unwrap_or(KernelVersion::since(0, 0)),
+        release,
+        capabilities: capabilities::capabilities(&mut sources, &mut unread),
+        topology: topology::topology(&sources.sysfs, &mut unread),
+        netns: netns.id(),
+        devices: devices.into_iter().map(|seen| seen.device).collect(),
+        irqs,
+        processes: process::processes(netns, processes, &mut unread),
+        unread,
+    })
+}
+
+/// What is asked in a namespace, opened in one visit to it. Parts that this kernel or caller lacks carry the reason.
 #[derive(Debug)]
-pub struct Processes;
-/// (being written)
-pub fn observe() {}
+struct Sources {
+    links: Links,
+    netdev: Result<Netdev, KernelError>,
+    ethtool: Result<Ethtool, KernelError>,
+    sysfs: Result<SysFs, KernelError>,
+}
+
+impl Sources {
+    fn open_here() -> Result<Self, KernelError> {
+        Ok(Self {
+            links: Links::open_here()?,
+            netdev: Netdev::open_here(),
+            ethtool: Ethtool::open_here(),
+            sysfs: SysFs::open_here(),
+        })
+    }
+}
+
+/// Notes what could not be read, and takes what there is instead.
+trait OrUnread<T> {
+    fn or_unread(self, unread: &mut Vec<Unread>) -> T;
+}
+
+impl<T: Default> OrUnread<T> for Result<T, KernelError> {
+    fn or_unread(self, unread: &mut Vec<Unread>) -> T {
+        self.unwrap_or_else(|error| {
+            unread.push(Unread { what: error.what, why: error.cause.to_string() });
+            T::default()
+        })
+    }
+}

@@ -1,0 +1,104 @@
+//! One network namespace, as what its settings are read from and written to; resolves what moves.
+
+use model::{DeviceId, NapiId, NetnsId, RxQueue};
+
+use crate::error::{Errno, KernelError};
+use crate::netlink::netdev::{NapiChange, NapiRefused, QueueType, RawNapi, RawQueue};
+use crate::netlink::{Links, Netdev};
+use crate::netns::Netns;
+use crate::observe::device::napis_by_order;
+use crate::sysfs::{DeviceDir, SysFs};
+
+/// What is asked and told in one namespace.
+#[derive(Debug)]
+pub(super) struct Inside {
+    netns: Netns,
+    links: Links,
+    netdev: Netdev,
+    /// Opened when a device-wide setting first needs it.
+    sysfs: Option<SysFs>,
+}
+
+impl Inside {
+    /// # Errors
+    /// [`crate::Cause::Gone`] if nothing leads to the namespace any more.
+    pub(super) fn open(id: NetnsId) -> Result<Self, KernelError> {
+        let netns = Netns::with_id(id)?;
+        let (links, netdev) = netns.run(|| Ok((Links::open_here()?, Netdev::open_here()?)))??;
+        Ok(Self { netns, links, netdev, sysfs: None })
+    }
+
+    /// Changes settings of a NAPI.
+    pub(super) fn set_napi(&mut self, id: NapiId, change: &NapiChange) -> Result<(), NapiRefused> {
+        self.netdev.set_napi(id, change)
+    }
+
+    /// The NAPI that serves a receive queue now, and its settings.
+    ///
+    /// # Errors
+    /// [`crate::Cause::Gone`] if the device or the queue is not there any more; [`crate::Cause::Absent`] if the
+    /// queue has no NAPI, as when the device is down.
+    pub(super) fn napi_of(&mut self, queue: RxQueue) -> Result<RawNapi, KernelError> {
+        let ifindex = queue.device.ifindex;
+        let Some(RawQueue { napi_id: Some(id), .. }) = self.queue(queue)? else {
+            return self.napi_by_order(queue);
+        };
+        let napi = self.netdev.napi(NapiId(id))?;
+        if napi.ifindex == ifindex.0 {
+            Ok(napi)
+        } else {
+            Err(KernelError::malformed("netdev napi-get", format!("NAPI {id} is of device {}", napi.ifindex)))
+        }
+    }
+
+    /// What the kernel says about a receive queue; `None` while its device is down.
+    fn queue(&mut self, queue: RxQueue) -> Result<Option<RawQueue>, KernelError> {
+        let gone = |why: &str| Err(KernelError::gone("netdev queue-get", why));
+        let fewer = "its device has fewer queues now";
+        let ifindex = queue.device.ifindex;
+        match self.netdev.queue(ifindex, QueueType::Rx, queue.index) {
+            Err(error) => match error.number() {
+                Some(Errno::NODEV) => gone("no device has its index any more"),
+                // Of a well-formed request, only the queue's index can be invalid.
+                Some(Errno::INVAL) => gone(fewer),
+                Some(Errno::NOENT) if self.links.is_up(ifindex)? => gone(fewer),
+                Some(Errno::NOENT) => Ok(None),
+                _ => Err(error),
+            },
+            found => found,
+        }
+    }
+
+    /// As [`crate::observe`] finds it where the driver does not state it.
+    fn napi_by_order(&mut self, queue: RxQueue) -> Result<RawNapi, KernelError> {
+        let ifindex = queue.device.ifindex;
+        let queues = self.netdev.queues(Some(ifindex))?;
+        let rx: Vec<_> = queues.iter().filter(|queue| queue.kind == Some(QueueType::Rx)).collect();
+        let any_stated = rx.iter().any(|queue| queue.napi_id.is_some());
+        let napis = self.netdev.napis(Some(ifindex))?;
+        let ids: Vec<NapiId> = napis.iter().map(|napi| NapiId(napi.id)).collect();
+        let position = usize::try_from(queue.index.0).unwrap_or(usize::MAX);
+        let napi = napis_by_order(rx.len(), any_stated, &ids).and_then(|_| napis.get(position).copied());
+        napi.ok_or_else(|| {
+            let needs =
+                format!("a NAPI of the queue (the device has {} queues and {} NAPIs)", rx.len(), ids.len());
+            KernelError::absent("netdev napi-get", needs, None)
+        })
+    }
+
+    /// A device's directory in sysfs, by the name that it has now.
+    ///
+    /// # Errors
+    /// [`crate::Cause::Gone`] if the device is not there any more.
+    pub(super) fn directory(&mut self, device: DeviceId) -> Result<DeviceDir, KernelError> {
+        let name = self.links.name(device.ifindex).map_err(|error| match error.number() {
+            Some(Errno::NODEV) => KernelError::gone("rt-link getlink", "no device has its index any more"),
+            _ => error,
+        })?;
+        let sysfs = match &mut self.sysfs {
+            Some(sysfs) => sysfs,
+            closed @ None => closed.insert(SysFs::open(&self.netns)?),
+        };
+        sysfs.device(&name, device.ifindex)
+    }
+}

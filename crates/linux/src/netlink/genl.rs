@@ -1,0 +1,127 @@
+//! Generic netlink: families that are known by name, and what each of them can do.
+//!
+//! Kernel: 6.18, `include/uapi/linux/genetlink.h`, `net/netlink/genetlink.c`.
+
+use std::collections::BTreeSet;
+
+use super::attr::{AttrBuf, Attrs, Malformed};
+use super::socket::NetlinkSocket;
+use crate::error::{Errno, KernelError};
+
+/// The family of families: `GENL_ID_CTRL`.
+const CONTROL: u16 = 0x10;
+
+/// The bytes of `struct genlmsghdr`: command, version, two of padding.
+const HEADER_BYTES: usize = 4;
+
+/// Commands of the family of families.
+mod command {
+    pub(super) const GET_FAMILY: u8 = 3;
+    pub(super) const GET_POLICY: u8 = 10;
+}
+
+/// Its attributes: `CTRL_ATTR_*`.
+mod attribute {
+    pub(super) const FAMILY_ID: u16 = 1;
+    pub(super) const FAMILY_NAME: u16 = 2;
+    pub(super) const VERSION: u16 = 3;
+    pub(super) const OPS: u16 = 6;
+    pub(super) const POLICY: u16 = 8;
+    pub(super) const OP: u16 = 10;
+    /// Within one of the operations: `CTRL_ATTR_OP_ID`.
+    pub(super) const OP_ID: u16 = 1;
+}
+
+/// A family, as this kernel has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Family {
+    name: String,
+    id: u16,
+    version: u8,
+    commands: BTreeSet<u32>,
+}
+
+impl Family {
+    /// The family with this name.
+    ///
+    /// # Errors
+    /// [`crate::Cause::Absent`] if the kernel has none.
+    pub fn resolve(socket: &mut NetlinkSocket, name: &str) -> Result<Self, KernelError> {
+        let what = format!("generic netlink family {name}");
+        let mut body = AttrBuf::after(&[command::GET_FAMILY, 1, 0, 0]);
+        body.text(attribute::FAMILY_NAME, name);
+        socket.get(&what, CONTROL, &body, |object| Self::parse(name, object)).map_err(|error| {
+            match error.number() {
+                Some(Errno::NOENT) => KernelError::absent(what.as_str(), "a kernel with this family", None),
+                _ => error,
+            }
+        })
+    }
+
+    fn parse(name: &str, object: &[u8]) -> Result<Self, Malformed> {
+        let mut family = Self { name: name.to_owned(), id: 0, version: 0, commands: BTreeSet::new() };
+        for attr in attrs(object)? {
+            let attr = attr?;
+            match attr.number {
+                attribute::FAMILY_ID => family.id = attr.u16()?,
+                // The header has one byte for it, and no family ever had a greater one.
+                attribute::VERSION => family.version = attr.u32()?.try_into().unwrap_or(u8::MAX),
+                attribute::OPS => {
+                    for operation in attr.nested() {
+                        if let Some(id) = operation?.nested().find(attribute::OP_ID)? {
+                            family.commands.insert(id.u32()?);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        if family.id == 0 { Err(Malformed("a family without a number")) } else { Ok(family) }
+    }
+
+    /// The message type of its requests.
+    pub const fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Whether the kernel has this command.
+    pub fn has(&self, command: u8) -> bool {
+        self.commands.contains(&u32::from(command))
+    }
+
+    /// The body of a request for this command, to be completed with attributes.
+    pub fn body(&self, command: u8) -> AttrBuf {
+        AttrBuf::after(&[command, self.version, 0, 0])
+    }
+
+    /// Which attributes the kernel takes in requests for this command, by their numbers. Since 5.7.
+    ///
+    /// # Errors
+    /// If the kernel is older, or does not have the command.
+    pub fn accepted(&self, socket: &mut NetlinkSocket, command: u8) -> Result<BTreeSet<u16>, KernelError> {
+        let what = format!("generic netlink family {}: attributes of command {command}", self.name);
+        let mut body = AttrBuf::after(&[command::GET_POLICY, 1, 0, 0]);
+        body.u16(attribute::FAMILY_ID, self.id).u32(attribute::OP, u32::from(command));
+        let parts = socket.dump(&what, CONTROL, &body, |object| {
+            let mut accepted = Vec::new();
+            if let Some(policies) = attrs(object)?.find(attribute::POLICY)? {
+                // Policies by their index, and in each the attributes by their number.
+                for policy in policies.nested() {
+                    for attr in policy?.nested() {
+                        accepted.push(attr?.number);
+                    }
+                }
+            }
+            Ok(Some(accepted))
+        })?;
+        Ok(parts.into_iter().flatten().collect())
+    }
+}
+
+/// The attributes of an answer, behind its `struct genlmsghdr`.
+///
+/// # Errors
+/// If the header is cut short.
+pub fn attrs(object: &[u8]) -> Result<Attrs<'_>, Malformed> {
+    Attrs::after(HEADER_BYTES, object)
+}

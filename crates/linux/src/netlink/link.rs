@@ -1,0 +1,202 @@
+//! What rt-link says about devices.
+//!
+//! Kernel: 6.18, `include/uapi/linux/if_link.h`, `net/core/rtnetlink.c` `rtnl_fill_ifinfo()`.
+
+use model::IfIndex;
+
+use super::attr::{AttrBuf, Attrs, Malformed};
+use super::socket::{NetlinkSocket, Protocol};
+use crate::error::KernelError;
+
+/// `RTM_GETLINK`.
+const GET_LINK: u16 = 18;
+
+/// The bytes of `struct ifinfomsg`.
+const HEADER_BYTES: usize = 16;
+
+/// `IFF_UP`: it was switched on.
+const UP: u32 = 1 << 0;
+
+/// `IFF_LOWER_UP`: it has a carrier.
+const LOWER_UP: u32 = 1 << 16;
+
+/// Attributes of a link: `IFLA_*`.
+mod attribute {
+    pub(super) const IFNAME: u16 = 3;
+    pub(super) const MTU: u16 = 4;
+    pub(super) const LINK: u16 = 5;
+    pub(super) const LINKINFO: u16 = 18;
+    pub(super) const EXT_MASK: u16 = 29;
+    pub(super) const LINK_NETNSID: u16 = 37;
+    pub(super) const XDP: u16 = 43;
+    /// Within `LINKINFO`: `IFLA_INFO_KIND`.
+    pub(super) const INFO_KIND: u16 = 1;
+    /// Within `XDP`: `IFLA_XDP_ATTACHED`.
+    pub(super) const XDP_ATTACHED: u16 = 2;
+    /// In `EXT_MASK`: leave counters out. Since 4.4; older kernels ignore it.
+    pub(super) const SKIP_STATS: u32 = 1 << 3;
+}
+
+/// What `RTM_NEWLINK` says about a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RawLink<'a> {
+    /// Its index.
+    pub ifindex: u32,
+    /// `IFF_*`.
+    pub flags: u32,
+    /// Its name.
+    pub name: &'a str,
+    /// The kind of a virtual device (`IFLA_INFO_KIND`).
+    pub kind: Option<&'a str>,
+    /// The largest packet, in bytes.
+    pub mtu: u32,
+    /// The peer of a veth, or the lower device of a stacked one (`IFLA_LINK`).
+    pub link: Option<u32>,
+    /// In which namespace that is, if in another: an id that this namespace gave it.
+    pub link_netnsid: Option<i32>,
+    /// `XDP_ATTACHED_*`: 0 for none.
+    pub xdp_attached: u8,
+}
+
+impl<'a> RawLink<'a> {
+    /// Reads the body of an answer.
+    ///
+    /// # Errors
+    /// If an attribute is malformed.
+    pub fn parse(object: &'a [u8]) -> Result<Self, Malformed> {
+        let attrs = Attrs::after(HEADER_BYTES, object)?;
+        let header =
+            object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is cut short"))?;
+        let word =
+            |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let mut raw = Self { ifindex: word(4), flags: word(8), ..Self::default() };
+        for attr in attrs {
+            let attr = attr?;
+            match attr.number {
+                attribute::IFNAME => raw.name = attr.text()?,
+                attribute::MTU => raw.mtu = attr.u32()?,
+                attribute::LINK => raw.link = Some(attr.u32()?),
+                attribute::LINK_NETNSID => raw.link_netnsid = Some(attr.i32()?),
+                attribute::LINKINFO => {
+                    if let Some(kind) = attr.nested().find(attribute::INFO_KIND)? {
+                        raw.kind = Some(kind.text()?);
+                    }
+                }
+                attribute::XDP => {
+                    if let Some(attached) = attr.nested().find(attribute::XDP_ATTACHED)? {
+                        raw.xdp_attached = attached.u8()?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(raw)
+    }
+
+    /// Whether it was switched on.
+    pub const fn is_admin_up(&self) -> bool {
+        self.flags & UP != 0
+    }
+
+    /// Whether it has a carrier.
+    pub const fn has_carrier(&self) -> bool {
+        self.flags & LOWER_UP != 0
+    }
+}
+
+/// The links of one namespace.
+#[derive(Debug)]
+pub struct Links {
+    socket: NetlinkSocket,
+}
+
+impl Links {
+    /// Opens the calling thread's namespace.
+    ///
+    /// # Errors
+    /// If the kernel refuses a socket.
+    pub fn open_here() -> Result<Self, KernelError> {
+        Ok(Self { socket: NetlinkSocket::open_here(Protocol::Route)? })
+    }
+
+    /// All devices, each made a value of by `read`.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn all<T>(&mut self, read: impl Fn(RawLink<'_>) -> T) -> Result<Vec<T>, KernelError> {
+        let body = Self::question(0);
+        self.socket
+            .dump("rt-link getlink", GET_LINK, &body, |object| RawLink::parse(object).map(|l| Some(read(l))))
+    }
+
+    /// The name that a device has now.
+    ///
+    /// # Errors
+    /// ENODEV if there is no such device.
+    pub fn name(&mut self, ifindex: IfIndex) -> Result<String, KernelError> {
+        let body = Self::question(ifindex.0);
+        self.socket.get("rt-link getlink", GET_LINK, &body, |object| {
+            RawLink::parse(object).map(|link| link.name.to_owned())
+        })
+    }
+
+    /// Whether a device was switched on.
+    ///
+    /// # Errors
+    /// ENODEV if there is no such device.
+    pub fn is_up(&mut self, ifindex: IfIndex) -> Result<bool, KernelError> {
+        let body = Self::question(ifindex.0);
+        let read = |object: &[u8]| RawLink::parse(object).map(|link| link.is_admin_up());
+        self.socket.get("rt-link getlink", GET_LINK, &body, read)
+    }
+
+    fn question(ifindex: u32) -> AttrBuf {
+        let mut header = [0; HEADER_BYTES];
+        header[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+        let mut body = AttrBuf::after(&header);
+        body.u32(attribute::EXT_MASK, attribute::SKIP_STATS);
+        body
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = RawLink::parse(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_veth_whose_peer_is_elsewhere_says_where() {
+        let mut header = [0; HEADER_BYTES];
+        header[4..8].copy_from_slice(&5_u32.to_ne_bytes());
+        header[8..12].copy_from_slice(&(UP | LOWER_UP).to_ne_bytes());
+        let mut object = AttrBuf::after(&header);
+        object.text(attribute::IFNAME, "veth0").u32(attribute::MTU, 1500).u32(attribute::LINK, 7);
+        object.u32(attribute::LINK_NETNSID, 0);
+        object.nested(attribute::LINKINFO, |info| {
+            info.text(attribute::INFO_KIND, "veth");
+        });
+        object.nested(attribute::XDP, |xdp| {
+            xdp.u8(attribute::XDP_ATTACHED, 1);
+        });
+        let link = RawLink::parse(object.as_bytes()).expect("well-formed");
+        let expected = RawLink {
+            ifindex: 5,
+            flags: UP | LOWER_UP,
+            name: "veth0",
+            kind: Some("veth"),
+            mtu: 1500,
+            link: Some(7),
+            link_netnsid: Some(0),
+            xdp_attached: 1,
+        };
+        assert_eq!(link, expected);
+        assert!(link.is_admin_up() && link.has_carrier());
+    }
+}

@@ -1,0 +1,39 @@
+//! What this kernel and this caller can do, found by asking rather than by version wherever something answers.
+
+use model::host::{Capabilities, Unread};
+use rustix::event::epoll;
+use rustix::thread::{CapabilitySet, capabilities as capability_sets};
+
+use super::{OrUnread, Sources};
+use crate::error::KernelError;
+use crate::sys;
+
+/// Types of the running kernel, without which no BPF program of ours can be loaded.
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+
+pub(super) fn capabilities(sources: &mut Sources, unread: &mut Vec<Unread>) -> Capabilities {
+    let held = capability_sets(None)
+        .map(|sets| sets.effective)
+        .map_err(|errno| KernelError::errno("capabilities of the calling thread", errno));
+    let held = held.map(Some).or_unread(unread).unwrap_or(CapabilitySet::empty());
+    let (napi_set, (irq_suspend, napi_threaded)) = match &mut sources.netdev {
+        // A kernel that has the command and does not say what it takes is older than either attribute.
+        Ok(netdev) if netdev.has_napi_set() => (true, netdev.napi_set_takes().or_unread(unread)),
+        Ok(_) | Err(_) => (false, (false, false)),
+    };
+    let loads_bpf =
+        held.contains(CapabilitySet::SYS_ADMIN) || held.contains(CapabilitySet::BPF | CapabilitySet::PERFMON);
+    Capabilities {
+        napi_set,
+        irq_suspend,
+        napi_threaded,
+        epoll_params: epolls_have_params(),
+        ptrace: held.contains(CapabilitySet::SYS_PTRACE),
+        net_admin: held.contains(CapabilitySet::NET_ADMIN),
+        bpf: loads_bpf && std::path::Path::new(BTF).exists(),
+    }
+}
+
+fn epolls_have_params() -> bool {
+    epoll::create(epoll::CreateFlags::CLOEXEC).is_ok_and(|epoll| sys::epoll::params(epoll).is_ok())
+}

@@ -1,0 +1,448 @@
+//! The devices of a namespace: their queues, NAPIs, and what leads from one to the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+
+use model::host::{
+    Channels, Coalesce, Confidence, Device, Features, IrqEdge, Napi, NapiEdge, Pair, Rings, RxQueueState,
+    TxQueueState, Unread,
+};
+use model::{
+    CpuSet, DeviceId, EmptyPolls, IfIndex, IrqNumber, Label, Nanoseconds, NapiId, NetnsId, NumaNode, Pid,
+    QueueIndex, RxQueue, Threading,
+};
+
+use super::irq::{Interrupts, queue_in_name};
+use super::{OrUnread, Sources};
+use crate::error::KernelError;
+use crate::netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
+use crate::netlink::link::RawLink;
+use crate::netlink::netdev::{self, QueueType, RawNapi, RawQueue};
+use crate::sysfs::SysFs;
+
+/// A device and the interrupts of its bus device, of which some are its queues'.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) device: Device,
+    vectors: BTreeSet<IrqNumber>,
+}
+
+/// The devices by index. Their NAPIs have the interrupts that the kernel states; see [`name_interrupts`] for the others.
+pub(super) fn devices(
+    netns: NetnsId,
+    sources: &mut Sources,
+    unread: &mut Vec<Unread>,
+) -> Result<Vec<Seen>, KernelError> {
+    let mut devices = sources.links.all(|link| device(netns, &link))?;
+    devices.sort_by_key(|device| device.id.ifindex);
+    let netdev = NetdevSays::ask(sources, unread);
+    let ethtool = EthtoolSays::ask(sources, unread);
+    let sysfs = sources.sysfs.as_ref().map_err(Clone::clone);
+    let sysfs = sysfs.map(Some).or_unread(unread);
+    let names: BTreeMap<IfIndex, Label> = devices.iter().map(|d| (d.id.ifindex, d.id.name)).collect();
+    let seen = devices.into_iter().map(|mut device| {
+        let vectors = sysfs.map(|sysfs| from_sysfs(&mut device, sysfs, unread)).unwrap_or_default();
+        netdev.complete(&mut device);
+        ethtool.complete(&mut device);
+        name_peer(&mut device, &names);
+        Seen { device, vectors }
+    });
+    Ok(seen.collect())
+}
+
+/// Every interrupt that is some device's.
+pub(super) fn vectors(seen: &[Seen]) -> BTreeSet<IrqNumber> {
+    let stated =
+        |seen: &Seen| seen.device.napis.iter().filter_map(|napi| Some(napi.irq?.irq)).collect::<Vec<_>>();
+    seen.iter().flat_map(|seen| seen.vectors.iter().copied().chain(stated(seen))).collect()
+}
+
+/// What rt-link says, and nothing else yet.
+fn device(netns: NetnsId, link: &RawLink<'_>) -> Device {
+    let peer = match (link.kind, link.link) {
+        (Some("veth" | "netkit"), Some(index)) => Some(match link.link_netnsid {
+            Some(id) => format!("if{index} of netnsid {id}"),
+            None => format!("if{index}"),
+        }),
+        _ => None,
+    };
+    Device {
+        id: DeviceId { netns, ifindex: IfIndex(link.ifindex), name: Label::new(link.name) },
+        kind: link.kind.unwrap_or("").to_owned(),
+        up: link.is_admin_up() && link.has_carrier(),
+        mtu: link.mtu,
+        node: None,
+        xdp: link.xdp_attached != 0,
+        peer,
+        defer_hard_irqs: None,
+        gro_flush_timeout: None,
+        threaded: None,
+        rx_queues: Vec::new(),
+        tx_queues: Vec::new(),
+        napis: Vec::new(),
+        channels: None,
+        rings: None,
+        coalesce: None,
+        features: Features::default(),
+    }
+}
+
+/// A peer in the same namespace is shown by its name.
+fn name_peer(device: &mut Device, names: &BTreeMap<IfIndex, Label>) {
+    let Some(peer) = &mut device.peer else { return };
+    let index = peer.strip_prefix("if").and_then(|index| index.parse().ok()).map(IfIndex);
+    if let Some(name) = index.and_then(|index| names.get(&index)) {
+        *peer = name.to_string();
+    }
+}
+
+/// Queues, device-wide settings and the bus device; returns the bus device's interrupts.
+fn from_sysfs(device: &mut Device, sysfs: &SysFs, unread: &mut Vec<Unread>) -> BTreeSet<IrqNumber> {
+    let directory = format!("class/net/{}", device.id.name);
+    device.defer_hard_irqs =
+        number(sysfs, &format!("{directory}/napi_defer_hard_irqs"), unread).map(EmptyPolls);
+    device.gro_flush_timeout =
+        number(sysfs, &format!("{directory}/gro_flush_timeout"), unread).map(Nanoseconds);
+    device.threaded = number(sysfs, &format!("{directory}/threaded"), unread).and_then(netdev::threading);
+    queues(device, sysfs, &directory, unread);
+    if !device.kind.is_empty() {
+        return BTreeSet::new(); // a virtual device has no bus device
+    }
+    bus_device(device, sysfs, &directory, unread)
+}
+
+fn queues(device: &mut Device, sysfs: &SysFs, directory: &str, unread: &mut Vec<Unread>) {
+    let names = sysfs.list(&format!("{directory}/queues")).or_unread(unread);
+    for name in &names {
+        let Some((kind, index)) = name.split_once('-') else { continue };
+        let Some(index) = index.parse().ok().map(QueueIndex) else { continue };
+        match kind {
+            "rx" => device.rx_queues.push(RxQueueState {
+                id: RxQueue { device: device.id, index },
+                napi: None,
+                rps_cpus: mask(sysfs, &format!("{directory}/queues/{name}/rps_cpus"), unread),
+            }),
+            "tx" => device.tx_queues.push(TxQueueState {
+                index,
+                napi: None,
+                xps_cpus: mask(sysfs, &format!("{directory}/queues/{name}/xps_cpus"), unread),
+            }),
+            _ => {}
+        }
+    }
+    device.rx_queues.sort_by_key(|queue| queue.id.index);
+    device.tx_queues.sort_by_key(|queue| queue.index);
+}
+
+/// The driver, the NUMA node and the interrupts of the device on a bus that a network device belongs to.
+fn bus_device(
+    device: &mut Device,
+    sysfs: &SysFs,
+    directory: &str,
+    unread: &mut Vec<Unread>,
+) -> BTreeSet<IrqNumber> {
+    let mut bus = format!("{directory}/device");
+    device.kind = sysfs.link_name(&format!("{bus}/driver")).unwrap_or_default();
+    // Devices of these buses are parts of another one, which has the node and the interrupts.
+    if matches!(sysfs.link_name(&format!("{bus}/subsystem")).as_deref(), Some("virtio" | "auxiliary")) {
+        bus.push_str("/..");
+    }
+    let node: Option<i32> = number(sysfs, &format!("{bus}/numa_node"), unread);
+    device.node = node.and_then(|node| u32::try_from(node).ok()).map(NumaNode); // -1 for none
+    let vectors = sysfs.list(&format!("{bus}/msi_irqs")).or_unread(unread);
+    vectors.iter().filter_map(|vector| vector.parse().ok()).map(IrqNumber).collect()
+}
+
+/// A file with one number; `None` where it is not there.
+fn number<T: FromStr>(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> Option<T> {
+    let text = sysfs.read_if_any(path).or_unread(unread)?;
+    let parsed = text
+        .parse()
+        .map_err(|_| KernelError::malformed(format!("/sys/{path}"), format!("`{text}` is no number")));
+    parsed.map(Some).or_unread(unread)
+}
+
+/// A file with a mask of CPUs; empty where it is not there, as for a queue of a device without XPS.
+fn mask(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> CpuSet {
+    let Some(text) = sysfs.read_if_any(path).or_unread(unread) else { return CpuSet::new() };
+    CpuSet::parse_mask(&text)
+        .map_err(|not| KernelError::malformed(format!("/sys/{path}"), not.to_string()))
+        .or_unread(unread)
+}
+
+/// What the netdev family says about all devices.
+#[derive(Debug, Default)]
+struct NetdevSays {
+    queues: Vec<RawQueue>,
+    napis: Vec<RawNapi>,
+}
+
+impl NetdevSays {
+    fn ask(sources: &mut Sources, unread: &mut Vec<Unread>) -> Self {
+        match &mut sources.netdev {
+            Ok(netdev) => Self {
+                queues: netdev.queues(None).or_unread(unread),
+                napis: netdev.napis(None).or_unread(unread),
+            },
+            Err(error) => Err(error.clone()).or_unread(unread),
+        }
+    }
+
+    fn complete(&self, device: &mut Device) {
+        let ifindex = device.id.ifindex.0;
+        device.napis = self.napis.iter().filter(|raw| raw.ifindex == ifindex).map(napi).collect();
+        let stated: BTreeMap<(QueueType, QueueIndex), NapiEdge> = self
+            .queues
+            .iter()
+            .filter(|raw| raw.ifindex == ifindex)
+            .filter_map(|raw| {
+                let edge = NapiEdge { napi: NapiId(raw.napi_id?), confidence: Confidence::Stated };
+                Some(((raw.kind?, QueueIndex(raw.id)), edge))
+            })
+            .collect();
+        let ids: Vec<NapiId> = device.napis.iter().map(|napi| napi.id).collect();
+        let by_order = napis_by_order(
+            device.rx_queues.len(),
+            stated.keys().any(|(kind, _)| *kind == QueueType::Rx),
+            &ids,
+        );
+        for (queue, position) in device.rx_queues.iter_mut().zip(0..) {
+            let guessed = || {
+                by_order?
+                    .get::<usize>(position)
+                    .map(|&napi| NapiEdge { napi, confidence: Confidence::ByOrder })
+            };
+            queue.napi = stated.get(&(QueueType::Rx, queue.id.index)).copied().or_else(guessed);
+        }
+        for queue in &mut device.tx_queues {
+            queue.napi = stated.get(&(QueueType::Tx, queue.index)).copied();
+        }
+    }
+}
+
+/// The NAPIs of a device's receive queues by their order, where its driver states none: there must be one for each
+/// queue, and drivers make them in the order of the queues, so that their ids ascend with these.
+pub(crate) fn napis_by_order(rx_queues: usize, any_stated: bool, ascending: &[NapiId]) -> Option<&[NapiId]> {
+    (!any_stated && rx_queues == ascending.len()).then_some(ascending)
+}
+
+fn napi(raw: &RawNapi) -> Napi {
+    Napi {
+        id: NapiId(raw.id),
+        defer_hard_irqs: raw.defer_hard_irqs.map(EmptyPolls),
+        gro_flush_timeout: raw.gro_flush_timeout.map(Nanoseconds),
+        irq_suspend_timeout: raw.irq_suspend_timeout.map(Nanoseconds),
+        threaded: raw.threaded.and_then(netdev::threading),
+        kthread: raw.pid.map(Pid),
+        irq: raw.irq.map(|irq| IrqEdge { irq: IrqNumber(irq), confidence: Confidence::Stated }),
+    }
+}
+
+/// What the ethtool family says about all devices.
+#[derive(Debug, Default)]
+struct EthtoolSays {
+    channels: Vec<RawChannels>,
+    rings: Vec<RawRings>,
+    coalesce: Vec<RawCoalesce>,
+    features: Vec<RawFeatures>,
+    feature_names: Vec<String>,
+}
+
+impl EthtoolSays {
+    fn ask(sources: &mut Sources, unread: &mut Vec<Unread>) -> Self {
+        match &mut sources.ethtool {
+            Ok(ethtool) => Self {
+                channels: ethtool.channels().or_unread(unread),
+                rings: ethtool.rings().or_unread(unread),
+                coalesce: ethtool.coalesce().or_unread(unread),
+                features: ethtool.features().or_unread(unread),
+                feature_names: ethtool.feature_names().or_unread(unread),
+            },
+            Err(error) => Err(error.clone()).or_unread(unread),
+        }
+    }
+
+    fn complete(&self, device: &mut Device) {
+        let ifindex = device.id.ifindex.0;
+        device.channels = self.channels.iter().find(|raw| raw.ifindex == ifindex).map(channels);
+        device.rings = self.rings.iter().find(|raw| raw.ifindex == ifindex).map(rings);
+        device.coalesce = self.coalesce.iter().find(|raw| raw.ifindex == ifindex).map(coalesce);
+        if let Some(raw) = self.features.iter().find(|raw| raw.ifindex == ifindex) {
+            device.features = features(raw, &self.feature_names);
+        }
+    }
+}
+
+fn pair(current: Option<u32>, max: Option<u32>) -> Pair {
+    Pair { current: current.unwrap_or(0), max: max.unwrap_or(0) }
+}
+
+fn channels(raw: &RawChannels) -> Channels {
+    Channels {
+        rx: pair(raw.rx_count, raw.rx_max),
+        tx: pair(raw.tx_count, raw.tx_max),
+        combined: pair(raw.combined_count, raw.combined_max),
+    }
+}
+
+fn rings(raw: &RawRings) -> Rings {
+    Rings { rx: pair(raw.rx, raw.rx_max), tx: pair(raw.tx, raw.tx_max) }
+}
+
+fn coalesce(raw: &RawCoalesce) -> Coalesce {
+    Coalesce {
+        rx_usecs: raw.rx_usecs,
+        rx_max_frames: raw.rx_max_frames,
+        tx_usecs: raw.tx_usecs,
+        tx_max_frames: raw.tx_max_frames,
+        adaptive_rx: raw.use_adaptive_rx,
+        adaptive_tx: raw.use_adaptive_tx,
+    }
+}
+
+fn features(raw: &RawFeatures, names: &[String]) -> Features {
+    let bit_of = |is_it: &dyn Fn(&str) -> bool| {
+        let bits = names.iter().zip(0..).filter(|(name, _)| is_it(name));
+        bits.filter_map(|(_, bit)| raw.is_active(bit)).reduce(|any, this| any || this)
+    };
+    Features {
+        gro: bit_of(&|name| name == "rx-gro"),
+        tso: bit_of(&|name| name.starts_with("tx-tcp") && name.ends_with("-segmentation")),
+        gro_hw: bit_of(&|name| name == "rx-gro-hw"),
+        ntuple: bit_of(&|name| name == "rx-ntuple-filter"),
+        tc_offload: bit_of(&|name| name == "hw-tc-offload"),
+    }
+}
+
+/// Gives the NAPIs whose interrupt the kernel does not state the one that is named after their queue, if exactly one is.
+pub(super) fn name_interrupts(seen: &mut [Seen], interrupts: &Interrupts) {
+    for Seen { device, vectors } in seen {
+        let mut named: BTreeMap<(QueueType, QueueIndex), Vec<IrqNumber>> = BTreeMap::new();
+        for &irq in vectors.iter() {
+            let name = interrupts.name(irq).unwrap_or("");
+            if let Some(queue) = queue_in_name(name, device.id.name.as_str()) {
+                named.entry(queue).or_default().push(irq);
+            }
+        }
+        let rx = device.rx_queues.iter().filter_map(|q| Some((q.napi?.napi, (QueueType::Rx, q.id.index))));
+        let tx = device.tx_queues.iter().filter_map(|q| Some((q.napi?.napi, (QueueType::Tx, q.index))));
+        let serves: Vec<_> = rx.chain(tx).collect();
+        for napi in device.napis.iter_mut().filter(|napi| napi.irq.is_none()) {
+            let queues = serves.iter().filter(|(id, _)| *id == napi.id).map(|(_, queue)| queue);
+            napi.irq = queues
+                .filter_map(|queue| match named.get(queue)?.as_slice() {
+                    [irq] => Some(IrqEdge { irq: *irq, confidence: Confidence::ByName }),
+                    _ => None,
+                })
+                .next();
+        }
+    }
+}
+
+/// A device-wide setting of threading, from its file.
+pub(crate) fn parse_threading(text: &str) -> Option<Threading> {
+    text.parse().ok().and_then(netdev::threading)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn link(kind: Option<&'static str>, link: Option<u32>, link_netnsid: Option<i32>) -> RawLink<'static> {
+        RawLink { ifindex: 5, flags: 1, name: "veth0", kind, mtu: 1500, link, link_netnsid, xdp_attached: 0 }
+    }
+
+    /// A device with queues and no NAPI yet.
+    fn with_queues(count: u32) -> Device {
+        let mut device = device(NetnsId(1), &link(Some("veth"), None, None));
+        let id = device.id;
+        device.rx_queues = (0..count)
+            .map(|index| RxQueueState {
+                id: RxQueue { device: id, index: QueueIndex(index) },
+                napi: None,
+                rps_cpus: CpuSet::new(),
+            })
+            .collect();
+        device.tx_queues = (0..count)
+            .map(|index| TxQueueState { index: QueueIndex(index), napi: None, xps_cpus: CpuSet::new() })
+            .collect();
+        device
+    }
+
+    fn raw_napi(id: u32) -> RawNapi {
+        RawNapi { ifindex: 5, id, ..RawNapi::default() }
+    }
+
+    fn raw_queue(kind: QueueType, id: u32, napi_id: Option<u32>) -> RawQueue {
+        RawQueue { ifindex: 5, id, kind: Some(kind), napi_id }
+    }
+
+    fn edges(device: &Device) -> Vec<Option<(u32, Confidence)>> {
+        device.rx_queues.iter().map(|q| q.napi.map(|e| (e.napi.0, e.confidence))).collect()
+    }
+
+    #[test]
+    fn queues_that_state_no_napi_take_them_by_order_when_the_counts_agree() {
+        let mut device = with_queues(2);
+        let queues = vec![raw_queue(QueueType::Rx, 0, None), raw_queue(QueueType::Rx, 1, None)];
+        NetdevSays { queues: queues.clone(), napis: vec![raw_napi(328), raw_napi(329)] }
+            .complete(&mut device);
+        assert_eq!(edges(&device), [Some((328, Confidence::ByOrder)), Some((329, Confidence::ByOrder))]);
+        NetdevSays { queues, napis: vec![raw_napi(328)] }.complete(&mut device);
+        assert_eq!(edges(&device), [None, None], "one NAPI for two queues says nothing");
+    }
+
+    #[test]
+    fn what_the_kernel_states_is_not_guessed_over() {
+        let mut device = with_queues(2);
+        let queues = vec![raw_queue(QueueType::Rx, 0, Some(400)), raw_queue(QueueType::Tx, 1, Some(401))];
+        NetdevSays { queues, napis: vec![raw_napi(400), raw_napi(401)] }.complete(&mut device);
+        assert_eq!(edges(&device), [Some((400, Confidence::Stated)), None]);
+        assert_eq!(device.tx_queues[1].napi.map(|e| e.napi), Some(NapiId(401)));
+    }
+
+    #[test]
+    fn another_devices_napis_are_not_taken() {
+        let mut device = with_queues(1);
+        let other = RawNapi { ifindex: 6, ..raw_napi(330) };
+        NetdevSays { queues: Vec::new(), napis: vec![other] }.complete(&mut device);
+        assert_eq!((device.napis.len(), edges(&device)), (0, vec![None]));
+    }
+
+    #[test]
+    fn an_interrupt_named_after_a_queue_is_its_napis_unless_two_are() {
+        let text = "  CPU0\n 38: 5 MSI 1-edge virtio2-input.0\n 39: 5 MSI 2-edge virtio2-input.1\n \
+                    40: 5 MSI 3-edge other-rx-1\n";
+        let mut device = with_queues(2);
+        NetdevSays { queues: Vec::new(), napis: vec![raw_napi(328), raw_napi(329)] }.complete(&mut device);
+        let vectors = [38, 39, 40].map(IrqNumber).into_iter().collect();
+        let mut seen = [Seen { device, vectors }];
+        name_interrupts(&mut seen, &Interrupts::parse(text));
+        let irqs: Vec<_> = seen[0].device.napis.iter().map(|n| n.irq).collect();
+        assert_eq!(irqs, [Some(IrqEdge { irq: IrqNumber(38), confidence: Confidence::ByName }), None]);
+    }
+
+    #[test]
+    fn features_join_all_kinds_of_tcp_segmentation() {
+        let names = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "rx-gro", "tx-udp-segmentation"]
+            .map(String::from);
+        let raw = |active| RawFeatures { ifindex: 5, size: 4, active: vec![active] };
+        assert_eq!(features(&raw(0b0010), &names).tso, Some(true));
+        assert_eq!(features(&raw(0b1000), &names).tso, Some(false));
+        assert_eq!(features(&raw(0b0100), &names).gro, Some(true));
+        assert_eq!(features(&raw(0), &names).gro_hw, None, "a kernel without the feature says nothing of it");
+    }
+
+    #[test]
+    fn a_peer_is_named_here_and_numbered_elsewhere() {
+        let names = [(IfIndex(7), Label::new("veth1"))].into_iter().collect();
+        let peer = |raw: &RawLink<'_>| {
+            let mut device = device(NetnsId(1), raw);
+            name_peer(&mut device, &names);
+            device.peer
+        };
+        assert_eq!(peer(&link(Some("veth"), Some(7), None)).as_deref(), Some("veth1"));
+        assert_eq!(peer(&link(Some("veth"), Some(7), Some(0))).as_deref(), Some("if7 of netnsid 0"));
+        assert_eq!(peer(&link(Some("vlan"), Some(7), None)), None, "the device below is no peer");
+    }
+}

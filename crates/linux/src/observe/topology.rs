@@ -1,0 +1,90 @@
+//! The CPUs, from `/sys/devices/system`.
+//!
+//! Kernel: 6.18, `Documentation/ABI/stable/sysfs-devices-system-cpu`, `Documentation/admin-guide/cputopology.rst`.
+
+use std::collections::BTreeMap;
+
+use model::host::{CpuInfo, Topology, Unread};
+use model::{Cpu, CpuSet, NumaNode};
+
+use super::OrUnread;
+use crate::error::KernelError;
+use crate::sysfs::SysFs;
+
+/// The highest number of a CPU's cache that is looked for. Caches are numbered from the nearest; none has more than 5.
+const CACHE_INDEX_MAX: u32 = 8;
+
+pub(super) fn topology(sysfs: &Result<SysFs, KernelError>, unread: &mut Vec<Unread>) -> Topology {
+    let Ok(sysfs) = sysfs else { return Topology::default() }; // the reason is listed with the devices
+    let online = cpus(sysfs, "devices/system/cpu/online").or_unread(unread).unwrap_or_default();
+    let isolated = cpus(sysfs, "devices/system/cpu/isolated").or_unread(unread).unwrap_or_default();
+    let node_of = nodes(sysfs).or_unread(unread);
+    let mut siblings = Neighbours::default();
+    let mut llcs = Neighbours::default();
+    let cpus = online.iter().map(|cpu| CpuInfo {
+        cpu,
+        siblings: siblings
+            .of(cpu, || cpus(sysfs, &format!("devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")))
+            .or_unread(unread),
+        llc: llcs.of(cpu, || last_level_cache(sysfs, cpu)).or_unread(unread),
+        node: node_of.get(&cpu).copied(),
+    });
+    let cpus = cpus.collect();
+    Topology { online, isolated, cpus }
+}
+
+/// Groups that the CPUs are divided into, each read at the first of its CPUs only.
+#[derive(Debug, Default)]
+struct Neighbours {
+    read: Vec<CpuSet>,
+}
+
+impl Neighbours {
+    /// The group of a CPU; itself alone where the kernel does not say.
+    fn of(
+        &mut self,
+        cpu: Cpu,
+        read: impl FnOnce() -> Result<Option<CpuSet>, KernelError>,
+    ) -> Result<CpuSet, KernelError> {
+        if let Some(known) = self.read.iter().find(|group| group.contains(cpu)) {
+            return Ok(known.clone());
+        }
+        let group =
+            read()?.filter(|group| group.contains(cpu)).unwrap_or_else(|| [cpu].into_iter().collect());
+        self.read.push(group.clone());
+        Ok(group)
+    }
+}
+
+/// The CPUs that share a CPU's highest-numbered cache, which is its last level.
+fn last_level_cache(sysfs: &SysFs, cpu: Cpu) -> Result<Option<CpuSet>, KernelError> {
+    let mut last = None;
+    for index in 0..=CACHE_INDEX_MAX {
+        match cpus(sysfs, &format!("devices/system/cpu/cpu{cpu}/cache/index{index}/shared_cpu_list"))? {
+            Some(sharing) => last = Some(sharing),
+            None => break,
+        }
+    }
+    Ok(last)
+}
+
+fn nodes(sysfs: &SysFs) -> Result<BTreeMap<Cpu, NumaNode>, KernelError> {
+    let mut node_of = BTreeMap::new();
+    for name in sysfs.list("devices/system/node")? {
+        let Some(node) = name.strip_prefix("node").and_then(|number| number.parse().ok()).map(NumaNode)
+        else {
+            continue;
+        };
+        let members = cpus(sysfs, &format!("devices/system/node/{name}/cpulist"))?.unwrap_or_default();
+        node_of.extend(members.iter().map(|cpu| (cpu, node)));
+    }
+    Ok(node_of)
+}
+
+/// A file with a list of CPUs; `None` where it is not there.
+fn cpus(sysfs: &SysFs, path: &str) -> Result<Option<CpuSet>, KernelError> {
+    let Some(text) = sysfs.read_if_any(path)? else { return Ok(None) };
+    text.parse().map(Some).map_err(|not: model::cpu_set::NotACpuList| {
+        KernelError::malformed(format!("/sys/{path}"), not.to_string())
+    })
+}

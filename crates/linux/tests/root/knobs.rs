@@ -1,0 +1,201 @@
+//! Every knob of a queue and of a device is written through the kernel, read back, and put back.
+
+use apply::Knobs;
+use libtest_mimic::Trial;
+use linux::{Cause, Errno, Kernel};
+use model::host::Device;
+use model::{EmptyPolls, KernelVersion, Nanoseconds, QueueIndex, RxQueue, Setting, Threading};
+
+use crate::wire::{Wire, run};
+use crate::{Need, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test(
+            "settings_of_a_queue_are_written_at_once_and_touch_no_other_queue",
+            &[Need::Root, Need::Wire],
+            || {
+                let wire = Wire::new(2)?;
+                let before = wire.near0()?;
+                let wanted = suspended(queue(&before, 1));
+                let mut kernel = Kernel::new();
+                let original = kernel.read(&wanted)?;
+                kernel.write(&wanted)?;
+                assert_eq!(kernel.read(&wanted)?, wanted);
+                let after = wire.near0()?;
+                assert_eq!(after.napis[0], before.napis[0]);
+                assert_eq!(after.napis[1].irq_suspend_timeout, Some(Nanoseconds(5_000_000_000)));
+                assert_eq!(after.napis[1].defer_hard_irqs, Some(EmptyPolls(100)));
+                kernel.write(&original)?;
+                assert_eq!(wire.near0()?, before);
+                Ok(())
+            },
+        ),
+        test(
+            "what_is_out_of_range_is_refused_in_the_kernels_words_and_changes_nothing",
+            &[Need::Root, Need::Wire],
+            || {
+                let wire = Wire::new(1)?;
+                let before = wire.near0()?;
+                let queue = queue(&before, 0);
+                let wrong = Setting::DeferHardIrqs(queue, EmptyPolls(4_000_000_000));
+                let both = [Setting::GroFlushTimeout(queue, Nanoseconds(20_000)), wrong.clone()];
+                let error = Kernel::new().write(&both).expect_err("refused");
+                assert_eq!(error.what, wrong.to_string(), "the culprit alone is named");
+                assert_eq!(
+                    error.cause,
+                    Cause::Extack { errno: Errno::RANGE, message: "integer out of range".to_owned() }
+                );
+                assert_eq!(wire.near0()?, before);
+                Ok(())
+            },
+        ),
+        test(
+            "a_queue_gets_and_loses_its_kernel_thread",
+            &[Need::Root, Need::Wire, Need::ThreadPerNapi],
+            || {
+                let wire = Wire::new(2)?;
+                let queue = queue(&wire.near0()?, 1);
+                let mut kernel = Kernel::new();
+                kernel.write(&[Setting::Threaded(queue, Threading::On)])?;
+                assert_eq!(
+                    kernel.read(&[Setting::Threaded(queue, Threading::Off)])?,
+                    [Setting::Threaded(queue, Threading::On)]
+                );
+                let threaded = wire.near0()?;
+                let comm =
+                    threaded.napis[1].kthread.map(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")));
+                let comm = comm.ok_or("no kernel thread")??;
+                assert!(comm.starts_with("napi/near0"), "{comm}");
+                assert_eq!(threaded.napis[0].kthread, None);
+                kernel.write(&[Setting::Threaded(queue, Threading::Off)])?;
+                assert_eq!(wire.near0()?.napis[1].kthread, None);
+                Ok(())
+            },
+        ),
+        test(
+            "busy_polling_threads_are_refused_by_kernels_that_lack_them",
+            &[Need::Root, Need::Wire, Need::ThreadPerNapi],
+            || {
+                let wire = Wire::new(1)?;
+                let setting = Setting::Threaded(queue(&wire.near0()?, 0), Threading::BusyPoll);
+                let written = Kernel::new().write(std::slice::from_ref(&setting));
+                if wire.observe()?.kernel >= KernelVersion::since(7, 0) {
+                    assert_eq!(Kernel::new().read(std::slice::from_ref(&setting))?, [setting]);
+                    written?;
+                } else {
+                    let error = written.expect_err("refused");
+                    assert_eq!((error.number(), error.what), (Some(Errno::RANGE), setting.to_string()));
+                }
+                Ok(())
+            },
+        ),
+        test("device_wide_settings_are_written_in_the_devices_namespace", &[Need::Root, Need::Wire], || {
+            let wire = Wire::new(2)?;
+            let before = wire.near0()?;
+            let wanted = [
+                Setting::DeviceDeferHardIrqs(before.id, EmptyPolls(9)),
+                Setting::DeviceGroFlushTimeout(before.id, Nanoseconds(30_000)),
+                Setting::DeviceThreaded(before.id, Threading::On),
+            ];
+            let mut kernel = Kernel::new();
+            let original = kernel.read(&wanted)?;
+            kernel.write(&wanted)?;
+            assert_eq!(kernel.read(&wanted)?, wanted);
+            for (file, value) in
+                [("napi_defer_hard_irqs", "9"), ("gro_flush_timeout", "30000"), ("threaded", "1")]
+            {
+                assert_eq!(wire.in_near(&format!("cat /sys/class/net/near0/{file}"))?, value);
+            }
+            kernel.write(&original)?;
+            assert_eq!(kernel.read(&wanted)?, original);
+            Ok(())
+        }),
+        test(
+            "a_device_wide_value_that_is_refused_names_device_knob_and_value",
+            &[Need::Root, Need::Wire],
+            || {
+                let wire = Wire::new(1)?;
+                let setting = Setting::DeviceDeferHardIrqs(wire.near0()?.id, EmptyPolls(4_000_000_000));
+                let error = Kernel::new().write(std::slice::from_ref(&setting)).expect_err("refused");
+                assert_eq!(error.number(), Some(Errno::RANGE), "{error}");
+                assert!(error.what.starts_with(&setting.to_string()), "{error}");
+                Ok(())
+            },
+        ),
+        test(
+            "a_queue_is_found_again_after_its_napi_was_replaced_and_its_device_renamed",
+            &[Need::Root, Need::Wire],
+            || {
+                let wire = Wire::new(2)?;
+                let before = wire.near0()?;
+                let settings = [Setting::GroFlushTimeout(queue(&before, 1), Nanoseconds(40_000))];
+                let device = [Setting::DeviceGroFlushTimeout(before.id, Nanoseconds(50_000))];
+                let mut kernel = Kernel::new();
+                kernel.read(&settings)?;
+                for command in ["set near0 down", "set near0 name other0", "set other0 up"] {
+                    run(&format!("ip -n {} link {command}", wire.near))?;
+                }
+                let host = wire.observe()?;
+                let after = host.device(before.id).ok_or("it is the same device")?;
+                assert_ne!(
+                    after.napis[1].id, before.napis[1].id,
+                    "the premise: a veth's NAPIs do not survive"
+                );
+                kernel.write(&device)?;
+                kernel.write(&settings)?;
+                assert_eq!(kernel.read(&settings)?, settings);
+                let host = wire.observe()?;
+                let after = host.device(before.id).ok_or("it is the same device")?;
+                let spans: Vec<_> = after.napis.iter().map(|n| n.gro_flush_timeout).collect();
+                assert_eq!(spans, [Some(Nanoseconds(50_000)), Some(Nanoseconds(40_000))]);
+                Ok(())
+            },
+        ),
+        test("what_vanished_is_gone_and_what_is_merely_down_is_not", &[Need::Root, Need::Wire], || {
+            let wire = Wire::new(2)?;
+            let before = wire.near0()?;
+            let (of_queue, of_device) =
+                (suspended(queue(&before, 1)), [Setting::DeviceThreaded(before.id, Threading::Off)]);
+            let mut kernel = Kernel::new();
+            run(&format!("ip -n {} link set near0 down", wire.near))?;
+            let error = kernel.read(&of_queue).expect_err("down");
+            assert!(matches!(error.cause, Cause::Absent { .. }), "{error}");
+            run(&format!("ip -n {} link set near0 up", wire.near))?;
+            wire.in_near("ethtool -L near0 rx 1")?;
+            let error = kernel.write(&of_queue).expect_err("its queue is no more");
+            assert!(Kernel::is_gone(&error), "{error}");
+            run(&format!("ip -n {} link del near0", wire.near))?;
+            for settings in [&of_queue[..], &of_device[..]] {
+                let error = kernel.write(settings).expect_err("its device is no more");
+                assert!(Kernel::is_gone(&error), "{error}");
+            }
+            drop(wire);
+            let error = Kernel::new().read(&of_queue).expect_err("its namespace is no more");
+            assert!(Kernel::is_gone(&error), "{error}");
+            Ok(())
+        }),
+        test("a_queue_without_a_napi_says_so", &[Need::Root, Need::Wire], || {
+            let wire = Wire::new(2)?;
+            let settings = suspended(queue(&wire.near0()?, 0));
+            wire.in_near("ethtool -K near0 gro off")?;
+            let error = Kernel::new().write(&settings).expect_err("no NAPI");
+            assert!(matches!(error.cause, Cause::Absent { .. }), "{error}");
+            assert!(error.to_string().starts_with("near0 rx-0: defer-hard-irqs 100, "), "{error}");
+            Ok(())
+        }),
+    ]
+}
+
+fn queue(device: &Device, index: u32) -> RxQueue {
+    RxQueue { device: device.id, index: QueueIndex(index) }
+}
+
+/// The three settings of suspension, its timeout beyond what 32 bits hold.
+fn suspended(queue: RxQueue) -> Vec<Setting> {
+    vec![
+        Setting::DeferHardIrqs(queue, EmptyPolls(100)),
+        Setting::GroFlushTimeout(queue, Nanoseconds(20_000)),
+        Setting::IrqSuspendTimeout(queue, Nanoseconds(5_000_000_000)),
+    ]
+}

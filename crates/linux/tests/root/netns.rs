@@ -1,0 +1,97 @@
+//! Namespaces are entered for one thing at a time, and nothing of ours is left in them.
+
+use std::process::{Command, Stdio};
+
+use libtest_mimic::{Failed, Trial};
+use linux::netlink::Links;
+use linux::sysfs::SysFs;
+use linux::{Cause, Errno, Netns};
+use model::{NetnsId, Pid};
+
+use crate::wire::Wire;
+use crate::{Need, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test(
+            "what_runs_in_a_namespace_sees_its_devices_and_the_caller_stays_out",
+            &[Need::Root, Need::Wire],
+            || {
+                let wire = Wire::new(1)?;
+                let own = Netns::own()?.id();
+                let names = wire.near()?.run(|| names(Links::open_here()))??;
+                assert_eq!(names, ["lo", "near0"]);
+                assert!(Netns::is_current(own));
+                Ok(())
+            },
+        ),
+        test("a_socket_stays_where_it_was_opened", &[Need::Root, Need::Wire], || {
+            let wire = Wire::new(1)?;
+            let links = wire.near()?.run(Links::open_here)?;
+            assert_eq!(names(links)?, ["lo", "near0"]);
+            Ok(())
+        }),
+        test("a_namespace_is_found_by_number_with_and_without_a_name", &[Need::Root, Need::Wire], || {
+            let wire = Wire::new(1)?;
+            let near = wire.near()?;
+            assert_eq!(Netns::with_id(near.id())?.id(), near.id());
+            nameless_namespace_is_found()
+        }),
+        test("a_namespace_that_is_gone_is_said_to_be_gone", &[Need::Root, Need::Wire], || {
+            let id = Wire::new(1)?.near()?.id();
+            let error = Netns::with_id(id).expect_err("the wire is gone");
+            assert!(matches!(error.cause, Cause::Gone(_)), "{error}");
+            let error = Netns::named("np-there-is-none").expect_err("never was");
+            assert_eq!(error.number(), Some(Errno::NOENT));
+            Ok(())
+        }),
+        test(
+            "sysfs_of_a_namespace_is_read_without_being_mounted_anywhere",
+            &[Need::Root, Need::Wire],
+            || {
+                let wire = Wire::new(1)?;
+                let mounts = || std::fs::read_to_string("/proc/self/mountinfo");
+                let before = mounts()?;
+                let sysfs = SysFs::open(&wire.near()?)?;
+                assert_eq!(sysfs.list("class/net")?, ["lo", "near0"]);
+                assert_eq!(sysfs.read("class/net/near0/mtu")?, wire.in_near("cat /sys/class/net/near0/mtu")?);
+                assert_eq!(mounts()?, before);
+                Ok(())
+            },
+        ),
+    ]
+}
+
+fn names(links: Result<Links, linux::KernelError>) -> Result<Vec<String>, linux::KernelError> {
+    let mut names = links?.all(|link| link.name.to_owned())?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn nameless_namespace_is_found() -> Result<(), Failed> {
+    let own = Netns::own()?.id();
+    // `cat` tells by its pipe when it runs, and ends when the pipe does.
+    let mut child = Command::new("unshare")
+        .args(["--net", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let id = running_in_another(&mut child, own);
+    let found = id.and_then(|id| Ok((id, Netns::with_id(id)?.id())));
+    drop(child.stdin.take());
+    child.wait()?;
+    let (id, found) = found?;
+    assert_eq!(found, id);
+    Ok(())
+}
+
+/// The namespace of a child once it echoes, and so has left ours.
+fn running_in_another(child: &mut std::process::Child, own: NetnsId) -> Result<NetnsId, Failed> {
+    use std::io::{Read, Write};
+    let mut echo = [0];
+    child.stdin.as_mut().ok_or("no pipe")?.write_all(b"x")?;
+    child.stdout.as_mut().ok_or("no pipe")?.read_exact(&mut echo)?;
+    let id = Netns::of_process(Pid(child.id()))?.id();
+    assert_ne!(id, own);
+    Ok(id)
+}

@@ -1,0 +1,77 @@
+//! Two network namespaces and a veth between them, made with `ip` and `ethtool` so that what is tested does not
+//! build its own ground.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libtest_mimic::Failed;
+use linux::{Netns, Processes, observe};
+use model::Host;
+use model::host::Device;
+
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// The near end, `near0`, has NAPIs: GRO is on there and TSO is off at the far end, `far0`.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) near: String,
+    pub(crate) far: String,
+}
+
+impl Wire {
+    pub(crate) fn new(queues: u32) -> Result<Self, Failed> {
+        let unique = format!("np-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let wire = Self { near: format!("{unique}-near"), far: format!("{unique}-far") };
+        let (near, far) = (&wire.near, &wire.far);
+        run(&format!("ip netns add {near}"))?;
+        run(&format!("ip netns add {far}"))?;
+        let count = format!("numrxqueues {queues} numtxqueues {queues}");
+        run(&format!("ip -n {near} link add near0 {count} type veth peer name far0 netns {far} {count}"))?;
+        run(&format!("ip -n {near} addr add 192.0.2.1/24 dev near0"))?;
+        run(&format!("ip -n {far} addr add 192.0.2.2/24 dev far0"))?;
+        run(&format!("ip netns exec {far} ethtool -K far0 tso off"))?;
+        run(&format!("ip netns exec {near} ethtool -K near0 gro on"))?;
+        run(&format!("ip -n {near} link set near0 up"))?;
+        run(&format!("ip -n {far} link set far0 up"))?;
+        Ok(wire)
+    }
+
+    pub(crate) fn near(&self) -> Result<Netns, Failed> {
+        Ok(Netns::named(&self.near)?)
+    }
+
+    pub(crate) fn observe(&self) -> Result<Host, Failed> {
+        Ok(observe(&self.near()?, &Processes::None)?)
+    }
+
+    /// The near end, as observed.
+    pub(crate) fn near0(&self) -> Result<Device, Failed> {
+        let host = self.observe()?;
+        host.device_named("near0").cloned().ok_or_else(|| Failed::from("near0 was not observed"))
+    }
+
+    /// A command in the near namespace, where `/sys` is that namespace's too.
+    pub(crate) fn in_near(&self, command: &str) -> Result<String, Failed> {
+        run(&format!("ip netns exec {} {command}", self.near))
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        for netns in [&self.near, &self.far] {
+            let _ = Command::new("ip").args(["netns", "del", netns]).status();
+        }
+    }
+}
+
+/// A command line, split at spaces; what it printed.
+pub(crate) fn run(command: &str) -> Result<String, Failed> {
+    let mut words = command.split(' ').filter(|word| !word.is_empty());
+    let output = Command::new(words.next().unwrap_or("")).args(words).output()?;
+    if !output.status.success() {
+        return Err(
+            format!("{command}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr)).into()
+        );
+    }
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
