@@ -94,6 +94,17 @@ impl KernelError {
         Self { what: what.into(), cause: Cause::Malformed(why.into()) }
     }
 
+    /// The same error; if the kernel refused for want of permission without a word more, with what it takes.
+    #[must_use]
+    pub fn needing(self, needs: &str) -> Self {
+        match self.cause {
+            Cause::Errno(errno @ (Errno::PERM | Errno::ACCESS)) => {
+                Self { what: self.what, cause: Cause::Denied { errno, needs: needs.to_owned() } }
+            }
+            cause => Self { what: self.what, cause },
+        }
+    }
+
     /// The kernel's number, where it gave one.
     pub fn number(&self) -> Option<Errno> {
         match &self.cause {
@@ -110,7 +121,11 @@ impl fmt::Display for Words {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = std::io::Error::from_raw_os_error(self.0.raw_os_error()).to_string();
         f.write_str(words.split(" (os error").next().unwrap_or(&words))?;
-        write!(f, " ({})", name(self.0).map_or_else(|| format!("errno {}", self.0.raw_os_error()), str::to_owned))
+        write!(
+            f,
+            " ({})",
+            name(self.0).map_or_else(|| format!("errno {}", self.0.raw_os_error()), str::to_owned)
+        )
     }
 }
 
@@ -166,7 +181,11 @@ mod test {
             error.to_string(),
             "eth0 rx-4: defer-hard-irqs 4000000000: Numerical result out of range (ERANGE) \"integer out of range\""
         );
-        let absent = KernelError::absent("eth0 rx-0: irq-suspend-timeout", "napi-set", Some(KernelVersion::since(6, 13)));
+        let absent = KernelError::absent(
+            "eth0 rx-0: irq-suspend-timeout",
+            "napi-set",
+            Some(KernelVersion::since(6, 13)),
+        );
         assert_eq!(
             absent.to_string(),
             "eth0 rx-0: irq-suspend-timeout: not supported here: needs napi-set, since Linux 6.13"

@@ -95,7 +95,8 @@ impl Kernel {
     }
 
     fn write_device(&mut self, device: DeviceId, file: &str, text: &str) -> Result<(), KernelError> {
-        self.inside(device.netns)?.directory(device)?.write(file, text)
+        let written = self.inside(device.netns)?.directory(device)?.write(file, text);
+        written.map_err(|error| error.needing("CAP_NET_ADMIN"))
     }
 
     /// All of one queue, by one `napi-set`.
@@ -122,7 +123,7 @@ impl Kernel {
             let culprit =
                 settings.iter().find(|setting| refused.knob.is_some_and(|knob| is_about(setting, knob)));
             let what = written(culprit.map_or(settings, std::slice::from_ref));
-            KernelError { what, cause: refused.cause }
+            KernelError { what, cause: refused.cause }.needing("CAP_NET_ADMIN in the initial user namespace")
         })
     }
 

@@ -32,6 +32,25 @@ impl Netns {
         Self::at(Path::new("/proc/thread-self/ns/net"))
     }
 
+    /// A new namespace, with nothing in it but a loopback device that is down. It is gone when this is dropped,
+    /// unless a process has gone there meanwhile.
+    ///
+    /// # Errors
+    /// EPERM without CAP_SYS_ADMIN.
+    pub fn create() -> Result<Self, KernelError> {
+        let failed = |errno| KernelError::errno("a new network namespace", errno);
+        std::thread::scope(|scope| {
+            let inside = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, || {
+                crate::sys::keeper::unshare_network().map_err(failed)?;
+                let own = Self::own()?;
+                Ok(Self { path: PathBuf::from(format!("net:[{}]", own.id)), ..own })
+            });
+            let inside =
+                inside.map_err(|error| KernelError::io("a thread for a new network namespace", &error))?;
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
     /// The namespace of a process.
     ///
     /// # Errors

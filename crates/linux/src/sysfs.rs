@@ -47,7 +47,10 @@ impl SysFs {
                     openat(CWD, "/sys", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
                 root.map(|root| Self { root }).map_err(|errno| KernelError::errno("/sys", errno))
             }
-            Err(errno) => Err(KernelError::errno("mounting sysfs in a network namespace", errno)),
+            Err(errno) => {
+                Err(KernelError::errno("mounting sysfs in a network namespace", errno)
+                    .needing("CAP_SYS_ADMIN"))
+            }
         }
     }
 

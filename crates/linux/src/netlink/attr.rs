@@ -146,14 +146,18 @@ impl<'a> Attr<'a> {
         }
     }
 
+    /// The bytes of a string, without the zero that closes it.
+    pub fn until_zero(&self) -> &'a [u8] {
+        let end = self.payload.iter().position(|&b| b == 0).unwrap_or(self.payload.len());
+        &self.payload[..end]
+    }
+
     /// The text of a string, without the zero that closes it.
     ///
     /// # Errors
-    /// If it is not UTF-8. (The kernel's own strings are ASCII; the name of a device may be any bytes, and such a
-    /// device is reported as unread instead of under a name that nobody could type.)
+    /// If it is not UTF-8. The kernel's own strings are ASCII; the name of a device need not be.
     pub fn text(&self) -> Result<&'a str, Malformed> {
-        let end = self.payload.iter().position(|&b| b == 0).unwrap_or(self.payload.len());
-        std::str::from_utf8(&self.payload[..end]).map_err(|_| Malformed("a string is not UTF-8"))
+        std::str::from_utf8(self.until_zero()).map_err(|_| Malformed("a string is not UTF-8"))
     }
 
     /// The attributes within.

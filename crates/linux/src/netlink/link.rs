@@ -44,8 +44,8 @@ pub struct RawLink<'a> {
     pub ifindex: u32,
     /// `IFF_*`.
     pub flags: u32,
-    /// Its name.
-    pub name: &'a str,
+    /// Its name: any bytes but white space, `/` and `:`. Kernel: `net/core/dev.c` `dev_valid_name()`.
+    pub name: &'a [u8],
     /// The kind of a virtual device (`IFLA_INFO_KIND`).
     pub kind: Option<&'a str>,
     /// The largest packet, in bytes.
@@ -73,7 +73,7 @@ impl<'a> RawLink<'a> {
         for attr in attrs {
             let attr = attr?;
             match attr.number {
-                attribute::IFNAME => raw.name = attr.text()?,
+                attribute::IFNAME => raw.name = attr.until_zero(),
                 attribute::MTU => raw.mtu = attr.u32()?,
                 attribute::LINK => raw.link = Some(attr.u32()?),
                 attribute::LINK_NETNSID => raw.link_netnsid = Some(attr.i32()?),
@@ -136,7 +136,8 @@ impl Links {
     pub fn name(&mut self, ifindex: IfIndex) -> Result<String, KernelError> {
         let body = Self::question(ifindex.0);
         self.socket.get("rt-link getlink", GET_LINK, &body, |object| {
-            RawLink::parse(object).map(|link| link.name.to_owned())
+            let name = std::str::from_utf8(RawLink::parse(object)?.name);
+            name.map(str::to_owned).map_err(|_| Malformed("a device's name is not UTF-8"))
         })
     }
 
@@ -189,7 +190,7 @@ mod test {
         let expected = RawLink {
             ifindex: 5,
             flags: UP | LOWER_UP,
-            name: "veth0",
+            name: b"veth0",
             kind: Some("veth"),
             mtu: 1500,
             link: Some(7),

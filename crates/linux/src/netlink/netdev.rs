@@ -338,27 +338,34 @@ mod test {
         }
     }
 
-    /// `napi-get` of a veth's NAPI on Linux 6.18, as it came.
+    /// The body of an answer to `napi-get` about a veth, as Linux 6.18 on x86-64 wrote it.
+    const VETH: [u8; 52] = [
+        0x0b, 1, 0, 0, 8, 0, 2, 0, 0xac, 1, 0, 0, 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 8, 0, 0, 0, 0, 0, //
+        8, 0, 5, 0, 0, 0, 0, 0, 8, 0, 7, 0, 0, 0, 0, 0, 8, 0, 6, 0, 0, 0, 0, 0,
+    ];
+
     #[test]
     fn a_napi_is_read_as_the_kernel_writes_it() {
-        let mut object = AttrBuf::after(&[11, 1, 0, 0]);
-        object.u64(napi::IRQ_SUSPEND_TIMEOUT, 5_000_000_000).u32(napi::GRO_FLUSH_TIMEOUT, 20_000);
-        object
-            .u32(napi::DEFER_HARD_IRQS, 100)
-            .u32(napi::THREADED, 0)
-            .u32(napi::ID, 327)
-            .u32(napi::IFINDEX, 3);
         let expected = RawNapi {
             ifindex: 3,
-            id: 327,
+            id: 428,
             irq: None,
             pid: None,
-            defer_hard_irqs: Some(100),
-            gro_flush_timeout: Some(20_000),
-            irq_suspend_timeout: Some(5_000_000_000),
+            defer_hard_irqs: Some(0),
+            gro_flush_timeout: Some(0),
+            irq_suspend_timeout: Some(0),
             threaded: Some(0),
         };
-        assert_eq!(RawNapi::parse(object.as_bytes()), Ok(expected));
+        assert_eq!(RawNapi::parse(&VETH), Ok(expected));
+    }
+
+    #[test]
+    fn a_timeout_is_read_in_either_size() {
+        let mut object = AttrBuf::after(&[11, 1, 0, 0]);
+        object.u32(napi::ID, 327).u32(napi::IFINDEX, 3);
+        object.u64(napi::IRQ_SUSPEND_TIMEOUT, 5_000_000_000).u32(napi::GRO_FLUSH_TIMEOUT, 20_000);
+        let raw = RawNapi::parse(object.as_bytes()).expect("well-formed");
+        assert_eq!((raw.irq_suspend_timeout, raw.gro_flush_timeout), (Some(5_000_000_000), Some(20_000)));
     }
 
     #[test]

@@ -200,24 +200,11 @@ impl NetlinkSocket {
         self.sequence = self.sequence.wrapping_add(1);
         let request = message::request(kind, flags, self.sequence, body);
         send(&self.socket, &request, SendFlags::empty()).map_err(Failure::errno)?;
-        let mut undisturbed = true;
-        let mut malformed = None;
+        let mut answer = Answer::to(&request, self.sequence);
         for _ in 0..DATAGRAMS_MAX {
             let length = self.receive()?;
-            for message in Messages::new(&self.buffer[..length]) {
-                let message = message.map_err(|m| Failure::malformed(m.0))?;
-                if message.sequence != self.sequence {
-                    continue; // the end of an answer that an earlier error left unread
-                }
-                undisturbed &= message.flags & flag::DUMP_INTR == 0;
-                match message.reply().map_err(|m| Failure::malformed(m.0))? {
-                    Reply::Object(object) => malformed = malformed.or(take(object).err()),
-                    Reply::Nothing => {}
-                    Reply::Refused(refusal) => return Err(Failure::refused(refusal, &request)),
-                    Reply::Done => {
-                        return malformed.map_or(Ok(undisturbed), |m| Err(Failure::malformed(m.0)));
-                    }
-                }
+            if let Some(undisturbed) = answer.add(&self.buffer[..length], take)? {
+                return Ok(undisturbed);
             }
         }
         Err(Failure::malformed(format!("an answer of more than {DATAGRAMS_MAX} datagrams")))
@@ -244,5 +231,134 @@ impl NetlinkSocket {
             return Ok(taken);
         }
         Err(Failure::errno(Errno::INTR))
+    }
+}
+
+/// An answer, datagram by datagram.
+struct Answer<'a> {
+    request: &'a [u8],
+    sequence: u32,
+    undisturbed: bool,
+    malformed: Option<Malformed>,
+}
+
+impl<'a> Answer<'a> {
+    fn to(request: &'a [u8], sequence: u32) -> Self {
+        Self { request, sequence, undisturbed: true, malformed: None }
+    }
+
+    /// Takes one more datagram. At the end of the answer, says whether nothing changed while it was given.
+    ///
+    /// An object that is malformed is an error only at the end, so that nothing of this answer is left unread.
+    fn add(
+        &mut self,
+        datagram: &[u8],
+        take: &mut dyn FnMut(&[u8]) -> Result<(), Malformed>,
+    ) -> Result<Option<bool>, Failure> {
+        for message in Messages::new(datagram) {
+            let message = message.map_err(|m| Failure::malformed(m.0))?;
+            if message.sequence != self.sequence {
+                continue; // the end of an answer that an earlier error left unread
+            }
+            self.undisturbed &= message.flags & flag::DUMP_INTR == 0;
+            match message.reply().map_err(|m| Failure::malformed(m.0))? {
+                Reply::Object(object) => self.malformed = self.malformed.or(take(object).err()),
+                Reply::Nothing => {}
+                Reply::Refused(refusal) => return Err(Failure::refused(refusal, self.request)),
+                Reply::Done => {
+                    return self
+                        .malformed
+                        .map_or(Ok(Some(self.undisturbed)), |m| Err(Failure::malformed(m.0)));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use proptest::prelude::*;
+
+    const OBJECT: u16 = 0x12;
+    const ERROR: u16 = 2;
+    const DONE: u16 = 3;
+
+    fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+        let mut bytes = message::request(kind, flags, sequence, &AttrBuf::after(body));
+        bytes[6..8].copy_from_slice(&flags.to_ne_bytes()); // an answer is no request
+        bytes
+    }
+
+    /// What comes of these datagrams as the answer to request 7, and the first bytes of the objects that were taken.
+    fn answered(request: &[u8], datagrams: &[Vec<u8>]) -> (Result<Option<bool>, Failure>, Vec<u8>) {
+        let (mut answer, mut taken) = (Answer::to(request, 7), Vec::new());
+        let mut take = |object: &[u8]| {
+            taken.push(*object.first().ok_or(Malformed("empty"))?);
+            Ok(())
+        };
+        let mut result = Ok(None);
+        for datagram in datagrams {
+            result = answer.add(datagram, &mut take);
+            if result != Ok(None) {
+                break;
+            }
+        }
+        (result, taken)
+    }
+
+    proptest! {
+        #[test]
+        fn no_datagram_makes_the_answer_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = answered(&[], &[bytes]);
+        }
+    }
+
+    #[test]
+    fn an_answer_is_gathered_over_datagrams_until_it_is_done() {
+        let first = [message(OBJECT, flag::MULTI, 7, b"a"), message(OBJECT, flag::MULTI, 7, b"b")].concat();
+        let last = message(DONE, flag::MULTI, 7, &[0; 4]);
+        assert_eq!(answered(&[], std::slice::from_ref(&first)).0, Ok(None));
+        assert_eq!(answered(&[], &[first, last]), (Ok(Some(true)), b"ab".to_vec()));
+    }
+
+    #[test]
+    fn what_changed_meanwhile_is_noticed_wherever_it_is_said() {
+        let done = message(DONE, flag::MULTI, 7, &[0; 4]);
+        let object = message(OBJECT, flag::MULTI | flag::DUMP_INTR, 7, b"a");
+        assert_eq!(answered(&[], &[object, done]).0, Ok(Some(false)));
+        let done = message(DONE, flag::MULTI | flag::DUMP_INTR, 7, &[0; 4]);
+        assert_eq!(answered(&[], &[done]).0, Ok(Some(false)));
+    }
+
+    #[test]
+    fn the_rest_of_an_earlier_answer_is_passed_over() {
+        let stale = [message(OBJECT, 0, 6, b"x"), message(ERROR, 0, 6, &(-1_i32).to_ne_bytes())].concat();
+        let done = [message(OBJECT, 0, 7, b"a"), message(DONE, 0, 7, &[0; 4])].concat();
+        assert_eq!(answered(&[], &[stale, done]), (Ok(Some(true)), b"a".to_vec()));
+    }
+
+    #[test]
+    fn a_malformed_object_spoils_the_answer_but_leaves_nothing_unread() {
+        let datagram =
+            [message(OBJECT, 0, 7, b""), message(OBJECT, 0, 7, b"b"), message(DONE, 0, 7, &[0; 4])].concat();
+        let (result, taken) = answered(&[], &[datagram]);
+        assert_eq!(result, Err(Failure::malformed("empty")));
+        assert_eq!(taken, b"b");
+    }
+
+    #[test]
+    fn a_refusal_points_at_the_attribute_of_the_request() {
+        let mut body = AttrBuf::after(&[14, 1, 0, 0]);
+        body.u32(2, 327).u32(5, u32::MAX);
+        let request = message::request(0x24, flag::ACK, 7, &body);
+        let mut refusal = AttrBuf::new();
+        refusal.raw(&(-34_i32).to_ne_bytes()).raw(&request[..message::HEADER_BYTES]);
+        refusal.text(1, "integer out of range").u32(2, 28);
+        let datagram = message(ERROR, flag::CAPPED | flag::ACK_TLVS, 7, refusal.as_bytes());
+        let failure = answered(&request, &[datagram]).0.expect_err("refused");
+        assert_eq!(failure.attribute, Some(5));
+        assert!(matches!(failure.cause, Cause::Extack { errno: Errno::RANGE, .. }), "{failure:?}");
     }
 }

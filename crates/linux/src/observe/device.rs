@@ -33,7 +33,9 @@ pub(super) fn devices(
     sources: &mut Sources,
     unread: &mut Vec<Unread>,
 ) -> Result<Vec<Seen>, KernelError> {
-    let mut devices = sources.links.all(|link| device(netns, &link))?;
+    let links = sources.links.all(|link| device(netns, &link))?;
+    let mut devices: Vec<Device> =
+        links.into_iter().filter_map(|link| link.map(Some).or_unread(unread)).collect();
     devices.sort_by_key(|device| device.id.ifindex);
     let netdev = NetdevSays::ask(sources, unread);
     let ethtool = EthtoolSays::ask(sources, unread);
@@ -57,8 +59,10 @@ pub(super) fn vectors(seen: &[Seen]) -> BTreeSet<IrqNumber> {
     seen.iter().flat_map(|seen| seen.vectors.iter().copied().chain(stated(seen))).collect()
 }
 
-/// What rt-link says, and nothing else yet.
-fn device(netns: NetnsId, link: &RawLink<'_>) -> Device {
+/// What rt-link says, and nothing else yet. A device whose name nobody can type is not observed.
+fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
+    let name = std::str::from_utf8(link.name)
+        .map_err(|_| KernelError::malformed(format!("device {}", link.ifindex), "its name is not UTF-8"))?;
     let peer = match (link.kind, link.link) {
         (Some("veth" | "netkit"), Some(index)) => Some(match link.link_netnsid {
             Some(id) => format!("if{index} of netnsid {id}"),
@@ -66,8 +70,8 @@ fn device(netns: NetnsId, link: &RawLink<'_>) -> Device {
         }),
         _ => None,
     };
-    Device {
-        id: DeviceId { netns, ifindex: IfIndex(link.ifindex), name: Label::new(link.name) },
+    Ok(Device {
+        id: DeviceId { netns, ifindex: IfIndex(link.ifindex), name: Label::new(name) },
         kind: link.kind.unwrap_or("").to_owned(),
         up: link.is_admin_up() && link.has_carrier(),
         mtu: link.mtu,
@@ -84,7 +88,7 @@ fn device(netns: NetnsId, link: &RawLink<'_>) -> Device {
         rings: None,
         coalesce: None,
         features: Features::default(),
-    }
+    })
 }
 
 /// A peer in the same namespace is shown by its name.
@@ -349,12 +353,12 @@ mod test {
     use super::*;
 
     fn link(kind: Option<&'static str>, link: Option<u32>, link_netnsid: Option<i32>) -> RawLink<'static> {
-        RawLink { ifindex: 5, flags: 1, name: "veth0", kind, mtu: 1500, link, link_netnsid, xdp_attached: 0 }
+        RawLink { ifindex: 5, flags: 1, name: b"veth0", kind, mtu: 1500, link, link_netnsid, xdp_attached: 0 }
     }
 
     /// A device with queues and no NAPI yet.
     fn with_queues(count: u32) -> Device {
-        let mut device = device(NetnsId(1), &link(Some("veth"), None, None));
+        let mut device = device(NetnsId(1), &link(Some("veth"), None, None)).expect("a name");
         let id = device.id;
         device.rx_queues = (0..count)
             .map(|index| RxQueueState {
@@ -437,12 +441,19 @@ mod test {
     fn a_peer_is_named_here_and_numbered_elsewhere() {
         let names = [(IfIndex(7), Label::new("veth1"))].into_iter().collect();
         let peer = |raw: &RawLink<'_>| {
-            let mut device = device(NetnsId(1), raw);
+            let mut device = device(NetnsId(1), raw).expect("a name");
             name_peer(&mut device, &names);
             device.peer
         };
         assert_eq!(peer(&link(Some("veth"), Some(7), None)).as_deref(), Some("veth1"));
         assert_eq!(peer(&link(Some("veth"), Some(7), Some(0))).as_deref(), Some("if7 of netnsid 0"));
         assert_eq!(peer(&link(Some("vlan"), Some(7), None)), None, "the device below is no peer");
+    }
+
+    #[test]
+    fn a_device_whose_name_is_not_text_is_reported_and_does_not_hide_the_others() {
+        let raw = RawLink { name: b"eth\xff", ..link(None, None, None) };
+        let error = device(NetnsId(1), &raw).expect_err("not UTF-8");
+        assert_eq!(error.what, "device 5");
     }
 }

@@ -109,7 +109,7 @@ pub(super) fn irqs(numbers: &BTreeSet<IrqNumber>, seen: &Interrupts, unread: &mu
             number,
             name: line.name,
             affinity,
-            effective_affinity: cpus(number, "effective_affinity_list").or_unread(unread),
+            effective_affinity: effective_affinity(number).or_unread(unread),
             node: node(number).or_unread(unread),
             counts: line.counts,
         });
@@ -125,6 +125,14 @@ pub(crate) fn affinity(irq: IrqNumber) -> Result<CpuSet, KernelError> {
     cpus(irq, "smp_affinity_list")
 }
 
+/// The CPUs that an interrupt is delivered to; empty on architectures that do not say.
+fn effective_affinity(irq: IrqNumber) -> Result<CpuSet, KernelError> {
+    match cpus(irq, "effective_affinity_list") {
+        Err(KernelError { cause: Cause::Gone(_), .. }) => Ok(CpuSet::new()),
+        other => other,
+    }
+}
+
 /// Sets the CPUs that an interrupt may be delivered to.
 ///
 /// # Errors
@@ -138,7 +146,7 @@ pub(crate) fn set_affinity(irq: IrqNumber, cpus: &CpuSet) -> Result<(), KernelEr
     // Not created and not cut: it is there, or the interrupt is gone.
     let file = std::fs::OpenOptions::new().write(true).open(&path);
     let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, cpus.to_string().as_bytes()));
-    written.map_err(|error| failed(irq, path, &error))
+    written.map_err(|error| failed(irq, path, &error).needing("root"))
 }
 
 fn cpus(irq: IrqNumber, file: &str) -> Result<CpuSet, KernelError> {

@@ -28,7 +28,7 @@ pub enum Processes {
     None,
     /// These.
     Only(Vec<Pid>),
-    /// Every process in the namespace that holds an internet socket or an epoll.
+    /// Every process in the namespace that holds an internet socket, or an io_uring with a registered one.
     Networking,
 }
 

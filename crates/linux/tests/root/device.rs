@@ -1,9 +1,10 @@
 //! What is observed of devices is what `ip`, `ethtool` and sysfs say.
 
 use libtest_mimic::{Failed, Trial};
-use linux::{Netns, Processes, observe};
+use linux::{Errno, Netns, Processes, observe};
 use model::host::Confidence;
-use model::{EmptyPolls, KernelVersion, Nanoseconds, Threading};
+use model::{EmptyPolls, Host, KernelVersion, Nanoseconds, Threading};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use crate::wire::{Wire, run};
 use crate::{Need, test};
@@ -104,6 +105,24 @@ pub(crate) fn tests() -> Vec<Trial> {
             assert_eq!((can.napi_set, can.irq_suspend), (since(6, 13), since(6, 13)));
             assert_eq!((can.napi_threaded, can.epoll_params), (since(6, 17), since(6, 9)));
             assert!(can.net_admin && can.ptrace, "root has every capability here");
+            Ok(())
+        }),
+        test("an_observer_without_privileges_sees_its_own_namespace", &[Need::Root], || {
+            let privileged = observe(&Netns::own()?, &Processes::None)?;
+            let lesser = std::thread::spawn(|| {
+                let nothing = CapabilitySet::empty();
+                set_capabilities(
+                    None,
+                    CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing },
+                )?;
+                Ok::<_, Errno>(Netns::own().and_then(|own| observe(&own, &Processes::None)))
+            });
+            let host = lesser.join().map_err(|_| "the thread panicked")???;
+            let can = &host.capabilities;
+            assert!(!can.net_admin && !can.ptrace && !can.bpf, "{can:?}");
+            let queues =
+                |host: &Host| host.devices.iter().map(|d| (d.id, d.rx_queues.clone())).collect::<Vec<_>>();
+            assert_eq!(queues(&host), queues(&privileged));
             Ok(())
         }),
         test("the_cpus_are_those_that_lscpu_lists", &[Need::Root, Need::Wire], || {

@@ -1,10 +1,11 @@
 //! Every knob of a queue and of a device is written through the kernel, read back, and put back.
 
 use apply::Knobs;
-use libtest_mimic::Trial;
+use libtest_mimic::{Failed, Trial};
 use linux::{Cause, Errno, Kernel};
 use model::host::Device;
 use model::{EmptyPolls, KernelVersion, Nanoseconds, QueueIndex, RxQueue, Setting, Threading};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::wire::{Wire, run};
 use crate::{Need, test};
@@ -175,6 +176,19 @@ pub(crate) fn tests() -> Vec<Trial> {
             assert!(Kernel::is_gone(&error), "{error}");
             Ok(())
         }),
+        test("a_caller_without_the_capability_is_told_which_one", &[Need::Root, Need::Wire], || {
+            let wire = Wire::new(1)?;
+            let before = wire.near0()?;
+            let wanted = suspended(queue(&before, 0));
+            // The namespace is entered with all capabilities, and the request made with fewer.
+            let mut kernel = Kernel::new();
+            kernel.read(&wanted)?;
+            let error = without_net_admin(|| kernel.write(&wanted))?.expect_err("denied");
+            assert!(matches!(error.cause, Cause::Denied { errno: Errno::PERM, .. }), "{error}");
+            assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
+            assert_eq!(wire.near0()?, before);
+            Ok(())
+        }),
         test("a_queue_without_a_napi_says_so", &[Need::Root, Need::Wire], || {
             let wire = Wire::new(2)?;
             let settings = suspended(queue(&wire.near0()?, 0));
@@ -198,4 +212,18 @@ fn suspended(queue: RxQueue) -> Vec<Setting> {
         Setting::GroFlushTimeout(queue, Nanoseconds(20_000)),
         Setting::IrqSuspendTimeout(queue, Nanoseconds(5_000_000_000)),
     ]
+}
+
+/// On a thread that gave up CAP_NET_ADMIN.
+fn without_net_admin<T: Send>(body: impl FnOnce() -> T + Send) -> Result<T, Failed> {
+    let done = std::thread::scope(|scope| {
+        let lesser = scope.spawn(|| {
+            let mut sets = capabilities(None)?;
+            sets.effective.remove(CapabilitySet::NET_ADMIN);
+            set_capabilities(None, sets)?;
+            Ok::<T, Errno>(body())
+        });
+        lesser.join()
+    });
+    Ok(done.map_err(|_| "the thread panicked")??)
 }

@@ -63,7 +63,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 fn names(links: Result<Links, linux::KernelError>) -> Result<Vec<String>, linux::KernelError> {
-    let mut names = links?.all(|link| link.name.to_owned())?;
+    let mut names = links?.all(|link| String::from_utf8_lossy(link.name).into_owned())?;
     names.sort_unstable();
     Ok(names)
 }
