@@ -4,7 +4,7 @@
 //! NAPI) from a short-lived copy of its descriptor. Without the right to copy, the rest is still told.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use model::host::{Epoll, IoUring, Process, Socket, SocketState, Thread, Unread};
@@ -62,7 +62,7 @@ impl Files {
 impl Observer<'_> {
     fn asked_for(&mut self, pid: Pid) -> Option<Process> {
         let looked = Pinned::open(pid).and_then(|process| {
-            let files = self.files(&process);
+            let files = self.files(&process)?;
             self.whole(&process, files)
         });
         looked.map_err(|cause| self.note(format!("process {pid}"), &cause)).ok()
@@ -93,7 +93,7 @@ impl Observer<'_> {
         if process.kernel_thread || elsewhere() {
             return Ok(None);
         }
-        let files = self.files(&process);
+        let files = self.files(&process)?;
         if files.are_networking() { self.whole(&process, files).map(Some) } else { Ok(None) }
     }
 
@@ -101,16 +101,13 @@ impl Observer<'_> {
     fn whole(&mut self, process: &Pinned, files: Files) -> Result<Process, Cause> {
         process.read("status", &mut self.text)?;
         let uid = Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?.uid;
-        Ok(Process {
-            id: process.id,
-            uid,
-            exe: process.executable().unwrap_or_default(),
-            netns: netns_of(process),
-            threads: self.threads(process, &files.epolls)?,
-            epolls: files.epolls,
-            sockets: files.sockets,
-            rings: files.rings,
-        })
+        let threads = self.threads(process, &files.epolls)?;
+        let exe = process.executable().unwrap_or_default();
+        let Files { epolls, sockets, rings } = files;
+        let whole =
+            Process { id: process.id, uid, exe, netns: netns_of(process), threads, epolls, sockets, rings };
+        process.confirm_running()?;
+        Ok(whole)
     }
 
     fn threads(&mut self, process: &Pinned, epolls: &[Epoll]) -> Result<Vec<Thread>, Cause> {
@@ -143,12 +140,16 @@ impl Observer<'_> {
     }
 
     /// The files of a process. The first thing that could not be read is noted; whatever can be told without it is.
-    fn files(&mut self, process: &Pinned) -> Files {
+    fn files(&mut self, process: &Pinned) -> Result<Files, Cause> {
         let mut refused = None;
-        let links = process::descriptors(process).unwrap_or_else(|cause| {
-            refused = Some(cause);
-            Vec::new()
-        });
+        let links = match process::descriptors(process) {
+            Ok(links) => links,
+            Err(gone @ Cause::Gone(_)) => return Err(gone),
+            Err(cause) => {
+                refused = Some(cause);
+                Vec::new()
+            }
+        };
         let of_kind = |kind| links.iter().filter(move |(_, link)| *link == kind).map(|(fd, _)| *fd);
         let epoll_fds: Vec<Fd> = of_kind(Link::Epoll).collect();
 
@@ -169,10 +170,10 @@ impl Observer<'_> {
                 Err(cause) => remember(&mut refused, cause),
             }
         }
-        if let Some(cause) = refused.filter(|cause| !matches!(cause, Cause::Gone(_))) {
+        if let Some(cause) = refused {
             self.note(format!("{}: its epolls, sockets and io_urings", process.id), &cause);
         }
-        files
+        Ok(files)
     }
 
     fn epoll(
@@ -322,5 +323,8 @@ fn asked(socket: &OwnedFd) -> Option<(SocketState, Option<SocketAddr>, Option<So
 
 /// An IPv4 peer of an IPv6 socket as what it is.
 fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
+    match address.ip().to_canonical() {
+        IpAddr::V4(mapped) => SocketAddr::new(mapped.into(), address.port()),
+        IpAddr::V6(_) => address,
+    }
 }

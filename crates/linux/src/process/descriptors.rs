@@ -8,7 +8,7 @@ use model::Fd;
 use rustix::fs::readlinkat_raw;
 use rustix::io::Errno;
 
-use super::pinned::Pinned;
+use super::pinned::{Pinned, unreadable};
 use crate::error::Cause;
 
 /// The most descriptors of one process that are looked at: four times the default of `fs.nr_open`.
@@ -76,7 +76,7 @@ pub(crate) fn descriptors(process: &Pinned) -> Result<Vec<(Fd, Link)>, Cause> {
         refused.is_none() && looked_at < DESCRIPTORS_MAX
     })?;
     if let Some(errno) = refused {
-        return Err(Cause::Errno(errno));
+        return Err(unreadable(errno));
     }
     if looked_at == DESCRIPTORS_MAX {
         return Err(Cause::Malformed(format!("more than {DESCRIPTORS_MAX} descriptors")));

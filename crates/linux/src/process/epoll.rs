@@ -143,6 +143,13 @@ mod test {
     }
 
     #[test]
+    fn an_epoll_of_a_kernel_before_6_9_has_no_parameters() {
+        let Cause::Absent { since, .. } = absent_or(Errno::NOTTY) else { panic!("it has no such ioctl") };
+        assert_eq!(since, Some(KernelVersion::since(6, 9)));
+        assert!(matches!(absent_or(Errno::OPNOTSUPP), Cause::Absent { since: None, .. }));
+    }
+
+    #[test]
     fn a_line_of_another_kernel_is_counted_and_not_guessed() {
         let watched = Watched::parse(b"tfd:        4 events:       1f data:                4\ntfd:\n");
         assert_eq!(watched, Watched { inode: None, members: vec![], unreadable: 2 });

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use model::{Fd, KernelVersion, Pid, ProcessId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -54,6 +55,8 @@ impl Pinned {
         let number = i32::try_from(pid.0).ok().and_then(rustix::process::Pid::from_raw).ok_or_else(nobody)?;
         let pidfd = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| match errno {
             Errno::SRCH => nobody(),
+            // Kernel: EINVAL until 6.15, ENOENT since; `kernel/pid.c` `pidfd_prepare()`.
+            Errno::INVAL | Errno::NOENT => Cause::Gone(format!("{pid} is a thread and no process")),
             Errno::NOSYS => absent("pidfd_open", 5, 3),
             other => Cause::Errno(other),
         })?;
@@ -94,6 +97,16 @@ impl Pinned {
             Errno::PERM => Cause::Denied { errno, needs: ptrace_needs() },
             other => Cause::Errno(other),
         })
+    }
+
+    /// Makes sure that it still runs: what was read of a process that was ending meanwhile is only a part.
+    pub(crate) fn confirm_running(&self) -> Result<(), Cause> {
+        let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        match poll(&mut ended, Some(&Timespec::default())) {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(Cause::Gone("the process has ended".to_owned())),
+            Err(errno) => Err(Cause::Errno(errno)),
+        }
     }
 
     /// Its directory in `/proc`, as a path only.
@@ -150,7 +163,7 @@ pub(super) fn ptrace_needs() -> String {
 }
 
 /// What it means that an entry of a process's directory in `/proc` could not be read.
-fn unreadable(errno: Errno) -> Cause {
+pub(super) fn unreadable(errno: Errno) -> Cause {
     match errno {
         Errno::NOENT | Errno::SRCH => Cause::Gone("it has ended".to_owned()),
         Errno::ACCESS | Errno::PERM => Cause::Denied { errno, needs: ptrace_needs() },

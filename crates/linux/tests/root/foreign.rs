@@ -8,7 +8,7 @@ use linux::process::{read_epoll, write_epoll};
 use model::host::{Process, SocketState};
 use model::{EpollParams, Fd, Pid};
 
-use super::process::{epoll_of, observed};
+use super::process::{epoll_of, observed, print_timing};
 use super::subject::{ROLE, Scratch, Subject, eventually, memcached, role_command};
 use super::{Need, test};
 
@@ -69,6 +69,7 @@ fn memcached_of_another_user() -> Result<(), Failed> {
     assert_eq!(peers.filter(|peer| local.contains(peer)).count(), connections.len());
     let waiting = process.threads.iter().filter(|thread| thread.waits_on.is_some()).count();
     assert!(waiting >= WORKERS, "idle workers wait on their epolls: {:?}", process.threads);
+    print_timing("memcached -t 4 with 8 connections", server.pid())?;
     every_epoll_can_be_set(&process)
 }
 

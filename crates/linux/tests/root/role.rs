@@ -22,6 +22,10 @@ pub(crate) fn play(line: &str) -> Played {
         ["nested"] => nested(),
         ["reuse"] => reuse(),
         ["waiter"] => waiter(),
+        ["kinds"] => kinds(None),
+        ["kinds", pid] => kinds(Some(Pid(pid.parse()?))),
+        ["counter"] => counter(),
+        ["lab"] => super::lab::hold(),
         ["outsider", pid, fd] => outsider(Pid(pid.parse()?), Fd(fd.parse()?)),
         _ => Err(format!("there is no role {line:?}").into()),
     }
@@ -76,13 +80,13 @@ fn waiter() -> Played {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     watch(&epoll, &listener)?;
     let port = listener.local_addr()?.port();
-    println!("ready {} {port}", epoll.as_raw_fd());
     std::thread::scope(|scope| -> Played {
         let waiting =
             std::thread::Builder::new().name("waits (a b)".to_owned()).spawn_scoped(scope, || {
                 let mut events = Vec::with_capacity(1);
                 epoll::wait(&epoll, rustix::buffer::spare_capacity(&mut events), None).is_ok()
             })?;
+        println!("ready {} {port}", epoll.as_raw_fd());
         std::io::stdin().read_exact(&mut [0])?;
         TcpStream::connect(("127.0.0.1", port))?;
         let woken = waiting.join().unwrap_or(false);
@@ -91,6 +95,36 @@ fn waiter() -> Played {
     })?;
     until_told();
     Ok(())
+}
+
+/// Counts deliveries.
+fn counter() -> Played {
+    let _counter = linux::bpf::DeliveryCounter::load()?;
+    println!("ready");
+    until_told();
+    Ok(())
+}
+
+/// Holds sockets of many kinds; made here, and then taken along into another process's network namespace, if given.
+fn kinds(into: Option<Pid>) -> Played {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let client = TcpStream::connect(listener.local_addr()?)?;
+    let (server, _) = listener.accept()?;
+    let (udp, peer) = (UdpSocket::bind("127.0.0.1:0")?, UdpSocket::bind("127.0.0.1:0")?);
+    peer.connect(udp.local_addr()?)?;
+    let unbound =
+        rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None)?;
+    let local = std::os::unix::net::UnixDatagram::unbound()?;
+    let dual = TcpListener::bind("[::]:0")?;
+    let mapped = TcpStream::connect(("127.0.0.1", dual.local_addr()?.port()))?;
+    let (answered, _) = dual.accept()?;
+    if let Some(pid) = into {
+        Netns::of_process(pid)?.enter()?;
+    }
+    let sockets =
+        [listener.as_fd(), client.as_fd(), server.as_fd(), udp.as_fd(), peer.as_fd(), unbound.as_fd()];
+    let more = [dual.as_fd(), mapped.as_fd(), answered.as_fd(), local.as_fd()];
+    ready(&[&sockets[..], &more[..]].concat())
 }
 
 /// A user without rights tries everything, and says what it was told.
@@ -134,7 +168,12 @@ fn ready(files: &[impl AsFd]) -> Played {
     Ok(())
 }
 
+/// Says a line to the test.
+pub(crate) fn say(line: &str) {
+    println!("{line}");
+}
+
 /// Waits for the end of standard input.
-fn until_told() {
+pub(crate) fn until_told() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
