@@ -174,13 +174,13 @@ impl Pending {
             changes: Vec::new(),
             unrecorded: self.note(Record::Undoing { why }).err().map(Box::new),
         };
-        for (index, under_way) in steps {
-            let step = &self.plan.steps[index];
-            let fates = undo_step(kernel, step, under_way);
+        for begun in steps {
+            let step = &self.plan.steps[begun.step];
+            let fates = undo_step(kernel, step, &begun);
             for (change, fate) in step.changes().iter().zip(&fates) {
                 undone.changes.push(UndoneChange { change: change.clone(), fate: fate.clone() });
             }
-            self.note_if_recording(Record::Undone { step: index, fates }, &mut undone);
+            self.note_if_recording(Record::Undone { step: begun.step, fates }, &mut undone);
         }
         let ending = if undone.is_complete() { Ending::RolledBack } else { Ending::Incomplete };
         self.note_if_recording(Record::Closed { ending }, &mut undone);

@@ -21,7 +21,7 @@ pub(crate) const UNDO_SCRIPT: &str = "undo.sh";
 pub(crate) const UNBORN: &str = ".new-";
 
 /// The longest journal that is written or read. A plan of 10 000 changes takes about 5 MiB.
-pub const JOURNAL_BYTES_MAX: u64 = 64 << 20;
+pub const JOURNAL_BYTES_MAX: u64 = 16 << 20;
 
 /// What is wrong with a journal.
 #[derive(Debug, thiserror::Error)]

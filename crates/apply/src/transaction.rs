@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::log::{JournalError, Log, Transcript};
 use crate::moment::{Moment, UNIX_MICROS_MAX, Utc};
 use crate::record::{Begin, Ending, LineError, Record, Why};
-use crate::undo::{Fate, Undone, UndoneChange};
+use crate::undo::{Begun, Fate, Undone, UndoneChange};
 
 /// The name of a transaction and of its directory: `20261121T040500.123456Z-1a2b`.
 ///
@@ -323,12 +323,15 @@ impl Progress {
         Ok(())
     }
 
-    /// The steps still to be undone, the last first, and whether each was under way when the transaction stopped.
-    pub(crate) fn to_undo(&self) -> Vec<(usize, bool)> {
-        let settled = |step: &usize| {
-            self.undone.get(step).is_some_and(|fates| !fates.iter().any(|f| matches!(f, Fate::Stuck { .. })))
+    /// The steps still to be undone, the last first.
+    pub(crate) fn to_undo(&self) -> Vec<Begun> {
+        let is_stuck = |fate: &Fate| matches!(fate, Fate::Stuck { .. });
+        let begun = |step| {
+            let earlier = self.undone.get(&step).cloned().unwrap_or_default();
+            Begun { step, under_way: step >= self.done, earlier }
         };
-        (0..self.tried).rev().filter(|step| !settled(step)).map(|step| (step, step >= self.done)).collect()
+        let unsettled = |begun: &Begun| begun.earlier.is_empty() || begun.earlier.iter().any(is_stuck);
+        (0..self.tried).rev().map(begun).filter(unsettled).collect()
     }
 }
 

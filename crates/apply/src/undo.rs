@@ -2,8 +2,9 @@
 //!
 //! Undo replays recorded values and is careful with what is not ours. A setting that has its old value needs
 //! nothing. One that has the value we gave it is put back. One that has any other value was set by someone
-//! else since, and stays. The exception is the step that was under way when the transaction stopped: it may
-//! have been half written, or rounded by the kernel, so whatever it has now is ours and is put back.
+//! else since, and stays. There are two exceptions. The step that was under way when the transaction stopped
+//! may have been half written, or rounded by the kernel, so whatever it has now is ours and is put back. And a
+//! setting that an earlier undo wrote and left stuck is still ours while it has the value it was left with.
 
 use std::fmt;
 
@@ -30,8 +31,10 @@ pub enum Fate {
     },
     /// It could not be put back.
     Stuck {
-        /// The value it has now, where that can be read.
+        /// The value it was last seen with, where it was.
         found: Option<Setting>,
+        /// Whether an undo may have written it.
+        written: bool,
         /// Why, in the kernel's own words.
         cause: String,
     },
@@ -77,23 +80,60 @@ pub enum HostState {
     NotRestored(Vec<Stuck>),
 }
 
-/// Undoes one step: one read, one write of all that is ours, one read to see that it holds. `under_way` says
-/// that the step may have been written in part. Gives the fate of each change, in the step's order.
-pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, under_way: bool) -> Vec<Fate> {
+/// A step to be undone, and what is known of it beyond the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Begun {
+    /// The step's place in the plan.
+    pub(crate) step: usize,
+    /// Whether it may have been written in part.
+    pub(crate) under_way: bool,
+    /// The fates of its changes in an earlier undo; empty if there was none.
+    pub(crate) earlier: Vec<Fate>,
+}
+
+impl Begun {
+    /// Whether a value that is neither the old nor the new one is ours all the same.
+    fn claims(&self, change: usize, found: &Setting) -> bool {
+        let left_so = |fate: &Fate| match fate {
+            // Written, and then not to be read: it may have been left with anything.
+            Fate::Stuck { found: then, written: true, .. } => then.as_ref().is_none_or(|then| then == found),
+            Fate::Stuck { written: false, .. }
+            | Fate::AlreadyBack
+            | Fate::Restored
+            | Fate::Gone
+            | Fate::LeftAlone { .. } => false,
+        };
+        self.under_way || self.earlier.get(change).is_some_and(left_so)
+    }
+
+    /// The fate of a change that cannot even be looked at: nothing is known beyond what was known before.
+    fn still_stuck(&self, change: usize, error: &impl fmt::Display) -> Fate {
+        let cause = error.to_string();
+        match self.earlier.get(change).cloned() {
+            Some(Fate::Stuck { found, written, .. }) => Fate::Stuck { found, written, cause },
+            Some(Fate::AlreadyBack | Fate::Restored | Fate::Gone | Fate::LeftAlone { .. }) | None => {
+                Fate::Stuck { found: None, written: false, cause }
+            }
+        }
+    }
+}
+
+/// Undoes one step: one read, one write of all that is ours, one read to see that it holds. Gives the fate of
+/// each change, in the step's order.
+pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) -> Vec<Fate> {
     let changes = step.changes();
     let found = match read(kernel, &step.from()) {
         Ok(found) => found,
         Err(error) if K::is_gone(&error) => return vec![Fate::Gone; changes.len()],
-        Err(error) => {
-            return vec![Fate::Stuck { found: None, cause: error.to_string() }; changes.len()];
-        }
+        Err(error) => return (0..changes.len()).map(|index| begun.still_stuck(index, &error)).collect(),
     };
     let mut fates: Vec<Fate> = changes
         .iter()
         .zip(found)
-        .map(|(change, found)| match found {
+        .enumerate()
+        .map(|(index, (change, found))| match found {
             found if found == *change.from() => Fate::AlreadyBack,
-            found if under_way || found == *change.to() => put_back_later(found),
+            found if found == *change.to() || begun.claims(index, &found) => put_back_later(found),
             found => Fate::LeftAlone { found },
         })
         .collect();
@@ -108,7 +148,7 @@ pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, under_way: bool) 
 
 /// A setting that is ours is stuck until it has been seen to be back.
 fn put_back_later(found: Setting) -> Fate {
-    Fate::Stuck { found: Some(found), cause: "not written yet".to_owned() }
+    Fate::Stuck { found: Some(found), written: false, cause: "not written yet".to_owned() }
 }
 
 fn put_back<K: Knobs>(kernel: &mut K, changes: &[Change], ours: &[usize], fates: &mut [Fate]) {
@@ -146,7 +186,7 @@ fn look<K: Knobs>(
                         || format!("wrote {} but read back {}", changes[i].from().value(), found.value()),
                         ToString::to_string,
                     );
-                    Fate::Stuck { found: Some(found), cause }
+                    Fate::Stuck { found: Some(found), written: true, cause }
                 };
             }
         }
@@ -155,7 +195,7 @@ fn look<K: Knobs>(
                 fates[i] = if K::is_gone(&error) {
                     Fate::Gone
                 } else {
-                    Fate::Stuck { found: None, cause: error.to_string() }
+                    Fate::Stuck { found: None, written: true, cause: error.to_string() }
                 };
             }
         }
@@ -181,7 +221,7 @@ impl Undone {
     /// What could not be put back.
     pub fn stuck(&self) -> impl Iterator<Item = Stuck> + '_ {
         self.changes.iter().filter_map(|UndoneChange { change, fate }| match fate {
-            Fate::Stuck { found, cause } => {
+            Fate::Stuck { found, cause, .. } => {
                 Some(Stuck { change: change.clone(), found: found.clone(), cause: cause.clone() })
             }
             Fate::AlreadyBack | Fate::Restored | Fate::Gone | Fate::LeftAlone { .. } => None,

@@ -6,7 +6,7 @@ if [ "$(cat /proc/sys/kernel/random/boot_id)" != "$boot" ]; then
 fi
 
 if [ "${1:-}" != --by-hand ] && [ "${1:-}" != --call ] && command -v netpolicy >/dev/null; then
-	netpolicy rollback "$transaction" && exit 0
+	netpolicy --state-dir "$(dirname "$0")/../.." rollback "$transaction" && exit 0
 	echo "netpolicy could not roll $transaction back, going on by hand." >&2
 fi
 

@@ -1,0 +1,31 @@
+//! Programs that are killed, and scripts that are run: what a transaction is worth to another process.
+//!
+//! What a test needs of the machine it names, and a machine that lacks it skips the test loudly: it is listed as
+//! ignored, with the reason, and counted.
+
+mod file_host;
+mod kill_nine;
+mod undo_script;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+/// A test, and what this machine lacks for it, if anything.
+fn test(
+    name: &'static str,
+    lacks: Option<&str>,
+    body: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    let trial = Trial::test(name, body);
+    match lacks {
+        Some(what) => trial.with_kind(format!("SKIPPED, needs {what}")).with_ignored_flag(true),
+        None => trial,
+    }
+}
+
+fn main() {
+    if let Some(directory) = std::env::var_os(kill_nine::VICTIM) {
+        kill_nine::commit_until_killed(directory.as_ref());
+    }
+    let trials = [kill_nine::tests(), undo_script::tests()].into_iter().flatten().collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}

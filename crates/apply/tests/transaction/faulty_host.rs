@@ -1,0 +1,250 @@
+//! A host in memory that fails on demand.
+
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+
+use apply::Knobs;
+use model::setting::Threading;
+use model::{Cpu, EmptyPolls, Nanoseconds, Object, RingNapi, Setting};
+
+/// What a host does instead of what it was asked for. Reads and writes are counted apart, from 0.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// This read is refused.
+    RefuseRead(usize),
+    /// This read and all later ones are refused.
+    RefuseReadsFrom(usize),
+    /// This write is refused, and nothing is written.
+    RefuseWrite(usize),
+    /// This write and all later ones are refused.
+    RefuseWritesFrom(usize),
+    /// This write is reported as refused, but lands.
+    LoseAck(usize),
+    /// Of this write only the first setting lands, and it is reported as refused.
+    WriteFirstOnly(usize),
+    /// This write is reported as done, but lands with other values.
+    Round(usize),
+    /// Before this read, the object that it asks for goes away.
+    VanishBeforeRead(usize),
+    /// Before this write, the object that it is for goes away.
+    VanishBeforeWrite(usize),
+    /// Before this read, someone else sets this.
+    ForeignBeforeRead(usize, Setting),
+    /// This write ends in a panic, with nothing written.
+    PanicInWrite(usize),
+}
+
+/// A host.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FaultyHost {
+    /// Everything that is set on it.
+    pub(crate) settings: Vec<Setting>,
+    /// What it does wrong.
+    pub(crate) faults: Vec<Fault>,
+    /// How often it was read.
+    pub(crate) reads: usize,
+    /// How often it was written.
+    pub(crate) writes: usize,
+    /// What it was set to while the journal grew, if somebody wants to know.
+    pub(crate) timeline: Option<Timeline>,
+}
+
+/// What a host was set to, by the length of the journal at the time.
+#[derive(Clone, Debug)]
+pub(crate) struct Timeline {
+    /// The journal that is watched.
+    pub(crate) journal_directory: PathBuf,
+    /// The length of the journal from which on the host was set so.
+    pub(crate) states: Vec<(u64, Vec<Setting>)>,
+}
+
+/// What the host says when it refuses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HostError {
+    pub(crate) what: String,
+    pub(crate) gone: bool,
+}
+
+impl fmt::Display for HostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = if self.gone { "gone" } else { "Operation not permitted (EPERM)" };
+        write!(f, "{}: {why}", self.what)
+    }
+}
+
+impl std::error::Error for HostError {}
+
+impl FaultyHost {
+    pub(crate) fn new(settings: &[Setting]) -> Self {
+        Self { settings: settings.to_vec(), ..Self::default() }
+    }
+
+    pub(crate) fn with(mut self, fault: Fault) -> Self {
+        self.faults.push(fault);
+        self
+    }
+
+    /// The same host, as reliable as a host should be.
+    pub(crate) fn healed(&self) -> Self {
+        Self::new(&self.settings)
+    }
+
+    /// Sets something, past everyone.
+    pub(crate) fn set(&mut self, setting: &Setting) {
+        if let Some(timeline) = &mut self.timeline {
+            timeline.note(&self.settings);
+        }
+        let known = self.settings.iter_mut().find(|s| s.same_knob(setting));
+        *known.expect("only objects that are there are set") = setting.clone();
+        if let Some(timeline) = &mut self.timeline {
+            timeline.note(&self.settings);
+        }
+    }
+
+    fn vanish(&mut self, object: Object) {
+        self.settings.retain(|s| s.object() != object);
+    }
+
+    fn refused(what: &Setting) -> HostError {
+        HostError { what: what.to_string(), gone: false }
+    }
+
+    fn check_there(&self, object: Object) -> Result<(), HostError> {
+        if self.settings.iter().any(|s| s.object() == object) {
+            Ok(())
+        } else {
+            Err(HostError { what: object.to_string(), gone: true })
+        }
+    }
+}
+
+impl Knobs for FaultyHost {
+    type Error = HostError;
+
+    fn read(&mut self, like: &[Setting]) -> Result<Vec<Setting>, HostError> {
+        let this = self.reads;
+        self.reads += 1;
+        for fault in self.faults.clone() {
+            match fault {
+                Fault::RefuseRead(n) if n == this => return Err(Self::refused(&like[0])),
+                Fault::RefuseReadsFrom(n) if n <= this => return Err(Self::refused(&like[0])),
+                Fault::VanishBeforeRead(n) if n == this => self.vanish(like[0].object()),
+                Fault::ForeignBeforeRead(n, setting) if n == this => self.set(&setting),
+                Fault::RefuseRead(_)
+                | Fault::RefuseReadsFrom(_)
+                | Fault::VanishBeforeRead(_)
+                | Fault::ForeignBeforeRead(..)
+                | Fault::RefuseWrite(_)
+                | Fault::RefuseWritesFrom(_)
+                | Fault::LoseAck(_)
+                | Fault::WriteFirstOnly(_)
+                | Fault::Round(_)
+                | Fault::VanishBeforeWrite(_)
+                | Fault::PanicInWrite(_) => {}
+            }
+        }
+        self.check_there(like[0].object())?;
+        let known = |knob: &Setting| self.settings.iter().find(|s| s.same_knob(knob)).cloned();
+        Ok(like.iter().map(|knob| known(knob).expect("a knob of an object that is there")).collect())
+    }
+
+    fn write(&mut self, settings: &[Setting]) -> Result<(), HostError> {
+        let this = self.writes;
+        self.writes += 1;
+        let mut settings = settings.to_vec();
+        let mut answer = Ok(());
+        for fault in self.faults.clone() {
+            match fault {
+                Fault::RefuseWrite(n) if n == this => return Err(Self::refused(&settings[0])),
+                Fault::RefuseWritesFrom(n) if n <= this => return Err(Self::refused(&settings[0])),
+                Fault::LoseAck(n) if n == this => answer = Err(Self::refused(&settings[0])),
+                Fault::WriteFirstOnly(n) if n == this => {
+                    settings.truncate(1);
+                    answer = Err(Self::refused(&settings[0]));
+                }
+                Fault::Round(n) if n == this => settings = settings.iter().map(nudged).collect(),
+                Fault::VanishBeforeWrite(n) if n == this => self.vanish(settings[0].object()),
+                Fault::PanicInWrite(n) if n == this => panic!("the host's code has a bug"),
+                Fault::RefuseRead(_)
+                | Fault::RefuseReadsFrom(_)
+                | Fault::VanishBeforeRead(_)
+                | Fault::ForeignBeforeRead(..)
+                | Fault::RefuseWrite(_)
+                | Fault::RefuseWritesFrom(_)
+                | Fault::LoseAck(_)
+                | Fault::WriteFirstOnly(_)
+                | Fault::Round(_)
+                | Fault::VanishBeforeWrite(_)
+                | Fault::PanicInWrite(_) => {}
+            }
+        }
+        self.check_there(settings[0].object())?;
+        for setting in &settings {
+            self.set(setting);
+        }
+        answer
+    }
+
+    fn is_gone(error: &HostError) -> bool {
+        error.gone
+    }
+}
+
+/// The same knob with another value, which no test plans for.
+pub(crate) fn nudged(setting: &Setting) -> Setting {
+    let mut setting = setting.clone();
+    match &mut setting {
+        Setting::DeferHardIrqs(_, EmptyPolls(polls)) | Setting::DeviceDeferHardIrqs(_, EmptyPolls(polls)) => {
+            *polls += 7_777;
+        }
+        Setting::GroFlushTimeout(_, Nanoseconds(span))
+        | Setting::IrqSuspendTimeout(_, Nanoseconds(span))
+        | Setting::DeviceGroFlushTimeout(_, Nanoseconds(span)) => *span += 7_777,
+        Setting::Threaded(_, threading) | Setting::DeviceThreaded(_, threading) => {
+            *threading = match *threading {
+                Threading::Off | Threading::On => Threading::BusyPoll,
+                Threading::BusyPoll => Threading::On,
+            }
+        }
+        Setting::Epoll(_, params) => params.busy_poll_usecs += 7_777,
+        Setting::IoUringNapi(_, napi) => {
+            let usecs = napi.map_or(0, |n| n.busy_poll_usecs) + 7_777;
+            *napi = Some(RingNapi { busy_poll_usecs: usecs, prefer_busy_poll: true });
+        }
+        Setting::IrqAffinity(_, cpus) | Setting::ThreadAffinity(_, cpus) => {
+            let highest = cpus.iter().last().map_or(0, |cpu| cpu.0);
+            cpus.insert(Cpu(highest + 77));
+        }
+    }
+    setting
+}
+
+impl Timeline {
+    pub(crate) fn of(journal_directory: PathBuf, host: &[Setting]) -> Self {
+        Self { journal_directory, states: vec![(0, host.to_vec())] }
+    }
+
+    fn note(&mut self, settings: &[Setting]) {
+        let length = journal_file(&self.journal_directory)
+            .and_then(|journal| fs::metadata(journal).ok())
+            .map_or(0, |metadata| metadata.len());
+        self.states.push((length, settings.to_vec()));
+    }
+
+    /// What the host can have been set to when the journal had this length.
+    pub(crate) fn states_at(&self, length: u64) -> impl Iterator<Item = &[Setting]> {
+        let until = self.states.iter().skip(1).map(|(from, _)| *from).chain([u64::MAX]);
+        self.states
+            .iter()
+            .zip(until)
+            .filter(move |((from, _), until)| *from <= length && length <= *until)
+            .map(|((_, settings), _)| settings.as_slice())
+    }
+}
+
+/// The journal file of the only transaction there is.
+pub(crate) fn journal_file(directory: &std::path::Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(directory).ok()?;
+    entries.filter_map(|e| Some(e.ok()?.path().join("journal.jsonl"))).find(|journal| journal.exists())
+}

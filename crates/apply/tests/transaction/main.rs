@@ -1,0 +1,12 @@
+//! A transaction on a host that exists in memory only, and fails in every way a host can fail.
+
+mod confirm;
+mod error_texts;
+mod every_fault;
+mod every_kill;
+mod faulty_host;
+mod full_journal;
+mod history;
+mod properties;
+mod scene;
+mod undo_script;

@@ -1,0 +1,161 @@
+//! A host, a plan for it, and a journal that goes away with the test.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use apply::{Allow, Asked, CommitError, Held, Journal, Moment, TransactionName};
+use model::{
+    Change, Cpu, CpuSet, DeviceId, EmptyPolls, EpollId, EpollParams, Fd, IfIndex, IrqNumber, Label,
+    Nanoseconds, NetnsId, Pid, Plan, ProcessId, QueueIndex, Reason, RxQueue, Setting, Step, ThreadId,
+};
+
+use crate::faulty_host::{FaultyHost, HostError};
+
+/// A journal in a directory of its own.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    directory: PathBuf,
+    pub(crate) journal: Journal,
+}
+
+impl Scene {
+    pub(crate) fn new() -> Self {
+        static SCENES: AtomicU32 = AtomicU32::new(0);
+        // In memory where there is such a place: thousands of transactions would wait for the disk.
+        let base = [Path::new("/dev/shm"), Path::new(env!("CARGO_TARGET_TMPDIR"))];
+        let base = base.into_iter().find(|d| d.is_dir()).expect("a directory to work in");
+        let number = SCENES.fetch_add(1, Ordering::Relaxed);
+        let directory = base.join(format!("netpolicy-apply-{}-{number}", std::process::id()));
+        let journal = Journal::new(directory.join("journal"), "this-boot").waiting(Duration::from_millis(60));
+        Self { directory, journal }
+    }
+
+    /// The same directory after a reboot.
+    pub(crate) fn after_reboot(&self) -> Journal {
+        Journal::new(self.journal.directory(), "next-boot")
+    }
+
+    pub(crate) fn commit<'k>(
+        &self,
+        plan: Plan,
+        host: &'k mut FaultyHost,
+    ) -> Result<Held<'k, FaultyHost>, CommitError<HostError>> {
+        apply::commit(plan, host, &self.journal, &asked(), Allow::default())
+    }
+
+    /// Commits and keeps, and gives the transaction's name.
+    pub(crate) fn keep(&self, plan: Plan, host: &mut FaultyHost) -> TransactionName {
+        let held = self.commit(plan, host).expect("commits");
+        let name = held.transaction().expect("a transaction");
+        held.keep().expect("keeps");
+        name
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _gone_already = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A moment this many seconds into the scene.
+pub(crate) fn second(second: u64) -> Moment {
+    let unix_micros = 1_795_233_900_123_456 + second * 1_000_000;
+    Moment { unix_micros, since_boot: Nanoseconds((1_000 + second) * 1_000_000_000) }
+}
+
+pub(crate) fn asked() -> Asked {
+    Asked {
+        at: second(0),
+        command: "netpolicy set device eth0 latency".to_owned(),
+        kernel_release: "6.18.44".to_owned(),
+        netpolicy: "0.1.0".to_owned(),
+        deadline: None,
+    }
+}
+
+pub(crate) fn queue(index: u32) -> RxQueue {
+    let device = DeviceId { netns: NetnsId(4_026_531_840), ifindex: IfIndex(2), name: Label::new("eth0") };
+    RxQueue { device, index: QueueIndex(index) }
+}
+
+pub(crate) fn process() -> ProcessId {
+    ProcessId { pid: Pid(812), started: 4_711, comm: Label::new("memcached") }
+}
+
+pub(crate) fn epoll(fd: u32) -> EpollId {
+    EpollId { process: process(), fd: Fd(fd) }
+}
+
+pub(crate) fn thread() -> ThreadId {
+    ThreadId { process: process(), tid: Pid(815), started: 4_712, comm: Label::new("mc-worker") }
+}
+
+pub(crate) fn cpus(cpus: impl IntoIterator<Item = u32>) -> CpuSet {
+    cpus.into_iter().map(Cpu).collect()
+}
+
+pub(crate) fn change(from: Setting, to: Setting) -> Change {
+    Change::new(from, to, Reason::new("short response times", "latency, napi.rst \"IRQ suspension\""))
+}
+
+pub(crate) fn gro(index: u32, from_us: u64, to_us: u64) -> Change {
+    let span = |us| Setting::GroFlushTimeout(queue(index), Nanoseconds::from_micros(us));
+    change(span(from_us), span(to_us))
+}
+
+fn queue_step(index: u32) -> Step {
+    let queue = queue(index);
+    Step::new(vec![
+        change(Setting::DeferHardIrqs(queue, EmptyPolls(0)), Setting::DeferHardIrqs(queue, EmptyPolls(100))),
+        gro(index, 0, 20),
+        change(
+            Setting::IrqSuspendTimeout(queue, Nanoseconds(0)),
+            Setting::IrqSuspendTimeout(queue, Nanoseconds::from_millis(20)),
+        ),
+    ])
+}
+
+/// What `latency` is for memcached, in small: two queues, one epoll, one thread and one interrupt.
+pub(crate) fn latency_plan() -> Plan {
+    let wanted = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+    let irq = IrqNumber(30);
+    Plan {
+        steps: vec![
+            Step::new(vec![change(
+                Setting::IrqAffinity(irq, cpus(0..4)),
+                Setting::IrqAffinity(irq, cpus([1])),
+            )]),
+            queue_step(0),
+            queue_step(1),
+            Step::new(vec![change(
+                Setting::Epoll(epoll(7), EpollParams::default()),
+                Setting::Epoll(epoll(7), wanted),
+            )]),
+            Step::new(vec![change(
+                Setting::ThreadAffinity(thread(), cpus(0..4)),
+                Setting::ThreadAffinity(thread(), cpus([1])),
+            )]),
+        ],
+    }
+}
+
+/// A host as a plan expects it, with one more queue that the plan has nothing to do with.
+pub(crate) fn host_for(plan: &Plan) -> Vec<Setting> {
+    let mut settings = vec![Setting::GroFlushTimeout(queue(9), Nanoseconds(5))];
+    for change in plan.changes() {
+        if !settings.iter().any(|s| s.same_knob(change.from())) {
+            settings.push(change.from().clone());
+        }
+    }
+    settings
+}
+
+/// A host on which a plan is in force.
+pub(crate) fn host_after(plan: &Plan, before: &[Setting]) -> Vec<Setting> {
+    let mut host = FaultyHost::new(before);
+    plan.changes().for_each(|change| host.set(change.to()));
+    host.settings
+}

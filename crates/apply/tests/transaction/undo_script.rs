@@ -1,0 +1,1 @@
+//! The script that undoes a transaction without netpolicy.

@@ -1,0 +1,93 @@
+//! What a rollback came to.
+
+use apply::{Fate, TransactionName, Undone, UndoneChange};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::report::{Page, Report, to_json};
+use super::table::{Cell, Style, Table};
+
+/// `rollback`'s data.
+#[derive(Debug, Serialize)]
+pub struct UndoneReport {
+    transaction: TransactionName,
+    settings: Vec<Line>,
+}
+
+#[derive(Debug, Serialize)]
+struct Line {
+    object: String,
+    knob: &'static str,
+    /// The value that we had set.
+    set: String,
+    /// The value before that.
+    before: String,
+    /// The value that is in force now, where it is known.
+    now: Option<String>,
+    fate: &'static str,
+    cause: Option<String>,
+}
+
+impl UndoneReport {
+    /// What the rollback of this transaction came to.
+    pub fn of(transaction: TransactionName, undone: &Undone) -> Self {
+        Self { transaction, settings: undone.changes.iter().map(Line::of).collect() }
+    }
+}
+
+impl Line {
+    fn of(UndoneChange { change, fate }: &UndoneChange) -> Self {
+        let before = change.from().value();
+        let (now, word, cause) = match fate {
+            Fate::AlreadyBack => (Some(before.clone()), "already back", None),
+            Fate::Restored => (Some(before.clone()), "put back", None),
+            Fate::Gone => (None, "gone", None),
+            Fate::LeftAlone { found } => {
+                (Some(found.value()), "left alone", Some("someone else has set it since".to_owned()))
+            }
+            Fate::Stuck { found, cause, .. } => {
+                (found.as_ref().map(model::Setting::value), "stuck", Some(cause.clone()))
+            }
+        };
+        Self {
+            object: change.to().object().to_string(),
+            knob: change.to().knob(),
+            set: change.to().value(),
+            before,
+            now,
+            fate: word,
+            cause,
+        }
+    }
+}
+
+impl Report for UndoneReport {
+    const KIND: &'static str = "rollback";
+
+    fn page(&self, page: &mut Page) {
+        let mut table = Table::new(&["OBJECT", "SETTING", "WE SET", "BEFORE", "NOW", "", "NOTE"]);
+        for line in &self.settings {
+            let style = match line.fate {
+                "stuck" => Style::Bad,
+                "left alone" => Style::Warning,
+                _ => Style::Plain,
+            };
+            table.row([
+                Cell::new(line.object.as_str()),
+                Cell::new(line.knob),
+                Cell::new(line.set.as_str()),
+                Cell::new(line.before.as_str()),
+                Cell::optional(line.now.as_ref()),
+                Cell::new(line.fate).style(style),
+                Cell::new(line.cause.clone().unwrap_or_default()),
+            ]);
+        }
+        if !table.is_empty() {
+            page.table(&table);
+        }
+    }
+
+    fn lines(&self) -> Vec<(&'static str, Value)> {
+        self.settings.iter().map(|line| ("setting", to_json(line))).collect()
+    }
+}
