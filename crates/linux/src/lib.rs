@@ -7,6 +7,7 @@
 mod error;
 pub mod bpf;
 pub mod counters;
+pub mod follow;
 pub mod lab;
 pub mod netlink;
 pub mod netns;

@@ -28,6 +28,23 @@ static __always_inline __u64 napi_gro_flush_ns(struct napi_struct *napi)
 	return BPF_CORE_READ(napi, gro_flush_timeout);
 }
 
+/*
+ * Whether the task's own stack may carry softirqs now, because the interrupt
+ * that raised them came from user mode. x86 handles such interrupts, and the
+ * softirqs after them, on the task's stack, which is empty then: Linux 5.8,
+ * arch/x86/include/asm/irq_stack.h. The user's registers tell, for only in a
+ * system call do they have a number in orig_ax, and -1 otherwise. arm64 and
+ * the others change stacks for softirqs in every case.
+ */
+static __always_inline bool stack_may_carry_softirqs(struct pt_regs *user)
+{
+#if defined(__TARGET_ARCH_x86)
+	return (long)user->orig_ax < 0;
+#else
+	return false;
+#endif
+}
+
 /* The NAPI an epoll polls; without CONFIG_NET_RX_BUSY_POLL there is none. */
 static __always_inline __u32 epoll_napi_id(struct eventpoll *ep)
 {

@@ -82,7 +82,11 @@ struct task_struct {
 	struct signal_struct *signal;
 };
 
-struct pt_regs;
+struct pt_regs {
+#if defined(__TARGET_ARCH_x86)
+	unsigned long orig_ax;
+#endif
+};
 
 struct timerqueue_node {
 	ktime_t expires;

@@ -49,12 +49,12 @@ pub(crate) fn run_statistics(program: BorrowedFd<'_>) -> Result<RunStatistics, E
     })
 }
 
-/// A reader of what an `iter/task_file` program writes about the files of one process.
+/// A reader of what an `iter/task_file` program writes about the files of one thread.
 ///
 /// Kernel: 6.1, `kernel/bpf/task_iter.c` `bpf_iter_attach_task()`; the number is one of the reader's pid namespace.
-pub(crate) fn iterate_files_of(program: BorrowedFd<'_>, tgid: u32) -> Result<OwnedFd, Errno> {
+pub(crate) fn iterate_files_of(program: BorrowedFd<'_>, tid: u32) -> Result<OwnedFd, Errno> {
     let mut which = bpf_iter_link_info::default();
-    which.task = bpf_iter_link_info__bindgen_ty_3 { pid: tgid, ..Default::default() };
+    which.task = bpf_iter_link_info__bindgen_ty_3 { tid, ..Default::default() };
     let mut options = bpf_link_create_opts::default();
     options.sz = u64::try_from(size_of::<bpf_link_create_opts>()).map_err(|_| Errno::OVERFLOW)?;
     options.iter_info = &raw mut which;

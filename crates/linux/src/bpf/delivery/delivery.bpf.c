@@ -3,8 +3,8 @@
  * Who polled a NAPI, and where.
  *
  * One program per poll, two that look at the NAPI's timer; nothing runs at
- * softirq entry and exit. That a poll happened in task context is seen from
- * the stack it ran on, see on_stack_of().
+ * softirq entry and exit. That a task polled by itself is seen from the stack
+ * it did it on, see polls_by_itself().
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -96,19 +96,28 @@ static __always_inline struct napi_counts *counts_of(struct napi_struct *napi, _
 }
 
 /*
- * Whether @args, which the tracepoint left on the stack of its caller, lie on
- * the task's own stack: between its lowest address and the user's registers
- * at its top. Softirqs run on a stack of the CPU (CONFIG_SOFTIRQ_ON_OWN_STACK;
- * all of x86-64 and arm64 but for PREEMPT_RT, where we do not load), ksoftirqd
- * alone runs them on its own.
+ * Whether the task polls by itself: in a system call of its, and not in a
+ * softirq that has interrupted it. @args, which the tracepoint left on the
+ * stack of its caller, then lie on the task's own stack, between its lowest
+ * address and the user's registers at its top. Softirqs run on a stack of the
+ * CPU (CONFIG_SOFTIRQ_ON_OWN_STACK; all of x86-64 and arm64 but for
+ * PREEMPT_RT, where we do not load).
  *
- * NAPI_STATE_IN_BUSY_POLL would not do: the poll that ends a busy loop runs
- * without it, and napi_complete_done() in a softirq lets a busy poller on
- * another CPU set it before the softirq's tracepoint is reached.
+ * __preempt_count would tell, too, but kernels without CONFIG_KALLSYMS_ALL do
+ * not say where it is. NAPI_STATE_IN_BUSY_POLL would not do: the poll that
+ * ends a busy loop runs without it, and after napi_complete_done() in a
+ * softirq a busy poller on another CPU may set it before the softirq reaches
+ * its tracepoint.
  */
-static __always_inline bool on_stack_of(struct task_struct *task, void *args)
+static __always_inline bool polls_by_itself(struct task_struct *task, void *args)
 {
-	return args >= task->stack && args < (void *)bpf_task_pt_regs(task);
+	struct pt_regs *user;
+
+	/* ksoftirqd is the one whose softirqs run on its own stack. */
+	if (task->flags & PF_KTHREAD)
+		return false;
+	user = (struct pt_regs *)bpf_task_pt_regs(task);
+	return args >= task->stack && args < (void *)user && !stack_may_carry_softirqs(user);
 }
 
 static __always_inline void count_application(struct napi_struct *napi, __u32 id, int work)
@@ -150,7 +159,7 @@ int BPF_PROG(napi_polled, struct napi_struct *napi, int work, int budget)
 	}
 
 	task = bpf_get_current_task_btf();
-	if (!(task->flags & PF_KTHREAD) && on_stack_of(task, ctx)) {
+	if (polls_by_itself(task, ctx)) {
 		count_application(napi, id, work);
 		return 0;
 	}

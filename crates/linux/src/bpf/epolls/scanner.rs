@@ -5,7 +5,6 @@ use std::io::Read;
 use std::os::fd::AsFd;
 
 use model::{EpollParams, Fd, NapiId, Pid};
-use rustix::io::Errno;
 
 use crate::bpf::loaded::Loaded;
 use crate::bpf::record::Record;
@@ -52,8 +51,8 @@ pub struct ScannedSocket {
 
 /// Finds the epolls and the internet sockets of processes.
 ///
-/// A scan reads the file tables in the kernel. It takes no references to files, duplicates no descriptors and asks
-/// no one's leave; threads with a file table of their own are looked at too. Needs CAP_BPF and CAP_PERFMON.
+/// A scan reads the process's file table in the kernel: it opens no descriptors and asks nobody's leave. As in
+/// `/proc/PID/fd`, the table is that of the first thread. Needs CAP_BPF and CAP_PERFMON.
 #[derive(Debug)]
 pub struct EpollScanner {
     loaded: Loaded,
@@ -69,10 +68,10 @@ impl EpollScanner {
         Ok(Self { loaded: Loaded::load("epolls", OBJECT, |_| Ok(()))?, napi_id_min: napi_id_min() })
     }
 
-    /// The epolls of a process, thread by thread and by descriptor.
+    /// The epolls of a process, by descriptor. One that has ended has none.
     ///
     /// # Errors
-    /// [`crate::Cause::Gone`] if the process has ended; else the kernel's.
+    /// The kernel's.
     pub fn epolls(&self, process: Pid) -> Result<Vec<ScannedEpoll>, KernelError> {
         let bytes = self.scan("epolls_of", process)?;
         Ok(bytes.chunks_exact(RECORD_BYTES).map(|record| self.epoll(record)).collect())
@@ -90,11 +89,7 @@ impl EpollScanner {
     fn scan(&self, program: &str, process: Pid) -> Result<Vec<u8>, KernelError> {
         let what = || format!("files of process {process}");
         let iterator = sys::bpf::iterate_files_of(self.loaded.program(program)?.as_fd(), process.0);
-        let iterator = iterator.map_err(|errno| match errno {
-            Errno::SRCH => KernelError::gone(what(), "it has ended"),
-            other => KernelError::errno(what(), other),
-        })?;
-        let mut file = File::from(iterator);
+        let mut file = File::from(iterator.map_err(|errno| KernelError::errno(what(), errno))?);
         let mut bytes = Vec::with_capacity(READ_BYTES);
         loop {
             // `read_to_end` would begin with small buffers; the kernel starts over for each.

@@ -1,0 +1,488 @@
+//! Following running processes: hearing of their new epolls, their children, and their end.
+//!
+//! A kernel that admits programs at function returns tells of an epoll as it is made. Elsewhere a scan finds it, a
+//! little later: the scheduler's tracepoints tell whom to scan, and BPF scans. Without BPF, `/proc` is all there
+//! is. What is never used is a system call tracepoint, which makes every system call of the machine slower.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use model::{EpollId, EpollParams, Fd, Pid, ProcessId};
+
+use crate::bpf::EpollScanner;
+use crate::bpf::births::{Birth, Births};
+use crate::bpf::epolls::EpollFile;
+use crate::error::{Cause, KernelError};
+use crate::process::{self, Link, Pinned};
+
+/// How old a process is when it counts as settled: servers make their epolls while they start.
+const SETTLED: Duration = Duration::from_secs(10);
+/// How often a starting process is scanned. A new epoll is heard of within this, well before its load has ramped up.
+const RESCAN_STARTING: Duration = Duration::from_millis(100);
+/// How often a settled process is scanned: it seldom makes epolls, and each scan of 10 000 sockets takes
+/// milliseconds, which ten times a second would be a share of a CPU that someone notices.
+const RESCAN_SETTLED: Duration = Duration::from_secs(1);
+/// How often a process is scanned whose new epolls are told. Only an epoll that came over a socket from somebody
+/// who is not followed is found by this.
+const RESCAN_TOLD: Duration = Duration::from_secs(10);
+/// The most processes that are followed; the rest of a fork bomb is not.
+const FOLLOWED_MAX: usize = 65_536;
+
+/// How to hear of new epolls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// The first of the following that this kernel, and the caller's privileges, allow.
+    Auto,
+    /// By a BPF program at the return of `do_epoll_create()`.
+    Fentry,
+    /// By scans with a BPF iterator: as often as the process's age advises or at this interval, and after exec.
+    Rescan {
+        /// A fixed interval instead of 100 ms for starting and 1 s for settled processes.
+        interval: Option<Duration>,
+    },
+    /// By scans of `/proc/PID/fd`, likewise. Children and new images are then found by scans, too; a child that
+    /// has children and ends between two scans is missed, and so is an epoll in place of a closed one whose
+    /// parameters nobody had set.
+    Proc {
+        /// As in [`How::Rescan`].
+        interval: Option<Duration>,
+    },
+}
+
+impl fmt::Display for How {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scans = |f: &mut fmt::Formatter<'_>, by: &str, interval: &Option<Duration>| match interval {
+            Some(interval) => write!(f, "scans by {by} every {interval:?}"),
+            None => {
+                write!(f, "scans by {by} every {RESCAN_STARTING:?} at first, every {RESCAN_SETTLED:?} later")
+            }
+        };
+        match self {
+            Self::Auto => f.write_str("the best way there is"),
+            Self::Fentry => f.write_str("told by the kernel at the return of do_epoll_create()"),
+            Self::Rescan { interval } => scans(f, "BPF iterator", interval),
+            Self::Proc { interval } => scans(f, "/proc", interval),
+        }
+    }
+}
+
+/// Something that happened to a followed process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It has an epoll that was not reported before. The epolls that it has when following begins are reported
+    /// once, too: so none falls between an observation and the follower.
+    NewEpoll(EpollId),
+    /// A followed process has forked, and this is the child, which is followed from now on. It shares its parent's
+    /// epolls, which are not reported again.
+    Child(ProcessId),
+    /// It has a new image, and a new name.
+    Exec(ProcessId),
+    /// It has ended, and is followed no more.
+    Exit(ProcessId),
+}
+
+/// Follows processes and all children they will have. Children that they have already must be named.
+///
+/// Works while [`Follower::next`] is called: there is no thread behind it. Dropping it leaves nothing behind.
+#[derive(Debug)]
+pub struct Follower {
+    how: How,
+    refused: Vec<KernelError>,
+    ears: Ears,
+    followed: BTreeMap<Pid, Followed>,
+    events: VecDeque<Event>,
+}
+
+/// What a follower hears with.
+#[derive(Debug)]
+enum Ears {
+    /// The kernel tells of births, and a scan finds epolls.
+    Bpf { births: Births, scanner: EpollScanner },
+    /// Scans find everything.
+    Proc,
+}
+
+/// A followed process.
+#[derive(Debug)]
+struct Followed {
+    id: ProcessId,
+    /// The epolls that it had at the last scan.
+    known: Vec<Seen>,
+    /// Epolls that were told of, and so reported, since the last scan.
+    told: Vec<Fd>,
+    due: Instant,
+    /// Its executable at the last scan, where scans have to find a new image.
+    image: Option<String>,
+}
+
+/// An epoll as a scan saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    what: Identity,
+    fd: Fd,
+    params: Option<EpollParams>,
+}
+
+/// By what a scan knows an epoll again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Identity {
+    File(EpollFile),
+    Descriptor(Fd),
+}
+
+impl Seen {
+    /// Whether a scan that sees this sees an epoll that `before` does not have.
+    ///
+    /// A new epoll may be where a closed one was, in the kernel's memory and in the process's table. But it has no
+    /// parameters yet, where the closed one may have had some.
+    fn is_new_to(&self, before: &[Self]) -> bool {
+        let was = before.iter().find(|seen| seen.what == self.what);
+        was.is_none_or(|was| was.params.is_some_and(is_set) && !self.params.is_some_and(is_set))
+    }
+}
+
+fn is_set(params: EpollParams) -> bool {
+    params.busy_poll_usecs > 0 || params.busy_poll_budget > 0 || params.prefer_busy_poll
+}
+
+impl Follower {
+    /// Begins to follow these processes.
+    ///
+    /// # Errors
+    /// [`Cause::Gone`] if one of them has ended already; the kernel's refusal of the way that was asked for.
+    pub fn new(processes: &[ProcessId], how: How) -> Result<Self, KernelError> {
+        let (how, ears, refused) = choose(how)?;
+        let mut follower = Self { how, refused, ears, followed: BTreeMap::new(), events: VecDeque::new() };
+        for process in processes {
+            follower.follow(*process)?;
+        }
+        Ok(follower)
+    }
+
+    /// The way by which new epolls are heard of; never [`How::Auto`].
+    pub fn how(&self) -> How {
+        self.how
+    }
+
+    /// Why a better way is not used: what the kernel said when it was tried.
+    pub fn refused(&self) -> &[KernelError] {
+        &self.refused
+    }
+
+    /// The processes that are followed now.
+    pub fn followed(&self) -> impl Iterator<Item = ProcessId> {
+        self.followed.values().map(|followed| followed.id)
+    }
+
+    /// Follows one process more.
+    ///
+    /// # Errors
+    /// As [`Follower::new`].
+    pub fn follow(&mut self, process: ProcessId) -> Result<(), KernelError> {
+        let what = || format!("follow {process}");
+        // Watched first, and looked at then: what happens in between is told.
+        if let Ears::Bpf { births, .. } = &self.ears {
+            births.watch(process.pid)?;
+        }
+        if let Err(cause) = Pinned::reopen(&process) {
+            if let Ears::Bpf { births, .. } = &self.ears {
+                births.ignore(process.pid)?;
+            }
+            return Err(KernelError { what: what(), cause });
+        }
+        self.adopt(process, Vec::new());
+        Ok(())
+    }
+
+    /// The next event, or `None` if nothing happened for so long.
+    ///
+    /// # Errors
+    /// The kernel's; a process that ends is an event and no error.
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<Event>, KernelError> {
+        let deadline = Instant::now() + timeout;
+        self.listen(Duration::ZERO)?;
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                self.look_again_after(event);
+                return Ok(Some(event));
+            }
+            self.scan_due()?;
+            if !self.events.is_empty() {
+                continue;
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return Ok(None);
+            }
+            let due = self.followed.values().map(|followed| followed.due).min();
+            let until = due.map_or(deadline, |due| due.min(deadline));
+            self.listen(until.saturating_duration_since(now))?;
+        }
+    }
+
+    /// A caller that hears of an epoll sets its parameters before it asks for the next event. The scan after that
+    /// sees them set, and later scans see if they vanish.
+    fn look_again_after(&mut self, event: Event) {
+        if let Event::NewEpoll(epoll) = event {
+            if let Some(followed) = self.followed.get_mut(&epoll.process.pid) {
+                followed.due = Instant::now();
+            }
+        }
+    }
+
+    fn adopt(&mut self, process: ProcessId, known: Vec<Seen>) {
+        if self.followed.len() < FOLLOWED_MAX {
+            let followed =
+                Followed { id: process, known, told: Vec::new(), due: Instant::now(), image: None };
+            self.followed.insert(process.pid, followed);
+        }
+    }
+
+    /// Waits for births for so long, and takes in all that were told.
+    fn listen(&mut self, timeout: Duration) -> Result<(), KernelError> {
+        let Ears::Bpf { births, .. } = &mut self.ears else {
+            std::thread::sleep(timeout);
+            return Ok(());
+        };
+        let mut told = Vec::new();
+        let mut patience = timeout;
+        while let Some(birth) = births.next(patience)? {
+            told.push(birth);
+            patience = Duration::ZERO;
+            if told.len() >= FOLLOWED_MAX {
+                break;
+            }
+        }
+        let lost = births.lost()?;
+        for birth in told {
+            self.take_in(birth);
+        }
+        if lost > 0 {
+            self.catch_up();
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, birth: Birth) {
+        match birth {
+            Birth::Child { child, parent } => {
+                let known = self.followed.get(&parent).map(|parent| parent.known.clone()).unwrap_or_default();
+                self.adopt(child, known);
+                self.events.push_back(Event::Child(child));
+            }
+            Birth::Exec(process) => {
+                if let Some(followed) = self.followed.get_mut(&process.pid) {
+                    followed.id = process;
+                    followed.due = Instant::now();
+                    self.events.push_back(Event::Exec(process));
+                }
+            }
+            Birth::Exit(process) => self.end(process.pid),
+            Birth::Epoll(epoll) => {
+                if let Some(followed) = self.followed.get_mut(&epoll.process.pid) {
+                    followed.told.push(epoll.fd);
+                    self.events.push_back(Event::NewEpoll(epoll));
+                }
+            }
+        }
+    }
+
+    /// After a loss: every process is looked at, and those that ended unheard are let go.
+    fn catch_up(&mut self) {
+        let ids: Vec<ProcessId> = self.followed().collect();
+        for id in ids {
+            if matches!(Pinned::reopen(&id), Err(Cause::Gone(_))) {
+                self.end(id.pid);
+            } else if let Some(followed) = self.followed.get_mut(&id.pid) {
+                followed.due = Instant::now();
+            }
+        }
+    }
+
+    fn end(&mut self, pid: Pid) {
+        if let Some(followed) = self.followed.remove(&pid) {
+            self.events.push_back(Event::Exit(followed.id));
+        }
+    }
+
+    fn scan_due(&mut self) -> Result<(), KernelError> {
+        let now = Instant::now();
+        let due: Vec<Pid> =
+            self.followed.iter().filter(|(_, followed)| followed.due <= now).map(|(pid, _)| *pid).collect();
+        for pid in due {
+            match self.scan(pid) {
+                Err(error) if matches!(error.cause, Cause::Gone(_)) => self.end(pid),
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    fn scan(&mut self, pid: Pid) -> Result<(), KernelError> {
+        let Some(followed) = self.followed.get_mut(&pid) else { return Ok(()) };
+        let mut children = Vec::new();
+        let seen = match &self.ears {
+            Ears::Bpf { scanner, .. } => by_iterator(scanner, pid)?,
+            Ears::Proc => {
+                let scan = by_proc(&followed.id)
+                    .map_err(|cause| KernelError { what: format!("follow {}", followed.id), cause })?;
+                children = scan.children;
+                let before = followed.image.replace(scan.image.clone());
+                if before.is_some_and(|before| before != scan.image) {
+                    followed.id = scan.id;
+                    self.events.push_back(Event::Exec(scan.id));
+                }
+                scan.epolls
+            }
+        };
+        let mut reported: Vec<Identity> = Vec::new();
+        for epoll in &seen {
+            let twice = reported.contains(&epoll.what) || followed.told.contains(&epoll.fd);
+            if epoll.is_new_to(&followed.known) && !twice {
+                reported.push(epoll.what);
+                self.events.push_back(Event::NewEpoll(EpollId { process: followed.id, fd: epoll.fd }));
+            }
+        }
+        followed.told.clear();
+        followed.known = seen;
+        followed.due = Instant::now() + interval(self.how, &followed.id);
+        let known = followed.known.clone();
+        for child in children.into_iter().filter_map(|child| process::identify(child).ok()) {
+            if !self.followed.contains_key(&child.pid) {
+                self.adopt(child, known.clone());
+                self.events.push_back(Event::Child(child));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The ears for a way of hearing, and what better ways were refused.
+fn choose(how: How) -> Result<(How, Ears, Vec<KernelError>), KernelError> {
+    let bpf = |births: Births| Ok(Ears::Bpf { births, scanner: EpollScanner::load()? });
+    match how {
+        How::Fentry => Ok((how, Births::of_processes_and_epolls().and_then(bpf)?, Vec::new())),
+        How::Rescan { .. } => Ok((how, Births::of_processes().and_then(bpf)?, Vec::new())),
+        How::Proc { .. } => Ok((how, Ears::Proc, Vec::new())),
+        How::Auto => {
+            let mut refused = Vec::new();
+            for how in [How::Fentry, How::Rescan { interval: None }] {
+                match choose(how) {
+                    Ok((how, ears, _)) => return Ok((how, ears, refused)),
+                    Err(error) => refused.push(error),
+                }
+            }
+            Ok((How::Proc { interval: None }, Ears::Proc, refused))
+        }
+    }
+}
+
+/// When a process is scanned again.
+fn interval(how: How, process: &ProcessId) -> Duration {
+    match how {
+        How::Rescan { interval: Some(interval) } | How::Proc { interval: Some(interval) } => interval,
+        How::Fentry => RESCAN_TOLD,
+        How::Auto | How::Rescan { interval: None } | How::Proc { interval: None } => {
+            if age(process) < SETTLED { RESCAN_STARTING } else { RESCAN_SETTLED }
+        }
+    }
+}
+
+/// How long ago a process started, to a hundredth of a second.
+fn age(process: &ProcessId) -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let now = Duration::from_secs(u64::try_from(now.tv_sec).unwrap_or(0));
+    now.saturating_sub(Duration::from_millis(process.started.saturating_mul(10)))
+}
+
+fn by_iterator(scanner: &EpollScanner, pid: Pid) -> Result<Vec<Seen>, KernelError> {
+    let epolls = scanner.epolls(pid)?;
+    Ok(epolls.iter().map(|e| Seen { what: Identity::File(e.file), fd: e.fd, params: e.params }).collect())
+}
+
+/// What a scan of `/proc` finds.
+struct ProcScan {
+    id: ProcessId,
+    epolls: Vec<Seen>,
+    children: Vec<Pid>,
+    image: String,
+}
+
+fn by_proc(id: &ProcessId) -> Result<ProcScan, Cause> {
+    let process = Pinned::reopen(id)?;
+    let epolls = process::descriptors(&process)?.into_iter().filter(|(_, link)| *link == Link::Epoll);
+    let epolls = epolls.map(|(fd, _)| Seen {
+        what: Identity::Descriptor(fd),
+        fd,
+        // Closed meanwhile, or not ours to ask: then without.
+        params: process::params_if_any(&process, fd).unwrap_or(None),
+    });
+    let epolls = epolls.collect();
+    let image = match process.executable() {
+        Ok(image) => image,
+        // Ended, but its parent has not asked yet: a zombie has no image.
+        Err(Cause::Gone(why)) => return Err(Cause::Gone(why)),
+        Err(_) => String::new(),
+    };
+    Ok(ProcScan { id: process.id, epolls, children: children(&process)?, image })
+}
+
+/// The children of a process that it has now. Kernels without CONFIG_PROC_CHILDREN do not tell.
+///
+/// Kernel: 6.18, `fs/proc/array.c` `children_seq_show()`.
+fn children(process: &Pinned) -> Result<Vec<Pid>, Cause> {
+    let mut threads = Vec::new();
+    process.numbers("task", |tid| {
+        threads.push(tid);
+        true
+    })?;
+    let mut children = Vec::new();
+    let mut text = Vec::new();
+    for tid in threads {
+        if process.read(&format!("task/{tid}/children"), &mut text).is_ok() {
+            let text = String::from_utf8_lossy(&text);
+            children.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid));
+        }
+    }
+    Ok(children)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn seen(fd: u32, usecs: u32) -> Seen {
+        let params = EpollParams { busy_poll_usecs: usecs, busy_poll_budget: 0, prefer_busy_poll: false };
+        Seen { what: Identity::Descriptor(Fd(fd)), fd: Fd(fd), params: Some(params) }
+    }
+
+    #[test]
+    fn an_epoll_in_the_place_of_a_closed_one_is_new_once_its_parameters_are_gone() {
+        assert!(seen(4, 0).is_new_to(&[]));
+        assert!(seen(4, 0).is_new_to(&[seen(3, 0), seen(4, 64)]));
+        assert!(!seen(4, 64).is_new_to(&[seen(4, 0)]), "its parameters were set");
+        assert!(!seen(4, 32).is_new_to(&[seen(4, 64)]), "its parameters were changed");
+        assert!(!seen(4, 0).is_new_to(&[seen(4, 0)]));
+    }
+
+    #[test]
+    fn a_starting_process_is_scanned_more_often_than_a_settled_one() {
+        let boot = ProcessId { pid: Pid(1), started: 0, comm: model::Label::default() };
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec;
+        let young = ProcessId { started: u64::try_from(now).expect("after boot") * 100, ..boot };
+        let by_age = How::Rescan { interval: None };
+        assert_eq!(interval(by_age, &boot), RESCAN_SETTLED);
+        assert_eq!(interval(by_age, &young), RESCAN_STARTING);
+        let fixed = How::Proc { interval: Some(Duration::from_millis(7)) };
+        assert_eq!(interval(fixed, &boot), Duration::from_millis(7));
+    }
+
+    #[test]
+    fn a_process_that_has_ended_cannot_be_followed() {
+        let id = process::identify(Pid(std::process::id())).expect("we run");
+        let another = ProcessId { started: id.started + 1, ..id };
+        let error = Follower::new(&[another], How::Proc { interval: None }).expect_err("not this one");
+        assert!(matches!(error.cause, Cause::Gone(_)), "{error}");
+    }
+}

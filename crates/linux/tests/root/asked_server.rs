@@ -1,0 +1,136 @@
+//! memcached behind the NAPI of a wire's near end, asked from its far end.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Failed;
+use linux::netlink::netdev::{NapiChange, Netdev};
+use linux::{Netns, process};
+use model::{EmptyPolls, EpollId, EpollParams, Nanoseconds, NapiId, ProcessId};
+use rustix::process::setpriority_process;
+use rustix::thread::gettid;
+
+use super::subject::{Subject, eventually};
+use super::wire::{Wire, run};
+
+/// Where the server listens: the near end's address.
+const SERVER: &str = "192.0.2.1:11211";
+const CONNECTIONS: usize = 20;
+/// How many requests a connection sends before it waits for all their answers: it keeps the server busy while the
+/// client is not.
+const DEPTH: usize = 32;
+/// The niceness of both ends. How packets are delivered depends on when the server runs, and that shall not depend
+/// on what else this machine does.
+const FIRST: i32 = -19;
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server with one worker thread, until this is dropped.
+pub(crate) struct AskedServer {
+    memcached: Subject,
+    wire: Wire,
+}
+
+impl AskedServer {
+    pub(crate) fn start() -> Result<Self, Failed> {
+        let wire = Wire::new(1)?;
+        let memcached = "memcached -u root -t 1 -U 0 -l 192.0.2.1 -p 11211";
+        let line = format!("netns exec {} nice -n {FIRST} {memcached}", wire.near);
+        // `ip netns exec` and `nice` become what they execute, so the pid stays.
+        let memcached = Subject::start(Command::new("ip").args(line.split(' ')))?;
+        let server = Self { memcached, wire };
+        eventually("memcached listens", || server.connect().ok())?;
+        Ok(server)
+    }
+
+    /// Its client sends segments as large as it likes, and the server's packets bypass the NAPI.
+    pub(crate) fn with_segmentation_offload(self) -> Result<Self, Failed> {
+        run(&format!("ip netns exec {} ethtool -K far0 tso on", self.wire.far))?;
+        Ok(self)
+    }
+
+    pub(crate) fn process(&self) -> Result<ProcessId, Failed> {
+        Ok(process::identify(self.memcached.pid())?)
+    }
+
+    /// The NAPIs of its device.
+    pub(crate) fn napis(&self) -> Result<Vec<NapiId>, Failed> {
+        let napis = self.wire.near()?.run(|| Netdev::open_here()?.napis(None))??;
+        Ok(napis.iter().map(|napi| NapiId(napi.id)).collect())
+    }
+
+    pub(crate) fn set_napis(&self, change: NapiChange) -> Result<(), Failed> {
+        let napis = self.napis()?;
+        let set = || -> Result<(), String> {
+            let mut netdev = Netdev::open_here().map_err(|error| error.to_string())?;
+            for napi in &napis {
+                netdev.set_napi(*napi, &change).map_err(|refused| format!("napi-set: {refused:?}"))?;
+            }
+            Ok(())
+        };
+        Ok(self.wire.near()?.run(set)??)
+    }
+
+    /// The IRQ-suspension document's suspend200 on the NAPI and on the server's epolls.
+    pub(crate) fn suspend(&self) -> Result<(), Failed> {
+        self.set_napis(NapiChange {
+            defer_hard_irqs: Some(EmptyPolls(100)),
+            gro_flush_timeout: Some(Nanoseconds::from_micros(200)),
+            irq_suspend_timeout: Some(Nanoseconds::from_millis(20)),
+            threaded: None,
+        })?;
+        let process = self.process()?;
+        let params = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+        for epoll in linux::bpf::EpollScanner::load()?.epolls(process.pid)? {
+            process::write_epoll(&EpollId { process, fd: epoll.fd }, params)?;
+        }
+        Ok(())
+    }
+
+    /// Asks in a closed loop for so long; how many requests were answered.
+    pub(crate) fn ask(&self, span: Duration) -> Result<u32, Failed> {
+        let client = || {
+            setpriority_process(Some(gettid()), FIRST)?; // of this thread alone
+            self.ask_here(span)
+        };
+        std::thread::scope(|scope| scope.spawn(client).join().map_err(|_| "the client panicked")?)
+    }
+
+    fn ask_here(&self, span: Duration) -> Result<u32, Failed> {
+        let connections: Result<Vec<_>, _> = (0..CONNECTIONS).map(|_| self.connect()).collect();
+        let mut connections = connections?;
+        let requests = b"get nothing\r\n".repeat(DEPTH);
+        let mut answers = vec![0; b"END\r\n".len() * DEPTH];
+        let mut answered = 0;
+        for connection in &mut connections {
+            connection.write_all(&requests)?;
+        }
+        let since = Instant::now();
+        // One connection at a time is answered and asks again, while the others keep the server busy.
+        for turn in (0..CONNECTIONS).cycle() {
+            let connection = &mut connections[turn];
+            connection.read_exact(&mut answers)?;
+            if !answers.ends_with(b"END\r\n") {
+                return Err(format!("memcached says {:?}", String::from_utf8_lossy(&answers)).into());
+            }
+            answered += u32::try_from(DEPTH)?;
+            if since.elapsed() > span {
+                break;
+            }
+            connection.write_all(&requests)?;
+        }
+        Ok(answered)
+    }
+
+    /// A connection of the client. A socket stays in the namespace where it was made.
+    fn connect(&self) -> Result<TcpStream, Failed> {
+        let server: SocketAddr = SERVER.parse()?;
+        let connect = || TcpStream::connect_timeout(&server, PATIENCE);
+        let stream = Netns::named(&self.wire.far)?.run(connect)??;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    }
+}

@@ -1,0 +1,157 @@
+//! Who polled which NAPI, counted while memcached is asked over a wire.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use linux::bpf::delivery::{DeliveryCounter, between};
+use linux::netlink::netdev::NapiChange;
+use model::setting::Threading;
+use model::{Delivered, EmptyPolls, Nanoseconds, NapiDelivered};
+
+use super::asked_server::AskedServer;
+use super::subject::{Subject, eventually};
+use super::{Need, test};
+
+/// How long traffic is counted: thousands of requests even on a busy machine.
+const SPAN: Duration = Duration::from_secs(1);
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const ASKED: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached, Need::Wire];
+    const THREADED: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached, Need::Wire, Need::ThreadPerNapi];
+    const BPF: &[Need] = &[Need::Root, Need::Bpf];
+    vec![
+        test("delivery/without_settings_every_packet_comes_after_an_interrupt", ASKED, after_interrupts),
+        test("delivery/while_irqs_are_suspended_the_application_polls", ASKED, suspended),
+        test("delivery/packets_whose_irqs_are_put_off_come_by_the_timer", ASKED, by_the_timer),
+        test("delivery/packets_of_a_threaded_napi_come_by_its_kthread", THREADED, threaded),
+        test("delivery/packets_on_no_napi_are_counted_on_the_backlog", ASKED, on_no_napi),
+        test("delivery/two_processes_count_and_one_that_is_killed_leaves_nothing", BPF, killed),
+    ]
+}
+
+/// What is counted while the server is asked, and of its NAPI.
+fn counted(server: &AskedServer) -> Result<(Delivered, Option<NapiDelivered>), Failed> {
+    let mut counter = DeliveryCounter::load()?;
+    assert!(!counter.timers_hidden(), "root may read /proc/kallsyms");
+    let earlier = counter.snapshot()?;
+    server.ask(SPAN)?;
+    let delivered = between(&earlier, &counter.snapshot()?);
+    assert_eq!(delivered.lost, 0, "{delivered:?}");
+    let napis = server.napis()?;
+    let ours = delivered.napis.iter().filter(|napi| napis.contains(&napi.napi));
+    let ours = ours.max_by_key(|napi| napi.total().packets).cloned();
+    Ok((delivered, ours))
+}
+
+fn counted_on_napi(server: &AskedServer) -> Result<NapiDelivered, Failed> {
+    let (delivered, napi) = counted(server)?;
+    let napi = napi.ok_or_else(|| format!("nobody polled the server's NAPI: {delivered:?}"))?;
+    assert_eq!(napi.device, "near0");
+    assert!(napi.total().packets > 1000, "{napi:?}");
+    Ok(napi)
+}
+
+fn after_interrupts() -> Result<(), Failed> {
+    let napi = counted_on_napi(&AskedServer::start()?)?;
+    assert_eq!(napi.total(), napi.interrupt, "{napi:?}");
+    assert_eq!((napi.timer_armed, napi.suspended, napi.application_share()), (0, 0, Some(0.0)), "{napi:?}");
+    Ok(())
+}
+
+fn suspended() -> Result<(), Failed> {
+    let server = AskedServer::start()?;
+    server.suspend()?;
+    let napi = counted_on_napi(&server)?;
+    assert!(napi.application_share() >= Some(0.8), "{napi:?}");
+    assert_eq!(napi.by_process, [(server.process()?.pid, napi.application)], "{napi:?}");
+    assert!(napi.suspended > 0 && napi.suspended <= napi.timer_armed, "{napi:?}");
+    // 20 ms, less the time that arming takes.
+    let longest = napi.timer_armed_max;
+    assert!((19_900_000..=20_000_000).contains(&longest.0), "{longest}");
+    Ok(())
+}
+
+fn by_the_timer() -> Result<(), Failed> {
+    let server = AskedServer::start()?;
+    server.set_napis(NapiChange {
+        defer_hard_irqs: Some(EmptyPolls(100)),
+        gro_flush_timeout: Some(Nanoseconds::from_micros(200)),
+        irq_suspend_timeout: Some(Nanoseconds::ZERO),
+        threaded: None,
+    })?;
+    let napi = while_all_cpus_compute(|| counted_on_napi(&server))??;
+    assert!(napi.timer.packets > napi.total().packets / 2, "{napi:?}");
+    // The last one that was armed before may expire within.
+    assert!(napi.timer_expired > 0 && napi.timer_expired <= napi.timer_armed + 1, "{napi:?}");
+    assert_eq!((napi.suspended, napi.application.polls), (0, 0), "{napi:?}");
+    assert!((100_000..=200_000).contains(&napi.timer_armed_max.0), "{}", napi.timer_armed_max);
+    Ok(())
+}
+
+/// Interrupts that come while a program computes are not the program's doing, though they borrow its stack.
+fn while_all_cpus_compute<T>(body: impl FnOnce() -> T) -> Result<T, Failed> {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism()?.get() {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+        done.store(true, Ordering::Relaxed);
+        Ok(result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
+fn threaded() -> Result<(), Failed> {
+    let server = AskedServer::start()?;
+    server.set_napis(NapiChange { threaded: Some(Threading::On), ..NapiChange::default() })?;
+    let napi = counted_on_napi(&server)?;
+    assert_eq!(napi.total(), napi.kthread, "{napi:?}");
+    Ok(())
+}
+
+fn on_no_napi() -> Result<(), Failed> {
+    let (delivered, napi) = counted(&AskedServer::start()?.with_segmentation_offload()?)?;
+    assert!(delivered.backlog.packets > 1000, "{delivered:?}");
+    let on_napi = napi.map_or(0, |napi| napi.total().packets);
+    assert!(on_napi < delivered.backlog.packets / 100, "{on_napi} of {:?}", delivered.backlog);
+    Ok(())
+}
+
+fn killed() -> Result<(), Failed> {
+    let mut mine = DeliveryCounter::load()?;
+    let (mut other, _) = Subject::in_role("counter")?;
+    let theirs = programs_of(other.pid().0)?;
+    assert_eq!(theirs.len(), 3, "it has loaded its own: {theirs:?}");
+    assert!(theirs.is_disjoint(&programs_of(std::process::id())?));
+    mine.snapshot()?;
+
+    other.kill();
+    // The kernel frees a program when no CPU can be running it any more.
+    eventually("its programs are gone", || {
+        let loaded = |id: &u32| libbpf_rs::Program::fd_from_id(*id).is_ok();
+        (!theirs.iter().any(loaded)).then_some(())
+    })?;
+    mine.snapshot()?;
+    Ok(())
+}
+
+/// The BPF programs that a process holds.
+fn programs_of(pid: u32) -> Result<BTreeSet<u32>, Failed> {
+    let mut ids = BTreeSet::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
+        // The directory's own descriptor is closed by the time it is read.
+        let text = std::fs::read_to_string(entry?.path()).unwrap_or_default();
+        // Links name their program as well.
+        let program = text.lines().find_map(|line| line.strip_prefix("prog_id:"));
+        if let Some(id) = program.filter(|_| !text.contains("link_type:")) {
+            ids.insert(id.trim().parse()?);
+        }
+    }
+    Ok(ids)
+}

@@ -1,0 +1,177 @@
+//! Following a process in every way that this kernel allows: this very process, and children of its.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Failed, Trial};
+use linux::follow::{Event, Follower, How};
+use linux::process;
+use model::{EpollId, EpollParams, Fd, Pid, ProcessId};
+use rustix::event::epoll;
+
+use super::{Need, test};
+
+/// How long an event may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the ways that scan do so here.
+const SCAN: Option<Duration> = Some(Duration::from_millis(20));
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const ROOT: &[Need] = &[Need::Root];
+    const BPF: &[Need] = &[Need::Root, Need::Bpf];
+    const PARENT: &[Need] = &[Need::Root, Need::Memcached];
+    const BPF_PARENT: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
+    const RESCAN: How = How::Rescan { interval: SCAN };
+    const PROC: How = How::Proc { interval: SCAN };
+    vec![
+        test("follow/a_new_epoll_is_heard_of_once", BPF, || new_epoll_is_heard_of_once(How::Auto)),
+        test("follow/by_scan_a_new_epoll_is_heard_of_once", BPF, || new_epoll_is_heard_of_once(RESCAN)),
+        test("follow/by_proc_a_new_epoll_is_heard_of_once", ROOT, || new_epoll_is_heard_of_once(PROC)),
+        test("follow/by_scan_an_epoll_in_place_of_a_closed_one_is_heard_of", BPF, || replaced(RESCAN)),
+        test("follow/by_proc_an_epoll_in_place_of_a_closed_one_is_heard_of", ROOT, || replaced(PROC)),
+        test("follow/a_child_its_image_and_its_end_are_heard_of", BPF, || child_lives_and_dies(How::Auto)),
+        test("follow/by_proc_a_child_and_its_end_are_heard_of", ROOT, || child_lives_and_dies(PROC)),
+        test("follow/a_childs_epolls_are_heard_of", BPF_PARENT, || childs_epolls(How::Auto)),
+        test("follow/by_proc_a_childs_epolls_are_heard_of", PARENT, || childs_epolls(PROC)),
+        test("follow/a_follower_says_how_it_hears_and_why_not_better", BPF, says_how),
+    ]
+}
+
+fn myself() -> Result<ProcessId, Failed> {
+    Ok(process::identify(Pid(std::process::id()))?)
+}
+
+fn new_epoll() -> Result<OwnedFd, Failed> {
+    Ok(epoll::create(epoll::CreateFlags::CLOEXEC)?)
+}
+
+fn number(fd: &impl AsRawFd) -> Result<Fd, Failed> {
+    Ok(Fd(u32::try_from(fd.as_raw_fd())?))
+}
+
+/// Asks until nothing is left to tell: a scan and more.
+fn settle(follower: &mut Follower) -> Result<Vec<Event>, Failed> {
+    let mut events = Vec::new();
+    while let Some(event) = follower.next(Duration::from_millis(200))? {
+        events.push(event);
+        assert!(events.len() < 10_000, "{events:?}");
+    }
+    Ok(events)
+}
+
+/// Asks until an event is the one that is expected; the others before it are returned.
+fn until(follower: &mut Follower, expected: impl Fn(&Event) -> bool) -> Result<Vec<Event>, Failed> {
+    let since = Instant::now();
+    let mut before = Vec::new();
+    while since.elapsed() < PATIENCE {
+        match follower.next(Duration::from_millis(100))? {
+            Some(event) if expected(&event) => return Ok(before),
+            Some(event) => before.push(event),
+            None => {}
+        }
+    }
+    Err(format!("not heard of within {PATIENCE:?}; {before:?} were").into())
+}
+
+fn new_epoll_is_heard_of_once(how: How) -> Result<(), Failed> {
+    let process = myself()?;
+    let old = new_epoll()?;
+    let mut follower = Follower::new(&[process], how)?;
+    let known = settle(&mut follower)?;
+    let old = Event::NewEpoll(EpollId { process, fd: number(&old)? });
+    assert_eq!(known.iter().filter(|event| **event == old).count(), 1, "those that were there: {known:?}");
+
+    for _ in 0..3 {
+        let new = new_epoll()?;
+        let event = Event::NewEpoll(EpollId { process, fd: number(&new)? });
+        until(&mut follower, |heard| *heard == event)?;
+        assert!(!settle(&mut follower)?.contains(&event));
+        // A second descriptor is no second epoll, where epolls are told apart.
+        let copy = new.try_clone()?;
+        if !matches!(follower.how(), How::Proc { .. }) {
+            assert_eq!(settle(&mut follower)?, []);
+        }
+        drop((new, copy));
+        settle(&mut follower)?;
+    }
+    Ok(())
+}
+
+fn replaced(how: How) -> Result<(), Failed> {
+    let process = myself()?;
+    let mut follower = Follower::new(&[process], how)?;
+    settle(&mut follower)?;
+    let first = new_epoll()?;
+    let id = EpollId { process, fd: number(&first)? };
+    until(&mut follower, |heard| *heard == Event::NewEpoll(id))?;
+    let params = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+    process::write_epoll(&id, params)?;
+    assert_eq!(settle(&mut follower)?, [], "its parameters were set: it is the same epoll");
+    drop(first);
+    let second = new_epoll()?;
+    assert_eq!(number(&second)?, id.fd, "a new descriptor takes the lowest number");
+    until(&mut follower, |heard| *heard == Event::NewEpoll(id))?;
+    Ok(())
+}
+
+/// A child that ends when the test does.
+struct Sleeper(Child);
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn child_lives_and_dies(how: How) -> Result<(), Failed> {
+    let mut follower = Follower::new(&[myself()?], how)?;
+    settle(&mut follower)?;
+    let mut sleeper = Sleeper(Command::new("sleep").arg("60").spawn()?);
+    let pid = Pid(sleeper.0.id());
+    until(&mut follower, |heard| matches!(heard, Event::Child(child) if child.pid == pid))?;
+    if !matches!(follower.how(), How::Proc { .. }) {
+        until(&mut follower, |heard| matches!(heard, Event::Exec(child) if child.comm.as_str() == "sleep"))?;
+        let child = follower.followed().find(|process| process.pid == pid).ok_or("not followed")?;
+        assert_eq!(child, process::identify(pid)?, "the kernel's start time is that of /proc");
+    }
+    settle(&mut follower)?;
+    sleeper.0.kill()?;
+    // A zombie has ended, whether its parent asks or not.
+    until(&mut follower, |heard| matches!(heard, Event::Exit(child) if child.pid == pid))?;
+    assert!(follower.followed().all(|process| process.pid != pid));
+    Ok(())
+}
+
+fn childs_epolls(how: How) -> Result<(), Failed> {
+    let process = myself()?;
+    let inherited = new_epoll()?;
+    let mut follower = Follower::new(&[process], how)?;
+    settle(&mut follower)?;
+    let arguments = ["-u", "root", "-t", "2", "-U", "0", "-l", "127.0.0.1", "-p", "0"];
+    let memcached = Sleeper(Command::new("memcached").args(arguments).stderr(Stdio::null()).spawn()?);
+    let pid = Pid(memcached.0.id());
+    let is_its = |heard: &Event| matches!(heard, Event::NewEpoll(epoll) if epoll.process.pid == pid);
+    for _thread in ["that accepts", "first worker", "second worker"] {
+        until(&mut follower, is_its)?;
+    }
+    drop(inherited);
+    let more = settle(&mut follower)?;
+    assert!(!more.iter().any(is_its), "what it inherited is its parent's: {more:?}");
+    Ok(())
+}
+
+fn says_how() -> Result<(), Failed> {
+    let follower = Follower::new(&[myself()?], How::Auto)?;
+    match follower.how() {
+        How::Fentry => assert_eq!(follower.refused(), []),
+        How::Rescan { interval: None } => {
+            let [why] = follower.refused() else { panic!("{:?}", follower.refused()) };
+            assert!(why.to_string().contains("births"), "{why}");
+        }
+        other => panic!("this machine has BPF, but follows by {other}"),
+    }
+    Ok(())
+}
