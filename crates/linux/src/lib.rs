@@ -4,16 +4,16 @@
 //! setting is good for is decided elsewhere. The wall is held by `cargo xtask tidy` (no import of
 //! `model::policy` here) and by the workspace's lints (`unsafe` only below `sys/`).
 
-mod error;
 pub mod bpf;
 pub mod counters;
+mod error;
 pub mod follow;
+mod kernel;
 pub mod lab;
 pub mod netlink;
 pub mod netns;
 pub mod observe;
 pub mod process;
-mod kernel;
 mod sys;
 pub mod sysfs;
 
@@ -21,3 +21,4 @@ pub use error::{Cause, Errno, KernelError};
 pub use kernel::Kernel;
 pub use netns::Netns;
 pub use observe::{Processes, observe};
+pub use sys::signals::{Arrived, Signal, Signals};

@@ -110,6 +110,17 @@ impl CpuSet {
         }
         Ok(set)
     }
+
+    /// The set in the kernel's mask form, without leading zeros: it refuses a mask longer than its own CPUs.
+    pub fn to_mask(&self) -> String {
+        let halves = self.words.iter().rev().flat_map(|word| [word >> 32, word & 0xffff_ffff]);
+        let mut words = halves.skip_while(|&half| half == 0);
+        let mut mask = format!("{:x}", words.next().unwrap_or(0));
+        for word in words {
+            mask.push_str(&format!(",{word:08x}"));
+        }
+        mask
+    }
 }
 
 impl FromIterator<Cpu> for CpuSet {
@@ -213,6 +224,7 @@ mod test {
         fn a_set_survives_being_written_and_read(cpus in proptest::collection::vec(0_u32..300, 0..40)) {
             let set: CpuSet = cpus.iter().copied().map(Cpu).collect();
             prop_assert_eq!(set.to_string().parse::<CpuSet>(), Ok(set.clone()));
+            prop_assert_eq!(CpuSet::parse_mask(&set.to_mask()), Ok(set.clone()));
             prop_assert_eq!(set.len(), set.iter().count());
         }
 
@@ -230,6 +242,7 @@ mod test {
         assert_eq!(set("0-3,8\n").to_string(), "0-3,8");
         assert_eq!(CpuSet::parse_mask("00000001,00000003\n").expect("mask").to_string(), "0-1,32");
         assert_eq!(CpuSet::parse_mask("0").expect("mask"), CpuSet::new());
+        assert_eq!((set("0-1,32").to_mask(), set("").to_mask()), ("1,00000003".to_owned(), "0".to_owned()));
     }
 
     #[test]

@@ -1,1 +1,27 @@
-//! (being written)
+//! The lab: two hosts on one machine, made and unmade by netpolicy.
+//!
+//! ```text
+//!  client                                    server
+//!  192.0.2.2                                 192.0.2.1            two network namespaces without names
+//!  ┌─────────────┐   queue n → queue n      ┌─────────────┐
+//!  │ veth-client ├──────────────────────────┤ veth-server │       a veth pair with as many queues as asked for
+//!  └─────────────┘                          └──────┬──────┘
+//!   TSO off                                  GRO on: a NAPI per queue
+//!                                              memcached          as the distribution has it
+//! ```
+//!
+//! TCP reaches the server's NAPIs only with both switches as they are: a veth has NAPIs while GRO is on (or an XDP
+//! program is attached), and uses them for a packet only if the *sending* device has no TSO. Otherwise packets go
+//! through the per-CPU backlog, and no delivery mode makes any difference.
+//! (Kernel: 6.18, `drivers/net/veth.c` `veth_skb_is_eligible_for_gro()`, `veth_xmit()`.)
+//!
+//! Nothing outlives the process that holds a lab, however that ends. The namespaces have no names, only descriptors
+//! and processes; and the processes live in a pid namespace whose first process waits for ours to end: then the
+//! kernel kills the rest. (`PR_SET_PDEATHSIG` would not do: the kernel clears it when memcached changes its user.)
+
+mod hosts;
+mod keeper;
+mod memcached;
+
+pub use hosts::{CLIENT_ADDRESS, Lab, LabOptions, SERVER_ADDRESS, SERVER_DEVICE};
+pub use memcached::{Memcached, MemcachedOptions, ServerError};

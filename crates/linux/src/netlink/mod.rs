@@ -10,6 +10,8 @@ pub mod genl;
 pub mod link;
 pub mod message;
 pub mod netdev;
+pub mod offload;
+pub mod rtlink;
 pub mod sock_diag;
 pub mod socket;
 

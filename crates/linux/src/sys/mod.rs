@@ -6,4 +6,6 @@ pub(crate) mod bpf;
 pub(crate) mod epoll;
 pub(crate) mod incoming_napi;
 pub(crate) mod io_uring;
+pub(crate) mod keeper;
 pub(crate) mod netlink;
+pub(crate) mod signals;

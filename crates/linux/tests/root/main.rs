@@ -1,7 +1,24 @@
 //! Tests of the kernel room on the running kernel. They need root; what a test needs beyond that it names, and
 //! a machine that lacks it skips the test loudly: it is listed as ignored, with the reason, and counted.
 
+mod asked_server;
+mod delivery;
+mod device;
+mod epolls;
+mod follow;
+mod foreign;
+mod knobs;
+mod lab;
+mod netns;
+mod preload;
+mod process;
+mod role;
+mod subject;
+mod uring;
+mod wire;
+
 use libtest_mimic::{Arguments, Failed, Trial};
+use model::KernelVersion;
 
 /// Something that not every machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +29,22 @@ pub enum Need {
     Bpf,
     /// `memcached` from the distribution.
     Memcached,
+    /// A C compiler.
+    Cc,
+    /// A C compiler and a C library to link statically.
+    StaticCc,
+    /// io_uring, which a host may have turned off.
+    IoUring,
+    /// IPv6, which a host may have turned off.
+    Ipv6,
+    /// `unshare` and `ip`, for processes in namespaces of their own.
+    Unshare,
+    /// `ip` and `ethtool`, for a wire between two namespaces.
+    Wire,
+    /// `napi-set` with `threaded`.
+    ThreadPerNapi,
+    /// A network device of the machine with MSI vectors.
+    Vectors,
 }
 
 impl Need {
@@ -20,22 +53,80 @@ impl Need {
             Self::Root => (rustix::process::geteuid().is_root(), "needs root"),
             Self::Bpf => (std::path::Path::new("/sys/kernel/btf/vmlinux").exists(), "needs kernel BTF"),
             Self::Memcached => (std::path::Path::new("/usr/bin/memcached").exists(), "needs memcached"),
+            Self::Cc => (runs("cc", &["--version"]), "needs a C compiler"),
+            Self::StaticCc => (has_static_libc(), "needs a C compiler with a static C library"),
+            Self::IoUring => {
+                (io_uring_is_on(), "needs io_uring, which kernel.io_uring_disabled turns off here")
+            }
+            Self::Ipv6 => (std::net::UdpSocket::bind("[::]:0").is_ok(), "needs IPv6"),
+            Self::Unshare => (runs("unshare", &["--version"]) && runs("ip", &["-V"]), "needs unshare and ip"),
+            Self::Wire => (runs("ip", &["-V"]) && runs("ethtool", &["--version"]), "needs ip and ethtool"),
+            Self::ThreadPerNapi => (kernel() >= Some(KernelVersion::since(6, 17)), "needs Linux 6.17"),
+            Self::Vectors => (a_device_has_vectors(), "needs a network device with MSI vectors"),
         };
         (!there).then_some(what)
     }
 }
 
+fn kernel() -> Option<KernelVersion> {
+    KernelVersion::parse(&rustix::system::uname().release().to_string_lossy())
+}
+
+fn a_device_has_vectors() -> bool {
+    let devices = std::fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    devices
+        .flat_map(|device| ["device/msi_irqs", "device/../msi_irqs"].map(|below| device.path().join(below)))
+        .any(|vectors| vectors.is_dir())
+}
+
+fn runs(program: &str, arguments: &[&str]) -> bool {
+    let output = std::process::Command::new(program).args(arguments).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+fn has_static_libc() -> bool {
+    let output = std::process::Command::new("cc").arg("-print-file-name=libc.a").output();
+    // A compiler that has no such file answers with the bare name.
+    output.is_ok_and(|output| output.stdout.starts_with(b"/"))
+}
+
+fn io_uring_is_on() -> bool {
+    std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").is_ok_and(|disabled| disabled.trim() == "0")
+}
+
 /// A test with what it needs.
-pub fn test(name: &'static str, needs: &[Need], body: impl FnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
+pub fn test(
+    name: &'static str,
+    needs: &[Need],
+    body: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
     match needs.iter().find_map(|need| need.missing()) {
-        Some(reason) => Trial::test(name, body).with_kind(format!("SKIPPED, {reason}")).with_ignored_flag(true),
+        Some(reason) => {
+            Trial::test(name, body).with_kind(format!("SKIPPED, {reason}")).with_ignored_flag(true)
+        }
         None => Trial::test(name, body),
     }
 }
 
 fn main() {
+    if let Ok(role) = std::env::var(subject::ROLE) {
+        return role::play(&role).expect("a role is played to its end");
+    }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1); // they count polls and packets of the same CPUs
-    let trials = Vec::new();
+    let trials = [
+        netns::tests(),
+        device::tests(),
+        knobs::tests(),
+        process::tests(),
+        foreign::tests(),
+        uring::tests(),
+        preload::tests(),
+        delivery::tests(),
+        epolls::tests(),
+        follow::tests(),
+        lab::tests(),
+    ];
+    let trials = trials.into_iter().flatten().collect();
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -1,0 +1,152 @@
+//! The two hosts and the wire between them.
+
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+
+use model::{CpuSet, IfIndex, Pid};
+
+use super::keeper::Keeper;
+use super::memcached::{Memcached, MemcachedOptions, ServerError};
+use crate::error::KernelError;
+use crate::netlink::Links;
+use crate::netlink::offload::{self, Offload};
+use crate::netlink::rtlink::{RtLink, VethEnd};
+use crate::netns::Netns;
+use crate::sysfs::SysFs;
+
+/// The server's address. Documentation range TEST-NET-1 (RFC 5737): it is routed nowhere, and nothing leaves the lab.
+pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+
+/// The client's address.
+pub const CLIENT_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+
+/// The length of the network part of both.
+const PREFIX: u8 = 24;
+
+/// The server's network device.
+pub const SERVER_DEVICE: &str = "veth-server";
+
+/// The client's network device.
+const CLIENT_DEVICE: &str = "veth-client";
+
+/// The loopback device has this index in every namespace. Kernel: `include/net/net_namespace.h` `LOOPBACK_IFINDEX`.
+const LOOPBACK: IfIndex = IfIndex(1);
+
+/// How a lab is built. Everything but `queues` is for those who want to see what happens when it is wrong.
+#[derive(Clone, Debug)]
+pub struct LabOptions {
+    /// How many queues each end of the veth has, 1..=[`LabOptions::QUEUES_MAX`].
+    pub queues: u32,
+    /// Whether the client's device segments TCP; then packets pass the server's NAPIs by.
+    pub client_tso: bool,
+    /// Whether the server's device joins packets; without that it has no NAPIs.
+    pub server_gro: bool,
+    /// The CPUs that the server's device hands received packets to (RPS); empty for none.
+    pub server_rps: CpuSet,
+}
+
+impl LabOptions {
+    /// The most queues of a lab. A veth can have more; a machine has not the CPUs for them.
+    pub const QUEUES_MAX: u32 = 64;
+
+    /// A lab as it should be.
+    pub const fn with_queues(queues: u32) -> Self {
+        Self { queues, client_tso: false, server_gro: true, server_rps: CpuSet::new() }
+    }
+}
+
+/// Two hosts on one machine. Dropping it unmakes them.
+#[derive(Debug)]
+pub struct Lab {
+    // The keeper goes first: the namespaces are free of processes when their descriptors are closed.
+    keeper: Keeper,
+    server: Netns,
+    client: Netns,
+    queues: u32,
+}
+
+impl Lab {
+    /// Makes a lab.
+    ///
+    /// # Errors
+    /// The kernel's refusal: EPERM without CAP_SYS_ADMIN and CAP_NET_ADMIN, EINVAL for an impossible number of
+    /// queues, EOPNOTSUPP on a kernel without veth.
+    pub fn new(options: &LabOptions) -> Result<Self, KernelError> {
+        if !(1..=LabOptions::QUEUES_MAX).contains(&options.queues) {
+            let what = format!("a lab with {} queues (1 to {})", options.queues, LabOptions::QUEUES_MAX);
+            return Err(KernelError::errno(what, crate::error::Errno::INVAL));
+        }
+        let server = Netns::create()?;
+        let client = Netns::create()?;
+        let end = |name| VethEnd { name, queues: options.queues };
+        server.run(|| {
+            RtLink::open_here()?.create_veth(end(SERVER_DEVICE), end(CLIENT_DEVICE), client.as_fd())
+        })??;
+        client.run(|| {
+            offload::switch(device(CLIENT_DEVICE)?, Offload::Tso, options.client_tso)?;
+            bring_up(CLIENT_DEVICE, CLIENT_ADDRESS)
+        })??;
+        server.run(|| {
+            offload::switch(device(SERVER_DEVICE)?, Offload::Gro, options.server_gro)?;
+            bring_up(SERVER_DEVICE, SERVER_ADDRESS)
+        })??;
+        if !options.server_rps.is_empty() {
+            steer(&server, options)?;
+        }
+        Ok(Self { keeper: Keeper::start(&server)?, server, client, queues: options.queues })
+    }
+
+    /// The server's network namespace.
+    pub const fn server(&self) -> &Netns {
+        &self.server
+    }
+
+    /// The client's network namespace.
+    pub const fn client(&self) -> &Netns {
+        &self.client
+    }
+
+    /// A process that is in the server's network namespace as long as the lab is there: `pid:N` for `--netns`.
+    pub const fn server_pid(&self) -> Pid {
+        self.keeper.pid()
+    }
+
+    /// How many queues each end of the veth has.
+    pub const fn queues(&self) -> u32 {
+        self.queues
+    }
+
+    /// Starts memcached on the server, and waits until it answers the client.
+    ///
+    /// # Errors
+    /// If it is not installed, ends at once or does not answer in time, with its own words.
+    pub fn start_memcached(&self, options: &MemcachedOptions) -> Result<Memcached, ServerError> {
+        Memcached::start(&self.server, &self.client, &self.keeper, options)
+    }
+}
+
+/// The index of a device of this namespace.
+fn device(name: &str) -> Result<IfIndex, KernelError> {
+    let devices =
+        Links::open_here()?.all(|link| (link.name == name.as_bytes()).then_some(IfIndex(link.ifindex)))?;
+    let found = devices.into_iter().flatten().next();
+    found.ok_or_else(|| KernelError::gone(name, "the device is not there although it was made just now"))
+}
+
+fn bring_up(name: &str, address: Ipv4Addr) -> Result<(), KernelError> {
+    let device = device(name)?;
+    let mut rtlink = RtLink::open_here()?;
+    rtlink.add_address(device, address, PREFIX)?;
+    rtlink.set_up(LOOPBACK)?;
+    rtlink.set_up(device)
+}
+
+/// Turns on receive packet steering on all queues of the server's device.
+fn steer(server: &Netns, options: &LabOptions) -> Result<(), KernelError> {
+    let ifindex = server.run(|| device(SERVER_DEVICE))??;
+    let directory = SysFs::open(server)?.device(SERVER_DEVICE, ifindex)?;
+    for queue in 0..options.queues {
+        directory.write(&format!("queues/rx-{queue}/rps_cpus"), &options.server_rps.to_mask())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! The process that lives as long as the lab, and takes the lab's other processes with it.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use model::Pid;
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::WaitOptions;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::error::KernelError;
+use crate::netns::Netns;
+use crate::sys;
+
+/// The first process of a pid namespace, in the server's network namespace.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pid: Pid,
+    pid_namespace: OwnedFd,
+    /// `None` once it was let go.
+    lifeline: Option<OwnedFd>,
+}
+
+impl Keeper {
+    pub(super) fn start(netns: &Netns) -> Result<Self, KernelError> {
+        let failed = |errno| KernelError::errno("the lab's keeper", errno);
+        let (held, lifeline) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
+        let pid = netns.run(|| sys::keeper::fork_first_of_pid_namespace(&held))?.map_err(failed)?;
+        let path = format!("/proc/{pid}/ns/pid");
+        let pid_namespace = std::fs::File::open(&path).map_err(|error| KernelError::io(path, &error))?.into();
+        Ok(Self { pid, pid_namespace, lifeline: Some(lifeline) })
+    }
+
+    pub(super) const fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Lets the calling thread's next children begin in the keeper's pid namespace, and so end with it.
+    pub(super) fn adopt_children(&self) -> Result<(), KernelError> {
+        move_into_link_name_space(self.pid_namespace.as_fd(), Some(LinkNameSpaceType::ProcessID))
+            .map_err(|errno| KernelError::errno("entering the lab's pid namespace", errno))
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.lifeline.take());
+        let Some(pid) = i32::try_from(self.pid.0).ok().and_then(rustix::process::Pid::from_raw) else {
+            return;
+        };
+        // It ends at once now; and when it has ended, so has everything else in its namespace.
+        while matches!(rustix::process::waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
+    }
+}

@@ -1,0 +1,237 @@
+//! memcached from the distribution, unmodified, as the lab's server.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use model::{CpuSet, Pid, ProcessId};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::hosts::SERVER_ADDRESS;
+use super::keeper::Keeper;
+use crate::error::KernelError;
+use crate::netns::Netns;
+use crate::process::identify;
+use crate::sys;
+
+/// memcached's own port.
+const PORT: u16 = 11211;
+
+/// How long memcached may take until it answers. It allocates its memory first.
+const READY_WITHIN: Duration = Duration::from_secs(10);
+
+/// How often it is asked meanwhile.
+const READY_PAUSE: Duration = Duration::from_millis(5);
+
+/// How much of what memcached said is passed on when it did not start.
+const WORDS_BYTES_MAX: u64 = 2048;
+
+/// How memcached is started. Whatever is not here stays as memcached has it.
+#[derive(Clone, Debug)]
+pub struct MemcachedOptions {
+    /// Worker threads (`-t`); each waits on an epoll of its own.
+    pub threads: u32,
+    /// Hand connections to workers by the NAPI they come through, for this many NAPIs (`-N`); `None` hands them out
+    /// in turn.
+    pub napi_ids: Option<u32>,
+    /// The user that it becomes (`-u`); as root it refuses to stay root.
+    pub user: String,
+    /// Most connections (`-c`).
+    pub connections_max: u32,
+    /// Memory for items, in megabytes (`-m`).
+    pub memory_mb: u32,
+    /// The CPUs that it may run on; empty for all.
+    pub cpus: CpuSet,
+    /// Variables added to its environment: how a preload library gets in.
+    pub environment: Vec<(String, PathBuf)>,
+}
+
+impl Default for MemcachedOptions {
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            napi_ids: None,
+            user: "nobody".to_owned(),
+            connections_max: 4096,
+            memory_mb: 256,
+            cpus: CpuSet::new(),
+            environment: Vec::new(),
+        }
+    }
+}
+
+/// Why the lab has no server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// There is no such program.
+    #[error("memcached is not installed: install the distribution's package `memcached`")]
+    NotInstalled,
+    /// It ended by itself.
+    #[error("memcached ended at once ({status}){}", Said(.words))]
+    Ended {
+        /// How.
+        status: ExitStatus,
+        /// What it wrote to standard error.
+        words: String,
+    },
+    /// It runs and does not answer.
+    #[error("memcached did not answer at {address} within {READY_WITHIN:?}: {why}{}", Said(.words))]
+    Silent {
+        /// Where it was asked.
+        address: SocketAddr,
+        /// What went wrong the last time.
+        why: String,
+        /// What it wrote to standard error.
+        words: String,
+    },
+    /// The kernel refused something.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+struct Said<'a>(&'a str);
+
+impl std::fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, "; it said: {}", self.0) }
+    }
+}
+
+/// A running memcached. Dropping it ends it.
+#[derive(Debug)]
+pub struct Memcached {
+    child: Child,
+    process: ProcessId,
+    version: String,
+}
+
+impl Memcached {
+    pub(super) fn start(
+        server: &Netns,
+        client: &Netns,
+        keeper: &Keeper,
+        options: &MemcachedOptions,
+    ) -> Result<Self, ServerError> {
+        let io = |error: std::io::Error| KernelError::io("starting memcached", &error);
+        // Not a pipe: nobody reads it while memcached runs, and nothing is lost if it says much.
+        let words = memfd_create("memcached-stderr", MemfdFlags::CLOEXEC);
+        let mut words = File::from(words.map_err(|errno| KernelError::errno("starting memcached", errno))?);
+        let stderr = words.try_clone().map_err(io)?;
+        // On a thread of its own: where it goes, memcached goes, and the caller stays.
+        let spawned = server.run(|| {
+            keeper.adopt_children()?;
+            if !options.cpus.is_empty() {
+                let pinned = sys::affinity::set_affinity(0, &options.cpus);
+                pinned.map_err(|errno| {
+                    KernelError::errno(format!("memcached on CPUs {}", options.cpus), errno)
+                })?;
+            }
+            Ok::<_, KernelError>(command(options, stderr).spawn())
+        })??;
+        let mut child = match spawned {
+            Ok(child) => child,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(ServerError::NotInstalled);
+            }
+            Err(error) => return Err(io(error).into()),
+        };
+        match ready(&mut child, client, &mut words) {
+            Ok((process, version)) => Ok(Self { child, process, version }),
+            Err(error) => {
+                end(&mut child);
+                Err(error)
+            }
+        }
+    }
+
+    /// The process, by its number in the namespace that netpolicy runs in.
+    pub const fn process(&self) -> ProcessId {
+        self.process
+    }
+
+    /// Where the client reaches it.
+    pub const fn address(&self) -> SocketAddr {
+        ADDRESS
+    }
+
+    /// What it calls itself: `memcached 1.6.18`.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(SERVER_ADDRESS), PORT);
+
+fn end(child: &mut Child) {
+    // Both fail only for a process that has ended and was waited for.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn command(options: &MemcachedOptions, stderr: File) -> Command {
+    let mut command = Command::new("memcached");
+    command.args(["-l", &SERVER_ADDRESS.to_string(), "-p", &PORT.to_string(), "-U", "0"]);
+    command.args(["-t", &options.threads.to_string(), "-u", &options.user]);
+    command.args(["-c", &options.connections_max.to_string(), "-m", &options.memory_mb.to_string()]);
+    if let Some(napis) = options.napi_ids {
+        command.args(["-N", &napis.to_string()]);
+    }
+    command.envs(options.environment.iter().map(|(name, value)| (name, value)));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+    // Ctrl-C on the terminal is for the process that holds the lab, which puts things in order before memcached ends.
+    command.process_group(0);
+    command
+}
+
+/// Asks memcached from the client's side until it answers.
+fn ready(child: &mut Child, client: &Netns, words: &mut File) -> Result<(ProcessId, String), ServerError> {
+    let deadline = Instant::now() + READY_WITHIN;
+    loop {
+        let why = match client.run(ask_version)? {
+            Ok(version) => return Ok((identify(Pid(child.id()))?, version)),
+            Err(error) => error.to_string(),
+        };
+        let ended = child.try_wait().map_err(|error| KernelError::io("waiting for memcached", &error))?;
+        if let Some(status) = ended {
+            return Err(ServerError::Ended { status, words: said(words) });
+        }
+        if Instant::now() >= deadline {
+            return Err(ServerError::Silent { address: ADDRESS, why, words: said(words) });
+        }
+        std::thread::sleep(READY_PAUSE);
+    }
+}
+
+fn ask_version() -> std::io::Result<String> {
+    let mut connection = TcpStream::connect_timeout(&ADDRESS, Duration::from_secs(1))?;
+    connection.set_read_timeout(Some(Duration::from_secs(1)))?;
+    connection.write_all(b"version\r\n")?;
+    let mut answer = String::new();
+    BufReader::new(connection.take(256)).read_line(&mut answer)?;
+    match answer.trim_end().strip_prefix("VERSION ") {
+        Some(version) => Ok(format!("memcached {version}")),
+        None => Err(std::io::Error::other(format!("it answered `{}` to `version`", answer.trim_end()))),
+    }
+}
+
+fn said(words: &mut File) -> String {
+    let mut bytes = Vec::new();
+    // What cannot be read is not there to be passed on.
+    let _ = words.rewind().and_then(|()| words.take(WORDS_BYTES_MAX).read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).trim().replace('\n', "; ")
+}

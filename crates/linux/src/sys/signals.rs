@@ -1,0 +1,137 @@
+//! Signals that end a command, as a descriptor that can be polled.
+#![expect(unsafe_code, reason = "sigaction(2) has no safe wrapper")]
+
+use std::fs::File;
+use std::io::Read;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::error::KernelError;
+
+/// A signal that asks a command to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGINT, as Ctrl-C sends it.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+    /// SIGHUP: the terminal is gone.
+    HangUp,
+}
+
+/// A signal as it arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// Which.
+    pub signal: Signal,
+    /// Whether the kernel sent it, as a terminal's Ctrl-C, and so to the whole process group.
+    pub to_group: bool,
+}
+
+/// The signals that ask this process to end. They no longer end it by themselves, for as long as it lives; a command
+/// that this process starts gets them as usual, because handlers do not outlive `exec`.
+#[derive(Debug)]
+pub struct Signals {
+    arrived: File,
+}
+
+/// The writing end, for the handler; -1 before there is one.
+static WRITING_END: AtomicI32 = AtomicI32::new(-1);
+
+const CAUGHT: [(libc::c_int, Signal); 3] =
+    [(libc::SIGINT, Signal::Interrupt), (libc::SIGTERM, Signal::Terminate), (libc::SIGHUP, Signal::HangUp)];
+
+/// The bit of a written byte that says that the kernel sent the signal. Signal numbers are smaller.
+const FROM_KERNEL: u8 = 0x80;
+
+impl Signals {
+    /// Catches SIGINT, SIGTERM and SIGHUP from now on. A signal that the caller was told to ignore (as `nohup` does
+    /// with SIGHUP) stays ignored.
+    ///
+    /// # Errors
+    /// If there are no descriptors left, or this process catches them already.
+    pub fn catch() -> Result<Self, KernelError> {
+        let failed = |errno| KernelError::errno("catching signals", errno);
+        let (reading, writing) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(failed)?;
+        let writing = writing.into_raw_fd();
+        if WRITING_END.compare_exchange(-1, writing, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            // SAFETY: the descriptor was opened above and nobody else knows of it.
+            drop(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(writing) });
+            return Err(failed(rustix::io::Errno::ALREADY));
+        }
+        for (number, _) in CAUGHT {
+            install(number).map_err(failed)?;
+        }
+        Ok(Self { arrived: File::from(reading) })
+    }
+
+    /// The next signal that arrived; `None` if there is none yet.
+    pub fn next(&mut self) -> Option<Arrived> {
+        let mut byte = [0];
+        let read = self.arrived.read(&mut byte).ok()?;
+        let number = libc::c_int::from(byte[0] & !FROM_KERNEL);
+        let (_, signal) = CAUGHT.into_iter().find(|(caught, _)| read == 1 && *caught == number)?;
+        Some(Arrived { signal, to_group: byte[0] & FROM_KERNEL != 0 })
+    }
+}
+
+impl Signal {
+    /// The number, as `kill -l` lists it.
+    pub const fn number(self) -> i32 {
+        match self {
+            Self::Interrupt => libc::SIGINT,
+            Self::Terminate => libc::SIGTERM,
+            Self::HangUp => libc::SIGHUP,
+        }
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.arrived.as_fd()
+    }
+}
+
+fn install(number: libc::c_int) -> Result<(), rustix::io::Errno> {
+    let mut old = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: a null new action only reads the present one into `old`, which is large enough for it; all-zero is a
+    // valid `sigaction`, so it may be read even if the call failed.
+    let old = unsafe {
+        libc::sigaction(number, std::ptr::null(), old.as_mut_ptr());
+        old.assume_init()
+    };
+    if old.sa_sigaction == libc::SIG_IGN {
+        return Ok(());
+    }
+    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = note;
+    // SAFETY: all-zero is a valid `sigaction` with an empty mask.
+    let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
+    action.sa_sigaction = handler as libc::sighandler_t;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+    // SAFETY: `action` is initialised, and `note` has the signature that SA_SIGINFO asks for and calls only
+    // async-signal-safe functions.
+    let result = unsafe { libc::sigaction(number, &raw const action, std::ptr::null_mut()) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(rustix::io::Errno::from_io_error(&std::io::Error::last_os_error())
+            .unwrap_or(rustix::io::Errno::INVAL))
+    }
+}
+
+/// Writes the signal's number into the pipe. If the pipe is full, enough has been said.
+extern "C" fn note(number: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the kernel hands a valid `siginfo_t` to a handler with SA_SIGINFO.
+    let from_kernel = unsafe { (*info).si_code } == libc::SI_KERNEL;
+    let byte = u8::try_from(number).unwrap_or(0) | if from_kernel { FROM_KERNEL } else { 0 };
+    // SAFETY: errno is thread-local, and is put back because the interrupted code may be about to read it; write(2)
+    // is async-signal-safe, and the descriptor stays open for the life of the process.
+    unsafe {
+        let errno = *libc::__errno_location();
+        libc::write(WRITING_END.load(Ordering::SeqCst), (&raw const byte).cast(), 1);
+        *libc::__errno_location() = errno;
+    }
+}
