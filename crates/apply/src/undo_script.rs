@@ -70,7 +70,7 @@ fn call(change: &Change) -> Call {
         }
     };
     let device = |device: &DeviceId, file: &str| Call {
-        needs: vec![Part::File, Part::Device, Part::Netns],
+        needs: vec![Part::File, Part::Device, Part::DeviceFile, Part::Netns],
         line: format!("in_netns {} device_file {what} {} {file} {set} {old}", device.netns, device.ifindex),
     };
     match change.to() {
@@ -144,6 +144,7 @@ fn quoted(text: &str) -> String {
 enum Part {
     File,
     Device,
+    DeviceFile,
     Netns,
     Napi,
     Started,
@@ -157,6 +158,7 @@ impl Part {
         match self {
             Self::File => include_str!("undo_script/file.sh"),
             Self::Device => include_str!("undo_script/device.sh"),
+            Self::DeviceFile => include_str!("undo_script/device_file.sh"),
             Self::Netns => include_str!("undo_script/netns.sh"),
             Self::Napi => include_str!("undo_script/napi.sh"),
             Self::Started => include_str!("undo_script/started.sh"),

@@ -1,6 +1,6 @@
 if [ "${1:-}" = --call ]; then
 	shift
-	mount -t sysfs sysfs /sys
+	mount -t sysfs sysfs /sys || exit 5
 	"$@"
 	exit "$failed"
 fi

@@ -1,7 +1,327 @@
 //! The undo script, run by a real shell on things that the test has made.
 
-use libtest_mimic::Trial;
+mod stage;
+
+use std::path::Path;
+use std::process::Command;
+
+use libtest_mimic::{Failed, Trial};
+use model::setting::Threading;
+use model::{
+    Change, Cpu, DeviceId, EmptyPolls, EpollId, EpollParams, Fd, IfIndex, IrqNumber, Label, Nanoseconds,
+    NetnsId, Pid, ProcessId, QueueIndex, Reason, RingId, RingNapi, RxQueue, Setting, ThreadId,
+};
+
+use self::stage::{Child, Stage, runs};
+use crate::test;
 
 pub(crate) fn tests() -> Vec<Trial> {
-    Vec::new()
+    let shellcheck = (!runs("shellcheck", &["--version"])).then_some("shellcheck");
+    let python = (!runs("python3", &["--version"])).then_some("python3");
+    let taskset = (!runs("taskset", &["--version"])).then_some("taskset");
+    let two_cpus = (std::thread::available_parallelism().is_ok_and(|n| n.get() < 2)).then_some("two CPUs");
+    let epoll_params = (!kernel_has_epoll_params()).then_some("python3 and Linux 6.9");
+    let rings = (!kernel_has_rings()).then_some("io_uring");
+    let netns = (!can_make_netns()).then_some("root, unshare and ip");
+    vec![
+        test(
+            "shellcheck_has_nothing_to_say_about_a_script_for_every_knob",
+            shellcheck,
+            shellcheck_is_content,
+        ),
+        test("a_name_that_tries_to_be_a_command_stays_a_name", None, names_stay_names),
+        test("a_thread_goes_back_to_its_cpus", taskset.or(two_cpus), a_thread_goes_back),
+        test("an_epoll_goes_back_to_its_parameters", epoll_params, an_epoll_goes_back),
+        test("an_io_uring_goes_back_to_not_polling", rings, a_ring_goes_back),
+        test("a_device_in_another_namespace_goes_back", netns, a_device_goes_back),
+        test("a_napi_is_found_by_its_queue_and_goes_back", python, a_napi_goes_back),
+        test("a_file_that_does_not_take_its_old_value_is_stuck", taskset, a_stuck_thread_is_told),
+        test("netpolicy_is_asked_first", None, netpolicy_is_asked_first),
+        test("after_a_reboot_nothing_is_undone", None, nothing_after_a_reboot),
+    ]
+}
+
+fn change(from: Setting, to: Setting) -> Change {
+    Change::new(from, to, Reason::new("short response times", "test"))
+}
+
+fn shellcheck_is_content() -> Result<(), Failed> {
+    let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") };
+    let queue = RxQueue { device, index: QueueIndex(0) };
+    let process = ProcessId { pid: Pid(1), started: 1, comm: Label::new("it's") };
+    let (epoll, ring) = (EpollId { process, fd: Fd(3) }, RingId { process, fd: Fd(4) });
+    let thread = ThreadId { process, tid: Pid(1), started: 1, comm: Label::new("$(id)") };
+    let on = RingNapi { busy_poll_usecs: 50, prefer_busy_poll: true };
+    let some = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+    let [all, one]: [model::CpuSet; 2] = ["0-3".parse()?, "1".parse()?];
+    let irq = IrqNumber(30);
+    let span = Nanoseconds::from_micros(20);
+    let every = [
+        change(Setting::DeferHardIrqs(queue, EmptyPolls(0)), Setting::DeferHardIrqs(queue, EmptyPolls(1))),
+        change(Setting::GroFlushTimeout(queue, Nanoseconds(0)), Setting::GroFlushTimeout(queue, span)),
+        change(Setting::IrqSuspendTimeout(queue, Nanoseconds(0)), Setting::IrqSuspendTimeout(queue, span)),
+        change(Setting::Threaded(queue, Threading::Off), Setting::Threaded(queue, Threading::BusyPoll)),
+        change(
+            Setting::DeviceDeferHardIrqs(device, EmptyPolls(0)),
+            Setting::DeviceDeferHardIrqs(device, EmptyPolls(1)),
+        ),
+        change(
+            Setting::DeviceGroFlushTimeout(device, Nanoseconds(0)),
+            Setting::DeviceGroFlushTimeout(device, span),
+        ),
+        change(
+            Setting::DeviceThreaded(device, Threading::Off),
+            Setting::DeviceThreaded(device, Threading::On),
+        ),
+        change(Setting::Epoll(epoll, EpollParams::default()), Setting::Epoll(epoll, some)),
+        change(Setting::IoUringNapi(ring, None), Setting::IoUringNapi(ring, Some(on))),
+        change(Setting::IrqAffinity(irq, all.clone()), Setting::IrqAffinity(irq, one.clone())),
+        change(Setting::ThreadAffinity(thread, all), Setting::ThreadAffinity(thread, one)),
+    ];
+    // Each alone has the functions that it needs and no others, and all together have all.
+    for changes in every.iter().map(std::slice::from_ref).chain([every.as_slice()]) {
+        let stage = Stage::new(changes)?;
+        let output = Command::new("shellcheck").arg(stage.script()).output()?;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+    Ok(())
+}
+
+fn names_stay_names() -> Result<(), Failed> {
+    let comm = Label::new("a\n>oops #'\"$(");
+    let process = ProcessId { pid: Pid(u32::MAX), started: 1, comm };
+    let epoll = EpollId { process, fd: Fd(3) };
+    let to = EpollParams { busy_poll_usecs: 1, ..EpollParams::default() };
+    let change = change(Setting::Epoll(epoll, EpollParams::default()), Setting::Epoll(epoll, to));
+    let stage = Stage::asked_by("sh -c 'true\ntouch oops'\n`touch oops`", &[change])?;
+    let (status, said) = stage.run(&["--by-hand"])?;
+    assert_eq!(status, 0, "{said}");
+    assert!(said.contains("a?>oops #'\"$([4294967295] epoll 3"), "{said}");
+    assert!(said.contains(": gone"), "{said}");
+    assert!(!stage.directory().join("oops").exists());
+    Ok(())
+}
+
+fn a_thread_goes_back() -> Result<(), Failed> {
+    let child = Child::python("import time; print('ready', flush=True); time.sleep(600)")?;
+    let before: model::CpuSet = child.affinity()?.parse()?;
+    let first = before.iter().next().ok_or("no CPU")?;
+    let second = before.iter().nth(1).ok_or("one CPU")?;
+    let only = |cpu: Cpu| -> model::CpuSet { [cpu].into_iter().collect() };
+    let thread = child.thread()?;
+    let change =
+        change(Setting::ThreadAffinity(thread, before.clone()), Setting::ThreadAffinity(thread, only(first)));
+    let stage = Stage::new(&[change])?;
+
+    child.set_affinity(&only(first).to_string())?;
+    let (status, said) = stage.run(&["--by-hand"])?;
+    assert_eq!((status, child.affinity()?), (0, before.to_string()), "{said}");
+    let (status, said) = stage.run(&["--by-hand"])?;
+    assert!(status == 0 && said.contains("already"), "{said}");
+
+    child.set_affinity(&only(second).to_string())?;
+    let (status, said) = stage.run(&["--by-hand"])?;
+    assert!(status == 0 && said.contains("left alone"), "{said}");
+    assert_eq!(child.affinity()?, only(second).to_string());
+
+    // The number of a thread may be used again; what started at another time is another thread.
+    drop(child);
+    let (status, said) = stage.run(&["--by-hand"])?;
+    assert!(status == 0 && said.contains("gone"), "{said}");
+    Ok(())
+}
+
+fn a_stuck_thread_is_told() -> Result<(), Failed> {
+    let child = Child::python("import time; print('ready', flush=True); time.sleep(600)")?;
+    let now: model::CpuSet = child.affinity()?.parse()?;
+    let never: model::CpuSet = [Cpu(8_191)].into_iter().collect();
+    let thread = child.thread()?;
+    let change = change(Setting::ThreadAffinity(thread, never), Setting::ThreadAffinity(thread, now.clone()));
+    let (status, said) = Stage::new(&[change])?.run(&["--by-hand"])?;
+    assert_eq!(status, 5, "{said}");
+    assert!(said.contains(&format!("NOT put back: should be 8191, is {now}")), "{said}");
+    Ok(())
+}
+
+fn an_epoll_goes_back() -> Result<(), Failed> {
+    let child = Child::python(
+        "import select, time; e = select.epoll(); print(e.fileno(), flush=True); time.sleep(600)",
+    )?;
+    let epoll = EpollId { process: child.process()?, fd: Fd(child.said().parse()?) };
+    let set = EpollParams { busy_poll_usecs: 3, busy_poll_budget: 16, prefer_busy_poll: true };
+    let (was, is) = (Setting::Epoll(epoll, EpollParams::default()), Setting::Epoll(epoll, set));
+    let there = Stage::new(&[change(was.clone(), is.clone())])?;
+    let back = Stage::new(&[change(is, was)])?;
+    // The way there is the way back of the opposite change.
+    for (stage, value) in
+        [(&back, "put back to 3/16/1"), (&there, "put back to 0/0/0"), (&there, "is 0/0/0 already")]
+    {
+        let (status, said) = stage.run(&["--by-hand"])?;
+        assert!(status == 0 && said.contains(value), "{said}");
+    }
+    Ok(())
+}
+
+fn a_ring_goes_back() -> Result<(), Failed> {
+    let child = Child::python(RING)?;
+    let ring = RingId { process: child.process()?, fd: Fd(child.said().parse()?) };
+    let set = RingNapi { busy_poll_usecs: 30, prefer_busy_poll: true };
+    let (was, is) = (Setting::IoUringNapi(ring, None), Setting::IoUringNapi(ring, Some(set)));
+    let there = Stage::new(&[change(was.clone(), is.clone())])?;
+    let back = Stage::new(&[change(is, was)])?;
+    for (stage, value) in
+        [(&back, "put back to 30/1"), (&there, "put back to off"), (&there, "is off already")]
+    {
+        let (status, said) = stage.run(&["--by-hand"])?;
+        assert!(status == 0 && said.contains(value), "{said}");
+    }
+    Ok(())
+}
+
+/// A program with an io_uring.
+const RING: &str = "
+import ctypes, time
+libc = ctypes.CDLL(None, use_errno=True)
+SYS_IO_URING_SETUP = 425
+print(libc.syscall(SYS_IO_URING_SETUP, 4, ctypes.create_string_buffer(120)), flush=True)
+time.sleep(600)
+";
+
+fn a_device_goes_back() -> Result<(), Failed> {
+    // A namespace that lives as long as the child, with a device of its own.
+    let child = Child::run(
+        "unshare",
+        &[
+            "--net",
+            "sh",
+            "-c",
+            "ip link add nptest0 type veth peer name nptest1 && cat /sys/class/net/lo/ifindex \
+           && exec sleep 600",
+        ],
+    )?;
+    let netns = child.netns()?;
+    let ifindex = child.ifindex("nptest0")?;
+    let device =
+        DeviceId { netns: NetnsId(netns), ifindex: IfIndex(ifindex), name: Label::new("renamed-since") };
+    let (was, is) = (
+        Setting::DeviceGroFlushTimeout(device, Nanoseconds(0)),
+        Setting::DeviceGroFlushTimeout(device, Nanoseconds(20_000)),
+    );
+    let there = Stage::new(&[change(was.clone(), is.clone())])?;
+    let back = Stage::new(&[change(is, was)])?;
+    for (stage, value) in [(&back, "put back to 20000"), (&there, "put back to 0"), (&there, "is 0 already")]
+    {
+        let (status, said) = stage.run(&["--by-hand"])?;
+        assert!(status == 0 && said.contains(value), "{said}");
+    }
+    drop(child);
+    let (status, said) = there.run(&["--by-hand"])?;
+    assert!(status == 0 && said.contains("gone"), "{said}");
+    Ok(())
+}
+
+fn a_napi_goes_back() -> Result<(), Failed> {
+    let own: u64 = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net")?);
+    // The loopback device is there; its NAPI is the stand-in's.
+    let device = DeviceId { netns: NetnsId(own), ifindex: IfIndex(1), name: Label::new("lo") };
+    let queue = RxQueue { device, index: QueueIndex(2) };
+    let changes = [
+        change(Setting::DeferHardIrqs(queue, EmptyPolls(7)), Setting::DeferHardIrqs(queue, EmptyPolls(100))),
+        change(
+            Setting::IrqSuspendTimeout(queue, Nanoseconds(0)),
+            Setting::IrqSuspendTimeout(queue, Nanoseconds(5_000_000_000)),
+        ),
+        change(Setting::Threaded(queue, Threading::Off), Setting::Threaded(queue, Threading::On)),
+    ];
+    let stage = Stage::new(&changes)?;
+    stage.program("ynl", YNL)?;
+    let napi = stage.directory().join("napi.json");
+    let set =
+        r#"{"id": 517, "defer-hard-irqs": 100, "irq-suspend-timeout": 5000000000, "threaded": "enabled"}"#;
+    std::fs::write(&napi, set)?;
+    let (status, said) = stage.run(&["--by-hand"])?;
+    assert_eq!(status, 0, "{said}");
+    let back = r#"{"id": 517, "defer-hard-irqs": 7, "irq-suspend-timeout": 0, "threaded": "disabled"}"#;
+    assert_eq!(std::fs::read_to_string(&napi)?, back, "{said}");
+
+    let foreign =
+        r#"{"id": 517, "defer-hard-irqs": 8, "irq-suspend-timeout": 5000000000, "threaded": "enabled"}"#;
+    std::fs::write(&napi, foreign)?;
+    let (status, said) = stage.run(&["--by-hand"])?;
+    assert!(status == 0 && said.contains("defer-hard-irqs: left alone: is 8, we had set 100"), "{said}");
+    let mended = r#"{"id": 517, "defer-hard-irqs": 8, "irq-suspend-timeout": 0, "threaded": "disabled"}"#;
+    assert_eq!(std::fs::read_to_string(&napi)?, mended, "{said}");
+
+    std::fs::remove_file(&napi)?;
+    let (status, said) = stage.run(&["--by-hand"])?;
+    assert!(status == 5 && said.contains("no NAPI found"), "{said}");
+    Ok(())
+}
+
+/// Stands in for the kernel's `ynl`, with the same arguments and answers, on a NAPI that is a file.
+const YNL: &str = r#"#!/usr/bin/env python3
+import json, os, sys
+a = sys.argv[1:]
+assert a[:4] == ["--family", "netdev", "--output-json", "--do"] and a[5] == "--json" and len(a) == 7, a
+file = os.path.join(os.path.dirname(sys.argv[0]), "..", "napi.json")
+request, napi = json.loads(a[6]), json.load(open(file))
+if a[4] == "queue-get":
+    assert request == {"ifindex": 1, "id": 2, "type": "rx"}, request
+    print(json.dumps({"id": 2, "ifindex": 1, "napi-id": napi["id"], "type": "rx"}))
+elif a[4] == "napi-get":
+    assert request == {"id": napi["id"]}, request
+    print(json.dumps({**napi, "gro-flush-timeout": 0, "ifindex": 1, "irq": 30}))
+elif a[4] == "napi-set":
+    assert request.pop("id") == napi["id"] and set(request) < set(napi), request
+    json.dump({**napi, **request}, open(file, "w"))
+    print("None")
+"#;
+
+fn netpolicy_is_asked_first() -> Result<(), Failed> {
+    let change = change(
+        Setting::IrqAffinity(IrqNumber(u32::MAX), "0".parse()?),
+        Setting::IrqAffinity(IrqNumber(u32::MAX), "1".parse()?),
+    );
+    let stage = Stage::new(&[change])?;
+    stage.program("netpolicy", "#!/bin/sh\necho \"asked: $*\"\nexit \"${ANSWER:-0}\"\n")?;
+    let (status, said) = stage.run(&[])?;
+    assert_eq!(status, 0, "{said}");
+    let asked = format!("/../.. rollback {}", stage::TRANSACTION);
+    assert!(said.starts_with("asked: --state-dir ") && said.trim_end().ends_with(&asked), "{said}");
+
+    let (status, said) = stage.run_with(&[], &[("ANSWER", "5")])?;
+    assert!(status == 0 && said.contains("going on by hand") && said.contains("gone"), "{said}");
+    let (_, said) = stage.run(&["--by-hand"])?;
+    assert!(!said.contains("asked"), "{said}");
+    Ok(())
+}
+
+fn nothing_after_a_reboot() -> Result<(), Failed> {
+    let text = |path: &Path| std::fs::read_to_string(path);
+    let change = change(
+        Setting::IrqAffinity(IrqNumber(u32::MAX), "0".parse()?),
+        Setting::IrqAffinity(IrqNumber(u32::MAX), "1".parse()?),
+    );
+    let stage = Stage::of_boot("another-boot", "test", &[change])?;
+    assert!(text(&stage.script())?.contains("boot='another-boot'"));
+    let (status, said) = stage.run(&["--by-hand"])?;
+    assert!(status == 0 && said.contains("nothing to undo"), "{said}");
+    assert!(!said.contains("gone"), "{said}");
+    Ok(())
+}
+
+fn kernel_has_epoll_params() -> bool {
+    let get = "import select, fcntl; e = select.epoll(); fcntl.ioctl(e.fileno(), 0x80088A02, bytes(8))";
+    runs("python3", &["-c", get])
+}
+
+fn kernel_has_rings() -> bool {
+    let make = "import ctypes, sys; l = ctypes.CDLL(None); f = l.syscall(425, 4, ctypes.create_string_buffer(120)); \
+                n = ctypes.create_string_buffer(16); sys.exit(f < 0 or l.syscall(427, f, 27, n, 1) < 0)";
+    runs("python3", &["-c", make])
+}
+
+fn can_make_netns() -> bool {
+    runs("unshare", &["--net", "ip", "link", "add", "nptest0", "type", "veth", "peer", "name", "nptest1"])
+        && runs("nsenter", &["--version"])
 }

@@ -1,1 +1,57 @@
-//! The script that undoes a transaction without netpolicy.
+//! The script that undoes a transaction without netpolicy, as a text. That it works is tested in `tests/host`.
+
+use apply::{Begin, FORMAT, TransactionName, undo_script};
+use model::setting::Threading;
+use model::{
+    Change, DeviceId, EmptyPolls, Fd, IfIndex, Label, Nanoseconds, NetnsId, Plan, RingId, RingNapi, Setting,
+    Step,
+};
+
+use crate::scene::{asked, change, latency_plan, process, queue};
+
+fn script(plan: Plan) -> String {
+    let name: TransactionName = "20261121T040500.123456Z-1a2b".parse().expect("a name");
+    undo_script(name, &Begin { format: FORMAT, boot_id: "this-boot".to_owned(), asked: asked(), plan })
+}
+
+/// Every kind of knob.
+fn every_knob() -> Plan {
+    let device = DeviceId { netns: NetnsId(4_026_532_999), ifindex: IfIndex(3), name: Label::new("veth1") };
+    let ring = RingId { process: process(), fd: Fd(9) };
+    let napi = RingNapi { busy_poll_usecs: 50, prefer_busy_poll: true };
+    let step = |changes: Vec<Change>| Step::new(changes);
+    let mut plan = latency_plan();
+    plan.steps.extend([
+        step(vec![change(Setting::IoUringNapi(ring, None), Setting::IoUringNapi(ring, Some(napi)))]),
+        step(vec![
+            change(
+                Setting::DeviceDeferHardIrqs(device, EmptyPolls(0)),
+                Setting::DeviceDeferHardIrqs(device, EmptyPolls(100)),
+            ),
+            change(
+                Setting::DeviceGroFlushTimeout(device, Nanoseconds(0)),
+                Setting::DeviceGroFlushTimeout(device, Nanoseconds::from_micros(20)),
+            ),
+            change(
+                Setting::DeviceThreaded(device, Threading::Off),
+                Setting::DeviceThreaded(device, Threading::On),
+            ),
+        ]),
+        step(vec![change(
+            Setting::Threaded(queue(2), Threading::Off),
+            Setting::Threaded(queue(2), Threading::On),
+        )]),
+    ]);
+    plan
+}
+
+#[test]
+fn the_script_for_one_queue_is_short_enough_to_read() {
+    let plan = Plan { steps: vec![latency_plan().steps[1].clone()] };
+    insta::assert_snapshot!(script(plan));
+}
+
+#[test]
+fn the_script_for_every_knob() {
+    insta::assert_snapshot!(script(every_knob()));
+}

@@ -1,0 +1,9 @@
+# device_file WHAT IFINDEX FILE SET OLD: a setting that is a file of a device.
+device_file() {
+	directory=$(device_directory "$2")
+	if [ -z "$directory" ]; then
+		echo "$1: gone"
+	else
+		file "$1" "$directory/$3" "$4" "$5"
+	fi
+}

@@ -1,0 +1,162 @@
+//! A directory with a script in it, and children for it to work on.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use apply::{Asked, Begin, FORMAT, Moment, undo_script};
+use libtest_mimic::Failed;
+use model::{Change, Label, Nanoseconds, Pid, Plan, ProcessId, Step, ThreadId};
+
+pub(crate) const TRANSACTION: &str = "20261121T040500.123456Z-1a2b";
+
+/// Where a script is run: its directory comes first in PATH, and is where it works.
+pub(crate) struct Stage {
+    directory: PathBuf,
+}
+
+impl Stage {
+    pub(crate) fn new(changes: &[Change]) -> Result<Self, Failed> {
+        Self::asked_by("netpolicy set device eth0 latency", changes)
+    }
+
+    pub(crate) fn asked_by(command: &str, changes: &[Change]) -> Result<Self, Failed> {
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        Self::of_boot(boot_id.trim(), command, changes)
+    }
+
+    pub(crate) fn of_boot(boot_id: &str, command: &str, changes: &[Change]) -> Result<Self, Failed> {
+        static STAGES: AtomicU32 = AtomicU32::new(0);
+        let number = STAGES.fetch_add(1, Ordering::Relaxed);
+        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("undo-script-{}-{number}", std::process::id()));
+        fs::create_dir_all(directory.join("bin"))?;
+        let at = Moment { unix_micros: 1_795_233_900_000_000, since_boot: Nanoseconds(1) };
+        let (kernel_release, netpolicy) = ("6.18.44".to_owned(), "0.1.0".to_owned());
+        let asked = Asked { at, command: command.to_owned(), kernel_release, netpolicy, deadline: None };
+        let plan = Plan { steps: changes.iter().map(|c| Step::new(vec![c.clone()])).collect() };
+        let begin = Begin { format: FORMAT, boot_id: boot_id.to_owned(), asked, plan };
+        let stage = Self { directory };
+        fs::write(stage.script(), undo_script(TRANSACTION.parse()?, &begin))?;
+        Ok(stage)
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub(crate) fn script(&self) -> PathBuf {
+        self.directory.join("undo.sh")
+    }
+
+    /// Puts a program where the script finds it first.
+    pub(crate) fn program(&self, name: &str, text: &str) -> Result<(), Failed> {
+        let file = self.directory.join("bin").join(name);
+        fs::write(&file, text)?;
+        Ok(fs::set_permissions(file, fs::Permissions::from_mode(0o755))?)
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Result<(i32, String), Failed> {
+        self.run_with(arguments, &[])
+    }
+
+    /// Runs the script: its exit status, and all that it said.
+    pub(crate) fn run_with(&self, arguments: &[&str], env: &[(&str, &str)]) -> Result<(i32, String), Failed> {
+        let path = format!("{}:{}", self.directory.join("bin").display(), std::env::var("PATH")?);
+        let mut command = Command::new("sh");
+        command.arg(self.script()).args(arguments).current_dir(&self.directory);
+        let output = command.env("PATH", path).envs(env.iter().copied()).output()?;
+        let said = [output.stdout, output.stderr].concat();
+        Ok((
+            output.status.code().ok_or("the script was killed")?,
+            String::from_utf8_lossy(&said).into_owned(),
+        ))
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _gone_already = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A process that is there to be changed, and ends with the test.
+pub(crate) struct Child {
+    process: std::process::Child,
+    said: String,
+}
+
+impl Child {
+    pub(crate) fn python(program: &str) -> Result<Self, Failed> {
+        Self::run("python3", &["-c", program])
+    }
+
+    /// Starts a program and waits for its first line.
+    pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<Self, Failed> {
+        let mut process = Command::new(program).args(arguments).stdout(Stdio::piped()).spawn()?;
+        let mut said = String::new();
+        BufReader::new(process.stdout.take().ok_or("no pipe")?).read_line(&mut said)?;
+        Ok(Self { process, said: said.trim().to_owned() })
+    }
+
+    /// Its first line.
+    pub(crate) fn said(&self) -> &str {
+        &self.said
+    }
+
+    pub(crate) fn process(&self) -> Result<ProcessId, Failed> {
+        let pid = self.process.id();
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let after_name = stat.rsplit_once(") ").ok_or("no name")?.1;
+        let started = after_name.split(' ').nth(19).ok_or("no start time")?.parse()?;
+        Ok(ProcessId { pid: Pid(pid), started, comm: Label::new("child") })
+    }
+
+    /// Its first thread.
+    pub(crate) fn thread(&self) -> Result<ThreadId, Failed> {
+        let process = self.process()?;
+        Ok(ThreadId { process, tid: process.pid, started: process.started, comm: process.comm })
+    }
+
+    /// The CPUs it may run on, as a list.
+    pub(crate) fn affinity(&self) -> Result<String, Failed> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
+        let line = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).ok_or("no list")?;
+        Ok(line.trim().to_owned())
+    }
+
+    pub(crate) fn set_affinity(&self, cpus: &str) -> Result<(), Failed> {
+        let output = Command::new("taskset").args(["-cp", cpus, &self.process.id().to_string()]).output()?;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
+    /// Its network namespace.
+    pub(crate) fn netns(&self) -> Result<u64, Failed> {
+        Ok(fs::metadata(format!("/proc/{}/ns/net", self.process.id()))?.ino())
+    }
+
+    /// The index of a device in its network namespace.
+    pub(crate) fn ifindex(&self, device: &str) -> Result<u32, Failed> {
+        let netns = format!("--net=/proc/{}/ns/net", self.process.id());
+        let output = Command::new("nsenter").args([&netns, "ip", "-o", "link", "show", device]).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(text.split(':').next().ok_or("no index")?.parse()?)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _gone_already = self.process.kill();
+        let _status = self.process.wait();
+    }
+}
+
+/// Whether a program can be run with these arguments.
+pub(crate) fn runs(program: &str, arguments: &[&str]) -> bool {
+    let output = Command::new(program).args(arguments).output();
+    output.is_ok_and(|output| output.status.success())
+}
