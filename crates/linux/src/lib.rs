@@ -6,6 +6,7 @@
 
 pub mod bpf;
 pub mod counters;
+pub mod cycles;
 mod error;
 pub mod follow;
 mod kernel;
