@@ -121,7 +121,8 @@ impl Netns {
     /// EPERM without CAP_SYS_ADMIN there and here.
     pub fn enter(&self) -> Result<(), KernelError> {
         move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network)).map_err(|errno| {
-            KernelError::errno(format!("entering network namespace {}", self.path.display()), errno)
+            let what = format!("entering network namespace {}", self.path.display());
+            KernelError::errno(what, errno).needing("CAP_SYS_ADMIN")
         })
     }
 

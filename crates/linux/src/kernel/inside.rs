@@ -14,7 +14,8 @@ use crate::sysfs::{DeviceDir, SysFs};
 pub(super) struct Inside {
     netns: Netns,
     links: Links,
-    netdev: Netdev,
+    /// Or why not: kernels before 6.3 have device-wide settings only.
+    netdev: Result<Netdev, KernelError>,
     /// Opened when a device-wide setting first needs it.
     sysfs: Option<SysFs>,
 }
@@ -24,13 +25,19 @@ impl Inside {
     /// [`crate::Cause::Gone`] if nothing leads to the namespace any more.
     pub(super) fn open(id: NetnsId) -> Result<Self, KernelError> {
         let netns = Netns::with_id(id)?;
-        let (links, netdev) = netns.run(|| Ok((Links::open_here()?, Netdev::open_here()?)))??;
+        let (links, netdev) =
+            netns.run(|| Ok::<_, KernelError>((Links::open_here()?, Netdev::open_here())))??;
         Ok(Self { netns, links, netdev, sysfs: None })
     }
 
     /// Changes settings of a NAPI.
     pub(super) fn set_napi(&mut self, id: NapiId, change: &NapiChange) -> Result<(), NapiRefused> {
-        self.netdev.set_napi(id, change)
+        let netdev = self.netdev().map_err(|error| NapiRefused { knob: None, cause: error.cause })?;
+        netdev.set_napi(id, change)
+    }
+
+    fn netdev(&mut self) -> Result<&mut Netdev, KernelError> {
+        self.netdev.as_mut().map_err(|error| error.clone())
     }
 
     /// The NAPI that serves a receive queue now, and its settings.
@@ -43,7 +50,7 @@ impl Inside {
         let Some(RawQueue { napi_id: Some(id), .. }) = self.queue(queue)? else {
             return self.napi_by_order(queue);
         };
-        let napi = self.netdev.napi(NapiId(id))?;
+        let napi = self.netdev()?.napi(NapiId(id))?;
         if napi.ifindex == ifindex.0 {
             Ok(napi)
         } else {
@@ -56,7 +63,7 @@ impl Inside {
         let gone = |why: &str| Err(KernelError::gone("netdev queue-get", why));
         let fewer = "its device has fewer queues now";
         let ifindex = queue.device.ifindex;
-        match self.netdev.queue(ifindex, QueueType::Rx, queue.index) {
+        match self.netdev()?.queue(ifindex, QueueType::Rx, queue.index) {
             Err(error) => match error.number() {
                 Some(Errno::NODEV) => gone("no device has its index any more"),
                 // Of a well-formed request, only the queue's index can be invalid.
@@ -72,10 +79,10 @@ impl Inside {
     /// As [`crate::observe`] finds it where the driver does not state it.
     fn napi_by_order(&mut self, queue: RxQueue) -> Result<RawNapi, KernelError> {
         let ifindex = queue.device.ifindex;
-        let queues = self.netdev.queues(Some(ifindex))?;
+        let queues = self.netdev()?.queues(Some(ifindex))?;
         let rx: Vec<_> = queues.iter().filter(|queue| queue.kind == Some(QueueType::Rx)).collect();
         let any_stated = rx.iter().any(|queue| queue.napi_id.is_some());
-        let napis = self.netdev.napis(Some(ifindex))?;
+        let napis = self.netdev()?.napis(Some(ifindex))?;
         let ids: Vec<NapiId> = napis.iter().map(|napi| NapiId(napi.id)).collect();
         let position = usize::try_from(queue.index.0).unwrap_or(usize::MAX);
         let napi = napis_by_order(rx.len(), any_stated, &ids).and_then(|_| napis.get(position).copied());

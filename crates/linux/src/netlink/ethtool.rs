@@ -4,6 +4,8 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/ethtool_netlink_generated.h`, `net/ethtool/`.
 
+use model::KernelVersion;
+
 use super::attr::{Attr, Attrs, Malformed};
 use super::genl::{self, Family};
 use super::socket::{NetlinkSocket, Protocol};
@@ -245,7 +247,7 @@ impl Ethtool {
     /// [`crate::Cause::Absent`] on kernels without it (before 5.6, or without `CONFIG_ETHTOOL_NETLINK`).
     pub fn open_here() -> Result<Self, KernelError> {
         let mut socket = NetlinkSocket::open_here(Protocol::Generic)?;
-        let family = Family::resolve(&mut socket, "ethtool")?;
+        let family = Family::resolve(&mut socket, "ethtool", KernelVersion::since(5, 6))?;
         Ok(Self { socket, family })
     }
 

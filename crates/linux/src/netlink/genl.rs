@@ -4,6 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use model::KernelVersion;
+
 use super::attr::{AttrBuf, Attrs, Malformed};
 use super::socket::NetlinkSocket;
 use crate::error::{Errno, KernelError};
@@ -42,17 +44,23 @@ pub struct Family {
 }
 
 impl Family {
-    /// The family with this name.
+    /// The family with this name, which kernels have since this one.
     ///
     /// # Errors
-    /// [`crate::Cause::Absent`] if the kernel has none.
-    pub fn resolve(socket: &mut NetlinkSocket, name: &str) -> Result<Self, KernelError> {
+    /// [`crate::Cause::Absent`] if this kernel has none.
+    pub fn resolve(
+        socket: &mut NetlinkSocket,
+        name: &str,
+        since: KernelVersion,
+    ) -> Result<Self, KernelError> {
         let what = format!("generic netlink family {name}");
         let mut body = AttrBuf::after(&[command::GET_FAMILY, 1, 0, 0]);
         body.text(attribute::FAMILY_NAME, name);
         socket.get(&what, CONTROL, &body, |object| Self::parse(name, object)).map_err(|error| {
             match error.number() {
-                Some(Errno::NOENT) => KernelError::absent(what.as_str(), "a kernel with this family", None),
+                Some(Errno::NOENT) => {
+                    KernelError::absent(what.as_str(), format!("{name} netlink"), Some(since))
+                }
                 _ => error,
             }
         })
@@ -87,6 +95,18 @@ impl Family {
     /// Whether the kernel has this command.
     pub fn has(&self, command: u8) -> bool {
         self.commands.contains(&u32::from(command))
+    }
+
+    /// That the kernel has this command, which is called `name` and came with this one.
+    ///
+    /// # Errors
+    /// [`crate::Cause::Absent`] if it does not.
+    pub fn demand(&self, command: u8, name: &str, since: KernelVersion) -> Result<(), KernelError> {
+        if self.has(command) {
+            return Ok(());
+        }
+        let needs = format!("{} netlink `{name}`", self.name);
+        Err(KernelError::absent(format!("{} {name}", self.name), needs, Some(since)))
     }
 
     /// The body of a request for this command, to be completed with attributes.

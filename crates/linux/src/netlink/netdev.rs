@@ -137,6 +137,9 @@ impl RawNapi {
     }
 }
 
+/// The first kernel with `queue-get` and `napi-get`.
+const GET_SINCE: KernelVersion = KernelVersion::since(6, 8);
+
 /// The first kernel with `napi-set`.
 pub const NAPI_SET_SINCE: KernelVersion = KernelVersion::since(6, 13);
 
@@ -236,7 +239,7 @@ impl Netdev {
     /// [`crate::Cause::Absent`] on kernels without it.
     pub fn open_here() -> Result<Self, KernelError> {
         let mut socket = NetlinkSocket::open_here(Protocol::Generic)?;
-        let family = Family::resolve(&mut socket, "netdev")?;
+        let family = Family::resolve(&mut socket, "netdev", KernelVersion::since(6, 3))?;
         Ok(Self { socket, family })
     }
 
@@ -259,6 +262,7 @@ impl Netdev {
     /// # Errors
     /// The kernel's refusal; ENODEV if the device does not exist.
     pub fn queues(&mut self, of: Option<IfIndex>) -> Result<Vec<RawQueue>, KernelError> {
+        self.family.demand(command::QUEUE_GET, "queue-get", GET_SINCE)?;
         let mut body = self.family.body(command::QUEUE_GET);
         if let Some(ifindex) = of {
             body.u32(queue::IFINDEX, ifindex.0);
@@ -276,6 +280,7 @@ impl Netdev {
         kind: QueueType,
         index: QueueIndex,
     ) -> Result<Option<RawQueue>, KernelError> {
+        self.family.demand(command::QUEUE_GET, "queue-get", GET_SINCE)?;
         let mut body = self.family.body(command::QUEUE_GET);
         body.u32(queue::ID, index.0).u32(queue::TYPE, kind as u32).u32(queue::IFINDEX, ifindex.0);
         self.socket.get("netdev queue-get", self.family.id(), &body, RawQueue::parse)
@@ -286,6 +291,7 @@ impl Netdev {
     /// # Errors
     /// The kernel's refusal; ENODEV if the device does not exist.
     pub fn napis(&mut self, of: Option<IfIndex>) -> Result<Vec<RawNapi>, KernelError> {
+        self.family.demand(command::NAPI_GET, "napi-get", GET_SINCE)?;
         let mut body = self.family.body(command::NAPI_GET);
         if let Some(ifindex) = of {
             body.u32(napi::IFINDEX, ifindex.0);
@@ -301,6 +307,7 @@ impl Netdev {
     /// # Errors
     /// The kernel's refusal; ENOENT if there is no NAPI with this id.
     pub fn napi(&mut self, id: NapiId) -> Result<RawNapi, KernelError> {
+        self.family.demand(command::NAPI_GET, "napi-get", GET_SINCE)?;
         let mut body = self.family.body(command::NAPI_GET);
         body.u32(napi::ID, id.0);
         self.socket.get("netdev napi-get", self.family.id(), &body, RawNapi::parse)

@@ -61,7 +61,7 @@ pub fn switch(device: IfIndex, offload: Offload, on: bool) -> Result<(), KernelE
     }
 
     let mut socket = NetlinkSocket::open_here(Protocol::Generic)?;
-    let family = Family::resolve(&mut socket, "ethtool")?;
+    let family = Family::resolve(&mut socket, "ethtool", model::KernelVersion::since(5, 6))?;
     let mut body = family.body(FEATURES_SET);
     body.nested(attribute::HEADER, |header| {
         header.u32(attribute::HEADER_DEV_INDEX, device.0);
