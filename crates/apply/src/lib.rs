@@ -4,13 +4,14 @@
 //! reverse, and what someone else has set since is theirs. It must not know which knob means what, nor how a
 //! knob is reached: it sees a host through the trait [`Knobs`]. The wall is held by its dependencies (the model
 //! is the only room below), by `forbid(unsafe_code)`, and by its tests, which commit on a host that exists in
-//! memory only and fails at every step. The one exception is [`undo_script`], which must speak to a host
+//! memory only and fails at every step. The one exception is `undo_script.rs`, which must speak to a host
 //! without netpolicy, and so knows every knob by name. Files are opened for the journal alone; clocks are not
 //! read: a caller hands in a [`Moment`].
 //!
-//! Read in this order: [`knobs`] (the host), [`undo`] (the one rule by which a setting is put back), [`commit()`]
-//! and [`Held`] (a transaction in this process), [`record`] and [`log`] (what is on disk), [`Journal`] (all
-//! transactions: history, roll back, confirm), [`undo_script`] (the way back without netpolicy).
+//! Read in this order: `knobs.rs` (the host), `undo.rs` (the one rule by which a setting is put back), `commit.rs`
+//! and `held.rs` (a transaction in this process), `record.rs` and `log.rs` (what is on disk), `transaction.rs`,
+//! `journal.rs` and `recover.rs` (all transactions: history, roll back, confirm), `undo_script.rs` (the way back
+//! without netpolicy). What is durable when, and why, is argued in docs/decisions/0002-journal.md.
 #![forbid(unsafe_code)]
 
 mod commit;

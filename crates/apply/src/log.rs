@@ -93,8 +93,10 @@ pub(crate) struct Log {
     file: File,
     /// The number of the next line.
     seq: u64,
-    /// Where the whole lines end. Beyond it stands, at most, what a failed write has left.
+    /// Where the whole lines end.
     whole_bytes: u64,
+    /// Whether part of a line may stand behind them.
+    torn: bool,
 }
 
 impl Log {
@@ -129,18 +131,23 @@ impl Log {
         script_file.sync_all().map_err(io_error(&script_path, "sync"))?;
 
         let path = directory.join(JOURNAL);
-        let mut log = Self { file: create_file(&path, 0o600)?, path, seq: 0, whole_bytes: 0 };
+        let mut log = Self { file: create_file(&path, 0o600)?, path, seq: 0, whole_bytes: 0, torn: false };
         log.append(&Record::Begin(begin))?;
         log.sync()?;
         sync_directory(directory)?;
         Ok(log)
     }
 
-    /// Opens a journal to write on. What stands behind the last whole line is cut off first.
-    pub(crate) fn reopen(directory: &Path, whole_bytes: u64, lines: u64) -> Result<Self, JournalError> {
+    /// Opens a journal to write on.
+    pub(crate) fn reopen(
+        directory: &Path,
+        lines: u64,
+        whole_bytes: u64,
+        torn_bytes: u64,
+    ) -> Result<Self, JournalError> {
         let path = directory.join(JOURNAL);
         let file = OpenOptions::new().append(true).open(&path).map_err(io_error(&path, "open"))?;
-        Ok(Self { path, file, seq: lines, whole_bytes })
+        Ok(Self { path, file, seq: lines, whole_bytes, torn: torn_bytes > 0 })
     }
 
     /// Adds a record. When this returns, it can be read by others even if this process is killed.
@@ -151,8 +158,12 @@ impl Log {
             return Err(JournalError::TooLong { file: self.path.clone(), bytes });
         }
         // A line that was cut short, by us or by the one before us, must not end up in the middle.
-        self.file.set_len(self.whole_bytes).map_err(io_error(&self.path, "truncate"))?;
+        if self.torn {
+            self.file.set_len(self.whole_bytes).map_err(io_error(&self.path, "truncate"))?;
+        }
+        self.torn = true;
         self.file.write_all(&line).map_err(io_error(&self.path, "write"))?;
+        self.torn = false;
         self.seq += 1;
         self.whole_bytes = bytes;
         Ok(())

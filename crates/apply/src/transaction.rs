@@ -243,7 +243,7 @@ impl Transaction {
 
     /// The open end of its journal, its plan, and how far it has come: what it takes to go on with it.
     pub(crate) fn reopen(self) -> Result<(Log, Plan, Progress), JournalError> {
-        let log = Log::reopen(&self.directory, self.whole_bytes, self.lines)?;
+        let log = Log::reopen(&self.directory, self.lines, self.whole_bytes, self.torn_bytes)?;
         Ok((log, self.begin.plan, self.progress))
     }
 }
