@@ -1,1 +1,39 @@
-//! (being written)
+//! What would be good, and why.
+//!
+//! This room knows which delivery mode serves a policy, which queues, interrupts and epolls a workload lives on,
+//! in which order settings are written, and how to tell from counts whether they are in force. It must not know
+//! how a setting is read or written, nor where a number came from: it takes a [`model::Host`] and gives data back.
+//! The wall is held by its dependencies (`model`, and `thiserror` for the one error), by `clippy.toml` beside
+//! `src/`, and by `forbid(unsafe_code)`. Everything that is iterated has a fixed order, so that the same input
+//! gives the same bytes.
+//!
+//! The way through, one producer for each type:
+//!
+//! ```text
+//! Policy × Host      place    → Placement   who lives where; refuses what cannot be kept apart or afforded
+//! Placement × Host   desired  → Desired     every knob with its value and its reason
+//! Desired × Host     diff     → Plan        only what differs, in the order of writing
+//! Host × Delivered   doctor   → [Finding]   what is set, what is engaged, and why not
+//! ```
+#![forbid(unsafe_code)]
+
+mod affinity;
+mod budget;
+mod claim;
+mod desired;
+mod diff;
+pub mod doctor;
+mod in_force;
+mod index;
+mod order;
+mod parameters;
+mod place;
+mod recipe;
+mod refusal;
+
+pub use desired::{Desired, Explained, Wanted, desired};
+pub use diff::diff;
+pub use doctor::{Asked, doctor};
+pub use place::{Part, PlacedProcess, PlacedQueue, Placement, Resolved, place};
+pub use recipe::Chosen;
+pub use refusal::{Refusal, RefusalKind};

@@ -1,0 +1,335 @@
+//! Every knob with the value it shall have, and why.
+
+use std::collections::BTreeMap;
+
+use model::host::{Device, Napi};
+use model::{
+    DeliveryMode, DeviceId, EmptyPolls, EpollParams, Host, KernelVersion, Nanoseconds, Object, Reason,
+    RingNapi, Setting, Threading,
+};
+
+use crate::affinity::Deal;
+use crate::in_force;
+use crate::index::Index;
+use crate::place::{Part, PlacedProcess, PlacedQueue, Placement};
+use crate::refusal::{Refusal, RefusalKind};
+
+/// A knob with the value it shall have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The knob and its value.
+    pub setting: Setting,
+    /// Why, and by which rule.
+    pub because: Reason,
+}
+
+/// All that a placement wants of a host. Each knob is in it once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Desired {
+    /// The knobs, by part and within it queues, epolls, io_urings, affinity.
+    pub wanted: Vec<Wanted>,
+    /// What could not be wanted here although it was asked for, and what is wanted instead.
+    pub notes: Vec<String>,
+}
+
+/// A knob as it is and as it shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explained {
+    /// The value in force; `None` where it could not be read.
+    pub in_force: Option<Setting>,
+    /// The value it shall have.
+    pub wanted: Setting,
+    /// Why, and by which rule.
+    pub because: Reason,
+}
+
+impl Desired {
+    /// Each knob with the value in force, in the order of [`Desired::wanted`].
+    pub fn explain(&self, host: &Host) -> Vec<Explained> {
+        let index = Index::new(host);
+        let explain = |wanted: &Wanted| Explained {
+            in_force: in_force::value(&wanted.setting, &index).ok(),
+            wanted: wanted.setting.clone(),
+            because: wanted.because.clone(),
+        };
+        self.wanted.iter().map(explain).collect()
+    }
+}
+
+/// What a placement wants of a host.
+///
+/// # Errors
+/// [`RefusalKind::Unsupported`] where this kernel lacks what the mode stands on, [`RefusalKind::Conflict`] where
+/// two requests want one interrupt or one device elsewhere.
+pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
+    let index = Index::new(host);
+    let mut collected = Collected::default();
+    for part in &placement.parts {
+        check_kernel(part, host)?;
+        let wants = Wants { part, index: &index };
+        if host.capabilities.napi_set {
+            for queue in &part.queues {
+                wants.queue(queue, &mut collected)?;
+            }
+        } else {
+            for device in part.queues.iter().map(|q| q.queue.device) {
+                wants.device(device, &mut collected)?;
+            }
+        }
+        for process in &part.processes {
+            wants.process(process, &mut collected)?;
+        }
+        wants.affinity(&mut collected)?;
+    }
+    Ok(collected.desired)
+}
+
+/// Checks that the kernel has what the mode stands on.
+fn check_kernel(part: &Part, host: &Host) -> Result<(), Refusal> {
+    let lacks = |what: &str, since: KernelVersion| {
+        Refusal::new(
+            RefusalKind::Unsupported,
+            &part.intent.target,
+            format!(
+                "{} needs {what}, which Linux {since} brought; this is {}",
+                part.delivery.mode, host.release
+            ),
+        )
+        .because(format!("asked at {}", part.intent.origin))
+    };
+    let defer = DeliveryMode::Defer { gro_flush: part.params.gro_flush_timeout };
+    let params = &part.params;
+    if !params.irq_suspend_timeout.is_zero() && !host.capabilities.irq_suspend {
+        let nearest =
+            if host.capabilities.epoll_params { format!("{defer}, or napibusy") } else { defer.to_string() };
+        return Err(lacks("irq-suspend-timeout", KernelVersion::since(6, 13)).nearest(nearest));
+    }
+    if params.epoll.prefer_busy_poll && !host.capabilities.epoll_params {
+        return Err(
+            lacks("busy-poll parameters of epolls", KernelVersion::since(6, 9)).nearest(defer.to_string())
+        );
+    }
+    let deferral = KernelVersion::since(5, 8);
+    if params.defer_hard_irqs.0 > 0 && host.kernel < deferral {
+        return Err(lacks("defer-hard-irqs", deferral)
+            .nearest("interrupt, with the device's own interrupt moderation"));
+    }
+    Ok(())
+}
+
+/// What was wanted so far, by knob.
+#[derive(Default)]
+struct Collected {
+    desired: Desired,
+    by_knob: BTreeMap<(Object, &'static str), usize>,
+}
+
+impl Collected {
+    fn want(&mut self, setting: Setting, because: Reason) -> Result<(), Refusal> {
+        let knob = (setting.object(), setting.knob());
+        let Some(&earlier) = self.by_knob.get(&knob) else {
+            self.by_knob.insert(knob, self.desired.wanted.len());
+            self.desired.wanted.push(Wanted { setting, because });
+            return Ok(());
+        };
+        let earlier = &self.desired.wanted[earlier];
+        if earlier.setting == setting {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            RefusalKind::Conflict,
+            setting.object(),
+            format!(
+                "two requests want different values of {}: {} and {}",
+                setting.knob(),
+                earlier.setting.value(),
+                setting.value()
+            ),
+        )
+        .because(earlier.because.to_string())
+        .because(because.to_string())
+        .nearest("the same value in both requests"))
+    }
+}
+
+/// One part's wants.
+struct Wants<'a> {
+    part: &'a Part,
+    index: &'a Index<'a>,
+}
+
+impl Wants<'_> {
+    /// The values of one NAPI.
+    fn queue(&self, placed: &PlacedQueue, collected: &mut Collected) -> Result<(), Refusal> {
+        let (queue, params) = (placed.queue, &self.part.params);
+        let capabilities = &self.index.host.capabilities;
+        if let Some(napi) = self.index.napi_of(queue) {
+            self.unthread(placed, napi, collected)?;
+        }
+        collected.want(Setting::DeferHardIrqs(queue, params.defer_hard_irqs), self.because_defer())?;
+        collected.want(Setting::GroFlushTimeout(queue, params.gro_flush_timeout), self.because_flush())?;
+        if capabilities.irq_suspend {
+            collected.want(
+                Setting::IrqSuspendTimeout(queue, params.irq_suspend_timeout),
+                self.because_suspend(),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The values of a whole device, on kernels without settings for single NAPIs.
+    fn device(&self, id: DeviceId, collected: &mut Collected) -> Result<(), Refusal> {
+        let params = &self.part.params;
+        let device: Option<&Device> = self.index.devices.get(&id).copied();
+        if device.and_then(|d| d.threaded).is_some_and(|threaded| threaded != Threading::Off) {
+            collected.want(Setting::DeviceThreaded(id, Threading::Off), self.because_unthreaded())?;
+        }
+        // Before 5.8 there is nothing to defer with, and so nothing to take back.
+        if self.index.host.kernel >= KernelVersion::since(5, 8) {
+            collected.want(Setting::DeviceDeferHardIrqs(id, params.defer_hard_irqs), self.because_defer())?;
+        }
+        collected.want(Setting::DeviceGroFlushTimeout(id, params.gro_flush_timeout), self.because_flush())
+    }
+
+    /// No delivery mode of this version polls in a kernel thread, so a NAPI that has one gives it up.
+    fn unthread(&self, placed: &PlacedQueue, napi: &Napi, collected: &mut Collected) -> Result<(), Refusal> {
+        if napi.threaded.is_none_or(|threaded| threaded == Threading::Off) {
+            return Ok(());
+        }
+        let setting = if self.index.host.capabilities.napi_threaded {
+            Setting::Threaded(placed.queue, Threading::Off)
+        } else {
+            Setting::DeviceThreaded(placed.queue.device, Threading::Off)
+        };
+        collected.want(setting, self.because_unthreaded())
+    }
+
+    /// The busy polling of a process.
+    fn process(&self, placed: &PlacedProcess, collected: &mut Collected) -> Result<(), Refusal> {
+        let params = self.part.params.epoll;
+        if self.index.host.capabilities.epoll_params {
+            for &epoll in &placed.epolls {
+                collected.want(Setting::Epoll(epoll, params), self.because_epoll())?;
+            }
+        }
+        for &ring in &placed.rings {
+            let napi = ring_napi(params);
+            let polls_now = self.index.rings.get(&ring).is_some_and(|r| r.napi.is_some());
+            if napi.is_some() || polls_now {
+                collected.want(Setting::IoUringNapi(ring, napi), self.because_ring(napi))?;
+            }
+            if !self.part.params.irq_suspend_timeout.is_zero() {
+                collected.desired.notes.push(format!(
+                    "{ring}: only epoll_wait suspends IRQs; the ring busy-polls for {} us instead",
+                    napi.map_or(0, |n| n.busy_poll_usecs)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The CPUs of interrupts and threads, where the request gives any.
+    fn affinity(&self, collected: &mut Collected) -> Result<(), Refusal> {
+        let Some(asked) = &self.part.intent.cpus else { return Ok(()) };
+        let Some(mut irqs) = Deal::new(asked, self.index.host) else { return Ok(()) };
+        let mut threads = irqs.clone();
+        let origin = &self.part.intent.origin;
+        let mut dealt: BTreeMap<_, _> = BTreeMap::new();
+        for placed in &self.part.queues {
+            let Some(irq) = placed.irq else { continue };
+            let cpus = dealt.entry(irq).or_insert_with(|| irqs.next()).clone();
+            let why = format!("interrupts of {} are dealt out to the CPUs {asked}", placed.queue.device);
+            collected.want(Setting::IrqAffinity(irq, cpus), Reason::new(why, origin.clone()))?;
+        }
+        for process in &self.part.processes {
+            for &thread in &process.threads {
+                let why = format!("threads of {} are dealt out to the CPUs {asked}", process.id);
+                collected.want(
+                    Setting::ThreadAffinity(thread, threads.next()),
+                    Reason::new(why, origin.clone()),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A reason whose rule is the mode, or the request's own value where it gave one.
+    fn reason(&self, why: String, overridden: bool) -> Reason {
+        let source = if overridden {
+            format!("{}: a value of its own", self.part.intent.origin)
+        } else {
+            self.part.delivery.because.source.clone()
+        };
+        Reason::new(why, source)
+    }
+
+    fn because_defer(&self) -> Reason {
+        let why = match self.part.params.defer_hard_irqs {
+            EmptyPolls(0) => "the IRQ is enabled again after every poll".to_owned(),
+            polls => format!(
+                "the IRQ stays masked until {polls} polls in a row found nothing; the timer polls until then"
+            ),
+        };
+        self.reason(why, self.part.intent.overrides.defer_hard_irqs.is_some())
+    }
+
+    fn because_flush(&self) -> Reason {
+        let why = match self.part.params.gro_flush_timeout {
+            Nanoseconds::ZERO => "no timer polls instead of the IRQ".to_owned(),
+            span => format!(
+                "the timer polls {span} after the last poll: an idle application waits so long at most"
+            ),
+        };
+        self.reason(why, self.part.intent.overrides.gro_flush_timeout.is_some())
+    }
+
+    fn because_suspend(&self) -> Reason {
+        let why = match self.part.params.irq_suspend_timeout {
+            Nanoseconds::ZERO => "epoll_wait does not keep the IRQ masked".to_owned(),
+            span => format!(
+                "the IRQ stays masked while epoll_wait finds events; {span} covers a turn of the application's loop"
+            ),
+        };
+        self.reason(why, self.part.intent.overrides.irq_suspend_timeout.is_some())
+    }
+
+    fn because_unthreaded(&self) -> Reason {
+        let mode = self.part.delivery.mode;
+        self.reason(format!("{mode} polls in softirq and in the application, not in a kernel thread"), false)
+    }
+
+    fn because_epoll(&self) -> Reason {
+        let params = self.part.params.epoll;
+        let why = match (params.prefer_busy_poll, params.busy_poll_usecs) {
+            (false, _) => "epoll_wait sleeps at once and leaves polling to softirq".to_owned(),
+            (true, 0) => {
+                "epoll_wait polls the NAPI once before it sleeps, and holds its IRQ off while it finds events"
+                    .to_owned()
+            }
+            (true, usecs) => format!("epoll_wait polls the NAPI for {usecs} us before it sleeps"),
+        };
+        self.reason(why, false)
+    }
+
+    fn because_ring(&self, napi: Option<RingNapi>) -> Reason {
+        let why = match napi {
+            Some(napi) => {
+                format!("a wait on the ring polls the NAPI for {} us before it sleeps", napi.busy_poll_usecs)
+            }
+            None => "a wait on the ring sleeps at once and leaves polling to softirq".to_owned(),
+        };
+        self.reason(why, false)
+    }
+}
+
+/// How a ring busy-polls where an epoll would have these parameters.
+///
+/// At 0 µs a wait polls once (6.18, `io_uring/napi.c` `io_napi_busy_loop_timeout()`), which is enough for an epoll
+/// that suspends IRQs in between. A ring never suspends them, so it gets the time of `napibusy` instead.
+fn ring_napi(params: EpollParams) -> Option<RingNapi> {
+    let napibusy = DeliveryMode::NapiBusy.params().epoll.busy_poll_usecs;
+    params.prefer_busy_poll.then_some(RingNapi {
+        busy_poll_usecs: if params.busy_poll_usecs == 0 { napibusy } else { params.busy_poll_usecs },
+        prefer_busy_poll: true,
+    })
+}

@@ -1,0 +1,283 @@
+//! Processes that do not wait for packets in the way that suspension needs.
+
+use std::collections::BTreeSet;
+
+use model::{DeliveryMode, Nanoseconds, NapiId, Severity};
+
+use super::case::{Case, EpollCase, NapiCase, ProcessCase};
+use super::{Causes, Found, Rule, remedy};
+
+/// The rules of this family.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "epoll-mixes-napis",
+        doc: "One epoll watches connections of several NAPIs: it polls one of them at a time, and the others do not stay suspended.",
+        find: epoll_mixes_napis,
+    },
+    Rule {
+        id: "napi-shared-by-epolls",
+        doc: "Several epolls receive from one NAPI: each resumes the IRQ that another one suspended.",
+        find: napi_shared_by_epolls,
+    },
+    Rule {
+        id: "pollers-share-a-cpu",
+        doc: "More epolls busy-poll than there are CPUs for their threads: while one runs, the others' NAPIs wait.",
+        find: pollers_share_a_cpu,
+    },
+    Rule {
+        id: "never-waits",
+        doc: "The application calls epoll_wait with timeout 0, which never polls the NAPI.",
+        find: never_waits,
+    },
+    Rule {
+        id: "no-epoll",
+        doc: "The process waits by select, poll or a blocking read; only epoll_wait suspends IRQs.",
+        find: no_epoll,
+    },
+    Rule {
+        id: "io-uring",
+        doc: "The process waits by io_uring, which busy-polls but never suspends IRQs.",
+        find: io_uring,
+    },
+    Rule {
+        id: "another-namespace",
+        doc: "The process is in another network namespace than the devices that were looked at.",
+        find: another_namespace,
+    },
+    Rule {
+        id: "not-readable",
+        doc: "A part of the host could not be read, mostly for want of a permission.",
+        find: not_readable,
+    },
+];
+
+/// Whether suspension or preferred busy polling is set or asked for on one of these NAPIs, or on the epoll.
+fn polled(case: &Case<'_>, epoll: &EpollCase<'_>) -> bool {
+    let set = |napi: &NapiCase<'_>| napi.suspends() || napi.asked_to_suspend();
+    epoll.prefers() || epoll.napis.keys().any(|id| case.napis.get(id).is_some_and(set))
+}
+
+fn epoll_mixes_napis(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    for process in case.processes.values() {
+        for epoll in process.epolls.iter().filter(|e| e.napis.len() > 1 && polled(case, e)) {
+            let names: Vec<String> = epoll.napis.keys().map(ToString::to_string).collect();
+            found.push(
+                Found::new(
+                    Severity::Problem,
+                    epoll.epoll.id,
+                    format!(
+                        "it mixes NAPIs {}: it polls one at a time, and the others resume",
+                        names.join(", ")
+                    ),
+                )
+                .evidence(case.spread(&epoll.napis))
+                .remedy(unmix(case, process, epoll))
+                .hinders(epoll.napis.keys().copied()),
+            );
+        }
+    }
+    found
+}
+
+/// One NAPI for each epoll: fewer queues, or an application that deals its connections out by NAPI id.
+fn unmix(case: &Case<'_>, process: &ProcessCase<'_>, epoll: &EpollCase<'_>) -> String {
+    let cases: Vec<&NapiCase<'_>> = epoll.napis.keys().filter_map(|id| case.napis.get(id)).collect();
+    let receiving = process.epolls.iter().filter(|e| !e.napis.is_empty()).count();
+    let one_device = cases.windows(2).all(|pair| pair[0].device.id == pair[1].device.id);
+    let fewer = cases.first().filter(|napi| one_device && receiving < napi.device.rx_queues.len());
+    fewer.and_then(|napi| remedy::channels(napi.device, receiving)).unwrap_or_else(|| {
+        format!(
+            "let each worker take the connections of one NAPI id (SO_INCOMING_NAPI_ID; memcached: -N {})",
+            epoll.napis.len()
+        )
+    })
+}
+
+fn napi_shared_by_epolls(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let shared = |napi: &&NapiCase<'_>| {
+        napi.epolls.len() > 1 && (napi.suspends() || napi.preferred || napi.asked_to_suspend())
+    };
+    let found = |napi: &NapiCase<'_>| {
+        let each = napi.epolls.iter().map(|(epoll, connections)| format!("{epoll} with {connections}"));
+        let finding = Found::new(
+            Severity::Warning,
+            napi.name(),
+            format!("{} epolls receive from it, and each resumes what another suspended", napi.epolls.len()),
+        )
+        .evidence(format!("connections: {}", each.collect::<Vec<_>>().join(", ")))
+        .hinders([napi.napi.id]);
+        let more = remedy::channels(napi.device, napi.epolls.len());
+        finding.remedy(more.unwrap_or_else(|| {
+            let queues = napi.device.rx_queues.len();
+            format!("as many workers as queues, {queues}, each with the connections of one NAPI (memcached: -t {queues})")
+        }))
+    };
+    case.napis.values().filter(shared).map(found).collect()
+}
+
+fn pollers_share_a_cpu(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    for process in case.processes.values() {
+        let polling: Vec<&EpollCase<'_>> =
+            process.epolls.iter().filter(|e| e.prefers() && !e.napis.is_empty()).collect();
+        let cpus = process.cpus();
+        if cpus.is_empty() || polling.len() <= cpus.len() {
+            continue;
+        }
+        let napis: BTreeSet<NapiId> = polling.iter().flat_map(|e| e.napis.keys().copied()).collect();
+        found.push(
+            Found::new(
+                Severity::Warning,
+                process.process.id,
+                format!("{} of its epolls busy-poll on {} CPU(s) and take turns", polling.len(), cpus.len()),
+            )
+            .evidence(format!("its threads may run on CPUs {cpus}"))
+            .remedy(format!(
+                "cpus = \"...\" with {} CPUs in its policy, or that many fewer workers",
+                polling.len()
+            ))
+            .hinders(napis),
+        );
+    }
+    found
+}
+
+fn never_waits(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    for process in case.processes.values() {
+        for epoll in process.epolls.iter().filter(|epoll| epoll.prefers()) {
+            let waiting =
+                process.process.threads.iter().any(|thread| thread.waits_on == Some(epoll.epoll.id.fd));
+            let unpolled: Vec<&NapiCase<'_>> = epoll
+                .napis
+                .keys()
+                .filter_map(|id| case.napis.get(id))
+                .filter(|napi| {
+                    let silent = |counts: &model::NapiDelivered| {
+                        counts.application.polls == 0 && counts.total().packets > 0
+                    };
+                    napi.counts.as_ref().is_some_and(silent)
+                })
+                .collect();
+            if waiting || unpolled.is_empty() || unpolled.len() < epoll.napis.len() {
+                continue;
+            }
+            let packets = unpolled.iter().filter_map(|napi| napi.packets()).sum();
+            found.push(
+                Found::new(
+                    Severity::Problem,
+                    epoll.epoll.id,
+                    "nobody ever waits in it: epoll_wait with timeout 0 returns before it polls the NAPI",
+                )
+                .evidence(format!("0 polls by the application for {} packets", case.rate(packets)))
+                .evidence("no thread was waiting in epoll_wait")
+                .hinders(unpolled.iter().map(|napi| napi.napi.id)),
+            );
+        }
+    }
+    found
+}
+
+fn no_epoll(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let without = |process: &&ProcessCase<'_>| {
+        let waits_otherwise = process.process.epolls.is_empty() && process.process.rings.is_empty();
+        waits_otherwise && process.connections() > 0 && case.concerns(process)
+    };
+    let found = |process: &ProcessCase<'_>| {
+        Found::new(
+            Severity::Problem,
+            process.process.id,
+            "it has no epoll: it waits by select, poll or a blocking read, and only epoll_wait suspends IRQs",
+        )
+        .evidence(format!("{} connections, 0 epolls, 0 io_urings", process.connections()))
+        .remedy(remedy::set_task(process.process.id, deferral(remedy::mode_for(process))))
+        .hinders(process.napis.keys().copied())
+    };
+    case.processes.values().filter(without).map(found).collect()
+}
+
+fn io_uring(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    let uses_rings = |process: &&ProcessCase<'_>| {
+        let receives = process.process.rings.iter().any(|ring| ring.registered_sockets > 0);
+        case.concerns(process) || receives && case.suspended().next().is_some()
+    };
+    for process in case.processes.values().filter(uses_rings) {
+        for ring in &process.process.rings {
+            let finding = match (&ring.closed, ring.napi) {
+                (Some(why), _) => Found::new(
+                    Severity::Problem,
+                    ring.id,
+                    "it cannot be made to busy-poll from outside, and no io_uring suspends IRQs",
+                )
+                .evidence(why.clone())
+                .remedy(remedy::set_task(process.process.id, deferral(remedy::mode_for(process)))),
+                (None, None) => Found::new(
+                    Severity::Warning,
+                    ring.id,
+                    "it does not busy-poll, and no io_uring suspends IRQs",
+                )
+                .evidence("no NAPI is registered with it")
+                .remedy(format!("netpolicy attach {} --delivery napibusy", process.process.id.pid)),
+                (None, Some(napi)) => {
+                    Found::new(Severity::Note, ring.id, "it busy-polls; no io_uring suspends IRQs")
+                        .evidence(format!("busy_poll usecs/prefer is {napi}"))
+                }
+            };
+            // Beside epolls a ring may serve files only; alone, it is what waits for the connections.
+            let alone = process.process.epolls.is_empty();
+            found.push(finding.hinders(process.napis.keys().copied().filter(|_| alone)));
+        }
+    }
+    found
+}
+
+fn another_namespace(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    for process in case.processes.values() {
+        let Some(netns) = process.process.netns.filter(|&netns| netns != case.host.netns) else { continue };
+        found.push(
+            Found::new(
+                Severity::Note,
+                process.process.id,
+                "it is in another network namespace, whose devices were not looked at",
+            )
+            .evidence(format!("its namespace is {netns}, the devices' is {}", case.host.netns)),
+        );
+    }
+    found
+}
+
+fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let capabilities = &case.host.capabilities;
+    let remedy = match (capabilities.ptrace, capabilities.net_admin) {
+        (false, false) => Some("run it as root, or with CAP_SYS_PTRACE and CAP_NET_ADMIN"),
+        (false, true) => Some("run it with CAP_SYS_PTRACE"),
+        (true, false) => Some("run it with CAP_NET_ADMIN"),
+        (true, true) => None,
+    };
+    let found = |unread: &model::host::Unread| {
+        let found =
+            Found::new(Severity::Warning, &unread.what, "it could not be read, so nothing is said about it")
+                .evidence(unread.why.clone());
+        match remedy {
+            Some(remedy) => found.remedy(remedy),
+            None => found,
+        }
+    };
+    case.host.unread.iter().map(found).collect()
+}
+
+/// What is left of a mode for an application that does not wait in `epoll_wait`: its deferral.
+fn deferral(mode: DeliveryMode) -> DeliveryMode {
+    match mode {
+        DeliveryMode::Suspend { gro_flush } | DeliveryMode::Defer { gro_flush } => {
+            DeliveryMode::Defer { gro_flush }
+        }
+        DeliveryMode::NapiBusy | DeliveryMode::FullBusy => {
+            DeliveryMode::Defer { gro_flush: Nanoseconds::from_micros(20) }
+        }
+        DeliveryMode::Interrupt => DeliveryMode::Interrupt,
+    }
+}

@@ -1,0 +1,271 @@
+//! The host, the counts and the requests, brought together by NAPI, epoll and process.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::host::{Device, Epoll, Napi, Process, Socket, SocketState};
+use model::{
+    CpuSet, Delivered, DeliveryMode, EpollId, Host, Nanoseconds, NapiDelivered, NapiId, Pid, PollCounts,
+    RxQueue,
+};
+
+use super::Asked;
+use crate::index::Index;
+
+/// All that a rule may look at.
+#[derive(Debug)]
+pub(super) struct Case<'h> {
+    /// The host.
+    pub(super) host: &'h Host,
+    /// What was counted; `None` where nobody counted or no time passed.
+    pub(super) delivered: Option<&'h Delivered>,
+    /// What was asked for.
+    pub(super) asked: &'h [Asked],
+    /// The NAPIs, by id.
+    pub(super) napis: BTreeMap<NapiId, NapiCase<'h>>,
+    /// The processes, by pid.
+    pub(super) processes: BTreeMap<Pid, ProcessCase<'h>>,
+}
+
+/// A NAPI and who receives through it.
+#[derive(Debug)]
+pub(super) struct NapiCase<'h> {
+    pub(super) device: &'h Device,
+    pub(super) napi: &'h Napi,
+    pub(super) queues: Vec<RxQueue>,
+    /// The mode that was asked for on its queues.
+    pub(super) asked: Option<&'h Asked>,
+    /// What was counted for it; all zero where it was never polled, `None` where nobody counted.
+    pub(super) counts: Option<NapiDelivered>,
+    /// The epolls that watch connections which receive through it, with their number.
+    pub(super) epolls: BTreeMap<EpollId, usize>,
+    /// Whether one of them prefers busy polling.
+    pub(super) preferred: bool,
+}
+
+/// A process and where its connections receive.
+#[derive(Debug)]
+pub(super) struct ProcessCase<'h> {
+    pub(super) process: &'h Process,
+    /// The mode that was asked for it.
+    pub(super) asked: Option<&'h Asked>,
+    /// Its epolls.
+    pub(super) epolls: Vec<EpollCase<'h>>,
+    /// Its connections by the NAPI that they receive through, where a device here has that NAPI.
+    pub(super) napis: BTreeMap<NapiId, usize>,
+    /// Its connections that name a NAPI which no device here has.
+    pub(super) astray: BTreeMap<NapiId, usize>,
+    /// Its connections whose packets came on no NAPI, without those over loopback.
+    pub(super) on_no_napi: usize,
+    /// Its connections over loopback.
+    pub(super) loopback: usize,
+}
+
+/// An epoll and where the connections it watches receive.
+#[derive(Debug)]
+pub(super) struct EpollCase<'h> {
+    pub(super) epoll: &'h Epoll,
+    /// The connections it watches, by NAPI.
+    pub(super) napis: BTreeMap<NapiId, usize>,
+}
+
+impl<'h> Case<'h> {
+    pub(super) fn new(host: &'h Host, delivered: Option<&'h Delivered>, asked: &'h [Asked]) -> Self {
+        let delivered = delivered.filter(|d| !d.interval.is_zero());
+        let counted: BTreeMap<NapiId, &NapiDelivered> =
+            delivered.iter().flat_map(|d| &d.napis).map(|n| (n.napi, n)).collect();
+        let mut asked_of_queue: BTreeMap<RxQueue, &Asked> = BTreeMap::new();
+        let mut asked_of_process: BTreeMap<Pid, &Asked> = BTreeMap::new();
+        for request in asked {
+            asked_of_queue.extend(request.queues.iter().map(|&queue| (queue, request)));
+            asked_of_process.extend(request.processes.iter().map(|process| (process.pid, request)));
+        }
+        let index = Index::new(host);
+        let mut napis: BTreeMap<NapiId, NapiCase<'h>> = BTreeMap::new();
+        for (id, found) in index.napis {
+            let asked = found.queues.iter().find_map(|queue| asked_of_queue.get(queue).copied());
+            let counts = delivered
+                .map(|_| counted.get(&id).map_or_else(|| not_polled(id, found.device), |&n| n.clone()));
+            let (device, napi, queues) = (found.device, found.napi, found.queues);
+            napis.insert(
+                id,
+                NapiCase { device, napi, queues, asked, counts, epolls: BTreeMap::new(), preferred: false },
+            );
+        }
+        let mut processes = BTreeMap::new();
+        for process in &host.processes {
+            let asked = asked_of_process.get(&process.id.pid).copied();
+            let case = ProcessCase::new(process, asked, &napis);
+            for epoll in &case.epolls {
+                for (id, &connections) in &epoll.napis {
+                    let Some(napi) = napis.get_mut(id) else { continue };
+                    napi.epolls.insert(epoll.epoll.id, connections);
+                    napi.preferred |= epoll.prefers();
+                }
+            }
+            processes.insert(process.id.pid, case);
+        }
+        Self { host, delivered, asked, napis, processes }
+    }
+
+    /// The NAPIs that packets shall be suspended on: set so, or asked for so.
+    pub(super) fn suspended(&self) -> impl Iterator<Item = &NapiCase<'h>> {
+        self.napis.values().filter(|napi| napi.suspends() || napi.asked_to_suspend())
+    }
+
+    /// Whether busy polling or suspension concerns this process: asked for it, set on its epolls, or set on a
+    /// NAPI that it receives through.
+    pub(super) fn concerns(&self, process: &ProcessCase<'_>) -> bool {
+        process.asked.is_some_and(|asked| asked.mode.params().epoll.prefer_busy_poll)
+            || process.epolls.iter().any(EpollCase::prefers)
+            || process.napis.keys().any(|id| self.napis.get(id).is_some_and(NapiCase::suspends))
+    }
+
+    /// A count of the interval as a rate.
+    pub(super) fn rate(&self, count: u64) -> String {
+        let interval = self.delivered.map_or(1_000_000_000, |d| d.interval.0);
+        format!("{}/s", u128::from(count) * 1_000_000_000 / u128::from(interval))
+    }
+
+    /// A NAPI as the operator knows it: by the queue that it serves.
+    pub(super) fn name(&self, id: NapiId) -> String {
+        self.napis.get(&id).map_or_else(|| format!("napi {id}"), NapiCase::name)
+    }
+
+    /// Connections by NAPI, as evidence.
+    pub(super) fn spread(&self, napis: &BTreeMap<NapiId, usize>) -> String {
+        let each = napis.iter().map(|(&id, count)| format!("{count} on {}", self.name(id)));
+        format!("connections: {}", each.collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl NapiCase<'_> {
+    /// The queue that it serves, and its id.
+    pub(super) fn name(&self) -> String {
+        match self.queues.first() {
+            Some(queue) => format!("{queue} (napi {})", self.napi.id),
+            None => format!("{} napi {}", self.device.id, self.napi.id),
+        }
+    }
+
+    /// Whether `irq-suspend-timeout` is set.
+    pub(super) fn suspends(&self) -> bool {
+        self.napi.irq_suspend_timeout.is_some_and(|span| !span.is_zero())
+    }
+
+    /// Whether a request wants IRQs suspended here.
+    pub(super) fn asked_to_suspend(&self) -> bool {
+        self.asked.is_some_and(|asked| matches!(asked.mode, DeliveryMode::Suspend { .. }))
+    }
+
+    /// Whether both settings of deferral are on.
+    pub(super) fn defers(&self) -> bool {
+        self.deferral().is_some_and(|(polls, span)| polls > 0 && !span.is_zero())
+    }
+
+    /// `defer-hard-irqs` and `gro-flush-timeout`, where both could be read.
+    pub(super) fn deferral(&self) -> Option<(u32, Nanoseconds)> {
+        self.napi.defer_hard_irqs.map(|polls| polls.0).zip(self.napi.gro_flush_timeout)
+    }
+
+    /// Its three values, as evidence.
+    pub(super) fn values(&self) -> String {
+        fn shown<T: ToString>(value: Option<T>) -> String {
+            value.map_or_else(|| "not readable".to_owned(), |value| value.to_string())
+        }
+        format!(
+            "defer-hard-irqs {}, gro-flush-timeout {}, irq-suspend-timeout {}",
+            shown(self.napi.defer_hard_irqs),
+            shown(self.napi.gro_flush_timeout),
+            shown(self.napi.irq_suspend_timeout)
+        )
+    }
+
+    /// Packets that came through it in the interval; `None` where nobody counted.
+    pub(super) fn packets(&self) -> Option<u64> {
+        self.counts.as_ref().map(|counts| counts.total().packets)
+    }
+}
+
+impl<'h> ProcessCase<'h> {
+    fn new(process: &'h Process, asked: Option<&'h Asked>, known: &BTreeMap<NapiId, NapiCase<'h>>) -> Self {
+        let mut case = Self {
+            process,
+            asked,
+            epolls: Vec::with_capacity(process.epolls.len()),
+            napis: BTreeMap::new(),
+            astray: BTreeMap::new(),
+            on_no_napi: 0,
+            loopback: 0,
+        };
+        let mut napi_of: BTreeMap<u64, NapiId> = BTreeMap::new();
+        for socket in process.sockets.iter().filter(|socket| receives(socket)) {
+            match socket.napi {
+                Some(id) if known.contains_key(&id) => {
+                    *case.napis.entry(id).or_default() += 1;
+                    napi_of.insert(socket.inode, id);
+                }
+                Some(id) => *case.astray.entry(id).or_default() += 1,
+                None if is_loopback(socket) => case.loopback += 1,
+                None => case.on_no_napi += 1,
+            }
+        }
+        for epoll in &process.epolls {
+            let mut napis: BTreeMap<NapiId, usize> = BTreeMap::new();
+            let inodes: BTreeSet<u64> = epoll.members.iter().map(|m| m.inode).collect();
+            for id in inodes.iter().filter_map(|inode| napi_of.get(inode)) {
+                *napis.entry(*id).or_default() += 1;
+            }
+            case.epolls.push(EpollCase { epoll, napis });
+        }
+        case
+    }
+
+    /// All connections that receive, wherever.
+    pub(super) fn connections(&self) -> usize {
+        self.napis.values().chain(self.astray.values()).sum::<usize>() + self.on_no_napi + self.loopback
+    }
+
+    /// The CPUs that any of its threads may run on.
+    pub(super) fn cpus(&self) -> CpuSet {
+        self.process.threads.iter().flat_map(|thread| thread.affinity.iter()).collect()
+    }
+}
+
+impl EpollCase<'_> {
+    /// Whether it prefers busy polling.
+    pub(super) fn prefers(&self) -> bool {
+        self.epoll.params.is_some_and(|params| params.prefer_busy_poll)
+    }
+}
+
+/// Whether packets come to this socket: a connection, or a UDP socket that one has come to.
+///
+/// A listening socket only sees the handshake, and its NAPI id says nothing about those it will accept.
+fn receives(socket: &Socket) -> bool {
+    match socket.state {
+        SocketState::TcpEstablished => true,
+        SocketState::Udp => socket.napi.is_some() || socket.remote.is_some(),
+        SocketState::TcpListen | SocketState::TcpOther | SocketState::Other => false,
+    }
+}
+
+fn is_loopback(socket: &Socket) -> bool {
+    socket.remote.is_some_and(|remote| remote.ip().is_loopback())
+}
+
+fn not_polled(napi: NapiId, device: &Device) -> NapiDelivered {
+    let none = PollCounts::default();
+    NapiDelivered {
+        napi,
+        device: device.id.to_string(),
+        interrupt: none,
+        timer: none,
+        application: none,
+        kthread: none,
+        by_process: Vec::new(),
+        timer_armed: 0,
+        timer_expired: 0,
+        timer_armed_max: Nanoseconds::ZERO,
+        suspended: 0,
+    }
+}

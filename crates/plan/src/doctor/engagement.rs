@@ -1,0 +1,238 @@
+//! What the counts say: who delivered the packets of each NAPI.
+//!
+//! The thresholds lie between measured groups. With unmodified memcached on a veth and Linux 6.18, the share of
+//! packets that `epoll_wait` delivered was 88–98 % where everything was right, 56–76 % where epolls and NAPIs
+//! were mixed and suspension came and went, at most 8 % where a setting was missing, and 5 % where all was right
+//! but the load was low and deferral rightly took over.
+
+use model::{DeliveryMode, NapiDelivered, Severity};
+
+use super::case::{Case, NapiCase};
+use super::{Causes, Found, Rule};
+
+/// From this share of packets delivered by the application, suspension is engaged. Measured: 88–98 %.
+pub const ENGAGED_PERCENT_MIN: u64 = 80;
+
+/// Up to this share of packets delivered by the application, suspension is not engaged. Measured: 0–8 %, and
+/// 56–76 % where it came and went.
+pub const NOT_ENGAGED_PERCENT_MAX: u64 = 10;
+
+/// From this share of timer polls that found nothing, the application idles and deferral is what should happen.
+/// Measured: 4 400 empty timer polls a second at 1 000 requests a second.
+pub const EMPTY_PERCENT_MIN: u64 = 50;
+
+/// The rules of this family. Each NAPI that anything is set on or asked for gets one of them.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "engaged",
+        doc: "Suspension is set and engaged: the application delivers its own packets.",
+        find: |case, causes| all(case, causes, Verdict::Engaged),
+    },
+    Rule {
+        id: "partly-engaged",
+        doc: "Suspension is set and comes and goes: softirq still delivers a good part of the packets.",
+        find: |case, causes| all(case, causes, Verdict::Partly),
+    },
+    Rule {
+        id: "idle",
+        doc: "Suspension is set, and there is too little traffic for it: deferral delivers, as it should.",
+        find: |case, causes| all(case, causes, Verdict::Idle),
+    },
+    Rule {
+        id: "not-engaged",
+        doc: "Suspension is set or asked for, and softirq delivers the packets.",
+        find: |case, causes| all(case, causes, Verdict::NotEngaged),
+    },
+    Rule {
+        id: "not-counted",
+        doc: "Something is set, and nobody counted whether it is engaged.",
+        find: |case, causes| all(case, causes, Verdict::NotCounted),
+    },
+    Rule {
+        id: "busy-polled",
+        doc: "Epolls busy-poll without suspension; the share that the application delivered.",
+        find: |case, causes| all(case, causes, Verdict::BusyPolled),
+    },
+    Rule {
+        id: "deferred",
+        doc: "IRQs are deferred: the timer polls in their place.",
+        find: |case, causes| all(case, causes, Verdict::Deferred),
+    },
+    Rule {
+        id: "not-deferred",
+        doc: "Deferral is set, and interrupts still do most of the polling.",
+        find: |case, causes| all(case, causes, Verdict::NotDeferred),
+    },
+];
+
+/// What is said about one NAPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Engaged,
+    Partly,
+    Idle,
+    NotEngaged,
+    NotCounted,
+    BusyPolled,
+    Deferred,
+    NotDeferred,
+}
+
+/// The NAPIs with this verdict.
+fn all(case: &Case<'_>, causes: &Causes, verdict: Verdict) -> Vec<Found> {
+    let of = |napi: &&NapiCase<'_>| verdict_of(case, causes, napi) == Some(verdict);
+    case.napis.values().filter(of).map(|napi| said(case, causes, napi, verdict)).collect()
+}
+
+/// `None` for a NAPI that nothing is set on and nothing was asked for.
+fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<Verdict> {
+    let asked = napi.asked.map(|asked| asked.mode);
+    let suspends = napi.suspends() || napi.asked_to_suspend();
+    let polls = napi.preferred || matches!(asked, Some(DeliveryMode::NapiBusy | DeliveryMode::FullBusy));
+    let defers = napi.defers() || matches!(asked, Some(DeliveryMode::Defer { .. }));
+    if !suspends && !polls && !defers {
+        return None;
+    }
+    let Some(counts) = &napi.counts else { return Some(Verdict::NotCounted) };
+    let timers_hidden = case.delivered.is_some_and(|delivered| delivered.timers_hidden);
+    if suspends {
+        return Some(suspension(counts, causes.of(napi.napi.id).is_empty(), timers_hidden));
+    }
+    if polls {
+        return Some(Verdict::BusyPolled);
+    }
+    if timers_hidden {
+        return Some(Verdict::NotCounted);
+    }
+    let (timer, interrupt) = (counts.timer.polls, counts.interrupt.polls);
+    Some(if timer >= interrupt { Verdict::Deferred } else { Verdict::NotDeferred })
+}
+
+/// Whether suspension is in force, by who delivered the packets.
+fn suspension(counts: &NapiDelivered, unhindered: bool, timers_hidden: bool) -> Verdict {
+    let share = percent(counts.application.packets, counts.total().packets);
+    match share {
+        None if unhindered => Verdict::Idle,
+        None => Verdict::NotEngaged,
+        Some(share) if share >= ENGAGED_PERCENT_MIN => Verdict::Engaged,
+        Some(_) if unhindered && idles(counts, timers_hidden) => Verdict::Idle,
+        Some(share) if share <= NOT_ENGAGED_PERCENT_MAX => Verdict::NotEngaged,
+        Some(_) => Verdict::Partly,
+    }
+}
+
+/// Whether suspension is taken up when there is work, and deferral mostly finds none.
+fn idles(counts: &NapiDelivered, timers_hidden: bool) -> bool {
+    // Without the timers, their polls are among those after an interrupt, and arming was not seen.
+    let (taken_up, polled) = if timers_hidden {
+        (counts.application.polls > 0, counts.softirq())
+    } else {
+        (counts.suspended > 0, counts.timer)
+    };
+    taken_up && percent(polled.empty, polled.polls).is_some_and(|share| share >= EMPTY_PERCENT_MIN)
+}
+
+fn percent(part: u64, whole: u64) -> Option<u64> {
+    let share = (u128::from(part) * 100).checked_div(u128::from(whole))?;
+    u64::try_from(share).ok()
+}
+
+fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict) -> Found {
+    let causes = causes.of(napi.napi.id);
+    let share = napi.counts.as_ref().and_then(|c| percent(c.application.packets, c.total().packets));
+    let share = share.map_or_else(|| "no packets".to_owned(), |share| format!("{share} % of its packets"));
+    let why = match causes.first() {
+        Some(cause) => format!(": {} ({})", cause.rule, cause.object),
+        None => String::new(),
+    };
+    let (severity, summary) = match verdict {
+        Verdict::Engaged => {
+            (Severity::Ok, format!("suspension is set and engaged: the application delivers {share}"))
+        }
+        Verdict::Partly => (
+            Severity::Warning,
+            format!("suspension is set and partly engaged: the application delivers {share}{why}"),
+        ),
+        Verdict::Idle => (
+            Severity::Note,
+            format!("suspension is set and idle: too little traffic, the application delivers {share}"),
+        ),
+        Verdict::NotEngaged => {
+            let set = if napi.suspends() { "set but not engaged" } else { "not set" };
+            (Severity::Problem, format!("suspension is {set}: the application delivers {share}{why}"))
+        }
+        Verdict::NotCounted => {
+            let set = if napi.suspends() {
+                "suspension is set"
+            } else if napi.preferred {
+                "preferred busy polling is set"
+            } else if napi.defers() {
+                "deferral is set"
+            } else {
+                "nothing is set of what was asked for"
+            };
+            (Severity::Note, format!("{set}; whether it is engaged was not counted"))
+        }
+        Verdict::BusyPolled => {
+            (Severity::Note, format!("busy polling without suspension: the application delivers {share}"))
+        }
+        Verdict::Deferred => (Severity::Ok, "deferral is set and engaged: the timer polls".to_owned()),
+        Verdict::NotDeferred => {
+            (Severity::Warning, format!("deferral is not engaged: interrupts do most of the polling{why}"))
+        }
+    };
+    let mut found = Found::new(severity, napi.name(), summary).evidence(napi.values());
+    if let Some(counts) = &napi.counts {
+        for line in counted(case, counts) {
+            found = found.evidence(line);
+        }
+    }
+    if matches!(verdict, Verdict::Engaged | Verdict::Idle | Verdict::Deferred) {
+        return found;
+    }
+    for cause in causes {
+        found = found.evidence(format!("cause: {} ({})", cause.rule, cause.object));
+    }
+    match causes.iter().find_map(|cause| cause.remedy.clone()) {
+        Some(remedy) => found.remedy(remedy),
+        None => found,
+    }
+}
+
+/// What was counted, as evidence.
+fn counted(case: &Case<'_>, counts: &NapiDelivered) -> Vec<String> {
+    let mut lines = vec![
+        format!(
+            "packets: application {}, timer {}, interrupt {}, kthread {}",
+            case.rate(counts.application.packets),
+            case.rate(counts.timer.packets),
+            case.rate(counts.interrupt.packets),
+            case.rate(counts.kthread.packets)
+        ),
+        format!(
+            "polls: application {}, timer {} ({} empty), interrupt {}, kthread {}",
+            case.rate(counts.application.polls),
+            case.rate(counts.timer.polls),
+            case.rate(counts.timer.empty),
+            case.rate(counts.interrupt.polls),
+            case.rate(counts.kthread.polls)
+        ),
+    ];
+    if !case.delivered.is_some_and(|delivered| delivered.timers_hidden) {
+        lines.push(format!(
+            "timer armed {}, with irq-suspend-timeout {}, expired {}",
+            case.rate(counts.timer_armed),
+            case.rate(counts.suspended),
+            case.rate(counts.timer_expired)
+        ));
+    }
+    for (pid, counts) in counts.by_process.iter().take(PROCESSES_SHOWN_MAX) {
+        let process = case.processes.get(pid);
+        let name = process.map_or_else(|| format!("task {pid}"), |p| p.process.id.to_string());
+        lines.push(format!("delivered by {name}: {} packets", case.rate(counts.packets)));
+    }
+    lines
+}
+
+/// How many processes the evidence names for one NAPI; the busiest come first.
+const PROCESSES_SHOWN_MAX: usize = 4;

@@ -1,0 +1,137 @@
+//! What is wrong with packet delivery on a host, and why: *set* is one thing, *engaged* is another.
+//!
+//! [`doctor`] asks every rule of [`RULES`]. A rule reads a [`Case`], which is the host, the counts and what was
+//! asked for, brought together by NAPI, epoll and process, and says what it finds with evidence and remedy. The
+//! families go in this order, because the last one names what the first three found as its causes:
+//! [`settings`] (values that contradict each other), [`traffic`] (packets that take another way),
+//! [`application`] (processes that do not wait as they would have to), [`engagement`] (what the counts say).
+
+mod application;
+mod case;
+mod engagement;
+mod remedy;
+mod settings;
+mod traffic;
+
+use std::collections::BTreeMap;
+
+use model::{Delivered, DeliveryMode, Finding, Host, NapiId, ProcessId, RxQueue, Severity};
+
+use crate::place::Part;
+use case::Case;
+
+pub use engagement::{EMPTY_PERCENT_MIN, ENGAGED_PERCENT_MIN, NOT_ENGAGED_PERCENT_MAX};
+
+/// One thing that was asked for, as far as the rules must know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Where it was asked.
+    pub origin: String,
+    /// How packets shall be delivered.
+    pub mode: DeliveryMode,
+    /// On these queues.
+    pub queues: Vec<RxQueue>,
+    /// To these processes.
+    pub processes: Vec<ProcessId>,
+}
+
+impl Asked {
+    /// What a placed request asks for.
+    pub fn of(part: &Part) -> Self {
+        Self {
+            origin: part.intent.origin.clone(),
+            mode: part.delivery.mode,
+            queues: part.queues.iter().flat_map(|q| [q.queue].into_iter().chain(q.also.clone())).collect(),
+            processes: part.processes.iter().map(|p| p.id).collect(),
+        }
+    }
+}
+
+/// One thing that can be found.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// Its name in [`Finding::rule`]; stable, for scripts.
+    pub id: &'static str,
+    /// What it means, in a line.
+    pub doc: &'static str,
+    find: fn(&Case<'_>, &Causes) -> Vec<Found>,
+}
+
+/// All rules by family, in the order in which they are asked.
+pub const RULES: [(&str, &[Rule]); 4] = [
+    ("settings", settings::RULES),
+    ("traffic", traffic::RULES),
+    ("application", application::RULES),
+    ("engagement", engagement::RULES),
+];
+
+/// What is found on a host, the engagement of each NAPI last. An empty list means that nothing is set that could
+/// engage, and nothing is in the way.
+///
+/// `delivered` is what was counted over some seconds under the usual traffic; without it nothing is said about
+/// engagement. `asked` tells what ought to be in force; without it the rules go by what is set.
+pub fn doctor(host: &Host, delivered: Option<&Delivered>, asked: &[Asked]) -> Vec<Finding> {
+    let case = Case::new(host, delivered, asked);
+    let mut causes = Causes::default();
+    let mut findings = Vec::new();
+    for (_, rules) in RULES {
+        let mut family = Vec::new();
+        for rule in rules {
+            family.extend((rule.find)(&case, &causes).into_iter().map(|found| found.by(rule)));
+        }
+        for found in family {
+            for &napi in &found.hinders {
+                causes.by_napi.entry(napi).or_default().push(found.finding.clone());
+            }
+            findings.push(found.finding);
+        }
+    }
+    findings
+}
+
+/// What earlier families found in the way of a NAPI's suspension.
+#[derive(Debug, Default)]
+struct Causes {
+    by_napi: BTreeMap<NapiId, Vec<Finding>>,
+}
+
+impl Causes {
+    fn of(&self, napi: NapiId) -> &[Finding] {
+        self.by_napi.get(&napi).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// A finding, and the NAPIs whose suspension it keeps from engaging.
+#[derive(Debug)]
+struct Found {
+    finding: Finding,
+    hinders: Vec<NapiId>,
+}
+
+impl Found {
+    fn new(severity: Severity, object: impl ToString, summary: impl Into<String>) -> Self {
+        let (rule, object, summary) = (String::new(), object.to_string(), summary.into());
+        let finding = Finding { rule, severity, object, summary, evidence: Vec::new(), remedy: None };
+        Self { finding, hinders: Vec::new() }
+    }
+
+    fn evidence(mut self, line: impl Into<String>) -> Self {
+        self.finding.evidence.push(line.into());
+        self
+    }
+
+    fn remedy(mut self, command: impl Into<String>) -> Self {
+        self.finding.remedy = Some(command.into());
+        self
+    }
+
+    fn hinders(mut self, napis: impl IntoIterator<Item = NapiId>) -> Self {
+        self.hinders.extend(napis);
+        self
+    }
+
+    fn by(mut self, rule: &Rule) -> Self {
+        rule.id.clone_into(&mut self.finding.rule);
+        self
+    }
+}

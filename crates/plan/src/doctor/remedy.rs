@@ -1,0 +1,78 @@
+//! The commands that mend what was found: ours where the setting is ours, the usual tool's where it is not.
+
+use model::host::{Device, Pair};
+use model::{DeliveryMode, Nanoseconds, ProcessId, RxQueue};
+
+use super::case::{NapiCase, ProcessCase};
+
+/// The mode that would mend a NAPI: the one asked for, else suspension with the NAPI's own short timeout.
+pub(super) fn mode_of(napi: &NapiCase<'_>) -> DeliveryMode {
+    if let Some(asked) = napi.asked {
+        return asked.mode;
+    }
+    let flush = napi.napi.gro_flush_timeout.filter(|span| !span.is_zero());
+    DeliveryMode::Suspend { gro_flush: flush.unwrap_or(Nanoseconds::from_micros(20)) }
+}
+
+/// The same for a process.
+pub(super) fn mode_for(process: &ProcessCase<'_>) -> DeliveryMode {
+    let suspend20 = DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(20) };
+    process.asked.map_or(suspend20, |asked| asked.mode)
+}
+
+/// Sets a device's queues.
+pub(super) fn set_device(device: &Device, mode: DeliveryMode) -> String {
+    format!("netpolicy set device {} {mode}", device.id)
+}
+
+/// Sets a process's epolls and the queues that it receives from.
+pub(super) fn set_task(process: ProcessId, mode: DeliveryMode) -> String {
+    format!("netpolicy set task {} {mode}", process.pid)
+}
+
+/// Takes receive packet steering off a queue. The file is not ours: it belongs to whoever steers.
+pub(super) fn rps_off(queue: RxQueue) -> String {
+    format!("echo 0 > /sys/class/net/{}/queues/rx-{}/rps_cpus", queue.device, queue.index)
+}
+
+/// Gives a veth's packets to its NAPI, at both ends. Nothing where both are known to be right.
+///
+/// Kernel: 6.18, `drivers/net/veth.c` `veth_xmit()` uses the peer's NAPI only for packets that
+/// `veth_skb_is_eligible_for_gro()` takes, which is none while the sending end segments TCP itself; with XDP at the
+/// receiving end it switches the sender's TSO off by itself.
+pub(super) fn veth(receiving: &Device, sending: Option<&Device>) -> Option<String> {
+    let mut commands = Vec::new();
+    if !receiving.xdp && receiving.features.gro != Some(true) {
+        commands.push(format!("ethtool -K {} gro on", receiving.id));
+    }
+    match sending {
+        Some(peer) if peer.features.tso == Some(false) => {}
+        Some(peer) => commands.push(format!("ethtool -K {} tso off", peer.id)),
+        None if receiving.xdp => {}
+        None => {
+            let peer = receiving.peer.as_deref().unwrap_or("PEER");
+            commands.push(format!("ethtool -K {} tso off (at the other end: {peer})", receiving_peer(peer)));
+        }
+    }
+    (!commands.is_empty()).then(|| commands.join("; "))
+}
+
+/// A peer that is only known by number has no name here.
+fn receiving_peer(peer: &str) -> &str {
+    if peer.contains(' ') { "PEER" } else { peer }
+}
+
+/// Gives a device this many receive queues, if it can have them and has another number.
+pub(super) fn channels(device: &Device, queues: usize) -> Option<String> {
+    let channels = device.channels?;
+    let queues = u32::try_from(queues).ok()?;
+    let fits = |pair: Pair| pair.current > 0 && queues <= pair.max && queues != pair.current;
+    let kind = if fits(channels.combined) {
+        "combined"
+    } else if fits(channels.rx) {
+        "rx"
+    } else {
+        return None;
+    };
+    Some(format!("ethtool -L {} {kind} {queues}", device.id))
+}

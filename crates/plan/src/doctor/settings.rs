@@ -1,0 +1,299 @@
+//! Values that contradict each other or stand on the wrong object: set, and without effect.
+
+use std::collections::BTreeSet;
+
+use model::{DeliveryMode, DeviceId, Severity, Threading};
+
+use super::case::{Case, NapiCase};
+use super::{Causes, Found, Rule, remedy};
+
+/// The rules of this family.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "kernel-too-old",
+        doc: "The mode that was asked for stands on something that this kernel does not have.",
+        find: kernel_too_old,
+    },
+    Rule {
+        id: "suspension-without-deferral",
+        doc: "irq-suspend-timeout is set while defer-hard-irqs or gro-flush-timeout is 0: the IRQ is enabled again at every epoll_wait.",
+        find: suspension_without_deferral,
+    },
+    Rule {
+        id: "suspension-too-short",
+        doc: "irq-suspend-timeout is not longer than gro-flush-timeout: it ends before a turn of the application's loop does.",
+        find: suspension_too_short,
+    },
+    Rule {
+        id: "irq-suspend-zero",
+        doc: "irq-suspend-timeout is 0 where epolls prefer busy polling: ordinary preferred busy polling only.",
+        find: irq_suspend_zero,
+    },
+    Rule {
+        id: "deferral-half-set",
+        doc: "Only one of defer-hard-irqs and gro-flush-timeout is set: IRQs are not deferred.",
+        find: deferral_half_set,
+    },
+    Rule {
+        id: "prefer-without-deferral",
+        doc: "prefer_busy_poll is set on epolls whose NAPI defers nothing: the IRQ comes all the same.",
+        find: prefer_without_deferral,
+    },
+    Rule {
+        id: "prefer-off",
+        doc: "irq-suspend-timeout is set, but an epoll that receives from the NAPI has prefer_busy_poll off.",
+        find: prefer_off,
+    },
+    Rule {
+        id: "napi-threaded",
+        doc: "A kernel thread polls the NAPI beside the application.",
+        find: napi_threaded,
+    },
+    Rule {
+        id: "set-on-another-device",
+        doc: "Suspension is set on one device, and the process receives on another.",
+        find: set_on_another_device,
+    },
+    Rule {
+        id: "queue-not-set",
+        doc: "Suspension is set on some queues of a device, and the process also receives on others.",
+        find: queue_not_set,
+    },
+];
+
+fn kernel_too_old(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    for asked in case.asked {
+        let params = asked.mode.params();
+        let lacks = if !params.irq_suspend_timeout.is_zero() && !case.host.capabilities.irq_suspend {
+            "irq-suspend-timeout, which Linux 6.13 brought"
+        } else if params.epoll.prefer_busy_poll && !case.host.capabilities.epoll_params {
+            "busy-poll parameters of epolls, which Linux 6.9 brought"
+        } else {
+            continue;
+        };
+        let defer = DeliveryMode::Defer { gro_flush: params.gro_flush_timeout };
+        let mut finding = Found::new(
+            Severity::Problem,
+            format!("Linux {}", case.host.release),
+            format!("{} needs {lacks}", asked.mode),
+        )
+        .evidence(format!("asked at {}", asked.origin));
+        if let Some(queue) = asked.queues.first() {
+            finding = finding.remedy(format!("netpolicy set device {} {defer}", queue.device));
+        }
+        let napis = case.napis.values().filter(|n| n.queues.iter().any(|q| asked.queues.contains(q)));
+        found.push(finding.hinders(napis.map(|n| n.napi.id)));
+    }
+    found
+}
+
+fn suspension_without_deferral(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let silent = |napi: &&NapiCase<'_>| {
+        napi.suspends() && napi.deferral().is_some_and(|(polls, span)| polls == 0 || span.is_zero())
+    };
+    let found = |napi: &NapiCase<'_>| {
+        let mut found = Found::new(
+            Severity::Problem,
+            napi.name(),
+            "irq-suspend-timeout is set but deferral is off: the IRQ is enabled again at every epoll_wait",
+        )
+        .evidence(napi.values());
+        if let Some(counts) = &napi.counts {
+            found = found.evidence(format!(
+                "softirq polls {}, timer armed {}",
+                case.rate(counts.softirq().polls),
+                case.rate(counts.timer_armed)
+            ));
+        }
+        found.remedy(remedy::set_device(napi.device, remedy::mode_of(napi))).hinders([napi.napi.id])
+    };
+    case.napis.values().filter(silent).map(found).collect()
+}
+
+fn suspension_too_short(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let short = |napi: &&NapiCase<'_>| {
+        napi.suspends() && napi.defers() && napi.napi.irq_suspend_timeout <= napi.napi.gro_flush_timeout
+    };
+    let found = |napi: &NapiCase<'_>| {
+        Found::new(
+            Severity::Problem,
+            napi.name(),
+            "irq-suspend-timeout is not longer than gro-flush-timeout, so it does not outlast deferral",
+        )
+        .evidence(napi.values())
+        .remedy(remedy::set_device(napi.device, remedy::mode_of(napi)))
+        .hinders([napi.napi.id])
+    };
+    case.napis.values().filter(short).map(found).collect()
+}
+
+fn irq_suspend_zero(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let zero = |napi: &&NapiCase<'_>| {
+        napi.napi.irq_suspend_timeout.is_some_and(|span| span.is_zero())
+            && (napi.asked_to_suspend() || napi.preferred && napi.defers() && napi.asked.is_none())
+    };
+    let found = |napi: &NapiCase<'_>| {
+        let asked = napi.asked.filter(|_| napi.asked_to_suspend());
+        let severity = if asked.is_some() { Severity::Problem } else { Severity::Note };
+        let mut found = Found::new(
+            severity,
+            napi.name(),
+            "irq-suspend-timeout is 0: ordinary preferred busy polling only, IRQs are not suspended",
+        )
+        .evidence(napi.values());
+        if let Some(asked) = asked {
+            found = found.evidence(format!("{} was asked for at {}", asked.mode, asked.origin));
+        }
+        found.remedy(remedy::set_device(napi.device, remedy::mode_of(napi))).hinders([napi.napi.id])
+    };
+    case.napis.values().filter(zero).map(found).collect()
+}
+
+fn deferral_half_set(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let half = |napi: &&NapiCase<'_>| {
+        let one = napi.deferral().is_some_and(|(polls, span)| (polls == 0) != span.is_zero());
+        one && !napi.suspends()
+    };
+    let found = |napi: &NapiCase<'_>| {
+        let mode = DeliveryMode::Defer {
+            gro_flush: match remedy::mode_of(napi) {
+                DeliveryMode::Suspend { gro_flush } | DeliveryMode::Defer { gro_flush } => gro_flush,
+                other => other.params().gro_flush_timeout,
+            },
+        };
+        Found::new(
+            Severity::Warning,
+            napi.name(),
+            "only one half of deferral is set, and the IRQ is not deferred without the other",
+        )
+        .evidence(napi.values())
+        .remedy(remedy::set_device(napi.device, napi.asked.map_or(mode, |asked| asked.mode)))
+        .hinders([napi.napi.id])
+    };
+    case.napis.values().filter(half).map(found).collect()
+}
+
+fn prefer_without_deferral(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let idle = |napi: &&NapiCase<'_>| {
+        napi.preferred && !napi.suspends() && napi.deferral().is_some_and(|(polls, _)| polls == 0)
+    };
+    let found = |napi: &NapiCase<'_>| {
+        let preferring = napi.epolls.keys().next().map(ToString::to_string).unwrap_or_default();
+        Found::new(
+            Severity::Warning,
+            napi.name(),
+            "epolls prefer busy polling here, but the NAPI defers nothing and its IRQ comes all the same",
+        )
+        .evidence(napi.values())
+        .evidence(format!("{preferring} has prefer_busy_poll on"))
+        .remedy(remedy::set_device(napi.device, remedy::mode_of(napi)))
+        .hinders([napi.napi.id])
+    };
+    case.napis.values().filter(idle).map(found).collect()
+}
+
+fn prefer_off(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    for process in case.processes.values() {
+        for epoll in process.epolls.iter().filter(|epoll| !epoll.prefers()) {
+            let Some(params) = epoll.epoll.params else { continue };
+            let suspended: Vec<&NapiCase<'_>> = epoll
+                .napis
+                .keys()
+                .filter_map(|id| case.napis.get(id))
+                .filter(|napi| napi.suspends() || napi.asked_to_suspend())
+                .collect();
+            let Some(first) = suspended.first() else { continue };
+            found.push(
+                Found::new(
+                    Severity::Problem,
+                    epoll.epoll.id,
+                    "prefer_busy_poll is off, and without it epoll_wait does not suspend IRQs",
+                )
+                .evidence(format!("busy_poll usecs/budget/prefer is {params}"))
+                .evidence(case.spread(&epoll.napis))
+                .remedy(remedy::set_task(process.process.id, remedy::mode_of(first)))
+                .hinders(suspended.iter().map(|napi| napi.napi.id)),
+            );
+        }
+    }
+    found
+}
+
+fn napi_threaded(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let threaded = |napi: &&NapiCase<'_>| {
+        let thread = napi.napi.threaded.is_some_and(|threaded| threaded != Threading::Off);
+        thread && (napi.suspends() || napi.preferred || napi.asked.is_some())
+    };
+    let found = |napi: &NapiCase<'_>| {
+        let kthread =
+            napi.napi.kthread.map_or_else(|| "a kernel thread".to_owned(), |pid| format!("task {pid}"));
+        let mut found = Found::new(
+            Severity::Warning,
+            napi.name(),
+            "a kernel thread polls this NAPI beside the application",
+        )
+        .evidence(format!("threaded is {}, polled by {kthread}", napi.napi.threaded.unwrap_or_default()));
+        if let Some(counts) = &napi.counts {
+            found = found.evidence(format!(
+                "packets by kthread {}, by the application {}",
+                case.rate(counts.kthread.packets),
+                case.rate(counts.application.packets)
+            ));
+        }
+        found.remedy(remedy::set_device(napi.device, remedy::mode_of(napi))).hinders([napi.napi.id])
+    };
+    case.napis.values().filter(threaded).map(found).collect()
+}
+
+fn set_on_another_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let set: BTreeSet<DeviceId> = case.napis.values().filter(|n| n.suspends()).map(|n| n.device.id).collect();
+    let mut found = Vec::new();
+    for process in case.processes.values().filter(|process| case.concerns(process)) {
+        let used: Vec<&NapiCase<'_>> = process.napis.keys().filter_map(|id| case.napis.get(id)).collect();
+        let received_on: BTreeSet<DeviceId> = used.iter().map(|napi| napi.device.id).collect();
+        let (Some(first), Some(elsewhere)) = (used.first(), set.iter().next()) else { continue };
+        if !set.is_disjoint(&received_on) {
+            continue;
+        }
+        let nobody = case.napis.values().filter(|n| n.suspends() && n.epolls.is_empty());
+        found.push(
+            Found::new(
+                Severity::Problem,
+                process.process.id,
+                format!("it receives on {}, and suspension is set on {elsewhere}", first.device.id),
+            )
+            .evidence(case.spread(&process.napis))
+            .evidence(format!("{}: {}", first.name(), first.values()))
+            .remedy(remedy::set_task(process.process.id, remedy::mode_for(process)))
+            .hinders(process.napis.keys().copied().chain(nobody.map(|n| n.napi.id))),
+        );
+    }
+    found
+}
+
+fn queue_not_set(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let set: BTreeSet<DeviceId> = case.napis.values().filter(|n| n.suspends()).map(|n| n.device.id).collect();
+    let mut found = Vec::new();
+    for process in case.processes.values().filter(|process| case.concerns(process)) {
+        let unset = process.napis.keys().filter_map(|id| case.napis.get(id)).filter(|napi| {
+            let zero = napi.napi.irq_suspend_timeout.is_some_and(|span| span.is_zero());
+            zero && set.contains(&napi.device.id) && !napi.asked_to_suspend()
+        });
+        let unset: Vec<&NapiCase<'_>> = unset.collect();
+        let Some(first) = unset.first() else { continue };
+        found.push(
+            Found::new(
+                Severity::Problem,
+                process.process.id,
+                format!("it also receives on {}, where IRQs are not suspended", first.name()),
+            )
+            .evidence(case.spread(&process.napis))
+            .evidence(format!("{}: {}", first.name(), first.values()))
+            .remedy(remedy::set_task(process.process.id, remedy::mode_for(process)))
+            .hinders(unset.iter().map(|napi| napi.napi.id)),
+        );
+    }
+    found
+}

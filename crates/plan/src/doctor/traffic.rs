@@ -1,0 +1,198 @@
+//! Packets that take another way than the one that was set.
+
+use model::Severity;
+use model::host::Device;
+
+use super::case::{Case, NapiCase, ProcessCase};
+use super::{Causes, Found, Rule, remedy};
+
+/// The rules of this family.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "packets-on-no-napi",
+        doc: "Packets come by the per-CPU backlog instead of a NAPI (incoming NAPI id 0), as on a veth whose sender has TSO on.",
+        find: packets_on_no_napi,
+    },
+    Rule {
+        id: "rps-on",
+        doc: "Receive packet steering hands the queue's packets to other CPUs, whose softirqs do the work again.",
+        find: rps_on,
+    },
+    Rule {
+        id: "loopback-only",
+        doc: "All connections of the process are over loopback, which has no NAPI.",
+        find: loopback_only,
+    },
+    Rule {
+        id: "napi-not-here",
+        doc: "Connections name a NAPI that no observed device has: replaced by a reset, or of another namespace.",
+        find: napi_not_here,
+    },
+    Rule {
+        id: "counts-lost",
+        doc: "Some events were not counted because a table was full: every count is a lower bound.",
+        find: counts_lost,
+    },
+    Rule {
+        id: "timers-hidden",
+        doc: "The NAPI timers could not be watched, so polls after a timer count as polls after an interrupt.",
+        find: timers_hidden,
+    },
+];
+
+fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let silent = || case.suspended().filter(|napi| napi.packets().unwrap_or(0) == 0).map(|napi| napi.napi.id);
+    let watching = case.suspended().next().is_some();
+    let affected =
+        |process: &&ProcessCase<'_>| process.on_no_napi > 0 && (watching || case.concerns(process));
+    let mut found = Vec::new();
+    for process in case.processes.values().filter(affected) {
+        let finding = Found::new(
+            Severity::Problem,
+            process.process.id,
+            format!(
+                "{} of its {} connections receive on no NAPI, so that nobody can poll for them",
+                process.on_no_napi,
+                process.connections()
+            ),
+        )
+        .evidence("their SO_INCOMING_NAPI_ID is 0");
+        found.push(with_backlog(finding, case).hinders(silent()));
+    }
+    // Without a process to ask, the counts alone can show it: nothing on the NAPI, and all on the backlog.
+    let backlog = case.delivered.map_or(0, |delivered| delivered.backlog.packets);
+    if found.is_empty() && backlog > 0 {
+        for napi in case.suspended().filter(|napi| napi.packets() == Some(0) && napi.device.kind == "veth") {
+            let finding = Found::new(
+                Severity::Problem,
+                napi.name(),
+                "no packet came on this NAPI while the per-CPU backlog had some",
+            );
+            found.push(with_backlog(finding, case).hinders([napi.napi.id]));
+        }
+    }
+    found
+}
+
+/// Adds what the backlog counted, and the way in for every veth that could be the cause.
+fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
+    if let Some(delivered) = case.delivered {
+        found = found.evidence(format!("per-CPU backlog: {} packets", case.rate(delivered.backlog.packets)));
+    }
+    let mut commands = Vec::new();
+    for device in case.host.devices.iter().filter(|device| device.kind == "veth" && device.up) {
+        let peer = device.peer.as_deref();
+        let sending = peer.and_then(|name| case.host.device_named(name));
+        found = found.evidence(veth_state(device, sending));
+        // Where both ends are here, only the one that receives for somebody is of interest.
+        let receives = !device.napis.is_empty() || sending.is_none_or(|peer| peer.napis.is_empty());
+        if receives {
+            commands.extend(remedy::veth(device, sending));
+        }
+    }
+    if commands.is_empty() { found } else { found.remedy(commands.join("; ")) }
+}
+
+fn veth_state(device: &Device, sending: Option<&Device>) -> String {
+    let state = |on: Option<bool>| match on {
+        Some(true) => "on",
+        Some(false) => "off",
+        None => "not readable",
+    };
+    let peer = match sending {
+        Some(peer) => format!("{} with TSO {}", peer.id, state(peer.features.tso)),
+        None => {
+            format!("{}, whose TSO cannot be read from here", device.peer.as_deref().unwrap_or("unknown"))
+        }
+    };
+    format!(
+        "{} (veth): GRO {}, XDP {}, {} NAPI(s); sent to by {peer}",
+        device.id,
+        state(device.features.gro),
+        state(Some(device.xdp)),
+        device.napis.len()
+    )
+}
+
+fn rps_on(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let concerned = |napi: &&NapiCase<'_>| napi.suspends() || napi.preferred || napi.asked.is_some();
+    let mut found = Vec::new();
+    for napi in case.napis.values().filter(concerned) {
+        let steered = napi.device.rx_queues.iter().filter(|q| napi.queues.contains(&q.id));
+        for queue in steered.filter(|q| !q.rps_cpus.is_empty()) {
+            let mut finding = Found::new(
+                Severity::Problem,
+                queue.id,
+                "RPS hands its packets on to softirqs of other CPUs, whoever polls the NAPI",
+            )
+            .evidence(format!("rps_cpus is {}", queue.rps_cpus));
+            if let Some(delivered) = case.delivered {
+                finding = finding
+                    .evidence(format!("per-CPU backlog: {} packets", case.rate(delivered.backlog.packets)));
+            }
+            found.push(finding.remedy(remedy::rps_off(queue.id)).hinders([napi.napi.id]));
+        }
+    }
+    found
+}
+
+fn loopback_only(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let only = |process: &&ProcessCase<'_>| {
+        process.loopback > 0 && process.loopback == process.connections() && case.concerns(process)
+    };
+    let found = |process: &ProcessCase<'_>| {
+        let severity = if process.asked.is_some() { Severity::Problem } else { Severity::Note };
+        Found::new(
+            severity,
+            process.process.id,
+            "all its connections are over loopback, which has no NAPI and no IRQ to suspend",
+        )
+        .evidence(format!("{} connections, all to a loopback address", process.loopback))
+    };
+    case.processes.values().filter(only).map(found).collect()
+}
+
+fn napi_not_here(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let here =
+        |process: &&ProcessCase<'_>| process.process.netns.is_none_or(|netns| netns == case.host.netns);
+    let mut found = Vec::new();
+    for process in case.processes.values().filter(here).filter(|p| !p.astray.is_empty()) {
+        let connections: usize = process.astray.values().sum();
+        let ids: Vec<String> = process.astray.keys().map(ToString::to_string).collect();
+        found.push(
+            Found::new(
+                Severity::Note,
+                process.process.id,
+                format!("{connections} of its connections name a NAPI that no device here has"),
+            )
+            .evidence(format!("SO_INCOMING_NAPI_ID is {}", ids.join(", ")))
+            .evidence("after a device reset the next packet brings the new id"),
+        );
+    }
+    found
+}
+
+fn counts_lost(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let lost = case.delivered.filter(|delivered| delivered.lost > 0);
+    lost.map(|delivered| {
+        Found::new(Severity::Warning, "counting", "a table was full, so every count is a lower bound")
+            .evidence(format!("{} events were not counted", delivered.lost))
+    })
+    .into_iter()
+    .collect()
+}
+
+fn timers_hidden(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let hidden = case.delivered.filter(|delivered| delivered.timers_hidden);
+    hidden
+        .map(|_| {
+            Found::new(
+                Severity::Note,
+                "counting",
+                "the NAPI timers could not be watched: polls after a timer count as polls after an interrupt",
+            )
+            .remedy("sysctl kernel.kptr_restrict=1")
+        })
+        .into_iter()
+        .collect()
+}

@@ -1,0 +1,96 @@
+//! The value that a knob has on the observed host.
+
+use model::host::Device;
+use model::{DeviceId, EmptyPolls, Nanoseconds, Object, RxQueue, Setting, Threading};
+
+use crate::index::{Index, IndexedNapi};
+use crate::refusal::{Refusal, RefusalKind};
+
+/// The same knob of the same object, with the value in force.
+///
+/// # Errors
+/// [`RefusalKind::Missing`] if the object is not on the host, or the value could not be read: what is not known
+/// cannot be put back, so it is not changed.
+pub(crate) fn value(wanted: &Setting, index: &Index<'_>) -> Result<Setting, Refusal> {
+    let found = match wanted {
+        Setting::DeferHardIrqs(queue, _) => {
+            defer(queue, index).map(|polls| Setting::DeferHardIrqs(*queue, polls))
+        }
+        Setting::GroFlushTimeout(queue, _) => {
+            flush(queue, index).map(|span| Setting::GroFlushTimeout(*queue, span))
+        }
+        Setting::IrqSuspendTimeout(queue, _) => {
+            suspend(queue, index).map(|span| Setting::IrqSuspendTimeout(*queue, span))
+        }
+        Setting::Threaded(queue, _) => {
+            threaded(queue, index).map(|threading| Setting::Threaded(*queue, threading))
+        }
+        Setting::DeviceDeferHardIrqs(id, _) => {
+            device(id, index).and_then(|d| d.defer_hard_irqs).map(|v| Setting::DeviceDeferHardIrqs(*id, v))
+        }
+        Setting::DeviceGroFlushTimeout(id, _) => device(id, index)
+            .and_then(|d| d.gro_flush_timeout)
+            .map(|v| Setting::DeviceGroFlushTimeout(*id, v)),
+        Setting::DeviceThreaded(id, _) => {
+            device(id, index).and_then(|d| d.threaded).map(|v| Setting::DeviceThreaded(*id, v))
+        }
+        Setting::Epoll(id, _) => {
+            index.epolls.get(id).and_then(|e| e.params).map(|params| Setting::Epoll(*id, params))
+        }
+        Setting::IoUringNapi(id, _) => index.rings.get(id).map(|ring| Setting::IoUringNapi(*id, ring.napi)),
+        Setting::IrqAffinity(number, _) => {
+            index.irqs.get(number).map(|irq| Setting::IrqAffinity(*number, irq.affinity.clone()))
+        }
+        Setting::ThreadAffinity(id, _) => {
+            index.threads.get(id).map(|thread| Setting::ThreadAffinity(*id, thread.affinity.clone()))
+        }
+    };
+    found.ok_or_else(|| unknown(wanted, index))
+}
+
+fn napi<'a>(queue: &RxQueue, index: &'a Index<'_>) -> Option<&'a IndexedNapi<'a>> {
+    let id = (*index.queues.get(queue)?)?;
+    index.napis.get(&id)
+}
+
+fn device<'a>(id: &DeviceId, index: &'a Index<'_>) -> Option<&'a Device> {
+    index.devices.get(id).copied()
+}
+
+fn defer(queue: &RxQueue, index: &Index<'_>) -> Option<EmptyPolls> {
+    napi(queue, index)?.napi.defer_hard_irqs
+}
+
+fn flush(queue: &RxQueue, index: &Index<'_>) -> Option<Nanoseconds> {
+    napi(queue, index)?.napi.gro_flush_timeout
+}
+
+fn suspend(queue: &RxQueue, index: &Index<'_>) -> Option<Nanoseconds> {
+    napi(queue, index)?.napi.irq_suspend_timeout
+}
+
+fn threaded(queue: &RxQueue, index: &Index<'_>) -> Option<Threading> {
+    napi(queue, index)?.napi.threaded
+}
+
+/// Why the value is not known: the object is gone, or something could not be read.
+fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
+    let there = match wanted.object() {
+        Object::Queue(queue) => napi(&queue, index).is_some(),
+        Object::Device(id) => index.devices.contains_key(&id),
+        Object::Epoll(id) => index.epolls.contains_key(&id),
+        Object::Ring(id) => index.rings.contains_key(&id),
+        Object::Irq(number) => index.irqs.contains_key(&number),
+        Object::Thread(id) => index.threads.contains_key(&id),
+    };
+    let message = if there {
+        format!("the value of {} could not be read, so it could not be put back", wanted.knob())
+    } else {
+        format!("it is no longer there to set {} on", wanted.knob())
+    };
+    let mut refusal = Refusal::new(RefusalKind::Missing, wanted.object(), message);
+    for unread in &index.host.unread {
+        refusal = refusal.because(format!("{}: {}", unread.what, unread.why));
+    }
+    refusal
+}

@@ -1,0 +1,78 @@
+//! The host by identity: every look-up that planning needs in logarithmic time.
+
+use std::collections::BTreeMap;
+
+use model::host::{Device, Epoll, IoUring, Irq, Napi, Process, Thread};
+use model::{DeviceId, EpollId, Host, IrqNumber, NapiId, Pid, RingId, RxQueue, ThreadId};
+
+/// Views into a [`Host`], by identity. Built once for each decision.
+#[derive(Debug)]
+pub(crate) struct Index<'h> {
+    /// All that was observed.
+    pub(crate) host: &'h Host,
+    /// The devices.
+    pub(crate) devices: BTreeMap<DeviceId, &'h Device>,
+    /// The receive queues, with the NAPI that serves each where it is known.
+    pub(crate) queues: BTreeMap<RxQueue, Option<NapiId>>,
+    /// The NAPIs.
+    pub(crate) napis: BTreeMap<NapiId, IndexedNapi<'h>>,
+    /// The interrupts.
+    pub(crate) irqs: BTreeMap<IrqNumber, &'h Irq>,
+    /// The processes.
+    pub(crate) processes: BTreeMap<Pid, &'h Process>,
+    /// Their threads.
+    pub(crate) threads: BTreeMap<ThreadId, &'h Thread>,
+    /// Their epolls.
+    pub(crate) epolls: BTreeMap<EpollId, &'h Epoll>,
+    /// Their io_urings.
+    pub(crate) rings: BTreeMap<RingId, &'h IoUring>,
+}
+
+/// A NAPI with its surroundings.
+#[derive(Debug)]
+pub(crate) struct IndexedNapi<'h> {
+    /// Its device.
+    pub(crate) device: &'h Device,
+    /// The NAPI.
+    pub(crate) napi: &'h Napi,
+    /// The receive queues that it serves, by index.
+    pub(crate) queues: Vec<RxQueue>,
+}
+
+impl<'h> Index<'h> {
+    /// Views into this host.
+    pub(crate) fn new(host: &'h Host) -> Self {
+        let mut queues = BTreeMap::new();
+        let mut napis = BTreeMap::new();
+        for device in &host.devices {
+            for napi in &device.napis {
+                napis.insert(napi.id, IndexedNapi { device, napi, queues: Vec::new() });
+            }
+            for queue in &device.rx_queues {
+                let napi = queue.napi.map(|edge| edge.napi).filter(|id| napis.contains_key(id));
+                queues.insert(queue.id, napi);
+                if let Some(indexed) = napi.and_then(|id| napis.get_mut(&id)) {
+                    indexed.queues.push(queue.id);
+                }
+            }
+        }
+        let processes = || host.processes.iter();
+        Self {
+            host,
+            devices: host.devices.iter().map(|d| (d.id, d)).collect(),
+            queues,
+            napis,
+            irqs: host.irqs.iter().map(|i| (i.number, i)).collect(),
+            processes: processes().map(|p| (p.id.pid, p)).collect(),
+            threads: processes().flat_map(|p| &p.threads).map(|t| (t.id, t)).collect(),
+            epolls: processes().flat_map(|p| &p.epolls).map(|e| (e.id, e)).collect(),
+            rings: processes().flat_map(|p| &p.rings).map(|r| (r.id, r)).collect(),
+        }
+    }
+
+    /// The NAPI of a receive queue, where it is known.
+    pub(crate) fn napi_of(&self, queue: RxQueue) -> Option<&'h Napi> {
+        let id = (*self.queues.get(&queue)?)?;
+        self.napis.get(&id).map(|indexed| indexed.napi)
+    }
+}

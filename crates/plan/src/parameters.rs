@@ -1,0 +1,127 @@
+//! A delivery mode's values with the request's overrides, checked before anything else happens.
+//!
+//! Every check here stands for a combination that the kernel accepts in silence and that then does nothing, or
+//! the opposite of what was meant.
+
+use model::{DeliveryMode, DeliveryParams, EmptyPolls, Intent, Nanoseconds};
+
+use crate::refusal::{Refusal, RefusalKind};
+
+/// The largest `defer-hard-irqs`. Kernel: 6.13, `Documentation/netlink/specs/netdev.yaml`, `s32-max`.
+const DEFER_HARD_IRQS_MAX: u32 = i32::MAX.unsigned_abs();
+
+/// The longest timeout: the kernel's timers count signed nanoseconds. Kernel: `include/linux/ktime.h` `ktime_t`.
+const TIMEOUT_MAX: Nanoseconds = Nanoseconds(i64::MAX.unsigned_abs());
+
+/// The values of a mode for one request.
+///
+/// # Errors
+/// [`RefusalKind::Usage`] for values that contradict each other, [`RefusalKind::Safety`] beyond the delay that
+/// the budget allows.
+pub(crate) fn with_overrides(intent: &Intent, mode: DeliveryMode) -> Result<DeliveryParams, Refusal> {
+    let mut params = mode.params();
+    let overrides = intent.overrides;
+    if let Some(polls) = overrides.defer_hard_irqs {
+        params.defer_hard_irqs = EmptyPolls(polls);
+    }
+    if let Some(span) = overrides.gro_flush_timeout {
+        params.gro_flush_timeout = span;
+    }
+    if let Some(span) = overrides.irq_suspend_timeout {
+        params.irq_suspend_timeout = span;
+    }
+    contradiction(intent, mode, &params).map_or(Ok(()), Err)?;
+    added_delay(intent, mode, &params)?;
+    Ok(params)
+}
+
+fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -> Option<Refusal> {
+    let (defer, flush, suspend) =
+        (params.defer_hard_irqs, params.gro_flush_timeout, params.irq_suspend_timeout);
+    let usage = |message: String| Refusal::new(RefusalKind::Usage, &intent.origin, message);
+    if defer.0 > DEFER_HARD_IRQS_MAX {
+        return Some(usage(format!("defer-hard-irqs {defer} is beyond {DEFER_HARD_IRQS_MAX}")));
+    }
+    for (knob, span) in [("gro-flush-timeout", flush), ("irq-suspend-timeout", suspend)] {
+        if span > TIMEOUT_MAX {
+            return Some(usage(format!("{knob} {span} is beyond {TIMEOUT_MAX}")));
+        }
+    }
+    if mode == DeliveryMode::Interrupt {
+        return (params != &mode.params()).then(|| {
+            usage("delivery mode interrupt defers nothing, so it takes no timeouts".to_owned())
+                .nearest("delivery = \"defer20\", or without these values")
+        });
+    }
+    if defer.0 == 0 || flush.is_zero() {
+        let knob = if defer.0 == 0 { "defer-hard-irqs 0" } else { "gro-flush-timeout 0" };
+        let message = format!("{knob} switches deferral off, and {mode} stands on it");
+        let message = match mode {
+            DeliveryMode::Suspend { .. } => {
+                format!("{message}: the IRQ would be enabled again at every epoll_wait")
+            }
+            _ => message,
+        };
+        return Some(
+            usage(message).nearest(format!("{mode} with its own values, or delivery = \"interrupt\"")),
+        );
+    }
+    let suspends = matches!(mode, DeliveryMode::Suspend { .. });
+    if suspends && suspend.is_zero() {
+        return Some(
+            usage(format!("irq-suspend-timeout 0 switches suspension off, and {mode} is nothing else"))
+                .nearest(format!("delivery = \"{}\"", DeliveryMode::Defer { gro_flush: flush })),
+        );
+    }
+    if !suspend.is_zero() && !params.epoll.prefer_busy_poll {
+        return Some(
+            usage(format!(
+                "irq-suspend-timeout {suspend} needs prefer_busy_poll on the application's epolls, \
+                 and {mode} does not set it"
+            ))
+            .nearest(format!("delivery = \"{}\"", DeliveryMode::Suspend { gro_flush: flush })),
+        );
+    }
+    if !suspend.is_zero() && suspend <= flush {
+        let own = mode.params();
+        let nearest = if own.irq_suspend_timeout > flush {
+            format!("irq-suspend-timeout {}", own.irq_suspend_timeout)
+        } else {
+            format!("gro-flush-timeout {}", own.gro_flush_timeout)
+        };
+        return Some(
+            usage(format!(
+                "irq-suspend-timeout {suspend} is not longer than gro-flush-timeout {flush}: \
+                 it must cover a whole turn of the application's loop"
+            ))
+            .nearest(nearest),
+        );
+    }
+    None
+}
+
+/// Deferral delays a packet to an idle application by up to one `gro-flush-timeout`.
+fn added_delay(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -> Result<(), Refusal> {
+    let Some(allowed) = intent.budget.added_delay else { return Ok(()) };
+    let flush = params.gro_flush_timeout;
+    if flush <= allowed {
+        return Ok(());
+    }
+    let nearest = match mode {
+        _ if allowed.is_zero() => DeliveryMode::Interrupt.to_string(),
+        DeliveryMode::Suspend { .. } => DeliveryMode::Suspend { gro_flush: allowed }.to_string(),
+        DeliveryMode::Defer { .. } => DeliveryMode::Defer { gro_flush: allowed }.to_string(),
+        DeliveryMode::Interrupt | DeliveryMode::NapiBusy | DeliveryMode::FullBusy => {
+            format!("{mode} with gro-flush-timeout {allowed}")
+        }
+    };
+    Err(Refusal::new(
+        RefusalKind::Safety,
+        &intent.target,
+        format!(
+            "{mode} may delay a packet by its gro-flush-timeout of {flush}, the budget allows added_delay {allowed}"
+        ),
+    )
+    .because(format!("asked at {}", intent.origin))
+    .nearest(nearest))
+}

@@ -1,0 +1,547 @@
+//! Where each request lives: its queues, interrupts, processes and epolls.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::host::{Device, Process};
+use model::{
+    CpuSet, DeliveryMode, DeliveryParams, DeviceId, EpollId, Host, Intent, IrqNumber, NapiId, Pid, Policy,
+    ProcessId, RingId, RxQueue, Target, ThreadId,
+};
+
+use crate::budget;
+use crate::claim::{self, Claimed, Claims, Wish};
+use crate::index::Index;
+use crate::parameters;
+use crate::recipe::{self, Chosen};
+use crate::refusal::{Refusal, RefusalKind};
+
+/// The processes that each service request means, found by the caller, who can look at units, cgroups and ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resolved {
+    pids: BTreeMap<usize, BTreeSet<Pid>>,
+}
+
+impl Resolved {
+    /// The request at this index of [`Policy::intents`] means these processes, and those given before.
+    #[must_use]
+    pub fn with(mut self, intent: usize, pids: impl IntoIterator<Item = Pid>) -> Self {
+        self.pids.entry(intent).or_default().extend(pids);
+        self
+    }
+}
+
+/// All requests of a policy, each with the objects that are its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placement {
+    /// One for each request, in the policy's order.
+    pub parts: Vec<Part>,
+}
+
+impl Placement {
+    /// What was asked for, as far as [`crate::doctor()`] must know it.
+    pub fn asked(&self) -> Vec<crate::Asked> {
+        self.parts.iter().map(crate::Asked::of).collect()
+    }
+}
+
+/// One request with the objects that it sets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// The request.
+    pub intent: Intent,
+    /// The delivery mode that it gets, and why.
+    pub delivery: Chosen,
+    /// The mode's values with the request's own.
+    pub params: DeliveryParams,
+    /// The queues that it sets, one for each NAPI.
+    pub queues: Vec<PlacedQueue>,
+    /// The processes whose epolls, io_urings and threads it sets.
+    pub processes: Vec<PlacedProcess>,
+    /// What the operator should know about this placement.
+    pub notes: Vec<String>,
+}
+
+/// A NAPI by the receive queue that stands for it, and its way to a CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedQueue {
+    /// The queue: the first one that the NAPI serves.
+    pub queue: RxQueue,
+    /// The other queues that the NAPI serves.
+    pub also: Vec<RxQueue>,
+    /// The NAPI as it was observed; `None` where the kernel lists none.
+    pub napi: Option<NapiId>,
+    /// Its interrupt.
+    pub irq: Option<IrqNumber>,
+    /// The CPUs that the interrupt may be delivered to; empty where that is not known.
+    pub cpus: CpuSet,
+}
+
+/// A process and what of it is set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedProcess {
+    /// The process.
+    pub id: ProcessId,
+    /// Its epolls.
+    pub epolls: Vec<EpollId>,
+    /// Its io_urings whose busy polling can be set from outside.
+    pub rings: Vec<RingId>,
+    /// Its threads, where the request gives CPUs.
+    pub threads: Vec<ThreadId>,
+}
+
+/// Finds the objects of every request, and which of them belong to which.
+///
+/// # Errors
+/// A [`Refusal`] if a device or process is not there, if a policy has no recipe, if values contradict each other
+/// or exceed the budget, or if two requests want different values of one object. Nothing is placed by halves.
+pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placement, Refusal> {
+    let index = Index::new(host);
+    let mut parts = Vec::with_capacity(policy.intents.len());
+    for intent in &policy.intents {
+        let delivery = recipe::choose(intent)?;
+        let params = parameters::with_overrides(intent, delivery.mode)?;
+        let notes = notes_on_cpus(intent, host)?;
+        let (queues, processes) = (Vec::new(), Vec::new());
+        parts.push(Part { intent: intent.clone(), delivery, params, queues, processes, notes });
+    }
+    let wishes: Vec<Wish<'_>> = policy
+        .intents
+        .iter()
+        .zip(&parts)
+        .map(|(intent, part)| Wish { intent, mode: part.delivery.mode.to_string(), params: part.params })
+        .collect();
+
+    let mut ground = Ground::new(&index);
+    let mut owned: BTreeMap<Pid, usize> = BTreeMap::new();
+    for (part, process) in owners_of_processes(policy, resolved, &index, &wishes, &mut parts)? {
+        owned.insert(process.id.pid, part);
+        ground.claim_for_process(part, process, &wishes, &mut parts[part])?;
+        let placed = placed_process(process, &mut parts[part])?;
+        parts[part].processes.push(placed);
+    }
+    for (part, intent) in policy.intents.iter().enumerate() {
+        if let Target::Device(name) = &intent.target {
+            let device = device_named(name, intent, host)?;
+            ground.claim_for_device(part, device, &wishes, &mut parts[part])?;
+        }
+    }
+    place_epolls_of_devices(&index, &ground, &owned, &wishes, &mut parts)?;
+    for part in &parts {
+        let processes: Vec<&Process> =
+            part.processes.iter().filter_map(|p| index.processes.get(&p.id.pid).copied()).collect();
+        budget::check_polling(&part.intent, part.delivery.mode, &processes)?;
+    }
+    ground.settle(&mut parts);
+    for part in &mut parts {
+        note_halves(part);
+    }
+    Ok(Placement { parts })
+}
+
+/// Each process with the part that it belongs to: the most specific request that names it.
+fn owners_of_processes<'h>(
+    policy: &Policy,
+    resolved: &Resolved,
+    index: &Index<'h>,
+    wishes: &[Wish<'_>],
+    parts: &mut [Part],
+) -> Result<Vec<(usize, &'h Process)>, Refusal> {
+    let mut owners: BTreeMap<Pid, (u8, usize)> = BTreeMap::new();
+    for (part, intent) in policy.intents.iter().enumerate() {
+        let (rank, pids) = match &intent.target {
+            Target::Device(_) => continue,
+            Target::Service(..) => (1, resolved.pids.get(&part).cloned().unwrap_or_default()),
+            Target::Task(pid) => (2, BTreeSet::from([*pid])),
+        };
+        if pids.is_empty() {
+            parts[part]
+                .notes
+                .push("no process of this service runs: nothing is set until one does".to_owned());
+        }
+        for pid in pids {
+            let Some(&(other_rank, other)) = owners.get(&pid) else {
+                owners.insert(pid, (rank, part));
+                continue;
+            };
+            if rank > other_rank {
+                owners.insert(pid, (rank, part));
+            } else if rank == other_rank {
+                let (theirs, ours) = (&wishes[other], &wishes[part]);
+                if theirs.params != ours.params || theirs.cpus() != ours.cpus() {
+                    let process = index.processes.get(&pid).map(|p| p.id.to_string());
+                    let object = process.unwrap_or_else(|| format!("task {pid}"));
+                    return Err(claim::conflict(object, theirs, ours));
+                }
+                parts[part].notes.push(format!("task {pid} already belongs to {}", theirs.intent.origin));
+            }
+        }
+    }
+    let mut found = Vec::with_capacity(owners.len());
+    for (pid, (_, part)) in owners {
+        found.push((part, process_with(pid, wishes[part].intent, index)?));
+    }
+    Ok(found)
+}
+
+fn process_with<'h>(pid: Pid, intent: &Intent, index: &Index<'h>) -> Result<&'h Process, Refusal> {
+    let missing = |message: String| {
+        Refusal::new(RefusalKind::Missing, format!("task {pid}"), message)
+            .because(format!("asked at {}", intent.origin))
+    };
+    let Some(&process) = index.processes.get(&pid) else {
+        let mut refusal = missing("there is no such process, or it could not be looked into".to_owned());
+        for unread in &index.host.unread {
+            refusal = refusal.because(format!("{}: {}", unread.what, unread.why));
+        }
+        return Err(refusal);
+    };
+    match process.netns {
+        Some(netns) if netns != index.host.netns => Err(missing(format!(
+            "{} is in network namespace {netns}, and the devices are those of namespace {}",
+            process.id, index.host.netns
+        ))
+        .nearest("the same command inside the process's namespace")),
+        _ => Ok(process),
+    }
+}
+
+fn device_named<'h>(name: &str, intent: &Intent, host: &'h Host) -> Result<&'h Device, Refusal> {
+    host.device_named(name).ok_or_else(|| {
+        let names: Vec<&str> = host.devices.iter().map(|d| d.id.name.as_str()).collect();
+        Refusal::new(RefusalKind::Missing, format!("device {name}"), "there is no such device here")
+            .because(format!("asked at {}", intent.origin))
+            .because(format!("devices here: {}", names.join(", ")))
+    })
+}
+
+/// Checks that some of the request's CPUs run, and says which do not.
+fn notes_on_cpus(intent: &Intent, host: &Host) -> Result<Vec<String>, Refusal> {
+    let Some(cpus) = &intent.cpus else { return Ok(Vec::new()) };
+    let online = &host.topology.online;
+    let offline = cpus.difference(online);
+    if cpus.intersection(online).is_empty() {
+        return Err(Refusal::new(
+            RefusalKind::Missing,
+            &intent.target,
+            format!("none of its CPUs ({cpus}) is online"),
+        )
+        .because(format!("asked at {}", intent.origin))
+        .because(format!("online: {online}")));
+    }
+    if offline.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(vec![format!("CPUs {offline} are offline and left out")])
+}
+
+/// What of a process is set.
+fn placed_process(process: &Process, part: &mut Part) -> Result<PlacedProcess, Refusal> {
+    let busy = part.params.epoll.prefer_busy_poll;
+    let closed: Vec<String> = process
+        .rings
+        .iter()
+        .filter_map(|ring| ring.closed.as_ref().map(|why| format!("{}: {why}", ring.id)))
+        .collect();
+    let rings: Vec<RingId> = process.rings.iter().filter(|r| r.closed.is_none()).map(|r| r.id).collect();
+    if busy && process.epolls.is_empty() && rings.is_empty() && !closed.is_empty() {
+        let mut refusal = Refusal::new(
+            RefusalKind::Unsupported,
+            process.id,
+            "it waits by io_uring, whose busy polling cannot be set from outside here",
+        )
+        .because(format!("asked at {}", part.intent.origin))
+        .nearest(
+            DeliveryMode::Defer { gro_flush: part.params.gro_flush_timeout }.to_string()
+                + ", which needs nothing of the application",
+        );
+        refusal.evidence.extend(closed);
+        return Err(refusal);
+    }
+    if busy {
+        part.notes.extend(closed.into_iter().map(|line| format!("left as it is: {line}")));
+        if process.epolls.is_empty() && rings.is_empty() {
+            part.notes.push(format!(
+                "{} has no epoll yet: only the queues are set, and busy polling begins when it has one",
+                process.id
+            ));
+        }
+    }
+    let threads = match part.intent.cpus {
+        Some(_) => process.threads.iter().map(|t| t.id).collect(),
+        None => Vec::new(),
+    };
+    Ok(PlacedProcess {
+        id: process.id,
+        epolls: process.epolls.iter().map(|e| e.id).collect(),
+        rings,
+        threads,
+    })
+}
+
+/// The queues of a host, one for each NAPI, and who claims them.
+struct Ground<'h> {
+    per_napi: bool,
+    queues: Vec<PlacedQueue>,
+    by_device: BTreeMap<DeviceId, Vec<usize>>,
+    by_napi: BTreeMap<NapiId, usize>,
+    /// The devices that a process may receive from although nothing shows it yet.
+    likely: Vec<&'h Device>,
+    claims: Claims,
+}
+
+impl<'h> Ground<'h> {
+    fn new(index: &Index<'h>) -> Self {
+        let per_napi = index.host.capabilities.napi_set;
+        let mut queues: Vec<PlacedQueue> = Vec::new();
+        let mut by_device: BTreeMap<DeviceId, Vec<usize>> = BTreeMap::new();
+        let mut by_napi = BTreeMap::new();
+        for (&queue, &napi) in &index.queues {
+            if per_napi && napi.is_none() {
+                continue; // Without a NAPI there is nothing to set the values on.
+            }
+            if let Some(&slot) = napi.and_then(|id| by_napi.get(&id)) {
+                let first: &mut PlacedQueue = &mut queues[slot];
+                first.also.push(queue);
+                continue;
+            }
+            let irq = napi.and_then(|id| index.napis.get(&id)?.napi.irq).map(|edge| edge.irq);
+            let cpus = irq.and_then(|n| index.irqs.get(&n)).map(|i| i.affinity.clone()).unwrap_or_default();
+            by_device.entry(queue.device).or_default().push(queues.len());
+            if let Some(id) = napi {
+                by_napi.insert(id, queues.len());
+            }
+            queues.push(PlacedQueue { queue, also: Vec::new(), napi, irq, cpus });
+        }
+        let likely = index
+            .host
+            .devices
+            .iter()
+            .filter(|d| d.up && d.id.name.as_str() != "lo" && by_device.contains_key(&d.id))
+            .collect();
+        let claims = Claims::new(queues.len());
+        Self { per_napi, queues, by_device, by_napi, likely, claims }
+    }
+
+    fn of_device(&self, device: DeviceId) -> &[usize] {
+        self.by_device.get(&device).map_or(&[], Vec::as_slice)
+    }
+
+    /// The queues that a process's sockets lead to; all of the likely devices while none is known.
+    fn of_process(&self, process: &Process, part: &mut Part) -> Result<Vec<usize>, Refusal> {
+        let mut slots: BTreeSet<usize> = BTreeSet::new();
+        let mut astray = 0_usize;
+        for id in process.sockets.iter().filter_map(|socket| socket.napi) {
+            match self.by_napi.get(&id) {
+                Some(&slot) => drop(slots.insert(slot)),
+                None => astray += 1,
+            }
+        }
+        if astray > 0 && self.per_napi {
+            part.notes.push(format!(
+                "{astray} socket(s) of {} name a NAPI that no device here has: replaced by a reset, or of another \
+                 namespace",
+                process.id
+            ));
+        }
+        if slots.is_empty() {
+            if self.likely.is_empty() && part.delivery.mode != DeliveryMode::Interrupt {
+                return Err(no_napi(format!("{} has received nothing yet", process.id), part));
+            }
+            slots.extend(self.likely.iter().flat_map(|device| self.of_device(device.id)));
+            let names: Vec<&str> = self.likely.iter().map(|d| d.id.name.as_str()).collect();
+            part.notes.push(format!(
+                "no packet has shown yet where {} receives: all queues of {} are taken",
+                process.id,
+                if names.is_empty() { "no device".to_owned() } else { names.join(", ") }
+            ));
+        }
+        if !self.per_napi {
+            let devices: BTreeSet<DeviceId> = slots.iter().map(|&s| self.queues[s].queue.device).collect();
+            slots.extend(devices.iter().flat_map(|&device| self.of_device(device)));
+        }
+        Ok(slots.into_iter().collect())
+    }
+
+    fn claim_for_process(
+        &mut self,
+        part: usize,
+        process: &Process,
+        wishes: &[Wish<'_>],
+        placed: &mut Part,
+    ) -> Result<(), Refusal> {
+        let mut shared: BTreeMap<usize, usize> = BTreeMap::new();
+        for slot in self.of_process(process, placed)? {
+            match self.claims.claim(slot, part, Some(process.id), wishes, &self.queues[slot])? {
+                Claimed::Own | Claimed::Yielded => {}
+                Claimed::Shared(with) => *shared.entry(with).or_default() += 1,
+            }
+        }
+        note_shared(&shared, wishes, placed);
+        Ok(())
+    }
+
+    fn claim_for_device(
+        &mut self,
+        part: usize,
+        device: &Device,
+        wishes: &[Wish<'_>],
+        placed: &mut Part,
+    ) -> Result<(), Refusal> {
+        let slots = self.of_device(device.id).to_vec();
+        if slots.is_empty() && placed.delivery.mode != DeliveryMode::Interrupt {
+            return Err(no_napi(format!("{} has no NAPI that the kernel names", device.id), placed)
+                .because(napi_hint(device)));
+        }
+        let served: usize = slots.iter().map(|&s| 1 + self.queues[s].also.len()).sum();
+        if served < device.rx_queues.len() {
+            let without = device.rx_queues.len() - served;
+            placed.notes.push(format!("{without} queue(s) of {} have no NAPI and are left out", device.id));
+        }
+        let (mut shared, mut yielded) = (BTreeMap::<usize, usize>::new(), 0_usize);
+        for slot in slots {
+            match self.claims.claim(slot, part, None, wishes, &self.queues[slot])? {
+                Claimed::Own => {}
+                Claimed::Shared(with) => *shared.entry(with).or_default() += 1,
+                Claimed::Yielded => yielded += 1,
+            }
+        }
+        note_shared(&shared, wishes, placed);
+        if yielded > 0 {
+            placed
+                .notes
+                .push(format!("{yielded} queue(s) of {} are left to more specific requests", device.id));
+        }
+        Ok(())
+    }
+
+    /// Gives every part its queues.
+    fn settle(self, parts: &mut [Part]) {
+        let Self { per_napi, queues, claims, .. } = self;
+        for (slot, queue) in queues.into_iter().enumerate() {
+            if let Some(part) = claims.owner(slot) {
+                parts[part].queues.push(queue);
+            }
+        }
+        for part in parts.iter_mut().filter(|part| !per_napi && !part.queues.is_empty()) {
+            part.notes.push(
+                "this kernel has no settings for single queues (6.13): whole devices are set by sysfs"
+                    .to_owned(),
+            );
+        }
+    }
+}
+
+/// The epolls of processes that no request names, for the devices whose packets they watch for.
+///
+/// A mode that does not busy-poll takes along only those that prefer busy polling, which would poll for nothing;
+/// what else an application has set for itself is its own.
+fn place_epolls_of_devices(
+    index: &Index<'_>,
+    ground: &Ground<'_>,
+    owned: &BTreeMap<Pid, usize>,
+    wishes: &[Wish<'_>],
+    parts: &mut [Part],
+) -> Result<(), Refusal> {
+    let mut part_of: BTreeMap<DeviceId, usize> = BTreeMap::new();
+    for (part, wish) in wishes.iter().enumerate() {
+        let Target::Device(name) = &wish.intent.target else { continue };
+        if let Some(device) = index.host.device_named(name) {
+            part_of.entry(device.id).or_insert(part);
+        }
+    }
+    if part_of.is_empty() {
+        return Ok(());
+    }
+    for process in index.host.processes.iter().filter(|p| !owned.contains_key(&p.id.pid)) {
+        let mut device_of: BTreeMap<u64, usize> = BTreeMap::new();
+        for socket in &process.sockets {
+            let slot = socket.napi.and_then(|id| ground.by_napi.get(&id));
+            if let Some(&part) = slot.and_then(|&slot| part_of.get(&ground.queues[slot].queue.device)) {
+                device_of.insert(socket.inode, part);
+            }
+        }
+        let mut found: BTreeMap<usize, Vec<EpollId>> = BTreeMap::new();
+        for epoll in &process.epolls {
+            let watching: BTreeSet<usize> =
+                epoll.members.iter().filter_map(|m| device_of.get(&m.inode).copied()).collect();
+            let mut watching = watching.into_iter();
+            let Some(first) = watching.next() else { continue };
+            let prefers = epoll.params.is_some_and(|params| params.prefer_busy_poll);
+            if !wishes[first].of_epoll().prefer_busy_poll && !prefers {
+                continue;
+            }
+            if let Some(other) = watching.find(|&o| wishes[o].of_epoll() != wishes[first].of_epoll()) {
+                return Err(claim::conflict(epoll.id, &wishes[first], &wishes[other])
+                    .because(format!("{} watches sockets of both devices", epoll.id))
+                    .nearest(format!("a request for {} itself", process.id)));
+            }
+            found.entry(first).or_default().push(epoll.id);
+        }
+        for (part, epolls) in found {
+            let (rings, threads) = (Vec::new(), Vec::new());
+            parts[part].processes.push(PlacedProcess { id: process.id, epolls, rings, threads });
+        }
+    }
+    Ok(())
+}
+
+fn note_shared(shared: &BTreeMap<usize, usize>, wishes: &[Wish<'_>], part: &mut Part) {
+    for (&with, queues) in shared {
+        let origin = &wishes[with].intent.origin;
+        part.notes
+            .push(format!("{queues} queue(s) are set by the request of {origin}, which wants the same"));
+    }
+}
+
+/// What a part's operator must know: busy polling has two halves, and full busy polling a third.
+fn note_halves(part: &mut Part) {
+    let epolls: usize = part.processes.iter().map(|p| p.epolls.len()).sum();
+    if let (Target::Device(name), true) = (&part.intent.target, part.params.epoll.prefer_busy_poll) {
+        part.notes.push(if epolls == 0 {
+            format!(
+                "this sets the NIC's half only: no epoll that was looked at watches sockets of {name}, and \
+                 {} needs prefer_busy_poll there (`netpolicy attach PID` sets both)",
+                part.delivery.mode
+            )
+        } else {
+            format!("the application's half is set on {epolls} epoll(s) that watch sockets of {name}")
+        });
+    }
+    if let Some(cap) = part.params.epoll_wait_cap {
+        part.notes.push(format!(
+            "{} needs epoll_wait never to sleep longer than {cap}: the timeout is the application's own argument, \
+             so only `netpolicy run`, which starts it with a preload library, can see to that",
+            part.delivery.mode
+        ));
+    }
+    let without = part.queues.iter().filter(|q| q.irq.is_none()).count();
+    if part.intent.cpus.is_some() && without > 0 {
+        part.notes.push(format!(
+            "{without} queue(s) have no interrupt that is known: their affinity is left as it is"
+        ));
+    }
+}
+
+fn no_napi(what: String, part: &Part) -> Refusal {
+    Refusal::new(
+        RefusalKind::Missing,
+        &part.intent.target,
+        format!("{what}, and {} is set on a NAPI", part.delivery.mode),
+    )
+    .because(format!("asked at {}", part.intent.origin))
+}
+
+/// Why a device has no NAPI, and what gives it one.
+fn napi_hint(device: &Device) -> String {
+    if device.kind == "veth" {
+        format!(
+            "a veth has NAPIs only with GRO or XDP: `ethtool -K {} gro on`, and `ethtool -K PEER tso off` at the \
+             other end, else TCP does not use them",
+            device.id
+        )
+    } else if device.up {
+        format!("{} is up and lists no NAPI: its driver has none, or does not register them", device.id)
+    } else {
+        format!("{} is down; many drivers have NAPIs only while they are up", device.id)
+    }
+}

@@ -1,0 +1,463 @@
+//! The condition matrix of the feasibility study, row by row, with its figures: what `doctor` says must be right
+//! in every one of them.
+
+use std::collections::BTreeSet;
+
+use insta::assert_snapshot;
+use model::host::{IoUring, Unread};
+use model::{
+    Delivered, DeliveryMode, Fd, Finding, Host, NapiId, NetnsId, Pid, PolicyName, PollCounts, RingId,
+    RingNapi, Severity, Threading,
+};
+use plan::doctor::RULES;
+use plan::{Asked, Resolved, doctor, place};
+
+use crate::made::{
+    Counted, defer, delivered, device, host, named, on_task, policy, server, set_epolls, set_napis, suspend,
+    veth, with_kernel,
+};
+use crate::read_aloud;
+
+/// memcached behind a veth with these NAPIs, one worker for each list of connections, all settings of suspend200.
+fn memcached(napis: &[u32], workers: &[&[u32]]) -> Host {
+    let mut host = host();
+    host.devices.push(veth(2, "veth0", napis));
+    set_napis(&mut host.devices[0], 100, 200, 20);
+    host.processes.push(server(812, "memcached", workers));
+    set_epolls(&mut host.processes[0], suspend(200));
+    host
+}
+
+/// The healthy row: 60 000 requests a second, 88 % of the packets delivered by the task.
+const HEALTHY: Counted = Counted {
+    packets: 60_000,
+    share: 88,
+    interrupt_polls: 30,
+    timer_polls: 400,
+    timer_empty: 90,
+    application_polls: 44_000,
+    armed: 46_000,
+    suspended: 1249,
+};
+
+/// Where nothing is suspended: every packet by softirq.
+const SOFTIRQ: Counted = Counted {
+    packets: 60_000,
+    share: 0,
+    interrupt_polls: 38_000,
+    timer_polls: 0,
+    timer_empty: 0,
+    application_polls: 0,
+    armed: 0,
+    suspended: 0,
+};
+
+/// That request, as a placement would have it.
+fn asked(host: &Host, mode: DeliveryMode) -> Vec<Asked> {
+    let request = policy([named(mode, on_task(2, 812, PolicyName::None))]);
+    place(&request, host, &Resolved::default()).expect("placed").asked()
+}
+
+fn rules(findings: &[Finding]) -> Vec<&str> {
+    findings.iter().map(|f| f.rule.as_str()).collect()
+}
+
+fn found<'f>(findings: &'f [Finding], rule: &str) -> &'f Finding {
+    findings.iter().find(|f| f.rule == rule).unwrap_or_else(|| panic!("no {rule} in {:?}", rules(findings)))
+}
+
+#[test]
+fn one_queue_one_worker_and_all_settings_is_engaged() {
+    let host = memcached(&[328], &[&[328; 20]]);
+    let findings = doctor(&host, Some(&delivered([HEALTHY.on(328)])), &asked(&host, suspend(200)));
+    assert_eq!(rules(&findings), ["engaged"]);
+    assert_snapshot!(read_aloud::findings(&findings));
+}
+
+#[test]
+fn a_sender_with_tso_on_or_a_server_without_gro_puts_packets_on_no_napi() {
+    let mut no_tso = memcached(&[328], &[&[0; 20]]);
+    let backlog = PollCounts { polls: 38_000, packets: 60_000, empty: 0 };
+    let counts = Delivered { backlog, ..delivered([]) };
+    let findings = doctor(&no_tso, Some(&counts), &[]);
+    assert_eq!(rules(&findings), ["packets-on-no-napi", "not-engaged"]);
+    assert_snapshot!(read_aloud::findings(&findings));
+
+    no_tso.devices[0].features.gro = Some(false);
+    let findings = doctor(&no_tso, Some(&counts), &[]);
+    let remedy = found(&findings, "packets-on-no-napi").remedy.clone().expect("a command");
+    assert_eq!(
+        remedy,
+        "ethtool -K veth0 gro on; ethtool -K PEER tso off (at the other end: if7 of netnsid 0)"
+    );
+
+    no_tso.processes.clear();
+    let findings = doctor(&no_tso, Some(&counts), &[]);
+    assert_eq!(rules(&findings), ["packets-on-no-napi", "not-engaged"], "the counts alone show it too");
+}
+
+#[test]
+fn both_ends_of_a_veth_are_named_where_both_are_here() {
+    let mut host = memcached(&[328], &[&[0; 20]]);
+    host.devices[0].peer = Some("veth1".to_owned());
+    host.devices.push(veth(3, "veth1", &[]));
+    host.devices[1].peer = Some("veth0".to_owned());
+    let findings = doctor(&host, Some(&delivered([])), &[]);
+    let finding = found(&findings, "packets-on-no-napi");
+    assert_eq!(finding.remedy.as_deref(), Some("ethtool -K veth1 tso off"));
+}
+
+#[test]
+fn four_workers_on_one_napi_resume_each_other() {
+    let host = memcached(&[328], &[&[328; 5], &[328; 5], &[328; 5], &[328; 5]]);
+    let counts =
+        Counted { share: 76, timer_polls: 620, application_polls: 17_000, suspended: 1017, ..HEALTHY };
+    let findings = doctor(&host, Some(&delivered([counts.on(328)])), &[]);
+    assert_eq!(rules(&findings), ["napi-shared-by-epolls", "partly-engaged"]);
+    assert_snapshot!(read_aloud::findings(&findings));
+}
+
+#[test]
+fn two_napis_on_one_epoll_flap() {
+    let host = memcached(&[259, 260], &[&[259, 260, 259, 260]]);
+    let counts = |share| Counted { packets: 30_000, share, suspended: 940, timer_polls: 2_000, ..HEALTHY };
+    let findings = doctor(&host, Some(&delivered([counts(56).on(259), counts(62).on(260)])), &[]);
+    assert_eq!(rules(&findings), ["epoll-mixes-napis", "partly-engaged", "partly-engaged"]);
+    assert_snapshot!(read_aloud::findings(&findings));
+}
+
+#[test]
+fn two_napis_and_two_workers_dealt_by_turns_mix_too() {
+    let host = memcached(&[259, 260], &[&[259, 260], &[260, 259]]);
+    let counts = |share, suspended| Counted { packets: 30_000, share, suspended, ..HEALTHY };
+    let findings = doctor(&host, Some(&delivered([counts(61, 814).on(259), counts(66, 1440).on(260)])), &[]);
+    let expected: BTreeSet<&str> =
+        ["epoll-mixes-napis", "napi-shared-by-epolls", "partly-engaged"].into_iter().collect();
+    assert_eq!(rules(&findings).into_iter().collect::<BTreeSet<_>>(), expected);
+    let remedy = found(&findings, "epoll-mixes-napis").remedy.as_deref();
+    assert_eq!(
+        remedy,
+        Some("let each worker take the connections of one NAPI id (SO_INCOMING_NAPI_ID; memcached: -N 2)")
+    );
+}
+
+#[test]
+fn two_workers_by_napi_id_on_one_cpu_take_turns() {
+    let mut host = memcached(&[259, 260], &[&[259, 259], &[260, 260]]);
+    for thread in &mut host.processes[0].threads {
+        thread.affinity = "1".parse().expect("cpulist");
+    }
+    let counts = |share, suspended| Counted { packets: 30_000, share, suspended, ..HEALTHY };
+    let findings = doctor(&host, Some(&delivered([counts(59, 620).on(259), counts(67, 869).on(260)])), &[]);
+    assert_eq!(rules(&findings), ["pollers-share-a-cpu", "partly-engaged", "partly-engaged"]);
+    assert_snapshot!(read_aloud::findings(&findings));
+}
+
+#[test]
+fn an_epoll_that_does_not_prefer_busy_polling_is_not_engaged() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    set_epolls(&mut host.processes[0], DeliveryMode::Interrupt);
+    let findings = doctor(&host, Some(&delivered([SOFTIRQ.on(328)])), &[]);
+    assert_eq!(rules(&findings), ["prefer-off", "not-engaged"]);
+    assert_eq!(
+        found(&findings, "prefer-off").remedy.as_deref(),
+        Some("netpolicy set task 812 suspend200"),
+        "both halves are set by the process"
+    );
+    assert_snapshot!(read_aloud::findings(&findings));
+}
+
+#[test]
+fn without_irq_suspend_timeout_it_is_ordinary_preferred_busy_polling() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    let wanted = asked(&host, suspend(200));
+    set_napis(&mut host.devices[0], 100, 200, 0);
+    let counts = Counted { share: 8, timer_polls: 3_900, application_polls: 2_400, suspended: 0, ..HEALTHY };
+    let counts = delivered([counts.on(328)]);
+    let findings = doctor(&host, Some(&counts), &wanted);
+    assert_eq!(rules(&findings), ["irq-suspend-zero", "not-engaged"]);
+    assert_snapshot!(read_aloud::findings(&findings));
+
+    let findings = doctor(&host, Some(&counts), &[]);
+    assert_eq!(rules(&findings), ["irq-suspend-zero", "busy-polled"], "nobody asked for more");
+    assert!(findings.iter().all(|f| f.severity == Severity::Note), "{findings:?}");
+}
+
+#[test]
+fn suspension_without_deferral_is_called_what_it_is() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    set_napis(&mut host.devices[0], 0, 0, 20);
+    let counts = Counted {
+        interrupt_polls: 74_700,
+        application_polls: 9_000,
+        armed: 9_532,
+        suspended: 9_532,
+        ..SOFTIRQ
+    };
+    let findings = doctor(&host, Some(&delivered([counts.on(328)])), &[]);
+    assert_eq!(rules(&findings), ["suspension-without-deferral", "not-engaged"]);
+    assert_snapshot!(read_aloud::findings(&findings));
+    for (polls, flush) in [(100, 0), (0, 200)] {
+        set_napis(&mut host.devices[0], polls, flush, 20);
+        let findings = doctor(&host, None, &[]);
+        assert_eq!(rules(&findings), ["suspension-without-deferral", "not-counted"], "{polls}/{flush}");
+    }
+}
+
+#[test]
+fn low_load_is_idle_and_no_fault() {
+    let host = memcached(&[328], &[&[328; 20]]);
+    let counts = Counted {
+        packets: 1_000,
+        share: 5,
+        interrupt_polls: 0,
+        timer_polls: 5_300,
+        timer_empty: 4_400,
+        application_polls: 743,
+        armed: 6_000,
+        suspended: 743,
+    };
+    let counts = delivered([counts.on(328)]);
+    let findings = doctor(&host, Some(&counts), &[]);
+    assert_eq!(rules(&findings), ["idle"]);
+    assert_eq!(findings[0].severity, Severity::Note);
+    assert_snapshot!(read_aloud::findings(&findings));
+
+    let silent = delivered([]);
+    assert_eq!(rules(&doctor(&host, Some(&silent), &[])), ["idle"], "no traffic at all");
+}
+
+#[test]
+fn timers_that_could_not_be_watched_do_not_change_the_verdict() {
+    let host = memcached(&[328], &[&[328; 20]]);
+    let mut counts = HEALTHY.on(328);
+    counts.interrupt.polls += counts.timer.polls;
+    counts.interrupt.packets += counts.timer.packets;
+    counts.interrupt.empty += counts.timer.empty;
+    (counts.timer, counts.timer_armed, counts.timer_expired, counts.suspended) = Default::default();
+    let hidden = |counts| Delivered { timers_hidden: true, ..delivered([counts]) };
+    assert_eq!(rules(&doctor(&host, Some(&hidden(counts.clone())), &[])), ["timers-hidden", "engaged"]);
+    counts.application = PollCounts { polls: 743, packets: 50, empty: 0 };
+    counts.interrupt = PollCounts { polls: 5_300, packets: 950, empty: 4_400 };
+    assert_eq!(rules(&doctor(&host, Some(&hidden(counts)), &[])), ["timers-hidden", "idle"]);
+}
+
+#[test]
+fn rps_is_found_although_the_napi_looks_engaged() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    host.devices[0].rx_queues[0].rps_cpus = "0".parse().expect("cpulist");
+    let counts = Counted { suspended: 886, ..HEALTHY };
+    let backlog = PollCounts { polls: 20_000, packets: 56_000, empty: 0 };
+    let counts = Delivered { backlog, ..delivered([counts.on(328)]) };
+    let findings = doctor(&host, Some(&counts), &[]);
+    assert_eq!(rules(&findings), ["rps-on", "engaged"]);
+    let rps = found(&findings, "rps-on");
+    assert_eq!(rps.severity, Severity::Problem);
+    assert_eq!(rps.remedy.as_deref(), Some("echo 0 > /sys/class/net/veth0/queues/rx-0/rps_cpus"));
+}
+
+#[test]
+fn an_application_that_never_waits_never_polls() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    host.processes[0].threads[0].waits_on = None;
+    let counts = Counted { interrupt_polls: 0, timer_polls: 4_200, ..SOFTIRQ };
+    let counts = delivered([counts.on(328)]);
+    let findings = doctor(&host, Some(&counts), &[]);
+    assert_eq!(rules(&findings), ["never-waits", "not-engaged"]);
+    host.processes[0].threads[0].waits_on = Some(Fd(7));
+    assert!(!rules(&doctor(&host, Some(&counts), &[])).contains(&"never-waits"), "it waits after all");
+}
+
+#[test]
+fn an_application_without_epoll_is_named() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    host.processes[0].epolls.clear();
+    let findings = doctor(&host, Some(&delivered([SOFTIRQ.on(328)])), &[]);
+    assert_eq!(rules(&findings), ["no-epoll", "not-engaged"]);
+    assert_eq!(found(&findings, "no-epoll").remedy.as_deref(), Some("netpolicy set task 812 defer20"));
+}
+
+#[test]
+fn io_urings_are_named_with_their_reason() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    let process = &mut host.processes[0];
+    process.epolls.clear();
+    let ring = |fd, napi, closed: Option<&str>| IoUring {
+        id: RingId { process: process.id, fd: Fd(fd) },
+        napi,
+        registered_sockets: 4,
+        closed: closed.map(str::to_owned),
+    };
+    let registered = RingNapi { busy_poll_usecs: 64, prefer_busy_poll: true };
+    process.rings = vec![
+        ring(9, None, Some("EEXIST: single issuer")),
+        ring(10, None, None),
+        ring(11, Some(registered), None),
+    ];
+    let findings = doctor(&host, Some(&delivered([SOFTIRQ.on(328)])), &[]);
+    assert_eq!(rules(&findings), ["io-uring", "io-uring", "io-uring", "not-engaged"]);
+    assert_snapshot!(read_aloud::findings(&findings));
+}
+
+#[test]
+fn sockets_on_another_device_than_the_one_that_is_set() {
+    let mut host = memcached(&[328], &[&[400; 20]]);
+    host.devices.push(device(3, "eth1", &[400]));
+    let findings = doctor(&host, Some(&delivered([SOFTIRQ.on(400)])), &[]);
+    let finding = found(&findings, "set-on-another-device");
+    assert_eq!(finding.summary, "it receives on eth1, and suspension is set on veth0");
+    assert!(rules(&findings).contains(&"not-engaged"));
+}
+
+#[test]
+fn a_queue_that_was_forgotten_is_named() {
+    let mut host = memcached(&[259, 260], &[&[259], &[260]]);
+    let forgotten = &mut host.devices[0].napis[1];
+    (forgotten.defer_hard_irqs, forgotten.irq_suspend_timeout) =
+        (Some(Default::default()), Some(Default::default()));
+    forgotten.gro_flush_timeout = Some(Default::default());
+    let findings = doctor(&host, None, &[]);
+    let finding = found(&findings, "queue-not-set");
+    assert_eq!(finding.summary, "it also receives on veth0 rx-1 (napi 260), where IRQs are not suspended");
+}
+
+#[test]
+fn a_threaded_napi_is_named() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    host.devices[0].napis[0].threaded = Some(Threading::On);
+    host.devices[0].napis[0].kthread = Some(Pid(317));
+    let mut counts = SOFTIRQ.on(328);
+    (counts.kthread, counts.interrupt) = (counts.interrupt, PollCounts::default());
+    let findings = doctor(&host, Some(&delivered([counts])), &[]);
+    let finding = found(&findings, "napi-threaded");
+    assert_eq!(finding.evidence[0], "threaded is on, polled by task 317");
+    assert!(rules(&findings).contains(&"not-engaged"));
+}
+
+#[test]
+fn a_kernel_that_is_too_old_is_named_with_what_it_lacks() {
+    let host = memcached(&[328], &[&[328; 20]]);
+    let wanted = asked(&host, suspend(200));
+    for (release, lacks) in [
+        ("6.12.1", "suspend200 needs irq-suspend-timeout, which Linux 6.13 brought"),
+        ("6.6.1", "suspend200 needs irq-suspend-timeout, which Linux 6.13 brought"),
+    ] {
+        let mut host = with_kernel(host.clone(), release);
+        set_napis(&mut host.devices[0], 100, 200, 0);
+        host.devices[0].napis[0].irq_suspend_timeout = None;
+        let findings = doctor(&host, Some(&delivered([SOFTIRQ.on(328)])), &wanted);
+        let finding = found(&findings, "kernel-too-old");
+        assert_eq!(
+            (finding.object.as_str(), finding.summary.as_str()),
+            (&*format!("Linux {release}"), lacks)
+        );
+        assert_eq!(finding.remedy.as_deref(), Some("netpolicy set device veth0 defer200"));
+    }
+    let napibusy = asked(&host, DeliveryMode::NapiBusy);
+    let findings = doctor(&with_kernel(host, "6.8.1"), None, &napibusy);
+    assert!(found(&findings, "kernel-too-old").summary.contains("Linux 6.9"));
+}
+
+#[test]
+fn what_could_not_be_read_is_told_with_the_permission_that_is_missing() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    host.capabilities.ptrace = false;
+    host.unread
+        .push(Unread { what: "descriptors of nginx[901]".to_owned(), why: "pidfd_getfd: EPERM".to_owned() });
+    let findings = doctor(&host, None, &[]);
+    assert_snapshot!(read_aloud::findings(&findings));
+}
+
+#[test]
+fn connections_over_loopback_have_no_napi() {
+    let mut host = memcached(&[328], &[&[0; 3]]);
+    for socket in &mut host.processes[0].sockets {
+        socket.remote = Some("127.0.0.1:40000".parse().expect("address"));
+    }
+    let findings = doctor(&host, None, &asked(&host, suspend(200)));
+    assert_eq!(rules(&findings), ["loopback-only", "not-counted"]);
+    assert_eq!(findings[0].severity, Severity::Problem);
+}
+
+#[test]
+fn a_napi_that_a_reset_replaced_and_a_process_elsewhere_are_told_apart() {
+    let mut host = memcached(&[329], &[&[328; 3]]);
+    assert!(rules(&doctor(&host, None, &[])).contains(&"napi-not-here"));
+    host.processes[0].netns = Some(NetnsId(1));
+    let findings = doctor(&host, None, &[]);
+    assert!(rules(&findings).contains(&"another-namespace") && !rules(&findings).contains(&"napi-not-here"));
+}
+
+#[test]
+fn deferral_and_busy_polling_are_judged_by_what_they_are() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    set_epolls(&mut host.processes[0], DeliveryMode::Interrupt);
+    set_napis(&mut host.devices[0], 100, 200, 0);
+    let deferred = Counted { interrupt_polls: 10, timer_polls: 4_200, ..SOFTIRQ };
+    let wanted = asked(&host, defer(200));
+    assert_eq!(rules(&doctor(&host, Some(&delivered([deferred.on(328)])), &wanted)), ["deferred"]);
+    assert_eq!(rules(&doctor(&host, Some(&delivered([SOFTIRQ.on(328)])), &wanted)), ["not-deferred"]);
+    set_epolls(&mut host.processes[0], DeliveryMode::NapiBusy);
+    let busy = Counted { share: 16, timer_polls: 3_900, application_polls: 40_000, ..SOFTIRQ };
+    let wanted = asked(&host, DeliveryMode::NapiBusy);
+    assert_eq!(rules(&doctor(&host, Some(&delivered([busy.on(328)])), &wanted)), ["busy-polled"]);
+}
+
+#[test]
+fn half_of_deferral_and_preference_without_it_are_warned_of() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    set_napis(&mut host.devices[0], 0, 0, 0);
+    assert_eq!(rules(&doctor(&host, None, &[])), ["prefer-without-deferral", "not-counted"]);
+    set_epolls(&mut host.processes[0], DeliveryMode::Interrupt);
+    set_napis(&mut host.devices[0], 0, 200, 0);
+    assert_eq!(rules(&doctor(&host, None, &[])), ["deferral-half-set"]);
+}
+
+#[test]
+fn a_suspension_that_does_not_outlast_deferral_is_a_problem() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    set_napis(&mut host.devices[0], 100, 20_000, 20);
+    assert_eq!(rules(&doctor(&host, None, &[])), ["suspension-too-short", "not-counted"]);
+}
+
+#[test]
+fn counts_that_were_lost_are_admitted() {
+    let host = memcached(&[328], &[&[328; 20]]);
+    let counts = Delivered { lost: 7, ..delivered([HEALTHY.on(328)]) };
+    assert_eq!(rules(&doctor(&host, Some(&counts), &[])), ["counts-lost", "engaged"]);
+}
+
+#[test]
+fn an_untouched_host_has_nothing_to_be_told() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    set_napis(&mut host.devices[0], 0, 0, 0);
+    set_epolls(&mut host.processes[0], DeliveryMode::Interrupt);
+    assert_eq!(doctor(&host, Some(&delivered([SOFTIRQ.on(328)])), &[]), []);
+}
+
+#[test]
+fn every_rule_has_a_name_of_its_own_and_a_line_of_documentation() {
+    let all = || RULES.iter().flat_map(|(_, rules)| rules.iter());
+    let ids: BTreeSet<&str> = all().map(|rule| rule.id).collect();
+    assert_eq!(ids.len(), all().count(), "two rules share a name");
+    for rule in all() {
+        assert!(rule.id.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'), "{}", rule.id);
+        assert!(rule.doc.ends_with('.') && !rule.doc.contains('\n'), "{}: {}", rule.id, rule.doc);
+    }
+}
+
+#[test]
+fn a_napi_is_never_told_two_verdicts() {
+    let host = memcached(&[259, 260], &[&[259, 260], &[260]]);
+    let engagement: Vec<&str> = RULES[3].1.iter().map(|rule| rule.id).collect();
+    for share in 0..=100 {
+        let counts = Counted { share, ..HEALTHY };
+        let findings = doctor(&host, Some(&delivered([counts.on(259), counts.on(260)])), &[]);
+        for napi in [259, 260].map(NapiId) {
+            let name = format!("(napi {napi})");
+            let verdicts =
+                findings.iter().filter(|f| engagement.contains(&&*f.rule) && f.object.ends_with(&name));
+            assert_eq!(verdicts.count(), 1, "{share} %");
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Hosts, policies and counts made for a test, and a kernel that does as it is told.
+
+use model::host::{
+    Capabilities, Channels, Confidence, CpuInfo, Device, Epoll, Features, Irq, IrqEdge, Membership, Napi,
+    NapiEdge, Pair, Process, RxQueueState, Socket, SocketState, Thread, Topology,
+};
+use model::policy::{Match, Overrides};
+use model::{
+    Budget, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, EmptyPolls, EpollId, EpollParams, Fd, Goal, Host,
+    IfIndex, Intent, IrqNumber, KernelVersion, Label, Nanoseconds, NapiDelivered, NapiId, NetnsId, Pid,
+    Policy, PolicyName, PollCounts, ProcessId, QueueIndex, RxQueue, Setting, Target, ThreadId, Threading,
+};
+
+pub(crate) const NETNS: NetnsId = NetnsId(4_026_531_840);
+
+/// A host with Linux 6.18, four CPUs, and nothing on it.
+pub(crate) fn host() -> Host {
+    let online: CpuSet = (0..4).map(Cpu).collect();
+    let cpus = online.iter().map(|cpu| CpuInfo {
+        cpu,
+        siblings: [cpu].into_iter().collect(),
+        llc: online.clone(),
+        node: None,
+    });
+    Host {
+        release: "6.18.44".to_owned(),
+        kernel: KernelVersion { major: 6, minor: 18, patch: 44 },
+        capabilities: Capabilities {
+            napi_set: true,
+            irq_suspend: true,
+            napi_threaded: true,
+            epoll_params: true,
+            ptrace: true,
+            net_admin: true,
+            bpf: true,
+        },
+        topology: Topology { isolated: CpuSet::new(), cpus: cpus.collect(), online },
+        netns: NETNS,
+        devices: Vec::new(),
+        irqs: Vec::new(),
+        processes: Vec::new(),
+        unread: Vec::new(),
+    }
+}
+
+/// The same host with an older kernel.
+pub(crate) fn with_kernel(mut host: Host, release: &str) -> Host {
+    let kernel = KernelVersion::parse(release).expect("a release");
+    host.release = release.to_owned();
+    host.kernel = kernel;
+    host.capabilities.napi_set = kernel >= KernelVersion::since(6, 13);
+    host.capabilities.irq_suspend = kernel >= KernelVersion::since(6, 13);
+    host.capabilities.napi_threaded = kernel >= KernelVersion::since(6, 17);
+    host.capabilities.epoll_params = kernel >= KernelVersion::since(6, 9);
+    host
+}
+
+pub(crate) fn device_id(ifindex: u32, name: &str) -> DeviceId {
+    DeviceId { netns: NETNS, ifindex: IfIndex(ifindex), name: Label::new(name) }
+}
+
+/// A device with as many queues as NAPI ids, and nothing set.
+pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
+    let id = device_id(ifindex, name);
+    let queue = |(index, &napi): (u32, &u32)| RxQueueState {
+        id: RxQueue { device: id, index: QueueIndex(index) },
+        napi: Some(NapiEdge { napi: NapiId(napi), confidence: Confidence::Stated }),
+        rps_cpus: CpuSet::new(),
+    };
+    let queues = u32::try_from(napis.len()).expect("few queues");
+    Device {
+        id,
+        kind: "ice".to_owned(),
+        up: true,
+        mtu: 1500,
+        node: None,
+        xdp: false,
+        peer: None,
+        defer_hard_irqs: Some(EmptyPolls(0)),
+        gro_flush_timeout: Some(Nanoseconds::ZERO),
+        threaded: Some(Threading::Off),
+        rx_queues: (0..).zip(napis).map(queue).collect(),
+        tx_queues: Vec::new(),
+        napis: napis.iter().map(|&id| napi(id)).collect(),
+        channels: Some(Channels {
+            combined: Pair { current: queues, max: queues.max(8) },
+            ..Channels::default()
+        }),
+        rings: None,
+        coalesce: None,
+        features: Features::default(),
+    }
+}
+
+/// One end of a veth whose other end is in another namespace.
+pub(crate) fn veth(ifindex: u32, name: &str, napis: &[u32]) -> Device {
+    let queues = u32::try_from(napis.len()).expect("few queues");
+    Device {
+        kind: "veth".to_owned(),
+        peer: Some("if7 of netnsid 0".to_owned()),
+        channels: Some(Channels { rx: Pair { current: queues, max: 4 }, ..Channels::default() }),
+        features: Features { gro: Some(!napis.is_empty()), tso: Some(true), ..Features::default() },
+        ..device(ifindex, name, napis)
+    }
+}
+
+/// Gives each queue of the last device an interrupt, from this number on.
+pub(crate) fn with_irqs(mut host: Host, first: u32) -> Host {
+    let online = host.topology.online.clone();
+    let device = host.devices.last_mut().expect("a device");
+    for (napi, number) in device.napis.iter_mut().zip(first..) {
+        napi.irq = Some(IrqEdge { irq: IrqNumber(number), confidence: Confidence::Stated });
+        host.irqs.push(Irq {
+            number: IrqNumber(number),
+            name: format!("{}-TxRx-{}", device.id, number - first),
+            affinity: online.clone(),
+            effective_affinity: online.clone(),
+            node: None,
+            counts: Vec::new(),
+        });
+    }
+    host
+}
+
+fn napi(id: u32) -> Napi {
+    Napi {
+        id: NapiId(id),
+        defer_hard_irqs: Some(EmptyPolls(0)),
+        gro_flush_timeout: Some(Nanoseconds::ZERO),
+        irq_suspend_timeout: Some(Nanoseconds::ZERO),
+        threaded: Some(Threading::Off),
+        kthread: None,
+        irq: None,
+    }
+}
+
+/// Sets every NAPI of a device: polls, µs, ms.
+pub(crate) fn set_napis(device: &mut Device, defer: u32, flush_us: u64, suspend_ms: u64) {
+    for napi in &mut device.napis {
+        napi.defer_hard_irqs = Some(EmptyPolls(defer));
+        napi.gro_flush_timeout = Some(Nanoseconds::from_micros(flush_us));
+        napi.irq_suspend_timeout = Some(Nanoseconds::from_millis(suspend_ms));
+    }
+}
+
+pub(crate) fn process_id(pid: u32, comm: &str) -> ProcessId {
+    ProcessId { pid: Pid(pid), started: 1000, comm: Label::new(comm) }
+}
+
+/// A process with one worker thread and one epoll for each list of connections. A connection is the NAPI that it
+/// receives through; 0 is none.
+pub(crate) fn server(pid: u32, comm: &str, workers: &[&[u32]]) -> Process {
+    let id = process_id(pid, comm);
+    let (mut threads, mut epolls, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
+    let mut inode = u64::from(pid) * 1000;
+    for (worker, connections) in (0_u32..).zip(workers) {
+        let mut members = Vec::new();
+        for &napi in *connections {
+            let fd = Fd(100 + u32::try_from(sockets.len()).expect("few sockets"));
+            inode += 1;
+            members.push(Membership { fd, inode });
+            sockets.push(Socket {
+                fd,
+                inode,
+                state: SocketState::TcpEstablished,
+                local: Some("10.0.0.1:11211".parse().expect("address")),
+                remote: Some("10.0.0.2:40000".parse().expect("address")),
+                napi: (napi != 0).then_some(NapiId(napi)),
+            });
+        }
+        let fd = Fd(7 + worker);
+        epolls.push(Epoll {
+            id: EpollId { process: id, fd },
+            params: Some(EpollParams::default()),
+            members,
+            others: 1,
+        });
+        let tid = Pid(pid + worker);
+        threads.push(Thread {
+            id: ThreadId { process: id, tid, started: 1000, comm: Label::new("worker") },
+            affinity: (0..4).map(Cpu).collect(),
+            waits_on: Some(fd),
+        });
+    }
+    let (uid, exe, rings) = (0, format!("/usr/bin/{comm}"), Vec::new());
+    Process { id, uid, exe, netns: Some(NETNS), threads, epolls, sockets, rings }
+}
+
+/// Sets every epoll of a process.
+pub(crate) fn set_epolls(process: &mut Process, mode: DeliveryMode) {
+    for epoll in &mut process.epolls {
+        epoll.params = Some(mode.params().epoll);
+    }
+}
+
+pub(crate) fn suspend(micros: u64) -> DeliveryMode {
+    DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(micros) }
+}
+
+pub(crate) fn defer(micros: u64) -> DeliveryMode {
+    DeliveryMode::Defer { gro_flush: Nanoseconds::from_micros(micros) }
+}
+
+/// A request, from line `line` of a policy file.
+pub(crate) fn intent(line: u32, target: Target, policy: PolicyName) -> Intent {
+    Intent {
+        target,
+        policy,
+        delivery: None,
+        overrides: Overrides::default(),
+        goal: Goal::default(),
+        budget: Budget::default(),
+        cpus: None,
+        origin: format!("10-cache.toml:{line}"),
+    }
+}
+
+pub(crate) fn on_device(line: u32, name: &str, policy: PolicyName) -> Intent {
+    intent(line, Target::Device(name.to_owned()), policy)
+}
+
+pub(crate) fn on_task(line: u32, pid: u32, policy: PolicyName) -> Intent {
+    intent(line, Target::Task(Pid(pid)), policy)
+}
+
+pub(crate) fn on_service(line: u32, name: &str, policy: PolicyName) -> Intent {
+    intent(line, Target::Service(name.to_owned(), Match::default()), policy)
+}
+
+/// The same request for a mode that an expert named.
+pub(crate) fn named(mode: DeliveryMode, intent: Intent) -> Intent {
+    Intent { delivery: Some(mode), ..intent }
+}
+
+pub(crate) fn policy(intents: impl IntoIterator<Item = Intent>) -> Policy {
+    Policy { intents: intents.into_iter().collect() }
+}
+
+/// What was counted in a second on a NAPI, in the terms of the study.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counted {
+    pub(crate) packets: u64,
+    /// Of these, by the application, in per cent.
+    pub(crate) share: u64,
+    pub(crate) interrupt_polls: u64,
+    pub(crate) timer_polls: u64,
+    pub(crate) timer_empty: u64,
+    pub(crate) application_polls: u64,
+    pub(crate) armed: u64,
+    pub(crate) suspended: u64,
+}
+
+impl Counted {
+    pub(crate) fn on(self, napi: u32) -> NapiDelivered {
+        let by_application = self.packets * self.share / 100;
+        let rest = self.packets - by_application;
+        // Packets of softirq go to whichever kind of poll there was more of.
+        let timer = if self.timer_polls >= self.interrupt_polls { rest } else { 0 };
+        let application = PollCounts { polls: self.application_polls, packets: by_application, empty: 0 };
+        NapiDelivered {
+            napi: NapiId(napi),
+            device: "veth0".to_owned(),
+            interrupt: PollCounts { polls: self.interrupt_polls, packets: rest - timer, empty: 0 },
+            timer: PollCounts { polls: self.timer_polls, packets: timer, empty: self.timer_empty },
+            application,
+            kthread: PollCounts::default(),
+            by_process: vec![(Pid(812), application)],
+            timer_armed: self.armed,
+            timer_expired: self.timer_polls,
+            timer_armed_max: Nanoseconds::from_millis(20),
+            suspended: self.suspended,
+        }
+    }
+}
+
+/// A second of counting.
+pub(crate) fn delivered(napis: impl IntoIterator<Item = NapiDelivered>) -> Delivered {
+    Delivered {
+        interval: Nanoseconds(1_000_000_000),
+        napis: napis.into_iter().collect(),
+        ..Delivered::default()
+    }
+}
+
+/// Does as it is told: the host after the setting was written.
+pub(crate) fn write(host: &mut Host, setting: &Setting) {
+    let napi_of = |host: &Host, queue: RxQueue| host.napi_of(queue).expect("a NAPI").id;
+    let set_napi = |host: &mut Host, queue: RxQueue, set: &dyn Fn(&mut Napi)| {
+        let id = napi_of(host, queue);
+        set(host.devices.iter_mut().flat_map(|d| &mut d.napis).find(|n| n.id == id).expect("a NAPI"));
+    };
+    let device_of = |host: &mut Host, id: DeviceId| {
+        let position = host.devices.iter().position(|d| d.id == id).expect("a device");
+        position
+    };
+    match setting {
+        Setting::DeferHardIrqs(queue, polls) => {
+            set_napi(host, *queue, &|napi| napi.defer_hard_irqs = Some(*polls));
+        }
+        Setting::GroFlushTimeout(queue, span) => {
+            set_napi(host, *queue, &|napi| napi.gro_flush_timeout = Some(*span));
+        }
+        Setting::IrqSuspendTimeout(queue, span) => {
+            set_napi(host, *queue, &|napi| napi.irq_suspend_timeout = Some(*span));
+        }
+        Setting::Threaded(queue, threading) => {
+            set_napi(host, *queue, &|napi| napi.threaded = Some(*threading));
+        }
+        Setting::DeviceDeferHardIrqs(id, polls) => {
+            let device = device_of(host, *id);
+            host.devices[device].defer_hard_irqs = Some(*polls);
+        }
+        Setting::DeviceGroFlushTimeout(id, span) => {
+            let device = device_of(host, *id);
+            host.devices[device].gro_flush_timeout = Some(*span);
+        }
+        Setting::DeviceThreaded(id, threading) => {
+            let device = device_of(host, *id);
+            let device = &mut host.devices[device];
+            device.threaded = Some(*threading);
+            for napi in &mut device.napis {
+                napi.threaded = Some(*threading);
+            }
+        }
+        Setting::Epoll(id, params) => {
+            let mut epolls = host.processes.iter_mut().flat_map(|p| &mut p.epolls);
+            epolls.find(|e| e.id == *id).expect("an epoll").params = Some(*params);
+        }
+        Setting::IoUringNapi(id, napi) => {
+            let mut rings = host.processes.iter_mut().flat_map(|p| &mut p.rings);
+            rings.find(|r| r.id == *id).expect("a ring").napi = *napi;
+        }
+        Setting::IrqAffinity(number, cpus) => {
+            host.irqs.iter_mut().find(|i| i.number == *number).expect("an IRQ").affinity = cpus.clone();
+        }
+        Setting::ThreadAffinity(id, cpus) => {
+            let mut threads = host.processes.iter_mut().flat_map(|p| &mut p.threads);
+            threads.find(|t| t.id == *id).expect("a thread").affinity = cpus.clone();
+        }
+    }
+}

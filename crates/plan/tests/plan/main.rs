@@ -1,0 +1,9 @@
+//! What the planner promises, on hosts made here.
+
+mod diff;
+mod doctor;
+mod explain;
+mod made;
+mod place;
+mod property;
+mod read_aloud;

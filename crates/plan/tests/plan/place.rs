@@ -1,0 +1,283 @@
+//! Who lives where, and what is refused.
+
+use insta::assert_snapshot;
+use model::host::IoUring;
+use model::{
+    Budget, CpuSet, DeliveryMode, EpollParams, Fd, Host, Nanoseconds, NapiId, NetnsId, Pid, Policy,
+    PolicyName, RingId, Target,
+};
+use plan::{Refusal, RefusalKind, Resolved, desired, place};
+
+use crate::made::{
+    defer, device, host, named, on_device, on_service, on_task, policy, server, set_epolls, suspend, veth,
+    with_irqs, with_kernel,
+};
+use crate::read_aloud;
+
+/// eth0 with four queues, memcached on two of them, and nginx on the other two.
+fn two_services() -> Host {
+    let mut host = host();
+    host.devices.push(device(2, "eth0", &[259, 260, 261, 262]));
+    let mut host = with_irqs(host, 40);
+    host.processes.push(server(812, "memcached", &[&[259, 259], &[260]]));
+    host.processes.push(server(901, "nginx", &[&[261], &[262, 262]]));
+    host
+}
+
+fn refused(policy: &Policy, host: &Host, resolved: &Resolved) -> Refusal {
+    match place(policy, host, resolved).and_then(|placement| desired(&placement, host)) {
+        Ok(_) => panic!("this must be refused"),
+        Err(refusal) => refusal,
+    }
+}
+
+#[test]
+fn a_service_has_the_queues_that_its_sockets_lead_to_and_the_device_has_the_rest() {
+    let policy =
+        policy([on_device(2, "eth0", PolicyName::Bulk), on_service(5, "memcached", PolicyName::Latency)]);
+    let resolved = Resolved::default().with(1, [Pid(812)]);
+    let placement = place(&policy, &two_services(), &resolved).expect("placed");
+    assert_snapshot!(read_aloud::placement(&placement));
+}
+
+#[test]
+fn a_task_is_more_specific_than_the_service_it_belongs_to() {
+    let policy = policy([
+        on_service(2, "cache", PolicyName::Bulk),
+        named(suspend(50), on_task(5, 901, PolicyName::None)),
+    ]);
+    let resolved = Resolved::default().with(0, [Pid(812), Pid(901)]);
+    let placement = place(&policy, &two_services(), &resolved).expect("placed");
+    let owner = |pid| placement.parts.iter().position(|p| p.processes.iter().any(|q| q.id.pid == Pid(pid)));
+    assert_eq!((owner(812), owner(901)), (Some(0), Some(1)));
+    let queues =
+        |part: usize| placement.parts[part].queues.iter().map(|q| q.queue.index.0).collect::<Vec<_>>();
+    assert_eq!((queues(0), queues(1)), (vec![0, 1], vec![2, 3]));
+}
+
+#[test]
+fn two_services_on_one_queue_with_different_policies_are_refused_by_both_origins() {
+    let mut host = two_services();
+    host.processes[1].sockets[0].napi = Some(NapiId(260));
+    let policy =
+        policy([on_service(2, "memcached", PolicyName::Latency), on_service(7, "nginx", PolicyName::Bulk)]);
+    let resolved = Resolved::default().with(0, [Pid(812)]).with(1, [Pid(901)]);
+    assert_snapshot!(read_aloud::refusal(&refused(&policy, &host, &resolved)));
+}
+
+#[test]
+fn two_services_on_one_queue_with_the_same_policy_share_it() {
+    let mut host = two_services();
+    host.processes[1].sockets[0].napi = Some(NapiId(260));
+    let policy = policy([
+        on_service(2, "memcached", PolicyName::Latency),
+        on_service(7, "nginx", PolicyName::Latency),
+    ]);
+    let resolved = Resolved::default().with(0, [Pid(812)]).with(1, [Pid(901)]);
+    let placement = place(&policy, &host, &resolved).expect("placed");
+    assert_eq!(placement.parts[0].queues.len(), 2);
+    assert!(placement.parts[1].notes[0].contains("10-cache.toml:2"), "{:?}", placement.parts[1].notes);
+}
+
+#[test]
+fn two_tasks_that_are_one_process_must_want_the_same() {
+    let tasks = [on_task(2, 812, PolicyName::Latency), on_task(3, 812, PolicyName::Bulk)];
+    let refusal = refused(&policy(tasks), &two_services(), &Resolved::default());
+    assert_eq!(refusal.kind, RefusalKind::Conflict);
+    assert!(refusal.message.contains("10-cache.toml:2 and 10-cache.toml:3"), "{refusal}");
+}
+
+#[test]
+fn a_device_alone_sets_the_nics_half_and_says_so() {
+    let mut host = two_services();
+    host.processes.clear();
+    let latency = policy([on_device(2, "eth0", PolicyName::Latency)]);
+    let placement = place(&latency, &host, &Resolved::default()).expect("placed");
+    assert_snapshot!(read_aloud::placement(&placement));
+}
+
+#[test]
+fn a_device_takes_along_the_epolls_that_watch_its_sockets() {
+    let mut host = two_services();
+    host.devices.push(device(3, "eth1", &[300]));
+    host.processes.push(server(950, "redis", &[&[300]]));
+    let latency = policy([on_device(2, "eth0", PolicyName::Latency)]);
+    let placement = place(&latency, &host, &Resolved::default()).expect("placed");
+    let pids: Vec<u32> = placement.parts[0].processes.iter().map(|p| p.id.pid.0).collect();
+    assert_eq!(pids, [812, 901], "redis receives on eth1");
+}
+
+#[test]
+fn a_device_that_defers_leaves_alone_what_applications_set_for_themselves() {
+    let mut host = two_services();
+    set_epolls(&mut host.processes[0], DeliveryMode::NapiBusy);
+    host.processes[1].epolls[0].params =
+        Some(EpollParams { busy_poll_usecs: 50, busy_poll_budget: 8, prefer_busy_poll: false });
+    let placement = place(&policy([on_device(2, "eth0", PolicyName::Bulk)]), &host, &Resolved::default())
+        .expect("placed");
+    let pids: Vec<u32> = placement.parts[0].processes.iter().map(|p| p.id.pid.0).collect();
+    assert_eq!(pids, [812], "only memcached prefers busy polling, for nothing");
+}
+
+#[test]
+fn a_server_without_traffic_takes_every_device_that_could_bring_some() {
+    let mut host = two_services();
+    host.devices.push(device(1, "lo", &[]));
+    let mut down = device(3, "eth1", &[300]);
+    down.up = false;
+    host.devices.push(down);
+    host.processes = vec![server(812, "memcached", &[&[], &[]])];
+    let placement =
+        place(&policy([on_task(2, 812, PolicyName::Latency)]), &host, &Resolved::default()).expect("placed");
+    assert_snapshot!(read_aloud::placement(&placement));
+}
+
+#[test]
+fn queues_that_share_a_napi_are_placed_once() {
+    let mut host = host();
+    host.devices.push(device(2, "eth0", &[259, 260]));
+    host.devices[0].rx_queues[1].napi = host.devices[0].rx_queues[0].napi;
+    let placement = place(&policy([on_device(2, "eth0", PolicyName::Bulk)]), &host, &Resolved::default())
+        .expect("placed");
+    let queues = &placement.parts[0].queues;
+    assert_eq!((queues.len(), queues[0].also.len()), (1, 1));
+}
+
+#[test]
+fn an_idle_service_is_no_fault() {
+    let placement = place(
+        &policy([on_service(2, "memcached", PolicyName::Latency)]),
+        &two_services(),
+        &Resolved::default(),
+    )
+    .expect("placed");
+    assert!(placement.parts[0].queues.is_empty());
+    assert!(placement.parts[0].notes[0].contains("no process of this service runs"));
+}
+
+#[test]
+fn policies_without_a_recipe_are_refused_with_what_works_instead() {
+    let text: String = [PolicyName::Mix, PolicyName::Power]
+        .map(|name| refused(&policy([on_device(2, "eth0", name)]), &two_services(), &Resolved::default()))
+        .iter()
+        .map(read_aloud::refusal)
+        .collect();
+    assert_snapshot!(text);
+}
+
+#[test]
+fn full_busy_polling_needs_a_budget() {
+    let mut intent = named(DeliveryMode::FullBusy, on_task(2, 812, PolicyName::None));
+    let refusal = refused(&policy([intent.clone()]), &two_services(), &Resolved::default());
+    assert_snapshot!(read_aloud::refusal(&refusal));
+    intent.budget = Budget { polling_cpus: Some(1), added_delay: None };
+    let refusal = refused(&policy([intent.clone()]), &two_services(), &Resolved::default());
+    assert_eq!(refusal.kind, RefusalKind::Safety, "two threads poll");
+    intent.budget.polling_cpus = Some(2);
+    let placement = place(&policy([intent]), &two_services(), &Resolved::default()).expect("affordable");
+    let note = placement.parts[0].notes.last().expect("a note");
+    assert!(note.contains("epoll_wait never to sleep longer than 1ms"), "{note}");
+}
+
+#[test]
+fn deferral_may_not_delay_beyond_the_budget() {
+    let mut intent = on_device(2, "eth0", PolicyName::Cpu);
+    intent.budget.added_delay = Some(Nanoseconds::from_micros(50));
+    let refusal = refused(&policy([intent.clone()]), &two_services(), &Resolved::default());
+    assert_snapshot!(read_aloud::refusal(&refusal));
+    intent.budget.added_delay = Some(Nanoseconds::from_micros(200));
+    assert!(place(&policy([intent]), &two_services(), &Resolved::default()).is_ok());
+}
+
+#[test]
+fn values_that_contradict_each_other_are_refused_before_anything_is_looked_at() {
+    let us = |n| Some(Nanoseconds::from_micros(n));
+    let cases: [(DeliveryMode, Option<u32>, Option<Nanoseconds>, Option<Nanoseconds>); 8] = [
+        (suspend(20), Some(0), None, None),
+        (suspend(20), None, us(0), None),
+        (suspend(20), None, None, us(0)),
+        (suspend(20), None, us(30_000), None),
+        (suspend(20), None, None, us(20)),
+        (defer(20), None, None, us(20_000)),
+        (DeliveryMode::Interrupt, Some(100), None, None),
+        (defer(20), Some(u32::MAX), None, None),
+    ];
+    let mut text = String::new();
+    for (mode, defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout) in cases {
+        let mut intent = named(mode, on_device(2, "eth0", PolicyName::None));
+        intent.overrides.defer_hard_irqs = defer_hard_irqs;
+        intent.overrides.gro_flush_timeout = gro_flush_timeout;
+        intent.overrides.irq_suspend_timeout = irq_suspend_timeout;
+        let refusal = refused(&policy([intent]), &host(), &Resolved::default());
+        assert_eq!(refusal.kind, RefusalKind::Usage);
+        text += &read_aloud::refusal(&refusal);
+    }
+    assert_snapshot!(text);
+}
+
+#[test]
+fn what_is_not_there_is_named_with_what_is() {
+    let mut elsewhere = two_services();
+    elsewhere.processes[0].netns = Some(NetnsId(4_026_532_000));
+    let mut bare = host();
+    bare.devices.push(veth(2, "veth0", &[]));
+    bare.processes.push(server(812, "memcached", &[&[]]));
+    let mut cpus = on_device(2, "eth0", PolicyName::Latency);
+    cpus.cpus = Some("8-11".parse::<CpuSet>().expect("cpulist"));
+    let text: String = [
+        (policy([on_device(2, "eth7", PolicyName::Latency)]), two_services()),
+        (policy([on_task(2, 4711, PolicyName::Latency)]), two_services()),
+        (policy([on_task(2, 812, PolicyName::Latency)]), elsewhere),
+        (policy([on_device(2, "veth0", PolicyName::Latency)]), bare.clone()),
+        (policy([on_task(2, 812, PolicyName::Latency)]), bare),
+        (policy([cpus]), two_services()),
+    ]
+    .iter()
+    .map(|(policy, host)| refused(policy, host, &Resolved::default()))
+    .inspect(|refusal| assert_eq!(refusal.kind, RefusalKind::Missing))
+    .map(|refusal| read_aloud::refusal(&refusal))
+    .collect();
+    assert_snapshot!(text);
+}
+
+#[test]
+fn an_older_kernel_gets_the_nearest_mode_offered() {
+    let task = || on_task(2, 812, PolicyName::None);
+    let text: String = [
+        ("6.12.9", named(suspend(20), task())),
+        ("6.6.1", named(suspend(20), task())),
+        ("6.6.1", named(DeliveryMode::NapiBusy, task())),
+        ("5.4.0", named(defer(50), task())),
+    ]
+    .map(|(release, intent)| {
+        refused(&policy([intent]), &with_kernel(two_services(), release), &Resolved::default())
+    })
+    .iter()
+    .inspect(|refusal| assert_eq!(refusal.kind, RefusalKind::Unsupported))
+    .map(read_aloud::refusal)
+    .collect();
+    assert_snapshot!(text);
+}
+
+#[test]
+fn an_io_uring_that_cannot_be_reached_is_refused_with_its_reason() {
+    let mut host = two_services();
+    let process = &mut host.processes[0];
+    process.epolls.clear();
+    process.rings.push(IoUring {
+        id: RingId { process: process.id, fd: Fd(9) },
+        napi: None,
+        registered_sockets: 4,
+        closed: Some("IORING_SETUP_SINGLE_ISSUER: only its own thread may register (EEXIST)".to_owned()),
+    });
+    let refusal = refused(&policy([on_task(2, 812, PolicyName::Latency)]), &host, &Resolved::default());
+    assert_snapshot!(read_aloud::refusal(&refusal));
+}
+
+#[test]
+fn the_origin_of_a_refusal_is_always_told() {
+    let target = Target::Device("eth0".to_owned());
+    let refusal = refused(&policy([on_device(9, "eth0", PolicyName::Mix)]), &host(), &Resolved::default());
+    assert_eq!(refusal.object, target.to_string());
+    assert!(refusal.evidence.iter().any(|line| line.contains("10-cache.toml:9")), "{refusal:?}");
+}
