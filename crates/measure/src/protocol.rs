@@ -82,6 +82,9 @@ impl Parser {
             let (line, rest) = input.split_at(end + 1);
             *input = rest;
             let reply = if self.partial.is_empty() {
+                if line.len() > Self::LINE_BYTES_MAX {
+                    return Err(Malformed::LineTooLong);
+                }
                 self.line(line)?
             } else {
                 self.keep(&mut &*line)?;

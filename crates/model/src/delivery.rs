@@ -153,8 +153,8 @@ impl FromStr for DeliveryMode {
             _ if rest.is_empty() => Ok(START),
             Some(span) => span.parse().map_err(|_| wrong()),
             None if rest.bytes().all(|b| b.is_ascii_digit()) => {
-                let micros: u32 = rest.parse().map_err(|_| wrong())?;
-                Ok(Nanoseconds::from_micros(micros.into()))
+                let micros: u64 = rest.parse().map_err(|_| wrong())?;
+                micros.checked_mul(1_000).map(Nanoseconds).ok_or_else(wrong)
             }
             None => Err(wrong()),
         };
@@ -198,12 +198,14 @@ mod test {
         for mode in DeliveryMode::DOCUMENT {
             assert_eq!(mode.to_string().parse::<DeliveryMode>(), Ok(mode));
         }
-        assert_eq!("suspend:1.5us".parse::<DeliveryMode>().expect("parses").to_string(), "suspend:1.5us");
+        for name in ["suspend:1.5us", "suspend5110000000"] {
+            assert_eq!(name.parse::<DeliveryMode>().expect("parses").to_string(), name);
+        }
     }
 
     #[test]
     fn a_mode_without_a_time_or_with_nonsense_is_refused() {
-        for text in ["suspend0", "defer-1", "suspends", "defer20us", "busy", "", "suspend:"] {
+        for text in ["suspend0", "defer-1", "suspends", "defer20us", "busy", "", "suspend:", "defer18446744073709552"] {
             assert!(text.parse::<DeliveryMode>().is_err(), "{text}");
         }
     }

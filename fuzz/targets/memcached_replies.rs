@@ -1,0 +1,35 @@
+//! The replies of a memcached, in pieces: where they are cut makes no difference.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use measure::protocol::{Malformed, Parser, Reply};
+
+fuzz_target!(|input: (Vec<u8>, Vec<u16>)| {
+    let (bytes, cuts) = input;
+    let whole = replies(std::iter::once(&bytes[..]));
+    let mut pieces = Vec::new();
+    let mut rest = &bytes[..];
+    for cut in cuts {
+        let (piece, behind) = rest.split_at(usize::from(cut).min(rest.len()));
+        pieces.push(piece);
+        rest = behind;
+    }
+    pieces.push(rest);
+    assert_eq!(replies(pieces.into_iter()), whole);
+});
+
+/// All replies in these pieces, and whether they end in bytes that are none.
+fn replies<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Reply>, Option<Malformed>) {
+    let mut parser = Parser::default();
+    let mut replies = Vec::new();
+    for mut piece in pieces {
+        loop {
+            match parser.reply(&mut piece) {
+                Ok(Some(reply)) => replies.push(reply),
+                Ok(None) => break,
+                Err(malformed) => return (replies, Some(malformed)),
+            }
+        }
+    }
+    (replies, None)
+}

@@ -1,0 +1,30 @@
+//! Netlink: a datagram of the kernel, and the objects of every family that we read.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use linux::netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
+use linux::netlink::link::RawLink;
+use linux::netlink::message::{Messages, Reply};
+use linux::netlink::netdev::{RawNapi, RawQueue};
+use linux::netlink::sock_diag::RawInetDiag;
+
+fuzz_target!(|bytes: &[u8]| {
+    objects(bytes);
+    for message in Messages::new(bytes) {
+        let Ok(message) = message else { break };
+        if let Ok(Reply::Object(object)) = message.reply() {
+            objects(object);
+        }
+    }
+});
+
+fn objects(bytes: &[u8]) {
+    let _ = RawNapi::parse(bytes);
+    let _ = RawQueue::parse(bytes);
+    let _ = RawChannels::parse(bytes);
+    let _ = RawRings::parse(bytes);
+    let _ = RawCoalesce::parse(bytes);
+    let _ = RawFeatures::parse(bytes);
+    let _ = RawLink::parse(bytes);
+    let _ = RawInetDiag::read(bytes);
+}
