@@ -20,7 +20,7 @@ pub(crate) const UNDO_SCRIPT: &str = "undo.sh";
 /// How the name of a directory begins that is not yet a transaction.
 pub(crate) const UNBORN: &str = ".new-";
 
-/// The longest journal that is written or read. A plan of 10 000 changes takes about 5 MiB.
+/// The longest journal that is written or read. A plan of 10 000 changes takes 3 to 4 MiB.
 pub const JOURNAL_BYTES_MAX: u64 = 16 << 20;
 
 /// What is wrong with a journal.
