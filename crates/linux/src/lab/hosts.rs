@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use model::{CpuSet, IfIndex, Pid};
 
@@ -59,7 +60,7 @@ impl LabOptions {
 #[derive(Debug)]
 pub struct Lab {
     // The keeper goes first: the namespaces are free of processes when their descriptors are closed.
-    keeper: Keeper,
+    keeper: Arc<Keeper>,
     server: Netns,
     client: Netns,
     queues: u32,
@@ -93,7 +94,7 @@ impl Lab {
         if !options.server_rps.is_empty() {
             steer(&server, options)?;
         }
-        Ok(Self { keeper: Keeper::start(&server)?, server, client, queues: options.queues })
+        Ok(Self { keeper: Arc::new(Keeper::start(&server)?), server, client, queues: options.queues })
     }
 
     /// The server's network namespace.
@@ -107,7 +108,7 @@ impl Lab {
     }
 
     /// A process that is in the server's network namespace as long as the lab is there: `pid:N` for `--netns`.
-    pub const fn server_pid(&self) -> Pid {
+    pub fn server_pid(&self) -> Pid {
         self.keeper.pid()
     }
 

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::{CpuSet, Pid, ProcessId};
@@ -107,13 +108,16 @@ pub struct Memcached {
     child: Child,
     process: ProcessId,
     version: String,
+    /// The keeper's end waits until every process of its namespace was waited for, this child of ours among them:
+    /// it must not come before the child's.
+    _keeper: Arc<Keeper>,
 }
 
 impl Memcached {
     pub(super) fn start(
         server: &Netns,
         client: &Netns,
-        keeper: &Keeper,
+        keeper: &Arc<Keeper>,
         options: &MemcachedOptions,
     ) -> Result<Self, ServerError> {
         let io = |error: std::io::Error| KernelError::io("starting memcached", &error);
@@ -140,7 +144,7 @@ impl Memcached {
             Err(error) => return Err(io(error).into()),
         };
         match ready(&mut child, client, &mut words) {
-            Ok((process, version)) => Ok(Self { child, process, version }),
+            Ok((process, version)) => Ok(Self { child, process, version, _keeper: Arc::clone(keeper) }),
             Err(error) => {
                 end(&mut child);
                 Err(error)
