@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use apply::TransactionName;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use model::{DeliveryMode, Intent, PolicyName};
 
@@ -20,12 +21,13 @@ use crate::policy_file::nearest;
     propagate_version = false,
     after_long_help = "\
 Examples:
-  netpolicy show                                 the packet path of this host
-  netpolicy doctor                               what is wrong with it, and the command that mends it
+  netpolicy show                         the packet path of this host
+  netpolicy doctor                       what is wrong with it, and what mends it
+  netpolicy attach 812 --policy latency  short response times for a server that runs already
   netpolicy run --delivery suspend20 -- memcached -t 4
-                                                 start a server, suspend IRQs while it is busy, undo at its end
-  netpolicy attach 812 --policy latency          the same for a server that runs already
-  netpolicy plan && netpolicy try                what the policy files would change; change it for 60 s
+                                         start a server whose IRQs rest while it is busy
+  netpolicy plan                         what the policy files would change
+  netpolicy try                          change it, for 60 s unless you confirm
 
 Exit codes:
   0 done, or no drift        1 failed             2 command line or policy file wrong
@@ -196,6 +198,26 @@ pub struct Apply {
     /// Print the plan and stop.
     #[arg(long)]
     pub dry_run: bool,
+    /// What else may be done.
+    #[command(flatten)]
+    pub allow: Allow,
+}
+
+/// What is not done unasked.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Allow {
+    /// Change settings whose old value the kernel does not take back, too.
+    #[arg(long)]
+    pub allow_irreversible: bool,
+    /// Change settings that stop a queue or take the link down while they are written, too.
+    #[arg(long)]
+    pub disruptive: bool,
+}
+
+impl From<Allow> for apply::Allow {
+    fn from(allow: Allow) -> Self {
+        Self { irreversible: allow.allow_irreversible, disruptive: allow.disruptive }
+    }
 }
 
 /// Apply the policy files, and roll back unless `confirm` is called in time.
@@ -210,6 +232,9 @@ pub struct Try {
     /// How long to wait for confirmation.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: u64,
+    /// What else may be done.
+    #[command(flatten)]
+    pub allow: Allow,
 }
 
 /// Keep what `try` applied.
@@ -217,7 +242,7 @@ pub struct Try {
 pub struct Confirm {
     /// The transaction; without it, the one that is on trial.
     #[arg(value_name = "ID")]
-    pub id: Option<String>,
+    pub id: Option<TransactionName>,
 }
 
 /// Compare the host with what was applied. Exit code 3 if it drifted.
@@ -231,7 +256,7 @@ pub struct Verify {}
 pub struct Rollback {
     /// The transaction; without it, the last one that is in force.
     #[arg(value_name = "ID")]
-    pub id: Option<String>,
+    pub id: Option<TransactionName>,
 }
 
 /// List the transactions of this host.
@@ -262,6 +287,12 @@ pub struct Set {
     /// What to set.
     #[command(subcommand)]
     pub target: SetTarget,
+    /// What else may be done.
+    #[command(flatten)]
+    pub allow: Allow,
+    /// What it may cost.
+    #[command(flatten)]
+    pub cost: Cost,
 }
 
 /// What `set` sets.
@@ -325,6 +356,21 @@ pub struct Asked {
     pub delivery: Option<Wish>,
 }
 
+/// What it may cost, for requests without a file.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Cost {
+    /// How many CPUs may poll without traffic, at most; fullbusy needs one per thread that waits in epoll_wait.
+    #[arg(long, value_name = "N")]
+    pub polling_cpus: Option<u32>,
+}
+
+impl Cost {
+    /// The same as a policy has it.
+    pub const fn budget(self) -> model::Budget {
+        model::Budget { polling_cpus: self.polling_cpus, added_delay: None }
+    }
+}
+
 impl Asked {
     /// The one that was given.
     pub fn wish(&self) -> Wish {
@@ -342,7 +388,7 @@ impl Asked {
 Examples:
   netpolicy attach 812 --delivery suspend20
   netpolicy attach $(pidof -s memcached) --policy latency
-  netpolicy attach 812 --policy latency --once   set it and leave; `netpolicy rollback` undoes it")]
+  netpolicy attach 812 --policy latency --once  set it and leave; `netpolicy rollback` undoes it")]
 pub struct Attach {
     /// The process.
     #[arg(value_name = "PID")]
@@ -350,6 +396,9 @@ pub struct Attach {
     /// Which policy or mode.
     #[command(flatten)]
     pub asked: Asked,
+    /// What it may cost.
+    #[command(flatten)]
+    pub cost: Cost,
     /// Leave the settings in force at the end.
     #[arg(long)]
     pub keep: bool,
@@ -365,13 +414,16 @@ pub struct Attach {
 #[command(after_help = "\
 Examples:
   netpolicy run --delivery suspend20 -- memcached -t 4
-  netpolicy run --delivery fullbusy -- redis-server")]
+  netpolicy run --delivery fullbusy --polling-cpus 1 -- redis-server")]
 pub struct Run {
     /// Which policy or mode.
     #[command(flatten)]
     pub asked: Asked,
+    /// What it may cost.
+    #[command(flatten)]
+    pub cost: Cost,
     /// The command and its arguments.
-    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "CMD", required = true, last = true)]
     pub command: Vec<std::ffi::OsString>,
 }
 
@@ -402,17 +454,17 @@ pub struct Man {
     pub dir: PathBuf,
 }
 
-/// Roll a transaction back at its deadline unless it is confirmed. Started by `try`.
+/// Wait for the deadline of a trial, and roll back what is not confirmed by then. Started by `try`.
 #[derive(Debug, Args)]
 pub struct Guard {
-    /// The transaction.
-    #[arg(value_name = "ID")]
-    pub id: String,
+    /// The deadline, in nanoseconds since boot.
+    #[arg(long, value_name = "NS")]
+    pub deadline: u64,
 }
 
 impl Wish {
     /// The request that this word is, about a target.
-    pub fn intent(self, target: model::Target, origin: impl Into<String>) -> Intent {
+    pub fn intent(self, target: model::Target, origin: impl Into<String>, cost: Cost) -> Intent {
         let (policy, delivery) = match self {
             Self::Policy(policy) => (policy, None),
             Self::Delivery(mode) => (PolicyName::None, Some(mode)),
@@ -423,7 +475,7 @@ impl Wish {
             delivery,
             overrides: model::policy::Overrides::default(),
             goal: model::Goal::default(),
-            budget: model::Budget::default(),
+            budget: cost.budget(),
             cpus: None,
             origin: origin.into(),
         }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 /// How a command ended. `docs/exit-codes.md` is the operator's side of this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
+pub(crate) enum Exit {
     /// 0: done, or no drift.
     Done,
     /// 1: failed.
@@ -27,7 +27,7 @@ pub enum Exit {
 
 impl Exit {
     /// The number.
-    pub const fn code(self) -> u8 {
+    pub(crate) const fn code(self) -> u8 {
         match self {
             Self::Done => 0,
             Self::Failed => 1,

@@ -4,24 +4,28 @@ use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
 
+use apply::{CommitError, CommitFault, ConfirmError, JournalError, KeepError, RollBackError};
+use linux::{Cause, Errno, KernelError};
+use plan::{Refusal, RefusalKind};
+
 use crate::exit::Exit;
 
 /// A command's failure: the cause, the exit code, and the state that the host is left in.
 #[derive(Debug)]
-pub struct Fault {
+pub(crate) struct Fault {
     /// How the command ends.
-    pub exit: Exit,
+    pub(crate) exit: Exit,
     /// What went wrong; its sources are the chain of causes.
-    pub cause: Box<dyn Error + Send + Sync>,
+    pub(crate) cause: Box<dyn Error + Send + Sync>,
     /// What the host is like now.
-    pub host: HostState,
+    pub(crate) host: HostState,
     /// What the operator can do about it.
-    pub hint: Option<String>,
+    pub(crate) hint: Option<String>,
 }
 
 /// What a failed command leaves behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostState {
+pub(crate) enum HostState {
     /// No setting was written.
     Unchanged,
     /// Settings were written, and all of them were put back.
@@ -33,40 +37,180 @@ pub enum HostState {
         /// The script that puts them back.
         undo: Option<PathBuf>,
     },
-    /// Settings are in force on purpose; the transaction that they belong to.
-    InForce(String),
 }
 
 impl Fault {
     /// A failure that changed nothing.
-    pub fn new(exit: Exit, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub(crate) fn new(exit: Exit, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { exit, cause: cause.into(), host: HostState::Unchanged, hint: None }
     }
 
     /// A plain failure that changed nothing.
-    pub fn failed(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub(crate) fn failed(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(Exit::Failed, cause)
     }
 
     /// A file that could not be read or written.
-    pub fn file(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
+    pub(crate) fn file(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
         Self::failed(FileError { path: path.into(), error })
     }
 
     /// The same failure, with what the operator can do about it.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
+    /// Whether the same may succeed a moment later: something went away meanwhile, and the host is as it was.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.exit == Exit::Failed && matches!(self.host, HostState::Unchanged | HostState::Restored)
+    }
+
     /// The same failure, with another state of the host.
     #[must_use]
-    pub fn leaving(mut self, host: HostState) -> Self {
+    pub(crate) fn leaving(mut self, host: HostState) -> Self {
         self.host = host;
         self
     }
 }
+
+impl HostState {
+    /// What an undo left behind, and the script for what is stuck.
+    pub(crate) fn after_undo(host: apply::HostState, undo: Option<PathBuf>) -> Self {
+        match host {
+            apply::HostState::Unchanged => Self::Unchanged,
+            apply::HostState::Restored => Self::Restored,
+            apply::HostState::NotRestored(stuck) => {
+                Self::NotRestored { stuck: stuck.iter().map(ToString::to_string).collect(), undo }
+            }
+        }
+    }
+}
+
+impl From<KernelError> for Fault {
+    fn from(error: KernelError) -> Self {
+        let exit = exit_of(&error);
+        let denied = is_denied(&error);
+        let fault = Self::new(exit, error);
+        if denied { fault.hint(PRIVILEGES) } else { fault }
+    }
+}
+
+impl From<CommitError<KernelError>> for Fault {
+    fn from(error: CommitError<KernelError>) -> Self {
+        let words = error.fault.to_string();
+        let (exit, hint) = match &*error.fault {
+            CommitFault::Irreversible(_) => {
+                (Exit::Refused, Some("--allow-irreversible changes them all the same"))
+            }
+            CommitFault::Disruptive(_) => (Exit::Refused, Some("--disruptive changes them all the same")),
+            CommitFault::Undecided { .. } => {
+                (Exit::Refused, Some("netpolicy confirm, or netpolicy rollback"))
+            }
+            CommitFault::Drifted(_) => (Exit::Failed, Some("plan again: netpolicy plan")),
+            CommitFault::ReadBack { .. } => (Exit::RolledBack, None),
+            CommitFault::Host { cause, .. } => (exit_of(cause), is_denied(cause).then_some(PRIVILEGES)),
+            CommitFault::Journal(_) => (Exit::Failed, None),
+        };
+        let host = HostState::after_undo(error.host, error.undo_script);
+        let exit = if matches!(host, HostState::NotRestored { .. }) { Exit::NotRestored } else { exit };
+        Self { exit, cause: words.into(), host, hint: hint.map(str::to_owned) }
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        let exit = match refusal.kind {
+            RefusalKind::Usage => Exit::Usage,
+            RefusalKind::Unsupported => Exit::Unsupported,
+            RefusalKind::Safety | RefusalKind::Conflict => Exit::Refused,
+            RefusalKind::Missing => Exit::Failed,
+        };
+        let evidence: String = refusal.evidence.iter().map(|line| format!("\n  {line}")).collect();
+        let fault = Self::new(exit, format!("{refusal}{evidence}"));
+        match refusal.nearest {
+            Some(nearest) => fault.hint(format!("what works: {nearest}")),
+            None => fault,
+        }
+    }
+}
+
+impl From<JournalError> for Fault {
+    fn from(error: JournalError) -> Self {
+        let denied = matches!(&error, JournalError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied);
+        let fault = Self::failed(error);
+        if denied {
+            fault.hint("run netpolicy as root, or give it a journal of its own with --state-dir")
+        } else {
+            fault
+        }
+    }
+}
+
+impl From<RollBackError> for Fault {
+    fn from(error: RollBackError) -> Self {
+        match error {
+            RollBackError::Incomplete { name, undone, undo_script } => {
+                let host = HostState::after_undo(undone.host(), Some(undo_script));
+                Self {
+                    exit: Exit::NotRestored,
+                    cause: format!("{name} could not be rolled back wholly").into(),
+                    host,
+                    hint: None,
+                }
+            }
+            RollBackError::Overlaid { name, newer, knob } => {
+                let (knob, object) = (knob.to().knob(), knob.to().object());
+                let words = format!(
+                    "{name} cannot be rolled back alone: {newer} has changed {knob} of {object} since"
+                );
+                Self::new(Exit::Refused, words)
+                    .hint(format!("roll back {newer} first: netpolicy rollback {newer}"))
+            }
+            RollBackError::NothingToUndo { .. } => Self::failed(error),
+            RollBackError::Journal(error) => Self::from(error),
+        }
+    }
+}
+
+impl From<ConfirmError> for Fault {
+    fn from(error: ConfirmError) -> Self {
+        match error {
+            ConfirmError::Journal(error) => Self::from(error),
+            ConfirmError::NotHeld { .. } | ConfirmError::Expired { .. } => Self::failed(error),
+        }
+    }
+}
+
+impl From<KeepError> for Fault {
+    fn from(error: KeepError) -> Self {
+        let host = HostState::after_undo(error.host, None);
+        let exit =
+            if matches!(host, HostState::NotRestored { .. }) { Exit::NotRestored } else { Exit::Failed };
+        let cause = format!("{}; without that record nothing can stay", error.cause);
+        Self { exit, cause: cause.into(), host, hint: None }
+    }
+}
+
+fn exit_of(error: &KernelError) -> Exit {
+    match error.cause {
+        Cause::Absent { .. } => Exit::Unsupported,
+        Cause::ReadBack { .. } => Exit::RolledBack,
+        Cause::Errno(_)
+        | Cause::Extack { .. }
+        | Cause::Denied { .. }
+        | Cause::Gone(_)
+        | Cause::Malformed(_) => Exit::Failed,
+    }
+}
+
+fn is_denied(error: &KernelError) -> bool {
+    matches!(error.number(), Some(Errno::PERM | Errno::ACCESS))
+}
+
+/// What it takes to change a host.
+const PRIVILEGES: &str = "run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE";
 
 /// A file with what went wrong there.
 #[derive(Debug)]

@@ -9,18 +9,29 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod clock;
+mod commands;
+mod context;
+mod cycle;
 mod exit;
 mod fault;
+mod fullbusy;
 pub mod policy_file;
 mod render;
+mod services;
 mod show;
 
 use std::process::ExitCode;
 
+use clap::Parser;
+
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    use clap::Parser;
-    let a = args::Arguments::parse();
-    let _ = a;
-    exit::Exit::Done.into()
+    let arguments = args::Arguments::parse();
+    let mut context = context::Context::new(arguments.globals);
+    let exit = commands::run(&arguments.command, &mut context).unwrap_or_else(|fault| {
+        context.console.fault(&fault);
+        fault.exit
+    });
+    exit.into()
 }

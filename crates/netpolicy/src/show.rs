@@ -7,19 +7,19 @@ use model::{EpollId, Fd, Host, NapiId, RxQueue};
 
 /// Sockets of one epoll that are alike: same state, same incoming NAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SocketGroup {
+pub(crate) struct SocketGroup {
     /// The epoll that watches them; `None` for sockets that no epoll watches.
-    pub epoll: Option<Fd>,
+    pub(crate) epoll: Option<Fd>,
     /// What they are.
-    pub state: SocketState,
+    pub(crate) state: SocketState,
     /// Where their packets come from.
-    pub napi: Option<NapiId>,
+    pub(crate) napi: Option<NapiId>,
     /// How many they are.
-    pub count: usize,
+    pub(crate) count: usize,
 }
 
 /// The sockets of a process in groups, by epoll. A socket that several epolls watch is in a group of each.
-pub fn socket_groups(process: &Process) -> Vec<SocketGroup> {
+pub(crate) fn socket_groups(process: &Process) -> Vec<SocketGroup> {
     let mut watchers: BTreeMap<u64, Vec<Fd>> = BTreeMap::new();
     for epoll in &process.epolls {
         for member in &epoll.members {
@@ -40,7 +40,7 @@ pub fn socket_groups(process: &Process) -> Vec<SocketGroup> {
 }
 
 /// The NAPIs that an epoll's sockets receive from, each once.
-pub fn napis_of(process: &Process, epoll: EpollId) -> Vec<NapiId> {
+pub(crate) fn napis_of(process: &Process, epoll: EpollId) -> Vec<NapiId> {
     let groups = socket_groups(process).into_iter().filter(|group| group.epoll == Some(epoll.fd));
     let mut napis: Vec<NapiId> = groups.filter_map(|group| group.napi).collect();
     napis.sort_unstable();
@@ -49,7 +49,7 @@ pub fn napis_of(process: &Process, epoll: EpollId) -> Vec<NapiId> {
 }
 
 /// The words for a group: `12 established`.
-pub fn described(group: &SocketGroup) -> String {
+pub(crate) fn described(group: &SocketGroup) -> String {
     let state = match group.state {
         SocketState::TcpListen => "listening",
         SocketState::TcpEstablished => "established",
@@ -61,7 +61,7 @@ pub fn described(group: &SocketGroup) -> String {
 }
 
 /// The queues that a NAPI serves, with how sure we are of each.
-pub fn queues_of(host: &Host, napi: NapiId) -> Vec<(RxQueue, Confidence)> {
+pub(crate) fn queues_of(host: &Host, napi: NapiId) -> Vec<(RxQueue, Confidence)> {
     let queues = host.devices.iter().flat_map(|device| &device.rx_queues);
     let served = queues.filter_map(|queue| {
         queue.napi.filter(|edge| edge.napi == napi).map(|edge| (queue.id, edge.confidence))
@@ -70,12 +70,12 @@ pub fn queues_of(host: &Host, napi: NapiId) -> Vec<(RxQueue, Confidence)> {
 }
 
 /// The interrupt of a NAPI.
-pub fn irq_of(host: &Host, napi: NapiId) -> Option<IrqEdge> {
+pub(crate) fn irq_of(host: &Host, napi: NapiId) -> Option<IrqEdge> {
     host.napi(napi)?.1.irq
 }
 
 /// `?` for an edge that was inferred, nothing for one that was stated.
-pub const fn mark(confidence: Confidence) -> &'static str {
+pub(crate) const fn mark(confidence: Confidence) -> &'static str {
     match confidence {
         Confidence::Stated => "",
         Confidence::ByName | Confidence::ByOrder => "?",

@@ -1,5 +1,4 @@
 //! What policy files may say, and how each mistake is drawn.
-#![expect(missing_docs, reason = "tests say what they test in their names")]
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;

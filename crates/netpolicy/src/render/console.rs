@@ -11,7 +11,7 @@ use crate::fault::Fault;
 /// A reader that has had enough (`netpolicy show | head`) ends the output, not the command: what is written after
 /// that is dropped, and the exit code still tells how the command ended.
 #[derive(Debug)]
-pub struct Console {
+pub(crate) struct Console {
     output: Output,
     colour_out: bool,
     colour_err: bool,
@@ -23,7 +23,7 @@ pub struct Console {
 
 impl Console {
     /// The console that the command line asks for.
-    pub fn new(globals: &Globals) -> Self {
+    pub(crate) fn new(globals: &Globals) -> Self {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let colour = |terminal: bool| match globals.color {
             Some(Color::Always) => true,
@@ -45,7 +45,7 @@ impl Console {
     ///
     /// # Errors
     /// If standard output cannot be written, other than for want of a reader.
-    pub fn report<R: Report>(&mut self, report: &R) -> Result<(), Fault> {
+    pub(crate) fn report<R: Report>(&mut self, report: &R) -> Result<(), Fault> {
         let text = match self.output {
             Output::Table => {
                 let mut page = Page::new(self.colour_out);
@@ -62,7 +62,7 @@ impl Console {
     ///
     /// # Errors
     /// As [`Console::report`].
-    pub fn text(&mut self, text: &str) -> Result<(), Fault> {
+    pub(crate) fn text(&mut self, text: &str) -> Result<(), Fault> {
         if !self.heard {
             return Ok(());
         }
@@ -77,27 +77,35 @@ impl Console {
         }
     }
 
-    /// Whether people read standard output.
-    pub const fn is_table(&self) -> bool {
-        matches!(self.output, Output::Table)
+    /// Whether people read standard error at this moment, and so may be shown progress.
+    pub(crate) fn has_watcher(&self) -> bool {
+        !self.quiet && io::stderr().is_terminal()
+    }
+
+    /// Shows progress on the line that the last progress was shown on; an empty text wipes it.
+    pub(crate) fn progress(&self, words: &str) {
+        if self.has_watcher() {
+            let mut err = io::stderr().lock();
+            let _ = write!(err, "\r\x1b[K{words}").and_then(|()| err.flush());
+        }
     }
 
     /// Tells the operator something, unless told to be quiet.
-    pub fn say(&self, words: &str) {
+    pub(crate) fn say(&self, words: &str) {
         if !self.quiet {
             talk(words);
         }
     }
 
     /// Tells the operator something that only the curious want to know.
-    pub fn detail(&self, words: &str) {
+    pub(crate) fn detail(&self, words: &str) {
         if self.verbose > 0 {
             talk(words);
         }
     }
 
     /// Tells the operator what went wrong, quiet or not.
-    pub fn fault(&self, fault: &Fault) {
+    pub(crate) fn fault(&self, fault: &Fault) {
         talk(&super::fault::words(fault, self.colour_err));
     }
 }

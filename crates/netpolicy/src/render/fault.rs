@@ -43,9 +43,6 @@ fn state(fault: &Fault, colour: bool) -> Option<String> {
         HostState::Unchanged if fault.exit == Exit::Usage => "Nothing was touched.".to_owned(),
         HostState::Unchanged => "Nothing was changed.".to_owned(),
         HostState::Restored => "The host was restored.".to_owned(),
-        HostState::InForce(id) => {
-            format!("Transaction {id} is in force; `netpolicy rollback {id}` undoes it.")
-        }
         HostState::NotRestored { stuck, undo } => {
             let mut text = Style::Bad.paint("NOT restored:", colour);
             for setting in stuck {

@@ -12,7 +12,7 @@ use crate::show::{SocketGroup, described, irq_of, mark, napis_of, queues_of, soc
 /// `show`'s data.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
-pub struct HostReport<'a>(pub &'a Host);
+pub(crate) struct HostReport<'a>(pub &'a Host);
 
 impl Report for HostReport<'_> {
     const KIND: &'static str = "host";
@@ -408,7 +408,13 @@ fn unread(page: &mut Page, host: &Host) {
         return;
     }
     page.gap();
-    page.styled(Style::Warning, format!("{} parts of the host could not be read:", host.unread.len()));
+    page.styled(
+        Style::Warning,
+        match host.unread.len() {
+            1 => "One part of the host could not be read:".to_owned(),
+            n => format!("{n} parts of the host could not be read:"),
+        },
+    );
     for unread in host.unread.iter().take(UNREAD_MAX) {
         page.line(format!("  {}: {}", unread.what, unread.why));
     }

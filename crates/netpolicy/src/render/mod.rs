@@ -1,16 +1,29 @@
 //! The only place that prints: data on standard output, talk on standard error.
 
 mod console;
+mod drift;
+mod explained;
 mod fault;
+mod findings;
+mod history;
 mod host;
+mod merged;
+mod plan;
 mod report;
 mod svg;
 mod table;
 #[cfg(test)]
 mod test;
+mod undone;
 
-pub use console::Console;
-pub use host::HostReport;
-pub use report::{Page, Report, SCHEMA};
-pub use svg::svg;
-pub use table::{Cell, Style, Table};
+pub(crate) use console::Console;
+pub(crate) use drift::DriftReport;
+pub(crate) use explained::ExplainedReport;
+pub(crate) use findings::FindingsReport;
+pub(crate) use history::HistoryReport;
+pub(crate) use host::HostReport;
+pub(crate) use merged::MergedReport;
+pub(crate) use plan::PlanReport;
+
+pub(crate) use svg::svg;
+pub(crate) use undone::UndoneReport;

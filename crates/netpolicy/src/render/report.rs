@@ -1,15 +1,15 @@
 //! What a command has to say, in three forms.
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::table::{Style, Table};
 
 /// The version of every document and record: fields are added to it, never removed or given another meaning.
-pub const SCHEMA: &str = "netpolicy/v1";
+pub(crate) const SCHEMA: &str = "netpolicy/v1";
 
 /// A command's data.
-pub trait Report: Serialize {
+pub(crate) trait Report: Serialize {
     /// What kind of document it is.
     const KIND: &'static str;
 
@@ -23,70 +23,82 @@ pub trait Report: Serialize {
 
     /// One JSON document.
     fn document(&self) -> String {
-        let document = json!({ "schema": SCHEMA, "kind": Self::KIND, "data": to_json(self) });
-        format!("{document:#}\n")
+        let document = Document { schema: SCHEMA, kind: Self::KIND, data: self };
+        format!("{}\n", serde_json::to_string_pretty(&document).expect(TEXT_KEYS))
     }
 
     /// One JSON record per line.
     fn records(&self) -> String {
-        let lines = self.lines().into_iter();
-        lines
-            .map(|(kind, data)| format!("{}\n", json!({ "schema": SCHEMA, "kind": kind, "data": data })))
-            .collect()
+        let line = |(kind, data)| {
+            let document = Document { schema: SCHEMA, kind, data: &data };
+            format!("{}\n", serde_json::to_string(&document).expect(TEXT_KEYS))
+        };
+        self.lines().into_iter().map(line).collect()
     }
 }
+
+/// What every document and every record begins with.
+#[derive(Serialize)]
+struct Document<'a, T: Serialize + ?Sized> {
+    schema: &'static str,
+    kind: &'static str,
+    data: &'a T,
+}
+
+/// Why a value of ours cannot fail to become JSON.
+const TEXT_KEYS: &str = "our own types have text as keys";
 
 /// A value as JSON.
 ///
 /// # Panics
 /// If a map has keys that are no text: that is a fault of the type.
-pub fn to_json<T: Serialize + ?Sized>(value: &T) -> Value {
-    serde_json::to_value(value).expect("our own types have text as keys")
+pub(crate) fn to_json<T: Serialize + ?Sized>(value: &T) -> Value {
+    serde_json::to_value(value).expect(TEXT_KEYS)
 }
 
 /// Text for people, as it is put together.
 #[derive(Clone, Debug)]
-pub struct Page {
+pub(crate) struct Page {
     colour: bool,
     text: String,
 }
 
 impl Page {
     /// An empty page.
-    pub const fn new(colour: bool) -> Self {
+    pub(crate) const fn new(colour: bool) -> Self {
         Self { colour, text: String::new() }
     }
 
     /// A line.
-    pub fn line(&mut self, line: impl AsRef<str>) {
+    pub(crate) fn line(&mut self, line: impl AsRef<str>) {
         self.styled(Style::Plain, line);
     }
 
     /// A line in a style.
-    pub fn styled(&mut self, style: Style, line: impl AsRef<str>) {
+    pub(crate) fn styled(&mut self, style: Style, line: impl AsRef<str>) {
         self.text.push_str(&style.paint(line.as_ref(), self.colour));
         self.text.push('\n');
     }
 
     /// A word in a style, to be put into a line.
-    pub fn word(&self, style: Style, word: &str) -> String {
+    pub(crate) fn word(&self, style: Style, word: &str) -> String {
         style.paint(word, self.colour)
     }
 
     /// An empty line between two parts.
-    pub fn gap(&mut self) {
+    pub(crate) fn gap(&mut self) {
         if !self.text.is_empty() {
             self.text.push('\n');
         }
     }
 
     /// A table.
-    pub fn table(&mut self, table: &Table) {
+    pub(crate) fn table(&mut self, table: &Table) {
         self.text.push_str(&table.text(self.colour));
     }
 
     /// What was written.
-    pub fn into_text(self) -> String {
+    pub(crate) fn into_text(self) -> String {
         self.text
     }
 }

@@ -39,7 +39,7 @@ const PALETTE: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b
 const GREY: &str = "#9aa0a6";
 
 /// Draws a host.
-pub fn svg(host: &Host) -> String {
+pub(crate) fn svg(host: &Host) -> String {
     let mut drawing = Drawing::default();
     drawing.queues(host);
     for process in &host.processes {

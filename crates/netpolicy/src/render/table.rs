@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// How a piece of text stands out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Style {
+pub(crate) enum Style {
     /// It does not.
     #[default]
     Plain,
@@ -22,7 +22,7 @@ pub enum Style {
 
 impl Style {
     /// The text in this style, for a terminal.
-    pub fn paint(self, text: &str, colour: bool) -> String {
+    pub(crate) fn paint(self, text: &str, colour: bool) -> String {
         let code = match self {
             Self::Plain => return text.to_owned(),
             _ if !colour || text.is_empty() => return text.to_owned(),
@@ -38,7 +38,7 @@ impl Style {
 
 /// One cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cell {
+pub(crate) struct Cell {
     text: String,
     style: Style,
     right: bool,
@@ -46,24 +46,24 @@ pub struct Cell {
 
 impl Cell {
     /// Text on the left of its column; what would steer a terminal is made visible.
-    pub fn new(text: impl Into<String>) -> Self {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
         let text = text.into().replace(char::is_control, "\u{fffd}");
         Self { text, style: Style::Plain, right: false }
     }
 
     /// A number, on the right of its column.
-    pub fn number(number: impl ToString) -> Self {
+    pub(crate) fn number(number: impl ToString) -> Self {
         Self { text: number.to_string(), style: Style::Plain, right: true }
     }
 
     /// A value that may be unknown or absent, shown as `-`.
-    pub fn optional(value: Option<impl ToString>) -> Self {
+    pub(crate) fn optional(value: Option<impl ToString>) -> Self {
         Self::new(value.map_or_else(|| "-".to_owned(), |value| value.to_string()))
     }
 
     /// The same text in a style.
     #[must_use]
-    pub const fn style(mut self, style: Style) -> Self {
+    pub(crate) const fn style(mut self, style: Style) -> Self {
         self.style = style;
         self
     }
@@ -75,31 +75,31 @@ impl Cell {
 
 /// Rows under headings, each column as wide as its widest cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table {
+pub(crate) struct Table {
     headings: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
     /// A table without rows.
-    pub fn new(headings: &[&'static str]) -> Self {
+    pub(crate) fn new(headings: &[&'static str]) -> Self {
         Self { headings: headings.to_vec(), rows: Vec::new() }
     }
 
     /// Adds a row; cells that are missing are empty.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
         let mut row: Vec<Cell> = cells.into_iter().collect();
         row.resize(self.headings.len(), Cell::default());
         self.rows.push(row);
     }
 
     /// Whether there are no rows.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// The table as text. A column in which every row is empty or `-` is left out.
-    pub fn text(&self, colour: bool) -> String {
+    pub(crate) fn text(&self, colour: bool) -> String {
         let told =
             |column: &usize| self.rows.iter().any(|row| !matches!(row[*column].text.as_str(), "" | "-"));
         let columns: Vec<usize> = (0..self.headings.len()).filter(told).collect();

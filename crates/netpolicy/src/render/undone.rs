@@ -9,7 +9,7 @@ use super::table::{Cell, Style, Table};
 
 /// `rollback`'s data.
 #[derive(Debug, Serialize)]
-pub struct UndoneReport {
+pub(crate) struct UndoneReport {
     transaction: TransactionName,
     settings: Vec<Line>,
 }
@@ -30,7 +30,7 @@ struct Line {
 
 impl UndoneReport {
     /// What the rollback of this transaction came to.
-    pub fn of(transaction: TransactionName, undone: &Undone) -> Self {
+    pub(crate) fn of(transaction: TransactionName, undone: &Undone) -> Self {
         Self { transaction, settings: undone.changes.iter().map(Line::of).collect() }
     }
 }

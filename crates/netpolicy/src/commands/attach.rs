@@ -1,0 +1,68 @@
+//! `attach`: gives a running process and its queues a policy.
+
+use linux::Signals;
+use model::{Pid, Target};
+
+use super::attachment::Attachment;
+use crate::args::Attach;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::fullbusy;
+
+/// Attaches, and stays until it is interrupted or the process ends.
+pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> {
+    let pid = Pid(arguments.pid);
+    let process = linux::process::identify(pid)?;
+    let netns = context.netns_of(pid)?;
+    let intent = arguments.asked.wish().intent(Target::Task(pid), "netpolicy attach", arguments.cost);
+    fullbusy::refuse_from_outside(&intent)?;
+    // From here on a signal ends the attachment in order instead of ending this process.
+    let signals = Signals::catch()?;
+    let mut attachment = Attachment::begin(context, netns, process, intent)?;
+    let ended = match stay(arguments, context, signals, &mut attachment) {
+        Ok(ended) => ended,
+        Err(fault) => return Err(attachment.failed(fault)),
+    };
+    if ended {
+        context.console.say(&format!("{process} has ended."));
+    }
+    if arguments.keep || arguments.once {
+        return leave(context, attachment);
+    }
+    attachment.end()?;
+    Ok(Exit::Done)
+}
+
+/// Stays until there is a signal or the process ends; tells which of the two it was.
+fn stay(
+    arguments: &Attach,
+    context: &Context,
+    mut signals: Signals,
+    attachment: &mut Attachment<'_>,
+) -> Result<bool, Fault> {
+    attachment.look()?;
+    if arguments.once {
+        return Ok(false);
+    }
+    context.console.say("Attached. Ctrl-C ends it.");
+    loop {
+        if signals.next().is_some() {
+            return Ok(false);
+        }
+        if !attachment.turn()? {
+            return Ok(true);
+        }
+    }
+}
+
+fn leave(context: &Context, attachment: Attachment<'_>) -> Result<Exit, Fault> {
+    let transactions = attachment.keep();
+    let undo: Vec<String> =
+        transactions.iter().rev().map(|name| format!("netpolicy rollback {name}")).collect();
+    context.console.say(&match undo.is_empty() {
+        true => "Nothing had to be set.".to_owned(),
+        false => format!("Left in force. To undo it: {}", undo.join(" && ")),
+    });
+    Ok(Exit::Done)
+}

@@ -1,0 +1,229 @@
+//! A policy on running processes, for as long as somebody wants it: what `attach` and `run` share.
+//!
+//! What is set at first, and what is added when the process makes an epoll, forks or hears from another queue, are
+//! transactions of their own, each kept as soon as it is committed. So the journal is free for others in between,
+//! and the settings that a killed netpolicy leaves behind can be rolled back by name. At the end all of them are rolled
+//! back, the newest first.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use apply::{Journal, RollBackError, TransactionName, Undone};
+use linux::Netns;
+use linux::follow::{Event, Follower, How};
+use model::{Intent, Plan, Policy, ProcessId, Target};
+
+use crate::clock;
+use crate::context::Context;
+use crate::cycle;
+use crate::fault::{Fault, HostState};
+
+/// How long to wait at most for an event before somebody may want to look at signals.
+pub(crate) const TURN: Duration = Duration::from_millis(50);
+
+/// How soon after an event everything is looked at again: time for a server to make the rest of its epolls.
+const LOOK_AFTER_EVENT: Duration = Duration::from_millis(20);
+
+/// How often everything is looked at again without an event: connections arrive on queues that had none before, and a
+/// reset may have taken a queue's settings.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Looking takes at most one part in so many of a CPU: after a look that was slow, the next one waits longer.
+const LOOK_SHARE: u32 = 50;
+
+/// How soon everything is looked at again after a look that failed, and how often in a row that is no failure.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const FAILURES_MAX: u32 = 5;
+
+/// The most transactions of one attachment that are in force at once. Far beyond this something makes epolls in a loop.
+const TRANSACTIONS_MAX: usize = 4096;
+
+/// A policy on running processes. Dropping it puts everything back.
+pub(crate) struct Attachment<'a> {
+    context: &'a Context,
+    journal: Journal,
+    netns: Netns,
+    /// The request, whose target is replaced by each process in turn.
+    intent: Intent,
+    follower: Follower,
+    transactions: Vec<TransactionName>,
+    look_at: Instant,
+    /// How many looks in a row have failed.
+    failures: u32,
+    /// What the planner noted so far: each thing is told once.
+    told: BTreeSet<String>,
+}
+
+impl<'a> Attachment<'a> {
+    /// Begins to follow a process. What there is to be set already is set by a first
+    /// [`Attachment::look`].
+    pub(crate) fn begin(
+        context: &'a Context,
+        netns: Netns,
+        process: ProcessId,
+        intent: Intent,
+    ) -> Result<Self, Fault> {
+        let journal = context.journal()?;
+        let follower = Follower::new(&[process], How::Auto)?;
+        context.console.detail(&format!("New epolls are heard of by: {}.", follower.how()));
+        for refused in follower.refused() {
+            context.console.detail(&format!("A better way is not to be had: {refused}"));
+        }
+        Ok(Self {
+            context,
+            journal,
+            netns,
+            intent,
+            follower,
+            transactions: Vec::new(),
+            look_at: Instant::now(),
+            failures: 0,
+            told: BTreeSet::new(),
+        })
+    }
+
+    /// Waits a little for what the processes do next, and gives it what it needs. False once none of them is left.
+    pub(crate) fn turn(&mut self) -> Result<bool, Fault> {
+        let wait = TURN.min(self.look_at.saturating_duration_since(Instant::now()));
+        match self.next_event(wait)? {
+            Some(event) => self.heed(event),
+            None if Instant::now() >= self.look_at => self.look_again()?,
+            None => {}
+        }
+        Ok(self.follower.followed().next().is_some())
+    }
+
+    fn next_event(&mut self, wait: Duration) -> Result<Option<Event>, Fault> {
+        match self.follower.next(wait) {
+            Err(error) if error.number() == Some(linux::Errno::INTR) => Ok(None),
+            event => Ok(event?),
+        }
+    }
+
+    fn heed(&mut self, event: Event) {
+        match event {
+            Event::NewEpoll(epoll) => self.context.console.detail(&format!("{epoll}: new")),
+            Event::Child(child) => self.context.console.say(&format!("{child}: a child, followed too")),
+            Event::Exec(process) => self.context.console.say(&format!("{process}: a new image")),
+            Event::Exit(process) => self.context.console.say(&format!("{process}: ended")),
+        }
+        self.look_at = self.look_at.min(Instant::now() + LOOK_AFTER_EVENT);
+    }
+
+    /// Observes, plans, and commits what is not yet as it should be.
+    pub(crate) fn look(&mut self) -> Result<(), Fault> {
+        let began = Instant::now();
+        let plan = self.planned()?;
+        self.commit(plan)?;
+        self.failures = 0;
+        self.look_at = Instant::now() + LOOK_EVERY.max(began.elapsed() * LOOK_SHARE);
+        Ok(())
+    }
+
+    /// As [`Attachment::look`], once more. A process may end, or close an epoll, between the event that told of it and
+    /// the write. Such a failure leaves the host as it was, and is none if it is gone when the follower has heard more.
+    fn look_again(&mut self) -> Result<(), Fault> {
+        match self.look() {
+            Err(fault) if fault.is_passing() && self.failures < FAILURES_MAX => {
+                self.failures += 1;
+                self.context.console.detail(&format!("looking again: {}", fault.cause));
+                self.look_at = Instant::now() + LOOK_AGAIN;
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn planned(&mut self) -> Result<Plan, Fault> {
+        let followed = self.follower.followed();
+        let intents: Vec<Intent> = followed
+            .map(|process| Intent { target: Target::Task(process.pid), ..self.intent.clone() })
+            .collect();
+        let planned = cycle::plan(&Policy { intents }, &self.netns)?;
+        for note in planned.placement.parts.iter().flat_map(|part| &part.notes).chain(&planned.desired.notes)
+        {
+            if self.told.insert(note.clone()) {
+                self.context.console.detail(note);
+            }
+        }
+        Ok(planned.plan)
+    }
+
+    fn commit(&mut self, plan: Plan) -> Result<(), Fault> {
+        if plan.is_empty() || self.transactions.len() >= TRANSACTIONS_MAX {
+            return Ok(());
+        }
+        let lines: Vec<String> = plan.changes().map(ToString::to_string).collect();
+        let kept = cycle::keep(plan, &self.journal, &self.context.asked(None), apply::Allow::default())?;
+        self.transactions.extend(kept);
+        lines.iter().for_each(|line| self.context.console.say(line));
+        Ok(())
+    }
+
+    /// Leaves everything in force.
+    pub(crate) fn keep(mut self) -> Vec<TransactionName> {
+        std::mem::take(&mut self.transactions)
+    }
+
+    /// Puts everything back, and says so.
+    pub(crate) fn end(mut self) -> Result<(), Fault> {
+        let undone = self.put_back()?;
+        let total: usize = undone.iter().map(|undone| undone.changes.len()).sum();
+        let left: Vec<String> = undone
+            .iter()
+            .flat_map(Undone::left_alone)
+            .map(|(change, found)| {
+                format!(
+                    "left alone, someone else has set it since: {} {} is {}",
+                    change.to().object(),
+                    change.to().knob(),
+                    found.value()
+                )
+            })
+            .collect();
+        left.iter().for_each(|line| self.context.console.say(line));
+        if total > 0 {
+            self.context.console.say(&format!("Put back: {total} settings."));
+        }
+        Ok(())
+    }
+
+    /// Puts everything back after a failure, which then tells of that, too.
+    pub(crate) fn failed(mut self, fault: Fault) -> Fault {
+        if self.transactions.is_empty() {
+            return fault;
+        }
+        match self.put_back() {
+            Ok(_) => fault.leaving(HostState::Restored),
+            Err(worse) => Fault { exit: worse.exit, host: worse.host, ..fault },
+        }
+    }
+
+    /// Rolls back every transaction, the newest first. Goes on past one that cannot be rolled back wholly, and reports
+    /// the first such failure: the older ones may still be put back.
+    fn put_back(&mut self) -> Result<Vec<Undone>, Fault> {
+        let mut kernel = linux::Kernel::new();
+        let (mut undone, mut failed) = (Vec::new(), None);
+        while let Some(transaction) = self.transactions.pop() {
+            match self.journal.roll_back(transaction, &mut kernel, clock::now()) {
+                Ok(done) => undone.push(done),
+                // An operator was faster.
+                Err(RollBackError::NothingToUndo { .. }) => {}
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(undone), |error| Err(error.into()))
+    }
+}
+
+impl Drop for Attachment<'_> {
+    fn drop(&mut self) {
+        if self.transactions.is_empty() {
+            return;
+        }
+        match self.put_back() {
+            Ok(_) => self.context.console.say("Everything was put back."),
+            Err(fault) => self.context.console.fault(&fault),
+        }
+    }
+}

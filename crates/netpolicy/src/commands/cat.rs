@@ -1,0 +1,16 @@
+//! `cat`: the policy files as one.
+
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::render::MergedReport;
+
+/// Prints what all files together ask.
+pub(crate) fn run(context: &mut Context) -> Result<Exit, Fault> {
+    let merged = context.policy()?;
+    context.console.report(&MergedReport::of(&merged))?;
+    if merged.sections.is_empty() {
+        context.console.say("No policy file asks for anything.");
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,16 @@
+//! `completions`: what a shell needs to complete our command line.
+
+use clap::CommandFactory;
+
+use crate::args::{Arguments, Completions};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+
+/// Prints the completions.
+pub(crate) fn run(arguments: &Completions, context: &mut Context) -> Result<Exit, Fault> {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Arguments::command(), "netpolicy", &mut script);
+    context.console.text(&String::from_utf8_lossy(&script))?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,88 @@
+//! `doctor`: what is wrong, and why.
+
+use std::time::{Duration, Instant};
+
+use linux::Processes;
+use linux::bpf::delivery::{DeliveryCounter, between};
+use model::{Delivered, Host, Severity};
+
+use crate::args::Doctor;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::render::FindingsReport;
+use crate::services;
+
+/// Counting that takes longer says how far it is.
+const PROGRESS_AFTER: Duration = Duration::from_secs(2);
+
+/// Judges the host: its settings, and what was counted.
+pub(crate) fn run(arguments: &Doctor, context: &mut Context) -> Result<Exit, Fault> {
+    let netns = context.netns()?;
+    let delivered = match arguments.seconds {
+        0 => None,
+        seconds => count(Duration::from_secs(seconds), context),
+    };
+    let host = linux::observe(&netns, &Processes::from(&arguments.processes))?;
+    let findings = plan::doctor(&host, delivered.as_ref(), &asked(context, &host));
+    context.console.report(&FindingsReport::of(&findings, delivered.as_ref()))?;
+    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
+    context.console.say(&format!("{problems} problems, {warnings} warnings."));
+    Ok(if problems > 0 { Exit::Pending } else { Exit::Done })
+}
+
+/// What the policy files ask for on this host. Files that cannot be followed do not keep the doctor from looking.
+fn asked(context: &Context, host: &Host) -> Vec<plan::Asked> {
+    let placed = context.policy().and_then(|merged| {
+        let policy = merged.policy();
+        let (resolved, _) = services::resolve(&policy)?;
+        Ok(plan::place(&policy, host, &resolved)?)
+    });
+    match placed {
+        Ok(placement) => placement.asked(),
+        Err(fault) => {
+            context.console.say(&format!("The policy files are left out of account: {}", fault.cause));
+            Vec::new()
+        }
+    }
+}
+
+/// Counts who delivers packets; `None`, and says why, where BPF is not to be had.
+fn count(span: Duration, context: &Context) -> Option<Delivered> {
+    match delivered(span, context) {
+        Ok(delivered) => Some(delivered),
+        Err(error) => {
+            context.console.say(&format!(
+                "Who delivers packets could not be counted, so only the settings are judged: {error}"
+            ));
+            None
+        }
+    }
+}
+
+fn delivered(span: Duration, context: &Context) -> Result<Delivered, linux::KernelError> {
+    let mut counter = DeliveryCounter::load()?;
+    let before = counter.snapshot()?;
+    watch(span, context);
+    Ok(between(&before, &counter.snapshot()?))
+}
+
+/// Lets the time pass, and shows how much is left of it where that is long.
+fn watch(span: Duration, context: &Context) {
+    const TICK: Duration = Duration::from_millis(200);
+    let end = Instant::now() + span;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        if span > PROGRESS_AFTER {
+            context
+                .console
+                .progress(&format!("counting who delivers packets, {} s left", left.as_secs() + 1));
+        }
+        std::thread::sleep(left.min(TICK));
+    }
+    context.console.progress("");
+}

@@ -1,0 +1,58 @@
+//! `explain`: why each setting is as it is.
+
+use super::verify::{InForce, in_force};
+use crate::args::Explain;
+use crate::context::Context;
+use crate::cycle;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::render::ExplainedReport;
+
+/// Prints the reason of every setting in force and of every one that the policy files ask for.
+pub(crate) fn run(arguments: &Explain, context: &mut Context) -> Result<Exit, Fault> {
+    let asked = arguments.object.as_deref().unwrap_or("");
+    let is_asked = |change: &model::Change| is_within(&change.to().object().to_string(), asked);
+    let mut report = ExplainedReport::default();
+    for InForce { transaction, change } in in_force(&context.journal()?)? {
+        if is_asked(&change) {
+            report.in_force(&change, transaction.name(), &transaction.begin().asked.command);
+        }
+    }
+    let policy = context.policy()?.policy();
+    if !policy.intents.is_empty() {
+        let planned = cycle::plan(&policy, &context.netns()?)?;
+        planned.plan.changes().filter(|change| is_asked(change)).for_each(|change| report.pending(change));
+    }
+    context.console.report(&report)?;
+    if report.is_empty() {
+        let what = if asked.is_empty() { "anything" } else { asked };
+        context.console.say(&format!("netpolicy has not set {what}, and no policy file asks for it."));
+    }
+    Ok(Exit::Done)
+}
+
+/// Whether an object is the one that is asked for, or a part of it: `eth0 rx-0` is within `eth0`, and not within `eth`.
+fn is_within(object: &str, asked: &str) -> bool {
+    let rest = object.strip_prefix(asked);
+    asked.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '[']))
+}
+
+#[cfg(test)]
+mod test {
+    use super::is_within;
+
+    #[test]
+    fn a_device_is_asked_for_with_its_queues_and_not_with_its_namesakes() {
+        for (object, asked, within) in [
+            ("eth0 rx-0", "eth0", true),
+            ("eth0 rx-0", "eth0 rx-0", true),
+            ("eth0 rx-10", "eth0 rx-1", false),
+            ("eth01 rx-0", "eth0", false),
+            ("memcached[812] epoll 5", "memcached", true),
+            ("memcached[812] epoll 5", "memcached[812]", true),
+            ("eth0", "", true),
+        ] {
+            assert_eq!(is_within(object, asked), within, "{object} {asked}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The guard of a trial: a process of its own that sees the deadline pass, whatever becomes of the command, the
+//! terminal and the connection that began the trial.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use model::Nanoseconds;
+
+use super::expire::roll_back_expired;
+use crate::args::Guard;
+use crate::clock;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+
+/// What a guard writes when it no longer depends on anybody.
+const READY: &[u8] = b"ready\n";
+
+/// The longest that a guard sleeps at once: it looks at the clock again then, which a suspended host moves on.
+const NAP_MAX: Duration = Duration::from_secs(10);
+
+/// Starts a guard for a deadline, and waits until it stands on its own. This comes before the first write of the
+/// trial: from then on there is no moment at which nobody watches.
+pub(crate) fn start(context: &Context, deadline: Nanoseconds) -> Result<Child, Fault> {
+    let failed = |error| Fault::file("/proc/self/exe", error);
+    let log = log(&context.globals.state_dir)?;
+    let mut guard = Command::new("/proc/self/exe")
+        .arg("guard")
+        .arg("--deadline")
+        .arg(deadline.0.to_string())
+        .arg("--state-dir")
+        .arg(&context.globals.state_dir)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::from(log))
+        .spawn()
+        .map_err(failed)?;
+    let mut ready = Vec::new();
+    if let Some(mut stdout) = guard.stdout.take() {
+        stdout.read_to_end(&mut ready).map_err(failed)?;
+    }
+    if ready == READY {
+        return Ok(guard);
+    }
+    let _ = guard.kill();
+    let _ = guard.wait();
+    let log = context.globals.state_dir.join(LOG);
+    Err(Fault::failed("the guard that would end the trial did not start")
+        .hint(format!("see {}", log.display())))
+}
+
+/// Where guards write what they did.
+const LOG: &str = "guard.log";
+
+fn log(state_dir: &Path) -> Result<File, Fault> {
+    let path = state_dir.join(LOG);
+    std::fs::create_dir_all(state_dir).map_err(|error| Fault::file(state_dir, error))?;
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|error| Fault::file(path, error))
+}
+
+/// Waits for the deadline, and rolls back what is unconfirmed by then. A trial that was confirmed, or ended
+/// otherwise, is none of its business any more.
+pub(crate) fn run(arguments: &Guard, context: &mut Context) -> Result<Exit, Fault> {
+    // A session of its own: no terminal, and nobody's hang-up or Ctrl-C, is about this process from here on.
+    rustix::process::setsid().map_err(|errno| Fault::failed(format!("setsid: {errno}")))?;
+    announce().map_err(|error| Fault::file("the pipe to `try`", error))?;
+    let deadline = Nanoseconds(arguments.deadline);
+    loop {
+        let left = Duration::from_nanos(deadline.0.saturating_sub(clock::now().since_boot.0));
+        if left.is_zero() {
+            break;
+        }
+        std::thread::sleep(left.min(NAP_MAX));
+    }
+    roll_back_expired(context)?;
+    Ok(Exit::Done)
+}
+
+/// Says that this process stands on its own, and lets go of the pipe: `try` reads to its end.
+fn announce() -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(READY)?;
+    out.flush()?;
+    let null = OpenOptions::new().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}

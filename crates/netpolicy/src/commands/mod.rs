@@ -1,0 +1,78 @@
+//! The commands, one file each.
+
+mod apply;
+mod attach;
+mod attachment;
+mod cat;
+mod completions;
+mod confirm;
+mod doctor;
+mod expire;
+mod explain;
+mod guard;
+mod history;
+mod man;
+mod plan;
+mod rollback;
+mod run;
+mod schema;
+mod set;
+mod show;
+mod try_out;
+mod verify;
+
+use crate::args::Command;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+
+/// Runs a command.
+pub(crate) fn run(command: &Command, context: &mut Context) -> Result<Exit, Fault> {
+    if looks_at_host(command) {
+        expire::roll_back_expired(context)?;
+    }
+    match command {
+        Command::Show(arguments) => show::run(arguments, context),
+        Command::Doctor(arguments) => doctor::run(arguments, context),
+        Command::Plan(_) => plan::run(context),
+        Command::Apply(arguments) => apply::run(arguments, context),
+        Command::Try(arguments) => try_out::run(arguments, context),
+        Command::Confirm(arguments) => confirm::run(arguments, context),
+        Command::Verify(_) => verify::run(context),
+        Command::Rollback(arguments) => rollback::run(arguments, context),
+        Command::History(_) => history::run(context),
+        Command::Explain(arguments) => explain::run(arguments, context),
+        Command::Set(arguments) => set::run(arguments, context),
+        Command::Attach(arguments) => attach::run(arguments, context),
+        Command::Run(arguments) => run::run(arguments, context),
+        Command::Cat(_) => cat::run(context),
+        Command::Schema(_) => schema::run(context),
+        Command::Completions(arguments) => completions::run(arguments, context),
+        Command::Man(arguments) => man::run(arguments, context),
+        Command::Guard(arguments) => guard::run(arguments, context),
+    }
+}
+
+/// Whether a command reads or changes the host; the others work without one.
+fn looks_at_host(command: &Command) -> bool {
+    match command {
+        Command::Show(_)
+        | Command::Doctor(_)
+        | Command::Plan(_)
+        | Command::Apply(_)
+        | Command::Try(_)
+        | Command::Confirm(_)
+        | Command::Verify(_)
+        | Command::Rollback(_)
+        | Command::History(_)
+        | Command::Explain(_)
+        | Command::Set(_)
+        | Command::Attach(_)
+        | Command::Run(_) => true,
+        Command::Cat(_)
+        | Command::Schema(_)
+        | Command::Completions(_)
+        | Command::Man(_)
+        | Command::Guard(_) => false,
+    }
+}

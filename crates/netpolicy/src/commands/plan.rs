@@ -1,0 +1,20 @@
+//! `plan`: what the policy files would change, and why.
+
+use crate::context::Context;
+use crate::cycle;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::render::PlanReport;
+
+/// Prints the difference between the host and what is asked.
+pub(crate) fn run(context: &mut Context) -> Result<Exit, Fault> {
+    let policy = context.required_policy()?.policy();
+    let planned = cycle::plan(&policy, &context.netns()?)?;
+    context.tell(&planned);
+    context.console.report(&PlanReport::of(&planned.plan))?;
+    if planned.plan.is_empty() {
+        context.console.say("Nothing to change: the host is as the policy says.");
+        return Ok(Exit::Done);
+    }
+    Ok(Exit::Pending)
+}

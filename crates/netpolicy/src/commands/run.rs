@@ -1,0 +1,144 @@
+//! `run`: starts a command under a policy.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+
+use linux::process::preload;
+use linux::{Arrived, Netns, Signals};
+use model::{Intent, Nanoseconds, Pid, Target};
+
+use super::attachment::{Attachment, TURN};
+use crate::args::Run;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::fullbusy;
+
+/// Where the library is put that caps `epoll_wait`.
+const LIBRARY_DIR: &str = "/run/netpolicy";
+
+/// Starts the command, follows it to its end, and puts everything back.
+pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
+    let intent = arguments.asked.wish().intent(Target::Task(Pid(0)), "netpolicy run", arguments.cost);
+    let mut command = command(arguments, fullbusy::epoll_wait_cap(&intent))?;
+    let netns = context.netns()?;
+    let mut signals = Signals::catch()?;
+    let mut child = netns.run(|| command.spawn())?.map_err(|error| not_started(arguments, error))?;
+    match followed(&mut child, context, netns, &intent, &mut signals) {
+        Ok(status) => Ok(Exit::Command(code(status))),
+        Err(fault) => match child.try_wait() {
+            // Whatever failed did so because the command had come to its end: that is its result, then.
+            Ok(Some(status)) if fault.is_passing() => Ok(Exit::Command(code(status))),
+            // The command was to run under this policy or not at all.
+            _ => {
+                stop(&mut child);
+                Err(fault)
+            }
+        },
+    }
+}
+
+/// Follows the command to its end, and puts everything back.
+fn followed(
+    child: &mut Child,
+    context: &Context,
+    netns: Netns,
+    intent: &Intent,
+    signals: &mut Signals,
+) -> Result<ExitStatus, Fault> {
+    let process = linux::process::identify(Pid(child.id()))?;
+    let mut attachment = Attachment::begin(context, netns, process, intent.clone())?;
+    match to_its_end(child, signals, &mut attachment) {
+        Ok(status) => attachment.end().map(|()| status),
+        Err(fault) => Err(attachment.failed(fault)),
+    }
+}
+
+fn to_its_end(
+    child: &mut Child,
+    signals: &mut Signals,
+    attachment: &mut Attachment<'_>,
+) -> Result<ExitStatus, Fault> {
+    attachment.look()?;
+    loop {
+        while let Some(arrived) = signals.next() {
+            forward(child, arrived);
+        }
+        if let Some(status) = child.try_wait().map_err(|error| Fault::file("the command", error))? {
+            return Ok(status);
+        }
+        if !attachment.turn()? {
+            std::thread::sleep(TURN);
+        }
+    }
+}
+
+/// The command, with the library that caps its `epoll_wait` if the mode needs one.
+fn command(arguments: &Run, cap: Option<Nanoseconds>) -> Result<Command, Fault> {
+    let (name, rest) = arguments
+        .command
+        .split_first()
+        .ok_or_else(|| Fault::new(Exit::Usage, "there is no command to run"))?;
+    let mut command = Command::new(name);
+    command.args(rest);
+    if let Some(cap) = cap {
+        let program = found(Path::new(name))
+            .ok_or_else(|| not_started(arguments, std::io::ErrorKind::NotFound.into()))?;
+        if let Some(why) = preload::refusal(&program)? {
+            return Err(Fault::new(
+                Exit::Unsupported,
+                format!(
+                    "fullbusy needs a library in the program that caps its epoll_wait at {cap}, and {why}"
+                ),
+            )
+            .hint("suspend20 needs nothing inside the program: netpolicy run --delivery suspend20 -- …"));
+        }
+        let library = preload::install(Path::new(LIBRARY_DIR))?;
+        let preloaded = std::env::var_os(preload::PRELOAD_VARIABLE);
+        command.envs(preload::environment(&library, cap, preloaded.as_deref()));
+    }
+    Ok(command)
+}
+
+/// The program's file, looked for as execvp(3) does.
+fn found(name: &Path) -> Option<PathBuf> {
+    if name.components().count() > 1 {
+        return Some(name.to_owned());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|file| file.is_file())
+}
+
+fn not_started(arguments: &Run, error: std::io::Error) -> Fault {
+    let name = arguments.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    Fault::file(name, error)
+}
+
+/// Passes a signal on, unless a terminal has sent it to the command already.
+fn forward(child: &Child, arrived: Arrived) {
+    if arrived.to_group {
+        return;
+    }
+    let signal = match arrived.signal {
+        linux::Signal::Interrupt => rustix::process::Signal::INT,
+        linux::Signal::Terminate => rustix::process::Signal::TERM,
+        linux::Signal::HangUp => rustix::process::Signal::HUP,
+    };
+    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+    if let Some(pid) = pid {
+        // It may just have ended: `try_wait` sees that next. Until then its pid is not used again.
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+fn stop(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// The command's exit code, or 128 and the signal that ended it, as a shell has it.
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    u8::try_from(code).unwrap_or(u8::MAX)
+}

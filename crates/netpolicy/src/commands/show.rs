@@ -1,0 +1,33 @@
+//! `show`: the packet path of this host.
+
+use linux::Processes;
+use model::Pid;
+
+use crate::args::{Show, Which};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::render::{HostReport, svg};
+
+/// Prints the packet path, or draws it.
+pub(crate) fn run(arguments: &Show, context: &mut Context) -> Result<Exit, Fault> {
+    let host = linux::observe(&context.netns()?, &Processes::from(&arguments.processes))?;
+    match &arguments.svg {
+        Some(path) => {
+            std::fs::write(path, svg(&host)).map_err(|error| Fault::file(path, error))?;
+            context.console.say(&format!("Drew the packet path into {}.", path.display()));
+        }
+        None => context.console.report(&HostReport(&host))?,
+    }
+    Ok(Exit::Done)
+}
+
+impl From<&Which> for Processes {
+    fn from(which: &Which) -> Self {
+        match which {
+            Which::All => Self::Networking,
+            Which::None => Self::None,
+            Which::Pids(pids) => Self::Only(pids.iter().copied().map(Pid).collect()),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! `try`: applies the policy files until a deadline, unless they are confirmed.
+
+use model::Nanoseconds;
+
+use super::guard;
+use crate::args::Try;
+use crate::clock;
+use crate::context::Context;
+use crate::cycle;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::render::PlanReport;
+
+/// Commits the plan on trial. The guard is at its post before the first write.
+pub(crate) fn run(arguments: &Try, context: &mut Context) -> Result<Exit, Fault> {
+    let policy = context.required_policy()?.policy();
+    let planned = cycle::plan(&policy, &context.netns()?)?;
+    context.tell(&planned);
+    context.console.report(&PlanReport::of(&planned.plan))?;
+    if planned.plan.is_empty() {
+        context.console.say("Nothing to try: the host is as the policy says.");
+        return Ok(Exit::Done);
+    }
+    let deadline =
+        Nanoseconds(clock::now().since_boot.0.saturating_add(arguments.seconds * NANOSECONDS_PER_SECOND));
+    let mut guard = guard::start(context, deadline)?;
+    let held = cycle::hold(
+        planned.plan,
+        &context.journal()?,
+        &context.asked(Some(deadline)),
+        arguments.allow.into(),
+        deadline,
+    );
+    match held {
+        Ok(Some(transaction)) => {
+            context.console.say(&format!(
+                "On trial for {} s as {transaction}. `netpolicy confirm` keeps it; otherwise it is rolled back, \
+                 whatever happens to this terminal.",
+                arguments.seconds
+            ));
+            Ok(Exit::Done)
+        }
+        nothing_to_guard => {
+            let _ = guard.kill();
+            let _ = guard.wait();
+            nothing_to_guard.map(|_| Exit::Done)
+        }
+    }
+}
+
+const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;

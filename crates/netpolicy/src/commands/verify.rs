@@ -1,0 +1,60 @@
+//! `verify`: is what was applied still in force?
+
+use apply::{Journal, Knobs, Transaction};
+use model::Change;
+
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::render::DriftReport;
+
+/// Reads every setting of every transaction in force, and lists those with another value.
+pub(crate) fn run(context: &mut Context) -> Result<Exit, Fault> {
+    let journal = context.journal()?;
+    let report = compare(&in_force(&journal)?, &mut linux::Kernel::new());
+    context.console.report(&report)?;
+    if report.is_drift() {
+        return Ok(Exit::Pending);
+    }
+    context.console.say(&match report.held() {
+        0 => "Nothing is applied.".to_owned(),
+        n => format!("No drift: {n} settings are as they were applied."),
+    });
+    Ok(Exit::Done)
+}
+
+/// A change that is in force, and the transaction that made it.
+pub(crate) struct InForce {
+    pub(crate) transaction: Transaction,
+    pub(crate) change: Change,
+}
+
+/// The changes in force, one per knob: the newest transaction's, where several changed it.
+pub(crate) fn in_force(journal: &Journal) -> Result<Vec<InForce>, Fault> {
+    let mut newest: Vec<InForce> = Vec::new();
+    for transaction in journal.history()?.transactions.iter().rev() {
+        // Within a transaction, too, the last change of a knob is the one that holds.
+        let changes: Vec<Change> = transaction.live_changes().cloned().collect();
+        for change in changes.into_iter().rev() {
+            if !newest.iter().any(|known| known.change.to().same_knob(change.to())) {
+                newest.push(InForce { transaction: transaction.clone(), change });
+            }
+        }
+    }
+    newest.reverse();
+    newest.sort_by_key(|known| known.change.to().object());
+    Ok(newest)
+}
+
+fn compare(in_force: &[InForce], kernel: &mut linux::Kernel) -> DriftReport {
+    let mut report = DriftReport::default();
+    for InForce { transaction, change } in in_force {
+        let name = transaction.name();
+        match kernel.read(std::slice::from_ref(change.to())) {
+            Ok(found) if found.first() == Some(change.to()) => report.holds(),
+            Ok(found) => found.iter().for_each(|found| report.drifted(name, change, found)),
+            Err(error) => report.unreadable(name, change, linux::Kernel::is_gone(&error), error.to_string()),
+        }
+    }
+    report
+}

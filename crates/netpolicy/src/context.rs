@@ -1,0 +1,166 @@
+//! What every command works with: the operator's choices, and the way to speak to them.
+
+use std::path::{Path, PathBuf};
+
+use apply::{Asked, Journal};
+use linux::Netns;
+use model::{Nanoseconds, Pid};
+
+use crate::args::Globals;
+use crate::clock;
+use crate::cycle::Planned;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::policy_file::{DROP_IN_DIRS, Merged, Mistakes, PolicyFile, Sources, merge, parse, read};
+use crate::render::Console;
+
+/// What every command works with.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// The operator's choices.
+    pub(crate) globals: Globals,
+    /// The way to speak to them.
+    pub(crate) console: Console,
+}
+
+/// Where the kernel tells which boot this is.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+impl Context {
+    /// The context that the command line asks for.
+    pub(crate) fn new(globals: Globals) -> Self {
+        let console = Console::new(&globals);
+        Self { globals, console }
+    }
+
+    /// The network namespace to work in.
+    ///
+    /// # Errors
+    /// If there is no such namespace, or it may not be opened.
+    pub(crate) fn netns(&self) -> Result<Netns, Fault> {
+        let netns = match self.globals.netns.as_deref() {
+            None => Netns::own(),
+            Some(process) if process.starts_with("pid:") => {
+                let pid = process["pid:".len()..].parse();
+                let pid = pid.map_err(|_| {
+                    Fault::new(Exit::Usage, format!("--netns {process}: write pid:N with a pid"))
+                })?;
+                Netns::of_process(Pid(pid))
+            }
+            Some(path) if path.contains('/') => Netns::at(Path::new(path)),
+            Some(name) => Netns::named(name),
+        };
+        netns.map_err(Fault::from)
+    }
+
+    /// The network namespace of a process, unless the operator named one.
+    ///
+    /// # Errors
+    /// As [`Context::netns`], and if the process ended.
+    pub(crate) fn netns_of(&self, process: Pid) -> Result<Netns, Fault> {
+        match self.globals.netns {
+            Some(_) => self.netns(),
+            None => Ok(Netns::of_process(process)?),
+        }
+    }
+
+    /// The journal of transactions.
+    ///
+    /// # Errors
+    /// If the kernel does not say which boot this is.
+    pub(crate) fn journal(&self) -> Result<Journal, Fault> {
+        let boot_id = std::fs::read_to_string(BOOT_ID).map_err(|error| Fault::file(BOOT_ID, error))?;
+        Ok(Journal::new(self.journal_dir(), boot_id))
+    }
+
+    fn journal_dir(&self) -> PathBuf {
+        self.globals.state_dir.join("journal")
+    }
+
+    /// What the journal notes of this command.
+    pub(crate) fn asked(&self, deadline: Option<Nanoseconds>) -> Asked {
+        Asked {
+            at: clock::now(),
+            command: command_line(),
+            kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
+            netpolicy: env!("CARGO_PKG_VERSION").to_owned(),
+            deadline,
+        }
+    }
+
+    /// The policy files, merged.
+    ///
+    /// # Errors
+    /// Files that cannot be read, and all mistakes of those that can.
+    pub(crate) fn policy(&self) -> Result<Merged, Fault> {
+        let sources = self.sources();
+        let texts = read(&sources).map_err(|(path, error)| {
+            let mut fault = Fault::file(path, error);
+            fault.exit = Exit::Usage;
+            fault
+        })?;
+        let (mut files, mut mistakes): (Vec<PolicyFile>, _) = (Vec::new(), Vec::new());
+        for (name, text) in &texts {
+            match parse(name, text) {
+                Ok(file) => files.push(file),
+                Err(Mistakes(more)) => mistakes.extend(more),
+            }
+        }
+        if !mistakes.is_empty() {
+            return Err(Fault::new(Exit::Usage, Mistakes(mistakes)));
+        }
+        self.console.detail(&format!("{} policy files from {}", files.len(), described(&sources)));
+        merge(&files).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
+    }
+
+    /// As [`Context::policy`], for commands that make no sense without one.
+    ///
+    /// # Errors
+    /// As [`Context::policy`], and if nothing is asked for.
+    pub(crate) fn required_policy(&self) -> Result<Merged, Fault> {
+        let merged = self.policy()?;
+        if merged.sections.is_empty() {
+            let looked = described(&self.sources());
+            return Err(Fault::new(
+                Exit::Usage,
+                format!("there is no policy: no file in {looked} asks for anything"),
+            )
+            .hint("write one, or say it without a file: netpolicy set device eth0 latency"));
+        }
+        Ok(merged)
+    }
+
+    /// Tells what a placement leaves out, and what could not be read on the way.
+    pub(crate) fn tell(&self, planned: &Planned) {
+        for part in &planned.placement.parts {
+            for note in &part.notes {
+                self.console.say(&format!("{}: {note}", part.intent.target));
+            }
+        }
+        planned.desired.notes.iter().for_each(|note| self.console.say(note));
+        for unread in &planned.host.unread {
+            self.console.detail(&format!("not read: {}: {}", unread.what, unread.why));
+        }
+    }
+
+    fn sources(&self) -> Sources {
+        if !self.globals.policy_file.is_empty() {
+            Sources::Files(self.globals.policy_file.clone())
+        } else if !self.globals.policy_dir.is_empty() {
+            Sources::Dirs(self.globals.policy_dir.clone())
+        } else {
+            Sources::Dirs(DROP_IN_DIRS.map(PathBuf::from).to_vec())
+        }
+    }
+}
+
+fn described(sources: &Sources) -> String {
+    let (Sources::Dirs(paths) | Sources::Files(paths)) = sources;
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// The command, as the operator typed it.
+fn command_line() -> String {
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    std::iter::once("netpolicy".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}

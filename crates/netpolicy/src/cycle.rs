@@ -1,0 +1,61 @@
+//! The spine: observe → place → plan → commit → keep or roll back. One producer for each type; read from the top.
+
+use apply::{Allow, Asked, Journal, TransactionName};
+use linux::{Kernel, Netns};
+use model::{Host, Nanoseconds, Plan, Policy};
+use plan::{Desired, Placement};
+
+use crate::fault::Fault;
+use crate::services;
+
+/// What a policy comes to on this host.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    /// The host as it was when this was planned.
+    pub(crate) host: Host,
+    /// Who lives where.
+    pub(crate) placement: Placement,
+    /// Every knob with its value and its reason.
+    pub(crate) desired: Desired,
+    /// Only what differs, in the order of writing.
+    pub(crate) plan: Plan,
+}
+
+/// Works out what a policy changes. Writes nothing.
+pub(crate) fn plan(policy: &Policy, netns: &Netns) -> Result<Planned, Fault> {
+    let (resolved, processes) = services::resolve(policy)?; //    Policy             → whom to look into
+    let host = linux::observe(netns, &processes)?; //             Linux              → Host
+    let placement = plan::place(policy, &host, &resolved)?; //    Policy × Host      → Placement
+    let desired = plan::desired(&placement, &host)?; //           Placement × Host   → Desired
+    let plan = plan::diff(&desired, &host)?; //                   Desired × Host     → Plan
+    Ok(Planned { host, placement, desired, plan })
+}
+
+/// Commits a plan and keeps it. `None` if there was nothing to commit.
+pub(crate) fn keep(
+    plan: Plan,
+    journal: &Journal,
+    asked: &Asked,
+    allow: Allow,
+) -> Result<Option<TransactionName>, Fault> {
+    let mut kernel = Kernel::new();
+    let held = apply::commit(plan, &mut kernel, journal, asked, allow)?; // Plan → Held, read back
+    let transaction = held.transaction();
+    held.keep()?;
+    Ok(transaction)
+}
+
+/// Commits a plan and keeps it until a deadline, unless it is confirmed. `None` if there was nothing to commit.
+pub(crate) fn hold(
+    plan: Plan,
+    journal: &Journal,
+    asked: &Asked,
+    allow: Allow,
+    deadline: Nanoseconds,
+) -> Result<Option<TransactionName>, Fault> {
+    let mut kernel = Kernel::new();
+    let held = apply::commit(plan, &mut kernel, journal, asked, allow)?; // Plan → Held, read back
+    let transaction = held.transaction();
+    held.hold_until(deadline)?;
+    Ok(transaction)
+}

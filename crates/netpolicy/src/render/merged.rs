@@ -1,0 +1,75 @@
+//! The policy files as one file, with the origin of every value.
+
+use serde::Serialize;
+
+use super::report::{Page, Report};
+use super::table::Style;
+use crate::policy_file::{Merged, MergedSection, Value};
+
+/// `cat`'s data.
+#[derive(Debug, Serialize)]
+pub(crate) struct MergedReport {
+    sections: Vec<Section>,
+}
+
+#[derive(Debug, Serialize)]
+struct Section {
+    kind: &'static str,
+    name: String,
+    /// As a policy file writes it: `device.eth0`.
+    #[serde(skip)]
+    header: String,
+    values: Vec<Line>,
+}
+
+#[derive(Debug, Serialize)]
+struct Line {
+    key: &'static str,
+    /// As a policy file writes it.
+    toml: String,
+    origin: String,
+}
+
+impl MergedReport {
+    /// What these files ask.
+    pub(crate) fn of(merged: &Merged) -> Self {
+        let sections = merged.sections.iter().map(|section| Section {
+            kind: section.kind.word(),
+            name: section.name.clone(),
+            header: section.header(),
+            values: section.asks.iter().map(line).collect(),
+        });
+        Self { sections: sections.collect() }
+    }
+}
+
+fn line((value, origin): &(Value, String)) -> Line {
+    Line { key: value.path(), toml: value.toml(), origin: origin.clone() }
+}
+
+impl Report for MergedReport {
+    const KIND: &'static str = "policy";
+
+    fn page(&self, page: &mut Page) {
+        for section in &self.sections {
+            page.gap();
+            page.styled(Style::Strong, format!("[{}]", section.header));
+            let texts: Vec<String> =
+                section.values.iter().map(|line| format!("{} = {}", line.key, line.toml)).collect();
+            let width = texts.iter().map(|text| text.chars().count()).max().unwrap_or(0);
+            for (text, line) in texts.iter().zip(&section.values) {
+                let origin = page.word(Style::Faint, &format!("# {}", line.origin));
+                page.line(format!("{text:width$}  {origin}"));
+            }
+        }
+    }
+}
+
+impl MergedSection {
+    fn header(&self) -> String {
+        let bare = !self.name.is_empty()
+            && self.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        let name = if bare { self.name.clone() } else { toml::Value::String(self.name.clone()).to_string() };
+        format!("{}.{name}", self.kind.word())
+    }
+}

@@ -1,0 +1,232 @@
+//! The command as its users see it: words, exit codes, and which of the two outputs they are on. Nothing here changes
+//! a host; what does is in `tests/root`.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+fn netpolicy(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("runs")
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+    command.args(arguments).env("COLUMNS", "100").env_remove("NO_COLOR").stdin(Stdio::null());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+/// A directory that goes away with the test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("netpolicy-cli-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("scratch directory");
+        Self(dir)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.0.join(name), text).expect("file");
+        self.path(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn every_command_has_help_with_what_it_takes() {
+    for name in [
+        "show",
+        "doctor",
+        "plan",
+        "apply",
+        "try",
+        "confirm",
+        "verify",
+        "rollback",
+        "history",
+        "explain",
+        "set",
+        "attach",
+        "run",
+        "cat",
+        "schema",
+        "completions",
+    ] {
+        let output = netpolicy(&[name, "--help"]);
+        assert!(output.status.success(), "{name}");
+        insta::assert_snapshot!(format!("help_of_{name}"), text(&output.stdout));
+    }
+    let output = netpolicy(&["--help"]);
+    insta::assert_snapshot!("help", text(&output.stdout));
+}
+
+#[test]
+fn a_mistake_on_the_command_line_ends_with_2_and_says_what_was_meant() {
+    for (case, arguments) in [
+        ("a_command_that_is_misspelt", &["shwo"][..]),
+        ("a_policy_that_is_misspelt", &["set", "device", "eth0", "latecny"]),
+        ("a_transaction_that_is_none", &["rollback", "../../etc"]),
+        ("processes_that_are_none", &["show", "--processes", "nginx"]),
+        ("attach_without_a_policy", &["attach", "1"]),
+        ("run_without_a_command", &["run", "--policy", "latency"]),
+        ("a_namespace_by_a_pid_that_is_none", &["--netns", "pid:x", "show"]),
+    ] {
+        let output = netpolicy(arguments);
+        assert_eq!(output.status.code(), Some(2), "{case}");
+        assert!(output.stdout.is_empty(), "{case}");
+        insta::assert_snapshot!(format!("usage_{case}"), text(&output.stderr));
+    }
+}
+
+#[test]
+fn the_mistakes_of_all_policy_files_are_shown_and_nothing_is_touched() {
+    let scratch = Scratch::new("mistakes");
+    let a = scratch.file("10-a.toml", "[device.eth0]\npolcy = \"latency\"\n");
+    let b = scratch.file("20-b.toml", "[service.x]\npolicy = \"latency\"\nmatch = { port = 0 }\n");
+    let state = scratch.path("state");
+    for command in ["plan", "apply", "try", "cat"] {
+        let output = netpolicy(&["--state-dir", &state, "--policy-file", &a, "--policy-file", &b, command]);
+        assert_eq!(output.status.code(), Some(2), "{command}");
+        let words = text(&output.stderr).replace(&scratch.path(""), "");
+        insta::assert_snapshot!("mistakes_in_two_files", words);
+    }
+    assert!(!scratch.0.join("state").exists(), "no journal was begun");
+}
+
+#[test]
+fn a_policy_file_that_is_not_there_is_a_mistake_of_the_command_line() {
+    let output = netpolicy(&["--policy-file", "/nonexistent/policy.toml", "plan"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).starts_with("error: /nonexistent/policy.toml: No such file or directory"));
+}
+
+#[test]
+fn without_a_policy_plan_says_where_it_looked() {
+    let scratch = Scratch::new("none");
+    let dir = scratch.path("empty");
+    let output = netpolicy(&["--policy-dir", &dir, "plan"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output.stderr).contains(&format!("no file in {dir} asks for anything")),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn cat_prints_one_file_with_the_origin_of_every_value() {
+    let scratch = Scratch::new("cat");
+    let dir = scratch.path("");
+    scratch.file("10-a.toml", "[device.eth0]\npolicy = \"latency\"\ncpus = \"0-3\"\n");
+    scratch.file("20-b.toml", "[device.\"br 0\"]\npolicy = \"bulk\"\n[device.eth0]\ncpus = \"4-7\"\n");
+    let output = netpolicy(&["--policy-dir", &dir, "cat"]);
+    // A device's name has no space: the kernel has none such either.
+    assert_eq!(output.status.code(), Some(2));
+    scratch.file("20-b.toml", "[device.\"br.0\"]\npolicy = \"bulk\"\n[device.eth0]\ncpus = \"4-7\"\n");
+    let output = netpolicy(&["--policy-dir", &dir, "cat"]);
+    assert_eq!(output.status.code(), Some(0));
+    insta::assert_snapshot!(text(&output.stdout).replace(&dir, ""));
+    // What `cat` prints is a policy file that asks for the same.
+    let again = scratch.file("again", &text(&output.stdout));
+    let same = netpolicy(&["--policy-file", &again, "cat"]);
+    let without_origins = |output: &Output| -> Vec<String> {
+        text(&output.stdout)
+            .lines()
+            .map(|line| line.split(" #").next().unwrap_or("").trim_end().to_owned())
+            .collect()
+    };
+    assert_eq!(without_origins(&same), without_origins(&output));
+}
+
+#[test]
+fn show_prints_what_a_program_can_read() {
+    let output = netpolicy(&["-o", "json", "show", "--processes", "none"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
+    assert_eq!(
+        (document["schema"].as_str(), document["kind"].as_str()),
+        (Some("netpolicy/v1"), Some("host"))
+    );
+    let host: model::Host = serde_json::from_value(document["data"].clone()).expect("a host");
+    assert!(host.device_named("lo").is_some());
+}
+
+#[test]
+fn a_reader_that_has_had_enough_is_no_error() {
+    let mut child = command(&["-o", "json", "show", "--processes", "none"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    drop(child.stdout.take());
+    let mut words = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut words).expect("reads");
+    assert_eq!((child.wait().expect("ends").code(), words.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn colour_is_used_only_where_it_is_asked_for() {
+    let escapes = |arguments: &[&str], no_color: Option<&str>| {
+        let mut command = command(arguments);
+        if let Some(value) = no_color {
+            command.env("NO_COLOR", value);
+        }
+        text(&command.output().expect("runs").stdout).contains('\x1b')
+    };
+    let show = ["show", "--processes", "none"];
+    assert!(!escapes(&show, None), "a pipe is no terminal");
+    let always = ["--color", "always", "show", "--processes", "none"];
+    assert!(escapes(&always, None));
+    assert!(escapes(&always, Some("1")), "what is asked for by name goes before the environment");
+    assert!(!escapes(&["--color", "never", "show", "--processes", "none"], None));
+}
+
+#[test]
+fn completions_and_manual_pages_name_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = netpolicy(&["completions", shell]);
+        assert!(output.status.success() && text(&output.stdout).contains("rollback"), "{shell}");
+    }
+    let scratch = Scratch::new("man");
+    let output = netpolicy(&["man", "--dir", &scratch.path("man1")]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for page in ["netpolicy.1", "netpolicy-show.1", "netpolicy-attach.1"] {
+        let page = std::fs::read_to_string(scratch.0.join("man1").join(page)).expect(page);
+        assert!(page.contains("netpolicy"));
+    }
+    assert!(!scratch.0.join("man1/netpolicy-guard.1").exists(), "what is hidden has no page");
+}
+
+#[test]
+fn a_process_that_is_not_there_is_named_with_the_state_of_the_host() {
+    let gone = {
+        let mut child = Command::new("true").spawn().expect("starts");
+        child.wait().expect("ends");
+        child.id().to_string()
+    };
+    let output = netpolicy(&["attach", &gone, "--delivery", "suspend20"]);
+    assert_eq!(output.status.code(), Some(1));
+    let words = text(&output.stderr).replace(&gone, "PID");
+    insta::assert_snapshot!(words);
+}
+
+#[test]
+fn fullbusy_is_refused_for_a_running_process_and_says_why() {
+    let own = std::process::id().to_string();
+    let output = netpolicy(&["attach", &own, "--delivery", "fullbusy"]);
+    assert_eq!(output.status.code(), Some(6));
+    insta::assert_snapshot!(text(&output.stderr));
+}
