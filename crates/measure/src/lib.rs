@@ -14,12 +14,20 @@
 
 pub mod chance;
 mod clock;
+pub mod experiment;
 pub mod generator;
 pub mod protocol;
 pub mod record;
 pub mod schedule;
+pub mod statistics;
+pub mod summary;
+pub mod table;
+pub mod verdict;
 
+pub use experiment::{Cell, Experiment, Failure, Progress, Results, Stage, Stopped};
 pub use generator::{Edge, Run, RunError, Surroundings, memcached};
+pub use statistics::Interval;
+pub use verdict::{Comparison, Shortfall, Verdict, Void, verdict};
 
 #[cfg(test)]
 pub(crate) use test_values::{test_evidence, test_workload};

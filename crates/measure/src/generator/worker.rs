@@ -273,11 +273,13 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Fills a connection up to its depth, as long as the window is not closed, and sends.
+    /// Fills a connection up to its depth once half of it is free, as long as the window is not closed, and
+    /// sends. At half the depth the server still has work while many requests go out with one write.
     #[inline]
     fn refill(&mut self, number: usize, now: Moment, tally: &mut Tally) -> Result<(), RunError> {
         let connection = &mut self.connections[number];
-        if now < tally.times.close {
+        let depth = self.shared.workload.depth as usize;
+        if now < tally.times.close && connection.depth() <= depth / 2 {
             while connection.depth() < self.shared.workload.depth as usize {
                 request(self.shared, connection, now, now);
             }

@@ -1,0 +1,322 @@
+//! Many runs that can be compared: configurations by loads by rounds, in an order that hides nothing.
+//!
+//! Every round visits every configuration at every load once, in an order that the seed shuffles anew for each
+//! round: what changes on the host over time falls on all configurations alike, and runs of one round are pairs.
+//! All runs of a round have the same seed, so that they offer the same requests at the same times.
+
+use std::fmt;
+use std::time::Instant;
+
+use model::{Evidence, Nanoseconds, OfferedLoad, Schema};
+use serde::{Deserialize, Serialize};
+
+use crate::chance::Chance;
+
+/// What is to be run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// The configurations, by the caller's names, in the order they are shown.
+    pub labels: Vec<String>,
+    /// The loads, in the order they are shown.
+    pub loads: Vec<OfferedLoad>,
+    /// How often each configuration runs at each load.
+    pub rounds: u32,
+    /// The seed of the order and of every run.
+    pub seed: u64,
+}
+
+/// One run's place in an experiment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cell<'a> {
+    /// The configuration.
+    pub label: &'a str,
+    /// The load.
+    pub load: OfferedLoad,
+    /// The round, from 0.
+    pub round: u32,
+    /// The seed of the run, the same for a whole round.
+    pub seed: u64,
+}
+
+impl fmt::Display for Cell<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}, round {}", self.label, self.load, self.round + 1)
+    }
+}
+
+/// Where an experiment takes place: what the caller can do and this room must not know.
+pub trait Stage {
+    /// What can go wrong.
+    type Error: std::error::Error + 'static;
+
+    /// Brings the host into a configuration.
+    ///
+    /// # Errors
+    /// If it could not be; the host is then as it was.
+    fn apply(&mut self, label: &str) -> Result<(), Self::Error>;
+
+    /// Makes one run, and labels its evidence with the cell's label and load.
+    ///
+    /// # Errors
+    /// If there is no run to judge. A void run is evidence, not an error.
+    fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, Self::Error>;
+
+    /// Brings the host back to what it was before [`apply`](Self::apply).
+    ///
+    /// # Errors
+    /// If it could not be brought back altogether.
+    fn restore(&mut self) -> Result<(), Self::Error>;
+}
+
+/// How far an experiment is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress<'a> {
+    /// Runs made.
+    pub done: usize,
+    /// Runs to be made in all.
+    pub total: usize,
+    /// The run that comes next; `None` after the last.
+    pub next: Option<Cell<'a>>,
+    /// How long it took so far.
+    pub elapsed: Nanoseconds,
+    /// How long it will still take, by the runs made so far; `None` before the first.
+    pub left: Option<Nanoseconds>,
+}
+
+/// All evidence of an experiment, in the order of time. Written and read as JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Results {
+    /// The format.
+    pub schema: Schema,
+    /// What was to be run.
+    pub experiment: Experiment,
+    /// What was run.
+    pub evidence: Vec<Evidence>,
+}
+
+impl Results {
+    /// The runs of a configuration at a load, in the order of rounds, void ones too.
+    pub fn cell(&self, label: &str, load: OfferedLoad) -> Vec<&Evidence> {
+        self.evidence.iter().filter(|run| run.label == label && run.load == load).collect()
+    }
+}
+
+/// An experiment that ended early.
+#[derive(Debug)]
+pub struct Stopped<E> {
+    /// In which run.
+    pub cell: String,
+    /// Why.
+    pub failure: Failure<E>,
+    /// What was measured until then.
+    pub results: Results,
+}
+
+/// What went wrong, and whether the host was restored.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Failure<E> {
+    /// The configuration could not be applied, or the run not be made. The host was restored.
+    Run(E),
+    /// The run was made, and the host could not be restored.
+    Restore(E),
+    /// The run could not be made, and the host not be restored.
+    RunAndRestore {
+        /// Why there is no run.
+        run: E,
+        /// Why the host was not restored.
+        restore: E,
+    },
+}
+
+impl<E: fmt::Display> fmt::Display for Stopped<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the experiment stopped in {}: ", self.cell)?;
+        match &self.failure {
+            Failure::Run(run) => write!(f, "{run}"),
+            Failure::Restore(restore) => write!(f, "the host was not restored: {restore}"),
+            Failure::RunAndRestore { run, restore } => {
+                write!(f, "{run}; and the host was not restored: {restore}")
+            }
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for Stopped<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.failure {
+            Failure::Run(cause) | Failure::Restore(cause) | Failure::RunAndRestore { run: cause, .. } => {
+                cause.source()
+            }
+        }
+    }
+}
+
+impl Experiment {
+    /// Every run, in order.
+    pub fn order(&self) -> Vec<Cell<'_>> {
+        let mut order = Vec::new();
+        for round in 0..self.rounds {
+            let mut chance = Chance::stream(self.seed, &[u64::from(round)]);
+            let seed = chance.bits();
+            let cells =
+                self.labels.iter().flat_map(|label| self.loads.iter().map(move |&load| (label, load)));
+            let mut cells: Vec<_> = cells.map(|(label, load)| Cell { label, load, round, seed }).collect();
+            chance.shuffle(&mut cells);
+            order.append(&mut cells);
+        }
+        order
+    }
+
+    /// Makes every run. The host is restored after each, also after one that failed.
+    ///
+    /// # Errors
+    /// [`Stopped`] at the first run that could not be made.
+    pub fn run<S: Stage>(
+        &self,
+        stage: &mut S,
+        mut progress: impl FnMut(Progress<'_>),
+    ) -> Result<Results, Box<Stopped<S::Error>>> {
+        let order = self.order();
+        let begin = Instant::now();
+        let mut results =
+            Results { schema: Schema, experiment: self.clone(), evidence: Vec::with_capacity(order.len()) };
+        let mut tell = |done: usize| {
+            let elapsed = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let each = elapsed.checked_div(done as u64);
+            let left = each.map(|each| Nanoseconds(each.saturating_mul((order.len() - done) as u64)));
+            let next = order.get(done).copied();
+            progress(Progress { done, total: order.len(), next, elapsed: Nanoseconds(elapsed), left });
+        };
+        for (done, &cell) in order.iter().enumerate() {
+            tell(done);
+            let stopped = |failure, results| Box::new(Stopped { cell: cell.to_string(), failure, results });
+            if let Err(cause) = stage.apply(cell.label) {
+                return Err(stopped(Failure::Run(cause), results));
+            }
+            let measured = stage.measure(cell);
+            let restored = stage.restore();
+            match (measured, restored) {
+                (Ok(evidence), Ok(())) => results.evidence.push(evidence),
+                (Ok(evidence), Err(cause)) => {
+                    results.evidence.push(evidence);
+                    return Err(stopped(Failure::Restore(cause), results));
+                }
+                (Err(run), Ok(())) => return Err(stopped(Failure::Run(run), results)),
+                (Err(run), Err(restore)) => {
+                    return Err(stopped(Failure::RunAndRestore { run, restore }, results));
+                }
+            }
+        }
+        tell(order.len());
+        Ok(results)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::test_evidence;
+    use std::collections::BTreeSet;
+
+    fn experiment() -> Experiment {
+        Experiment {
+            labels: ["base", "defer20", "suspend20"].map(str::to_owned).to_vec(),
+            loads: vec![OfferedLoad::PerSecond(10_000.0), OfferedLoad::Max],
+            rounds: 4,
+            seed: 7,
+        }
+    }
+
+    /// A host that notes what was done to it.
+    #[derive(Default)]
+    struct Noted {
+        applied: Option<String>,
+        runs: usize,
+        fails_in: Option<usize>,
+        never_restores: bool,
+    }
+
+    #[derive(Debug, PartialEq, thiserror::Error)]
+    #[error("the server is gone")]
+    struct Gone;
+
+    impl Stage for Noted {
+        type Error = Gone;
+
+        fn apply(&mut self, label: &str) -> Result<(), Gone> {
+            assert_eq!(self.applied, None, "restored before the next");
+            self.applied = Some(label.to_owned());
+            Ok(())
+        }
+
+        fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, Gone> {
+            assert_eq!(self.applied.as_deref(), Some(cell.label));
+            self.runs += 1;
+            if self.fails_in == Some(self.runs) {
+                return Err(Gone);
+            }
+            let base = test_evidence();
+            let workload = base.workload.with_seed(cell.seed);
+            Ok(Evidence { label: cell.label.to_owned(), load: cell.load, workload, ..base })
+        }
+
+        fn restore(&mut self) -> Result<(), Gone> {
+            if self.never_restores {
+                return Err(Gone);
+            }
+            self.applied = None;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn every_round_visits_every_cell_once_in_an_order_of_its_own() {
+        let experiment = experiment();
+        let order = experiment.order();
+        assert_eq!(order.len(), 24);
+        let mut orders = BTreeSet::new();
+        for (round, cells) in (0..).zip(order.chunks(6)) {
+            let names: Vec<String> = cells.iter().map(|c| format!("{} {}", c.label, c.load)).collect();
+            assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 6, "round {round}");
+            assert!(cells.iter().all(|c| c.round == round && c.seed == cells[0].seed));
+            orders.insert(names);
+        }
+        assert!(orders.len() > 1, "rounds are shuffled apart");
+        assert_eq!(order, experiment.order(), "and the seed repeats them");
+    }
+
+    #[test]
+    fn a_whole_experiment_has_every_cell_and_tells_how_long_it_takes() {
+        let (mut stage, mut told) = (Noted::default(), Vec::new());
+        let results =
+            experiment().run(&mut stage, |p| told.push((p.done, p.next.is_some(), p.left.is_some())));
+        let results = results.expect("nothing fails");
+        assert_eq!(results.evidence.len(), 24);
+        assert_eq!(results.cell("defer20", OfferedLoad::Max).len(), 4);
+        assert_eq!(told.first(), Some(&(0, true, false)));
+        assert_eq!(told.last(), Some(&(24, false, true)));
+        let text = serde_json::to_string(&results).expect("serialises");
+        assert_eq!(serde_json::from_str::<Results>(&text).expect("parses"), results);
+    }
+
+    #[test]
+    fn a_run_that_fails_leaves_the_host_restored_and_the_results_so_far() {
+        let mut stage = Noted { fails_in: Some(3), ..Noted::default() };
+        let stopped = experiment().run(&mut stage, |_| {}).expect_err("the third run fails");
+        assert_eq!(stage.applied, None);
+        assert_eq!(stopped.results.evidence.len(), 2);
+        assert!(stopped.to_string().ends_with("round 1: the server is gone"), "{stopped}");
+    }
+
+    #[test]
+    fn a_host_that_was_not_restored_ends_the_experiment_and_is_named() {
+        let mut stage = Noted { never_restores: true, ..Noted::default() };
+        let stopped = experiment().run(&mut stage, |_| {}).expect_err("nothing restores");
+        assert_eq!((stopped.failure, stopped.results.evidence.len()), (Failure::Restore(Gone), 1));
+        let mut stage = Noted { never_restores: true, fails_in: Some(1), ..Noted::default() };
+        let stopped = experiment().run(&mut stage, |_| {}).expect_err("nothing restores");
+        assert_eq!(stopped.failure, Failure::RunAndRestore { run: Gone, restore: Gone });
+    }
+}
