@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model::{DeliveryMode, Nanoseconds, NapiId, Severity};
+use model::{CpuSet, DeliveryMode, Nanoseconds, NapiId, Severity};
 
 use super::case::{Case, EpollCase, NapiCase, ProcessCase};
 use super::{Causes, Found, Rule, remedy};
@@ -133,14 +133,23 @@ fn pollers_share_a_cpu(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 format!("{} of its epolls busy-poll on {} CPU(s) and take turns", polling.len(), cpus.len()),
             )
             .evidence(format!("its threads may run on CPUs {cpus}"))
-            .remedy(format!(
-                "cpus = \"...\" with {} CPUs in its policy, or that many fewer workers",
-                polling.len()
-            ))
+            .remedy(more_cpus(case, process, polling.len()))
             .hinders(napis),
         );
     }
     found
+}
+
+/// A CPU for each poller where the host has so many, else fewer pollers.
+fn more_cpus(case: &Case<'_>, process: &ProcessCase<'_>, pollers: usize) -> String {
+    let online = &case.host.topology.online;
+    if online.len() < pollers {
+        return format!("as many workers as CPUs, {} (memcached: -t {})", online.len(), online.len());
+    }
+    let own = process.cpus().intersection(online);
+    let others = online.difference(&own);
+    let cpus: CpuSet = own.iter().chain(others.iter()).take(pollers).collect();
+    format!("taskset -acp {cpus} {}", process.process.id.pid)
 }
 
 fn never_waits(case: &Case<'_>, _: &Causes) -> Vec<Found> {
@@ -170,7 +179,7 @@ fn never_waits(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                     epoll.epoll.id,
                     "nobody ever waits in it: epoll_wait with timeout 0 returns before it polls the NAPI",
                 )
-                .evidence(format!("0 polls by the application for {} packets", case.rate(packets)))
+                .evidence(format!("polls by the application 0/s, packets {}", case.rate(packets)))
                 .evidence("no thread was waiting in epoll_wait")
                 .hinders(unpolled.iter().map(|napi| napi.napi.id)),
             );

@@ -41,7 +41,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "not-engaged",
         doc: "Suspension is set or asked for, and softirq delivers the packets.",
-        find: |case, causes| all(case, causes, Verdict::NotEngaged),
+        find: not_engaged,
     },
     Rule {
         id: "not-counted",
@@ -84,6 +84,27 @@ fn all(case: &Case<'_>, causes: &Causes, verdict: Verdict) -> Vec<Found> {
     case.napis.values().filter(of).map(|napi| said(case, causes, napi, verdict)).collect()
 }
 
+/// The NAPIs whose suspension is not engaged, and the processes that have none to engage it on.
+fn not_engaged(case: &Case<'_>, causes: &Causes) -> Vec<Found> {
+    let mut found = all(case, causes, Verdict::NotEngaged);
+    if case.suspended().next().is_some() {
+        return found; // Then their connections' missing NAPI is a cause of that one's verdict.
+    }
+    for process in case.processes.values().filter(|process| case.concerns(process)) {
+        if process.napis.is_empty() && process.on_no_napi > 0 {
+            found.push(
+                Found::new(
+                    Severity::Problem,
+                    process.process.id,
+                    "suspension is not engaged: none of its connections receives on a NAPI",
+                )
+                .evidence(format!("{} connections on no NAPI", process.on_no_napi)),
+            );
+        }
+    }
+    found
+}
+
 /// `None` for a NAPI that nothing is set on and nothing was asked for.
 fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<Verdict> {
     let asked = napi.asked.map(|asked| asked.mode);
@@ -96,7 +117,8 @@ fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<V
     let Some(counts) = &napi.counts else { return Some(Verdict::NotCounted) };
     let timers_hidden = case.delivered.is_some_and(|delivered| delivered.timers_hidden);
     if suspends {
-        return Some(suspension(counts, causes.of(napi.napi.id).is_empty(), timers_hidden));
+        let hindered = causes.of(napi.napi.id).iter().any(|cause| cause.severity == Severity::Problem);
+        return Some(suspension(counts, hindered, timers_hidden));
     }
     if polls {
         return Some(Verdict::BusyPolled);
@@ -108,14 +130,15 @@ fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<V
     Some(if timer >= interrupt { Verdict::Deferred } else { Verdict::NotDeferred })
 }
 
-/// Whether suspension is in force, by who delivered the packets.
-fn suspension(counts: &NapiDelivered, unhindered: bool, timers_hidden: bool) -> Verdict {
+/// Whether suspension is in force, by who delivered the packets. What only hinders it under load is no reason to
+/// call a quiet NAPI disengaged; a problem is.
+fn suspension(counts: &NapiDelivered, hindered: bool, timers_hidden: bool) -> Verdict {
     let share = percent(counts.application.packets, counts.total().packets);
     match share {
-        None if unhindered => Verdict::Idle,
-        None => Verdict::NotEngaged,
+        None if hindered => Verdict::NotEngaged,
+        None => Verdict::Idle,
         Some(share) if share >= ENGAGED_PERCENT_MIN => Verdict::Engaged,
-        Some(_) if unhindered && idles(counts, timers_hidden) => Verdict::Idle,
+        Some(_) if !hindered && idles(counts, timers_hidden) => Verdict::Idle,
         Some(share) if share <= NOT_ENGAGED_PERCENT_MAX => Verdict::NotEngaged,
         Some(_) => Verdict::Partly,
     }
@@ -142,7 +165,8 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
     let share = napi.counts.as_ref().and_then(|c| percent(c.application.packets, c.total().packets));
     let share = share.map_or_else(|| "no packets".to_owned(), |share| format!("{share} % of its packets"));
     let why = match causes.first() {
-        Some(cause) => format!(": {} ({})", cause.rule, cause.object),
+        Some(cause) if cause.object == napi.name() => format!("; cause: {}", cause.rule),
+        Some(cause) => format!("; cause: {} of {}", cause.rule, cause.object),
         None => String::new(),
     };
     let (severity, summary) = match verdict {
@@ -191,7 +215,7 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
         return found;
     }
     for cause in causes {
-        found = found.evidence(format!("cause: {} ({})", cause.rule, cause.object));
+        found = found.evidence(format!("cause: {} of {}", cause.rule, cause.object));
     }
     match causes.iter().find_map(|cause| cause.remedy.clone()) {
         Some(remedy) => found.remedy(remedy),
@@ -229,7 +253,7 @@ fn counted(case: &Case<'_>, counts: &NapiDelivered) -> Vec<String> {
     for (pid, counts) in counts.by_process.iter().take(PROCESSES_SHOWN_MAX) {
         let process = case.processes.get(pid);
         let name = process.map_or_else(|| format!("task {pid}"), |p| p.process.id.to_string());
-        lines.push(format!("delivered by {name}: {} packets", case.rate(counts.packets)));
+        lines.push(format!("packets delivered by {name}: {}", case.rate(counts.packets)));
     }
     lines
 }

@@ -59,14 +59,14 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         .evidence("their SO_INCOMING_NAPI_ID is 0");
         found.push(with_backlog(finding, case).hinders(silent()));
     }
-    // Without a process to ask, the counts alone can show it: nothing on the NAPI, and all on the backlog.
+    // Without a process to ask, the counts can only hint at it: the backlog also carries what is meant for others.
     let backlog = case.delivered.map_or(0, |delivered| delivered.backlog.packets);
     if found.is_empty() && backlog > 0 {
         for napi in case.suspended().filter(|napi| napi.packets() == Some(0) && napi.device.kind == "veth") {
             let finding = Found::new(
-                Severity::Problem,
+                Severity::Warning,
                 napi.name(),
-                "no packet came on this NAPI while the per-CPU backlog had some",
+                "no packet came on this NAPI while the per-CPU backlog had some, which may have been its own",
             );
             found.push(with_backlog(finding, case).hinders([napi.napi.id]));
         }
@@ -77,7 +77,8 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
 /// Adds what the backlog counted, and the way in for every veth that could be the cause.
 fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
     if let Some(delivered) = case.delivered {
-        found = found.evidence(format!("per-CPU backlog: {} packets", case.rate(delivered.backlog.packets)));
+        found = found
+            .evidence(format!("packets on the per-CPU backlog: {}", case.rate(delivered.backlog.packets)));
     }
     let mut commands = Vec::new();
     for device in case.host.devices.iter().filter(|device| device.kind == "veth" && device.up) {
@@ -127,8 +128,10 @@ fn rps_on(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             )
             .evidence(format!("rps_cpus is {}", queue.rps_cpus));
             if let Some(delivered) = case.delivered {
-                finding = finding
-                    .evidence(format!("per-CPU backlog: {} packets", case.rate(delivered.backlog.packets)));
+                finding = finding.evidence(format!(
+                    "packets on the per-CPU backlog: {}",
+                    case.rate(delivered.backlog.packets)
+                ));
             }
             found.push(finding.remedy(remedy::rps_off(queue.id)).hinders([napi.napi.id]));
         }

@@ -147,6 +147,52 @@ fn a_napi_with_a_kernel_thread_gives_it_up() {
 }
 
 #[test]
+fn before_threading_was_per_napi_the_device_gives_up_its_kernel_threads() {
+    let mut host = with_kernel(cache(), "6.14.1");
+    host.devices[0].threaded = Some(Threading::On);
+    for napi in &mut host.devices[0].napis {
+        napi.threaded = Some(Threading::On);
+    }
+    let bulk = policy([on_device(2, "eth0", PolicyName::Bulk)]);
+    let plan = planned(&bulk, &host, &Resolved::default()).expect("planned");
+    assert_eq!(plan.changes().next().expect("a change").to_string(), "eth0: threaded on → off");
+    assert!(!plan.changes().any(|c| matches!(c.to(), Setting::Threaded(..))));
+}
+
+#[test]
+fn an_io_uring_that_polls_is_told_to_stop_and_one_that_does_not_is_left_alone() {
+    let mut host = cache();
+    let process = &mut host.processes[0];
+    let ring = |fd, napi| IoUring {
+        id: RingId { process: process.id, fd: Fd(fd) },
+        napi,
+        registered_sockets: 4,
+        closed: None,
+    };
+    let polls = RingNapi { busy_poll_usecs: 64, prefer_busy_poll: true };
+    process.rings = vec![ring(9, Some(polls)), ring(10, None)];
+    let none = policy([on_task(2, 812, PolicyName::None)]);
+    let plan = planned(&none, &host, &Resolved::default()).expect("planned");
+    let changes: Vec<String> = plan.changes().map(ToString::to_string).collect();
+    assert_eq!(changes, ["memcached[812] io_uring 9: napi busy_poll usecs/prefer 64us/1 → off"]);
+}
+
+#[test]
+fn two_queues_on_one_interrupt_get_one_cpu() {
+    let mut host = cache();
+    host.devices[0].napis[1].irq = host.devices[0].napis[0].irq;
+    let mut intent = on_device(2, "eth0", PolicyName::Bulk);
+    intent.cpus = Some("2-3".parse::<CpuSet>().expect("cpulist"));
+    let plan = planned(&policy([intent]), &host, &Resolved::default()).expect("planned");
+    let irqs: Vec<String> = plan
+        .changes()
+        .filter(|c| matches!(c.to(), Setting::IrqAffinity(..)))
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(irqs, ["irq 40: smp_affinity 0-3 → 2"]);
+}
+
+#[test]
 fn an_io_uring_is_given_the_time_that_an_epoll_has_in_napibusy() {
     let mut host = cache();
     let process = &mut host.processes[0];

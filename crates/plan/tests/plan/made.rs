@@ -289,10 +289,8 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
         let id = napi_of(host, queue);
         set(host.devices.iter_mut().flat_map(|d| &mut d.napis).find(|n| n.id == id).expect("a NAPI"));
     };
-    let device_of = |host: &mut Host, id: DeviceId| {
-        let position = host.devices.iter().position(|d| d.id == id).expect("a device");
-        position
-    };
+    let device_of =
+        |host: &mut Host, id: DeviceId| host.devices.iter().position(|d| d.id == id).expect("a device");
     match setting {
         Setting::DeferHardIrqs(queue, polls) => {
             set_napi(host, *queue, &|napi| napi.defer_hard_irqs = Some(*polls));

@@ -2,8 +2,9 @@
 
 use insta::assert_snapshot;
 use model::host::IoUring;
+use model::policy::Overrides;
 use model::{
-    Budget, CpuSet, DeliveryMode, EpollParams, Fd, Host, Nanoseconds, NapiId, NetnsId, Pid, Policy,
+    Budget, CpuSet, DeliveryMode, EpollParams, Fd, Host, Intent, Nanoseconds, NapiId, NetnsId, Pid, Policy,
     PolicyName, RingId, Target,
 };
 use plan::{Refusal, RefusalKind, Resolved, desired, place};
@@ -77,6 +78,112 @@ fn two_services_on_one_queue_with_the_same_policy_share_it() {
     let placement = place(&policy, &host, &resolved).expect("placed");
     assert_eq!(placement.parts[0].queues.len(), 2);
     assert!(placement.parts[1].notes[0].contains("10-cache.toml:2"), "{:?}", placement.parts[1].notes);
+}
+
+#[test]
+fn two_services_on_one_queue_must_want_its_interrupt_on_the_same_cpus() {
+    let mut host = two_services();
+    host.processes[1].sockets[0].napi = Some(NapiId(260));
+    let with_cpus = |intent, cpus: &str| Intent { cpus: Some(cpus.parse().expect("cpulist")), ..intent };
+    let tasks = |cpus| {
+        policy([
+            with_cpus(on_task(2, 812, PolicyName::Latency), "0-1"),
+            with_cpus(on_task(7, 901, PolicyName::Latency), cpus),
+        ])
+    };
+    let refusal = refused(&tasks("2-3"), &host, &Resolved::default());
+    assert_eq!((refusal.kind, refusal.object.as_str()), (RefusalKind::Conflict, "eth0 rx-1"));
+    assert!(place(&tasks("0-1"), &host, &Resolved::default()).is_ok());
+    for napi in &mut host.devices[0].napis {
+        napi.irq = None;
+    }
+    assert!(
+        place(&tasks("2-3"), &host, &Resolved::default()).is_ok(),
+        "without interrupts nothing is shared"
+    );
+}
+
+#[test]
+fn an_epoll_that_watches_two_devices_cannot_serve_two_policies() {
+    let mut host = two_services();
+    host.devices.push(device(3, "eth1", &[300]));
+    host.processes.push(server(950, "redis", &[&[259, 300]]));
+    let both = |second| policy([on_device(2, "eth0", PolicyName::Latency), on_device(3, "eth1", second)]);
+    let refusal = refused(&both(PolicyName::Bulk), &host, &Resolved::default());
+    assert_eq!(
+        (refusal.kind, refusal.object.as_str()),
+        (RefusalKind::Conflict, "redis[950] epoll 7"),
+        "{refusal:?}"
+    );
+    assert!(place(&both(PolicyName::Cpu), &host, &Resolved::default()).is_ok(), "both prefer busy polling");
+}
+
+#[test]
+fn a_queue_without_a_napi_is_left_out_and_counted() {
+    let mut host = two_services();
+    host.devices[0].rx_queues[3].napi = None;
+    let bulk = policy([on_device(2, "eth0", PolicyName::Bulk)]);
+    let part = &place(&bulk, &host, &Resolved::default()).expect("placed").parts[0];
+    assert_eq!(part.queues.len(), 3);
+    assert!(part.notes.contains(&"1 queue(s) of eth0 have no NAPI and are left out".to_owned()));
+}
+
+#[test]
+fn without_settings_for_single_queues_two_tasks_cannot_divide_a_device() {
+    let tasks =
+        policy([on_task(2, 812, PolicyName::Bulk), named(defer(20), on_task(7, 901, PolicyName::None))]);
+    assert!(place(&tasks, &two_services(), &Resolved::default()).is_ok(), "each has queues of its own");
+    let refusal = refused(&tasks, &with_kernel(two_services(), "6.6.1"), &Resolved::default());
+    assert_eq!(refusal.kind, RefusalKind::Conflict);
+}
+
+#[test]
+fn loopback_is_never_taken_for_a_device_that_could_bring_traffic() {
+    let mut host = with_kernel(two_services(), "6.6.1");
+    let mut lo = device(1, "lo", &[0]);
+    (lo.rx_queues[0].napi, lo.kind) = (None, String::new());
+    lo.napis.clear();
+    host.devices.insert(0, lo);
+    host.processes = vec![server(812, "memcached", &[&[]])];
+    let bulk = policy([on_task(2, 812, PolicyName::Bulk)]);
+    let part = &place(&bulk, &host, &Resolved::default()).expect("placed").parts[0];
+    assert!(part.queues.iter().all(|q| q.queue.device.name.as_str() == "eth0"), "{:?}", part.queues);
+}
+
+#[test]
+fn every_thread_that_could_poll_counts_against_the_budget() {
+    let needed = |host: &Host, intent: Intent| {
+        let needed = (0..9).find(|&cpus| {
+            let budget = Budget { polling_cpus: Some(cpus), added_delay: None };
+            let busy = named(DeliveryMode::FullBusy, Intent { budget, ..intent.clone() });
+            place(&policy([busy]), host, &Resolved::default()).is_ok()
+        });
+        needed.expect("nine CPUs are enough")
+    };
+    let mut host = two_services();
+    let task = || on_task(2, 812, PolicyName::None);
+    host.processes[0] = server(812, "memcached", &[&[259], &[260], &[]]);
+    assert_eq!(needed(&host, task()), 3, "an epoll without connections may get some");
+    host.processes[0].threads.truncate(1);
+    assert_eq!(needed(&host, task()), 1, "one thread waits in one epoll at a time");
+    host.processes[0].epolls.clear();
+    assert_eq!(needed(&host, task()), 1, "its first epoll will come");
+    let both = on_device(2, "eth0", PolicyName::None);
+    assert_eq!(needed(&host, both.clone()), 2, "nginx has two");
+    host.processes.clear();
+    assert_eq!(needed(&host, both), 1, "somebody will poll, or the queues wait 5 ms");
+}
+
+#[test]
+fn a_process_without_epolls_counts_beside_others_that_have_some() {
+    let mut host = two_services();
+    host.processes[0].epolls.clear();
+    let mut busy = named(DeliveryMode::FullBusy, on_service(2, "both", PolicyName::None));
+    let resolved = Resolved::default().with(0, [Pid(812), Pid(901)]);
+    busy.budget.polling_cpus = Some(2);
+    assert_eq!(refused(&policy([busy.clone()]), &host, &resolved).kind, RefusalKind::Safety);
+    busy.budget.polling_cpus = Some(3);
+    assert!(place(&policy([busy]), &host, &resolved).is_ok());
 }
 
 #[test]
@@ -192,22 +299,24 @@ fn deferral_may_not_delay_beyond_the_budget() {
 #[test]
 fn values_that_contradict_each_other_are_refused_before_anything_is_looked_at() {
     let us = |n| Some(Nanoseconds::from_micros(n));
-    let cases: [(DeliveryMode, Option<u32>, Option<Nanoseconds>, Option<Nanoseconds>); 8] = [
-        (suspend(20), Some(0), None, None),
-        (suspend(20), None, us(0), None),
-        (suspend(20), None, None, us(0)),
-        (suspend(20), None, us(30_000), None),
-        (suspend(20), None, None, us(20)),
-        (defer(20), None, None, us(20_000)),
-        (DeliveryMode::Interrupt, Some(100), None, None),
-        (defer(20), Some(u32::MAX), None, None),
-    ];
+    let own = |defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout| Overrides {
+        defer_hard_irqs,
+        gro_flush_timeout,
+        irq_suspend_timeout,
+    };
     let mut text = String::new();
-    for (mode, defer_hard_irqs, gro_flush_timeout, irq_suspend_timeout) in cases {
-        let mut intent = named(mode, on_device(2, "eth0", PolicyName::None));
-        intent.overrides.defer_hard_irqs = defer_hard_irqs;
-        intent.overrides.gro_flush_timeout = gro_flush_timeout;
-        intent.overrides.irq_suspend_timeout = irq_suspend_timeout;
+    for (mode, overrides) in [
+        (suspend(20), own(Some(0), None, None)),
+        (suspend(20), own(None, us(0), None)),
+        (suspend(20), own(None, None, us(0))),
+        (suspend(20), own(None, us(30_000), None)),
+        (suspend(20), own(None, None, us(20))),
+        (defer(20), own(None, None, us(20_000))),
+        (DeliveryMode::Interrupt, own(Some(100), None, None)),
+        (defer(20), own(Some(u32::MAX), None, None)),
+        (defer(20), own(None, Some(Nanoseconds(u64::MAX)), None)),
+    ] {
+        let intent = Intent { overrides, ..named(mode, on_device(2, "eth0", PolicyName::None)) };
         let refusal = refused(&policy([intent]), &host(), &Resolved::default());
         assert_eq!(refusal.kind, RefusalKind::Usage);
         text += &read_aloud::refusal(&refusal);

@@ -200,12 +200,15 @@ proptest! {
     }
 
     #[test]
-    fn no_epoll_stops_polling_before_its_queues_stop_relying_on_it(host in hosts(), policy in policies()) {
+    fn nobody_stops_polling_before_the_queues_stop_relying_on_it(host in hosts(), policy in policies()) {
         let Some((_, plan)) = planned(&policy, &host) else { return Ok(()) };
         for plan in [plan.clone(), plan.inverse()] {
             let stops = |change: &model::Change| match (change.from(), change.to()) {
                 (Setting::Epoll(_, from), Setting::Epoll(_, to)) => {
                     from.prefer_busy_poll && !to.prefer_busy_poll
+                }
+                (Setting::IoUringNapi(_, from), Setting::IoUringNapi(_, to)) => {
+                    from.is_some() && to.is_none()
                 }
                 _ => false,
             };

@@ -1,0 +1,219 @@
+//! How long planning takes on a large host: 1 024 queues, 256 CPUs, 500 services.
+//!
+//! `cargo bench -p netpolicy-plan` prints one line for each stage: the fastest and the median of some rounds.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use model::host::{
+    Capabilities, Confidence, Device, Epoll, Features, Irq, IrqEdge, Membership, Napi, NapiEdge, Process,
+    RxQueueState, Socket, SocketState, Thread, Topology,
+};
+use model::policy::{Match, Overrides};
+use model::{
+    Budget, Cpu, CpuSet, Delivered, DeviceId, EmptyPolls, EpollId, EpollParams, Fd, Goal, Host, IfIndex,
+    Intent, IrqNumber, KernelVersion, Label, Nanoseconds, NapiDelivered, NapiId, NetnsId, Pid, Policy,
+    PolicyName, PollCounts, ProcessId, QueueIndex, RxQueue, Target, ThreadId, Threading,
+};
+use plan::{Resolved, desired, diff, doctor, place};
+
+const QUEUES: u32 = 1024;
+const CPUS: u32 = 256;
+const SERVICES: u32 = 500;
+const CONNECTIONS_PER_SERVICE: u32 = 16;
+const ROUNDS: usize = 15;
+const NETNS: NetnsId = NetnsId(1);
+
+#[expect(clippy::print_stdout, reason = "a benchmark reports by printing")]
+fn main() {
+    let (host, policy, resolved) = (host(), policy(), resolved());
+    let placement = place(&policy, &host, &resolved).expect("placed");
+    let wanted = desired(&placement, &host).expect("desired");
+    let plan = diff(&wanted, &host).expect("planned");
+    let counts = counts();
+    let asked = placement.asked();
+    println!("{QUEUES} queues, {CPUS} CPUs, {SERVICES} services: {} changes", plan.changes().count());
+    timed("place", || place(&policy, &host, &resolved));
+    timed("desired", || desired(&placement, &host));
+    timed("diff", || diff(&wanted, &host));
+    timed("place, desired and diff", || {
+        let placement = place(&policy, &host, &resolved)?;
+        diff(&desired(&placement, &host)?, &host)
+    });
+    timed("doctor", || doctor(&host, Some(&counts), &asked));
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a benchmark reads the clock; the crate that it measures may not"
+)]
+#[expect(clippy::print_stdout, reason = "a benchmark reports by printing")]
+fn timed<T>(what: &str, mut run: impl FnMut() -> T) {
+    let mut rounds: Vec<Duration> = (0..ROUNDS)
+        .map(|_| {
+            let begun = Instant::now();
+            black_box(run());
+            begun.elapsed()
+        })
+        .collect();
+    rounds.sort_unstable();
+    println!("{what:>24}: fastest {:?}, median {:?} of {ROUNDS}", rounds[0], rounds[ROUNDS / 2]);
+}
+
+/// One device. Half of the services have connections, each on two queues of its own; the other half has seen no
+/// packet yet and claims all queues, the same as each other.
+fn host() -> Host {
+    let device = DeviceId { netns: NETNS, ifindex: IfIndex(2), name: Label::new("eth0") };
+    let online: CpuSet = (0..CPUS).map(Cpu).collect();
+    let queue = |index| RxQueueState {
+        id: RxQueue { device, index: QueueIndex(index) },
+        napi: Some(NapiEdge { napi: NapiId(1000 + index), confidence: Confidence::Stated }),
+        rps_cpus: CpuSet::new(),
+    };
+    let napi = |index| Napi {
+        id: NapiId(1000 + index),
+        defer_hard_irqs: Some(EmptyPolls(0)),
+        gro_flush_timeout: Some(Nanoseconds::ZERO),
+        irq_suspend_timeout: Some(Nanoseconds::ZERO),
+        threaded: Some(Threading::Off),
+        kthread: None,
+        irq: Some(IrqEdge { irq: IrqNumber(100 + index), confidence: Confidence::Stated }),
+    };
+    let irq = |index| Irq {
+        number: IrqNumber(100 + index),
+        name: format!("eth0-TxRx-{index}"),
+        affinity: online.clone(),
+        effective_affinity: CpuSet::new(),
+        node: None,
+        counts: Vec::new(),
+    };
+    Host {
+        release: "6.18.0".to_owned(),
+        kernel: KernelVersion::since(6, 18),
+        capabilities: Capabilities {
+            napi_set: true,
+            irq_suspend: true,
+            napi_threaded: true,
+            epoll_params: true,
+            ptrace: true,
+            net_admin: true,
+            bpf: true,
+        },
+        topology: Topology { online: online.clone(), ..Topology::default() },
+        netns: NETNS,
+        devices: vec![Device {
+            id: device,
+            kind: "ice".to_owned(),
+            up: true,
+            mtu: 1500,
+            node: None,
+            xdp: false,
+            peer: None,
+            defer_hard_irqs: Some(EmptyPolls(0)),
+            gro_flush_timeout: Some(Nanoseconds::ZERO),
+            threaded: Some(Threading::Off),
+            rx_queues: (0..QUEUES).map(queue).collect(),
+            tx_queues: Vec::new(),
+            napis: (0..QUEUES).map(napi).collect(),
+            channels: None,
+            rings: None,
+            coalesce: None,
+            features: Features::default(),
+        }],
+        irqs: (0..QUEUES).map(irq).collect(),
+        processes: (0..SERVICES).map(|service| process(service, &online)).collect(),
+        unread: Vec::new(),
+    }
+}
+
+fn process(service: u32, online: &CpuSet) -> Process {
+    let id = ProcessId { pid: Pid(10_000 + service), started: 1, comm: Label::new("service") };
+    let quiet = service >= SERVICES / 2;
+    let sockets: Vec<Socket> = (0..CONNECTIONS_PER_SERVICE)
+        .map(|n| Socket {
+            fd: Fd(100 + n),
+            inode: u64::from(service * CONNECTIONS_PER_SERVICE + n),
+            state: SocketState::TcpEstablished,
+            local: None,
+            remote: None,
+            napi: (!quiet).then_some(NapiId(1000 + service * 2 + n % 2)),
+        })
+        .collect();
+    let epolls = (0..4).map(|worker| Epoll {
+        id: EpollId { process: id, fd: Fd(4 + worker) },
+        params: Some(EpollParams::default()),
+        members: sockets
+            .iter()
+            .filter(|s| s.fd.0 % 4 == worker)
+            .map(|s| Membership { fd: s.fd, inode: s.inode })
+            .collect(),
+        others: 1,
+    });
+    let threads = (0..4).map(|worker| Thread {
+        id: ThreadId {
+            process: id,
+            tid: Pid(10_000 + service * 8 + worker),
+            started: 1,
+            comm: Label::new("worker"),
+        },
+        affinity: online.clone(),
+        waits_on: None,
+    });
+    Process {
+        id,
+        uid: 0,
+        exe: String::new(),
+        netns: Some(NETNS),
+        threads: threads.collect(),
+        epolls: epolls.collect(),
+        sockets,
+        rings: Vec::new(),
+    }
+}
+
+fn policy() -> Policy {
+    let request = |target| Intent {
+        target,
+        policy: PolicyName::Latency,
+        delivery: None,
+        overrides: Overrides::default(),
+        goal: Goal::default(),
+        budget: Budget::default(),
+        cpus: None,
+        origin: "50-large.toml:1".to_owned(),
+    };
+    let device = request(Target::Device("eth0".to_owned()));
+    let services =
+        (0..SERVICES).map(|service| request(Target::Service(format!("service{service}"), Match::default())));
+    let intents = std::iter::once(device).chain(services).collect();
+    Policy { intents }
+}
+
+fn resolved() -> Resolved {
+    (0..SERVICES).fold(Resolved::default(), |resolved, service| {
+        let intent = usize::try_from(service + 1).expect("a small index");
+        resolved.with(intent, [Pid(10_000 + service)])
+    })
+}
+
+fn counts() -> Delivered {
+    let some = PollCounts { polls: 1_000, packets: 10_000, empty: 100 };
+    let napi = |index| NapiDelivered {
+        napi: NapiId(1000 + index),
+        device: "eth0".to_owned(),
+        interrupt: some,
+        timer: some,
+        application: some,
+        kthread: PollCounts::default(),
+        by_process: vec![(Pid(10_000), some)],
+        timer_armed: 1_000,
+        timer_expired: 1_000,
+        timer_armed_max: Nanoseconds::from_millis(20),
+        suspended: 500,
+    };
+    Delivered {
+        interval: Nanoseconds(1_000_000_000),
+        napis: (0..QUEUES).map(napi).collect(),
+        ..Delivered::default()
+    }
+}
