@@ -1,7 +1,7 @@
 //! One run: prepare every thread, open the window for all of them at once, put their counts together.
 
 use std::net::SocketAddr;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
@@ -116,18 +116,19 @@ pub fn memcached(
     let shared = Shared::new(server, workload, load);
     let tallies = thread::scope(|scope| {
         let (ready, readies) = mpsc::channel();
+        // This end stays until the window is closed: threads that are done early end no sleep.
+        let (alarm, alarms) = mpsc::channel();
         let mut threads = Vec::new();
         let mut starters = Vec::new();
         let mut refused = None;
         for thread in 0..workload.threads {
             let (starter, start) = mpsc::channel();
             let (shared, ready) = (&shared, ready.clone());
+            let alarm = Alarm { shared, sounds: Some(alarm.clone()) };
             let body = move || {
-                let told = client_thread(shared, thread, surroundings, ready, &start);
-                if told.is_err() {
-                    shared.abandon();
-                }
-                told
+                let told = client_thread(shared, thread, surroundings, ready, &start)?;
+                alarm.disarm();
+                Ok(told)
             };
             match thread::Builder::new().name(format!("load-{thread}")).spawn_scoped(scope, body) {
                 Ok(handle) => threads.push(handle),
@@ -148,14 +149,17 @@ pub fn memcached(
                 // A thread that is gone says why when it is joined.
                 let _ = starter.send(times);
             }
-            sleep_until(times.open);
-            surroundings.at_edge(Edge::Opens);
-            sleep_until(times.close);
-            surroundings.at_edge(Edge::Closes);
+            if sleep_until(times.open, &alarms) {
+                surroundings.at_edge(Edge::Opens);
+                if sleep_until(times.close, &alarms) {
+                    surroundings.at_edge(Edge::Closes);
+                }
+            }
         } else {
             shared.abandon();
             drop(starters);
         }
+        drop(alarm);
         let joined = threads
             .into_iter()
             .zip(0..)
@@ -219,6 +223,30 @@ fn times(workload: &MemcachedWorkload, begin: Moment) -> Times {
     Times { begin, open, close, stop: close.after(workload.drain) }
 }
 
-fn sleep_until(moment: Moment) {
-    thread::sleep(Duration::from_nanos(moment.since(Moment::now()).0));
+/// Sleeps; whether it was to the end, and no thread failed meanwhile.
+fn sleep_until(moment: Moment, alarms: &mpsc::Receiver<()>) -> bool {
+    let span = Duration::from_nanos(moment.since(Moment::now()).0);
+    alarms.recv_timeout(span) == Err(RecvTimeoutError::Timeout)
+}
+
+/// Ends the whole run when a client thread fails or panics: it sounds when it is dropped without being disarmed.
+struct Alarm<'a> {
+    shared: &'a Shared<'a>,
+    sounds: Option<mpsc::Sender<()>>,
+}
+
+impl Alarm<'_> {
+    fn disarm(mut self) {
+        self.sounds = None;
+    }
+}
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if let Some(sounds) = self.sounds.take() {
+            self.shared.abandon();
+            // Nobody listens any more if the run has ended already.
+            let _ = sounds.send(());
+        }
+    }
 }
