@@ -20,9 +20,11 @@ use crate::process::{self, Link, Pinned};
 const SETTLED: Duration = Duration::from_secs(10);
 /// How often a starting process is scanned. A new epoll is heard of within this, well before its load has ramped up.
 const RESCAN_STARTING: Duration = Duration::from_millis(100);
-/// How often a settled process is scanned: it seldom makes epolls, and each scan of 10 000 sockets takes
-/// milliseconds, which ten times a second would be a share of a CPU that someone notices.
+/// How often a settled process is scanned: it seldom makes epolls.
 const RESCAN_SETTLED: Duration = Duration::from_secs(1);
+/// How much longer than a scan the pause after it is at least: scans take a hundredth of a CPU at most. A scan of
+/// 10 000 sockets takes 2 ms by iterator and 15 ms by `/proc`, so the largest processes are scanned less often.
+const PAUSE_FOR_SCAN: u32 = 100;
 /// How often a process is scanned whose new epolls are told. Only an epoll that came over a socket from somebody
 /// who is not followed is found by this.
 const RESCAN_TOLD: Duration = Duration::from_secs(10);
@@ -36,9 +38,10 @@ pub enum How {
     Auto,
     /// By a BPF program at the return of `do_epoll_create()`.
     Fentry,
-    /// By scans with a BPF iterator: as often as the process's age advises or at this interval, and after exec.
+    /// By scans with a BPF iterator: as often as the process's age and size advise or at this interval, and after
+    /// exec.
     Rescan {
-        /// A fixed interval instead of 100 ms for starting and 1 s for settled processes.
+        /// A fixed interval, whatever it costs, instead of 100 ms for starting and 1 s for settled processes.
         interval: Option<Duration>,
     },
     /// By scans of `/proc/PID/fd`, likewise. Children and new images are then found by scans, too; a child that
@@ -76,7 +79,7 @@ pub enum Event {
     /// A followed process has forked, and this is the child, which is followed from now on. It shares its parent's
     /// epolls, which are not reported again.
     Child(ProcessId),
-    /// It has a new image, and a new name.
+    /// It has a new image, and a new name. Epolls that it took along are reported again.
     Exec(ProcessId),
     /// It has ended, and is followed no more.
     Exit(ProcessId),
@@ -108,37 +111,35 @@ enum Ears {
 struct Followed {
     id: ProcessId,
     /// The epolls that it had at the last scan.
-    known: Vec<Seen>,
+    known: BTreeMap<Identity, Seen>,
     /// Epolls that were told of, and so reported, since the last scan.
     told: Vec<Fd>,
     due: Instant,
-    /// Its executable at the last scan, where scans have to find a new image.
+    /// Its executable at the last scan, or its parent's, where scans have to find a new image.
     image: Option<String>,
 }
 
 /// An epoll as a scan saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
-    what: Identity,
     fd: Fd,
     params: Option<EpollParams>,
 }
 
 /// By what a scan knows an epoll again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Identity {
     File(EpollFile),
     Descriptor(Fd),
 }
 
 impl Seen {
-    /// Whether a scan that sees this sees an epoll that `before` does not have.
+    /// Whether an epoll that looks so now is another than the one that looked so before.
     ///
     /// A new epoll may be where a closed one was, in the kernel's memory and in the process's table. But it has no
     /// parameters yet, where the closed one may have had some.
-    fn is_new_to(&self, before: &[Self]) -> bool {
-        let was = before.iter().find(|seen| seen.what == self.what);
-        was.is_none_or(|was| was.params.is_some_and(is_set) && !self.params.is_some_and(is_set))
+    fn replaces(&self, before: &Self) -> bool {
+        before.params.is_some_and(is_set) && !self.params.is_some_and(is_set)
     }
 }
 
@@ -191,7 +192,7 @@ impl Follower {
             }
             return Err(KernelError { what: what(), cause });
         }
-        self.adopt(process, Vec::new());
+        self.adopt(process, BTreeMap::new(), None);
         Ok(())
     }
 
@@ -224,17 +225,16 @@ impl Follower {
     /// A caller that hears of an epoll sets its parameters before it asks for the next event. The scan after that
     /// sees them set, and later scans see if they vanish.
     fn look_again_after(&mut self, event: Event) {
-        if let Event::NewEpoll(epoll) = event {
-            if let Some(followed) = self.followed.get_mut(&epoll.process.pid) {
-                followed.due = Instant::now();
-            }
+        if let Event::NewEpoll(epoll) = event
+            && let Some(followed) = self.followed.get_mut(&epoll.process.pid)
+        {
+            followed.due = Instant::now();
         }
     }
 
-    fn adopt(&mut self, process: ProcessId, known: Vec<Seen>) {
+    fn adopt(&mut self, process: ProcessId, known: BTreeMap<Identity, Seen>, image: Option<String>) {
         if self.followed.len() < FOLLOWED_MAX {
-            let followed =
-                Followed { id: process, known, told: Vec::new(), due: Instant::now(), image: None };
+            let followed = Followed { id: process, known, told: Vec::new(), due: Instant::now(), image };
             self.followed.insert(process.pid, followed);
         }
     }
@@ -268,12 +268,13 @@ impl Follower {
         match birth {
             Birth::Child { child, parent } => {
                 let known = self.followed.get(&parent).map(|parent| parent.known.clone()).unwrap_or_default();
-                self.adopt(child, known);
+                self.adopt(child, known, None);
                 self.events.push_back(Event::Child(child));
             }
             Birth::Exec(process) => {
                 if let Some(followed) = self.followed.get_mut(&process.pid) {
                     followed.id = process;
+                    followed.known.clear();
                     followed.due = Instant::now();
                     self.events.push_back(Event::Exec(process));
                 }
@@ -320,6 +321,7 @@ impl Follower {
     }
 
     fn scan(&mut self, pid: Pid) -> Result<(), KernelError> {
+        let begun = Instant::now();
         let Some(followed) = self.followed.get_mut(&pid) else { return Ok(()) };
         let mut children = Vec::new();
         let seen = match &self.ears {
@@ -331,26 +333,26 @@ impl Follower {
                 let before = followed.image.replace(scan.image.clone());
                 if before.is_some_and(|before| before != scan.image) {
                     followed.id = scan.id;
+                    followed.known.clear();
                     self.events.push_back(Event::Exec(scan.id));
                 }
                 scan.epolls
             }
         };
-        let mut reported: Vec<Identity> = Vec::new();
-        for epoll in &seen {
-            let twice = reported.contains(&epoll.what) || followed.told.contains(&epoll.fd);
-            if epoll.is_new_to(&followed.known) && !twice {
-                reported.push(epoll.what);
+        for (what, epoll) in &seen {
+            let is_new = followed.known.get(what).is_none_or(|before| epoll.replaces(before));
+            if is_new && !followed.told.contains(&epoll.fd) {
                 self.events.push_back(Event::NewEpoll(EpollId { process: followed.id, fd: epoll.fd }));
             }
         }
         followed.told.clear();
         followed.known = seen;
-        followed.due = Instant::now() + interval(self.how, &followed.id);
-        let known = followed.known.clone();
+        let now = Instant::now();
+        followed.due = now + pause(self.how, &followed.id, now.duration_since(begun));
+        let (known, image) = (followed.known.clone(), followed.image.clone());
         for child in children.into_iter().filter_map(|child| process::identify(child).ok()) {
             if !self.followed.contains_key(&child.pid) {
-                self.adopt(child, known.clone());
+                self.adopt(child, known.clone(), image.clone());
                 self.events.push_back(Event::Child(child));
             }
         }
@@ -378,13 +380,14 @@ fn choose(how: How) -> Result<(How, Ears, Vec<KernelError>), KernelError> {
     }
 }
 
-/// When a process is scanned again.
-fn interval(how: How, process: &ProcessId) -> Duration {
+/// How long after a scan a process is scanned again.
+fn pause(how: How, process: &ProcessId, scan: Duration) -> Duration {
     match how {
         How::Rescan { interval: Some(interval) } | How::Proc { interval: Some(interval) } => interval,
         How::Fentry => RESCAN_TOLD,
         How::Auto | How::Rescan { interval: None } | How::Proc { interval: None } => {
-            if age(process) < SETTLED { RESCAN_STARTING } else { RESCAN_SETTLED }
+            let advised = if age(process) < SETTLED { RESCAN_STARTING } else { RESCAN_SETTLED };
+            advised.max(scan * PAUSE_FOR_SCAN)
         }
     }
 }
@@ -396,15 +399,18 @@ fn age(process: &ProcessId) -> Duration {
     now.saturating_sub(Duration::from_millis(process.started.saturating_mul(10)))
 }
 
-fn by_iterator(scanner: &EpollScanner, pid: Pid) -> Result<Vec<Seen>, KernelError> {
-    let epolls = scanner.epolls(pid)?;
-    Ok(epolls.iter().map(|e| Seen { what: Identity::File(e.file), fd: e.fd, params: e.params }).collect())
+/// The epolls of a process. One behind several descriptors is known by the last.
+fn by_iterator(scanner: &EpollScanner, pid: Pid) -> Result<BTreeMap<Identity, Seen>, KernelError> {
+    let epolls = scanner.epolls(pid)?.into_iter();
+    Ok(epolls
+        .map(|epoll| (Identity::File(epoll.file), Seen { fd: epoll.fd, params: epoll.params }))
+        .collect())
 }
 
 /// What a scan of `/proc` finds.
 struct ProcScan {
     id: ProcessId,
-    epolls: Vec<Seen>,
+    epolls: BTreeMap<Identity, Seen>,
     children: Vec<Pid>,
     image: String,
 }
@@ -412,11 +418,10 @@ struct ProcScan {
 fn by_proc(id: &ProcessId) -> Result<ProcScan, Cause> {
     let process = Pinned::reopen(id)?;
     let epolls = process::descriptors(&process)?.into_iter().filter(|(_, link)| *link == Link::Epoll);
-    let epolls = epolls.map(|(fd, _)| Seen {
-        what: Identity::Descriptor(fd),
-        fd,
+    let epolls = epolls.map(|(fd, _)| {
         // Closed meanwhile, or not ours to ask: then without.
-        params: process::params_if_any(&process, fd).unwrap_or(None),
+        let params = process::params_if_any(&process, fd).unwrap_or(None);
+        (Identity::Descriptor(fd), Seen { fd, params })
     });
     let epolls = epolls.collect();
     let image = match process.executable() {
@@ -452,18 +457,16 @@ fn children(process: &Pinned) -> Result<Vec<Pid>, Cause> {
 mod test {
     use super::*;
 
-    fn seen(fd: u32, usecs: u32) -> Seen {
-        let params = EpollParams { busy_poll_usecs: usecs, busy_poll_budget: 0, prefer_busy_poll: false };
-        Seen { what: Identity::Descriptor(Fd(fd)), fd: Fd(fd), params: Some(params) }
-    }
-
     #[test]
-    fn an_epoll_in_the_place_of_a_closed_one_is_new_once_its_parameters_are_gone() {
-        assert!(seen(4, 0).is_new_to(&[]));
-        assert!(seen(4, 0).is_new_to(&[seen(3, 0), seen(4, 64)]));
-        assert!(!seen(4, 64).is_new_to(&[seen(4, 0)]), "its parameters were set");
-        assert!(!seen(4, 32).is_new_to(&[seen(4, 64)]), "its parameters were changed");
-        assert!(!seen(4, 0).is_new_to(&[seen(4, 0)]));
+    fn an_epoll_that_lost_its_parameters_is_another() {
+        let seen = |usecs| {
+            let params = EpollParams { busy_poll_usecs: usecs, busy_poll_budget: 0, prefer_busy_poll: false };
+            Seen { fd: Fd(4), params: Some(params) }
+        };
+        assert!(seen(0).replaces(&seen(64)));
+        assert!(!seen(64).replaces(&seen(0)), "its parameters were set");
+        assert!(!seen(32).replaces(&seen(64)), "its parameters were changed");
+        assert!(!seen(0).replaces(&seen(0)));
     }
 
     #[test]
@@ -471,11 +474,17 @@ mod test {
         let boot = ProcessId { pid: Pid(1), started: 0, comm: model::Label::default() };
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec;
         let young = ProcessId { started: u64::try_from(now).expect("after boot") * 100, ..boot };
+        let scan = Duration::from_micros(50);
         let by_age = How::Rescan { interval: None };
-        assert_eq!(interval(by_age, &boot), RESCAN_SETTLED);
-        assert_eq!(interval(by_age, &young), RESCAN_STARTING);
+        assert_eq!(pause(by_age, &boot, scan), RESCAN_SETTLED);
+        assert_eq!(pause(by_age, &young, scan), RESCAN_STARTING);
         let fixed = How::Proc { interval: Some(Duration::from_millis(7)) };
-        assert_eq!(interval(fixed, &boot), Duration::from_millis(7));
+        assert_eq!(pause(fixed, &boot, scan), Duration::from_millis(7));
+        assert_eq!(
+            pause(by_age, &young, Duration::from_millis(15)),
+            Duration::from_millis(1500),
+            "a large one"
+        );
     }
 
     #[test]

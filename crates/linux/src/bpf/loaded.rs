@@ -136,7 +136,8 @@ impl<'a> Table<'a> {
 pub(super) fn refused(what: String) -> KernelError {
     let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let errno = Errno::from_raw_os_error(number);
-    let message = WORDS.take().trim_end().to_owned();
+    let message =
+        WORDS.take().lines().map(|line| line.trim_start_matches("libbpf: ")).collect::<Vec<_>>().join("; ");
     let cause = if message.is_empty() { Cause::Errno(errno) } else { Cause::Extack { errno, message } };
     KernelError { what, cause }
 }

@@ -53,12 +53,15 @@ pub(crate) fn run_statistics(program: BorrowedFd<'_>) -> Result<RunStatistics, E
 ///
 /// Kernel: 6.1, `kernel/bpf/task_iter.c` `bpf_iter_attach_task()`; the number is one of the reader's pid namespace.
 pub(crate) fn iterate_files_of(program: BorrowedFd<'_>, tid: u32) -> Result<OwnedFd, Errno> {
-    let mut which = bpf_iter_link_info::default();
-    which.task = bpf_iter_link_info__bindgen_ty_3 { tid, ..Default::default() };
-    let mut options = bpf_link_create_opts::default();
-    options.sz = u64::try_from(size_of::<bpf_link_create_opts>()).map_err(|_| Errno::OVERFLOW)?;
-    options.iter_info = &raw mut which;
-    options.iter_info_len = u32::try_from(size_of::<bpf_iter_link_info>()).map_err(|_| Errno::OVERFLOW)?;
+    let mut which =
+        bpf_iter_link_info { task: bpf_iter_link_info__bindgen_ty_3 { tid, ..Default::default() } };
+    let size = |bytes: usize| u32::try_from(bytes).map_err(|_| Errno::OVERFLOW);
+    let options = bpf_link_create_opts {
+        sz: size(size_of::<bpf_link_create_opts>())?.into(),
+        iter_info: &raw mut which,
+        iter_info_len: size(size_of::<bpf_iter_link_info>())?,
+        ..Default::default()
+    };
     // SAFETY: the options and what they point to live until the call returns; the descriptor is new.
     let link =
         descriptor(unsafe { bpf_link_create(program.as_raw_fd(), 0, BPF_TRACE_ITER, &raw const options) })?;

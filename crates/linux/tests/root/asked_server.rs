@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
@@ -90,24 +91,30 @@ impl AskedServer {
     }
 
     /// Asks in a closed loop for so long; how many requests were answered.
-    pub(crate) fn ask(&self, span: Duration) -> Result<u32, Failed> {
+    pub(crate) fn ask(&self, span: Duration) -> Result<u64, Failed> {
+        let answered = AtomicU64::new(0);
+        let since = Instant::now();
+        self.ask_while(|| since.elapsed() < span, &answered)?;
+        Ok(answered.into_inner())
+    }
+
+    /// Asks in a closed loop while that is so, and counts the requests that were answered.
+    pub(crate) fn ask_while(&self, so: impl Fn() -> bool + Send, answered: &AtomicU64) -> Result<(), Failed> {
         let client = || {
             setpriority_process(Some(gettid()), FIRST)?; // of this thread alone
-            self.ask_here(span)
+            self.ask_here(so, answered)
         };
         std::thread::scope(|scope| scope.spawn(client).join().map_err(|_| "the client panicked")?)
     }
 
-    fn ask_here(&self, span: Duration) -> Result<u32, Failed> {
+    fn ask_here(&self, so: impl Fn() -> bool, answered: &AtomicU64) -> Result<(), Failed> {
         let connections: Result<Vec<_>, _> = (0..CONNECTIONS).map(|_| self.connect()).collect();
         let mut connections = connections?;
         let requests = b"get nothing\r\n".repeat(DEPTH);
         let mut answers = vec![0; b"END\r\n".len() * DEPTH];
-        let mut answered = 0;
         for connection in &mut connections {
             connection.write_all(&requests)?;
         }
-        let since = Instant::now();
         // One connection at a time is answered and asks again, while the others keep the server busy.
         for turn in (0..CONNECTIONS).cycle() {
             let connection = &mut connections[turn];
@@ -115,13 +122,13 @@ impl AskedServer {
             if !answers.ends_with(b"END\r\n") {
                 return Err(format!("memcached says {:?}", String::from_utf8_lossy(&answers)).into());
             }
-            answered += u32::try_from(DEPTH)?;
-            if since.elapsed() > span {
+            answered.fetch_add(u64::try_from(DEPTH)?, Ordering::Relaxed);
+            if !so() {
                 break;
             }
             connection.write_all(&requests)?;
         }
-        Ok(answered)
+        Ok(())
     }
 
     /// A connection of the client. A socket stays in the namespace where it was made.

@@ -70,6 +70,10 @@ impl Births {
             }
             Ok(())
         })
+        .map_err(|error| KernelError {
+            what: "listen at the return of do_epoll_create()".to_owned(),
+            ..error
+        })
     }
 
     fn load(prepare: impl FnOnce(&mut OpenObject) -> libbpf_rs::Result<()>) -> Result<Self, KernelError> {
