@@ -23,6 +23,7 @@ mod claim;
 mod desired;
 mod diff;
 pub mod doctor;
+mod ground;
 mod in_force;
 mod index;
 mod order;

@@ -9,7 +9,8 @@ use model::{
 };
 
 use crate::budget;
-use crate::claim::{self, Claimed, Claims, Wish};
+use crate::claim::{self, Wish};
+use crate::ground::Ground;
 use crate::index::Index;
 use crate::parameters;
 use crate::recipe::{self, Chosen};
@@ -278,159 +279,6 @@ fn placed_process(process: &Process, part: &mut Part) -> Result<PlacedProcess, R
     })
 }
 
-/// The queues of a host, one for each NAPI, and who claims them.
-struct Ground<'h> {
-    per_napi: bool,
-    queues: Vec<PlacedQueue>,
-    by_device: BTreeMap<DeviceId, Vec<usize>>,
-    by_napi: BTreeMap<NapiId, usize>,
-    /// The devices that a process may receive from although nothing shows it yet.
-    likely: Vec<&'h Device>,
-    claims: Claims,
-}
-
-impl<'h> Ground<'h> {
-    fn new(index: &Index<'h>) -> Self {
-        let per_napi = index.host.capabilities.napi_set;
-        let mut queues: Vec<PlacedQueue> = Vec::new();
-        let mut by_device: BTreeMap<DeviceId, Vec<usize>> = BTreeMap::new();
-        let mut by_napi = BTreeMap::new();
-        for (&queue, &napi) in &index.queues {
-            if per_napi && napi.is_none() {
-                continue; // Without a NAPI there is nothing to set the values on.
-            }
-            if let Some(&slot) = napi.and_then(|id| by_napi.get(&id)) {
-                let first: &mut PlacedQueue = &mut queues[slot];
-                first.also.push(queue);
-                continue;
-            }
-            let irq = napi.and_then(|id| index.napis.get(&id)?.napi.irq).map(|edge| edge.irq);
-            let cpus = irq.and_then(|n| index.irqs.get(&n)).map(|i| i.affinity.clone()).unwrap_or_default();
-            by_device.entry(queue.device).or_default().push(queues.len());
-            if let Some(id) = napi {
-                by_napi.insert(id, queues.len());
-            }
-            queues.push(PlacedQueue { queue, also: Vec::new(), napi, irq, cpus });
-        }
-        let likely = index
-            .host
-            .devices
-            .iter()
-            .filter(|d| d.up && d.id.name.as_str() != "lo" && by_device.contains_key(&d.id))
-            .collect();
-        let claims = Claims::new(queues.len());
-        Self { per_napi, queues, by_device, by_napi, likely, claims }
-    }
-
-    fn of_device(&self, device: DeviceId) -> &[usize] {
-        self.by_device.get(&device).map_or(&[], Vec::as_slice)
-    }
-
-    /// The queues that a process's sockets lead to; all of the likely devices while none is known.
-    fn of_process(&self, process: &Process, part: &mut Part) -> Result<Vec<usize>, Refusal> {
-        let mut slots: BTreeSet<usize> = BTreeSet::new();
-        let mut astray = 0_usize;
-        for id in process.sockets.iter().filter_map(|socket| socket.napi) {
-            match self.by_napi.get(&id) {
-                Some(&slot) => drop(slots.insert(slot)),
-                None => astray += 1,
-            }
-        }
-        if astray > 0 && self.per_napi {
-            part.notes.push(format!(
-                "{astray} socket(s) of {} name a NAPI that no device here has: replaced by a reset, or of another \
-                 namespace",
-                process.id
-            ));
-        }
-        if slots.is_empty() {
-            if self.likely.is_empty() && part.delivery.mode != DeliveryMode::Interrupt {
-                return Err(no_napi(format!("{} has received nothing yet", process.id), part));
-            }
-            slots.extend(self.likely.iter().flat_map(|device| self.of_device(device.id)));
-            let names: Vec<&str> = self.likely.iter().map(|d| d.id.name.as_str()).collect();
-            part.notes.push(format!(
-                "no packet has shown yet where {} receives: all queues of {} are taken",
-                process.id,
-                if names.is_empty() { "no device".to_owned() } else { names.join(", ") }
-            ));
-        }
-        if !self.per_napi {
-            let devices: BTreeSet<DeviceId> = slots.iter().map(|&s| self.queues[s].queue.device).collect();
-            slots.extend(devices.iter().flat_map(|&device| self.of_device(device)));
-        }
-        Ok(slots.into_iter().collect())
-    }
-
-    fn claim_for_process(
-        &mut self,
-        part: usize,
-        process: &Process,
-        wishes: &[Wish<'_>],
-        placed: &mut Part,
-    ) -> Result<(), Refusal> {
-        let mut shared: BTreeMap<usize, usize> = BTreeMap::new();
-        for slot in self.of_process(process, placed)? {
-            match self.claims.claim(slot, part, Some(process.id), wishes, &self.queues[slot])? {
-                Claimed::Own | Claimed::Yielded => {}
-                Claimed::Shared(with) => *shared.entry(with).or_default() += 1,
-            }
-        }
-        note_shared(&shared, wishes, placed);
-        Ok(())
-    }
-
-    fn claim_for_device(
-        &mut self,
-        part: usize,
-        device: &Device,
-        wishes: &[Wish<'_>],
-        placed: &mut Part,
-    ) -> Result<(), Refusal> {
-        let slots = self.of_device(device.id).to_vec();
-        if slots.is_empty() && placed.delivery.mode != DeliveryMode::Interrupt {
-            return Err(no_napi(format!("{} has no NAPI that the kernel names", device.id), placed)
-                .because(napi_hint(device)));
-        }
-        let served: usize = slots.iter().map(|&s| 1 + self.queues[s].also.len()).sum();
-        if served < device.rx_queues.len() {
-            let without = device.rx_queues.len() - served;
-            placed.notes.push(format!("{without} queue(s) of {} have no NAPI and are left out", device.id));
-        }
-        let (mut shared, mut yielded) = (BTreeMap::<usize, usize>::new(), 0_usize);
-        for slot in slots {
-            match self.claims.claim(slot, part, None, wishes, &self.queues[slot])? {
-                Claimed::Own => {}
-                Claimed::Shared(with) => *shared.entry(with).or_default() += 1,
-                Claimed::Yielded => yielded += 1,
-            }
-        }
-        note_shared(&shared, wishes, placed);
-        if yielded > 0 {
-            placed
-                .notes
-                .push(format!("{yielded} queue(s) of {} are left to more specific requests", device.id));
-        }
-        Ok(())
-    }
-
-    /// Gives every part its queues.
-    fn settle(self, parts: &mut [Part]) {
-        let Self { per_napi, queues, claims, .. } = self;
-        for (slot, queue) in queues.into_iter().enumerate() {
-            if let Some(part) = claims.owner(slot) {
-                parts[part].queues.push(queue);
-            }
-        }
-        for part in parts.iter_mut().filter(|part| !per_napi && !part.queues.is_empty()) {
-            part.notes.push(
-                "this kernel has no settings for single queues (6.13): whole devices are set by sysfs"
-                    .to_owned(),
-            );
-        }
-    }
-}
-
 /// The epolls of processes that no request names, for the devices whose packets they watch for.
 ///
 /// A mode that does not busy-poll takes along only those that prefer busy polling, which would poll for nothing;
@@ -455,8 +303,8 @@ fn place_epolls_of_devices(
     for process in index.host.processes.iter().filter(|p| !owned.contains_key(&p.id.pid)) {
         let mut device_of: BTreeMap<u64, usize> = BTreeMap::new();
         for socket in &process.sockets {
-            let slot = socket.napi.and_then(|id| ground.by_napi.get(&id));
-            if let Some(&part) = slot.and_then(|&slot| part_of.get(&ground.queues[slot].queue.device)) {
+            let device = socket.napi.and_then(|id| ground.device_of(id));
+            if let Some(&part) = device.and_then(|device| part_of.get(&device)) {
                 device_of.insert(socket.inode, part);
             }
         }
@@ -485,14 +333,6 @@ fn place_epolls_of_devices(
     Ok(())
 }
 
-fn note_shared(shared: &BTreeMap<usize, usize>, wishes: &[Wish<'_>], part: &mut Part) {
-    for (&with, queues) in shared {
-        let origin = &wishes[with].intent.origin;
-        part.notes
-            .push(format!("{queues} queue(s) are set by the request of {origin}, which wants the same"));
-    }
-}
-
 /// What a part's operator must know: busy polling has two halves, and full busy polling a third.
 fn note_halves(part: &mut Part) {
     let epolls: usize = part.processes.iter().map(|p| p.epolls.len()).sum();
@@ -519,29 +359,5 @@ fn note_halves(part: &mut Part) {
         part.notes.push(format!(
             "{without} queue(s) have no interrupt that is known: their affinity is left as it is"
         ));
-    }
-}
-
-fn no_napi(what: String, part: &Part) -> Refusal {
-    Refusal::new(
-        RefusalKind::Missing,
-        &part.intent.target,
-        format!("{what}, and {} is set on a NAPI", part.delivery.mode),
-    )
-    .because(format!("asked at {}", part.intent.origin))
-}
-
-/// Why a device has no NAPI, and what gives it one.
-fn napi_hint(device: &Device) -> String {
-    if device.kind == "veth" {
-        format!(
-            "a veth has NAPIs only with GRO or XDP: `ethtool -K {} gro on`, and `ethtool -K PEER tso off` at the \
-             other end, else TCP does not use them",
-            device.id
-        )
-    } else if device.up {
-        format!("{} is up and lists no NAPI: its driver has none, or does not register them", device.id)
-    } else {
-        format!("{} is down; many drivers have NAPIs only while they are up", device.id)
     }
 }

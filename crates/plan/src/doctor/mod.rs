@@ -1,10 +1,10 @@
 //! What is wrong with packet delivery on a host, and why: *set* is one thing, *engaged* is another.
 //!
-//! [`doctor`] asks every rule of [`RULES`]. A rule reads a [`Case`], which is the host, the counts and what was
+//! [`doctor`] asks every rule of [`RULES`]. A rule reads a case, which is the host, the counts and what was
 //! asked for, brought together by NAPI, epoll and process, and says what it finds with evidence and remedy. The
 //! families go in this order, because the last one names what the first three found as its causes:
-//! [`settings`] (values that contradict each other), [`traffic`] (packets that take another way),
-//! [`application`] (processes that do not wait as they would have to), [`engagement`] (what the counts say).
+//! `settings` (values that contradict each other), `traffic` (packets that take another way),
+//! `application` (processes that do not wait as they would have to), `engagement` (what the counts say).
 
 mod application;
 mod case;

@@ -133,8 +133,9 @@ fn without_settings_for_single_queues_two_tasks_cannot_divide_a_device() {
     let tasks =
         policy([on_task(2, 812, PolicyName::Bulk), named(defer(20), on_task(7, 901, PolicyName::None))]);
     assert!(place(&tasks, &two_services(), &Resolved::default()).is_ok(), "each has queues of its own");
-    let refusal = refused(&tasks, &with_kernel(two_services(), "6.6.1"), &Resolved::default());
-    assert_eq!(refusal.kind, RefusalKind::Conflict);
+    let refusal = place(&tasks, &with_kernel(two_services(), "6.6.1"), &Resolved::default())
+        .expect_err("both need the whole device");
+    assert_eq!((refusal.kind, refusal.object.as_str()), (RefusalKind::Conflict, "eth0 rx-0"));
 }
 
 #[test]
