@@ -23,11 +23,12 @@ pub(crate) struct Planned {
 
 /// Works out what a policy changes. Writes nothing.
 pub(crate) fn plan(policy: &Policy, netns: &Netns) -> Result<Planned, Fault> {
-    let (resolved, processes) = services::resolve(policy)?; //    Policy             → whom to look into
-    let host = linux::observe(netns, &processes)?; //             Linux              → Host
-    let placement = plan::place(policy, &host, &resolved)?; //    Policy × Host      → Placement
-    let desired = plan::desired(&placement, &host)?; //           Placement × Host   → Desired
-    let plan = plan::diff(&desired, &host)?; //                   Desired × Host     → Plan
+    let (resolved, processes) = services::resolve(policy)?; // Policy → whose processes they are now
+    let host = linux::observe(netns, &processes)?; // Linux → Host
+    let refused = |refusal| Fault::refused(refusal, &host);
+    let placement = plan::place(policy, &host, &resolved).map_err(refused)?; // Policy × Host → Placement
+    let desired = plan::desired(&placement, &host).map_err(refused)?; // Placement × Host → Desired
+    let plan = plan::diff(&desired, &host).map_err(refused)?; // Desired × Host → Plan
     Ok(Planned { host, placement, desired, plan })
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use apply::{CommitError, CommitFault, ConfirmError, JournalError, KeepError, RollBackError};
 use linux::{Cause, Errno, KernelError};
+use model::Host;
 use plan::{Refusal, RefusalKind};
 
 use crate::exit::Exit;
@@ -62,6 +63,25 @@ impl Fault {
         self
     }
 
+    /// What the planner refused, with what could not be read of the host: that may be the cause.
+    pub(crate) fn refused(refusal: Refusal, host: &Host) -> Self {
+        let exit = match refusal.kind {
+            RefusalKind::Usage => Exit::Usage,
+            RefusalKind::Unsupported => Exit::Unsupported,
+            RefusalKind::Safety | RefusalKind::Conflict => Exit::Refused,
+            RefusalKind::Missing => Exit::Failed,
+        };
+        let unread = host.unread.iter().map(|unread| format!("not read: {}: {}", unread.what, unread.why));
+        let unread = unread.filter(|line| !refusal.evidence.contains(line)).take(UNREAD_MAX);
+        let lines = refusal.evidence.iter().cloned().chain(unread);
+        let evidence: String = lines.map(|line| format!("\n  {line}")).collect();
+        let fault = Self::new(exit, format!("{refusal}{evidence}"));
+        match refusal.nearest {
+            Some(nearest) => fault.hint(format!("what works: {nearest}")),
+            None => fault,
+        }
+    }
+
     /// Whether the same may succeed a moment later: something went away meanwhile, and the host is as it was.
     pub(crate) fn is_passing(&self) -> bool {
         self.exit == Exit::Failed && matches!(self.host, HostState::Unchanged | HostState::Restored)
@@ -116,23 +136,6 @@ impl From<CommitError<KernelError>> for Fault {
         let host = HostState::after_undo(error.host, error.undo_script);
         let exit = if matches!(host, HostState::NotRestored { .. }) { Exit::NotRestored } else { exit };
         Self { exit, cause: words.into(), host, hint: hint.map(str::to_owned) }
-    }
-}
-
-impl From<Refusal> for Fault {
-    fn from(refusal: Refusal) -> Self {
-        let exit = match refusal.kind {
-            RefusalKind::Usage => Exit::Usage,
-            RefusalKind::Unsupported => Exit::Unsupported,
-            RefusalKind::Safety | RefusalKind::Conflict => Exit::Refused,
-            RefusalKind::Missing => Exit::Failed,
-        };
-        let evidence: String = refusal.evidence.iter().map(|line| format!("\n  {line}")).collect();
-        let fault = Self::new(exit, format!("{refusal}{evidence}"));
-        match refusal.nearest {
-            Some(nearest) => fault.hint(format!("what works: {nearest}")),
-            None => fault,
-        }
     }
 }
 
@@ -208,6 +211,9 @@ fn exit_of(error: &KernelError) -> Exit {
 fn is_denied(error: &KernelError) -> bool {
     matches!(error.number(), Some(Errno::PERM | Errno::ACCESS))
 }
+
+/// How many parts of the host that could not be read are named with a refusal.
+const UNREAD_MAX: usize = 3;
 
 /// What it takes to change a host.
 const PRIVILEGES: &str = "run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE";

@@ -37,7 +37,7 @@ fn asked(context: &Context, host: &Host) -> Vec<plan::Asked> {
     let placed = context.policy().and_then(|merged| {
         let policy = merged.policy();
         let (resolved, _) = services::resolve(&policy)?;
-        Ok(plan::place(&policy, host, &resolved)?)
+        plan::place(&policy, host, &resolved).map_err(|refusal| Fault::refused(refusal, host))
     });
     match placed {
         Ok(placement) => placement.asked(),

@@ -1,1 +1,67 @@
-fn main() {}
+//! Tests of the whole, on the running kernel: they need root. What a test needs beyond that it names, and a machine
+//! that lacks it skips the test loudly: it is listed as ignored, with the reason, and counted.
+
+mod applied;
+mod attached;
+mod operator;
+mod trial;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use model::KernelVersion;
+
+/// Something that not every machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Effective user 0, and no wish to leave the host alone (`cargo xtask test --pure`).
+    Root,
+    /// BPF programs on tracepoints: `/sys/kernel/btf/vmlinux`.
+    Bpf,
+    /// `memcached` from the distribution.
+    Memcached,
+    /// `irq-suspend-timeout`.
+    Suspension,
+    /// `napi-set` with `threaded`.
+    ThreadPerNapi,
+}
+
+impl Need {
+    fn missing(self) -> Option<&'static str> {
+        let (there, what) = match self {
+            Self::Root if std::env::var_os("NETPOLICY_TEST_PURE").is_some() => (false, "changes the host"),
+            Self::Root => (rustix::process::geteuid().is_root(), "needs root"),
+            Self::Bpf => (std::path::Path::new("/sys/kernel/btf/vmlinux").exists(), "needs kernel BTF"),
+            Self::Memcached => (std::path::Path::new("/usr/bin/memcached").exists(), "needs memcached"),
+            Self::Suspension => (kernel() >= Some(KernelVersion::since(6, 13)), "needs Linux 6.13"),
+            Self::ThreadPerNapi => (kernel() >= Some(KernelVersion::since(6, 17)), "needs Linux 6.17"),
+        };
+        (!there).then_some(what)
+    }
+}
+
+fn kernel() -> Option<KernelVersion> {
+    KernelVersion::parse(&rustix::system::uname().release().to_string_lossy())
+}
+
+/// A test with what it needs.
+pub fn test(
+    name: impl Into<String>,
+    needs: &[Need],
+    body: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    match needs.iter().find_map(|need| need.missing()) {
+        Some(reason) => {
+            Trial::test(name, body).with_kind(format!("SKIPPED, {reason}")).with_ignored_flag(true)
+        }
+        None => Trial::test(name, body),
+    }
+}
+
+fn main() {
+    if attached::play_role().is_some() {
+        return;
+    }
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1); // they count polls and packets of the same CPUs
+    let trials = [applied::tests(), trial::tests(), attached::tests()];
+    libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit();
+}

@@ -1,0 +1,151 @@
+//! Policy files on a real device: plan, apply, verify, explain, roll back.
+
+use libtest_mimic::{Failed, Trial};
+use model::{Nanoseconds, Setting};
+
+use crate::operator::{Operator, flushes, somebody_else_sets};
+use crate::{Need, test};
+
+const SUSPEND20: &str = "[device.veth-server]\ndelivery = \"suspend20\"\n";
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Suspension];
+    vec![
+        test("applied/a_policy_is_planned_applied_verified_and_rolled_back", NEEDS, round_trip),
+        test("applied/applying_twice_changes_nothing_the_second_time", NEEDS, twice),
+        test("applied/what_someone_else_has_set_since_is_drift_and_is_left_alone", NEEDS, foreign_change),
+        test("applied/a_device_that_is_not_there_is_named_and_nothing_is_changed", NEEDS, missing_device),
+        test("applied/a_user_without_privileges_is_told_what_it_takes", NEEDS, nobody),
+        test("applied/set_gives_one_device_a_mode_without_a_file", NEEDS, set_device),
+        test("applied/a_transaction_under_a_newer_one_is_not_pulled_out", NEEDS, overlaid),
+        test("applied/doctor_judges_settings_without_counting", NEEDS, doctor),
+    ]
+}
+
+fn round_trip() -> Result<(), Failed> {
+    let operator = Operator::new("round-trip", 2)?;
+    operator.asks(SUSPEND20)?;
+    let before = operator.host()?;
+
+    let plan = operator.runs(&["-o", "json", "plan"], 3)?;
+    let plan: serde_json::Value = serde_json::from_str(&plan.data)?;
+    assert_eq!(plan["data"]["changes"].as_array().map(Vec::len), Some(6), "two queues, three settings each");
+    assert_eq!(operator.host()?, before, "planning changes nothing");
+    operator.runs(&["apply", "--dry-run"], 3)?;
+    assert_eq!(operator.host()?, before, "a dry run changes nothing");
+
+    operator.runs(&["apply"], 0)?;
+    assert_eq!(flushes(&operator.host()?), [20_000, 20_000]);
+    assert!(operator.runs(&["verify"], 0)?.words.contains("No drift: 6 settings"));
+    let explained = operator.runs(&["explain", "veth-server rx-1"], 0)?.data;
+    assert!(explained.contains("10-test.toml:2") && !explained.contains("rx-0"), "{explained}");
+    assert!(operator.runs(&["history"], 0)?.data.contains("kept"));
+
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(operator.host()?, before, "the whole host is as it was");
+    assert!(operator.runs(&["history"], 0)?.data.contains("rolled back"));
+    assert!(operator.runs(&["verify"], 0)?.words.contains("Nothing is applied."));
+    Ok(())
+}
+
+fn twice() -> Result<(), Failed> {
+    let operator = Operator::new("twice", 1)?;
+    operator.asks(SUSPEND20)?;
+    operator.runs(&["apply"], 0)?;
+    let once = operator.host()?;
+    let again = operator.runs(&["apply"], 0)?;
+    assert!(again.words.contains("Nothing to change"), "{}", again.words);
+    assert_eq!(operator.host()?, once);
+    let history = operator.runs(&["-o", "jsonl", "history"], 0)?;
+    assert_eq!(history.data.lines().count(), 1, "nothing was done, so nothing was journalled");
+    Ok(())
+}
+
+fn foreign_change() -> Result<(), Failed> {
+    let operator = Operator::new("foreign", 2)?;
+    operator.asks(SUSPEND20)?;
+    operator.runs(&["apply"], 0)?;
+    let queue = operator.host()?.device_named("veth-server").ok_or("device")?.rx_queues[1].id;
+    somebody_else_sets(Setting::GroFlushTimeout(queue, Nanoseconds::from_micros(77)))?;
+
+    let drift = operator.runs(&["-o", "jsonl", "verify"], 3)?;
+    let drift: serde_json::Value = serde_json::from_str(&drift.data)?;
+    assert_eq!(
+        (drift["data"]["applied"].as_str(), drift["data"]["found"].as_str()),
+        (Some("20us"), Some("77us"))
+    );
+
+    let rollback = operator.runs(&["rollback"], 0)?;
+    assert!(rollback.data.contains("left alone"), "{}", rollback.data);
+    assert_eq!(flushes(&operator.host()?), [0, 77_000], "ours is put back, theirs stays");
+    Ok(())
+}
+
+fn missing_device() -> Result<(), Failed> {
+    let operator = Operator::new("missing", 1)?;
+    operator
+        .asks("[device.veth-server]\ndelivery = \"suspend20\"\n[device.nowhere0]\npolicy = \"bulk\"\n")?;
+    let before = operator.host()?;
+    let failed = operator.runs(&["apply"], 1)?;
+    for words in ["nowhere0", "there is no such device here", "10-test.toml:4", "Nothing was changed."] {
+        assert!(failed.words.contains(words), "{words}: {}", failed.words);
+    }
+    assert_eq!(operator.host()?, before, "not even the device that is there");
+    Ok(())
+}
+
+fn nobody() -> Result<(), Failed> {
+    let operator = Operator::new("nobody", 1)?;
+    operator.asks(SUSPEND20)?;
+    let before = operator.host()?;
+    let shown = operator.runs_as_nobody(&["-o", "json", "show", "--processes", "none"], 0)?;
+    assert!(shown.data.contains("veth-server"), "looking at devices takes no privileges");
+    let failed = operator.runs_as_nobody(&["apply"], 1)?;
+    for words in ["veth-server rx-0", "EPERM", "hint: run netpolicy as root", "host was restored"] {
+        assert!(failed.words.contains(words), "{words}: {}", failed.words);
+    }
+    assert_eq!(operator.host()?, before);
+    let pid = operator.lab.server_pid().to_string();
+    let failed = operator.runs_as_nobody(&["attach", &pid, "--delivery", "suspend20"], 1)?;
+    assert!(failed.words.contains("Nothing was changed."), "{}", failed.words);
+    Ok(())
+}
+
+fn set_device() -> Result<(), Failed> {
+    let operator = Operator::new("set", 2)?;
+    let before = operator.host()?;
+    operator.runs(&["set", "device", "veth-server", "defer50"], 0)?;
+    assert_eq!(flushes(&operator.host()?), [50_000, 50_000]);
+    operator.runs(&["set", "device", "veth-server", "latency"], 0)?;
+    assert_eq!(flushes(&operator.host()?), [20_000, 20_000], "latency is suspend20");
+    operator.runs(&["rollback"], 0)?;
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn overlaid() -> Result<(), Failed> {
+    let operator = Operator::new("overlaid", 1)?;
+    operator.runs(&["set", "device", "veth-server", "defer50"], 0)?;
+    operator.runs(&["set", "device", "veth-server", "defer200"], 0)?;
+    let history = operator.runs(&["-o", "json", "history"], 0)?;
+    let history: serde_json::Value = serde_json::from_str(&history.data)?;
+    let older = history["data"]["transactions"][1]["id"].as_str().ok_or("id")?.to_owned();
+    let refused = operator.runs(&["rollback", &older], 7)?;
+    assert!(refused.words.contains("cannot be rolled back alone"), "{}", refused.words);
+    assert_eq!(flushes(&operator.host()?), [200_000], "nothing was changed");
+    Ok(())
+}
+
+fn doctor() -> Result<(), Failed> {
+    let operator = Operator::new("doctor", 1)?;
+    let queue = operator.host()?.device_named("veth-server").ok_or("device")?.rx_queues[0].id;
+    let healthy = operator.runs(&["-o", "json", "doctor", "--seconds", "0", "--processes", "none"], 0)?;
+    let healthy: serde_json::Value = serde_json::from_str(&healthy.data)?;
+    assert!(healthy["data"]["delivered"].is_null(), "nothing was counted");
+    // Suspension without deferral is set and can never be in force.
+    somebody_else_sets(Setting::IrqSuspendTimeout(queue, Nanoseconds::from_millis(20)))?;
+    let sick = operator.runs(&["doctor", "--seconds", "0", "--processes", "none"], 3)?;
+    assert!(sick.data.contains("veth-server"), "{}", sick.data);
+    Ok(())
+}

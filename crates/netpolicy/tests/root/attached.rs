@@ -1,0 +1,253 @@
+//! Running, unmodified processes: `attach`, `run`, `set task`.
+
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+
+use libtest_mimic::{Failed, Trial};
+use linux::lab::MemcachedOptions;
+use model::{EpollParams, Host, Pid};
+
+use crate::operator::{Operator, flushes, waited_for};
+use crate::{Need, test};
+
+/// The variable that makes this program a process that makes epolls when it is told to.
+const ROLE: &str = "NETPOLICY_TEST_EPOLL_MAKER";
+
+const SUSPENDING: EpollParams =
+    EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Suspension];
+    const MEMCACHED: &[Need] = &[Need::Root, Need::Suspension, Need::Memcached];
+    vec![
+        test(
+            "attached/memcached_of_another_user_gets_both_halves_and_gets_rid_of_them",
+            MEMCACHED,
+            memcached,
+        ),
+        test("attached/an_epoll_that_is_made_later_gets_the_parameters_too", NEEDS, new_epoll),
+        test("attached/a_child_gets_the_parameters_too", NEEDS, child),
+        test("attached/the_devices_half_goes_when_the_process_ends", NEEDS, ended),
+        test("attached/once_leaves_it_in_force_and_rollback_undoes_it", MEMCACHED, once),
+        test("attached/set_task_is_an_attachment_without_a_follower", MEMCACHED, set_task),
+        test("attached/run_starts_under_the_policy_and_passes_on_signals_and_exit_codes", MEMCACHED, run),
+        test("attached/run_caps_epoll_wait_for_fullbusy", MEMCACHED, run_fullbusy),
+        test("attached/run_refuses_fullbusy_where_no_library_can_be_loaded", NEEDS, run_without_linker),
+    ]
+}
+
+/// The role that this program plays for its own tests: a process with a socket that makes an epoll for each line that
+/// it reads; a line `fork` starts another of its kind.
+pub(crate) fn play_role() -> Option<()> {
+    use rustix::event::epoll;
+    std::env::var_os(ROLE)?;
+    let _socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    let mut epolls = vec![epoll::create(epoll::CreateFlags::CLOEXEC).ok()?];
+    let mut child = None;
+    for line in std::io::stdin().lines() {
+        match line.ok()?.as_str() {
+            "fork" => child = Some(Command::new("/proc/self/exe").stdin(Stdio::piped()).spawn().ok()?),
+            _ => epolls.push(epoll::create(epoll::CreateFlags::CLOEXEC).ok()?),
+        }
+    }
+    if let Some(mut child) = child {
+        drop(child.stdin.take());
+        let _ = child.wait();
+    }
+    Some(())
+}
+
+/// A process on the lab's server that makes epolls. Dropping it ends it.
+struct EpollMaker(Child);
+
+impl EpollMaker {
+    fn new(operator: &Operator) -> Result<Self, Failed> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.env(ROLE, "1").stdin(Stdio::piped());
+        let maker = Self(operator.lab.server().run(|| command.spawn())??);
+        waited_for("the first epoll", || Ok((maker.epolls(operator)?.len() == 1).then_some(())))?;
+        Ok(maker)
+    }
+
+    fn told(&mut self, line: &str) -> Result<(), Failed> {
+        Ok(writeln!(self.0.stdin.as_mut().ok_or("stdin")?, "{line}")?)
+    }
+
+    fn pid(&self) -> Pid {
+        Pid(self.0.id())
+    }
+
+    fn epolls(&self, operator: &Operator) -> Result<Vec<EpollParams>, Failed> {
+        Ok(epolls_of(&operator.host()?, self.pid()))
+    }
+}
+
+impl Drop for EpollMaker {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn epolls_of(host: &Host, pid: Pid) -> Vec<EpollParams> {
+    let epolls = host.process(pid).into_iter().flat_map(|process| &process.epolls);
+    epolls.filter_map(|epoll| epoll.params).collect()
+}
+
+fn memcached() -> Result<(), Failed> {
+    let operator = Operator::new("memcached", 2)?;
+    let server =
+        operator.lab.start_memcached(&MemcachedOptions { threads: 2, ..MemcachedOptions::default() })?;
+    let pid = server.process().pid;
+    let before = operator.host()?;
+    let attach = operator.starts(&["attach", &pid.to_string(), "--policy", "latency"])?;
+    operator.waits_to_hear("Attached.")?;
+    let attached = operator.host()?;
+    assert_eq!(epolls_of(&attached, pid), [SUSPENDING; 3], "the main thread's epoll and two workers'");
+    assert!(flushes(&attached).contains(&20_000));
+    assert_eq!(attach.terminated()?, Some(0));
+    operator.waits_to_hear("Put back")?;
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn new_epoll() -> Result<(), Failed> {
+    let operator = Operator::new("new-epoll", 1)?;
+    let mut maker = EpollMaker::new(&operator)?;
+    let before = operator.host()?;
+    let attach = operator.starts(&["attach", &maker.pid().to_string(), "--delivery", "suspend20"])?;
+    operator.waits_to_hear("Attached.")?;
+    assert_eq!(maker.epolls(&operator)?, [SUSPENDING]);
+    maker.told("another")?;
+    waited_for("the second epoll's parameters", || {
+        Ok((maker.epolls(&operator)? == [SUSPENDING; 2]).then_some(()))
+    })?;
+    assert_eq!(attach.terminated()?, Some(0));
+    assert_eq!(maker.epolls(&operator)?, [EpollParams::default(); 2]);
+    assert_eq!(flushes(&operator.host()?), flushes(&before));
+    Ok(())
+}
+
+fn child() -> Result<(), Failed> {
+    let operator = Operator::new("child", 1)?;
+    let mut maker = EpollMaker::new(&operator)?;
+    let attach = operator.starts(&["attach", &maker.pid().to_string(), "--delivery", "suspend20"])?;
+    operator.waits_to_hear("Attached.")?;
+    maker.told("fork")?;
+    waited_for("the child's parameters", || {
+        let host = operator.host()?;
+        let others = host.processes.iter().filter(|process| process.id.pid != maker.pid());
+        Ok(others
+            .flat_map(|process| &process.epolls)
+            .any(|epoll| epoll.params == Some(SUSPENDING))
+            .then_some(()))
+    })?;
+    assert_eq!(attach.terminated()?, Some(0));
+    let left = operator
+        .host()?
+        .processes
+        .iter()
+        .flat_map(|p| &p.epolls)
+        .filter(|e| e.params == Some(SUSPENDING))
+        .count();
+    assert_eq!(left, 0, "all of them were put back");
+    Ok(())
+}
+
+fn ended() -> Result<(), Failed> {
+    let operator = Operator::new("ended", 1)?;
+    let maker = EpollMaker::new(&operator)?;
+    let mut attach = operator.starts(&["attach", &maker.pid().to_string(), "--delivery", "suspend20"])?;
+    operator.waits_to_hear("Attached.")?;
+    assert_eq!(flushes(&operator.host()?), [20_000]);
+    drop(maker);
+    assert_eq!(attach.child.wait()?.code(), Some(0), "it ends with its process");
+    assert_eq!(flushes(&operator.host()?), [0]);
+    Ok(())
+}
+
+fn once() -> Result<(), Failed> {
+    let operator = Operator::new("once", 1)?;
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = operator.host()?;
+    operator.runs(&["attach", &server.process().pid.to_string(), "--delivery", "suspend20", "--once"], 0)?;
+    assert_eq!(epolls_of(&operator.host()?, server.process().pid), [SUSPENDING; 2]);
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn set_task() -> Result<(), Failed> {
+    let operator = Operator::new("set-task", 1)?;
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let pid = server.process().pid.to_string();
+    operator.runs(&["set", "task", &pid, "suspend20"], 0)?;
+    assert_eq!(epolls_of(&operator.host()?, server.process().pid), [SUSPENDING; 2]);
+    let again = operator.runs(&["set", "task", &pid, "suspend20"], 0)?;
+    assert!(again.words.contains("Nothing to change"), "{}", again.words);
+    Ok(())
+}
+
+/// The process that a running `netpolicy run` has started, once it is what it shall be.
+fn started(operator: &Operator, comm: &str) -> Result<Pid, Failed> {
+    waited_for(comm, || {
+        let host = operator.host()?;
+        let found = host.processes.iter().find(|process| process.id.comm.as_str() == comm);
+        Ok(found.map(|process| process.id.pid))
+    })
+}
+
+const SERVER: [&str; 5] = ["memcached", "-u", "nobody", "-t", "1"];
+
+fn run() -> Result<(), Failed> {
+    let operator = Operator::new("run", 1)?;
+    let before = operator.host()?;
+    let arguments: Vec<&str> = ["run", "--delivery", "suspend20", "--"].into_iter().chain(SERVER).collect();
+    let running = operator.starts(&arguments)?;
+    let pid = started(&operator, "memcached")?;
+    waited_for("its parameters", || {
+        let epolls = epolls_of(&operator.host()?, pid);
+        Ok((epolls.len() == 2 && epolls.iter().all(|params| *params == SUSPENDING)).then_some(()))
+    })?;
+    // memcached takes SIGTERM as a reason to end well.
+    assert_eq!(running.terminated()?, Some(0));
+    assert_eq!(operator.host()?, before);
+    for (script, code) in [("exit 7", 7), ("kill -9 $$", 137), ("sleep 0.3; exit 3", 3)] {
+        operator.runs(&["run", "--delivery", "suspend20", "--", "sh", "-c", script], code)?;
+    }
+    let failed = operator.runs(&["run", "--delivery", "suspend20", "--", "/nonexistent/command"], 1)?;
+    assert!(failed.words.contains("/nonexistent/command"), "{}", failed.words);
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn run_fullbusy() -> Result<(), Failed> {
+    let operator = Operator::new("fullbusy", 1)?;
+    let before = operator.host()?;
+    let beyond: Vec<&str> = ["run", "--delivery", "fullbusy", "--"].into_iter().chain(SERVER).collect();
+    let refused = operator.runs(&beyond, 7)?;
+    assert!(refused.words.contains("--polling-cpus"), "{}", refused.words);
+    let arguments: Vec<&str> =
+        ["run", "--delivery", "fullbusy", "--polling-cpus", "8", "--"].into_iter().chain(SERVER).collect();
+    let running = operator.starts(&arguments)?;
+    let pid = started(&operator, "memcached")?;
+    let environment = std::fs::read(format!("/proc/{pid}/environ"))?;
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    assert!(environment.contains("NETPOLICY_EPOLL_WAIT_CAP_US=1000"), "{environment}");
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
+    assert!(maps.contains("netpolicy-epoll-cap"), "the library is loaded");
+    assert_eq!(running.terminated()?, Some(0));
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn run_without_linker() -> Result<(), Failed> {
+    let operator = Operator::new("script", 1)?;
+    // The file is an ELF header and nothing else: no dynamic linker, so no library either.
+    let program = operator.file("static", b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0")?;
+    let refused =
+        operator.runs(&["run", "--delivery", "fullbusy", "--polling-cpus", "8", "--", &program], 6)?;
+    assert!(refused.words.contains("Nothing was changed."), "{}", refused.words);
+    Ok(())
+}

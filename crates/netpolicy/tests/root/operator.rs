@@ -1,0 +1,194 @@
+//! An operator at a host of the lab: runs `netpolicy` there, with a journal and policy files of their own.
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Failed;
+use linux::lab::{Lab, LabOptions};
+use linux::{Processes, observe};
+use model::{Host, Setting};
+
+/// How long something that is about to happen is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An operator. Dropping it unmakes the host and removes the journal.
+pub(crate) struct Operator {
+    pub(crate) lab: Lab,
+    scratch: PathBuf,
+}
+
+impl Operator {
+    /// An operator at a host whose device has so many queues.
+    pub(crate) fn new(name: &str, queues: u32) -> Result<Self, Failed> {
+        let scratch = std::env::temp_dir().join(format!("netpolicy-root-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(scratch.join("policy.d"))?;
+        Ok(Self { lab: Lab::new(&LabOptions::with_queues(queues))?, scratch })
+    }
+
+    /// Writes the policy file.
+    pub(crate) fn asks(&self, text: &str) -> Result<(), Failed> {
+        Ok(std::fs::write(self.scratch.join("policy.d/10-test.toml"), text)?)
+    }
+
+    /// Writes a file and gives its path.
+    pub(crate) fn file(&self, name: &str, bytes: &[u8]) -> Result<String, Failed> {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.scratch.join(name);
+        std::fs::write(&path, bytes)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
+        Ok(path.display().to_string())
+    }
+
+    /// Where the journal is.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.scratch.join("state")
+    }
+
+    /// The command, ready to run, on this host.
+    pub(crate) fn netpolicy(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+        command
+            .arg("--netns")
+            .arg(format!("pid:{}", self.lab.server_pid()))
+            .arg("--state-dir")
+            .arg(self.state())
+            .arg("--policy-dir")
+            .arg(self.scratch.join("policy.d"))
+            .args(arguments)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the command and expects this exit code.
+    pub(crate) fn runs(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+        Said::of(arguments, &self.netpolicy(arguments).output()?, code)
+    }
+
+    /// As [`Operator::runs`], as a user without privileges, who has a journal of their own.
+    pub(crate) fn runs_as_nobody(&self, arguments: &[&str], code: i32) -> Result<Said, Failed> {
+        const NOBODY: u32 = 65_534;
+        // The build directory may be one that only root can enter.
+        let (binary, state) = (self.scratch.join("netpolicy"), self.scratch.join("nobodys"));
+        std::fs::copy(env!("CARGO_BIN_EXE_netpolicy"), &binary)?;
+        std::fs::create_dir_all(&state)?;
+        std::os::unix::fs::chown(&state, Some(NOBODY), Some(NOBODY))?;
+        // A user without privileges cannot enter a namespace nor mount its sysfs: what is started has both already.
+        let inside =
+            "mount -t sysfs sysfs /sys && exec setpriv --reuid $0 --regid $0 --clear-groups -- \"$@\"";
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", self.lab.server_pid()));
+        command.args(["unshare", "--mount", "sh", "-c", inside, &NOBODY.to_string()]).arg(binary);
+        command.arg("--state-dir").arg(&state).arg("--policy-dir").arg(self.scratch.join("policy.d"));
+        Said::of(arguments, &command.args(arguments).stdin(Stdio::null()).output()?, code)
+    }
+
+    /// Starts the command and leaves it running; what it says goes into a file, see [`Operator::said`].
+    pub(crate) fn starts(&self, arguments: &[&str]) -> Result<Started, Failed> {
+        let words = std::fs::File::create(self.words())?;
+        let mut command = self.netpolicy(arguments);
+        let child = command.stdout(words.try_clone()?).stderr(words).process_group(0).spawn()?;
+        Ok(Started { child })
+    }
+
+    /// Waits until a started command has said something.
+    pub(crate) fn waits_to_hear(&self, words: &str) -> Result<(), Failed> {
+        let heard = || Ok::<_, Failed>(std::fs::read_to_string(self.words())?.contains(words).then_some(()));
+        waited_for(&format!("`{words}`"), heard).map_err(|failed| {
+            format!("{failed:?}, heard:\n{}", std::fs::read_to_string(self.words()).unwrap_or_default())
+                .into()
+        })
+    }
+
+    fn words(&self) -> PathBuf {
+        self.scratch.join("words")
+    }
+
+    /// The whole host, without counts that move by themselves.
+    pub(crate) fn host(&self) -> Result<Host, Failed> {
+        let mut host = observe(self.lab.server(), &Processes::Networking)?;
+        host.processes.retain(|process| process.netns == Some(self.lab.server().id()));
+        for process in &mut host.processes {
+            process.threads.iter_mut().for_each(|thread| thread.waits_on = None);
+        }
+        host.irqs.clear();
+        host.unread.clear();
+        Ok(host)
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.scratch);
+    }
+}
+
+/// A running command. Dropping it kills it.
+pub(crate) struct Started {
+    pub(crate) child: Child,
+}
+
+impl Started {
+    /// Asks it to end, as `kill` does, and gives its exit code.
+    pub(crate) fn terminated(mut self) -> Result<Option<i32>, Failed> {
+        let pid =
+            i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        Ok(self.child.wait()?.code())
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a command said.
+pub(crate) struct Said {
+    pub(crate) data: String,
+    pub(crate) words: String,
+}
+
+impl Said {
+    fn of(arguments: &[&str], output: &Output, code: i32) -> Result<Self, Failed> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let said = Self { data: text(&output.stdout), words: text(&output.stderr) };
+        if output.status.code() == Some(code) {
+            return Ok(said);
+        }
+        let (status, Self { data, words }) = (output.status, said);
+        Err(format!("netpolicy {arguments:?} ended with {status}, not {code}:\n{data}\n{words}").into())
+    }
+}
+
+/// Waits for something that is about to happen.
+pub(crate) fn waited_for<T>(
+    what: &str,
+    mut look: impl FnMut() -> Result<Option<T>, Failed>,
+) -> Result<T, Failed> {
+    const PAUSE: Duration = Duration::from_millis(20);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(seen) = look()? {
+            return Ok(seen);
+        }
+        if Instant::now() >= deadline {
+            return Err(format!("waited {PATIENCE:?} in vain for {what}").into());
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// The `gro-flush-timeout`s of a host's queues, in their order.
+pub(crate) fn flushes(host: &Host) -> Vec<u64> {
+    let queues = host.devices.iter().flat_map(|device| &device.rx_queues);
+    queues.filter_map(|queue| host.napi_of(queue.id)?.gro_flush_timeout).map(|span| span.0).collect()
+}
+
+/// Sets something past netpolicy, as somebody else would.
+pub(crate) fn somebody_else_sets(setting: Setting) -> Result<(), Failed> {
+    Ok(apply::Knobs::write(&mut linux::Kernel::new(), &[setting])?)
+}

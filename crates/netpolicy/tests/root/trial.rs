@@ -1,0 +1,104 @@
+//! Trials: kept if they are confirmed, rolled back if they are not, whatever dies meanwhile.
+
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Failed, Trial};
+use model::Host;
+
+use crate::operator::{Operator, flushes, waited_for};
+use crate::{Need, test};
+
+const SUSPEND20: &str = "[device.veth-server]\ndelivery = \"suspend20\"\n";
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Suspension];
+    vec![
+        test("trial/a_trial_ends_although_its_command_and_its_terminal_were_killed", NEEDS, killed),
+        test("trial/a_trial_that_is_confirmed_stays", NEEDS, confirmed),
+        test("trial/a_trial_whose_guard_was_killed_ends_with_the_next_command", NEEDS, unguarded),
+        test("trial/a_trial_of_nothing_leaves_no_guard", NEEDS, nothing),
+    ]
+}
+
+fn killed() -> Result<(), Failed> {
+    let operator = Operator::new("killed", 2)?;
+    operator.asks(SUSPEND20)?;
+    let before = operator.host()?;
+    // The command is the leader of its process group, as a shell makes it: the kill is for all that belong to it.
+    let mut command = operator.starts(&["try", "--seconds", "2"])?;
+    waited_for("the trial", || Ok((flushes(&operator.host()?) == [20_000, 20_000]).then_some(())))?;
+    let group =
+        i32::try_from(command.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
+    // It may have come to its end already; the guard must live either way.
+    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    command.child.wait()?;
+    assert_eq!(flushes(&operator.host()?), [20_000, 20_000], "the trial goes on");
+    let restored = waited_for("the end of the trial", || when_restored(&operator, &before))?;
+    assert_eq!(restored, before);
+    assert!(operator.runs(&["history"], 0)?.data.contains("rolled back"));
+    Ok(())
+}
+
+fn when_restored(operator: &Operator, before: &Host) -> Result<Option<Host>, Failed> {
+    let host = operator.host()?;
+    Ok((host == *before).then_some(host))
+}
+
+fn confirmed() -> Result<(), Failed> {
+    let operator = Operator::new("confirmed", 1)?;
+    operator.asks(SUSPEND20)?;
+    let begun = Instant::now();
+    operator.runs(&["try", "--seconds", "3"], 0)?;
+    assert!(operator.runs(&["history"], 0)?.data.contains("held"));
+    operator.runs(&["confirm"], 0)?;
+    std::thread::sleep(Duration::from_secs(4).saturating_sub(begun.elapsed()));
+    assert_eq!(flushes(&operator.host()?), [20_000], "the deadline has passed, and it stays");
+    assert!(operator.runs(&["history"], 0)?.data.contains("confirmed"));
+    let again = operator.runs(&["confirm"], 1)?;
+    assert!(again.words.contains("nothing to confirm"), "{}", again.words);
+    Ok(())
+}
+
+fn unguarded() -> Result<(), Failed> {
+    let operator = Operator::new("unguarded", 1)?;
+    operator.asks(SUSPEND20)?;
+    let before = operator.host()?;
+    operator.runs(&["try", "--seconds", "2"], 0)?;
+    let guards = guards(&operator)?;
+    assert_eq!(guards.len(), 1, "one guard");
+    for guard in guards {
+        rustix::process::kill_process(guard, rustix::process::Signal::KILL)?;
+    }
+    std::thread::sleep(Duration::from_millis(2_200));
+    assert_eq!(flushes(&operator.host()?), [20_000], "nobody was there to see the deadline");
+    let show = operator.runs(&["show", "--processes", "none"], 0)?;
+    assert!(show.words.contains("was not confirmed in time: rolled back"), "{}", show.words);
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn nothing() -> Result<(), Failed> {
+    let operator = Operator::new("nothing", 1)?;
+    operator.asks("[device.veth-server]\ndelivery = \"interrupt\"\n")?;
+    let said = operator.runs(&["try", "--seconds", "60"], 0)?;
+    assert!(said.words.contains("Nothing to try"), "{}", said.words);
+    assert!(guards(&operator)?.is_empty());
+    Ok(())
+}
+
+/// The guards of this operator's trials, known by the journal in their command line.
+fn guards(operator: &Operator) -> Result<Vec<rustix::process::Pid>, Failed> {
+    let state = operator.state().display().to_string();
+    let mut guards = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Ok(words) = std::fs::read(entry.path().join("cmdline")) else { continue };
+        let words: Vec<&str> =
+            words.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok()).collect();
+        if words.contains(&"guard") && words.contains(&state.as_str()) {
+            guards.extend(rustix::process::Pid::from_raw(pid));
+        }
+    }
+    Ok(guards)
+}
