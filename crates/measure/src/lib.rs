@@ -18,6 +18,7 @@ pub mod experiment;
 pub mod generator;
 pub mod protocol;
 pub mod record;
+pub mod report;
 pub mod schedule;
 pub mod statistics;
 pub mod summary;
