@@ -1,0 +1,245 @@
+//! How long `netpolicy show` takes from its start to its end, and how many calls and how much time a device policy
+//! takes to be applied and taken back.
+//!
+//! `cargo bench -p netpolicy --bench paths`, as root. Everything happens in the lab's namespaces.
+#![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
+
+use std::error::Error;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use apply::{Allow, Asked, Journal, Knobs, Moment};
+use linux::lab::{Lab, LabOptions, MemcachedOptions};
+use linux::{Kernel, KernelError, Netns, Processes};
+use model::{DeliveryMode, Intent, Nanoseconds, Policy, PolicyName, Setting, Target};
+use rustix::event::epoll;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+type Done<T> = Result<T, Box<dyn Error>>;
+
+/// Set in the environment of the process that holds sockets.
+const HOLD: &str = "NETPOLICY_BENCH_HOLD";
+const SOCKETS: usize = 10_000;
+const EPOLLS: usize = 4;
+const CONNECTIONS: usize = 50;
+const ROUNDS: usize = 50;
+const QUEUES: [u32; 2] = [4, 64];
+
+fn main() -> Done<()> {
+    if std::env::var_os(HOLD).is_some() {
+        return hold_sockets();
+    }
+    println!("Linux {}, {ROUNDS} rounds each", rustix::system::uname().release().to_string_lossy());
+    show_the_lab()?;
+    show_many_sockets()?;
+    for queues in QUEUES {
+        apply_a_device_policy(queues)?;
+    }
+    Ok(())
+}
+
+/// The lab with memcached and its connections.
+fn show_the_lab() -> Done<()> {
+    let lab = Lab::new(&LabOptions::with_queues(4))?;
+    let server = lab.start_memcached(&MemcachedOptions::default())?;
+    let address = server.address();
+    let connections = lab.client().run(|| {
+        (0..CONNECTIONS)
+            .map(|_| TcpStream::connect(address))
+            .collect::<Result<Vec<TcpStream>, std::io::Error>>()
+    })??;
+    let what = format!("show, the lab: 4 queues, memcached, {} connections", connections.len());
+    println!("{what}: {}", time_show(&lab)?);
+    Ok(())
+}
+
+/// The lab with a process that has many sockets.
+fn show_many_sockets() -> Done<()> {
+    let lab = Lab::new(&LabOptions::with_queues(4))?;
+    let holder = Holder::start(lab.server())?;
+    println!("show, {SOCKETS} sockets in {EPOLLS} epolls of one process: {}", time_show(&lab)?);
+    drop(holder);
+    Ok(())
+}
+
+fn time_show(lab: &Lab) -> Done<Times> {
+    let netns = format!("pid:{}", lab.server_pid());
+    Times::of(|| {
+        let mut show = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+        let status = show.args(["--netns", &netns, "show"]).stdout(Stdio::null()).status()?;
+        if status.success() { Ok(()) } else { Err(format!("show ended with {status}").into()) }
+    })
+}
+
+/// `suspend20` on every queue of a device, committed with its journal, and rolled back.
+fn apply_a_device_policy(queues: u32) -> Done<()> {
+    let lab = Lab::new(&LabOptions::with_queues(queues))?;
+    let folder = Folder::new()?;
+    let mut counting = Counting { kernel: Kernel::new(), reads: 0, writes: 0 };
+    let mut undo = Vec::new();
+    let mut settings = 0;
+    let apply = Times::of(|| {
+        let plan = device_plan(lab.server())?;
+        settings = plan.changes().count();
+        let journal = Journal::new(folder.0.clone(), "bench".to_owned());
+        let held = apply::commit(plan, &mut counting, &journal, &asked(), Allow::default())?;
+        let began = Instant::now();
+        held.roll_back()?;
+        undo.push(began.elapsed());
+        Ok(())
+    })?;
+    let rounds = u64::try_from(ROUNDS + 1)?; // the first is not timed, but counted
+    println!(
+        "apply, suspend20 on a device of {queues} queues ({settings} settings): observe, plan, commit and roll back \
+         {apply}; the roll back alone {}; {} writes and {} reads of queues a round, both ways together",
+        Times(undo),
+        counting.writes / rounds,
+        counting.reads / rounds,
+    );
+    Ok(())
+}
+
+fn device_plan(netns: &Netns) -> Done<model::Plan> {
+    let host = linux::observe(netns, &Processes::None)?;
+    let intent = Intent {
+        target: Target::Device(linux::lab::SERVER_DEVICE.to_owned()),
+        policy: PolicyName::Latency,
+        delivery: Some(DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(20) }),
+        overrides: model::policy::Overrides::default(),
+        goal: model::Goal::default(),
+        budget: model::Budget::default(),
+        cpus: None,
+        origin: "bench".to_owned(),
+    };
+    let policy = Policy { intents: vec![intent] };
+    let placement = plan::place(&policy, &host, &plan::Resolved::default()).map_err(|r| r.message)?;
+    let desired = plan::desired(&placement, &host).map_err(|r| r.message)?;
+    Ok(plan::diff(&desired, &host).map_err(|r| r.message)?)
+}
+
+fn asked() -> Asked {
+    Asked {
+        at: Moment { unix_micros: 0, since_boot: Nanoseconds(0) },
+        command: "bench".to_owned(),
+        kernel_release: String::new(),
+        netpolicy: String::new(),
+        deadline: None,
+    }
+}
+
+/// The kernel, with a count of what it was asked.
+struct Counting {
+    kernel: Kernel,
+    reads: u64,
+    writes: u64,
+}
+
+impl Knobs for Counting {
+    type Error = KernelError;
+
+    fn read(&mut self, like: &[Setting]) -> Result<Vec<Setting>, KernelError> {
+        self.reads += 1;
+        self.kernel.read(like)
+    }
+
+    fn write(&mut self, settings: &[Setting]) -> Result<(), KernelError> {
+        self.writes += 1;
+        self.kernel.write(settings)
+    }
+
+    fn is_gone(error: &KernelError) -> bool {
+        Kernel::is_gone(error)
+    }
+}
+
+/// A folder that goes with the benchmark.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new() -> Done<Self> {
+        let path = std::env::temp_dir().join(format!("netpolicy-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// This program again, holding sockets in a namespace.
+struct Holder(Child);
+
+impl Holder {
+    fn start(netns: &Netns) -> Done<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.env(HOLD, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = netns.run(|| command.spawn())??;
+        let ready = child.stdout.take().ok_or("no output of the holder")?;
+        let holder = Self(child);
+        let mut line = String::new();
+        BufReader::new(ready).read_line(&mut line)?;
+        if line.trim() == "ready" { Ok(holder) } else { Err(format!("the holder said `{line}`").into()) }
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn hold_sockets() -> Done<()> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?;
+    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+    let address = listener.local_addr()?;
+    let mut sockets = Vec::with_capacity(SOCKETS);
+    while sockets.len() < SOCKETS {
+        sockets.push(TcpStream::connect(address)?);
+        sockets.push(listener.accept()?.0);
+    }
+    let mut epolls: Vec<OwnedFd> = Vec::new();
+    for _ in 0..EPOLLS {
+        epolls.push(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+    }
+    for (index, socket) in sockets.iter().enumerate() {
+        let data = epoll::EventData::new_u64(u64::try_from(index)?);
+        epoll::add(&epolls[index % EPOLLS], socket, data, epoll::EventFlags::IN)?;
+    }
+    println!("ready");
+    // Until the benchmark closes its end, or kills us.
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+/// Times of one thing, shown as their median and how far most of them spread.
+struct Times(Vec<Duration>);
+
+impl Times {
+    fn of(mut body: impl FnMut() -> Done<()>) -> Done<Self> {
+        body()?; // the first fills caches, and is not counted
+        let mut times = Vec::with_capacity(ROUNDS);
+        for _ in 0..ROUNDS {
+            let began = Instant::now();
+            body()?;
+            times.push(began.elapsed());
+        }
+        Ok(Self(times))
+    }
+}
+
+impl std::fmt::Display for Times {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        let at = |percent: usize| sorted[(sorted.len() - 1) * percent / 100].as_secs_f64() * 1e3;
+        write!(f, "median {:.2} ms (5 % {:.2}, 95 % {:.2})", at(50), at(5), at(95))
+    }
+}
