@@ -59,8 +59,8 @@ pub fn html(title: &str, results: &Results) -> String {
     for chart in charts(&summaries) {
         page.push_str(&chart.svg(&styles));
     }
-    page.push_str("</div>\n");
     how_to_read(&mut page, results);
+    page.push_str("</div>\n");
     table(&mut page, &summaries, &styles);
     voids(&mut page, results);
     options(&mut page, results);
