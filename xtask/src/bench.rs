@@ -18,7 +18,18 @@ const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "commit",
         answers: "what a transaction costs, journal and all, apart from the kernel",
-        cargo: &["run", "--quiet", "--release", "--package", "netpolicy-apply", "--example", "commit_cost"],
+        cargo: &[
+            "run",
+            "--quiet",
+            "--release",
+            "--package",
+            "netpolicy-apply",
+            "--example",
+            "commit_cost",
+            "--",
+            "target/bench",
+            "64",
+        ],
     },
     Benchmark {
         name: "plan",
