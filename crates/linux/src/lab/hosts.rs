@@ -1,18 +1,22 @@
 //! The two hosts and the wire between them.
 
 use std::net::Ipv4Addr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 
 use model::{CpuSet, IfIndex, Pid};
 
 use super::keeper::Keeper;
 use super::memcached::{Memcached, MemcachedOptions, ServerError};
+use super::scratch::Scratch;
 use crate::error::KernelError;
 use crate::netlink::Links;
 use crate::netlink::offload::{self, Offload};
 use crate::netlink::rtlink::{RtLink, VethEnd};
 use crate::netns::Netns;
+use crate::sys;
 use crate::sysfs::SysFs;
 
 /// The server's address. Documentation range TEST-NET-1 (RFC 5737): it is routed nowhere, and nothing leaves the lab.
@@ -63,6 +67,7 @@ pub struct Lab {
     keeper: Arc<Keeper>,
     server: Netns,
     client: Netns,
+    scratch: Scratch,
     queues: u32,
 }
 
@@ -94,7 +99,13 @@ impl Lab {
         if !options.server_rps.is_empty() {
             steer(&server, options)?;
         }
-        Ok(Self { keeper: Arc::new(Keeper::start(&server)?), server, client, queues: options.queues })
+        Ok(Self {
+            keeper: Arc::new(Keeper::start(&server)?),
+            server,
+            client,
+            scratch: Scratch::new()?,
+            queues: options.queues,
+        })
     }
 
     /// The server's network namespace.
@@ -115,6 +126,27 @@ impl Lab {
     /// How many queues each end of the veth has.
     pub const fn queues(&self) -> u32 {
         self.queues
+    }
+
+    /// A path to the client's network namespace, for other processes and for `--netns`. It is good as long as this
+    /// process holds the lab.
+    pub fn client_path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.client.as_fd().as_raw_fd()))
+    }
+
+    /// A directory for files that end with the lab, such as its journal. The path is good for this process only.
+    pub fn scratch(&self) -> PathBuf {
+        self.scratch.path()
+    }
+
+    /// Lets a command run on the client, and not outlive the thread that starts it.
+    ///
+    /// # Errors
+    /// If there are no descriptors left.
+    pub fn place_on_client(&self, command: &mut Command) -> Result<(), KernelError> {
+        let netns = self.client.as_fd().try_clone_to_owned();
+        sys::child::bind(command, netns.map_err(|error| KernelError::io("the client's namespace", &error))?);
+        Ok(())
     }
 
     /// Starts memcached on the server, and waits until it answers the client.

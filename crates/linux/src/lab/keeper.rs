@@ -48,7 +48,7 @@ impl Drop for Keeper {
         let Some(pid) = i32::try_from(self.pid.0).ok().and_then(rustix::process::Pid::from_raw) else {
             return;
         };
-        // It ends at once now; and when it has ended, so has everything else in its namespace.
+        // It ends when every process of its namespace has ended and was waited for, and who holds those holds it too.
         while matches!(rustix::process::waitpid(Some(pid), WaitOptions::empty()), Err(Errno::INTR)) {}
     }
 }

@@ -22,6 +22,7 @@
 mod hosts;
 mod keeper;
 mod memcached;
+mod scratch;
 
 pub use hosts::{CLIENT_ADDRESS, Lab, LabOptions, SERVER_ADDRESS, SERVER_DEVICE};
 pub use memcached::{Memcached, MemcachedOptions, ServerError};

@@ -3,6 +3,7 @@
 pub(crate) mod affinity;
 mod answer;
 pub(crate) mod bpf;
+pub(crate) mod child;
 pub(crate) mod epoll;
 pub(crate) mod incoming_napi;
 pub(crate) mod io_uring;

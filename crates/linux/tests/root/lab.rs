@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 use linux::counters::CounterSource;
@@ -27,6 +28,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("lab/ethtool_agrees_about_the_switches", &[Need::Root, Need::Wire], ethtool_agrees),
         test("lab/memcached_runs_on_the_cpus_that_it_was_given", SERVED, memcached_is_pinned),
         test("lab/a_server_that_cannot_start_says_why_in_its_own_words", SERVED, failing_server_says_why),
+        test("lab/a_command_on_the_client_has_the_clients_devices", &[Need::Root], command_on_client),
+        test("lab/files_of_the_lab_are_seen_by_nobody_and_end_with_it", &[Need::Root], scratch_ends),
         test("lab/an_impossible_number_of_queues_is_refused", &[Need::Root], impossible_queues),
         test("lab/two_labs_stand_side_by_side_and_leave_nothing", SERVED, two_labs),
         test("lab/nothing_is_left_when_its_holder_is_killed", SERVED, killed_holder),
@@ -152,6 +155,30 @@ fn failing_server_says_why() -> Result<(), Failed> {
     Ok(())
 }
 
+fn command_on_client() -> Result<(), Failed> {
+    let lab = lab(1)?;
+    let mut command = Command::new("cat");
+    lab.place_on_client(command.arg("/proc/self/net/dev"))?;
+    let output = String::from_utf8(command.output()?.stdout)?;
+    assert!(output.contains("veth-client") && !output.contains(SERVER_DEVICE), "{output}");
+    assert_eq!(Netns::at(&lab.client_path())?.id(), lab.client().id());
+    Ok(())
+}
+
+fn scratch_ends() -> Result<(), Failed> {
+    let mounts = || std::fs::read_to_string("/proc/self/mountinfo");
+    let before = mounts()?;
+    let lab = lab(1)?;
+    let directory = lab.scratch();
+    std::fs::create_dir(directory.join("journal"))?;
+    std::fs::write(directory.join("journal/1"), "begin")?;
+    assert_eq!(std::fs::read_to_string(directory.join("journal/1"))?, "begin");
+    assert_eq!(mounts()?, before);
+    drop(lab);
+    assert!(!directory.join("journal").exists());
+    Ok(())
+}
+
 fn impossible_queues() -> Result<(), Failed> {
     for queues in [0, LabOptions::QUEUES_MAX + 1] {
         let error = lab(queues).expect_err("impossible");
@@ -173,8 +200,8 @@ fn two_labs() -> Result<(), Failed> {
     ask(&other, &servers[1])?;
     let pids = [one.server_pid(), other.server_pid(), servers[0].process().pid, servers[1].process().pid];
     let namespaces = [one.server().id(), one.client().id(), other.server().id(), other.client().id()];
+    drop((one, other)); // in whichever order
     drop(servers);
-    drop((one, other));
     nothing_is_left(&pids, &namespaces)?;
     assert_eq!(devices_here()?, before);
     Ok(())

@@ -1,0 +1,43 @@
+//! A directory in memory that nobody else sees: files of the lab end with it, as its namespaces do.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+};
+
+use crate::error::KernelError;
+
+/// How much it may hold, in tmpfs's words.
+const SIZE: &str = "64m";
+
+/// A tmpfs that is mounted nowhere. It is gone, with what is in it, when this process ends or drops it.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    root: OwnedFd,
+}
+
+impl Scratch {
+    pub(super) fn new() -> Result<Self, KernelError> {
+        let root = mount().map_err(|errno| KernelError::errno("a tmpfs for the lab's files", errno))?;
+        Ok(Self { root })
+    }
+
+    /// Its path, good for this process only.
+    pub(super) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()))
+    }
+}
+
+fn mount() -> Result<OwnedFd, Errno> {
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "size", SIZE)?;
+    fsconfig_set_string(&context, "mode", "0700")?;
+    fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
