@@ -383,6 +383,7 @@ impl Asked {
 ///
 /// The process is neither stopped nor changed: the parameters of its epolls are set from outside. New epolls and
 /// children of the process get them too. When this command is interrupted, or the process ends, everything is put back.
+/// Should this command itself be killed (SIGKILL), the settings stay until `netpolicy rollback`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

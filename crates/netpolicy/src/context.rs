@@ -26,6 +26,9 @@ pub(crate) struct Context {
 /// Where the kernel tells which boot this is.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
+/// How many transactions are remembered that are not in force any more.
+const HISTORY_MAX: usize = 200;
+
 impl Context {
     /// The context that the command line asks for.
     pub(crate) fn new(globals: Globals) -> Self {
@@ -71,6 +74,15 @@ impl Context {
     pub(crate) fn journal(&self) -> Result<Journal, Fault> {
         let boot_id = std::fs::read_to_string(BOOT_ID).map_err(|error| Fault::file(BOOT_ID, error))?;
         Ok(Journal::new(self.journal_dir(), boot_id))
+    }
+
+    /// Forgets the oldest transactions that are not in force any more, beyond a number that tells enough.
+    pub(crate) fn forget_old_transactions(&self) {
+        match self.journal().and_then(|journal| Ok(journal.forget_all_but(HISTORY_MAX)?)) {
+            Ok(0) => {}
+            Ok(forgotten) => self.console.detail(&format!("{forgotten} old transactions were forgotten")),
+            Err(fault) => self.console.detail(&format!("old transactions are kept: {}", fault.cause)),
+        }
     }
 
     fn journal_dir(&self) -> PathBuf {

@@ -23,7 +23,7 @@ pub(crate) struct Planned {
 
 /// Works out what a policy changes. Writes nothing.
 pub(crate) fn plan(policy: &Policy, netns: &Netns) -> Result<Planned, Fault> {
-    let (resolved, processes) = services::resolve(policy)?; // Policy → whose processes they are now
+    let (resolved, processes) = services::resolve(policy, netns)?; // Policy → whose processes they are now
     let host = linux::observe(netns, &processes)?; // Linux → Host
     let refused = |refusal| Fault::refused(refusal, &host);
     let placement = plan::place(policy, &host, &resolved).map_err(refused)?; // Policy × Host → Placement

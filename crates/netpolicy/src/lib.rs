@@ -28,8 +28,8 @@ use clap::Parser;
 /// Runs the command line.
 pub fn main() -> ExitCode {
     let arguments = args::Arguments::parse();
-    let mut context = context::Context::new(arguments.globals);
-    let exit = commands::run(&arguments.command, &mut context).unwrap_or_else(|fault| {
+    let context = context::Context::new(arguments.globals);
+    let exit = commands::run(&arguments.command, &context).unwrap_or_else(|fault| {
         context.console.fault(&fault);
         fault.exit
     });

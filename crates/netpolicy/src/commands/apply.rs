@@ -8,7 +8,7 @@ use crate::fault::Fault;
 use crate::render::PlanReport;
 
 /// Commits the plan as one transaction, and keeps it.
-pub(crate) fn run(arguments: &Apply, context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
     let policy = context.required_policy()?.policy();
     let planned = cycle::plan(&policy, &context.netns()?)?;
     context.tell(&planned);

@@ -3,7 +3,7 @@
 use linux::Signals;
 use model::{Pid, Target};
 
-use super::attachment::Attachment;
+use super::attachment::{Attachment, Tells};
 use crate::args::Attach;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
     fullbusy::refuse_from_outside(&intent)?;
     // From here on a signal ends the attachment in order instead of ending this process.
     let signals = Signals::catch()?;
-    let mut attachment = Attachment::begin(context, netns, process, intent)?;
+    let mut attachment = Attachment::begin(context, Tells::AsData, netns, process, intent)?;
     let ended = match stay(arguments, context, signals, &mut attachment) {
         Ok(ended) => ended,
         Err(fault) => return Err(attachment.failed(fault)),

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use apply::{Journal, RollBackError, TransactionName, Undone};
 use linux::Netns;
 use linux::follow::{Event, Follower, How};
-use model::{Intent, Plan, Policy, ProcessId, Target};
+use model::{Change, Intent, Plan, Policy, ProcessId, Target};
 
 use crate::clock;
 use crate::context::Context;
 use crate::cycle;
 use crate::fault::{Fault, HostState};
+use crate::render::EventReport;
 
 /// How long to wait at most for an event before somebody may want to look at signals.
 pub(crate) const TURN: Duration = Duration::from_millis(50);
@@ -38,9 +39,19 @@ const FAILURES_MAX: u32 = 5;
 /// The most transactions of one attachment that are in force at once. Far beyond this something makes epolls in a loop.
 const TRANSACTIONS_MAX: usize = 4096;
 
+/// How an attachment tells what happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tells {
+    /// As a command's data, on standard output.
+    AsData,
+    /// As talk, because standard output is another program's.
+    AsTalk,
+}
+
 /// A policy on running processes. Dropping it puts everything back.
 pub(crate) struct Attachment<'a> {
     context: &'a Context,
+    tells: Tells,
     journal: Journal,
     netns: Netns,
     /// The request, whose target is replaced by each process in turn.
@@ -59,6 +70,7 @@ impl<'a> Attachment<'a> {
     /// [`Attachment::look`].
     pub(crate) fn begin(
         context: &'a Context,
+        tells: Tells,
         netns: Netns,
         process: ProcessId,
         intent: Intent,
@@ -71,6 +83,7 @@ impl<'a> Attachment<'a> {
         }
         Ok(Self {
             context,
+            tells,
             journal,
             netns,
             intent,
@@ -86,7 +99,7 @@ impl<'a> Attachment<'a> {
     pub(crate) fn turn(&mut self) -> Result<bool, Fault> {
         let wait = TURN.min(self.look_at.saturating_duration_since(Instant::now()));
         match self.next_event(wait)? {
-            Some(event) => self.heed(event),
+            Some(event) => self.heed(event)?,
             None if Instant::now() >= self.look_at => self.look_again()?,
             None => {}
         }
@@ -100,14 +113,26 @@ impl<'a> Attachment<'a> {
         }
     }
 
-    fn heed(&mut self, event: Event) {
+    fn heed(&mut self, event: Event) -> Result<(), Fault> {
         match event {
-            Event::NewEpoll(epoll) => self.context.console.detail(&format!("{epoll}: new")),
-            Event::Child(child) => self.context.console.say(&format!("{child}: a child, followed too")),
-            Event::Exec(process) => self.context.console.say(&format!("{process}: a new image")),
-            Event::Exit(process) => self.context.console.say(&format!("{process}: ended")),
+            Event::NewEpoll(epoll) => self.context.console.detail(&format!("{epoll}: seen")),
+            Event::Child(child) => self.tell("child", child, format!("{child}: a child, followed too"))?,
+            Event::Exec(process) => self.tell("exec", process, format!("{process}: a new image"))?,
+            Event::Exit(process) => self.tell("exit", process, format!("{process}: ended"))?,
         }
         self.look_at = self.look_at.min(Instant::now() + LOOK_AFTER_EVENT);
+        Ok(())
+    }
+
+    fn tell(&self, event: &'static str, object: impl ToString, summary: String) -> Result<(), Fault> {
+        let report = EventReport::new(event, object, summary);
+        match self.tells {
+            Tells::AsData => self.context.console.report(&report),
+            Tells::AsTalk => {
+                self.context.console.say(report.summary());
+                Ok(())
+            }
+        }
     }
 
     /// Observes, plans, and commits what is not yet as it should be.
@@ -153,11 +178,10 @@ impl<'a> Attachment<'a> {
         if plan.is_empty() || self.transactions.len() >= TRANSACTIONS_MAX {
             return Ok(());
         }
-        let lines: Vec<String> = plan.changes().map(ToString::to_string).collect();
+        let changes: Vec<Change> = plan.changes().cloned().collect();
         let kept = cycle::keep(plan, &self.journal, &self.context.asked(None), apply::Allow::default())?;
         self.transactions.extend(kept);
-        lines.iter().for_each(|line| self.context.console.say(line));
-        Ok(())
+        changes.iter().try_for_each(|change| self.tell("set", change.to().object(), change.to_string()))
     }
 
     /// Leaves everything in force.

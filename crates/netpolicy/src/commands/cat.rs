@@ -6,7 +6,7 @@ use crate::fault::Fault;
 use crate::render::MergedReport;
 
 /// Prints what all files together ask.
-pub(crate) fn run(context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let merged = context.policy()?;
     context.console.report(&MergedReport::of(&merged))?;
     if merged.sections.is_empty() {

@@ -8,7 +8,7 @@ use crate::exit::Exit;
 use crate::fault::Fault;
 
 /// Prints the completions.
-pub(crate) fn run(arguments: &Completions, context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &Completions, context: &Context) -> Result<Exit, Fault> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Arguments::command(), "netpolicy", &mut script);
     context.console.text(&String::from_utf8_lossy(&script))?;

@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::fault::Fault;
 
 /// Confirms one transaction: the one that is named, or the newest on trial.
-pub(crate) fn run(arguments: &Confirm, context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &Confirm, context: &Context) -> Result<Exit, Fault> {
     let journal = context.journal()?;
     let name = match arguments.id {
         Some(name) => name,

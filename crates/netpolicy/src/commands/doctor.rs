@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use linux::Processes;
 use linux::bpf::delivery::{DeliveryCounter, between};
+use linux::{Netns, Processes};
 use model::{Delivered, Host, Severity};
 
 use crate::args::Doctor;
@@ -17,14 +17,14 @@ use crate::services;
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
 /// Judges the host: its settings, and what was counted.
-pub(crate) fn run(arguments: &Doctor, context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> {
     let netns = context.netns()?;
     let delivered = match arguments.seconds {
         0 => None,
         seconds => count(Duration::from_secs(seconds), context),
     };
     let host = linux::observe(&netns, &Processes::from(&arguments.processes))?;
-    let findings = plan::doctor(&host, delivered.as_ref(), &asked(context, &host));
+    let findings = plan::doctor(&host, delivered.as_ref(), &asked(context, &netns, &host));
     context.console.report(&FindingsReport::of(&findings, delivered.as_ref()))?;
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
@@ -33,10 +33,10 @@ pub(crate) fn run(arguments: &Doctor, context: &mut Context) -> Result<Exit, Fau
 }
 
 /// What the policy files ask for on this host. Files that cannot be followed do not keep the doctor from looking.
-fn asked(context: &Context, host: &Host) -> Vec<plan::Asked> {
+fn asked(context: &Context, netns: &Netns, host: &Host) -> Vec<plan::Asked> {
     let placed = context.policy().and_then(|merged| {
         let policy = merged.policy();
-        let (resolved, _) = services::resolve(&policy)?;
+        let (resolved, _) = services::resolve(&policy, netns)?;
         plan::place(&policy, host, &resolved).map_err(|refusal| Fault::refused(refusal, host))
     });
     match placed {

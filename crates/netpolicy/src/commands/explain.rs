@@ -9,7 +9,7 @@ use crate::fault::Fault;
 use crate::render::ExplainedReport;
 
 /// Prints the reason of every setting in force and of every one that the policy files ask for.
-pub(crate) fn run(arguments: &Explain, context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault> {
     let asked = arguments.object.as_deref().unwrap_or("");
     let is_asked = |change: &model::Change| is_within(&change.to().object().to_string(), asked);
     let mut report = ExplainedReport::default();

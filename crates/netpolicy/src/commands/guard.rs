@@ -70,7 +70,7 @@ fn log(state_dir: &Path) -> Result<File, Fault> {
 
 /// Waits for the deadline, and rolls back what is unconfirmed by then. A trial that was confirmed, or ended
 /// otherwise, is none of its business any more.
-pub(crate) fn run(arguments: &Guard, context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
     // A session of its own: no terminal, and nobody's hang-up or Ctrl-C, is about this process from here on.
     rustix::process::setsid().map_err(|errno| Fault::failed(format!("setsid: {errno}")))?;
     announce().map_err(|error| Fault::file("the pipe to `try`", error))?;

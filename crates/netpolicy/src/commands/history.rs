@@ -6,7 +6,7 @@ use crate::fault::Fault;
 use crate::render::HistoryReport;
 
 /// Lists them.
-pub(crate) fn run(context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let history = context.journal()?.history()?;
     context.console.report(&HistoryReport::of(&history))?;
     if history.transactions.is_empty() {

@@ -8,7 +8,7 @@ use crate::exit::Exit;
 use crate::fault::Fault;
 
 /// Writes one page per command.
-pub(crate) fn run(arguments: &Man, context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &Man, context: &Context) -> Result<Exit, Fault> {
     std::fs::create_dir_all(&arguments.dir).map_err(|error| Fault::file(&arguments.dir, error))?;
     // The pages are generated from the same definitions that parse the command line, so they cannot disagree.
     clap_mangen::generate_to(Arguments::command(), &arguments.dir)

@@ -27,10 +27,21 @@ use crate::exit::Exit;
 use crate::fault::Fault;
 
 /// Runs a command.
-pub(crate) fn run(command: &Command, context: &mut Context) -> Result<Exit, Fault> {
-    if looks_at_host(command) {
-        expire::roll_back_expired(context)?;
+pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
+    if looks_at_host(command)
+        && let Err(fault) = expire::roll_back_expired(context)
+    {
+        // Told, and no more: the command may be the one that puts this right.
+        context.console.fault(&fault);
     }
+    let exit = dispatch(command, context)?;
+    if commits(command) {
+        context.forget_old_transactions();
+    }
+    Ok(exit)
+}
+
+fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
     match command {
         Command::Show(arguments) => show::run(arguments, context),
         Command::Doctor(arguments) => doctor::run(arguments, context),
@@ -75,4 +86,12 @@ fn looks_at_host(command: &Command) -> bool {
         | Command::Man(_)
         | Command::Guard(_) => false,
     }
+}
+
+/// Whether a command may have added to the journal.
+fn commits(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Apply(_) | Command::Try(_) | Command::Set(_) | Command::Attach(_) | Command::Run(_)
+    )
 }

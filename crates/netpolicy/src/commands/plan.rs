@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::render::PlanReport;
 
 /// Prints the difference between the host and what is asked.
-pub(crate) fn run(context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let policy = context.required_policy()?.policy();
     let planned = cycle::plan(&policy, &context.netns()?)?;
     context.tell(&planned);

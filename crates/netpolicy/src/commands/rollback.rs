@@ -8,7 +8,7 @@ use crate::fault::Fault;
 use crate::render::UndoneReport;
 
 /// Rolls one transaction back: the one that is named, or the newest that is in force.
-pub(crate) fn run(arguments: &Rollback, context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault> {
     let journal = context.journal()?;
     let name = match arguments.id {
         Some(name) => name,

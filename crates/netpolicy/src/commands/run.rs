@@ -8,7 +8,7 @@ use linux::process::preload;
 use linux::{Arrived, Netns, Signals};
 use model::{Intent, Nanoseconds, Pid, Target};
 
-use super::attachment::{Attachment, TURN};
+use super::attachment::{Attachment, TURN, Tells};
 use crate::args::Run;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -48,7 +48,7 @@ fn followed(
     signals: &mut Signals,
 ) -> Result<ExitStatus, Fault> {
     let process = linux::process::identify(Pid(child.id()))?;
-    let mut attachment = Attachment::begin(context, netns, process, intent.clone())?;
+    let mut attachment = Attachment::begin(context, Tells::AsTalk, netns, process, intent.clone())?;
     match to_its_end(child, signals, &mut attachment) {
         Ok(status) => attachment.end().map(|()| status),
         Err(fault) => Err(attachment.failed(fault)),

@@ -6,7 +6,7 @@ use crate::fault::Fault;
 use crate::policy_file::json_schema;
 
 /// Prints the JSON Schema.
-pub(crate) fn run(context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     context.console.text(&format!("{:#}\n", json_schema()))?;
     Ok(Exit::Done)
 }

@@ -11,7 +11,7 @@ use crate::fullbusy;
 use crate::render::PlanReport;
 
 /// Commits what one word asks for, and keeps it.
-pub(crate) fn run(arguments: &Set, context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     let (target, wish, netns) = match &arguments.target {
         SetTarget::Device { name, wish } => (Target::Device(name.clone()), *wish, context.netns()?),
         SetTarget::Task { pid, wish } => (Target::Task(Pid(*pid)), *wish, context.netns_of(Pid(*pid))?),

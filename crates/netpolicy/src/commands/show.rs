@@ -10,7 +10,7 @@ use crate::fault::Fault;
 use crate::render::{HostReport, svg};
 
 /// Prints the packet path, or draws it.
-pub(crate) fn run(arguments: &Show, context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
     let host = linux::observe(&context.netns()?, &Processes::from(&arguments.processes))?;
     match &arguments.svg {
         Some(path) => {

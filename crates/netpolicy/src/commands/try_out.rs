@@ -12,7 +12,7 @@ use crate::fault::Fault;
 use crate::render::PlanReport;
 
 /// Commits the plan on trial. The guard is at its post before the first write.
-pub(crate) fn run(arguments: &Try, context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
     let policy = context.required_policy()?.policy();
     let planned = cycle::plan(&policy, &context.netns()?)?;
     context.tell(&planned);

@@ -9,7 +9,7 @@ use crate::fault::Fault;
 use crate::render::DriftReport;
 
 /// Reads every setting of every transaction in force, and lists those with another value.
-pub(crate) fn run(context: &mut Context) -> Result<Exit, Fault> {
+pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let journal = context.journal()?;
     let report = compare(&in_force(&journal)?, &mut linux::Kernel::new());
     context.console.report(&report)?;

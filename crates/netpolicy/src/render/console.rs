@@ -1,5 +1,6 @@
 //! Where words go.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 
 use super::report::{Page, Report};
@@ -18,7 +19,7 @@ pub(crate) struct Console {
     quiet: bool,
     verbose: u8,
     /// Whether standard output still has a reader.
-    heard: bool,
+    heard: Cell<bool>,
 }
 
 impl Console {
@@ -37,7 +38,7 @@ impl Console {
             colour_err: colour(io::stderr().is_terminal()),
             quiet: globals.quiet,
             verbose: globals.verbose,
-            heard: true,
+            heard: Cell::new(true),
         }
     }
 
@@ -45,7 +46,7 @@ impl Console {
     ///
     /// # Errors
     /// If standard output cannot be written, other than for want of a reader.
-    pub(crate) fn report<R: Report>(&mut self, report: &R) -> Result<(), Fault> {
+    pub(crate) fn report<R: Report>(&self, report: &R) -> Result<(), Fault> {
         let text = match self.output {
             Output::Table => {
                 let mut page = Page::new(self.colour_out);
@@ -62,15 +63,15 @@ impl Console {
     ///
     /// # Errors
     /// As [`Console::report`].
-    pub(crate) fn text(&mut self, text: &str) -> Result<(), Fault> {
-        if !self.heard {
+    pub(crate) fn text(&self, text: &str) -> Result<(), Fault> {
+        if !self.heard.get() {
             return Ok(());
         }
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                self.heard = false;
+                self.heard.set(false);
                 Ok(())
             }
             Err(error) => Err(Fault::file("standard output", error)),

@@ -2,6 +2,7 @@
 
 mod console;
 mod drift;
+mod event;
 mod explained;
 mod fault;
 mod findings;
@@ -18,6 +19,7 @@ mod undone;
 
 pub(crate) use console::Console;
 pub(crate) use drift::DriftReport;
+pub(crate) use event::EventReport;
 pub(crate) use explained::ExplainedReport;
 pub(crate) use findings::FindingsReport;
 pub(crate) use history::HistoryReport;

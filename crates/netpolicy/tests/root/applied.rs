@@ -1,6 +1,7 @@
 //! Policy files on a real device: plan, apply, verify, explain, roll back.
 
 use libtest_mimic::{Failed, Trial};
+use linux::lab::MemcachedOptions;
 use model::{Nanoseconds, Setting};
 
 use crate::operator::{Operator, flushes, somebody_else_sets};
@@ -18,6 +19,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("applied/a_user_without_privileges_is_told_what_it_takes", NEEDS, nobody),
         test("applied/set_gives_one_device_a_mode_without_a_file", NEEDS, set_device),
         test("applied/a_transaction_under_a_newer_one_is_not_pulled_out", NEEDS, overlaid),
+        test(
+            "applied/a_service_gets_both_halves_and_its_namesakes_elsewhere_get_none",
+            &[Need::Root, Need::Suspension, Need::Memcached],
+            service,
+        ),
         test("applied/doctor_judges_settings_without_counting", NEEDS, doctor),
     ]
 }
@@ -147,5 +153,24 @@ fn doctor() -> Result<(), Failed> {
     somebody_else_sets(Setting::IrqSuspendTimeout(queue, Nanoseconds::from_millis(20)))?;
     let sick = operator.runs(&["doctor", "--seconds", "0", "--processes", "none"], 3)?;
     assert!(sick.data.contains("veth-server"), "{}", sick.data);
+    Ok(())
+}
+
+fn service() -> Result<(), Failed> {
+    let (operator, elsewhere) = (Operator::new("service", 2)?, Operator::new("namesake", 1)?);
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let _namesake = elsewhere.lab.start_memcached(&MemcachedOptions::default())?;
+    let (before, theirs) = (operator.host()?, elsewhere.host()?);
+    operator
+        .asks("[service.cache]\nmatch = { exe = \"memcached\", port = 11211 }\npolicy = \"latency\"\n")?;
+    operator.runs(&["apply"], 0)?;
+    let host = operator.host()?;
+    let params =
+        host.process(server.process().pid).into_iter().flat_map(|p| &p.epolls).filter_map(|e| e.params);
+    assert!(params.clone().count() == 2 && params.into_iter().all(|params| params.prefer_busy_poll));
+    assert!(flushes(&host).contains(&20_000));
+    assert_eq!(elsewhere.host()?, theirs);
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(operator.host()?, before);
     Ok(())
 }

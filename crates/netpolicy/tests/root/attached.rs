@@ -171,7 +171,10 @@ fn once() -> Result<(), Failed> {
     let operator = Operator::new("once", 1)?;
     let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
     let before = operator.host()?;
-    operator.runs(&["attach", &server.process().pid.to_string(), "--delivery", "suspend20", "--once"], 0)?;
+    // Without a word about the namespace: the process's own is meant.
+    let mut attach = operator.netpolicy_here(&["attach", &server.process().pid.to_string()]);
+    let attached = attach.args(["--delivery", "suspend20", "--once"]).output()?;
+    assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
     assert_eq!(epolls_of(&operator.host()?, server.process().pid), [SUSPENDING; 2]);
     operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.host()?, before);

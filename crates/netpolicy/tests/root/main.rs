@@ -3,7 +3,9 @@
 
 mod applied;
 mod attached;
+mod matrix;
 mod operator;
+mod stage;
 mod trial;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -62,6 +64,6 @@ fn main() {
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1); // they count polls and packets of the same CPUs
-    let trials = [applied::tests(), trial::tests(), attached::tests()];
+    let trials = [applied::tests(), trial::tests(), attached::tests(), matrix::tests()];
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit();
 }

@@ -48,16 +48,15 @@ impl Operator {
 
     /// The command, ready to run, on this host.
     pub(crate) fn netpolicy(&self, arguments: &[&str]) -> Command {
+        let there = format!("--netns=pid:{}", self.lab.server_pid());
+        self.netpolicy_here(&[&[there.as_str()], arguments].concat())
+    }
+
+    /// The command, ready to run in the namespace of this test, with the operator's journal and policy files.
+    pub(crate) fn netpolicy_here(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
-        command
-            .arg("--netns")
-            .arg(format!("pid:{}", self.lab.server_pid()))
-            .arg("--state-dir")
-            .arg(self.state())
-            .arg("--policy-dir")
-            .arg(self.scratch.join("policy.d"))
-            .args(arguments)
-            .stdin(Stdio::null());
+        command.arg("--state-dir").arg(self.state()).arg("--policy-dir").arg(self.scratch.join("policy.d"));
+        command.args(arguments).stdin(Stdio::null());
         command
     }
 

@@ -1,0 +1,36 @@
+//! Something that happened while a command stayed.
+
+use serde::Serialize;
+
+use super::report::{Page, Report};
+
+/// One event of an attachment.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct EventReport {
+    /// What happened: `set`, `child`, `exec`, `exit`.
+    event: &'static str,
+    /// To what.
+    object: String,
+    /// The sentence that people read.
+    summary: String,
+}
+
+impl EventReport {
+    /// Something that happened to an object.
+    pub(crate) fn new(event: &'static str, object: impl ToString, summary: impl Into<String>) -> Self {
+        Self { event, object: object.to_string(), summary: summary.into() }
+    }
+
+    /// The sentence that people read.
+    pub(crate) fn summary(&self) -> &str {
+        &self.summary
+    }
+}
+
+impl Report for EventReport {
+    const KIND: &'static str = "event";
+
+    fn page(&self, page: &mut Page) {
+        page.line(self.summary.replace(char::is_control, "\u{fffd}"));
+    }
+}
