@@ -32,6 +32,8 @@ pub struct Summary {
     pub p99_us: Option<Interval>,
     /// How busy the server's CPUs were, in percent; `None` also where nobody looked.
     pub cpu_percent: Option<Interval>,
+    /// The share of its packets that the server polled for itself, in percent; `None` also where nobody counted.
+    pub own_percent: Option<Interval>,
 }
 
 impl Summary {
@@ -51,6 +53,8 @@ impl Summary {
             median_interval(&runs.iter().map(|run| of(run)).collect::<Vec<_>>())
         };
         let busy: Option<Vec<f64>> = runs.iter().map(|run| run.cpu.map(|cpu| cpu.busy() * 100.0)).collect();
+        let own = |run: &&Evidence| Some(run.delivered.as_ref()?.application_share()? * 100.0);
+        let own: Option<Vec<f64>> = runs.iter().map(own).collect();
         Self {
             label: label.to_owned(),
             load,
@@ -64,6 +68,7 @@ impl Summary {
             p95_us: over(&|run| micros(run.latency.p95)),
             p99_us: over(&|run| micros(run.latency.p99)),
             cpu_percent: busy.and_then(|busy| median_interval(&busy)),
+            own_percent: own.and_then(|own| median_interval(&own)),
         }
     }
 

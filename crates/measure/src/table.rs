@@ -6,22 +6,27 @@ use crate::experiment::Results;
 use crate::statistics::{Interval, coverage};
 use crate::summary::Summary;
 
-/// The columns, as the document names them.
-const COLUMNS: [&str; 5] = ["qps", "avglat", "95%lat", "99%lat", "cpu"];
+/// The columns, as the document names them; the last one is ours.
+const COLUMNS: [&str; 6] = ["qps", "avglat", "95%lat", "99%lat", "cpu", OWN];
+
+/// The share of its packets that the server polled for itself: whether busy polling is in force.
+const OWN: &str = "own";
 
 /// The table of an experiment, response times in microseconds, CPU use in percent.
 pub fn render(results: &Results) -> String {
     let summaries = Summary::of(results);
+    let counted = summaries.iter().any(|row| row.own_percent.is_some());
+    let columns = if counted { COLUMNS.len() } else { COLUMNS.len() - 1 };
     let mut text = String::new();
     for label in &results.experiment.labels {
         let rows: Vec<&Summary> = summaries.iter().filter(|s| s.label == *label).collect();
-        let cells: Vec<[String; 5]> = rows.iter().map(|s| cells(s)).collect();
+        let cells: Vec<[String; 6]> = rows.iter().map(|s| cells(s)).collect();
         let width = |column: usize| {
             cells.iter().map(|c| c[column].chars().count()).chain([COLUMNS[column].len()]).max().unwrap_or(0)
         };
-        let line = |load: &str, cells: &[String; 5], remarks: &str| {
+        let line = |load: &str, cells: &[String; 6], remarks: &str| {
             let mut line = format!("{load:>6}");
-            for (column, cell) in cells.iter().enumerate() {
+            for (column, cell) in cells.iter().enumerate().take(columns) {
                 let pad = width(column) - cell.chars().count();
                 let _ = write!(line, "  {}{cell}", " ".repeat(pad));
             }
@@ -36,8 +41,16 @@ pub fn render(results: &Results) -> String {
         text.push('\n');
     }
     text.push_str(&legend(results.experiment.rounds));
+    if counted {
+        text.push_str(OWN_LEGEND);
+        text.push('\n');
+    }
     text
 }
+
+/// What [`OWN`] means, in a sentence.
+pub(crate) const OWN_LEGEND: &str =
+    "own: how many percent of its packets the server polled for itself, instead of softirqs.";
 
 /// What the numbers are, in a sentence.
 pub(crate) fn legend(rounds: u32) -> String {
@@ -50,13 +63,14 @@ pub(crate) fn legend(rounds: u32) -> String {
     )
 }
 
-fn cells(row: &Summary) -> [String; 5] {
+fn cells(row: &Summary) -> [String; 6] {
     [
         number(row.throughput.as_ref()),
         number(row.avg_us.as_ref()),
         number(row.p95_us.as_ref()),
         number(row.p99_us.as_ref()),
         number(row.cpu_percent.as_ref()),
+        number(row.own_percent.as_ref()),
     ]
 }
 
@@ -119,6 +133,33 @@ Medians of 3 runs, response times in us from when each request was due, cpu in p
 ± is the wider side of the interval that holds the true median with 75 % (order statistics).
 ";
         assert_eq!(render(&results()), expected);
+    }
+
+    #[test]
+    fn where_polls_were_counted_the_table_says_who_made_them() {
+        let mut results = results();
+        let packets = |packets| model::PollCounts { polls: 1, packets, empty: 0 };
+        let napi = model::NapiDelivered {
+            napi: model::NapiId(300),
+            device: "eth0".to_owned(),
+            interrupt: packets(100),
+            timer: packets(0),
+            application: packets(900),
+            kthread: packets(0),
+            by_process: Vec::new(),
+            timer_armed: 0,
+            timer_expired: 0,
+            timer_armed_max: Nanoseconds(0),
+            suspended: 0,
+        };
+        for run in results.evidence.iter_mut().filter(|run| run.label == "suspend20") {
+            run.delivered =
+                Some(model::Delivered { napis: vec![napi.clone()], ..model::Delivered::default() });
+        }
+        let text = render(&results);
+        assert!(text.contains("  load       qps    avglat   95%lat   99%lat    cpu    own\n"), "{text}");
+        assert!(text.contains("   20K  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0  90 ±0\n"), "{text}");
+        assert!(text.ends_with("instead of softirqs.\n"), "{text}");
     }
 
     #[test]

@@ -102,6 +102,23 @@ pub struct Delivered {
 }
 
 impl Delivered {
+    /// All polls of all NAPIs together.
+    pub fn total(&self) -> PollCounts {
+        let mut sum = PollCounts::default();
+        for napi in &self.napis {
+            sum += napi.total();
+        }
+        sum
+    }
+
+    /// The share of the packets of all NAPIs that applications polled for themselves, 0..=1; `None` without packets.
+    #[expect(clippy::cast_precision_loss, reason = "a share of counts below 2^53")]
+    pub fn application_share(&self) -> Option<f64> {
+        let packets = self.total().packets;
+        let own: u64 = self.napis.iter().map(|napi| napi.application.packets).sum();
+        (packets > 0).then(|| own as f64 / packets as f64)
+    }
+
     /// What was counted for this NAPI.
     pub fn napi(&self, id: NapiId) -> Option<&NapiDelivered> {
         self.napis.iter().find(|n| n.napi == id)

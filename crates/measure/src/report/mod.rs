@@ -120,7 +120,7 @@ fn how_to_read(page: &mut String, results: &Results) {
 
 fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
     page.push_str("<h2>Table</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>configuration<th>load");
-    for column in ["qps", "avglat", "50%lat", "95%lat", "99%lat", "cpu"] {
+    for column in ["qps", "avglat", "50%lat", "95%lat", "99%lat", "cpu", "own"] {
         let _ = write!(page, "<th>{column}<small></small>");
     }
     page.push_str("<th></tr></thead>\n");
@@ -146,6 +146,7 @@ fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
                 &summary.p95_us,
                 &summary.p99_us,
                 &summary.cpu_percent,
+                &summary.own_percent,
             ] {
                 let text = table::number(number.as_ref());
                 let (estimate, reach) = text.split_once(' ').unwrap_or((&text, ""));
@@ -155,7 +156,7 @@ fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
         }
         page.push_str("</tbody>\n");
     }
-    page.push_str("</table></div>\n");
+    let _ = writeln!(page, "</table></div>\n<p class=\"note\">{}</p>", table::OWN_LEGEND);
 }
 
 fn voids(page: &mut String, results: &Results) {
