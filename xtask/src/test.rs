@@ -107,7 +107,7 @@ impl Tally {
 }
 
 #[cfg(test)]
-mod test {
+mod tally {
     use super::*;
 
     #[test]

@@ -28,7 +28,7 @@ impl Nanoseconds {
 
     /// The same span in whole microseconds; `None` if that would round.
     pub const fn exact_micros(self) -> Option<u64> {
-        if self.0 % 1_000 == 0 { Some(self.0 / 1_000) } else { None }
+        if self.0.is_multiple_of(1_000) { Some(self.0 / 1_000) } else { None }
     }
 
     /// The same span in seconds, rounded to what a double can hold. For rates and reports, never for settings.

@@ -69,7 +69,7 @@ impl Signals {
     }
 
     /// The next signal that arrived; `None` if there is none yet.
-    pub fn next(&mut self) -> Option<Arrived> {
+    pub fn take(&mut self) -> Option<Arrived> {
         let mut byte = [0];
         let read = self.arrived.read(&mut byte).ok()?;
         let number = libc::c_int::from(byte[0] & !FROM_KERNEL);

@@ -47,7 +47,7 @@ fn stay(
     }
     context.console.say("Attached. Ctrl-C ends it.");
     loop {
-        if signals.next().is_some() {
+        if signals.take().is_some() {
             return Ok(false);
         }
         if !attachment.turn()? {

@@ -62,7 +62,7 @@ fn to_its_end(
 ) -> Result<ExitStatus, Fault> {
     attachment.look()?;
     loop {
-        while let Some(arrived) = signals.next() {
+        while let Some(arrived) = signals.take() {
             forward(child, arrived);
         }
         if let Some(status) = child.try_wait().map_err(|error| Fault::file("the command", error))? {
