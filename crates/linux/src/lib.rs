@@ -11,6 +11,7 @@ mod error;
 pub mod follow;
 mod kernel;
 pub mod lab;
+pub mod machine;
 pub mod netlink;
 pub mod netns;
 pub mod observe;

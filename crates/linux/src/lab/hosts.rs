@@ -134,7 +134,8 @@ impl Lab {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.client.as_fd().as_raw_fd()))
     }
 
-    /// A directory for files that end with the lab, such as its journal. The path is good for this process only.
+    /// A directory for files that end with the lab, such as its journal. The path is good as long as this process
+    /// holds the lab, and for those only who may trace it.
     pub fn scratch(&self) -> PathBuf {
         self.scratch.path()
     }

@@ -25,9 +25,9 @@ impl Scratch {
         Ok(Self { root })
     }
 
-    /// Its path, good for this process only.
+    /// Its path, good as long as this process holds it.
     pub(super) fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.root.as_raw_fd()))
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.root.as_raw_fd()))
     }
 }
 
@@ -36,8 +36,7 @@ fn mount() -> Result<OwnedFd, Errno> {
     fsconfig_set_string(&context, "size", SIZE)?;
     fsconfig_set_string(&context, "mode", "0700")?;
     fsconfig_create(&context)?;
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
-        | MountAttrFlags::MOUNT_ATTR_NODEV
-        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    // Not NOEXEC: a server may have to load a library from here.
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }

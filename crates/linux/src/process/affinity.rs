@@ -47,6 +47,16 @@ pub fn write_thread_affinity(id: &ThreadId, cpus: &CpuSet) -> Result<(), KernelE
         .map_err(|cause| KernelError { what: Setting::ThreadAffinity(*id, cpus.clone()).to_string(), cause })
 }
 
+/// Lets the calling thread, and threads that it starts from now on, run on these CPUs only.
+///
+/// # Errors
+/// `EINVAL` if its cpuset has none of them.
+pub fn pin_this_thread(cpus: &CpuSet) -> Result<(), KernelError> {
+    let this = 0;
+    sys::affinity::set_affinity(this, cpus)
+        .map_err(|errno| KernelError::errno(format!("a thread of ours on CPUs {cpus}"), errno))
+}
+
 /// Makes sure that the thread's number still means the thread that was observed.
 fn confirm(process: &Pinned, id: &ThreadId) -> Result<(), Cause> {
     let mut text = Vec::new();

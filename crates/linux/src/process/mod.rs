@@ -15,7 +15,7 @@ mod ring;
 mod stat;
 mod waiting;
 
-pub use affinity::{read_thread_affinity, write_thread_affinity};
+pub use affinity::{pin_this_thread, read_thread_affinity, write_thread_affinity};
 pub use epoll::{read_epoll, write_epoll};
 pub use find::{Criteria, find};
 pub use pinned::identify;
