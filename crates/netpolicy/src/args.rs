@@ -6,6 +6,8 @@ use apply::TransactionName;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use model::{DeliveryMode, Intent, PolicyName};
 
+pub use crate::bench::args::{Application, Bench, Memcached as MemcachedBench};
+pub use crate::lab::Lab;
 use crate::policy_file::nearest;
 
 /// Says how packets should reach each workload, and makes it so.
@@ -113,6 +115,8 @@ pub enum Command {
     Set(Set),
     Attach(Attach),
     Run(Run),
+    Bench(Bench),
+    Lab(Lab),
     Cat(Cat),
     Schema(Schema),
     Completions(Completions),

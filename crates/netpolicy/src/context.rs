@@ -72,8 +72,16 @@ impl Context {
     /// # Errors
     /// If the kernel does not say which boot this is.
     pub(crate) fn journal(&self) -> Result<Journal, Fault> {
+        self.journal_in(&self.globals.state_dir)
+    }
+
+    /// A journal in another directory: that of a lab, which ends with the lab.
+    ///
+    /// # Errors
+    /// As [`Context::journal`].
+    pub(crate) fn journal_in(&self, state_dir: &Path) -> Result<Journal, Fault> {
         let boot_id = std::fs::read_to_string(BOOT_ID).map_err(|error| Fault::file(BOOT_ID, error))?;
-        Ok(Journal::new(self.journal_dir(), boot_id))
+        Ok(Journal::new(state_dir.join("journal"), boot_id))
     }
 
     /// Forgets the oldest transactions that are not in force any more, beyond a number that tells enough.
@@ -83,10 +91,6 @@ impl Context {
             Ok(forgotten) => self.console.detail(&format!("{forgotten} old transactions were forgotten")),
             Err(fault) => self.console.detail(&format!("old transactions are kept: {}", fault.cause)),
         }
-    }
-
-    fn journal_dir(&self) -> PathBuf {
-        self.globals.state_dir.join("journal")
     }
 
     /// What the journal notes of this command.

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+pub mod bench;
 mod clock;
 mod commands;
 mod context;
@@ -16,6 +17,7 @@ mod cycle;
 mod exit;
 mod fault;
 mod fullbusy;
+pub mod lab;
 pub mod policy_file;
 mod render;
 mod services;

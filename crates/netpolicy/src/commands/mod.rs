@@ -3,6 +3,7 @@
 mod apply;
 mod attach;
 mod attachment;
+mod bench;
 mod cat;
 mod completions;
 mod confirm;
@@ -11,6 +12,7 @@ mod expire;
 mod explain;
 mod guard;
 mod history;
+mod lab;
 mod man;
 mod plan;
 mod rollback;
@@ -56,6 +58,8 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Set(arguments) => set::run(arguments, context),
         Command::Attach(arguments) => attach::run(arguments, context),
         Command::Run(arguments) => run::run(arguments, context),
+        Command::Bench(arguments) => bench::run(arguments, context),
+        Command::Lab(arguments) => lab::run(arguments, context),
         Command::Cat(_) => cat::run(context),
         Command::Schema(_) => schema::run(context),
         Command::Completions(arguments) => completions::run(arguments, context),
@@ -80,7 +84,10 @@ fn looks_at_host(command: &Command) -> bool {
         | Command::Set(_)
         | Command::Attach(_)
         | Command::Run(_) => true,
-        Command::Cat(_)
+        // Their lab is a host of its own.
+        Command::Bench(_)
+        | Command::Lab(_)
+        | Command::Cat(_)
         | Command::Schema(_)
         | Command::Completions(_)
         | Command::Man(_)

@@ -116,7 +116,7 @@ fn not_started(arguments: &Run, error: std::io::Error) -> Fault {
 }
 
 /// Passes a signal on, unless a terminal has sent it to the command already.
-fn forward(child: &Child, arrived: Arrived) {
+pub(super) fn forward(child: &Child, arrived: Arrived) {
     if arrived.to_group {
         return;
     }
@@ -138,7 +138,7 @@ fn stop(child: &mut Child) {
 }
 
 /// The command's exit code, or 128 and the signal that ended it, as a shell has it.
-fn code(status: ExitStatus) -> u8 {
+pub(super) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     u8::try_from(code).unwrap_or(u8::MAX)
 }

@@ -1,5 +1,6 @@
 //! The only place that prints: data on standard output, talk on standard error.
 
+mod bench;
 mod console;
 mod drift;
 mod event;
@@ -17,6 +18,7 @@ mod table;
 mod test;
 mod undone;
 
+pub(crate) use bench::BenchReport;
 pub(crate) use console::Console;
 pub(crate) use drift::DriftReport;
 pub(crate) use event::EventReport;

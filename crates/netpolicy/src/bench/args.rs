@@ -1,0 +1,220 @@
+//! The command line of `bench`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use model::{Arrivals, DeliveryMode, KeySize, MemcachedWorkload, Nanoseconds, ValueSize, Waiting};
+
+use super::load::Load;
+
+/// Measure delivery modes with an application.
+#[derive(Debug, Args)]
+pub struct Bench {
+    /// With which application.
+    #[command(subcommand)]
+    pub application: Application,
+}
+
+/// An application to measure with.
+#[derive(Debug, Subcommand)]
+#[expect(missing_docs, reason = "each command's own help says what it does")]
+pub enum Application {
+    Memcached(Box<Memcached>),
+}
+
+/// Measure memcached's response times, and what they cost, under delivery modes.
+///
+/// In a lab of its own: two network namespaces and a veth between them, memcached as the distribution has it on one
+/// side, the load generator on the other. Every run goes through the whole cycle: start the server, observe, plan,
+/// commit, measure, put back, compare the host with what it was. Response times count from when a request was due.
+/// Nothing of the machine's own network is touched, and nothing is left when this ends, however it ends.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy bench memcached --matrix --report report.html
+                                          the document's eleven configurations at several loads
+  netpolicy bench memcached --matrix --short
+                                          the same within three minutes
+  netpolicy bench memcached --mode base,suspend20 --rate 40%,max --repeats 7
+  netpolicy bench memcached --address 192.0.2.7:11211 --rate 50K
+                                          a server of your own, as it is")]
+pub struct Memcached {
+    /// Measure this server as it is, instead of making a lab.
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["matrix", "mode", "queues", "server_threads"])]
+    pub address: Option<SocketAddr>,
+    /// All eleven configurations of the IRQ-suspension document.
+    #[arg(long, conflicts_with = "mode")]
+    pub matrix: bool,
+    /// These configurations: base, deferX, napibusy, fullbusy, suspendX.
+    #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
+    pub mode: Vec<DeliveryMode>,
+    /// Within three minutes: fewer loads, short runs.
+    #[arg(long)]
+    pub short: bool,
+    /// Loads: requests per second as in 50K, a share of what base bears here as in 40%, or max (closed loop).
+    #[arg(long, value_name = "LOAD,...", value_delimiter = ',')]
+    pub rate: Vec<Load>,
+    /// Closed loop, too: as much as the server bears.
+    #[arg(long)]
+    pub max: bool,
+    /// How often each configuration runs at each load [default: 5, with --short 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub repeats: Option<u32>,
+    /// How long a run measures [default: 5s, with --short 800ms].
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    pub seconds: Option<Nanoseconds>,
+    /// How long a run warms up first [default: 1s, with --short 200ms].
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    pub warmup: Option<Nanoseconds>,
+    /// Client threads [default: one for each client CPU].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u32>,
+    /// Connections of each client thread.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub connections: u32,
+    /// Requests under way on each connection.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub depth: u32,
+    /// The gaps between requests: fixed, exponential, fb_ia.
+    #[arg(long, value_name = "NAME", default_value = "exponential")]
+    pub arrivals: Arrivals,
+    /// The share of requests that set a key, 0 to 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.03)]
+    pub set_ratio: f64,
+    /// How many keys there are.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub keys: u32,
+    /// How long keys are: bytes, or fb_key.
+    #[arg(long, value_name = "BYTES|NAME", default_value = "fb_key")]
+    pub key_size: KeySize,
+    /// How long values are: bytes, or fb_value.
+    #[arg(long, value_name = "BYTES|NAME", default_value = "fb_value")]
+    pub value_size: ValueSize,
+    /// The seed of everything that is drawn: arrivals, keys, sizes, the order of runs.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Client threads sleep until the next due time instead of asking again and again.
+    #[arg(long)]
+    pub sleep: bool,
+    /// Worker threads of the lab's memcached [default: one for each server CPU].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub server_threads: Option<u32>,
+    /// Queues of the lab's network devices [default: one for each worker thread].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub queues: Option<u32>,
+    /// Do not count who delivers the packets.
+    #[arg(long)]
+    pub uncounted: bool,
+    /// Write a report into this file: one HTML page that needs no other.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Write every run's evidence into this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Reads `5`, `0.8`, `800ms` or `5s`; seconds without a unit.
+fn span(text: &str) -> Result<Nanoseconds, String> {
+    let with_unit =
+        if text.ends_with(|c: char| c.is_ascii_digit()) { format!("{text}s") } else { text.to_owned() };
+    with_unit.parse().map_err(|error: model::units::NotASpan| error.to_string())
+}
+
+impl Memcached {
+    /// The configurations, in the order they are shown.
+    pub fn modes(&self) -> Vec<DeliveryMode> {
+        match (self.matrix, self.mode.is_empty()) {
+            (true, _) => DeliveryMode::DOCUMENT.to_vec(),
+            (false, true) => vec![DeliveryMode::Interrupt],
+            (false, false) => self.mode.clone(),
+        }
+    }
+
+    /// The loads, in the order they are shown.
+    pub fn loads(&self) -> Vec<Load> {
+        let mut loads = self.rate.clone();
+        if loads.is_empty() && !self.max {
+            loads = match (self.address, self.short) {
+                (Some(_), _) => Vec::new(),
+                (None, true) => [20, 60].map(Load::Share).to_vec(),
+                (None, false) => [20, 40, 60, 80].map(Load::Share).to_vec(),
+            };
+            loads.push(Load::MAX);
+        }
+        if self.max && !loads.contains(&Load::MAX) {
+            loads.push(Load::MAX);
+        }
+        loads
+    }
+
+    /// How often each configuration runs at each load.
+    pub fn rounds(&self) -> u32 {
+        self.repeats.unwrap_or(if self.short { 3 } else { 5 })
+    }
+
+    /// Every option of a run, with so many client threads unless the operator named a number.
+    pub fn workload(&self, threads: u32) -> MemcachedWorkload {
+        let millis = |short, long| Nanoseconds::from_millis(if self.short { short } else { long });
+        MemcachedWorkload {
+            threads: self.threads.unwrap_or(threads),
+            connections_per_thread: self.connections,
+            depth: self.depth,
+            arrivals: self.arrivals,
+            set_share: self.set_ratio,
+            keys: self.keys,
+            key_size: self.key_size,
+            value_size: self.value_size,
+            preload: true,
+            warmup: self.warmup.unwrap_or(millis(200, 1_000)),
+            window: self.seconds.unwrap_or(millis(800, 5_000)),
+            drain: Nanoseconds::from_millis(500),
+            seed: self.seed,
+            waiting: if self.sleep { Waiting::Sleep } else { Waiting::Spin },
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        memcached: Memcached,
+    }
+
+    fn parsed(words: &[&str]) -> Memcached {
+        let line = std::iter::once("bench").chain(words.iter().copied());
+        Line::try_parse_from(line).expect("parses").memcached
+    }
+
+    #[test]
+    fn the_matrix_is_the_documents_and_its_loads_are_this_machines() {
+        let matrix = parsed(&["--matrix"]);
+        assert_eq!(matrix.modes().len(), 11);
+        assert_eq!(matrix.loads().last(), Some(&Load::MAX));
+        assert!(matrix.loads()[..4].iter().all(|load| matches!(load, Load::Share(_))));
+        let named = parsed(&["--mode", "base,suspend20", "--rate", "50K,40%", "--max"]);
+        assert_eq!(named.modes().len(), 2);
+        assert_eq!(named.loads().len(), 3);
+    }
+
+    #[test]
+    fn a_foreign_server_is_measured_as_it_is() {
+        let line = ["bench", "--address", "127.0.0.1:11211", "--matrix"];
+        let error = Line::try_parse_from(line).expect_err("its host is not ours to set");
+        assert!(error.to_string().contains("--matrix"), "{error}");
+        assert_eq!(parsed(&["--address", "127.0.0.1:11211"]).loads(), [Load::MAX]);
+    }
+
+    #[test]
+    fn spans_are_seconds_unless_they_say_otherwise() {
+        for (text, millis) in [("5", 5_000), ("0.8", 800), ("800ms", 800), ("2s", 2_000)] {
+            assert_eq!(span(text), Ok(Nanoseconds::from_millis(millis)), "{text}");
+        }
+        assert!(span("long").is_err());
+    }
+}

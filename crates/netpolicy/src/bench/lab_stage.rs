@@ -1,0 +1,254 @@
+//! One cell of the experiment, through the whole cycle: start the server, observe, plan, commit, measure, put back,
+//! and compare the host with what it was.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use apply::{Allow, Journal, TransactionName};
+use linux::bpf::delivery::DeliveryCounter;
+use linux::counters::CounterSource;
+use linux::cycles::Cycles;
+use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions};
+use linux::machine::{Machine, seconds_since_1970};
+use linux::process::preload;
+use linux::{Kernel, Processes, Signal, Signals};
+use measure::{Cell, Stage};
+use model::{
+    Budget, DeliveryMode, Evidence, Goal, Host, Intent, MeasuredOn, MemcachedWorkload, NapiId, Origin,
+    Policy, PolicyName, Setting, Target,
+};
+
+use super::error::BenchError;
+use super::layout::Layout;
+use super::watch::Watch;
+use crate::clock;
+use crate::context::Context;
+use crate::cycle;
+use crate::fault::Fault;
+
+/// How long to wait at most before somebody looks at signals.
+const TURN: Duration = Duration::from_millis(50);
+
+/// A lab with the place for one server at a time.
+pub(crate) struct LabStage<'a> {
+    context: &'a Context,
+    signals: &'a mut Signals,
+    layout: Layout,
+    workload: MemcachedWorkload,
+    server: MemcachedOptions,
+    journal: Journal,
+    counters: CounterSource,
+    delivery: Option<DeliveryCounter>,
+    cell: Option<Applied>,
+    lab: Lab,
+}
+
+/// A server with its settings.
+struct Applied {
+    /// `None` once the operator had enough.
+    server: Option<Memcached>,
+    transaction: Option<TransactionName>,
+    /// Every setting of the host before.
+    before: Vec<Setting>,
+    /// The server's NAPIs.
+    napis: BTreeSet<NapiId>,
+    cycles: Option<Cycles>,
+}
+
+impl<'a> LabStage<'a> {
+    /// Makes a lab for these runs.
+    pub(crate) fn new(
+        context: &'a Context,
+        signals: &'a mut Signals,
+        layout: Layout,
+        workload: MemcachedWorkload,
+        (server_threads, queues): (u32, u32),
+        counted: bool,
+    ) -> Result<Self, Fault> {
+        let lab = Lab::new(&LabOptions::with_queues(queues))?;
+        let connections = workload.threads.saturating_mul(workload.connections_per_thread);
+        let server = MemcachedOptions {
+            threads: server_threads,
+            // With one queue there is nothing to tell connections apart by.
+            napi_ids: (queues > 1 && queues == server_threads).then_some(queues),
+            cpus: layout.server.clone(),
+            connections_max: connections.saturating_add(SPARE_CONNECTIONS),
+            ..MemcachedOptions::default()
+        };
+        let delivery = match counted.then(DeliveryCounter::load) {
+            None => None,
+            Some(Ok(counter)) => Some(counter),
+            Some(Err(error)) => {
+                context.console.say(&format!("Not counted who delivers packets: {error}"));
+                None
+            }
+        };
+        let journal = context.journal_in(&lab.scratch())?;
+        let counters = CounterSource::open(lab.server())?;
+        Ok(Self { context, signals, layout, workload, server, journal, counters, delivery, cell: None, lab })
+    }
+
+    fn start(&mut self, mode: DeliveryMode) -> Result<Memcached, BenchError> {
+        let mut options = self.server.clone();
+        if let Some(cap) = mode.params().epoll_wait_cap {
+            // memcached passes its own timeout with each call, and only a library in it can change that.
+            let library = preload::install(&self.lab.scratch().join("lib"))?;
+            let variables = preload::environment(&library, cap, None);
+            options.environment.extend(variables.map(|(name, value)| (name.to_owned(), value.into())));
+        }
+        Ok(self.lab.start_memcached(&options)?)
+    }
+
+    fn observe(&self, server: &Memcached) -> Result<Host, BenchError> {
+        Ok(linux::observe(self.lab.server(), &Processes::Only(vec![server.process().pid]))?)
+    }
+
+    /// Passes on what the operator wants, if they want anything.
+    fn check_signals(&mut self) -> Result<(), BenchError> {
+        match self.signals.take() {
+            Some(arrived) => Err(BenchError::Interrupted(arrived.signal)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Connections beyond the generator's: ours that ask whether memcached is there.
+const SPARE_CONNECTIONS: u32 = 64;
+
+/// The request for a delivery mode on a server. Full busy polling may take as many CPUs as it needs: the lab is made
+/// to see what that costs.
+fn policy(server: &Memcached, mode: DeliveryMode) -> Policy {
+    let intent = Intent {
+        target: Target::Task(server.process().pid),
+        policy: PolicyName::None,
+        delivery: Some(mode),
+        overrides: model::policy::Overrides::default(),
+        goal: Goal::default(),
+        budget: Budget { polling_cpus: Some(u32::MAX), added_delay: None },
+        cpus: None,
+        origin: "netpolicy bench".to_owned(),
+    };
+    Policy { intents: vec![intent] }
+}
+
+impl Stage for LabStage<'_> {
+    type Error = BenchError;
+
+    fn apply(&mut self, label: &str) -> Result<(), BenchError> {
+        self.check_signals()?;
+        let mode: DeliveryMode = label.parse().map_err(|error| Fault::failed(format!("{error}")))?;
+        let server = self.start(mode)?;
+        let planned = cycle::plan(&policy(&server, mode), self.lab.server())?;
+        let transaction =
+            cycle::keep(planned.plan, &self.journal, &self.context.asked(None), Allow::default())?;
+        self.cell = Some(Applied {
+            transaction,
+            before: settings(&planned.host),
+            napis: planned.host.devices.iter().flat_map(|device| &device.napis).map(|napi| napi.id).collect(),
+            // Most virtual machines have no counters of cycles, and the evidence says so by having none.
+            cycles: Cycles::of(server.process()).ok(),
+            server: Some(server),
+        });
+        Ok(())
+    }
+
+    fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, BenchError> {
+        let Self { signals, layout, workload, counters, delivery, cell: applied, lab, .. } = self;
+        let Some(applied) = applied else { return Err(Fault::failed("nothing was applied").into()) };
+        let Applied { server, napis, cycles, .. } = applied;
+        let Some((address, version)) =
+            server.as_ref().map(|server| (server.address(), server.version().to_owned()))
+        else {
+            return Err(Fault::failed("the server was stopped").into());
+        };
+        let workload = MemcachedWorkload { seed: cell.seed, ..workload.clone() };
+        let started = seconds_since_1970();
+        let watch = Watch::new(lab.client(), layout, counters, delivery.as_mut(), cycles.as_mut());
+        let (run, interrupted) = std::thread::scope(|scope| {
+            let run = scope.spawn(|| measure::memcached(address, &workload, cell.load, &watch));
+            let mut interrupted = None;
+            while !run.is_finished() {
+                if let Some(arrived) = signals.take() {
+                    interrupted = Some(arrived.signal);
+                    // Without a server the run ends at once, instead of at its time.
+                    drop(server.take());
+                }
+                std::thread::sleep(TURN);
+            }
+            (run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), interrupted)
+        });
+        if let Some(signal) = interrupted {
+            return Err(BenchError::Interrupted(signal));
+        }
+        let mut evidence = run?.into_evidence(cell.label, origin(layout, lab, version, started));
+        watch.add_to(&mut evidence, napis);
+        Ok(evidence)
+    }
+
+    fn restore(&mut self) -> Result<(), BenchError> {
+        let Some(applied) = self.cell.take() else { return Ok(()) };
+        if let Some(transaction) = applied.transaction {
+            let undone = self.journal.roll_back(transaction, &mut Kernel::new(), clock::now());
+            undone.map_err(Fault::from)?;
+        }
+        let Some(server) = applied.server else { return Ok(()) };
+        let after = settings(&self.observe(&server)?);
+        let wrong = differences(&applied.before, &after);
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(Fault::failed(format!("left changed: {}", wrong.join(", "))).into())
+        }
+    }
+}
+
+fn origin(layout: &Layout, lab: &Lab, server: String, started: u64) -> Origin {
+    let Machine { host, kernel, cpu_model } = Machine::this();
+    let client: model::CpuSet = layout.client.iter().copied().collect();
+    let machine = format!(
+        "{cpu_model}, lab with {} queue(s), server on CPU {}, client on CPU {client}",
+        lab.queues(),
+        layout.server
+    );
+    Origin::Measured(MeasuredOn { host, kernel, machine, server, started })
+}
+
+/// Every setting of a host that a plan can change, with its value.
+fn settings(host: &Host) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    for queue in host.devices.iter().flat_map(|device| &device.rx_queues).map(|queue| queue.id) {
+        let Some(napi) = host.napi_of(queue) else { continue };
+        settings.extend(napi.defer_hard_irqs.map(|value| Setting::DeferHardIrqs(queue, value)));
+        settings.extend(napi.gro_flush_timeout.map(|value| Setting::GroFlushTimeout(queue, value)));
+        settings.extend(napi.irq_suspend_timeout.map(|value| Setting::IrqSuspendTimeout(queue, value)));
+        settings.extend(napi.threaded.map(|value| Setting::Threaded(queue, value)));
+    }
+    for process in &host.processes {
+        let epolls = process.epolls.iter().filter_map(|epoll| Some(Setting::Epoll(epoll.id, epoll.params?)));
+        settings.extend(epolls);
+        let threads = process.threads.iter();
+        settings.extend(threads.map(|thread| Setting::ThreadAffinity(thread.id, thread.affinity.clone())));
+    }
+    settings
+}
+
+/// What is not as it was, in words. Threads that have come or gone are the server's own doing.
+fn differences(before: &[Setting], after: &[Setting]) -> Vec<String> {
+    let changed = |was: &Setting| {
+        let is = after.iter().find(|is| is.same_knob(was))?;
+        (is != was)
+            .then(|| format!("{} {} was {} and is {}", was.object(), was.knob(), was.value(), is.value()))
+    };
+    before.iter().filter_map(changed).collect()
+}
+
+/// Why the experiment ended early, if it was the operator.
+pub(crate) fn interrupted(failure: &measure::Failure<BenchError>) -> Option<Signal> {
+    match failure {
+        measure::Failure::Run(BenchError::Interrupted(signal))
+        | measure::Failure::RunAndRestore { run: BenchError::Interrupted(signal), .. } => Some(*signal),
+        measure::Failure::Run(_) | measure::Failure::Restore(_) | measure::Failure::RunAndRestore { .. } => {
+            None
+        }
+    }
+}

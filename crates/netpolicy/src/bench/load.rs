@@ -1,0 +1,91 @@
+//! How much is offered.
+
+use std::fmt;
+use std::str::FromStr;
+
+use model::OfferedLoad;
+
+/// A load, as an operator names it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Load {
+    /// So many percent of what the kernel's own way of delivery bears on this machine.
+    Share(u32),
+    /// This much.
+    Offered(OfferedLoad),
+}
+
+impl Load {
+    /// Closed loop.
+    pub const MAX: Self = Self::Offered(OfferedLoad::Max);
+
+    /// Whether it depends on what the machine bears.
+    pub const fn is_share(self) -> bool {
+        matches!(self, Self::Share(_))
+    }
+
+    /// The load on a machine that bears so many requests per second. Shares are rounded to whole hundreds: they are
+    /// shown, and one may want to name them again.
+    pub fn on(self, requests_per_second: f64) -> OfferedLoad {
+        match self {
+            Self::Offered(load) => load,
+            Self::Share(percent) => {
+                let rate = requests_per_second * f64::from(percent) / 100.0;
+                OfferedLoad::PerSecond(((rate / 100.0).round() * 100.0).max(100.0))
+            }
+        }
+    }
+}
+
+/// Why a text names no load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotALoad(String);
+
+impl fmt::Display for NotALoad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "`{}` is not a load: write requests per second as in 50K, a share of what base bears as in 40% (1% to 200%), \
+             or max",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for NotALoad {}
+
+impl FromStr for Load {
+    type Err = NotALoad;
+
+    fn from_str(text: &str) -> Result<Self, NotALoad> {
+        let wrong = || NotALoad(text.to_owned());
+        match text.trim().strip_suffix('%') {
+            Some(percent) => match percent.parse() {
+                Ok(percent @ 1..=200) => Ok(Self::Share(percent)),
+                _ => Err(wrong()),
+            },
+            None => text.parse().map(Self::Offered).map_err(|_| wrong()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_share_is_of_what_the_machine_bears() {
+        let load: Load = "40%".parse().expect("a share");
+        assert_eq!(load.on(123_456.0), OfferedLoad::PerSecond(49_400.0));
+        assert_eq!("max".parse::<Load>().expect("max").on(1.0), OfferedLoad::Max);
+        assert_eq!("50K".parse::<Load>().expect("a rate").on(1.0), OfferedLoad::PerSecond(50_000.0));
+        assert_eq!(Load::Share(1).on(10.0), OfferedLoad::PerSecond(100.0), "never nothing");
+    }
+
+    #[test]
+    fn what_is_no_load_is_refused_with_examples() {
+        for text in ["", "%", "0%", "201%", "fast", "-5"] {
+            let error = text.parse::<Load>().expect_err(text);
+            assert!(error.to_string().contains("as in 40%"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The experiment of the IRQ-suspension document, on this machine: configurations by loads by rounds, each cell through
+//! the whole cycle, with memcached as the distribution has it.
+//!
+//! Read in this order: [`args`] (what can be asked), [`load`] (how much is offered), [`layout`] (which CPUs are the
+//! server's), [`lab_stage`] (one cell: start, observe, plan, commit, measure, put back, compare), [`watch`] (what is
+//! counted meanwhile).
+
+pub mod args;
+mod error;
+mod lab_stage;
+mod layout;
+pub mod load;
+mod plain_stage;
+mod watch;
+
+pub(crate) use error::{BenchError, server_fault};
+pub(crate) use lab_stage::{LabStage, interrupted};
+pub(crate) use layout::Layout;
+pub(crate) use plain_stage::PlainStage;
+
+use model::DeliveryMode;
+
+/// The name of a configuration: the document calls the kernel's own way *base*.
+pub(crate) fn label(mode: DeliveryMode) -> String {
+    match mode {
+        DeliveryMode::Interrupt => "base".to_owned(),
+        DeliveryMode::Defer { .. }
+        | DeliveryMode::NapiBusy
+        | DeliveryMode::FullBusy
+        | DeliveryMode::Suspend { .. } => mode.to_string(),
+    }
+}

@@ -1,0 +1,63 @@
+//! A server of the operator's own, as it is.
+
+use std::net::SocketAddr;
+
+use linux::Netns;
+use linux::machine::{Machine, seconds_since_1970};
+use measure::{Cell, Stage, Surroundings};
+use model::{Evidence, MeasuredOn, MemcachedWorkload, Origin};
+
+use super::error::BenchError;
+use super::layout::Layout;
+
+/// A server somewhere. Nothing is set and nothing is counted: its host is not this one, or not ours to judge.
+pub(crate) struct PlainStage {
+    /// Where it is.
+    pub(crate) address: SocketAddr,
+    /// From where it is asked.
+    pub(crate) netns: Netns,
+    /// Every option of a run.
+    pub(crate) workload: MemcachedWorkload,
+}
+
+struct Place<'a>(&'a Netns);
+
+impl Surroundings for Place<'_> {
+    fn on_thread_start(&self, _thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        if Netns::is_current(self.0.id()) { Ok(()) } else { Ok(self.0.enter()?) }
+    }
+}
+
+impl Stage for PlainStage {
+    type Error = BenchError;
+
+    fn apply(&mut self, _label: &str) -> Result<(), BenchError> {
+        Ok(())
+    }
+
+    fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, BenchError> {
+        let workload = MemcachedWorkload { seed: cell.seed, ..self.workload.clone() };
+        let started = seconds_since_1970();
+        let run = measure::memcached(self.address, &workload, cell.load, &Place(&self.netns))?;
+        let Machine { host, kernel, cpu_model } = Machine::this();
+        let origin = Origin::Measured(MeasuredOn {
+            host,
+            kernel,
+            machine: cpu_model,
+            server: self.address.to_string(),
+            started,
+        });
+        Ok(run.into_evidence(cell.label, origin))
+    }
+
+    fn restore(&mut self) -> Result<(), BenchError> {
+        Ok(())
+    }
+}
+
+impl PlainStage {
+    /// How many client threads: one for each CPU of the lower half.
+    pub(crate) fn threads(layout: &Layout) -> u32 {
+        u32::try_from(layout.client.len()).unwrap_or(1)
+    }
+}

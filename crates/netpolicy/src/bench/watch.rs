@@ -1,0 +1,106 @@
+//! What is counted while a run measures, and where its threads are.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use linux::Netns;
+use linux::bpf::delivery::{DeliveryCounter, Snapshot, between};
+use linux::counters::CounterSource;
+use linux::cycles::Cycles;
+use measure::{Edge, Surroundings};
+use model::evidence::Counters;
+use model::{CounterRates, CpuSet, CpuUse, Delivered, Evidence, NapiId};
+
+use super::layout::Layout;
+
+/// The client's place, and the counters of the server's host.
+pub(super) struct Watch<'a> {
+    netns: &'a Netns,
+    layout: &'a Layout,
+    read: Mutex<Read<'a>>,
+}
+
+/// The counters, and what they said at the edges of the window.
+struct Read<'a> {
+    source: &'a mut CounterSource,
+    delivery: Option<&'a mut DeliveryCounter>,
+    cycles: Option<&'a mut Cycles>,
+    edges: Vec<AtEdge>,
+}
+
+/// What the counters said at one edge. What could not be read is not zero, it is missing.
+struct AtEdge {
+    counters: Option<Counters>,
+    delivery: Option<Snapshot>,
+    cycles: Option<u64>,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(
+        netns: &'a Netns,
+        layout: &'a Layout,
+        source: &'a mut CounterSource,
+        delivery: Option<&'a mut DeliveryCounter>,
+        cycles: Option<&'a mut Cycles>,
+    ) -> Self {
+        Self {
+            netns,
+            layout,
+            read: Mutex::new(Read { source, delivery, cycles, edges: Vec::with_capacity(2) }),
+        }
+    }
+
+    /// Puts what was counted into the evidence of the run. Polls are counted for the whole machine: only those of
+    /// `napis` are the server's.
+    pub(super) fn add_to(self, evidence: &mut Evidence, napis: &BTreeSet<NapiId>) {
+        let edges = self.read.into_inner().unwrap_or_else(PoisonError::into_inner).edges;
+        let Ok([before, after]) = <[AtEdge; 2]>::try_from(edges) else { return };
+        let server: &CpuSet = &self.layout.server;
+        if let (Some(before), Some(after)) = (&before.counters, &after.counters) {
+            evidence.cpu = CpuUse::between(before, after, server);
+            evidence.counters = CounterRates::between(before, after, server);
+        }
+        if let (Some(before), Some(after)) = (&before.delivery, &after.delivery) {
+            let mut delivered = between(before, after);
+            delivered.napis.retain(|napi| napis.contains(&napi.napi));
+            if let Some(rates) = &mut evidence.counters {
+                rates.napi_polls = polls_per_second(&delivered);
+            }
+            evidence.delivered = Some(delivered);
+        }
+        let answers = evidence.throughput * evidence.window.as_secs_f64();
+        if let (Some(before), Some(after)) = (before.cycles, after.cycles)
+            && answers > 0.0
+        {
+            #[expect(clippy::cast_precision_loss, reason = "cycles of one run, below 2^53")]
+            let spent = after.saturating_sub(before) as f64;
+            evidence.cycles_per_request = Some(spent / answers);
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "polls of one run, far below 2^53")]
+fn polls_per_second(delivered: &Delivered) -> Option<f64> {
+    let seconds = delivered.interval.as_secs_f64();
+    (seconds > 0.0).then(|| delivered.total().polls as f64 / seconds)
+}
+
+impl Surroundings for Watch<'_> {
+    fn on_thread_start(&self, thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self.netns.enter()?;
+        if let Some(cpu) = self.layout.client_cpu(thread) {
+            linux::process::pin_this_thread(&[cpu].into_iter().collect())?;
+        }
+        Ok(())
+    }
+
+    fn at_edge(&self, _edge: Edge) {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let edge = AtEdge {
+            counters: read.source.snapshot().ok(),
+            delivery: read.delivery.as_mut().and_then(|counter| counter.snapshot().ok()),
+            cycles: read.cycles.as_mut().and_then(|cycles| cycles.read().ok()),
+        };
+        read.edges.push(edge);
+    }
+}

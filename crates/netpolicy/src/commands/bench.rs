@@ -1,0 +1,216 @@
+//! `bench`: delivery modes, measured.
+
+use std::io::Write;
+use std::path::Path;
+
+use linux::{Processes, Signals, observe};
+use measure::{Cell, Experiment, Failure, Progress, Results, Stage, Stopped};
+use model::{DeliveryMode, Nanoseconds, OfferedLoad};
+
+use crate::args::{Application, Bench, MemcachedBench};
+use crate::bench::{BenchError, LabStage, Layout, PlainStage, interrupted, label};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::render::BenchReport;
+
+/// Measures, prints the table, and writes the files.
+pub(crate) fn run(arguments: &Bench, context: &Context) -> Result<Exit, Fault> {
+    let Application::Memcached(arguments) = &arguments.application;
+    // A file that cannot be written is better known before the experiment than after it.
+    for path in [&arguments.report, &arguments.json].into_iter().flatten() {
+        writable(path)?;
+    }
+    match arguments.address {
+        Some(address) => {
+            let layout = layout(context)?;
+            let workload = arguments.workload(PlainStage::threads(&layout));
+            checked(&workload)?;
+            let mut stage = PlainStage { address, netns: context.netns()?, workload };
+            let labels = vec!["as it is".to_owned()];
+            conduct(arguments, context, &mut stage, labels)
+        }
+        None => in_lab(arguments, context),
+    }
+}
+
+fn in_lab(arguments: &MemcachedBench, context: &Context) -> Result<Exit, Fault> {
+    let layout = layout(context)?;
+    if layout.is_shared() {
+        context.console.say("One CPU only: server and load generator take it from each other, and response times are those of both.");
+    }
+    let workload = arguments.workload(PlainStage::threads(&layout));
+    checked(&workload)?;
+    let threads = arguments.server_threads.unwrap_or_else(|| u32::try_from(layout.server.len()).unwrap_or(1));
+    let queues = arguments.queues.unwrap_or(threads);
+    let labels = arguments.modes().into_iter().map(label).collect();
+    let mut signals = Signals::catch()?;
+    let mut stage =
+        LabStage::new(context, &mut signals, layout, workload, (threads, queues), !arguments.uncounted)?;
+    conduct(arguments, context, &mut stage, labels)
+}
+
+fn layout(context: &Context) -> Result<Layout, Fault> {
+    let host = observe(&context.netns()?, &Processes::None)?;
+    Ok(Layout::of(&host.topology.online))
+}
+
+fn checked(workload: &model::MemcachedWorkload) -> Result<(), Fault> {
+    workload.check().map_err(|error| Fault::new(Exit::Usage, error))
+}
+
+/// Finds out how much is to be offered, makes every run, and says what came of it.
+fn conduct<S: Stage<Error = BenchError>>(
+    arguments: &MemcachedBench,
+    context: &Context,
+    stage: &mut S,
+    labels: Vec<String>,
+) -> Result<Exit, Fault> {
+    let wanted = arguments.loads();
+    let borne = match wanted.iter().any(|load| load.is_share()) {
+        true => match bears(stage, &labels, arguments) {
+            Ok(borne) => Some(borne),
+            Err(BenchError::Interrupted(signal)) => return Ok(Exit::Command(of_signal(signal))),
+            Err(BenchError::Failed(fault)) => return Err(fault),
+        },
+        false => None,
+    };
+    if let Some(borne) = borne {
+        context
+            .console
+            .say(&format!("Closed loop, this server answers {borne:.0} requests per second here."));
+    }
+    let mut loads: Vec<OfferedLoad> = Vec::new();
+    for load in wanted.iter().map(|load| load.on(borne.unwrap_or(0.0))) {
+        if !loads.contains(&load) {
+            loads.push(load);
+        }
+    }
+    let experiment = Experiment { labels, loads, rounds: arguments.rounds(), seed: arguments.seed };
+    let mut told = Told::default();
+    let (results, stopped) = match experiment.run(stage, |progress| told.tell(context, &progress)) {
+        Ok(results) => (results, None),
+        Err(stopped) => {
+            let Stopped { cell, failure, results } = *stopped;
+            (results, Some((cell, failure)))
+        }
+    };
+    context.console.progress("");
+    let exit = publish(arguments, context, &results, borne)?;
+    match stopped {
+        None => Ok(exit),
+        Some((cell, failure)) => early(context, &results, &cell, failure),
+    }
+}
+
+/// What the server bears under the kernel's own way of delivery, in requests per second.
+fn bears<S: Stage<Error = BenchError>>(
+    stage: &mut S,
+    labels: &[String],
+    arguments: &MemcachedBench,
+) -> Result<f64, BenchError> {
+    let base = label(DeliveryMode::Interrupt);
+    let label = if arguments.address.is_some() { labels[0].as_str() } else { base.as_str() };
+    stage.apply(label)?;
+    let measured = stage.measure(Cell { label, load: OfferedLoad::Max, round: 0, seed: arguments.seed });
+    let restored = stage.restore();
+    let evidence = measured?;
+    restored?;
+    Ok(evidence.throughput)
+}
+
+/// Prints the table and writes the files.
+fn publish(
+    arguments: &MemcachedBench,
+    context: &Context,
+    results: &Results,
+    borne: Option<f64>,
+) -> Result<Exit, Fault> {
+    let counted = results.evidence.iter().any(|run| run.void.is_none());
+    context.console.report(&BenchReport { results, borne })?;
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string(results).map_err(Fault::failed)?;
+        std::fs::write(path, text).map_err(|error| Fault::file(path, error))?;
+        context.console.say(&format!("Evidence: {}", path.display()));
+    }
+    if let Some(path) = &arguments.report {
+        let title = "memcached under delivery modes";
+        std::fs::write(path, measure::report::html(title, results))
+            .map_err(|error| Fault::file(path, error))?;
+        context.console.say(&format!("Report: {}", path.display()));
+    }
+    if counted {
+        return Ok(Exit::Done);
+    }
+    context.console.say("No run counts; see why beside each, or in the report.");
+    Ok(Exit::Failed)
+}
+
+/// How an experiment ends that was not made to its end.
+fn early(
+    context: &Context,
+    results: &Results,
+    cell: &str,
+    failure: Failure<BenchError>,
+) -> Result<Exit, Fault> {
+    let total = results.experiment.order().len();
+    let made = format!("{} of {total} runs were made", results.evidence.len());
+    if let Some(signal) = interrupted(&failure) {
+        context
+            .console
+            .say(&format!("Interrupted in {cell}: {made}. The lab is gone, and everything in it."));
+        return Ok(Exit::Command(of_signal(signal)));
+    }
+    context.console.say(&format!("Stopped in {cell}: {made}."));
+    Err(match failure {
+        Failure::Run(BenchError::Failed(fault)) | Failure::Restore(BenchError::Failed(fault)) => fault,
+        Failure::RunAndRestore { run, restore } => {
+            Fault::failed(format!("{run}; and the host was not restored: {restore}"))
+        }
+        Failure::Run(error) | Failure::Restore(error) => Fault::failed(error.to_string()),
+    })
+}
+
+/// The exit code of a command that a signal ended, as a shell has it.
+fn of_signal(signal: linux::Signal) -> u8 {
+    u8::try_from(128 + signal.number()).unwrap_or(u8::MAX)
+}
+
+fn writable(path: &Path) -> Result<(), Fault> {
+    let mut file = std::fs::OpenOptions::new();
+    let opened = file.append(true).create(true).open(path).and_then(|mut file| file.flush());
+    opened.map_err(|error| Fault::file(path, error))
+}
+
+/// How far the operator has been told.
+#[derive(Default)]
+struct Told {
+    tenths: Option<usize>,
+}
+
+impl Told {
+    /// On a terminal every run; else a line for each tenth of the way.
+    fn tell(&mut self, context: &Context, progress: &Progress<'_>) {
+        let left = progress.left.map(|left| format!(", {} left", rounded(left))).unwrap_or_default();
+        let next = progress.next.map(|cell| format!(": {cell}")).unwrap_or_default();
+        let words = format!("run {} of {}{left}{next}", progress.done + 1, progress.total);
+        if context.console.has_watcher() {
+            context.console.progress(&words);
+            return;
+        }
+        let tenths = progress.done * 10 / progress.total.max(1);
+        if progress.next.is_some() && self.tenths != Some(tenths) {
+            self.tenths = Some(tenths);
+            context.console.say(&words);
+        }
+    }
+}
+
+/// A span as people say it.
+fn rounded(span: Nanoseconds) -> String {
+    let seconds = span.0.div_ceil(1_000_000_000);
+    match (seconds / 60, seconds % 60) {
+        (0, seconds) => format!("{seconds} s"),
+        (minutes, seconds) => format!("{minutes} min {seconds:02} s"),
+    }
+}

@@ -1,0 +1,86 @@
+//! `lab`: two hosts on this machine, for as long as somebody wants them.
+
+use std::os::fd::AsFd;
+use std::process::Command;
+
+use linux::lab::{
+    CLIENT_ADDRESS, Lab as TwoHosts, LabOptions, Memcached, MemcachedOptions, SERVER_ADDRESS, SERVER_DEVICE,
+};
+use linux::{Processes, Signals, observe};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::attachment::TURN;
+use super::run::{code, forward};
+use crate::args::Lab;
+use crate::bench::{Layout, server_fault};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+
+/// Makes the lab, says how to look at it, and waits: for a signal, the server's end, or the command's.
+pub(crate) fn run(arguments: &Lab, context: &Context) -> Result<Exit, Fault> {
+    let online = observe(&context.netns()?, &Processes::None)?.topology.online;
+    let mut signals = Signals::catch()?;
+    let lab = TwoHosts::new(&LabOptions::with_queues(arguments.queues))?;
+    let options = MemcachedOptions {
+        threads: arguments.threads,
+        napi_ids: (arguments.queues > 1 && arguments.queues == arguments.threads).then_some(arguments.queues),
+        cpus: Layout::of(&online).server,
+        ..MemcachedOptions::default()
+    };
+    let mut server = lab.start_memcached(&options).map_err(server_fault)?;
+    introduce(context, &lab, &server);
+    match arguments.command.split_first() {
+        None => wait(context, &mut signals, &mut server),
+        Some((program, rest)) => {
+            let mut command = Command::new(program);
+            lab.place_on_client(command.args(rest))?;
+            let mut child = command.spawn().map_err(|error| Fault::file(program, error))?;
+            let status = loop {
+                while let Some(arrived) = signals.take() {
+                    forward(&child, arrived);
+                }
+                if let Some(status) = child.try_wait().map_err(|error| Fault::file(program, error))? {
+                    break status;
+                }
+                rest_a_little(&signals)?;
+            };
+            Ok(Exit::Command(code(status)))
+        }
+    }
+}
+
+fn introduce(context: &Context, lab: &TwoHosts, server: &Memcached) {
+    let (pid, client) = (lab.server_pid(), lab.client_path());
+    context.console.say(&format!(
+        "server {SERVER_ADDRESS} on {SERVER_DEVICE}, {} as {}\n  netpolicy --netns pid:{pid} show\n  netpolicy attach {} \
+         --delivery suspend20\nclient {CLIENT_ADDRESS}\n  nsenter --net={} COMMAND",
+        server.version(),
+        server.process(),
+        server.process().pid,
+        client.display()
+    ));
+}
+
+/// Waits for a signal.
+fn wait(context: &Context, signals: &mut Signals, server: &mut Memcached) -> Result<Exit, Fault> {
+    context.console.say("Ctrl-C ends it, and everything in it.");
+    loop {
+        if signals.take().is_some() {
+            return Ok(Exit::Done);
+        }
+        if let Some(status) = server.ended() {
+            return Err(Fault::failed(format!("memcached ended: {status}")));
+        }
+        rest_a_little(signals)?;
+    }
+}
+
+/// Until a signal comes, at most for a turn.
+fn rest_a_little(signals: &Signals) -> Result<(), Fault> {
+    let turn = Timespec { tv_sec: 0, tv_nsec: TURN.subsec_nanos().into() };
+    match poll(&mut [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)], Some(&turn)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(Fault::failed(format!("waiting for signals: {errno}"))),
+    }
+}

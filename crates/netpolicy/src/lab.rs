@@ -1,0 +1,29 @@
+//! The command line of `lab`.
+
+use std::ffi::OsString;
+
+use clap::Args;
+
+/// Make two hosts on this machine, with memcached on one of them, to try things out.
+///
+/// Two network namespaces without names, a veth between them whose server end has a NAPI for each queue, and memcached
+/// as the distribution has it. Nothing of the machine's own network is touched, and nothing is left when this ends,
+/// however it ends. Without a command it stays until Ctrl-C; with one, the command runs on the client, and its exit
+/// code is that of this command. As many labs as wanted stand side by side.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy lab --queues 2 --threads 2    look at it from another terminal, as it tells
+  netpolicy lab -- sh -c 'printf \"stats\\r\\nquit\\r\\n\" | nc 192.0.2.1 11211'
+                                          ask memcached from the client")]
+pub struct Lab {
+    /// Queues of the network devices.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub queues: u32,
+    /// Worker threads of memcached.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub threads: u32,
+    /// A command to run on the client, and its arguments.
+    #[arg(value_name = "CMD", last = true)]
+    pub command: Vec<OsString>,
+}

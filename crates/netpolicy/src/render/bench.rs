@@ -1,0 +1,42 @@
+//! What an experiment gave.
+
+use measure::Results;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::report::{Page, Report, to_json};
+
+/// `bench`'s data.
+#[derive(Debug)]
+pub(crate) struct BenchReport<'a> {
+    /// All evidence.
+    pub(crate) results: &'a Results,
+    /// What the kernel's own way of delivery bears, in requests per second, where loads are shares of that.
+    pub(crate) borne: Option<f64>,
+}
+
+impl Serialize for BenchReport<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.results.serialize(serializer)
+    }
+}
+
+impl Report for BenchReport<'_> {
+    const KIND: &'static str = "bench";
+
+    fn page(&self, page: &mut Page) {
+        for line in measure::table::render(self.results).lines() {
+            page.line(line);
+        }
+        if let Some(borne) = self.borne {
+            page.line(format!(
+                "Loads are shares of {borne:.0} requests per second, what base answers here in closed loop. (The document's \
+                 200K to 1000K are its machine's, and would mean nothing here.)"
+            ));
+        }
+    }
+
+    fn lines(&self) -> Vec<(&'static str, Value)> {
+        self.results.evidence.iter().map(|run| ("evidence", to_json(run))).collect()
+    }
+}
