@@ -61,13 +61,17 @@ fn every_command_has_help_with_what_it_takes() {
         "set",
         "attach",
         "run",
+        "bench",
+        "bench memcached",
+        "lab",
         "cat",
         "schema",
         "completions",
     ] {
-        let output = netpolicy(&[name, "--help"]);
+        let words: Vec<&str> = name.split(' ').chain(["--help"]).collect();
+        let output = netpolicy(&words);
         assert!(output.status.success(), "{name}");
-        insta::assert_snapshot!(format!("help_of_{name}"), text(&output.stdout));
+        insta::assert_snapshot!(format!("help_of_{}", name.replace(' ', "_")), text(&output.stdout));
     }
     let output = netpolicy(&["--help"]);
     insta::assert_snapshot!("help", text(&output.stdout));
