@@ -27,8 +27,8 @@ use linux::bpf::{RunTime, Statistics};
 
 /// How long requests are counted at a stretch: long against the scheduler's turns, short against the machine's moods.
 const STRETCH: Duration = Duration::from_millis(200);
-/// How long the counter is on, or off, before requests are counted.
-const SETTLE: Duration = Duration::from_millis(50);
+/// How long the counter counts, or pauses, before requests are counted.
+const SETTLE: Duration = Duration::from_millis(20);
 /// How many pairs of stretches.
 const ROUNDS: usize = 100;
 
@@ -67,20 +67,34 @@ fn poll() -> Result<(), Failed> {
         }
         Ok(per(u64::try_from(begun.elapsed().as_nanos())?, DATAGRAMS.into()))
     };
-    let (mut costs, mut loads) = (Vec::new(), Vec::new());
+    let begun = Instant::now();
+    let mut counter = DeliveryCounter::load()?;
+    println!("loading takes {:.0} ms", begun.elapsed().as_secs_f64() * 1e3);
+    let mut costs = Vec::new();
+    let mut turns = Vec::new();
     for round in 0..ROUNDS {
-        let without = if round % 2 == 0 { batch()? } else { 0.0 };
-        let begun = Instant::now();
-        let counter = DeliveryCounter::load()?;
-        loads.push(begun.elapsed().as_secs_f64() * 1e3);
-        let with = batch()?;
-        drop(counter);
-        let without = if round % 2 == 0 { without } else { batch()? };
-        costs.push(with - without);
+        let mut times = [0.0; 2];
+        for counts in [round % 2 == 0, round % 2 != 0] {
+            let begun = Instant::now();
+            turn(&mut counter, counts)?;
+            turns.push(begun.elapsed().as_secs_f64() * 1e3);
+            times[usize::from(counts)] = batch()?;
+        }
+        costs.push(times[1] - times[0]);
     }
     let (low, median, high) = median_with_interval(costs);
     println!("a poll takes {median:.0} ns longer, 95 % interval {low:.0} to {high:.0} ns");
-    println!("loading takes {:.0} ms", median_with_interval(loads).1);
+    println!("to pause or to resume takes {:.1} ms", median_with_interval(turns).1);
+    Ok(())
+}
+
+/// Makes the counter count, or not.
+fn turn(counter: &mut DeliveryCounter, counts: bool) -> Result<(), Failed> {
+    if counts {
+        counter.resume()?;
+    } else {
+        counter.pause();
+    }
     Ok(())
 }
 
@@ -119,20 +133,16 @@ fn throughput(server: &AskedServer, rounds: usize) -> Result<(), Failed> {
         let after = answered.load(Ordering::Relaxed);
         per(after - before, u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
     };
-    let counted = || -> Result<f64, Failed> {
-        let _counter = DeliveryCounter::load()?;
-        Ok(rate())
-    };
-    let rounds_of_pairs = || {
+    let mut counter = DeliveryCounter::load()?;
+    let mut rounds_of_pairs = || {
         let mut costs = Vec::new();
         for round in 0..rounds {
-            let (with, without) = if round % 2 == 0 {
-                (counted()?, rate())
-            } else {
-                let without = rate();
-                (counted()?, without)
-            };
-            costs.push(100.0 * (1.0 - with / without));
+            let mut rates = [0.0; 2];
+            for counts in [round % 2 == 0, round % 2 != 0] {
+                turn(&mut counter, counts)?;
+                rates[usize::from(counts)] = rate();
+            }
+            costs.push(100.0 * (1.0 - rates[1] / rates[0]));
         }
         Ok::<_, Failed>(costs)
     };

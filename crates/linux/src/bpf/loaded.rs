@@ -64,6 +64,11 @@ impl Loaded {
         Ok(())
     }
 
+    /// Detaches every program; they stay loaded, and their maps keep what is in them.
+    pub(super) fn detach(&mut self) {
+        self.links.clear();
+    }
+
     /// The object.
     pub(super) fn object(&self) -> &Object {
         &self.object

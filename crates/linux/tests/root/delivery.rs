@@ -27,6 +27,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("delivery/packets_whose_irqs_are_put_off_come_by_the_timer", ASKED, by_the_timer),
         test("delivery/packets_of_a_threaded_napi_come_by_its_kthread", THREADED, threaded),
         test("delivery/packets_on_no_napi_are_counted_on_the_backlog", ASKED, on_no_napi),
+        test("delivery/while_it_pauses_nothing_is_counted_and_no_time_passes", ASKED, pauses),
         test("delivery/two_processes_count_and_one_that_is_killed_leaves_nothing", BPF, killed),
     ]
 }
@@ -120,6 +121,25 @@ fn on_no_napi() -> Result<(), Failed> {
     assert!(delivered.backlog.packets > 1000, "{delivered:?}");
     let on_napi = napi.map_or(0, |napi| napi.total().packets);
     assert!(on_napi < delivered.backlog.packets / 100, "{on_napi} of {:?}", delivered.backlog);
+    Ok(())
+}
+
+fn pauses() -> Result<(), Failed> {
+    let server = AskedServer::start()?;
+    let mut counter = DeliveryCounter::load()?;
+    let earlier = counter.snapshot()?;
+    counter.pause();
+    let paused = counter.snapshot()?;
+    server.ask(SPAN)?;
+    let still = between(&paused, &counter.snapshot()?);
+    assert_eq!((still.interval, still.napis, still.backlog.polls), (Nanoseconds::ZERO, vec![], 0));
+
+    counter.resume()?;
+    server.ask(SPAN)?;
+    let delivered = between(&earlier, &counter.snapshot()?);
+    let counted = Duration::from_nanos(delivered.interval.0);
+    assert!(counted >= SPAN && counted < 2 * SPAN, "{counted:?}");
+    assert!(delivered.napis.iter().any(|napi| napi.device == "near0" && napi.total().packets > 1000));
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! What was counted up to a moment, and the difference of two such moments.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::Duration;
 
 use model::{Delivered, Nanoseconds, NapiDelivered, NapiId, Pid, PollCounts};
 
@@ -10,7 +10,8 @@ use crate::bpf::record::Record;
 /// What a [`super::DeliveryCounter`] has counted since it was loaded.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    taken: Instant,
+    /// How long was counted.
+    counted: Duration,
     /// The interval that this snapshot ended.
     interval: u64,
     timers_hidden: bool,
@@ -36,9 +37,9 @@ struct NapiCounts {
 }
 
 impl Snapshot {
-    pub(super) fn empty(taken: Instant, interval: u64, timers_hidden: bool) -> Self {
+    pub(super) fn empty(counted: Duration, interval: u64, timers_hidden: bool) -> Self {
         let (napis, pollers) = (BTreeMap::new(), BTreeMap::new());
-        Self { taken, interval, timers_hidden, napis, pollers, backlog: PollCounts::default(), lost: 0 }
+        Self { counted, interval, timers_hidden, napis, pollers, backlog: PollCounts::default(), lost: 0 }
     }
 
     /// Adds `struct host_counts` of each CPU.
@@ -96,11 +97,12 @@ fn polls(record: &mut Record<'_>) -> PollCounts {
 }
 
 /// What was counted between two snapshots of the same counter. NAPIs that nobody polled and whose timer nobody
-/// armed are left out.
+/// armed are left out. The interval is the time that was counted, without pauses, so that counts by interval are
+/// rates.
 ///
 /// `timer_armed_max` is of the interval that `later` ended: of the time since the snapshot before it.
 pub fn between(earlier: &Snapshot, later: &Snapshot) -> Delivered {
-    let interval = later.taken.saturating_duration_since(earlier.taken);
+    let interval = later.counted.saturating_sub(earlier.counted);
     let none = NapiCounts::default();
     let napis = later.napis.iter().map(|(&napi, now)| {
         let then = earlier.napis.get(&napi).unwrap_or(&none);
@@ -179,9 +181,9 @@ mod test {
 
     #[test]
     fn the_counts_of_all_cpus_are_added_and_the_longest_timer_is_of_the_interval_that_ended() {
-        let mut earlier = Snapshot::empty(Instant::now(), 0, false);
+        let mut earlier = Snapshot::empty(Duration::from_secs(1), 0, false);
         earlier.add_napi(&key(&[300]), &[napi([10, 20, 1], [5, 5, 0], 7, [99_000, 0, 0, 0], "eth0")]);
-        let mut later = Snapshot::empty(Instant::now(), 1, false);
+        let mut later = Snapshot::empty(Duration::from_secs(3), 1, false);
         let cpus = [
             napi([12, 25, 1], [9, 8, 3], 9, [99_000, 0, 19_999, 1], "eth0"),
             napi([1, 64, 0], [0, 0, 0], 1, [0, 0, 15_000, 1], ""),
@@ -192,6 +194,7 @@ mod test {
 
         let delivered = between(&earlier, &later);
         let [eth0] = &delivered.napis[..] else { panic!("the idle NAPI is left out: {delivered:?}") };
+        assert_eq!(delivered.interval, Nanoseconds(2_000_000_000));
         assert_eq!(eth0.device, "eth0");
         assert_eq!(eth0.interrupt, PollCounts { polls: 3, packets: 69, empty: 0 });
         assert_eq!(eth0.timer, PollCounts { polls: 4, packets: 3, empty: 3 });
@@ -202,8 +205,8 @@ mod test {
 
     #[test]
     fn an_application_of_another_pid_namespace_is_counted_and_not_named() {
-        let empty = Snapshot::empty(Instant::now(), 0, false);
-        let mut later = Snapshot::empty(Instant::now(), 1, false);
+        let empty = Snapshot::empty(Duration::from_secs(1), 0, false);
+        let mut later = Snapshot::empty(Duration::from_secs(3), 1, false);
         later.add_napi(&key(&[300]), &[napi([0; 3], [0; 3], 0, [0; 4], "eth0")]);
         later.add_poller(&key(&[300, 812]), &[value(&[3, 96, 0], "")], false);
         later.add_poller(&key(&[300, 813]), &[value(&[1, 4, 0], "")], false);
