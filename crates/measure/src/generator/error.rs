@@ -108,12 +108,10 @@ pub enum RunError {
         #[source]
         cause: io::Error,
     },
-    /// Not one request of the window was answered.
-    #[error("server {server} answered none of {due} requests")]
-    NoAnswer {
+    /// Every client thread was told to give up.
+    #[error("no client thread measured server {server}")]
+    NobodyMeasured {
         /// Its address.
         server: SocketAddr,
-        /// How many were due.
-        due: u64,
     },
 }

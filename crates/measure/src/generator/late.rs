@@ -31,6 +31,9 @@ pub const REFUSED_SHARE: f64 = 0.01;
 #[expect(clippy::cast_precision_loss, reason = "shares of spans and counts below 2^53")]
 pub fn void_reason(run: &Evidence) -> Option<String> {
     let requests = run.requests;
+    if requests.due > 0 && requests.answered == 0 {
+        return Some(format!("the server answered none of {} requests", requests.due));
+    }
     if requests.errors as f64 > requests.answered as f64 * REFUSED_SHARE {
         return Some(format!("the server refused {} of {} requests", requests.errors, requests.answered));
     }
@@ -80,6 +83,15 @@ mod test {
             None,
             "closed loop cannot be late"
         );
+    }
+
+    #[test]
+    fn a_run_without_an_answer_is_void() {
+        let mut silent = run((0, 0), (30, 200), OfferedLoad::PerSecond(1_000.0));
+        silent.requests.due = 1_000;
+        assert_eq!(void_reason(&silent).as_deref(), Some("the server answered none of 1000 requests"));
+        silent.requests.answered = 1;
+        assert_eq!(void_reason(&silent), None);
     }
 
     #[test]

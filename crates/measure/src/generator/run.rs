@@ -171,12 +171,9 @@ pub fn memcached(
         }
     })?;
     let mut tallies = tallies.into_iter().flatten();
-    let Some(mut sum) = tallies.next() else { return Err(RunError::NoAnswer { server, due: 0 }) };
+    let Some(mut sum) = tallies.next() else { return Err(RunError::NobodyMeasured { server }) };
     for tally in tallies {
         sum.merge(&tally);
-    }
-    if sum.requests.answered == 0 {
-        return Err(RunError::NoAnswer { server, due: sum.requests.due });
     }
     #[expect(clippy::cast_precision_loss, reason = "counts and spans of one run, below 2^53")]
     let (answers, idle) = (sum.answers_in_window as f64, sum.idle.0 as f64);
