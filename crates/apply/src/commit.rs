@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use model::setting::Disruption;
-use model::{Change, Plan, Setting, Step};
+use model::{Change, Pid, Plan, Setting, Step};
 
 use crate::held::{Held, Pending};
 use crate::journal::Journal;
@@ -34,7 +34,7 @@ pub fn commit<'k, K: Knobs>(
     }
     allow.check(&plan).map_err(CommitError::untouched)?;
     let lock = journal.lock().map_err(|e| CommitError::untouched(e.into()))?;
-    check_that_nothing_is_undecided(&plan, journal).map_err(CommitError::untouched)?;
+    check_that_nothing_is_taken(&plan, journal).map_err(CommitError::untouched)?;
     check_that_nothing_drifted(&plan, kernel).map_err(CommitError::untouched)?;
     let pending = journal.begin(&lock, asked, plan).map_err(|e| CommitError::untouched(e.into()))?;
     // From here on, also a panic in the host's code leads through an undo.
@@ -85,19 +85,22 @@ fn take_step<K: Knobs>(
 }
 
 /// A transaction that waits for its confirmation, or was killed half way, must be decided before its knobs are
-/// changed again: its undo would otherwise find a newer value in its way, and stay undone.
-fn check_that_nothing_is_undecided<E>(plan: &Plan, journal: &Journal) -> Result<(), CommitFault<E>> {
+/// changed again: its undo would otherwise find a newer value in its way, and stay undone. The same holds for one
+/// that another program attends to.
+fn check_that_nothing_is_taken<E>(plan: &Plan, journal: &Journal) -> Result<(), CommitFault<E>> {
     for transaction in journal.live()? {
-        let standing = transaction.standing();
-        if matches!(standing, Standing::Unfinished | Standing::HeldUntil(_)) {
-            let ours = |theirs: &&Change| plan.changes().any(|c| c.to().same_knob(theirs.to()));
-            if let Some(knob) = transaction.live_changes().find(ours).cloned() {
-                return Err(CommitFault::Undecided {
-                    name: transaction.name(),
-                    standing,
-                    knob: Box::new(knob),
-                });
-            }
+        let (name, standing) = (transaction.name(), transaction.standing());
+        let undecided = matches!(standing, Standing::Unfinished | Standing::HeldUntil(_));
+        let attendant = journal.attendant(&transaction);
+        if !undecided && attendant.is_none() {
+            continue;
+        }
+        let ours = |theirs: &&Change| plan.changes().any(|c| c.to().same_knob(theirs.to()));
+        if let Some(knob) = transaction.live_changes().find(ours).cloned().map(Box::new) {
+            return Err(match attendant {
+                Some(by) => CommitFault::Attended { name, by, knob },
+                None => CommitFault::Undecided { name, standing, knob },
+            });
         }
     }
     Ok(())
@@ -209,6 +212,15 @@ pub enum CommitFault<E> {
         /// What it did to the knob.
         knob: Box<Change>,
     },
+    /// Another program has changed one of these knobs, and puts it back at its end.
+    Attended {
+        /// Its transaction.
+        name: TransactionName,
+        /// The program.
+        by: Pid,
+        /// What it did to the knob.
+        knob: Box<Change>,
+    },
     /// The host is not as it was when the plan was made.
     Drifted(Vec<Drift>),
     /// The host refused.
@@ -279,6 +291,12 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
                 knob.to().knob(),
                 knob.to().object()
             ),
+            Self::Attended { name, by, knob } => write!(
+                f,
+                "refused: {} of {} belongs to process {by} until it ends and puts it back (transaction {name})",
+                knob.to().knob(),
+                knob.to().object()
+            ),
             Self::Drifted(drifts) => {
                 write!(f, "refused: someone else has set since the plan was made:{}", indented(drifts))
             }
@@ -326,6 +344,7 @@ impl<E: std::error::Error + 'static> std::error::Error for CommitError<E> {
             CommitFault::Irreversible(_)
             | CommitFault::Disruptive(_)
             | CommitFault::Undecided { .. }
+            | CommitFault::Attended { .. }
             | CommitFault::Drifted(_)
             | CommitFault::ReadBack { .. } => None,
         }

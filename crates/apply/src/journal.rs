@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::{Pid, Plan};
 
+use crate::attendance::{Attendance, attends, own_pid};
 use crate::held::Pending;
 use crate::lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER, Lock};
 use crate::log::{JournalError, Log, UNBORN, create_directory, io_error};
@@ -22,6 +24,7 @@ pub struct Journal {
     directory: PathBuf,
     boot_id: String,
     lock_retries_max: u32,
+    attendance: Option<Arc<Attendance>>,
 }
 
 /// All transactions that there are.
@@ -37,7 +40,7 @@ impl Journal {
     /// The journal in this directory, as seen from this boot (`/proc/sys/kernel/random/boot_id`). Opens nothing.
     pub fn new(directory: impl Into<PathBuf>, boot_id: impl Into<String>) -> Self {
         let boot_id = boot_id.into().trim().to_owned();
-        Self { directory: directory.into(), boot_id, lock_retries_max: LOCK_RETRIES_MAX }
+        Self { directory: directory.into(), boot_id, lock_retries_max: LOCK_RETRIES_MAX, attendance: None }
     }
 
     /// The same journal, waiting for another writer for this long instead of five seconds.
@@ -46,6 +49,21 @@ impl Journal {
         let retries = for_at_most.as_nanos() / LOCK_RETRY_AFTER.as_nanos();
         self.lock_retries_max = u32::try_from(retries).unwrap_or(u32::MAX);
         self
+    }
+
+    /// The same journal, for a program that puts its transactions back at its end: as long as this journal, or a clone
+    /// of it, lives, no other program changes what they have changed, or rolls them back.
+    ///
+    /// # Errors
+    /// If the sign of it cannot be made in the directory.
+    pub fn attending(self) -> Result<Self, JournalError> {
+        let attendance = Some(Arc::new(Attendance::begin(&self.directory)?));
+        Ok(Self { attendance, ..self })
+    }
+
+    /// The other program that will put this transaction back at its end, if there is one.
+    pub fn attendant(&self, transaction: &Transaction) -> Option<Pid> {
+        transaction.begin().attended_by.filter(|program| attends(&self.directory, *program))
     }
 
     /// The directory.
@@ -124,7 +142,13 @@ impl Journal {
         // Enough to tell programs apart that begin in the same microsecond; the lock does the rest.
         let tag = u16::try_from(std::process::id() & 0xffff).unwrap_or(0);
         let name = TransactionName::after(newest, asked.at, tag);
-        let begin = Begin { format: FORMAT, boot_id: self.boot_id.clone(), asked: asked.clone(), plan };
+        let begin = Begin {
+            format: FORMAT,
+            boot_id: self.boot_id.clone(),
+            asked: asked.clone(),
+            attended_by: self.attendance.as_ref().map(|_| own_pid()),
+            plan,
+        };
         let script = undo_script(name, &begin);
         let plan = begin.plan.clone();
         let log = Log::create(&self.directory, name, Box::new(begin), &script)?;

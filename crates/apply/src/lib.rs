@@ -14,6 +14,7 @@
 //! without netpolicy). What is durable when, and why, is argued in docs/decisions/0002-journal.md.
 #![forbid(unsafe_code)]
 
+mod attendance;
 mod commit;
 mod crc32;
 mod held;

@@ -59,8 +59,10 @@ impl Lock {
                 Err(errno) => return Err(io("lock")(errno.into())),
             }
         }
-        file.set_len(0).map_err(io("write"))?;
-        file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(io("write"))?;
+        // The text is a courtesy to those who wait. A full disk has no room for it, and must not stand in the way of an
+        // undo.
+        let _courtesy =
+            file.set_len(0).and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()));
         Ok(Self { file })
     }
 
@@ -76,7 +78,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The text is a courtesy to those who wait; the lock itself goes with the descriptor.
+        // The lock itself goes with the descriptor.
         let _courtesy = self.file.set_len(0);
     }
 }

@@ -46,9 +46,9 @@ pub enum JournalError {
         /// What is wrong with it.
         why: LineError,
     },
-    /// The journal has no whole first line: whatever it was to be, nothing was changed by it.
-    #[error("{} has no whole first line: its transaction never began, and changed nothing", file.display())]
-    NeverBegan {
+    /// The journal has lost its first line, which was whole before the transaction had a name: it was damaged since.
+    #[error("{} has lost its first line; the script {UNDO_SCRIPT} beside it can still undo the transaction", file.display())]
+    Headless {
         /// The journal.
         file: PathBuf,
     },
@@ -202,7 +202,7 @@ impl Transcript {
         }
         match Self::from_bytes(&bytes) {
             Ok(Some(transcript)) => Ok(transcript),
-            Ok(None) => Err(JournalError::NeverBegan { file: path }),
+            Ok(None) => Err(JournalError::Headless { file: path }),
             Err((line, why)) => Err(JournalError::Corrupt { file: path, line, why }),
         }
     }

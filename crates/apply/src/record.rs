@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use model::{Nanoseconds, Plan};
+use model::{Nanoseconds, Pid, Plan};
 use serde::{Deserialize, Serialize};
 
 use crate::crc32::crc32;
@@ -79,6 +79,9 @@ pub struct Begin {
     pub boot_id: String,
     /// Who asked, when, and for what.
     pub asked: Asked,
+    /// The program that puts the transaction back at its end, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attended_by: Option<Pid>,
     /// Every change: its value before, its value after, and why. Names of devices and processes are in it.
     pub plan: Plan,
 }

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use model::{Change, Nanoseconds};
+use model::{Change, Nanoseconds, Pid};
 
 use crate::held::Pending;
 use crate::journal::Journal;
@@ -42,6 +42,14 @@ pub enum RollBackError {
         newer: TransactionName,
         /// What the newer one did to the knob.
         knob: Box<Change>,
+    },
+    /// Another program puts it back at its end, and would set it again until then.
+    #[error("{name} belongs to process {by} until it ends and puts it back")]
+    Attended {
+        /// The transaction.
+        name: TransactionName,
+        /// The program.
+        by: Pid,
     },
     /// There is nothing of it to undo.
     #[error("nothing to undo: {name} is {standing}")]
@@ -113,6 +121,9 @@ impl Journal {
     ) -> Result<Undone, RollBackError> {
         let _lock = self.lock()?;
         let transaction = self.undoable(name)?;
+        if let Some(by) = self.attendant(&transaction) {
+            return Err(RollBackError::Attended { name, by });
+        }
         self.undo(transaction, kernel, Why::Asked { at })
     }
 

@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![test("a_program_killed_at_any_time_leaves_a_host_that_goes_back", None, kill_many)]
 }
 
-fn plan() -> Plan {
+pub(crate) fn plan() -> Plan {
     let reason = || Reason::new("short response times", "test");
     let queue = |index| RxQueue {
         device: DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") },
@@ -47,13 +47,13 @@ fn plan() -> Plan {
     Plan { steps: vec![affinity, of_queue(0), of_queue(1), of_queue(2)] }
 }
 
-fn asked() -> Asked {
+pub(crate) fn asked() -> Asked {
     let at = Moment { unix_micros: 1_795_233_900_000_000, since_boot: Nanoseconds(1) };
     let text = |text: &str| text.to_owned();
     Asked { at, command: text("test"), kernel_release: text("test"), netpolicy: text("test"), deadline: None }
 }
 
-fn journal(directory: &Path) -> Journal {
+pub(crate) fn journal(directory: &Path) -> Journal {
     Journal::new(directory.join("journal"), "this-boot")
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn commit_until_killed(directory: &Path) -> ! {
 }
 
 #[expect(clippy::print_stdout, reason = "the line that the killer waits for")]
-fn announce() {
+pub(crate) fn announce() {
     println!("at work");
 }
 

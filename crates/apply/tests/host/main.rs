@@ -3,6 +3,7 @@
 //! What a test needs of the machine it names, and a machine that lacks it skips the test loudly: it is listed as
 //! ignored, with the reason, and counted.
 
+mod attended;
 mod file_host;
 mod kill_nine;
 mod undo_script;
@@ -26,6 +27,9 @@ fn main() {
     if let Some(directory) = std::env::var_os(kill_nine::VICTIM) {
         kill_nine::commit_until_killed(directory.as_ref());
     }
-    let trials = [kill_nine::tests(), undo_script::tests()].into_iter().flatten().collect();
+    if let Some(directory) = std::env::var_os(attended::ATTENDANT) {
+        attended::attend_until_killed(directory.as_ref());
+    }
+    let trials = [attended::tests(), kill_nine::tests(), undo_script::tests()].into_iter().flatten().collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

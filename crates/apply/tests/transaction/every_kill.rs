@@ -57,12 +57,12 @@ impl Run {
 }
 
 /// What `netpolicy rollback` does after a kill.
-fn recover(journal: &Journal, name: TransactionName, never_began: bool, host: &mut FaultyHost) {
+fn recover(journal: &Journal, name: TransactionName, headless: bool, host: &mut FaultyHost) {
     let transaction = match journal.transaction(name) {
-        Err(JournalError::NeverBegan { .. }) if never_began => return,
+        Err(JournalError::Headless { .. }) if headless => return,
         other => other.expect("a torn journal can be read"),
     };
-    assert!(!never_began);
+    assert!(!headless);
     if transaction.standing().is_live() {
         let undone = journal.roll_back(name, host, second(9)).expect("rolls back");
         assert!(undone.unrecorded.is_none(), "{undone}");

@@ -202,3 +202,24 @@ fn only_its_owner_may_look_into_the_journal() {
     assert_eq!(mode(&transaction.directory().join("journal.jsonl")) & 0o077, 0);
     assert_eq!(mode(&transaction.undo_script()) & 0o177, 0o100);
 }
+
+#[test]
+fn a_journal_that_lost_its_first_line_is_not_said_to_have_changed_nothing() {
+    let (scene, mut host) = (Scene::new(), host_of_three());
+    let name = scene.keep(one(gro(0, 0, 10)), &mut host);
+    let file = scene.journal.transaction(name).expect("reads").directory().join("journal.jsonl");
+    std::fs::write(&file, b"").expect("empties it");
+    let error = scene.journal.transaction(name).expect_err("cannot be read").to_string();
+    assert!(error.contains("undo.sh") && !error.contains("changed nothing"), "{error}");
+}
+
+#[test]
+fn a_lock_file_that_cannot_be_written_is_a_lock_all_the_same() {
+    let (scene, mut host) = (Scene::new(), host_of_three());
+    let name = scene.keep(one(gro(0, 0, 10)), &mut host);
+    // Every write to it fails for want of space, as on a full disk.
+    let lock = scene.journal.directory().join("lock");
+    std::fs::remove_file(&lock).expect("removes");
+    std::os::unix::fs::symlink("/dev/full", &lock).expect("links");
+    scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
+}

@@ -38,7 +38,7 @@ impl Stage {
         let (kernel_release, netpolicy) = ("6.18.44".to_owned(), "0.1.0".to_owned());
         let asked = Asked { at, command: command.to_owned(), kernel_release, netpolicy, deadline: None };
         let plan = Plan { steps: changes.iter().map(|c| Step::new(vec![c.clone()])).collect() };
-        let begin = Begin { format: FORMAT, boot_id: boot_id.to_owned(), asked, plan };
+        let begin = Begin { format: FORMAT, boot_id: boot_id.to_owned(), asked, attended_by: None, plan };
         let stage = Self { directory };
         fs::write(stage.script(), undo_script(TRANSACTION.parse()?, &begin))?;
         Ok(stage)

@@ -1,0 +1,72 @@
+//! A program that puts its transactions back at its end, and others that come while it lives and after it was killed.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use apply::{Allow, CommitFault, RollBackError};
+use libtest_mimic::{Failed, Trial};
+use model::{Change, Pid, Plan, Reason, Setting, Step};
+
+use crate::file_host::FileHost;
+use crate::kill_nine::{announce, asked, journal, plan};
+use crate::test;
+
+/// Names the directory to the program that attends.
+pub(crate) const ATTENDANT: &str = "NETPOLICY_TEST_ATTENDS_IN";
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![test("what_a_living_program_attends_to_is_nobody_elses_until_it_ends", None, attended)]
+}
+
+/// What the attendant does: commits and keeps twice, the second on top of the first, and stays.
+pub(crate) fn attend_until_killed(directory: &Path) -> ! {
+    let journal = journal(directory).attending().expect("attends");
+    let mut host = FileHost::open(&directory.join("host"));
+    for plan in [plan(), on_top()] {
+        let held = apply::commit(plan, &mut host, &journal, &asked(), Allow::default()).expect("commits");
+        held.keep().expect("keeps");
+    }
+    announce();
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The first change of the plan once more, from its new value to its old one.
+fn on_top() -> Plan {
+    let plan = plan();
+    let change = plan.changes().next().expect("a change");
+    let (from, to) = (change.to().clone(), change.from().clone());
+    Plan { steps: vec![Step::new(vec![Change::new(from, to, Reason::new("other wishes", "test"))])] }
+}
+
+fn attended() -> Result<(), Failed> {
+    let base = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("attended-{}", std::process::id()));
+    let before: Vec<Setting> = plan().changes().map(|c| c.from().clone()).collect();
+    let mut host = FileHost::new(&base.join("host"), &before)?;
+    let settings_before = host.settings()?;
+    let mut attendant =
+        Command::new(std::env::current_exe()?).env(ATTENDANT, &base).stdout(Stdio::piped()).spawn()?;
+    let by = Pid(attendant.id());
+    BufReader::new(attendant.stdout.take().ok_or("no pipe")?).read_line(&mut String::new())?;
+
+    let journal = journal(&base);
+    let settings = host.settings()?;
+    let newest = journal.history()?.newest_live().ok_or("a transaction")?.name();
+    let error = apply::commit(plan(), &mut host, &journal, &asked(), Allow::default()).expect_err("refuses");
+    assert!(matches!(&*error.fault, CommitFault::Attended { by: other, .. } if *other == by), "{error}");
+    let error = journal.roll_back(newest, &mut host, asked().at).expect_err("refuses");
+    assert!(matches!(&error, RollBackError::Attended { by: other, .. } if *other == by), "{error}");
+    assert_eq!(host.settings()?, settings, "nothing was changed");
+
+    attendant.kill()?;
+    attendant.wait()?;
+    while let Some(transaction) = journal.history()?.newest_live() {
+        journal.roll_back(transaction.name(), &mut host, asked().at)?;
+    }
+    assert_eq!(host.settings()?, settings_before, "after a kill its transactions are as free as any");
+    fs::remove_dir_all(&base)?;
+    Ok(())
+}
