@@ -128,6 +128,10 @@ impl From<CommitError<KernelError>> for Fault {
             CommitFault::Undecided { .. } => {
                 (Exit::Refused, Some("netpolicy confirm, or netpolicy rollback"))
             }
+            CommitFault::Attended { .. } => (
+                Exit::Refused,
+                Some("end that process first; should it not end, kill -9 it and use netpolicy rollback"),
+            ),
             CommitFault::Drifted(_) => (Exit::Failed, Some("plan again: netpolicy plan")),
             CommitFault::ReadBack { .. } => (Exit::RolledBack, None),
             CommitFault::Host { cause, .. } => (exit_of(cause), is_denied(cause).then_some(PRIVILEGES)),
@@ -171,6 +175,9 @@ impl From<RollBackError> for Fault {
                 Self::new(Exit::Refused, words)
                     .hint(format!("roll back {newer} first: netpolicy rollback {newer}"))
             }
+            RollBackError::Attended { by, .. } => Self::new(Exit::Refused, error).hint(format!(
+                "end that process instead: kill -INT {by}; should it not end, kill -9 it and roll back then"
+            )),
             RollBackError::NothingToUndo { .. } => Self::failed(error),
             RollBackError::Journal(error) => Self::from(error),
         }
