@@ -1,10 +1,10 @@
 //! A network namespace that can be entered.
 
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use model::{NetnsId, Pid};
+use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::KernelError;
@@ -81,9 +81,12 @@ impl Netns {
     /// If it cannot be opened, or is no network namespace (EINVAL).
     pub fn at(path: &Path) -> Result<Self, KernelError> {
         let what = || format!("network namespace {}", path.display());
-        let file = File::open(path).map_err(|error| KernelError::io(what(), &error))?;
+        // Not a file of the kernel's, it may be a pipe, and must not be waited for.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|errno| KernelError::errno(what(), errno))?;
         let id = id_of(&file).map_err(|errno| KernelError::errno(what(), errno))?;
-        Ok(Self { file: file.into(), id, path: path.to_owned() })
+        Ok(Self { file, id, path: path.to_owned() })
     }
 
     /// The namespace with this number: the caller's own, a named one, or one that a process is in.
@@ -159,7 +162,7 @@ impl AsFd for Netns {
 }
 
 /// The number of a namespace's file; EINVAL if the file is something else.
-fn id_of(file: &File) -> Result<NetnsId, rustix::io::Errno> {
+fn id_of(file: &OwnedFd) -> Result<NetnsId, rustix::io::Errno> {
     /// Kernel: `include/uapi/linux/magic.h` `NSFS_MAGIC`.
     const NSFS_MAGIC: u64 = 0x6e73_6673;
     let on_nsfs = u64::try_from(rustix::fs::fstatfs(file)?.f_type).is_ok_and(|magic| magic == NSFS_MAGIC);

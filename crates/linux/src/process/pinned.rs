@@ -23,9 +23,13 @@ const PROCESSES_MAX: usize = 4 << 20;
 /// Who has this pid now: its start time and name.
 ///
 /// # Errors
-/// [`Cause::Gone`] if no process has it.
+/// [`Cause::Gone`] if no process has it, [`Cause::Absent`] if a thread of the kernel has it.
 pub fn identify(pid: Pid) -> Result<ProcessId, KernelError> {
     match Pinned::open(pid) {
+        Ok(process) if process.kernel_thread => {
+            let needs = "a process with descriptors: this is a thread of the kernel";
+            Err(KernelError::absent(process.id.to_string(), needs, None))
+        }
         Ok(process) => Ok(process.id),
         Err(cause) => Err(KernelError { what: format!("process {pid}"), cause }),
     }

@@ -14,7 +14,10 @@ use crate::render::PlanReport;
 pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     let (target, wish, netns) = match &arguments.target {
         SetTarget::Device { name, wish } => (Target::Device(name.clone()), *wish, context.netns()?),
-        SetTarget::Task { pid, wish } => (Target::Task(Pid(*pid)), *wish, context.netns_of(Pid(*pid))?),
+        SetTarget::Task { pid, wish } => {
+            linux::process::identify(Pid(*pid))?;
+            (Target::Task(Pid(*pid)), *wish, context.netns_of(Pid(*pid))?)
+        }
     };
     let intent = wish.intent(target, "netpolicy set", arguments.cost);
     fullbusy::refuse_from_outside(&intent)?;
