@@ -23,6 +23,11 @@ const READY: &[u8] = b"ready\n";
 /// The longest that a guard sleeps at once: it looks at the clock again then, which a suspended host moves on.
 const NAP_MAX: Duration = Duration::from_secs(10);
 
+/// How long after a rollback that failed it is tried again, and how often: another netpolicy may be at work, or stopped in
+/// the middle of it. With the time that the journal itself waits for its lock this is more than an hour.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+const ATTEMPTS_MAX: u32 = 1_000;
+
 /// Starts a guard for a deadline, and waits until it stands on its own. This comes before the first write of the
 /// trial: from then on there is no moment at which nobody watches.
 pub(crate) fn start(context: &Context, deadline: Nanoseconds) -> Result<Child, Fault> {
@@ -82,8 +87,16 @@ pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
         }
         std::thread::sleep(left.min(NAP_MAX));
     }
-    roll_back_expired(context)?;
-    Ok(Exit::Done)
+    let mut last = Ok(());
+    for _ in 0..ATTEMPTS_MAX {
+        last = roll_back_expired(context);
+        match &last {
+            Ok(()) => break,
+            Err(fault) => context.console.fault(fault),
+        }
+        std::thread::sleep(AGAIN_AFTER);
+    }
+    last.map(|()| Exit::Done)
 }
 
 /// Says that this process stands on its own, and lets go of the pipe: `try` reads to its end.

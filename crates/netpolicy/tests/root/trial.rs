@@ -1,5 +1,6 @@
 //! Trials: kept if they are confirmed, rolled back if they are not, whatever dies meanwhile.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
@@ -16,6 +17,12 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("trial/a_trial_ends_although_its_command_and_its_terminal_were_killed", NEEDS, killed),
         test("trial/a_trial_that_is_confirmed_stays", NEEDS, confirmed),
         test("trial/a_trial_whose_guard_was_killed_ends_with_the_next_command", NEEDS, unguarded),
+        test(
+            "trial/a_trial_ends_if_the_journal_was_named_from_the_directory_of_the_command",
+            NEEDS,
+            relative,
+        ),
+        test("trial/a_trial_ends_although_the_journal_was_taken_at_its_deadline", NEEDS, taken),
         test("trial/a_trial_of_nothing_leaves_no_guard", NEEDS, nothing),
     ]
 }
@@ -74,6 +81,38 @@ fn unguarded() -> Result<(), Failed> {
     let show = operator.runs(&["show", "--processes", "none"], 0)?;
     assert!(show.words.contains("was not confirmed in time: rolled back"), "{}", show.words);
     assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn relative() -> Result<(), Failed> {
+    let operator = Operator::new("relative", 1)?;
+    operator.asks(SUSPEND20)?;
+    let before = operator.host()?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+    command.arg(format!("--netns=pid:{}", operator.lab.server_pid()));
+    command.args(["--state-dir", "state", "--policy-dir", "policy.d", "try", "--seconds", "1"]);
+    let output = command.current_dir(operator.state().parent().ok_or("a parent")?).output()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(flushes(&operator.host()?), [20_000]);
+    waited_for("the end of the trial", || when_restored(&operator, &before))?;
+    Ok(())
+}
+
+fn taken() -> Result<(), Failed> {
+    let operator = Operator::new("taken", 1)?;
+    operator.asks(SUSPEND20)?;
+    let before = operator.host()?;
+    operator.runs(&["try", "--seconds", "1"], 0)?;
+    let lock = std::fs::File::open(operator.state().join("journal/lock"))?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)?;
+    // Until the guard has given up waiting for the lock.
+    let log = operator.state().join("guard.log");
+    waited_for("the guard's complaint", || {
+        Ok(std::fs::read_to_string(&log)?.contains("another netpolicy is at work").then_some(()))
+    })?;
+    assert_eq!(flushes(&operator.host()?), [20_000]);
+    drop(lock);
+    waited_for("the end of the trial", || when_restored(&operator, &before))?;
     Ok(())
 }
 
