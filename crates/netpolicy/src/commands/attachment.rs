@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use apply::{Journal, RollBackError, TransactionName, Undone};
 use linux::Netns;
 use linux::follow::{Event, Follower, How};
-use model::{Change, Intent, Plan, Policy, ProcessId, Target};
+use model::{Change, Intent, Plan, Policy, ProcessId, Setting, Target};
 
 use crate::clock;
 use crate::context::Context;
 use crate::cycle;
+use crate::exit::Exit;
 use crate::fault::{Fault, HostState};
 use crate::render::EventReport;
 
@@ -75,7 +76,7 @@ impl<'a> Attachment<'a> {
         process: ProcessId,
         intent: Intent,
     ) -> Result<Self, Fault> {
-        let journal = context.journal()?;
+        let journal = context.journal()?.attending()?;
         let follower = Follower::new(&[process], How::Auto)?;
         context.console.detail(&format!("New epolls are heard of by: {}.", follower.how()));
         for refused in follower.refused() {
@@ -139,6 +140,10 @@ impl<'a> Attachment<'a> {
     pub(crate) fn look(&mut self) -> Result<(), Fault> {
         let began = Instant::now();
         let plan = self.planned()?;
+        self.set(plan, began)
+    }
+
+    fn set(&mut self, plan: Plan, began: Instant) -> Result<(), Fault> {
         self.commit(plan)?;
         self.failures = 0;
         self.look_at = Instant::now() + LOOK_EVERY.max(began.elapsed() * LOOK_SHARE);
@@ -147,8 +152,24 @@ impl<'a> Attachment<'a> {
 
     /// As [`Attachment::look`], once more. A process may end, or close an epoll, between the event that told of it and
     /// the write. Such a failure leaves the host as it was, and is none if it is gone when the follower has heard more.
+    ///
+    /// Nor is it one if there is no plan at the moment, because a device is down or away: what comes back may bring what
+    /// the plan needs, and until then what is in force stays so.
     fn look_again(&mut self) -> Result<(), Fault> {
-        match self.look() {
+        let began = Instant::now();
+        let looked = match self.planned() {
+            Err(fault) if matches!(fault.exit, Exit::Failed | Exit::Unsupported) => {
+                let why = fault.cause.to_string();
+                if self.told.insert(why.clone()) {
+                    self.context.console.say(&format!("nothing can be set at the moment: {why}"));
+                }
+                self.look_at = Instant::now() + LOOK_EVERY;
+                return Ok(());
+            }
+            Err(fault) => Err(fault),
+            Ok(plan) => self.set(plan, began),
+        };
+        match looked {
             Err(fault) if fault.is_passing() && self.failures < FAILURES_MAX => {
                 self.failures += 1;
                 self.context.console.detail(&format!("looking again: {}", fault.cause));
@@ -233,10 +254,25 @@ impl<'a> Attachment<'a> {
                 Ok(done) => undone.push(done),
                 // An operator was faster.
                 Err(RollBackError::NothingToUndo { .. }) => {}
-                Err(error) => failed = failed.or(Some(error)),
+                Err(error) => failed = failed.or_else(|| Some(self.left_in_force(transaction, error))),
             }
         }
-        failed.map_or(Ok(undone), |error| Err(error.into()))
+        failed.map_or(Ok(undone), Err)
+    }
+
+    /// What it means that a transaction could not be rolled back: whatever is in force of it stays so.
+    fn left_in_force(&self, name: TransactionName, error: RollBackError) -> Fault {
+        let fault = Fault::from(error);
+        if matches!(fault.host, HostState::NotRestored { .. }) {
+            return fault;
+        }
+        let transaction = self.journal.transaction(name).ok();
+        let changes = transaction.iter().flat_map(apply::Transaction::live_changes);
+        let should_be =
+            |from: &Setting| format!("{}: {} should be {}", from.object(), from.knob(), from.value());
+        let stuck = changes.map(|change| should_be(change.from())).collect();
+        let undo = transaction.as_ref().map(apply::Transaction::undo_script);
+        Fault { exit: Exit::NotRestored, ..fault.leaving(HostState::NotRestored { stuck, undo }) }
     }
 }
 

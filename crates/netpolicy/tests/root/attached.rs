@@ -30,6 +30,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("attached/the_devices_half_goes_when_the_process_ends", NEEDS, ended),
         test("attached/once_leaves_it_in_force_and_rollback_undoes_it", MEMCACHED, once),
         test("attached/set_task_is_an_attachment_without_a_follower", MEMCACHED, set_task),
+        test("attached/a_second_attachment_with_other_wishes_is_refused", NEEDS, second_attachment),
+        test("attached/a_device_that_is_down_for_a_while_does_not_end_an_attachment", NEEDS, link_down),
+        test("attached/a_thread_of_the_kernel_is_refused", NEEDS, kernel_thread),
         test("attached/run_starts_under_the_policy_and_passes_on_signals_and_exit_codes", MEMCACHED, run),
         test("attached/run_caps_epoll_wait_for_fullbusy", MEMCACHED, run_fullbusy),
         test("attached/run_refuses_fullbusy_where_no_library_can_be_loaded", NEEDS, run_without_linker),
@@ -178,6 +181,63 @@ fn once() -> Result<(), Failed> {
     assert_eq!(epolls_of(&operator.host()?, server.process().pid), [SUSPENDING; 2]);
     operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn second_attachment() -> Result<(), Failed> {
+    let operator = Operator::new("second", 1)?;
+    let maker = EpollMaker::new(&operator)?;
+    let (pid, before) = (maker.pid().to_string(), operator.host()?);
+    let first = operator.starts(&["attach", &pid, "--delivery", "suspend20"])?;
+    operator.waits_to_hear("Attached.")?;
+    let attached = operator.host()?;
+    let holder = format!("process {}", first.child.id());
+    for other in
+        [&["attach", &pid, "--delivery", "defer50"][..], &["set", "task", &pid, "defer50"], &["rollback"]]
+    {
+        let refused = operator.runs(other, 7)?;
+        assert!(refused.words.contains(&holder), "{}", refused.words);
+    }
+    assert_eq!(operator.host()?, attached);
+    assert_eq!(first.terminated()?, Some(0));
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn link_down() -> Result<(), Failed> {
+    let operator = Operator::new("link-down", 1)?;
+    let maker = EpollMaker::new(&operator)?;
+    let attach = operator.starts(&["attach", &maker.pid().to_string(), "--delivery", "suspend20"])?;
+    operator.waits_to_hear("Attached.")?;
+    let link = |state: &str| -> Result<(), Failed> {
+        let there = format!("--net=/proc/{}/ns/net", operator.lab.server_pid());
+        let status =
+            Command::new("nsenter").args([&there, "ip", "link", "set", "veth-server", state]).status()?;
+        status.success().then_some(()).ok_or_else(|| format!("ip link set {state}: {status}").into())
+    };
+    link("down")?;
+    operator.waits_to_hear("nothing can be set at the moment")?;
+    link("up")?;
+    waited_for("the queue's settings", || Ok((flushes(&operator.host()?) == [20_000]).then_some(())))?;
+    assert_eq!(attach.terminated()?, Some(0));
+    assert_eq!(flushes(&operator.host()?), [0]);
+    Ok(())
+}
+
+fn kernel_thread() -> Result<(), Failed> {
+    /// kthreadd, the parent of all threads of the kernel, where the initial pid namespace is ours.
+    const KTHREADD: &str = "2";
+    if !std::fs::read_to_string("/proc/2/stat").is_ok_and(|stat| stat.contains("(kthreadd)")) {
+        return Ok(());
+    }
+    let operator = Operator::new("kernel-thread", 1)?;
+    for command in [
+        &["attach", KTHREADD, "--delivery", "suspend20", "--once"][..],
+        &["set", "task", KTHREADD, "suspend20"],
+    ] {
+        let refused = operator.runs(command, 6)?;
+        assert!(refused.words.contains("thread of the kernel"), "{}", refused.words);
+    }
     Ok(())
 }
 
