@@ -211,10 +211,10 @@ pub struct Apply {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Allow {
     /// Change settings whose old value the kernel does not take back, too.
-    #[arg(long)]
+    #[arg(long, global = true)]
     pub allow_irreversible: bool,
     /// Change settings that stop a queue or take the link down while they are written, too.
-    #[arg(long)]
+    #[arg(long, global = true)]
     pub disruptive: bool,
 }
 
@@ -364,7 +364,7 @@ pub struct Asked {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Cost {
     /// How many CPUs may poll without traffic, at most; fullbusy needs one per thread that waits in epoll_wait.
-    #[arg(long, value_name = "N")]
+    #[arg(long, global = true, value_name = "N")]
     pub polling_cpus: Option<u32>,
 }
 

@@ -31,8 +31,12 @@ const HISTORY_MAX: usize = 200;
 
 impl Context {
     /// The context that the command line asks for.
-    pub(crate) fn new(globals: Globals) -> Self {
+    pub(crate) fn new(mut globals: Globals) -> Self {
         let console = Console::new(&globals);
+        // The guard of a trial works in another directory, and a path that was printed is read in any.
+        if let Ok(absolute) = std::path::absolute(&globals.state_dir) {
+            globals.state_dir = absolute;
+        }
         Self { globals, console }
     }
 
@@ -110,11 +114,12 @@ impl Context {
     /// Files that cannot be read, and all mistakes of those that can.
     pub(crate) fn policy(&self) -> Result<Merged, Fault> {
         let sources = self.sources();
-        let texts = read(&sources).map_err(|(path, error)| {
-            let mut fault = Fault::file(path, error);
-            fault.exit = Exit::Usage;
-            fault
-        })?;
+        let wrong = |path: PathBuf, error| Fault { exit: Exit::Usage, ..Fault::file(path, error) };
+        // A default directory may be missing; one that was named is a mistake then.
+        for dir in &self.globals.policy_dir {
+            std::fs::metadata(dir).map_err(|error| wrong(dir.clone(), error))?;
+        }
+        let texts = read(&sources).map_err(|(path, error)| wrong(path, error))?;
         let (mut files, mut mistakes): (Vec<PolicyFile>, _) = (Vec::new(), Vec::new());
         for (name, text) in &texts {
             match parse(name, text) {

@@ -121,6 +121,7 @@ fn a_policy_file_that_is_not_there_is_a_mistake_of_the_command_line() {
 fn without_a_policy_plan_says_where_it_looked() {
     let scratch = Scratch::new("none");
     let dir = scratch.path("empty");
+    std::fs::create_dir(&dir).expect("directory");
     let output = netpolicy(&["--policy-dir", &dir, "plan"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
@@ -233,4 +234,99 @@ fn fullbusy_is_refused_for_a_running_process_and_says_why() {
     let output = netpolicy(&["attach", &own, "--delivery", "fullbusy"]);
     assert_eq!(output.status.code(), Some(6));
     insta::assert_snapshot!(text(&output.stderr));
+}
+
+/// Runs a command that must not hang, whatever it is given.
+fn ends(mut command: Command) -> Output {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+    for _ in 0..1_000 {
+        if child.try_wait().expect("waits").is_some() {
+            return child.wait_with_output().expect("reads");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    panic!("netpolicy hangs");
+}
+
+#[test]
+fn a_policy_file_that_is_a_pipe_without_a_writer_or_has_no_end_is_refused() {
+    let scratch = Scratch::new("pipe");
+    let pipe = scratch.0.join("pipe.toml");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    for (file, why) in [(scratch.path("pipe.toml"), "nobody writes"), ("/dev/zero".to_owned(), "larger than")]
+    {
+        let output = ends(command(&["--policy-file", &file, "cat"]));
+        let words = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words}");
+        assert!(words.contains(why) && words.contains(&file), "{words}");
+    }
+}
+
+#[test]
+fn a_policy_file_that_is_not_text_is_refused_with_its_line() {
+    let scratch = Scratch::new("binary");
+    std::fs::write(scratch.0.join("a.toml"), b"# first\n\xff\xfe").expect("file");
+    let output = netpolicy(&["--policy-file", &scratch.path("a.toml"), "cat"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("line 2 is not UTF-8"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn hidden_files_of_editors_are_no_policy_files() {
+    let scratch = Scratch::new("hidden");
+    scratch.file("10-a.toml", "[device.eth0]\npolicy = \"latency\"\n");
+    scratch.file(".#10-a.toml", "half a sen");
+    let output = netpolicy(&["--policy-dir", &scratch.path("."), "cat"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("latency"));
+}
+
+#[test]
+fn a_policy_directory_that_was_named_must_exist() {
+    let scratch = Scratch::new("no-directory");
+    let output = netpolicy(&["--policy-dir", &scratch.path("polcy.d"), "cat"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("polcy.d"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_network_namespace_that_is_a_pipe_is_refused() {
+    let scratch = Scratch::new("netns-pipe");
+    let pipe = scratch.0.join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    let output = ends(command(&["--netns", &scratch.path("pipe"), "show", "--processes", "none"]));
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_name_cannot_steer_the_terminal() {
+    let output = netpolicy(&["set", "device", "a\u{1b}[31mred", "latency"]);
+    assert_ne!(output.status.code(), Some(0));
+    assert!(!text(&output.stderr).contains('\u{1b}'), "{:?}", text(&output.stderr));
+}
+
+#[test]
+fn what_a_setting_may_cost_can_be_said_behind_it() {
+    let output = netpolicy(&["set", "device", "no-such-device", "fullbusy", "--polling-cpus", "2"]);
+    let words = text(&output.stderr);
+    assert!(!words.contains("unexpected argument"), "{words}");
+}
+
+#[test]
+fn a_schema_as_records_is_one_record() {
+    let output = netpolicy(&["-o", "jsonl", "schema"]);
+    assert_eq!(text(&output.stdout).lines().count(), 1);
+}
+
+#[test]
+fn a_rollback_says_so_if_what_may_be_in_force_cannot_be_read() {
+    let scratch = Scratch::new("unreadable");
+    let transaction = scratch.0.join("journal/20261121T040500.123456Z-1a2b");
+    std::fs::create_dir_all(&transaction).expect("directory");
+    std::fs::write(transaction.join("journal.jsonl"), "").expect("an emptied journal");
+    let output = netpolicy(&["--state-dir", &scratch.path("."), "rollback"]);
+    let words = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains("undo.sh"), "{words}");
 }

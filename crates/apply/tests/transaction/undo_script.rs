@@ -11,7 +11,10 @@ use crate::scene::{asked, change, latency_plan, process, queue};
 
 fn script(plan: Plan) -> String {
     let name: TransactionName = "20261121T040500.123456Z-1a2b".parse().expect("a name");
-    undo_script(name, &Begin { format: FORMAT, boot_id: "this-boot".to_owned(), asked: asked(), attended_by: None, plan })
+    undo_script(
+        name,
+        &Begin { format: FORMAT, boot_id: "this-boot".to_owned(), asked: asked(), attended_by: None, plan },
+    )
 }
 
 /// Every kind of knob.

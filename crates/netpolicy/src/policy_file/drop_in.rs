@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::parse::FILE_BYTES_MAX;
 
@@ -14,6 +16,13 @@ pub const DROP_IN_DIRS: [&str; 3] =
 
 /// The most policy files that are read.
 const FILES_MAX: usize = 1024;
+
+/// How long a pipe is read at most, and how long is waited before it is looked at again.
+const PIPE_PATIENCE: Duration = Duration::from_secs(5);
+const PIPE_PAUSE: Duration = Duration::from_millis(10);
+
+/// So that neither opening nor reading a pipe waits for its writer.
+const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
 /// Which files to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +61,9 @@ fn drop_ins(dirs: &[PathBuf]) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
         };
         for entry in entries {
             let path = entry.map_err(failed)?.path();
-            if path.extension().is_some_and(|extension| extension == "toml") {
+            // Editors keep their own files beside those that are edited, and hide them.
+            let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+            if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
                 by_name.insert(path.file_name().unwrap_or_default().to_owned(), path);
             }
         }
@@ -65,9 +76,36 @@ fn is_mask(path: &Path) -> bool {
 }
 
 fn one(path: &Path) -> io::Result<(String, String)> {
-    let too_large = || io::Error::other(format!("larger than {FILE_BYTES_MAX} bytes"));
-    if fs::metadata(path)?.len() > FILE_BYTES_MAX as u64 {
-        return Err(too_large());
+    let bytes = bytes(path)?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        io::Error::other(format!("line {line} is not UTF-8 text"))
+    })?;
+    Ok((path.display().to_string(), text))
+}
+
+/// What is in a file, which may be a pipe: what comes out of it is bounded in size and in time, whatever it is.
+fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.read(true).custom_flags(NONBLOCK).open(path)?;
+    let mut bytes = Vec::new();
+    let deadline = Instant::now() + PIPE_PATIENCE;
+    loop {
+        let room = (FILE_BYTES_MAX + 1).saturating_sub(bytes.len());
+        match file.by_ref().take(room as u64).read_to_end(&mut bytes) {
+            Ok(_) if bytes.len() > FILE_BYTES_MAX => {
+                return Err(io::Error::other(format!("larger than {FILE_BYTES_MAX} bytes")));
+            }
+            Ok(_) if bytes.is_empty() && file.metadata()?.file_type().is_fifo() => {
+                return Err(io::Error::other("nobody writes into this pipe"));
+            }
+            Ok(_) => return Ok(bytes),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            Err(_) if Instant::now() >= deadline => {
+                return Err(io::Error::other(format!("has not come to its end for {PIPE_PATIENCE:?}")));
+            }
+            Err(_) => std::thread::sleep(PIPE_PAUSE),
+        }
     }
-    Ok((path.display().to_string(), fs::read_to_string(path)?))
 }

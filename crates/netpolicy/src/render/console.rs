@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 
+use super::fault::printable;
 use super::report::{Page, Report};
 use crate::args::{Color, Globals, Output};
 use crate::fault::Fault;
@@ -94,14 +95,14 @@ impl Console {
     /// Tells the operator something, unless told to be quiet.
     pub(crate) fn say(&self, words: &str) {
         if !self.quiet {
-            talk(words);
+            talk(&printable(words));
         }
     }
 
     /// Tells the operator something that only the curious want to know.
     pub(crate) fn detail(&self, words: &str) {
         if self.verbose > 0 {
-            talk(words);
+            talk(&printable(words));
         }
     }
 

@@ -12,12 +12,12 @@ const CAUSES_MAX: usize = 16;
 /// The causes from the outermost to the innermost, what can be done, and what the host is like now.
 pub(super) fn words(fault: &Fault, colour: bool) -> String {
     let mut text = Style::Bad.paint("error: ", colour);
-    let mut told = fault.cause.to_string();
+    let mut told = printable(&fault.cause.to_string());
     text.push_str(&told);
     let mut source = fault.cause.source();
     for _ in 0..CAUSES_MAX {
         let Some(cause) = source else { break };
-        let words = cause.to_string();
+        let words = printable(&cause.to_string());
         // Many errors repeat their source's words in their own.
         if !told.contains(&words) {
             text.push_str("\n  because ");
@@ -29,13 +29,18 @@ pub(super) fn words(fault: &Fault, colour: bool) -> String {
     if let Some(hint) = &fault.hint {
         text.push('\n');
         text.push_str(&Style::Strong.paint("hint: ", colour));
-        text.push_str(hint);
+        text.push_str(&printable(hint));
     }
     if let Some(state) = state(fault, colour) {
         text.push('\n');
         text.push_str(&state);
     }
     text
+}
+
+/// The text without what would steer a terminal: names of devices and processes are anybody's choice.
+pub(super) fn printable(text: &str) -> String {
+    text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
 }
 
 fn state(fault: &Fault, colour: bool) -> Option<String> {
@@ -47,7 +52,7 @@ fn state(fault: &Fault, colour: bool) -> Option<String> {
             let mut text = Style::Bad.paint("NOT restored:", colour);
             for setting in stuck {
                 text.push_str("\n  ");
-                text.push_str(setting);
+                text.push_str(&printable(setting));
             }
             if let Some(undo) = undo {
                 text.push_str("\nTo put the rest back by hand, read and run ");
