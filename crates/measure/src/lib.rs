@@ -8,8 +8,8 @@
 //! `forbid(unsafe_code)`.
 //!
 //! Read in this order: [`schedule`] (when requests are due), [`protocol`] and [`generator`] (how they are sent
-//! and answered), [`record`] (how spans are kept),
-//! [`table`] and [`report`] (many runs, and how they are shown).
+//! and answered), [`record`] (how spans are kept), [`statistics`] and [`mod@verdict`] (what they mean),
+//! [`experiment`], [`summary`], [`table`] and [`report`] (many runs, and how they are shown).
 #![forbid(unsafe_code)]
 
 pub mod chance;

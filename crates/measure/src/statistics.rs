@@ -6,7 +6,7 @@
 //! - *How large is it?* One cell of an experiment has few repeats, and a response time's percentile is not
 //!   normally distributed: the repeats' median, with the interval between two order statistics that the sign
 //!   test gives. It assumes nothing but independent repeats, needs no chance of its own, and is exact. Below six
-//!   repeats no such interval reaches 95 %; the range of all repeats is given, with the [coverage](coverage) it has.
+//!   repeats no such interval reaches 95 %; the range of all repeats is given, with the [`coverage`] it has.
 //! - *Is it better?* Runs before and after are paired by round, since a neighbour's load disturbs a whole round:
 //!   Student's t over the differences of the pairs. Response times and throughput are compared as ratios, on a
 //!   logarithmic scale, where a disturbance of a tenth is the same at 20 µs and at 2 ms; CPU use, which may be zero,

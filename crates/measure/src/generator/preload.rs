@@ -34,7 +34,7 @@ pub(super) fn preload(worker: &mut Worker<'_>, workload: &MemcachedWorkload) -> 
         if Moment::now().since(last_answer) >= PRELOAD_STALL_MAX {
             return Err(RunError::PreloadStalled { server: worker.shared.server, after: PRELOAD_STALL_MAX });
         }
-        worker.wait(Some(Nanoseconds::from_millis(100)))?;
+        worker.wait(Nanoseconds::from_millis(100))?;
         for index in 0..worker.events.len() {
             let number = worker.ready(index);
             let mut refused = None;

@@ -170,7 +170,9 @@ impl<'a> Worker<'a> {
             if now >= times.stop || (closed && exhausted()) {
                 break;
             }
-            let until = next_due.into_iter().chain([if closed { times.stop } else { times.close }]).min();
+            // What is due after the window is never sent, and nobody waits for it.
+            let edge = if closed { times.stop } else { times.close };
+            let until = next_due.filter(|&due| due < times.close).map_or(edge, |due| due.min(edge));
             let Some(after) = self.turn(now, worked, until, tally, Some(&mut schedule))? else {
                 return Ok(false);
             };
@@ -194,7 +196,7 @@ impl<'a> Worker<'a> {
                 break;
             }
             let until = if now < times.close { times.close } else { times.stop };
-            let Some(after) = self.turn(now, false, Some(until), tally, None)? else { return Ok(false) };
+            let Some(after) = self.turn(now, false, until, tally, None)? else { return Ok(false) };
             now = after;
         }
         self.give_up_all(tally, now);
@@ -207,7 +209,7 @@ impl<'a> Worker<'a> {
         &mut self,
         before: Moment,
         worked: bool,
-        until: Option<Moment>,
+        until: Moment,
         tally: &mut Tally,
         mut schedule: Option<&mut Schedule>,
     ) -> Result<Option<Moment>, RunError> {
@@ -216,11 +218,11 @@ impl<'a> Worker<'a> {
         }
         match self.shared.workload.waiting {
             Waiting::Spin => {
-                self.wait(Some(Nanoseconds::ZERO))?;
+                self.wait(Nanoseconds::ZERO)?;
             }
             Waiting::Sleep => {
                 let begin = Moment::now();
-                self.wait(until.map(|moment| moment.since(begin)))?;
+                self.wait(until.since(begin))?;
                 tally.idled(begin, Moment::now());
             }
         }
@@ -371,13 +373,13 @@ impl<'a> Worker<'a> {
 
     /// Waits for ready connections, into `events`.
     #[inline]
-    pub(super) fn wait(&mut self, timeout: Option<Nanoseconds>) -> Result<(), RunError> {
-        let timeout = timeout.map(|span| Timespec {
-            tv_sec: i64::try_from(span.0 / 1_000_000_000).unwrap_or(i64::MAX),
-            tv_nsec: i64::try_from(span.0 % 1_000_000_000).unwrap_or(0),
-        });
+    pub(super) fn wait(&mut self, timeout: Nanoseconds) -> Result<(), RunError> {
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout.0 / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(timeout.0 % 1_000_000_000).unwrap_or(0),
+        };
         self.events.clear();
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => {
                 Err(RunError::Thread { thread: self.thread, what: "epoll_wait", cause: errno.into() })
