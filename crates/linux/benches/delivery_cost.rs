@@ -22,11 +22,13 @@ use std::time::{Duration, Instant};
 
 use asked_server::AskedServer;
 use libtest_mimic::Failed;
-use linux::bpf::delivery::{DeliveryCounter, between};
+use linux::bpf::delivery::{DeliveryCounter, Sampler, between};
 use linux::bpf::{RunTime, Statistics};
 
 /// How long requests are counted at a stretch: long against the scheduler's turns, short against the machine's moods.
 const STRETCH: Duration = Duration::from_millis(200);
+/// The same where the counter samples: several of its turns.
+const SAMPLED_STRETCH: Duration = Duration::from_secs(1);
 /// How long the counter counts, or pauses, before requests are counted.
 const SETTLE: Duration = Duration::from_millis(20);
 /// How many pairs of stretches.
@@ -44,7 +46,18 @@ fn main() -> Result<(), Failed> {
         }
         println!("\n{mode}");
         run_times(&server)?;
-        throughput(&server, rounds)?;
+        let mut counter = DeliveryCounter::load()?;
+        throughput("counting all the time", &server, rounds, STRETCH, |counts| turn(&mut counter, counts))?;
+        drop(counter);
+        let mut sampler = Sampler::load()?;
+        throughput("sampling, as doctor and bench do", &server, rounds, SAMPLED_STRETCH, |samples| {
+            if samples {
+                sampler.begin();
+                Ok(())
+            } else {
+                sampler.end().map(|_| ()).map_err(Failed::from)
+            }
+        })?;
     }
     Ok(())
 }
@@ -123,23 +136,34 @@ fn run_times(server: &AskedServer) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The rates of one server under one load, with the counter and without, in pairs whose order alternates.
-fn throughput(server: &AskedServer, rounds: usize) -> Result<(), Failed> {
+/// The rates of one server under one load, with the counter and without, in pairs. The counter is turned on and off
+/// by turns, so each change of it is within one pair, and a pair's order alternates.
+fn throughput(
+    what: &str,
+    server: &AskedServer,
+    rounds: usize,
+    stretch: Duration,
+    mut turn: impl FnMut(bool) -> Result<(), Failed>,
+) -> Result<(), Failed> {
     let (answered, done) = (AtomicU64::new(0), AtomicBool::new(false));
     let rate = || {
         std::thread::sleep(SETTLE);
         let (begun, before) = (Instant::now(), answered.load(Ordering::Relaxed));
-        std::thread::sleep(STRETCH);
+        std::thread::sleep(stretch);
         let after = answered.load(Ordering::Relaxed);
         per(after - before, u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
     };
-    let mut counter = DeliveryCounter::load()?;
+    let mut counting = true;
+    turn(counting)?;
     let mut rounds_of_pairs = || {
         let mut costs = Vec::new();
         for round in 0..rounds {
             let mut rates = [0.0; 2];
             for counts in [round % 2 == 0, round % 2 != 0] {
-                turn(&mut counter, counts)?;
+                if counts != counting {
+                    turn(counts)?;
+                    counting = counts;
+                }
                 rates[usize::from(counts)] = rate();
             }
             costs.push(100.0 * (1.0 - rates[1] / rates[0]));
@@ -153,8 +177,11 @@ fn throughput(server: &AskedServer, rounds: usize) -> Result<(), Failed> {
         asking.join().map_err(|_| "the client panicked")??;
         costs
     })?;
+    if counting {
+        turn(false)?;
+    }
     let (low, median, high) = median_with_interval(costs);
-    println!("  throughput lost: median {median:.2} %, 95 % interval {low:.2} % to {high:.2} %");
+    println!("  {what}: throughput lost: median {median:.2} %, 95 % interval {low:.2} % to {high:.2} %");
     Ok(())
 }
 

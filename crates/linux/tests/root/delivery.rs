@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use linux::bpf::delivery::{DeliveryCounter, between};
+use linux::bpf::delivery::{DeliveryCounter, Sampler, between};
 use linux::netlink::netdev::NapiChange;
 use model::setting::Threading;
 use model::{Delivered, EmptyPolls, Nanoseconds, NapiDelivered};
@@ -28,6 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("delivery/packets_of_a_threaded_napi_come_by_its_kthread", THREADED, threaded),
         test("delivery/packets_on_no_napi_are_counted_on_the_backlog", ASKED, on_no_napi),
         test("delivery/while_it_pauses_nothing_is_counted_and_no_time_passes", ASKED, pauses),
+        test("delivery/a_sample_shows_the_same_shares_for_a_tenth_of_the_cost", ASKED, sampled),
         test("delivery/two_processes_count_and_one_that_is_killed_leaves_nothing", BPF, killed),
     ]
 }
@@ -71,6 +72,23 @@ fn suspended() -> Result<(), Failed> {
     // 20 ms, less the time that arming takes.
     let longest = napi.timer_armed_max;
     assert!((19_900_000..=20_000_000).contains(&longest.0), "{longest}");
+    Ok(())
+}
+
+fn sampled() -> Result<(), Failed> {
+    let server = AskedServer::start()?;
+    server.suspend()?;
+    let mut sampler = Sampler::load()?;
+    sampler.begin(); // and never ended: as after a run that failed
+    sampler.begin();
+    server.ask(SPAN)?;
+    let delivered = sampler.end()?;
+    let napis = server.napis()?;
+    let napi = delivered.napis.iter().find(|napi| napis.contains(&napi.napi));
+    let napi = napi.ok_or_else(|| format!("nobody polled the server's NAPI: {delivered:?}"))?;
+    assert!(napi.application_share() >= Some(0.8), "{napi:?}");
+    let counted = Duration::from_nanos(delivered.interval.0);
+    assert!(counted > Duration::ZERO && counted < SPAN / 2, "{counted:?} of {SPAN:?} were counted");
     Ok(())
 }
 

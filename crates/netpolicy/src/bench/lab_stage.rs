@@ -2,22 +2,23 @@
 //! and compare the host with what it was.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apply::{Allow, Journal, TransactionName};
-use linux::bpf::delivery::DeliveryCounter;
+use linux::bpf::delivery::Sampler;
 use linux::counters::CounterSource;
 use linux::cycles::Cycles;
-use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions};
+use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions};
 use linux::machine::{Machine, seconds_since_1970};
 use linux::process::preload;
-use linux::{Kernel, Processes, Signal, Signals};
+use linux::{Kernel, Processes, Signals};
 use measure::{Cell, Stage};
 use model::{
     Budget, DeliveryMode, Evidence, Goal, Host, Intent, MeasuredOn, MemcachedWorkload, NapiId, Origin,
     Policy, PolicyName, Setting, Target,
 };
 
+use super::args::Memcached;
 use super::error::BenchError;
 use super::layout::Layout;
 use super::watch::Watch;
@@ -33,12 +34,14 @@ const TURN: Duration = Duration::from_millis(50);
 pub(crate) struct LabStage<'a> {
     context: &'a Context,
     signals: &'a mut Signals,
+    /// When no run begins any more.
+    until: Option<Instant>,
     layout: Layout,
     workload: MemcachedWorkload,
     server: MemcachedOptions,
     journal: Journal,
     counters: CounterSource,
-    delivery: Option<DeliveryCounter>,
+    delivery: Option<Sampler>,
     cell: Option<Applied>,
     lab: Lab,
 }
@@ -46,7 +49,7 @@ pub(crate) struct LabStage<'a> {
 /// A server with its settings.
 struct Applied {
     /// `None` once the operator had enough.
-    server: Option<Memcached>,
+    server: Option<Server>,
     transaction: Option<TransactionName>,
     /// Every setting of the host before.
     before: Vec<Setting>,
@@ -63,8 +66,9 @@ impl<'a> LabStage<'a> {
         layout: Layout,
         workload: MemcachedWorkload,
         (server_threads, queues): (u32, u32),
-        counted: bool,
+        arguments: &Memcached,
     ) -> Result<Self, Fault> {
+        let until = arguments.time_for_all().map(|time| Instant::now() + time);
         let lab = Lab::new(&LabOptions::with_queues(queues))?;
         let connections = workload.threads.saturating_mul(workload.connections_per_thread);
         let server = MemcachedOptions {
@@ -75,9 +79,9 @@ impl<'a> LabStage<'a> {
             connections_max: connections.saturating_add(SPARE_CONNECTIONS),
             ..MemcachedOptions::default()
         };
-        let delivery = match counted.then(DeliveryCounter::load) {
+        let delivery = match (!arguments.uncounted).then(Sampler::load) {
             None => None,
-            Some(Ok(counter)) => Some(counter),
+            Some(Ok(sampler)) => Some(sampler),
             Some(Err(error)) => {
                 context.console.say(&format!("Not counted who delivers packets: {error}"));
                 None
@@ -85,10 +89,22 @@ impl<'a> LabStage<'a> {
         };
         let journal = context.journal_in(&lab.scratch())?;
         let counters = CounterSource::open(lab.server())?;
-        Ok(Self { context, signals, layout, workload, server, journal, counters, delivery, cell: None, lab })
+        Ok(Self {
+            context,
+            signals,
+            until,
+            layout,
+            workload,
+            server,
+            journal,
+            counters,
+            delivery,
+            cell: None,
+            lab,
+        })
     }
 
-    fn start(&mut self, mode: DeliveryMode) -> Result<Memcached, BenchError> {
+    fn start(&mut self, mode: DeliveryMode) -> Result<Server, BenchError> {
         let mut options = self.server.clone();
         if let Some(cap) = mode.params().epoll_wait_cap {
             // memcached passes its own timeout with each call, and only a library in it can change that.
@@ -99,14 +115,15 @@ impl<'a> LabStage<'a> {
         Ok(self.lab.start_memcached(&options)?)
     }
 
-    fn observe(&self, server: &Memcached) -> Result<Host, BenchError> {
+    fn observe(&self, server: &Server) -> Result<Host, BenchError> {
         Ok(linux::observe(self.lab.server(), &Processes::Only(vec![server.process().pid]))?)
     }
 
-    /// Passes on what the operator wants, if they want anything.
-    fn check_signals(&mut self) -> Result<(), BenchError> {
+    /// Whether another run may begin.
+    fn may_go_on(&mut self) -> Result<(), BenchError> {
         match self.signals.take() {
             Some(arrived) => Err(BenchError::Interrupted(arrived.signal)),
+            None if self.until.is_some_and(|until| Instant::now() >= until) => Err(BenchError::TimeUp),
             None => Ok(()),
         }
     }
@@ -117,7 +134,7 @@ const SPARE_CONNECTIONS: u32 = 64;
 
 /// The request for a delivery mode on a server. Full busy polling may take as many CPUs as it needs: the lab is made
 /// to see what that costs.
-fn policy(server: &Memcached, mode: DeliveryMode) -> Policy {
+fn policy(server: &Server, mode: DeliveryMode) -> Policy {
     let intent = Intent {
         target: Target::Task(server.process().pid),
         policy: PolicyName::None,
@@ -135,7 +152,7 @@ impl Stage for LabStage<'_> {
     type Error = BenchError;
 
     fn apply(&mut self, label: &str) -> Result<(), BenchError> {
-        self.check_signals()?;
+        self.may_go_on()?;
         let mode: DeliveryMode = label.parse().map_err(|error| Fault::failed(format!("{error}")))?;
         let server = self.start(mode)?;
         let planned = cycle::plan(&policy(&server, mode), self.lab.server())?;
@@ -240,15 +257,4 @@ fn differences(before: &[Setting], after: &[Setting]) -> Vec<String> {
             .then(|| format!("{} {} was {} and is {}", was.object(), was.knob(), was.value(), is.value()))
     };
     before.iter().filter_map(changed).collect()
-}
-
-/// Why the experiment ended early, if it was the operator.
-pub(crate) fn interrupted(failure: &measure::Failure<BenchError>) -> Option<Signal> {
-    match failure {
-        measure::Failure::Run(BenchError::Interrupted(signal))
-        | measure::Failure::RunAndRestore { run: BenchError::Interrupted(signal), .. } => Some(*signal),
-        measure::Failure::Run(_) | measure::Failure::Restore(_) | measure::Failure::RunAndRestore { .. } => {
-            None
-        }
-    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
 use linux::Netns;
-use linux::bpf::delivery::{DeliveryCounter, Snapshot, between};
+use linux::bpf::delivery::Sampler;
 use linux::counters::CounterSource;
 use linux::cycles::Cycles;
 use measure::{Edge, Surroundings};
@@ -23,15 +23,15 @@ pub(super) struct Watch<'a> {
 /// The counters, and what they said at the edges of the window.
 struct Read<'a> {
     source: &'a mut CounterSource,
-    delivery: Option<&'a mut DeliveryCounter>,
+    delivery: Option<&'a mut Sampler>,
     cycles: Option<&'a mut Cycles>,
     edges: Vec<AtEdge>,
 }
 
-/// What the counters said at one edge. What could not be read is not zero, it is missing.
+/// What the counters said at one edge, and what was sampled up to it. What could not be read is not zero, it is missing.
 struct AtEdge {
     counters: Option<Counters>,
-    delivery: Option<Snapshot>,
+    delivery: Option<Delivered>,
     cycles: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Watch<'a> {
         netns: &'a Netns,
         layout: &'a Layout,
         source: &'a mut CounterSource,
-        delivery: Option<&'a mut DeliveryCounter>,
+        delivery: Option<&'a mut Sampler>,
         cycles: Option<&'a mut Cycles>,
     ) -> Self {
         Self {
@@ -60,8 +60,7 @@ impl<'a> Watch<'a> {
             evidence.cpu = CpuUse::between(before, after, server);
             evidence.counters = CounterRates::between(before, after, server);
         }
-        if let (Some(before), Some(after)) = (&before.delivery, &after.delivery) {
-            let mut delivered = between(before, after);
+        if let Some(mut delivered) = after.delivery {
             delivered.napis.retain(|napi| napis.contains(&napi.napi));
             if let Some(rates) = &mut evidence.counters {
                 rates.napi_polls = polls_per_second(&delivered);
@@ -94,11 +93,18 @@ impl Surroundings for Watch<'_> {
         Ok(())
     }
 
-    fn at_edge(&self, _edge: Edge) {
+    fn at_edge(&self, edge: Edge) {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let delivery = read.delivery.as_mut().and_then(|sampler| match edge {
+            Edge::Opens => {
+                sampler.begin();
+                None
+            }
+            Edge::Closes => sampler.end().ok(),
+        });
         let edge = AtEdge {
             counters: read.source.snapshot().ok(),
-            delivery: read.delivery.as_mut().and_then(|counter| counter.snapshot().ok()),
+            delivery,
             cycles: read.cycles.as_mut().and_then(|cycles| cycles.read().ok()),
         };
         read.edges.push(edge);

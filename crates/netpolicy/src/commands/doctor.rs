@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use linux::bpf::delivery::{DeliveryCounter, between};
+use linux::bpf::delivery::Sampler;
 use linux::{Netns, Processes};
 use model::{Delivered, Host, Severity};
 
@@ -62,10 +62,10 @@ fn count(span: Duration, context: &Context) -> Option<Delivered> {
 }
 
 fn delivered(span: Duration, context: &Context) -> Result<Delivered, linux::KernelError> {
-    let mut counter = DeliveryCounter::load()?;
-    let before = counter.snapshot()?;
+    let mut sampler = Sampler::load()?;
+    sampler.begin();
     watch(span, context);
-    Ok(between(&before, &counter.snapshot()?))
+    sampler.end()
 }
 
 /// Lets the time pass, and shows how much is left of it where that is long.

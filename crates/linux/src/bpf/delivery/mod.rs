@@ -5,7 +5,9 @@
 //! [`Snapshot`]s make a [`model::Delivered`].
 
 mod counter;
+mod sampler;
 mod snapshot;
 
 pub use counter::DeliveryCounter;
+pub use sampler::Sampler;
 pub use snapshot::{Snapshot, between};
