@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use model::{Arrivals, DeliveryMode, KeySize, MemcachedWorkload, Nanoseconds, ValueSize, Waiting};
@@ -49,7 +50,7 @@ pub struct Memcached {
     /// These configurations: base, deferX, napibusy, fullbusy, suspendX.
     #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
     pub mode: Vec<DeliveryMode>,
-    /// Within three minutes: fewer loads, short runs.
+    /// Within three minutes: fewer loads, short runs, and no run begins when the time is up.
     #[arg(long)]
     pub short: bool,
     /// Loads: requests per second as in 50K, a share of what base bears here as in 40%, or max (closed loop).
@@ -153,6 +154,11 @@ impl Memcached {
         self.repeats.unwrap_or(if self.short { 3 } else { 5 })
     }
 
+    /// After how long no run begins any more. Three minutes, less the time that a run and the files take.
+    pub fn time_for_all(&self) -> Option<Duration> {
+        self.short.then_some(Duration::from_secs(170))
+    }
+
     /// Every option of a run, with so many client threads unless the operator named a number.
     pub fn workload(&self, threads: u32) -> MemcachedWorkload {
         let millis = |short, long| Nanoseconds::from_millis(if self.short { short } else { long });
@@ -168,7 +174,7 @@ impl Memcached {
             preload: true,
             warmup: self.warmup.unwrap_or(millis(200, 1_000)),
             window: self.seconds.unwrap_or(millis(800, 5_000)),
-            drain: Nanoseconds::from_millis(500),
+            drain: millis(200, 1_000),
             seed: self.seed,
             waiting: if self.sleep { Waiting::Sleep } else { Waiting::Spin },
         }

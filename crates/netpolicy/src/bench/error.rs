@@ -14,6 +14,8 @@ use crate::fault::Fault;
 pub(crate) enum BenchError {
     /// The operator had enough.
     Interrupted(linux::Signal),
+    /// The time that was set for all runs together is over.
+    TimeUp,
     /// Something failed.
     Failed(Fault),
 }
@@ -22,6 +24,7 @@ impl fmt::Display for BenchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Interrupted(_) => f.write_str("interrupted"),
+            Self::TimeUp => f.write_str("the time is up"),
             Self::Failed(fault) => {
                 write!(f, "{}", fault.cause)?;
                 let mut cause = fault.cause.source();

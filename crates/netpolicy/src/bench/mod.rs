@@ -14,7 +14,7 @@ mod plain_stage;
 mod watch;
 
 pub(crate) use error::{BenchError, server_fault};
-pub(crate) use lab_stage::{LabStage, interrupted};
+pub(crate) use lab_stage::LabStage;
 pub(crate) use layout::Layout;
 pub(crate) use plain_stage::PlainStage;
 

@@ -8,7 +8,7 @@ use measure::{Cell, Experiment, Failure, Progress, Results, Stage, Stopped};
 use model::{DeliveryMode, Nanoseconds, OfferedLoad};
 
 use crate::args::{Application, Bench, MemcachedBench};
-use crate::bench::{BenchError, LabStage, Layout, PlainStage, interrupted, label};
+use crate::bench::{BenchError, LabStage, Layout, PlainStage, label};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
@@ -45,8 +45,7 @@ fn in_lab(arguments: &MemcachedBench, context: &Context) -> Result<Exit, Fault> 
     let queues = arguments.queues.unwrap_or(threads);
     let labels = arguments.modes().into_iter().map(label).collect();
     let mut signals = Signals::catch()?;
-    let mut stage =
-        LabStage::new(context, &mut signals, layout, workload, (threads, queues), !arguments.uncounted)?;
+    let mut stage = LabStage::new(context, &mut signals, layout, workload, (threads, queues), arguments)?;
     conduct(arguments, context, &mut stage, labels)
 }
 
@@ -72,6 +71,7 @@ fn conduct<S: Stage<Error = BenchError>>(
             Ok(borne) => Some(borne),
             Err(BenchError::Interrupted(signal)) => return Ok(Exit::Command(of_signal(signal))),
             Err(BenchError::Failed(fault)) => return Err(fault),
+            Err(error @ BenchError::TimeUp) => return Err(Fault::failed(error.to_string())),
         },
         false => None,
     };
@@ -99,7 +99,7 @@ fn conduct<S: Stage<Error = BenchError>>(
     let exit = publish(arguments, context, &results, borne)?;
     match stopped {
         None => Ok(exit),
-        Some((cell, failure)) => early(context, &results, &cell, failure),
+        Some((cell, failure)) => early(context, &results, &cell, failure).map(|early| early.unwrap_or(exit)),
     }
 }
 
@@ -146,29 +146,37 @@ fn publish(
     Ok(Exit::Failed)
 }
 
-/// How an experiment ends that was not made to its end.
+/// How an experiment ends that was not made to its end; `None` if what was measured decides.
 fn early(
     context: &Context,
     results: &Results,
     cell: &str,
     failure: Failure<BenchError>,
-) -> Result<Exit, Fault> {
-    let total = results.experiment.order().len();
-    let made = format!("{} of {total} runs were made", results.evidence.len());
-    if let Some(signal) = interrupted(&failure) {
-        context
-            .console
-            .say(&format!("Interrupted in {cell}: {made}. The lab is gone, and everything in it."));
-        return Ok(Exit::Command(of_signal(signal)));
+) -> Result<Option<Exit>, Fault> {
+    let made = format!("{} of {} runs were made", results.evidence.len(), results.experiment.order().len());
+    let (cause, unrestored) = match failure {
+        Failure::Run(cause) | Failure::Restore(cause) => (cause, None),
+        Failure::RunAndRestore { run, restore } => (run, Some(restore)),
+    };
+    if let Some(restore) = unrestored {
+        context.console.say(&format!("The lab was not restored before it was unmade: {restore}"));
     }
-    context.console.say(&format!("Stopped in {cell}: {made}."));
-    Err(match failure {
-        Failure::Run(BenchError::Failed(fault)) | Failure::Restore(BenchError::Failed(fault)) => fault,
-        Failure::RunAndRestore { run, restore } => {
-            Fault::failed(format!("{run}; and the host was not restored: {restore}"))
+    match cause {
+        BenchError::TimeUp => {
+            context.console.say(&format!("The time is up: {made}."));
+            Ok(None)
         }
-        Failure::Run(error) | Failure::Restore(error) => Fault::failed(error.to_string()),
-    })
+        BenchError::Interrupted(signal) => {
+            context
+                .console
+                .say(&format!("Interrupted in {cell}: {made}. The lab is gone, and everything in it."));
+            Ok(Some(Exit::Command(of_signal(signal))))
+        }
+        BenchError::Failed(fault) => {
+            context.console.say(&format!("Stopped in {cell}: {made}."));
+            Err(fault)
+        }
+    }
 }
 
 /// The exit code of a command that a signal ended, as a shell has it.

@@ -3,6 +3,7 @@
 
 mod applied;
 mod attached;
+mod bench;
 mod matrix;
 mod operator;
 mod stage;
@@ -64,6 +65,6 @@ fn main() {
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1); // they count polls and packets of the same CPUs
-    let trials = [applied::tests(), trial::tests(), attached::tests(), matrix::tests()];
+    let trials = [applied::tests(), trial::tests(), attached::tests(), bench::tests(), matrix::tests()];
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit();
 }

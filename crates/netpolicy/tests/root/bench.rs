@@ -1,0 +1,267 @@
+//! `lab` and `bench` as their users run them: what they leave behind, however they end, and what they say.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Failed, Trial};
+use model::{NetnsId, OfferedLoad, Pid};
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+
+use super::{Need, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const LAB: &[Need] = &[Need::Root, Need::Memcached];
+    const BENCH: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension];
+    const COUNTED: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension, Need::Bpf];
+    vec![
+        test("lab/a_command_runs_on_the_client_and_its_exit_code_is_ours", LAB, command_on_client),
+        test("lab/nothing_is_left_after_ctrl_c", LAB, || ended(Signal::INT, Some(0))),
+        test("lab/nothing_is_left_after_kill_9_with_two_labs_side_by_side", LAB, killed_beside_another),
+        test("bench/each_configuration_is_measured_and_engagement_stands_beside_it", COUNTED, measured),
+        test("bench/every_configuration_of_the_document_runs_and_is_put_back", BENCH, whole_matrix),
+        test("bench/an_interrupted_experiment_shows_what_it_has_and_leaves_nothing", BENCH, interrupted),
+        test("bench/a_server_of_ones_own_is_measured_as_it_is", LAB, own_server),
+        test("bench/a_file_that_cannot_be_written_is_named_before_the_first_run", LAB, unwritable),
+    ]
+}
+
+fn netpolicy(words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+    command.args(words.split(' ')).stdin(Stdio::null());
+    command
+}
+
+fn output(words: &str) -> Result<Output, Failed> {
+    Ok(netpolicy(words).output()?)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The namespaces that processes are in, and the processes named after the lab.
+fn seen() -> Result<(BTreeSet<NetnsId>, BTreeSet<Pid>), Failed> {
+    let (mut namespaces, mut keepers) = (BTreeSet::new(), BTreeSet::new());
+    for entry in std::fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+        if let Ok(netns) = rustix::fs::stat(format!("/proc/{pid}/ns/net")) {
+            namespaces.insert(NetnsId(netns.st_ino));
+        }
+        if std::fs::read_to_string(format!("/proc/{pid}/comm"))
+            .is_ok_and(|comm| comm.trim() == "netpolicy-lab")
+        {
+            keepers.insert(Pid(pid));
+        }
+    }
+    Ok((namespaces, keepers))
+}
+
+/// A running `netpolicy lab`, with the pids that it tells.
+struct Running {
+    child: Child,
+    keeper: Pid,
+    server: Pid,
+}
+
+impl Running {
+    fn start() -> Result<Self, Failed> {
+        let mut child = netpolicy("lab").stderr(Stdio::piped()).spawn()?;
+        let stderr = BufReader::new(child.stderr.take().ok_or("no standard error")?);
+        let mut told = String::new();
+        for line in stderr.lines() {
+            told.push_str(&line?);
+            told.push('\n');
+            if told.contains("Ctrl-C ends it") {
+                break;
+            }
+        }
+        let after = |words: &str| {
+            let rest = told.split_once(words).map(|(_, rest)| rest)?;
+            rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok().map(Pid)
+        };
+        let (keeper, server) = (after("--netns pid:"), after("attach "));
+        let (Some(keeper), Some(server)) = (keeper, server) else {
+            return Err(format!("it told {told:?}").into());
+        };
+        Ok(Self { child, keeper, server })
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Failed> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw);
+        Ok(kill_process(pid.ok_or("no pid")?, signal)?)
+    }
+
+    /// Its exit code, once it and everything that it made is gone.
+    fn gone(mut self) -> Result<Option<i32>, Failed> {
+        let status = self.child.wait()?;
+        let left = || [self.keeper, self.server].into_iter().filter(|pid| is_alive(*pid)).collect::<Vec<_>>();
+        eventually("its processes are gone", || left().is_empty())?;
+        Ok(status.code())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended by itself
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether it is more than an entry that its parent has not looked at.
+fn is_alive(pid: Pid) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
+}
+
+fn eventually(what: &str, is_so: impl Fn() -> bool) -> Result<(), Failed> {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(20) {
+        if is_so() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(format!("{what}: not within 20 s").into())
+}
+
+/// Runs something, and makes sure that no process of a lab and no namespace is left that was not there before.
+fn leaves_nothing<T>(body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
+    let (namespaces, keepers) = seen()?;
+    let value = body()?;
+    eventually("namespaces and processes of the lab are gone", || {
+        seen().is_ok_and(|(left, keeping)| left.is_subset(&namespaces) && keeping.is_subset(&keepers))
+    })?;
+    Ok(value)
+}
+
+fn command_on_client() -> Result<(), Failed> {
+    leaves_nothing(|| {
+        let mut command = netpolicy("lab --queues 2 --");
+        let output = command.args(["sh", "-c", "cat /proc/net/dev; exit 7"]).output()?;
+        assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).contains("veth-client"), "{}", text(&output.stdout));
+        Ok(())
+    })
+}
+
+fn ended(signal: Signal, code: Option<i32>) -> Result<(), Failed> {
+    leaves_nothing(|| {
+        let lab = Running::start()?;
+        lab.signal(signal)?;
+        assert_eq!(lab.gone()?, code);
+        Ok(())
+    })
+}
+
+fn killed_beside_another() -> Result<(), Failed> {
+    leaves_nothing(|| {
+        let (one, other) = (Running::start()?, Running::start()?);
+        one.signal(Signal::KILL)?;
+        assert_eq!(one.gone()?, None);
+        assert!(is_alive(other.keeper) && is_alive(other.server), "the other one stays");
+        other.signal(Signal::TERM)?;
+        assert_eq!(other.gone()?, Some(0));
+        Ok(())
+    })
+}
+
+/// The evidence that `-o json` prints.
+fn evidence(output: &Output) -> Result<Vec<model::Evidence>, Failed> {
+    let document: Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!((&document["schema"], &document["kind"]), (&"netpolicy/v1".into(), &"bench".into()));
+    Ok(serde_json::from_value(document["data"]["evidence"].clone())?)
+}
+
+fn measured() -> Result<(), Failed> {
+    let output = leaves_nothing(|| {
+        output(
+            "-o json bench memcached --mode base,suspend200 --max --seconds 400ms --warmup 100ms --repeats 2 --depth 16",
+        )
+    })?;
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let runs = evidence(&output)?;
+    assert_eq!(runs.len(), 4);
+    for run in &runs {
+        let share = run.delivered.as_ref().and_then(model::Delivered::application_share);
+        match run.label.as_str() {
+            "base" => assert_eq!(share, Some(0.0), "{:?}", run.delivered),
+            _ => assert!(share > Some(0.5), "{share:?} {:?}", run.delivered),
+        }
+        assert_eq!((run.load, &run.void), (OfferedLoad::Max, &None));
+        let (cpu, counters) = (run.cpu.ok_or("no CPU use")?, run.counters.as_ref().ok_or("no counters")?);
+        assert!(cpu.busy() > 0.0 && counters.softirqs["NET_RX"] > 0.0, "{cpu:?} {counters:?}");
+        assert!(counters.napi_polls > Some(0.0) && counters.busy_poll_rx_packets.is_some(), "{counters:?}");
+        assert!(run.cycles_per_request.is_none_or(|cycles| cycles > 0.0), "absent is not zero");
+    }
+    Ok(())
+}
+
+fn whole_matrix() -> Result<(), Failed> {
+    let directory = std::env::temp_dir().join(format!("netpolicy-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&directory)?;
+    let (json, html) = (directory.join("evidence.json"), directory.join("report.html"));
+    let output = leaves_nothing(|| {
+        let mut command =
+            netpolicy("bench memcached --matrix --rate max --seconds 200ms --warmup 50ms --repeats 1 --json");
+        Ok(command.arg(&json).arg("--report").arg(&html).output()?)
+    });
+    let files = (std::fs::read_to_string(&json), std::fs::read_to_string(&html));
+    std::fs::remove_dir_all(&directory)?;
+    let (output, results, page) = (output?, files.0?, files.1?);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let results: Value = serde_json::from_str(&results)?;
+    let table = text(&output.stdout);
+    let configurations = model::DeliveryMode::DOCUMENT.map(|mode| mode.to_string());
+    for label in configurations.iter().map(|label| if label == "interrupt" { "base" } else { label }) {
+        let ran =
+            results["evidence"].as_array().is_some_and(|runs| runs.iter().any(|run| run["label"] == label));
+        assert!(ran && table.lines().any(|line| line == label) && page.contains(label), "{label}\n{table}");
+    }
+    Ok(())
+}
+
+fn interrupted() -> Result<(), Failed> {
+    leaves_nothing(|| {
+        let words = "bench memcached --mode base,suspend20 --max --seconds 300ms --warmup 50ms --repeats 500";
+        let mut child = netpolicy(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let mut lines = BufReader::new(child.stderr.take().ok_or("no standard error")?).lines();
+        lines.next().ok_or("it says nothing")??; // the first run has begun
+        std::thread::sleep(Duration::from_millis(1_500));
+        let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+        kill_process(pid.ok_or("no pid")?, Signal::INT)?;
+        let asked = Instant::now();
+        let output = child.wait_with_output()?;
+        let said: Vec<String> = lines.collect::<Result<_, _>>()?;
+        assert_eq!(output.status.code(), Some(130), "{said:?}");
+        assert!(asked.elapsed() < Duration::from_secs(15), "it ends soon: {:?}", asked.elapsed());
+        assert!(said.iter().any(|line| line.contains("of 1000 runs were made")), "{said:?}");
+        assert!(text(&output.stdout).starts_with("base\n"), "{}", text(&output.stdout));
+        Ok(())
+    })
+}
+
+fn own_server() -> Result<(), Failed> {
+    leaves_nothing(|| {
+        let mut command = netpolicy("lab --");
+        command.arg(env!("CARGO_BIN_EXE_netpolicy"));
+        let words =
+            "-o json bench memcached --address 192.0.2.1:11211 --rate 2K --seconds 300ms --repeats 1 --sleep";
+        let output = command.args(words.split(' ')).output()?;
+        let runs = evidence(&output)?;
+        assert_eq!((runs.len(), runs[0].label.as_str()), (1, "as it is"));
+        assert!(runs[0].requests.answered > 0 && runs[0].cpu.is_none() && runs[0].delivered.is_none());
+        Ok(())
+    })
+}
+
+fn unwritable() -> Result<(), Failed> {
+    let output = output("bench memcached --matrix --short --report /nowhere/report.html")?;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("/nowhere/report.html"), "{}", text(&output.stderr));
+    assert!(output.stdout.is_empty());
+    Ok(())
+}
