@@ -85,7 +85,7 @@ pub enum Event {
     Exit(ProcessId),
 }
 
-/// Follows processes and all children they will have. Children that they have already must be named.
+/// Follows processes with all children that they have and will have.
 ///
 /// Works while [`Follower::next`] is called: there is no thread behind it. Dropping it leaves nothing behind.
 #[derive(Debug)]
@@ -176,11 +176,33 @@ impl Follower {
         self.followed.values().map(|followed| followed.id)
     }
 
-    /// Follows one process more.
+    /// Follows one process more, and the children that it has already: a command may have forked before anybody could
+    /// listen.
     ///
     /// # Errors
     /// As [`Follower::new`].
     pub fn follow(&mut self, process: ProcessId) -> Result<(), KernelError> {
+        self.follow_alone(process)?;
+        let mut parents = vec![process];
+        while let Some(parent) = parents.pop() {
+            // Who has ended meanwhile is heard of as any that ends.
+            let Ok(parent) = Pinned::reopen(&parent) else { continue };
+            for child in children(&parent).unwrap_or_default() {
+                let Ok(child) = process::identify(child) else { continue };
+                if !self.is_followed(&child) && self.follow_alone(child).is_ok() {
+                    self.events.push_back(Event::Child(child));
+                    parents.push(child);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_followed(&self, process: &ProcessId) -> bool {
+        self.followed.get(&process.pid).is_some_and(|followed| followed.id.started == process.started)
+    }
+
+    fn follow_alone(&mut self, process: ProcessId) -> Result<(), KernelError> {
         let what = || format!("follow {process}");
         // Watched first, and looked at then: what happens in between is told.
         if let Ears::Bpf { births, .. } = &self.ears {
@@ -266,6 +288,8 @@ impl Follower {
 
     fn take_in(&mut self, birth: Birth) {
         match birth {
+            // It was there already when its parent was looked at.
+            Birth::Child { child, .. } if self.is_followed(&child) => {}
             Birth::Child { child, parent } => {
                 let known = self.followed.get(&parent).map(|parent| parent.known.clone()).unwrap_or_default();
                 self.adopt(child, known, None);

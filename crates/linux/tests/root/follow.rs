@@ -32,6 +32,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("follow/by_proc_an_epoll_in_place_of_a_closed_one_is_heard_of", ROOT, || replaced(PROC)),
         test("follow/a_child_its_image_and_its_end_are_heard_of", BPF, || child_lives_and_dies(How::Auto)),
         test("follow/by_proc_a_child_and_its_end_are_heard_of", ROOT, || child_lives_and_dies(PROC)),
+        test("follow/a_child_that_was_there_before_is_followed_too", BPF, || child_before(How::Auto)),
+        test("follow/by_proc_a_child_that_was_there_before_is_followed_too", ROOT, || child_before(PROC)),
         test("follow/a_childs_epolls_are_heard_of", BPF_PARENT, || childs_epolls(How::Auto)),
         test("follow/by_proc_a_childs_epolls_are_heard_of", PARENT, || childs_epolls(PROC)),
         test("follow/a_follower_says_how_it_hears_and_why_not_better", BPF, says_how),
@@ -72,6 +74,33 @@ fn until(follower: &mut Follower, expected: impl Fn(&Event) -> bool) -> Result<V
         }
     }
     Err(format!("not heard of within {PATIENCE:?}; {before:?} were").into())
+}
+
+/// A child of a child, which both ran before anybody listened.
+fn child_before(how: How) -> Result<(), Failed> {
+    let mut parent = Command::new("sh").args(["-c", "sleep 60 & wait"]).stdout(Stdio::null()).spawn()?;
+    let result = child_of(&parent, how);
+    parent.kill()?;
+    parent.wait()?;
+    result
+}
+
+fn child_of(parent: &Child, how: How) -> Result<(), Failed> {
+    let children = format!("/proc/{0}/task/{0}/children", parent.id());
+    let since = Instant::now();
+    let child = loop {
+        match std::fs::read_to_string(&children)?.trim().parse() {
+            Ok(pid) => break Pid(pid),
+            Err(_) if since.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let mut follower = Follower::new(&[process::identify(Pid(parent.id()))?], how)?;
+    until(&mut follower, |event| matches!(event, Event::Child(process) if process.pid == child))?;
+    let number = i32::try_from(child.0).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
+    rustix::process::kill_process(number, rustix::process::Signal::KILL)?;
+    until(&mut follower, |event| matches!(event, Event::Exit(process) if process.pid == child))?;
+    Ok(())
 }
 
 fn new_epoll_is_heard_of_once(how: How) -> Result<(), Failed> {
