@@ -12,8 +12,11 @@ use std::thread;
 use model::Pid;
 use rustix::fs::{FlockOperation, flock};
 
-use crate::lock::LOCK_RETRY_AFTER;
-use crate::log::{JournalError, create_directory, io_error};
+use crate::lock::{LOCK_RETRY_AFTER, Lock};
+use crate::log::{JournalError, io_error};
+
+/// How the name of a sign begins; the number of the program follows.
+const SIGN: &str = "attended-by-";
 
 /// How often an attendance is begun again that somebody is looking at right now.
 const RETRIES_MAX: u32 = 50;
@@ -29,8 +32,7 @@ pub(crate) struct Attendance {
 
 impl Attendance {
     /// Begins to attend, as this process.
-    pub(crate) fn begin(journal: &Path) -> Result<Self, JournalError> {
-        create_directory(journal)?;
+    pub(crate) fn begin(_lock: &Lock, journal: &Path) -> Result<Self, JournalError> {
         let path = sign(journal, own_pid());
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
@@ -42,6 +44,21 @@ impl Attendance {
             thread::sleep(LOCK_RETRY_AFTER);
         }
         Err(io_error(&path, "lock")(std::io::ErrorKind::WouldBlock.into()))
+    }
+
+    /// Removes what programs left behind that were killed. Whoever calls this has the journal's lock, and so has whoever
+    /// begins to attend: a sign is not taken for one that was left behind before it is locked.
+    pub(crate) fn sweep(_lock: &Lock, path: &Path) {
+        let left_behind = path
+            .file_name()
+            .and_then(|name| name.to_str()?.strip_prefix(SIGN)?.parse().ok())
+            .is_some_and(|program| {
+                path.parent().is_some_and(|journal| !attends(journal, Pid(program)))
+                    && Pid(program) != own_pid()
+            });
+        if left_behind {
+            let _courtesy = fs::remove_file(path);
+        }
     }
 }
 
@@ -65,5 +82,5 @@ pub(crate) fn own_pid() -> Pid {
 }
 
 fn sign(journal: &Path, program: Pid) -> PathBuf {
-    journal.join(format!("attended-by-{program}"))
+    journal.join(format!("{SIGN}{program}"))
 }

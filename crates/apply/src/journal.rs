@@ -55,9 +55,10 @@ impl Journal {
     /// of it, lives, no other program changes what they have changed, or rolls them back.
     ///
     /// # Errors
-    /// If the sign of it cannot be made in the directory.
+    /// If the sign of it cannot be made in the directory, or another process is writing.
     pub fn attending(self) -> Result<Self, JournalError> {
-        let attendance = Some(Arc::new(Attendance::begin(&self.directory)?));
+        let lock = self.lock()?;
+        let attendance = Some(Arc::new(Attendance::begin(&lock, &self.directory)?));
         Ok(Self { attendance, ..self })
     }
 
@@ -136,8 +137,8 @@ impl Journal {
     }
 
     /// Begins a transaction, under the lock: when this returns, all it takes to undo it is on disk.
-    pub(crate) fn begin(&self, _lock: &Lock, asked: &Asked, plan: Plan) -> Result<Pending, JournalError> {
-        self.sweep()?;
+    pub(crate) fn begin(&self, lock: &Lock, asked: &Asked, plan: Plan) -> Result<Pending, JournalError> {
+        self.sweep(lock)?;
         let newest = self.names()?.last().copied();
         // Enough to tell programs apart that begin in the same microsecond; the lock does the rest.
         let tag = u16::try_from(std::process::id() & 0xffff).unwrap_or(0);
@@ -156,12 +157,13 @@ impl Journal {
     }
 
     /// Removes what a writer left behind that was killed before its transaction had begun.
-    fn sweep(&self) -> Result<(), JournalError> {
+    fn sweep(&self, lock: &Lock) -> Result<(), JournalError> {
         for entry in fs::read_dir(&self.directory).map_err(io_error(&self.directory, "read"))? {
             let entry = entry.map_err(io_error(&self.directory, "read"))?;
             if entry.file_name().to_string_lossy().starts_with(UNBORN) {
                 fs::remove_dir_all(entry.path()).map_err(io_error(&entry.path(), "remove"))?;
             }
+            Attendance::sweep(lock, &entry.path());
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! One writer at a time.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::thread;
@@ -34,16 +34,15 @@ pub(crate) struct Lock {
 impl Lock {
     /// Takes the lock, waiting for another holder for a bounded time.
     pub(crate) fn take(path: &Path, retries_max: u32) -> Result<Self, JournalError> {
-        let io = |doing| move |source| JournalError::Io { file: path.to_owned(), doing, source };
+        let failed = |doing| move |source| JournalError::Io { file: path.to_owned(), doing, source };
         let mut options = OpenOptions::new();
-        let mut file = options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(io("open"))?;
+        let mut file =
+            match options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path) {
+                // It can be locked all the same.
+                Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
+                file => file,
+            }
+            .map_err(failed("open"))?;
         let mut retries = 0;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -56,7 +55,7 @@ impl Lock {
                     let waited = LOCK_RETRY_AFTER * retries_max;
                     return Err(JournalError::Busy { holder: holder(&mut file), waited });
                 }
-                Err(errno) => return Err(io("lock")(errno.into())),
+                Err(errno) => return Err(failed("lock")(errno.into())),
             }
         }
         // The text is a courtesy to those who wait. A full disk has no room for it, and must not stand in the way of an

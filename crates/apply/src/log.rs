@@ -97,6 +97,8 @@ pub(crate) struct Log {
     whole_bytes: u64,
     /// Whether part of a line may stand behind them.
     torn: bool,
+    /// Whether the file system takes no writes: a disk that failed must not stand in the way of an undo.
+    read_only: bool,
 }
 
 impl Log {
@@ -131,7 +133,14 @@ impl Log {
         script_file.sync_all().map_err(io_error(&script_path, "sync"))?;
 
         let path = directory.join(JOURNAL);
-        let mut log = Self { file: create_file(&path, 0o600)?, path, seq: 0, whole_bytes: 0, torn: false };
+        let mut log = Self {
+            file: create_file(&path, 0o600)?,
+            path,
+            seq: 0,
+            whole_bytes: 0,
+            torn: false,
+            read_only: false,
+        };
         log.append(&Record::Begin(begin))?;
         log.sync()?;
         sync_directory(directory)?;
@@ -146,12 +155,19 @@ impl Log {
         torn_bytes: u64,
     ) -> Result<Self, JournalError> {
         let path = directory.join(JOURNAL);
-        let file = OpenOptions::new().append(true).open(&path).map_err(io_error(&path, "open"))?;
-        Ok(Self { path, file, seq: lines, whole_bytes, torn: torn_bytes > 0 })
+        let (file, read_only) = match OpenOptions::new().append(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => (File::open(&path), true),
+            file => (file, false),
+        };
+        let file = file.map_err(io_error(&path, "open"))?;
+        Ok(Self { path, file, seq: lines, whole_bytes, torn: torn_bytes > 0, read_only })
     }
 
     /// Adds a record. When this returns, it can be read by others even if this process is killed.
     pub(crate) fn append(&mut self, record: &Record) -> Result<(), JournalError> {
+        if self.read_only {
+            return Err(io_error(&self.path, "write")(io::ErrorKind::ReadOnlyFilesystem.into()));
+        }
         let line = encode_line(self.seq, record);
         let bytes = self.whole_bytes.saturating_add(u64::try_from(line.len()).unwrap_or(u64::MAX));
         if bytes > JOURNAL_BYTES_MAX {

@@ -67,6 +67,13 @@ fn attended() -> Result<(), Failed> {
         journal.roll_back(transaction.name(), &mut host, asked().at)?;
     }
     assert_eq!(host.settings()?, settings_before, "after a kill its transactions are as free as any");
+    assert!(fs::read_dir(journal.directory())?.any(|entry| is_sign(&entry)), "the kill left its sign behind");
+    apply::commit(plan(), &mut host, &journal, &asked(), Allow::default())?.roll_back()?;
+    assert!(!fs::read_dir(journal.directory())?.any(|entry| is_sign(&entry)), "the next writer sweeps it");
     fs::remove_dir_all(&base)?;
     Ok(())
+}
+
+fn is_sign(entry: &std::io::Result<fs::DirEntry>) -> bool {
+    entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("attended-by-"))
 }
