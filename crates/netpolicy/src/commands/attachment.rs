@@ -205,6 +205,11 @@ impl<'a> Attachment<'a> {
         changes.iter().try_for_each(|change| self.tell("set", change.to().object(), change.to_string()))
     }
 
+    /// The processes that are followed and have not ended.
+    pub(crate) fn followed(&self) -> impl Iterator<Item = ProcessId> + '_ {
+        self.follower.followed()
+    }
+
     /// Leaves everything in force.
     pub(crate) fn keep(mut self) -> Vec<TransactionName> {
         std::mem::take(&mut self.transactions)

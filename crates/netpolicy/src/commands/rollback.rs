@@ -32,6 +32,11 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
     let undone = journal.roll_back(name, &mut kernel, clock::now())?;
     let told = context.console.report(&UndoneReport::of(name, &undone));
     told.map_err(|fault| fault.leaving(HostState::Restored))?;
+    if let Some(error) = &undone.unrecorded {
+        context
+            .console
+            .say(&format!("The journal does not have all of this, and may show {name} as in force: {error}"));
+    }
     context.console.say(&format!("Rolled back {name}."));
     Ok(Exit::Done)
 }

@@ -50,7 +50,15 @@ fn followed(
     let process = linux::process::identify(Pid(child.id()))?;
     let mut attachment = Attachment::begin(context, Tells::AsTalk, netns, process, intent.clone())?;
     match to_its_end(child, signals, &mut attachment) {
-        Ok(status) => attachment.end().map(|()| status),
+        Ok(status) => {
+            for left in attachment.followed().filter(|left| *left != process) {
+                let pid = left.pid;
+                context.console.say(&format!(
+                    "{left} still runs, without the policy from here on; `netpolicy attach {pid}` gives it one"
+                ));
+            }
+            attachment.end().map(|()| status)
+        }
         Err(fault) => Err(attachment.failed(fault)),
     }
 }

@@ -1,5 +1,7 @@
 //! Policy files on a real device: plan, apply, verify, explain, roll back.
 
+use std::process::Command;
+
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
 use model::{Nanoseconds, Setting};
@@ -23,6 +25,12 @@ pub(crate) fn tests() -> Vec<Trial> {
             "applied/a_service_gets_both_halves_and_its_namesakes_elsewhere_get_none",
             &[Need::Root, Need::Suspension, Need::Memcached],
             service,
+        ),
+        test("applied/a_rollback_needs_no_disk_that_can_be_written", NEEDS, read_only_disk),
+        test(
+            "applied/a_rollback_whose_report_cannot_be_printed_is_no_failure_to_roll_back",
+            NEEDS,
+            full_output,
         ),
         test("applied/doctor_judges_settings_without_counting", NEEDS, doctor),
     ]
@@ -51,6 +59,36 @@ fn round_trip() -> Result<(), Failed> {
     assert_eq!(operator.host()?, before, "the whole host is as it was");
     assert!(operator.runs(&["history"], 0)?.data.contains("rolled back"));
     assert!(operator.runs(&["verify"], 0)?.words.contains("Nothing is applied."));
+    Ok(())
+}
+
+fn read_only_disk() -> Result<(), Failed> {
+    /// `$0` is the journal, the rest is netpolicy with its options. The disk is one of this script's own.
+    const SCRIPT: &str = "set -e; mount -t tmpfs none \"$0\"; \"$@\" set device veth-server suspend20; \
+                          mount -o remount,ro \"$0\"; exec \"$@\" rollback";
+    let operator = Operator::new("read-only", 1)?;
+    std::fs::create_dir_all(operator.state())?;
+    let before = operator.host()?;
+    let netpolicy = operator.netpolicy(&[]);
+    let mut script = Command::new("unshare");
+    script.args(["--mount", "sh", "-c", SCRIPT]).arg(operator.state());
+    let output = script.arg(netpolicy.get_program()).args(netpolicy.get_args()).output()?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && words.contains("Set and read back"), "{words}");
+    assert!(words.contains("journal does not have all of this"), "{words}");
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn full_output() -> Result<(), Failed> {
+    let operator = Operator::new("full-output", 1)?;
+    let before = operator.host()?;
+    operator.runs(&["set", "device", "veth-server", "suspend20"], 0)?;
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full")?;
+    let output = operator.netpolicy(&["rollback"]).stdout(full).output()?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("The host was restored."), "{words}");
+    assert_eq!(operator.host()?, before);
     Ok(())
 }
 

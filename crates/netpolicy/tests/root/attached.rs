@@ -32,6 +32,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("attached/set_task_is_an_attachment_without_a_follower", MEMCACHED, set_task),
         test("attached/a_second_attachment_with_other_wishes_is_refused", NEEDS, second_attachment),
         test("attached/a_device_that_is_down_for_a_while_does_not_end_an_attachment", NEEDS, link_down),
+        test("attached/run_names_what_its_command_leaves_running", NEEDS, left_running),
         test("attached/a_thread_of_the_kernel_is_refused", NEEDS, kernel_thread),
         test("attached/run_starts_under_the_policy_and_passes_on_signals_and_exit_codes", MEMCACHED, run),
         test("attached/run_caps_epoll_wait_for_fullbusy", MEMCACHED, run_fullbusy),
@@ -221,6 +222,16 @@ fn link_down() -> Result<(), Failed> {
     waited_for("the queue's settings", || Ok((flushes(&operator.host()?) == [20_000]).then_some(())))?;
     assert_eq!(attach.terminated()?, Some(0));
     assert_eq!(flushes(&operator.host()?), [0]);
+    Ok(())
+}
+
+fn left_running() -> Result<(), Failed> {
+    let operator = Operator::new("left-running", 1)?;
+    let before = operator.host()?;
+    let script = "sleep 3 >/dev/null 2>&1 & sleep 0.7; exit 4";
+    let said = operator.runs(&["run", "--delivery", "suspend20", "--", "sh", "-c", script], 4)?;
+    assert!(said.words.contains("sleep[") && said.words.contains("still runs"), "{}", said.words);
+    assert_eq!(operator.host()?, before);
     Ok(())
 }
 
