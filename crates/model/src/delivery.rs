@@ -205,7 +205,9 @@ mod test {
 
     #[test]
     fn a_mode_without_a_time_or_with_nonsense_is_refused() {
-        for text in ["suspend0", "defer-1", "suspends", "defer20us", "busy", "", "suspend:", "defer18446744073709552"] {
+        for text in
+            ["suspend0", "defer-1", "suspends", "defer20us", "busy", "", "suspend:", "defer18446744073709552"]
+        {
             assert!(text.parse::<DeliveryMode>().is_err(), "{text}");
         }
     }
