@@ -100,9 +100,13 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
     None
 }
 
+/// The longest delay of a packet that nobody has to ask for: the wrong unit in a policy file must not cut a host off.
+/// The longest of the recipes is 5 ms.
+const ADDED_DELAY_UNASKED: Nanoseconds = Nanoseconds::from_millis(1_000);
+
 /// Deferral delays a packet to an idle application by up to one `gro-flush-timeout`.
 fn added_delay(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -> Result<(), Refusal> {
-    let Some(allowed) = intent.budget.added_delay else { return Ok(()) };
+    let allowed = intent.budget.added_delay.unwrap_or(ADDED_DELAY_UNASKED);
     let flush = params.gro_flush_timeout;
     if flush <= allowed {
         return Ok(());
@@ -119,7 +123,8 @@ fn added_delay(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -> 
         RefusalKind::Safety,
         &intent.target,
         format!(
-            "{mode} may delay a packet by its gro-flush-timeout of {flush}, the budget allows added_delay {allowed}"
+            "{mode} may delay a packet by its gro-flush-timeout of {flush}, {} allows added_delay {allowed}",
+            if intent.budget.added_delay.is_some() { "the budget" } else { "no budget is given, which" }
         ),
     )
     .because(format!("asked at {}", intent.origin))

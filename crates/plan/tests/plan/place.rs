@@ -288,6 +288,16 @@ fn full_busy_polling_needs_a_budget() {
 }
 
 #[test]
+fn a_delay_that_cuts_a_host_off_must_be_asked_for() {
+    let mut intent = on_device(2, "eth0", PolicyName::Bulk);
+    intent.overrides.gro_flush_timeout = Some(Nanoseconds::from_millis(20_000));
+    let refusal = refused(&policy([intent.clone()]), &two_services(), &Resolved::default());
+    assert_eq!(refusal.kind, RefusalKind::Safety);
+    intent.budget.added_delay = Some(Nanoseconds::from_millis(20_000));
+    assert!(place(&policy([intent]), &two_services(), &Resolved::default()).is_ok());
+}
+
+#[test]
 fn deferral_may_not_delay_beyond_the_budget() {
     let mut intent = on_device(2, "eth0", PolicyName::Cpu);
     intent.budget.added_delay = Some(Nanoseconds::from_micros(50));
