@@ -329,4 +329,6 @@ fn a_rollback_says_so_if_what_may_be_in_force_cannot_be_read() {
     let words = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{words}");
     assert!(words.contains("undo.sh"), "{words}");
+    let words = text(&netpolicy(&["--state-dir", &scratch.path("."), "verify"]).stderr);
+    assert!(words.contains("not compared"), "{words}");
 }

@@ -1,4 +1,7 @@
 //! What is counted while a run measures, and where its threads are.
+//!
+//! How many events each `epoll_wait` returned is not counted: a memcached that nobody patched does not tell, and a
+//! tracepoint on system calls would slow every call of the machine, and so the run itself. The evidence has none.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};

@@ -13,6 +13,9 @@ pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let journal = context.journal()?;
     let report = compare(&in_force(&journal)?, &mut linux::Kernel::new());
     context.console.report(&report)?;
+    for unreadable in &journal.history()?.unreadable {
+        context.console.say(&format!("not compared: {unreadable}"));
+    }
     if report.is_drift() {
         return Ok(Exit::Pending);
     }

@@ -76,7 +76,7 @@ impl Page {
 
     /// A line in a style.
     pub(crate) fn styled(&mut self, style: Style, line: impl AsRef<str>) {
-        self.text.push_str(&style.paint(line.as_ref(), self.colour));
+        self.text.push_str(&style.paint(&legible(line.as_ref(), self.colour), self.colour));
         self.text.push('\n');
     }
 
@@ -100,5 +100,31 @@ impl Page {
     /// What was written.
     pub(crate) fn into_text(self) -> String {
         self.text
+    }
+}
+
+/// A line in which a name cannot steer the terminal: of all control characters only our own styles are left.
+fn legible(line: &str, colour: bool) -> String {
+    let mut text = String::with_capacity(line.len());
+    for (at, c) in line.char_indices() {
+        let ours = c == '\n' || (c == '\x1b' && colour && Style::begins(&line[at..]));
+        text.push(if c.is_control() && !ours { '\u{fffd}' } else { c });
+    }
+    text
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn of_all_control_characters_a_line_keeps_only_our_own_styles() {
+        for colour in [false, true] {
+            let mut page = Page::new(colour);
+            let good = page.word(Style::Good, "good");
+            page.line(format!("{good} \x1b[2Jevil\x07"));
+            let wiped = "\u{fffd}[2Jevil\u{fffd}\n";
+            assert_eq!(page.into_text(), format!("{} {wiped}", Style::Good.paint("good", colour)));
+        }
     }
 }

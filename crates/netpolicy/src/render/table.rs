@@ -34,6 +34,15 @@ impl Style {
         };
         format!("\x1b[{code}m{text}\x1b[0m")
     }
+
+    /// Whether a text begins with what [`Style::paint`] puts around its words.
+    pub(crate) fn begins(text: &str) -> bool {
+        ["0", "1", "2", "31", "32", "33"].iter().any(|code| {
+            text.strip_prefix("\x1b[")
+                .and_then(|rest| rest.strip_prefix(code))
+                .is_some_and(|rest| rest.starts_with('m'))
+        })
+    }
 }
 
 /// One cell.
