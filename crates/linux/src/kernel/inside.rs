@@ -87,8 +87,12 @@ impl Inside {
         let position = usize::try_from(queue.index.0).unwrap_or(usize::MAX);
         let napi = napis_by_order(rx.len(), any_stated, &ids).and_then(|_| napis.get(position).copied());
         napi.ok_or_else(|| {
-            let needs =
-                format!("a NAPI of the queue (the device has {} queues and {} NAPIs)", rx.len(), ids.len());
+            let needs = match (rx.len(), ids.len()) {
+                (_, 0) => "a NAPI of the queue; its device has none now, as while it is down".to_owned(),
+                (queues, napis) => {
+                    format!("a NAPI of the queue (the device has {queues} queues and {napis} NAPIs)")
+                }
+            };
             KernelError::absent("netdev napi-get", needs, None)
         })
     }

@@ -26,6 +26,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             &[Need::Root, Need::Suspension, Need::Memcached],
             service,
         ),
+        test("applied/a_rollback_while_the_device_is_down_says_so_and_can_be_called_again", NEEDS, link_down),
         test("applied/a_rollback_needs_no_disk_that_can_be_written", NEEDS, read_only_disk),
         test(
             "applied/a_rollback_whose_report_cannot_be_printed_is_no_failure_to_roll_back",
@@ -59,6 +60,20 @@ fn round_trip() -> Result<(), Failed> {
     assert_eq!(operator.host()?, before, "the whole host is as it was");
     assert!(operator.runs(&["history"], 0)?.data.contains("rolled back"));
     assert!(operator.runs(&["verify"], 0)?.words.contains("Nothing is applied."));
+    Ok(())
+}
+
+fn link_down() -> Result<(), Failed> {
+    let operator = Operator::new("down", 1)?;
+    let before = operator.host()?;
+    operator.runs(&["set", "device", "veth-server", "suspend20"], 0)?;
+    operator.sets_link("down")?;
+    let stuck = operator.runs(&["rollback"], 5)?;
+    assert!(stuck.words.contains("as while it is down"), "{}", stuck.words);
+    operator.sets_link("up")?;
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(flushes(&operator.host()?), flushes(&before));
+    assert!(operator.runs(&["history"], 0)?.data.contains("rolled back"));
     Ok(())
 }
 

@@ -210,15 +210,9 @@ fn link_down() -> Result<(), Failed> {
     let maker = EpollMaker::new(&operator)?;
     let attach = operator.starts(&["attach", &maker.pid().to_string(), "--delivery", "suspend20"])?;
     operator.waits_to_hear("Attached.")?;
-    let link = |state: &str| -> Result<(), Failed> {
-        let there = format!("--net=/proc/{}/ns/net", operator.lab.server_pid());
-        let status =
-            Command::new("nsenter").args([&there, "ip", "link", "set", "veth-server", state]).status()?;
-        status.success().then_some(()).ok_or_else(|| format!("ip link set {state}: {status}").into())
-    };
-    link("down")?;
+    operator.sets_link("down")?;
     operator.waits_to_hear("nothing can be set at the moment")?;
-    link("up")?;
+    operator.sets_link("up")?;
     waited_for("the queue's settings", || Ok((flushes(&operator.host()?) == [20_000]).then_some(())))?;
     assert_eq!(attach.terminated()?, Some(0));
     assert_eq!(flushes(&operator.host()?), [0]);

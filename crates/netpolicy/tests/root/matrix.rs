@@ -5,6 +5,7 @@
 //! number of times, and says so.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::{LabOptions, MemcachedOptions};
@@ -18,7 +19,11 @@ use super::stage::{Seen, Stage};
 use super::{Need, test};
 
 /// How often a run is made again that had too few packets or went between the groups that the rules tell apart.
-const ATTEMPTS_MAX: u32 = 4;
+const ATTEMPTS_MAX: u32 = 6;
+
+/// How long is waited after the first such run; twice as long after each next one. What else the machine was busy with
+/// may be over then.
+const PAUSE_FIRST: Duration = Duration::from_millis(250);
 
 /// The load of the rows: as much as the study offered, and as much as one client CPU sustains beside the server's.
 const OFFERED: OfferedLoad = OfferedLoad::PerSecond(60_000.0);
@@ -115,7 +120,8 @@ fn rows() -> Vec<Row> {
             &["engaged", "partly-engaged"],
             Some("napi-shared-by-epolls"),
         )
-        .workers(4, None),
+        .workers(4, None)
+        .saturated(),
         Row::new("one_epoll_on_two_napis_flaps", &["partly-engaged"], Some("epoll-mixes-napis")).queues(2),
         Row::new("two_epolls_that_mix_two_napis_flap", &["partly-engaged"], Some("epoll-mixes-napis"))
             .queues(2)
@@ -126,7 +132,8 @@ fn rows() -> Vec<Row> {
             Some("pollers-share-a-cpu"),
         )
         .queues(2)
-        .workers(2, Some(2)),
+        .workers(2, Some(2))
+        .saturated(),
         Row::new("an_epoll_that_does_not_prefer_is_not_engaged", &["not-engaged"], Some("prefer-off"))
             .params(|params| params.epoll = EpollParams { prefer_busy_poll: false, ..params.epoll }),
         Row::new(
@@ -178,8 +185,13 @@ fn check(row: &Row) -> Result<(), Failed> {
             Ok(()) => return Ok(()),
             Err(why) => last = format!("attempt {attempt}: {why}\n{}", told(&seen, &findings)),
         }
+        pause_after(attempt);
     }
     Err(format!("{last}\n(the last of {ATTEMPTS_MAX} attempts)").into())
+}
+
+fn pause_after(attempt: u32) {
+    std::thread::sleep(PAUSE_FIRST * 2_u32.pow(attempt - 1));
 }
 
 fn drive(stage: &Stage, load: OfferedLoad) -> Result<Seen, Failed> {
@@ -262,6 +274,7 @@ fn headline() -> Result<(), Failed> {
         if spared && delivered && loaded {
             return Ok(());
         }
+        pause_after(attempt);
     }
     Err(format!("{last}\n(the last of {ATTEMPTS_MAX} attempts)").into())
 }

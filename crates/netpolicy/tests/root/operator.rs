@@ -41,6 +41,14 @@ impl Operator {
         Ok(path.display().to_string())
     }
 
+    /// Takes the device down or up.
+    pub(crate) fn sets_link(&self, state: &str) -> Result<(), Failed> {
+        let there = format!("--net=/proc/{}/ns/net", self.lab.server_pid());
+        let status =
+            Command::new("nsenter").args([&there, "ip", "link", "set", "veth-server", state]).status()?;
+        status.success().then_some(()).ok_or_else(|| format!("ip link set {state}: {status}").into())
+    }
+
     /// Where the journal is.
     pub(crate) fn state(&self) -> PathBuf {
         self.scratch.join("state")
