@@ -46,6 +46,11 @@ const BENCHMARKS: &[Benchmark] = &[
         answers: "what counting who polled costs for each event",
         cargo: &["bench", "--quiet", "--package", "netpolicy-linux", "--bench", "delivery_cost"],
     },
+    Benchmark {
+        name: "client",
+        answers: "the load generator beside other clients, on the same core against the same server",
+        cargo: &["bench", "--quiet", "--package", "netpolicy-measure", "--bench", "client"],
+    },
 ];
 
 /// Runs the named benchmarks, or all.
