@@ -14,6 +14,7 @@ mod plan;
 mod report;
 mod svg;
 mod table;
+mod tc;
 #[cfg(test)]
 mod test;
 mod undone;
@@ -31,3 +32,4 @@ pub(crate) use plan::PlanReport;
 
 pub(crate) use svg::svg;
 pub(crate) use undone::UndoneReport;
+pub(crate) use tc::{BenchRow, DiffReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport};
