@@ -14,10 +14,10 @@ pub mod rtlink;
 pub mod sock_diag;
 pub mod socket;
 
-/// The codec of attributes, which the pure room `rules` shares.
-pub use rules::attr;
-pub use rules::attr::{Attr, AttrBuf, Attrs, Malformed};
 pub use ethtool::Ethtool;
 pub use link::Links;
 pub use netdev::Netdev;
+/// The codec of attributes, which the pure room `rules` shares.
+pub use rules::attr;
+pub use rules::attr::{Attr, AttrBuf, Attrs, Malformed};
 pub use socket::{NetlinkSocket, Protocol};

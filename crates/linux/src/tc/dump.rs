@@ -25,11 +25,7 @@ pub enum Dumped<'a> {
 ///
 /// # Errors
 /// The kernel's refusal, such as EINVAL or ENODEV for a hook that is not there.
-pub fn rules(
-    netns: &Netns,
-    hook: Hook,
-    mut take: impl FnMut(Dumped<'_>) + Send,
-) -> Result<(), KernelError> {
+pub fn rules(netns: &Netns, hook: Hook, mut take: impl FnMut(Dumped<'_>) + Send) -> Result<(), KernelError> {
     let what = format!("rules of device {} block {} parent {:x}", hook.device.0, hook.block, hook.parent);
     let mut header = [0; 20];
     let (device, parent) = if hook.block == 0 { (hook.device.0, hook.parent) } else { (BLOCK, hook.block) };
@@ -59,7 +55,9 @@ pub fn rules(
 
 /// Whether a dumped rule is the hash table that u32 makes by itself for each priority.
 fn is_root_table(rule: &Filter) -> bool {
-    matches!(&rule.classifier, rules::Classifier::U32(_)) && rule.handle & 0xfff == 0 && rule.handle >= 0x8000_0000
+    matches!(&rule.classifier, rules::Classifier::U32(_))
+        && rule.handle & 0xfff == 0
+        && rule.handle >= 0x8000_0000
 }
 
 /// The priorities that a hook has, with their chains.
@@ -75,7 +73,12 @@ pub fn groups(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<ru
     });
     match dumped {
         Ok(()) => Ok(groups),
-        Err(error) if matches!(error.number(), Some(rustix::io::Errno::INVAL | rustix::io::Errno::NODEV | rustix::io::Errno::NOENT)) => {
+        Err(error)
+            if matches!(
+                error.number(),
+                Some(rustix::io::Errno::INVAL | rustix::io::Errno::NODEV | rustix::io::Errno::NOENT)
+            ) =>
+        {
             Ok(groups)
         }
         Err(error) => Err(error),

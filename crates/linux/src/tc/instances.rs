@@ -25,10 +25,7 @@ const SHARED_FROM: u32 = 0x1000_0000;
 ///
 /// # Errors
 /// The kernel's refusal; a kind that it does not have has no instances.
-pub fn first_free<'a>(
-    netns: &Netns,
-    kinds: impl IntoIterator<Item = &'a str>,
-) -> Result<u32, KernelError> {
+pub fn first_free<'a>(netns: &Netns, kinds: impl IntoIterator<Item = &'a str>) -> Result<u32, KernelError> {
     let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
     let mut free = SHARED_FROM;
     for kind in kinds {

@@ -57,8 +57,8 @@ impl RuleSocket {
 
     fn open_here(receive_bytes: usize) -> Result<Self, KernelError> {
         let failed = |errno| KernelError::errno("netlink socket for rules", errno);
-        let socket =
-            socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None).map_err(failed)?;
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)
+            .map_err(failed)?;
         bind(&socket, &SocketAddrNetlink::new(0, 0)).map_err(failed)?;
         for switch in [sys::netlink::Switch::CapAck, sys::netlink::Switch::ExtAck] {
             sys::netlink::turn_on(&socket, switch).map_err(failed)?;

@@ -33,4 +33,3 @@ pub fn groups(netns: &Netns, groups: &[Group]) -> Result<Vec<super::Refused>, Ke
     let account = loader.finish()?;
     Ok(account.refused.into_iter().filter(|refused| !gone(refused)).collect())
 }
-

@@ -31,5 +31,5 @@ pub(crate) use merged::MergedReport;
 pub(crate) use plan::PlanReport;
 
 pub(crate) use svg::svg;
-pub(crate) use undone::UndoneReport;
 pub(crate) use tc::{BenchRow, DiffReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport};
+pub(crate) use undone::UndoneReport;

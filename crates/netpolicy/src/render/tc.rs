@@ -86,9 +86,13 @@ impl Report for LoadReport {
             page.styled(Style::Bad, words);
         }
         if self.refused.len() > SHOWN_MAX {
-            page.line(format!("… and {} more refusals; -o json has them all", self.refused.len() - SHOWN_MAX));
+            page.line(format!(
+                "… and {} more refusals; -o json has them all",
+                self.refused.len() - SHOWN_MAX
+            ));
         }
-        let mut words = format!("{}: {} loaded in {:.2} s ({:.0}/s)", self.file, self.loaded, self.seconds, self.rate);
+        let mut words =
+            format!("{}: {} loaded in {:.2} s ({:.0}/s)", self.file, self.loaded, self.seconds, self.rate);
         for (count, what) in [
             (self.refused.len(), "refused"),
             (self.not_sent.len(), "not sent"),

@@ -49,7 +49,9 @@ impl Undo {
             )));
         }
         if survey.groups.iter().any(|group| group.priority == 0) {
-            return Err(refused("--atomic needs a priority in every line, to know what to take back".to_owned()));
+            return Err(refused(
+                "--atomic needs a priority in every line, to know what to take back".to_owned(),
+            ));
         }
         let mut there = BTreeSet::new();
         for hook in survey.hooks() {
@@ -85,7 +87,10 @@ impl Undo {
         if let Some(line) = without {
             return Err(Fault::new(
                 Exit::Refused,
-                format!("{}:{line}: its priority is there already, so --atomic needs a handle here", file.name()),
+                format!(
+                    "{}:{line}: its priority is there already, so --atomic needs a handle here",
+                    file.name()
+                ),
             ));
         }
         let mut wanted = wanted(file, devices, |line| lines.contains(&line))?;
@@ -128,7 +133,9 @@ impl Undo {
                 },
                 |_| Ok(()),
             )?;
-            let absent = |refused: &Refused| matches!(refused.refusal.errno, Errno::NOENT | Errno::NODEV | Errno::INVAL);
+            let absent = |refused: &Refused| {
+                matches!(refused.refusal.errno, Errno::NOENT | Errno::NODEV | Errno::INVAL)
+            };
             stuck.extend(loader.finish()?.refused.into_iter().filter(|refused| !absent(refused)));
         }
         Ok(stuck)
@@ -186,7 +193,8 @@ impl Guarded {
         // Ctrl-C is for us; the guard shall outlive it.
         let mut child = command.process_group(0).spawn().map_err(failed)?;
         let stdin = child.stdin.as_mut();
-        let told = stdin.map_or(Ok(()), |stdin| stdin.write_all(undo.written().as_bytes()).and_then(|()| stdin.flush()));
+        let told = stdin
+            .map_or(Ok(()), |stdin| stdin.write_all(undo.written().as_bytes()).and_then(|()| stdin.flush()));
         told.map_err(failed)?;
         Ok(Self(child))
     }

@@ -16,12 +16,14 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
     let netns = context.netns()?;
     let mut devices = Devices::of(&netns)?;
     let device = devices.device(&arguments.dev);
-    let device = device.ok_or_else(|| Fault::new(Exit::Usage, format!("there is no device `{}`", arguments.dev)))?;
+    let device =
+        device.ok_or_else(|| Fault::new(Exit::Usage, format!("there is no device `{}`", arguments.dev)))?;
     let parent = match arguments.parent.as_str() {
         "ingress" => command::INGRESS,
         "egress" => command::EGRESS,
-        class => number::class(class)
-            .ok_or_else(|| Fault::new(Exit::Usage, format!("`{class}` is no hook: write ingress, egress or 1:10")))?,
+        class => number::class(class).ok_or_else(|| {
+            Fault::new(Exit::Usage, format!("`{class}` is no hook: write ingress, egress or 1:10"))
+        })?,
     };
     let hook = Hook { device, block: 0, parent };
     let (mut text, mut wordless, mut failed) = (String::new(), 0_usize, None);

@@ -51,7 +51,10 @@ impl BatchFile {
         let read = io::stdin().lock().take(STDIN_BYTES_MAX + 1).read_to_end(&mut bytes);
         read.map_err(|error| Fault::file("standard input", error))?;
         if bytes.len() as u64 > STDIN_BYTES_MAX {
-            return Err(Fault::new(Exit::Usage, "standard input has more than 1 GiB: give the rules as a file"));
+            return Err(Fault::new(
+                Exit::Usage,
+                "standard input has more than 1 GiB: give the rules as a file",
+            ));
         }
         Ok(Self::Stdin(bytes))
     }
@@ -67,7 +70,9 @@ impl BatchFile {
     /// How long it is, if that is known.
     pub(super) fn length(&self) -> Option<u64> {
         match self {
-            Self::At(path) => std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|m| m.len()),
+            Self::At(path) => {
+                std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|m| m.len())
+            }
             Self::Stdin(bytes) => u64::try_from(bytes.len()).ok(),
         }
     }

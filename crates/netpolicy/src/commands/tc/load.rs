@@ -46,7 +46,8 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     let guard = undo.as_ref().map(|undo| Guarded::start(undo, &file, context)).transpose()?;
     let load = Load { arguments, context, netns: &netns, file: &file, survey: &survey };
     let loaded = load.run(&mut devices);
-    let refused = loaded.as_ref().map_or(true, |report| !report.refused.is_empty() || !report.not_loaded.is_empty());
+    let refused =
+        loaded.as_ref().map_or(true, |report| !report.refused.is_empty() || !report.not_loaded.is_empty());
     if let Some(undo) = undo.filter(|_| refused) {
         let stuck = undo.undo(&netns, &file, &mut devices)?;
         guard.map(Guarded::dismiss).transpose()?;
@@ -87,7 +88,9 @@ impl Load<'_> {
             Some(Percpu::Never) => NoPercpu::Never,
         };
         let mut sharing = match self.arguments.share_actions {
-            true => Some(Sharing::from(instances::first_free(self.netns, self.survey.kinds.iter().copied())?)),
+            true => {
+                Some(Sharing::from(instances::first_free(self.netns, self.survey.kinds.iter().copied())?))
+            }
             false => None,
         };
         let missing = match self.arguments.resume {
