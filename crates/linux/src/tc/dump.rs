@@ -37,14 +37,16 @@ pub fn rules(netns: &Netns, hook: Hook, mut take: impl FnMut(Dumped<'_>) + Send)
     socket
         .dump::<()>(&what, message::GET_FILTER, &body, |object| {
             match rule.decode(object) {
+                // u32 makes the first table of each priority by itself.
+                Ok(_) if is_root_table(&rule) => {}
                 Ok(Some(())) => {
                     if rule.hook.block == 0 {
                         rule.hook = hook; // the kernel may spell the parent in another way
                     }
                     take(Dumped::Rule(&rule));
                 }
-                // Without a handle it is a priority and not a rule; the root table of u32 is none either.
-                Ok(None) if rule.handle != 0 && !is_root_table(&rule) => take(Dumped::Unknown),
+                // Without a handle it is a priority and not a rule.
+                Ok(None) if rule.handle != 0 => take(Dumped::Unknown),
                 Ok(None) => {}
                 Err(malformed) => return Err(malformed),
             }
