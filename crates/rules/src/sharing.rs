@@ -26,6 +26,11 @@ impl Sharing {
         Self { known: BTreeMap::new(), next: first, scratch: AttrBuf::new() }
     }
 
+    /// From now on, new indices are at least this.
+    pub fn not_below(&mut self, first: u32) {
+        self.next = self.next.max(first);
+    }
+
     /// Gives the actions of a rule the index of their like. What has an index keeps it.
     pub fn apply(&mut self, rule: &mut Filter) {
         for action in &mut rule.actions {

@@ -55,6 +55,18 @@ pub struct Loader {
     lanes: Lanes,
     workers: Vec<Worker>,
     idle: (Sender<Portion>, Receiver<Portion>),
+    /// What waits for [`Loader::release`]; `None` once it has come.
+    held: Option<Vec<Held>>,
+    held_bytes: usize,
+}
+
+/// What is done once the loader is released.
+#[derive(Debug)]
+enum Held {
+    /// This worker sends this.
+    Portion(usize, Portion),
+    /// All before this is done first.
+    Settle,
 }
 
 /// One socket, its open portion, and from the second portion on the thread that sends.
@@ -86,7 +98,37 @@ impl Loader {
             workers.push(Worker { open: Portion::default(), socket, thread: None, portions: 0 });
         }
         let shared = Arc::new(Shared { stop_at_refusal: options.stop_at_refusal, ..Shared::default() });
-        Ok(Self { shared, lanes: Lanes::among(count), workers, idle: channel() })
+        let lanes = Lanes::among(count);
+        Ok(Self { shared, lanes, workers, idle: channel(), held: None, held_bytes: 0 })
+    }
+
+    /// The same, which sends nothing before it is released.
+    ///
+    /// # Errors
+    /// As [`Loader::open`].
+    pub fn open_held(netns: &Netns, options: Options) -> Result<Self, KernelError> {
+        Ok(Self { held: Some(Vec::new()), ..Self::open(netns, options)? })
+    }
+
+    /// How many bytes are held.
+    pub const fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    /// Sends what was held, and from now on what is pushed. `look` is called between portions.
+    ///
+    /// # Errors
+    /// As [`Loader::push`].
+    pub fn release(&mut self, mut look: impl FnMut(&Self)) -> Result<(), KernelError> {
+        for held in self.held.take().unwrap_or_default() {
+            match held {
+                Held::Portion(worker, portion) => self.send(worker, portion)?,
+                Held::Settle => self.settle_sent()?,
+            }
+            look(self);
+        }
+        self.held_bytes = 0;
+        Ok(())
     }
 
     /// Takes a command. It is sent with others, later.
@@ -139,6 +181,15 @@ impl Loader {
                 self.dispatch(worker)?;
             }
         }
+        if let Some(held) = &mut self.held {
+            held.push(Held::Settle);
+            return Ok(());
+        }
+        self.settle_sent()
+    }
+
+    /// Waits for the result of all that was handed to the workers.
+    fn settle_sent(&self) -> Result<(), KernelError> {
         for worker in &self.workers {
             if let Some((jobs, _)) = &worker.thread {
                 let (done, wait) = sync_channel(1);
@@ -156,6 +207,15 @@ impl Loader {
     /// # Errors
     /// As [`Loader::push`].
     pub fn finish(mut self) -> Result<Account, KernelError> {
+        self.settled_account()
+    }
+
+    /// As [`Loader::finish`], from a loader that is then at its end.
+    ///
+    /// # Errors
+    /// As [`Loader::push`].
+    pub fn settled_account(&mut self) -> Result<Account, KernelError> {
+        self.release(|_| ())?;
         self.settle()?;
         for worker in self.workers.drain(..) {
             if let Some((jobs, thread)) = worker.thread {
@@ -178,11 +238,21 @@ impl Loader {
         }
     }
 
-    /// Hands the open portion of a worker on. The first one is sent from here: a short file needs no thread.
+    /// Hands the open portion of a worker on.
     fn dispatch(&mut self, worker: usize) -> Result<(), KernelError> {
         let fresh = self.idle.1.try_recv().unwrap_or_default();
+        let portion = std::mem::replace(&mut self.workers[worker].open, fresh);
+        if let Some(held) = &mut self.held {
+            self.held_bytes += portion.bytes();
+            held.push(Held::Portion(worker, portion));
+            return Ok(());
+        }
+        self.send(worker, portion)
+    }
+
+    /// Has a worker send a portion. The first one is sent from here: a short file needs no thread.
+    fn send(&mut self, worker: usize, mut portion: Portion) -> Result<(), KernelError> {
         let worker = &mut self.workers[worker];
-        let mut portion = std::mem::replace(&mut worker.open, fresh);
         worker.portions += 1;
         if let (1, Some(socket)) = (worker.portions, &mut worker.socket) {
             let result = self.shared.deliver(socket, &mut portion);

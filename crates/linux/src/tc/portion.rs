@@ -41,6 +41,11 @@ impl Portion {
         self.lines.len() >= RULES_MAX || self.out.as_bytes().len() > PORTION_BYTES_MAX - 32_768
     }
 
+    /// How many bytes its commands have.
+    pub fn bytes(&self) -> usize {
+        self.out.as_bytes().len()
+    }
+
     /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()

@@ -22,8 +22,6 @@ pub(crate) struct SurveyReport {
     pub(crate) groups: usize,
     /// Lines that are wrong.
     pub(crate) wrong: usize,
-    /// Actions that shall have one counter for all CPUs, and whose kind does not obey.
-    pub(crate) no_percpu_unheard: usize,
 }
 
 impl Report for SurveyReport {

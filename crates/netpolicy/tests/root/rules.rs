@@ -222,7 +222,7 @@ fn atomic_killed() -> Result<(), Failed> {
     let stage = Stage::new("killed");
     let hook = stage.file(HOOK);
     assert_eq!(stage.netpolicy(&["tc", "load", text(&hook)]).0, 0);
-    let file = stage.file(&rules(3, 200_000));
+    let file = stage.file(&rules(3, 50_000));
     killed_at(&stage, &file, true, 1000);
     let began = Instant::now();
     while stage.rules() > 0 {
@@ -234,23 +234,23 @@ fn atomic_killed() -> Result<(), Failed> {
 
 fn resumed() -> Result<(), Failed> {
     let stage = Stage::new("resumed");
-    let file = stage.file(&format!("{HOOK}{}", rules(1, 200_000)));
+    let file = stage.file(&format!("{HOOK}{}", rules(1, 50_000)));
     killed_at(&stage, &file, false, 1000);
     let there = stage.rules();
-    assert!((1000..200_000).contains(&there), "{there}");
+    assert!((1000..50_000).contains(&there), "{there}");
     let (code, report) = stage.netpolicy(&["tc", "load", "--resume", text(&file)]);
     assert_eq!(code, 0, "{report}");
     assert_eq!(
         report["loaded"].as_u64().expect("a number") + report["skipped"].as_u64().expect("a number"),
-        200_002
+        50_002
     );
-    assert_eq!(stage.rules(), 200_001);
+    assert_eq!(stage.rules(), 50_001);
     Ok(())
 }
 
 fn device_vanishes() -> Result<(), Failed> {
     let stage = Stage::new("vanishes");
-    let file = stage.file(&format!("{HOOK}{}", rules(1, 200_000)));
+    let file = stage.file(&format!("{HOOK}{}", rules(1, 50_000)));
     let arguments = ["-o", "json", "tc", "load", text(&file), "--keep-going"];
     let spawned = stage.netns.run(|| Stage::command(env!("CARGO_BIN_EXE_netpolicy"), &arguments).spawn());
     let child = spawned.expect("inside").expect("started");
@@ -263,7 +263,7 @@ fn device_vanishes() -> Result<(), Failed> {
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let report = &report["data"];
     let refused = report["refused"].as_array().expect("a list");
-    assert_eq!(report["loaded"].as_u64().expect("a number") + refused.len() as u64, 200_002);
+    assert_eq!(report["loaded"].as_u64().expect("a number") + refused.len() as u64, 50_002);
     assert!(
         refused.last().expect("refusals")["words"].as_str().expect("words").contains("ENODEV"),
         "{:?}",

@@ -37,8 +37,6 @@ pub(super) struct Survey {
     pub(super) wrong: usize,
     /// The first line that cannot be taken back by removing what it adds.
     pub(super) irreversible: Option<u32>,
-    /// The kinds of actions.
-    pub(super) kinds: BTreeSet<&'static str>,
 }
 
 impl BatchFile {
@@ -109,27 +107,32 @@ impl BatchFile {
     }
 
     /// Reads all of it and says what it says.
-    pub(super) fn survey(&self, lookup: &mut dyn Lookup) -> Result<Survey, Fault> {
+    pub(super) fn survey(
+        &self,
+        lookup: &mut dyn Lookup,
+        mut take: impl FnMut(u32, &mut Command, u64) -> Result<(), Fault>,
+    ) -> Result<Survey, Fault> {
         let (mut survey, mut mistakes, mut wrong) = (Survey::default(), Vec::new(), 0);
         let mut last = Group::default();
         let name = self.name();
         self.each(
             lookup,
-            |line, command, _| {
+            |line, command, behind| {
                 survey.commands += 1;
                 if !matches!(command, Command::Filter(rule) if rule.verb == Verb::Add && rule.classifier.kind().is_some() && !rule.is_chain) {
                     survey.irreversible.get_or_insert(line);
                 }
-                let Some(rule) = command.rule() else { return Ok(true) };
+                let Some(rule) = command.rule() else {
+                    take(line, command, behind)?;
+                    return Ok(true);
+                };
                 survey.rules += 1;
-                for action in &rule.actions {
-                    survey.kinds.insert(action.kind.name());
-                }
                 let group = rule.group();
                 if group != last || survey.rules == 1 {
                     survey.groups.insert(group);
                     last = group;
                 }
+                take(line, command, behind)?;
                 Ok(true)
             },
             |mistake| {
