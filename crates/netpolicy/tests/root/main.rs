@@ -74,7 +74,13 @@ fn main() {
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1); // they count polls and packets of the same CPUs
-    let trials =
-        [applied::tests(), trial::tests(), attached::tests(), bench::tests(), matrix::tests(), rules::tests()];
+    let trials = [
+        applied::tests(),
+        trial::tests(),
+        attached::tests(),
+        bench::tests(),
+        matrix::tests(),
+        rules::tests(),
+    ];
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit();
 }

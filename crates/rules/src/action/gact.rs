@@ -78,8 +78,8 @@ impl Gact {
         let random = match attrs.find(PROB)? {
             None => None,
             Some(attr) => {
-                let [kind, value] =
-                    [attr.word_at(0)? & 0xffff, attr.word_at(0)? >> 16].map(|half| half as u16);
+                let [a, b, c, d] = attr.word_at(0)?.to_ne_bytes();
+                let (kind, value) = (u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]));
                 Some(Random { kind, value, control: Control(attr.word_at(4)?) })
             }
         };

@@ -76,7 +76,7 @@ impl Mirred {
                 _ => return Err(words.unknown_here(Word::WORDS)),
             }
         }
-        if action.direction % 2 == 0 {
+        if action.direction.is_multiple_of(2) {
             action.instance.control = Control::optional(words)?.unwrap_or(Control::PIPE);
         }
         if !named {
@@ -107,7 +107,7 @@ impl Mirred {
         let mut words = format!("mirred {direction} dev {device}");
         match self.instance.control {
             Control::STOLEN if self.direction % 2 == 1 => {}
-            Control::PIPE if self.direction % 2 == 0 => {}
+            Control::PIPE if self.direction.is_multiple_of(2) => {}
             _ if self.direction % 2 == 1 => return None,
             control => words.push_str(&format!(" {}", control.words()?)),
         }

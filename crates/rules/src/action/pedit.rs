@@ -262,7 +262,7 @@ impl Pedit {
         let part = |at: usize| u32::from_be_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]]);
         let half = |at: usize| u32::from(u16::from_be_bytes([value[at], value[at + 1]]));
         let fits = match form {
-            Form::Mac if key.offset % 4 == 0 => {
+            Form::Mac if key.offset.is_multiple_of(4) => {
                 self.pack(key, part(0), 4, u32::MAX)
                     && self.pack(Key { offset: key.offset + 4, ..key }, half(4), 2, u32::MAX)
             }

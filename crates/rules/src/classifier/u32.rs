@@ -220,7 +220,7 @@ impl U32 {
                         }
                         _ => DIVISOR_MAX,
                     };
-                    self.table = key.hash() % buckets << 12 | self.table & 0xfff0_0000;
+                    self.table = ((key.hash() % buckets) << 12) | (self.table & 0xfff0_0000);
                     sampled = true;
                 }
                 Word::Indev => self.parts.push(Part::Indev(words.read("the name of a device", device_name)?)),

@@ -33,8 +33,9 @@ const FAILING_RULES: u32 = 20_000;
 const ROLLED_BACK_RULES: u32 = 40_000;
 const CHECKED_RULES: u32 = 100_000;
 
-/// The most rules of one hash bucket: u32 counts them in 12 bits.
+/// The buckets of a hash table of u32, and the rules that go into one table: a bucket is a list, which the kernel walks.
 const BUCKETS: u32 = 256;
+const RULES_PER_TABLE: u32 = 4096;
 
 /// A scratch directory that goes away.
 struct Scratch(PathBuf);
@@ -129,12 +130,12 @@ impl Bench<'_> {
         self.rows.push(row);
     }
 
-    /// Makes the hook and the hash table anew, without rules.
-    fn fresh(&self) -> Result<(), Fault> {
+    /// Makes the hook and the hash tables for so many rules anew, without rules.
+    fn fresh(&self, rules: u32) -> Result<(), Fault> {
         let text = format!(
             "qdisc del dev {DEVICE} clsact\nqdisc add dev {DEVICE} clsact\n\
              {}",
-            table_line()
+            tables(rules)
         );
         let mut loader = Loader::open(&self.netns, Options { stop_at_refusal: false, ..Options::default() })?;
         let (mut batch, mut devices) = (Batch::new(text.as_bytes()), Devices::of(&self.netns)?);
@@ -171,8 +172,8 @@ impl Bench<'_> {
     }
 
     /// Seconds to load a file, with tc or with this program.
-    fn load(&self, file: &Path, with: &[&str]) -> Result<f64, Fault> {
-        self.fresh()?;
+    fn load(&self, file: &Path, rules: u32, with: &[&str]) -> Result<f64, Fault> {
+        self.fresh(rules)?;
         let file = file.to_string_lossy();
         if with == ["tc"] {
             return self.timed(&self.arguments.tc, &["-b", &file]);
@@ -181,8 +182,8 @@ impl Bench<'_> {
     }
 
     /// Seconds that the kernel takes for messages that are encoded already.
-    fn floor(&self, file: &Path) -> Result<f64, Fault> {
-        self.fresh()?;
+    fn floor(&self, file: &Path, rules: u32) -> Result<f64, Fault> {
+        self.fresh(rules)?;
         let mut devices = Devices::of(&self.netns)?;
         let mut batch = Batch::new(File::open(file).map_err(|error| Fault::file(file, error))?);
         let mut portions = vec![Portion::default()];
@@ -207,20 +208,21 @@ impl Bench<'_> {
 
     /// The loads side by side.
     fn loads(&mut self) -> Result<(), Fault> {
+        let count = self.arguments.rules;
         let plain = self.scratch.file("plain", &u32_rules(self.arguments.rules, ""))?;
         let lean = self.scratch.file("no_percpu", &u32_rules(self.arguments.rules, " no_percpu"))?;
         let mut seconds: [Vec<f64>; 8] = Default::default();
         for repeat in 0..self.arguments.repeats {
             self.context.console.progress(&format!("repeat {} of {}", repeat + 1, self.arguments.repeats));
             let measured = [
-                self.load(&plain, &["tc"])?,
-                self.load(&lean, &["tc"])?,
-                self.load(&lean, &[])?,
-                self.load(&lean, &["--share-actions"])?,
-                self.load(&plain, &[])?,
-                self.load(&plain, &["--no-percpu", "always"])?,
-                self.load(&lean, &["--workers", "2"])?,
-                self.floor(&lean)?,
+                self.load(&plain, count, &["tc"])?,
+                self.load(&lean, count, &["tc"])?,
+                self.load(&lean, count, &[])?,
+                self.load(&lean, count, &["--share-actions"])?,
+                self.load(&plain, count, &[])?,
+                self.load(&plain, count, &["--no-percpu", "always"])?,
+                self.load(&lean, count, &["--workers", "2"])?,
+                self.floor(&lean, count)?,
             ];
             for (all, one) in seconds.iter_mut().zip(measured) {
                 all.push(one);
@@ -254,8 +256,8 @@ impl Bench<'_> {
         let file = self.scratch.file("one", &u32_rules(1, ""))?;
         let (mut tc, mut own) = (Vec::new(), Vec::new());
         for _ in 0..self.arguments.repeats.max(7) * 3 {
-            tc.push(self.load(&file, &["tc"])?);
-            own.push(self.load(&file, &[])?);
+            tc.push(self.load(&file, 1, &["tc"])?);
+            own.push(self.load(&file, 1, &[])?);
         }
         let (tc, own) = (median(tc) * 1e3, median(own) * 1e3);
         self.row(
@@ -293,7 +295,7 @@ impl Bench<'_> {
 
     /// Refusals, each with its line and the kernel's words.
     fn failing(&mut self) -> Result<(), Fault> {
-        self.fresh()?;
+        self.fresh(1)?;
         // A second rule with the handle of the first one is refused.
         let mut text = "filter add dev np0 ingress protocol ip prio 1 handle 1:0:1 u32 ht 1:0: match u32 0 0 at 0 classid 1:1\n".to_owned();
         for _ in 0..FAILING_RULES {
@@ -322,7 +324,7 @@ impl Bench<'_> {
         let file = self.scratch.file("rollback", &u32_rules(ROLLED_BACK_RULES, " no_percpu"))?;
         let mut seconds = Vec::new();
         for _ in 0..self.arguments.repeats {
-            self.load(&file, &[])?;
+            self.load(&file, ROLLED_BACK_RULES, &[])?;
             let groups: Vec<_> = dump::groups(&self.netns, self.hook())?.into_iter().collect();
             let began = Instant::now();
             let stuck = undo::groups(&self.netns, &groups)?;
@@ -339,11 +341,11 @@ impl Bench<'_> {
     /// Comparing a file with the kernel.
     fn check(&mut self) -> Result<(), Fault> {
         let file = self.scratch.file("check", &u32_rules(CHECKED_RULES, " no_percpu"))?;
-        self.load(&file, &[])?;
+        self.load(&file, CHECKED_RULES, &[])?;
         // With the hash table that the rules are in, the file has all that the priority has.
         let whole = self
             .scratch
-            .file("whole", &format!("{}{}", table_line(), u32_rules(CHECKED_RULES, " no_percpu")))?;
+            .file("whole", &format!("{}{}", tables(CHECKED_RULES), u32_rules(CHECKED_RULES, " no_percpu")))?;
         let path = whole.to_string_lossy();
         let (mut own, mut tc) = (Vec::new(), Vec::new());
         for _ in 0..self.arguments.repeats {
@@ -358,9 +360,15 @@ impl Bench<'_> {
     }
 }
 
-/// The hash table that the rules are in.
-fn table_line() -> String {
-    format!("filter add dev {DEVICE} ingress protocol ip prio 1 handle 1: u32 divisor {BUCKETS}\n")
+/// The hash tables that so many rules are in.
+fn tables(rules: u32) -> String {
+    let line = |table: u32| {
+        format!(
+            "filter add dev {DEVICE} ingress protocol ip prio 1 handle {table:x}: u32 divisor {BUCKETS}
+"
+        )
+    };
+    (1..=rules.div_ceil(RULES_PER_TABLE)).map(line).collect()
 }
 
 /// Rules of u32 in a hash table, each with a copy of the packet to the peer.
@@ -368,10 +376,11 @@ fn u32_rules(count: u32, suffix: &str) -> String {
     let mut text = String::new();
     for rule in 0..count {
         let [_, high, middle, low] = rule.to_be_bytes();
-        let (bucket, node) = (rule % BUCKETS, rule / BUCKETS + 1);
+        let (table, local) = (rule / RULES_PER_TABLE + 1, rule % RULES_PER_TABLE);
+        let (bucket, node) = (local % BUCKETS, local / BUCKETS + 1);
         let _ = writeln!(
             text,
-            "filter add dev {DEVICE} ingress protocol ip prio 1 handle 1:{bucket:x}:{node:x} u32 ht 1:{bucket:x}: \
+            "filter add dev {DEVICE} ingress protocol ip prio 1 handle {table:x}:{bucket:x}:{node:x} u32 ht {table:x}:{bucket:x}: \
              match ip src 10.{high}.{middle}.{low} match ip dst 11.{high}.{middle}.{low} \
              action mirred egress redirect dev {PEER}{suffix}"
         );
