@@ -18,6 +18,7 @@ pub mod observe;
 pub mod process;
 mod sys;
 pub mod sysfs;
+pub mod tc;
 
 pub use error::{Cause, Errno, KernelError};
 pub use kernel::Kernel;

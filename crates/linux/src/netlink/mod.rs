@@ -1,10 +1,9 @@
 //! Netlink, byte-exact: bytes and meaning are two types.
 //!
-//! [`attr`] and [`message`] are pure and total: bytes in, values out. [`socket`] sends a request and gathers its
+//! [`attr`] (which lives in `rules`) and [`message`] are pure and total: bytes in, values out. [`socket`] sends a request and gathers its
 //! answer. The families above them each have a view over bytes (`RawNapi`, `RawLink<'a>`) that says what the
 //! kernel wrote; what it means for the host is decided in [`crate::observe`].
 
-pub mod attr;
 pub mod ethtool;
 pub mod genl;
 pub mod link;
@@ -15,8 +14,10 @@ pub mod rtlink;
 pub mod sock_diag;
 pub mod socket;
 
-pub use attr::{Attr, AttrBuf, Attrs, Malformed};
 pub use ethtool::Ethtool;
 pub use link::Links;
 pub use netdev::Netdev;
+/// The codec of attributes, which the pure room `rules` shares.
+pub use rules::attr;
+pub use rules::attr::{Attr, AttrBuf, Attrs, Malformed};
 pub use socket::{NetlinkSocket, Protocol};

@@ -20,6 +20,7 @@ mod run;
 mod schema;
 mod set;
 mod show;
+mod tc;
 mod try_out;
 mod verify;
 
@@ -61,6 +62,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Bench(arguments) => bench::run(arguments, context),
         Command::Lab(arguments) => lab::run(arguments, context),
         Command::Cat(_) => cat::run(context),
+        Command::Tc(arguments) => tc::run(arguments, context),
         Command::Schema(_) => schema::run(context),
         Command::Completions(arguments) => completions::run(arguments, context),
         Command::Man(arguments) => man::run(arguments, context),
@@ -88,6 +90,7 @@ fn looks_at_host(command: &Command) -> bool {
         Command::Bench(_)
         | Command::Lab(_)
         | Command::Cat(_)
+        | Command::Tc(_)
         | Command::Schema(_)
         | Command::Completions(_)
         | Command::Man(_)

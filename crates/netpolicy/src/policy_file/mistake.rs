@@ -53,6 +53,18 @@ impl Mistake {
             width: inside.max(1),
         }
     }
+
+    /// A mistake at these bytes of one line, whose number is known.
+    pub(crate) fn of_line(
+        file: &str,
+        line: usize,
+        text: &str,
+        at: Range<usize>,
+        message: impl Into<String>,
+        help: Option<String>,
+    ) -> Self {
+        Self { line, ..Self::new(file, text, at, message, help) }
+    }
 }
 
 impl fmt::Display for Mistake {

@@ -14,6 +14,7 @@ mod plan;
 mod report;
 mod svg;
 mod table;
+mod tc;
 #[cfg(test)]
 mod test;
 mod undone;
@@ -30,4 +31,5 @@ pub(crate) use merged::MergedReport;
 pub(crate) use plan::PlanReport;
 
 pub(crate) use svg::svg;
+pub(crate) use tc::{BenchRow, DiffReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport};
 pub(crate) use undone::UndoneReport;

@@ -6,6 +6,7 @@ mod attached;
 mod bench;
 mod matrix;
 mod operator;
+mod rules;
 mod stage;
 mod trial;
 
@@ -25,6 +26,8 @@ pub enum Need {
     Suspension,
     /// `napi-set` with `threaded`.
     ThreadPerNapi,
+    /// `strace` and `tc`, to see what tc sends.
+    Strace,
 }
 
 impl Need {
@@ -36,9 +39,15 @@ impl Need {
             Self::Memcached => (std::path::Path::new("/usr/bin/memcached").exists(), "needs memcached"),
             Self::Suspension => (kernel() >= Some(KernelVersion::since(6, 13)), "needs Linux 6.13"),
             Self::ThreadPerNapi => (kernel() >= Some(KernelVersion::since(6, 17)), "needs Linux 6.17"),
+            Self::Strace => (runs("strace", "-V") && runs("tc", "-V"), "needs strace and tc"),
         };
         (!there).then_some(what)
     }
+}
+
+fn runs(program: &str, argument: &str) -> bool {
+    let output = std::process::Command::new(program).arg(argument).output();
+    output.is_ok_and(|output| output.status.success())
 }
 
 fn kernel() -> Option<KernelVersion> {
@@ -65,6 +74,13 @@ fn main() {
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1); // they count polls and packets of the same CPUs
-    let trials = [applied::tests(), trial::tests(), attached::tests(), bench::tests(), matrix::tests()];
+    let trials = [
+        applied::tests(),
+        trial::tests(),
+        attached::tests(),
+        bench::tests(),
+        matrix::tests(),
+        rules::tests(),
+    ];
     libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit();
 }

@@ -123,6 +123,25 @@ impl<'a> Attr<'a> {
         self.bytes().map(u32::from_ne_bytes)
     }
 
+    /// The value of a `be16`, in our byte order.
+    #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
+    pub fn be16(&self) -> Result<u16, Malformed> {
+        self.bytes().map(u16::from_be_bytes)
+    }
+
+    /// The value of a `be32`, in our byte order.
+    #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
+    pub fn be32(&self) -> Result<u32, Malformed> {
+        self.bytes().map(u32::from_be_bytes)
+    }
+
+    /// A `u32` within the payload, at this byte.
+    #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
+    pub fn word_at(&self, at: usize) -> Result<u32, Malformed> {
+        let word = self.payload.get(at..).and_then(<[u8]>::first_chunk);
+        word.map(|word| u32::from_ne_bytes(*word)).ok_or(Malformed("a structure is cut short"))
+    }
+
     /// The value of an `s32`.
     #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
     pub fn i32(&self) -> Result<i32, Malformed> {
@@ -231,6 +250,16 @@ impl AttrBuf {
         self.bytes(number, &value.to_ne_bytes())
     }
 
+    /// A `be16`.
+    pub fn be16(&mut self, number: u16, value: u16) -> &mut Self {
+        self.bytes(number, &value.to_be_bytes())
+    }
+
+    /// A `be32`.
+    pub fn be32(&mut self, number: u16, value: u32) -> &mut Self {
+        self.bytes(number, &value.to_be_bytes())
+    }
+
     /// A `uint`: 4 bytes where that is enough, else 8.
     pub fn uint(&mut self, number: u16, value: u64) -> &mut Self {
         match u32::try_from(value) {
@@ -254,6 +283,55 @@ impl AttrBuf {
         self.end(start)
     }
 
+    /// Attributes within an attribute that does not say so: written before `NLA_F_NESTED` was asked for, and what
+    /// iproute2 still sends for most of traffic control.
+    pub fn unmarked(&mut self, number: u16, write: impl FnOnce(&mut Self)) -> &mut Self {
+        let start = self.begin(number);
+        write(self);
+        self.end(start)
+    }
+
+    /// A whole message: its header, whose length is filled in, and what is written behind it.
+    ///
+    /// Kernel: `include/uapi/linux/netlink.h` `struct nlmsghdr`. The sender's port is left to the kernel.
+    ///
+    /// # Panics
+    /// If the message has 4 GiB or more.
+    pub fn message(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        sequence: u32,
+        write: impl FnOnce(&mut Self),
+    ) -> &mut Self {
+        let start = self.bytes.len();
+        let mut header = [0; 16];
+        header[4..6].copy_from_slice(&kind.to_ne_bytes());
+        header[6..8].copy_from_slice(&flags.to_ne_bytes());
+        header[8..12].copy_from_slice(&sequence.to_ne_bytes());
+        self.bytes.extend_from_slice(&header);
+        write(self);
+        let length = self.bytes.len() - start;
+        let length = u32::try_from(length).unwrap_or_else(|_| panic!("a message of {length} bytes"));
+        self.bytes[start..start + 4].copy_from_slice(&length.to_ne_bytes());
+        self
+    }
+
+    /// Forgets what was written, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    /// Forgets what was written behind this many bytes.
+    pub fn truncate(&mut self, length: usize) {
+        self.bytes.truncate(length);
+    }
+
+    /// The bytes, out of the buffer.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     fn begin(&mut self, number: u16) -> usize {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0, 0]);
@@ -275,13 +353,13 @@ impl AttrBuf {
 }
 
 /// The number of the attribute that begins at this byte; `None` beyond the end.
-pub(super) fn number_at(bytes: &[u8], offset: usize) -> Option<u16> {
+pub fn number_at(bytes: &[u8], offset: usize) -> Option<u16> {
     let header = bytes.get(offset..)?.first_chunk::<HEADER_BYTES>()?;
     Some(u16::from_ne_bytes([header[2], header[3]]) & NUMBER_MASK)
 }
 
 /// A length with its padding: `NLA_ALIGN`, which is `NLMSG_ALIGN` too.
-pub(super) const fn padded(length: usize) -> usize {
+pub const fn padded(length: usize) -> usize {
     length.next_multiple_of(ALIGNMENT)
 }
 

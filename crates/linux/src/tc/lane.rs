@@ -1,0 +1,88 @@
+//! Which worker takes which rule.
+//!
+//! Rules of one priority stay in order, and so with one worker. Rules whose classifier holds rtnl would only wait for
+//! each other on several; they all go to the first worker.
+
+use std::collections::BTreeMap;
+
+use rules::{Command, Group};
+
+/// Gives every priority its worker.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    workers: usize,
+    known: BTreeMap<Group, usize>,
+    last: Option<(Group, usize)>,
+    next: usize,
+}
+
+/// What a command may run beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Anything but what is before it with this worker.
+    Worker(usize),
+    /// Nothing: all before it must be done, and it before all that follows.
+    Alone,
+}
+
+impl Lanes {
+    pub(super) const fn among(workers: usize) -> Self {
+        Self { workers, known: BTreeMap::new(), last: None, next: 0 }
+    }
+
+    /// The way for a command.
+    pub(super) fn way(&mut self, command: &Command) -> Way {
+        if self.workers == 1 {
+            return Way::Worker(0);
+        }
+        let Some(rule) = command.rule() else { return Way::Alone };
+        if rule.classifier.kind().is_none() {
+            return Way::Alone; // removes a whole priority, or a whole chain
+        }
+        if rule.classifier.holds_rtnl() {
+            return Way::Worker(0);
+        }
+        let group = rule.group();
+        if let Some((last, worker)) = self.last
+            && last == group
+        {
+            return Way::Worker(worker);
+        }
+        let worker = *self.known.entry(group).or_insert_with(|| {
+            self.next += 1;
+            (self.next - 1) % self.workers
+        });
+        self.last = Some((group, worker));
+        Way::Worker(worker)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use rules::{Batch, Table};
+
+    fn ways(workers: usize, text: &str) -> Vec<Way> {
+        let mut table = Table::of([("a".to_owned(), model::IfIndex(1)), ("b".to_owned(), model::IfIndex(2))]);
+        let (mut lanes, mut batch) = (Lanes::among(workers), Batch::new(text.as_bytes()));
+        let mut ways = Vec::new();
+        while let Some((_, command)) = batch.next_command(&mut table).expect("read") {
+            ways.push(lanes.way(command));
+        }
+        ways
+    }
+
+    #[test]
+    fn rules_of_one_priority_stay_together_and_others_are_spread() {
+        let text = "filter add dev a ingress prio 1 flower\nfilter add dev a ingress prio 2 flower\n\
+                    filter add dev a ingress prio 1 chain 1 flower\nfilter add dev a ingress prio 1 flower\n";
+        assert_eq!(ways(2, text), [Way::Worker(0), Way::Worker(1), Way::Worker(0), Way::Worker(0)]);
+    }
+
+    #[test]
+    fn rules_under_rtnl_have_one_worker_and_what_others_stand_on_goes_alone() {
+        let text = "qdisc add dev a clsact\nfilter add dev a ingress prio 1 u32 divisor 2\n\
+                    filter add dev b ingress prio 2 matchall\nchain add dev a ingress chain 3\nfilter del dev a ingress prio 1\n";
+        assert_eq!(ways(4, text), [Way::Alone, Way::Worker(0), Way::Worker(0), Way::Alone, Way::Alone]);
+    }
+}

@@ -1,0 +1,20 @@
+//! Traffic control: rules in bulk.
+//!
+//! [`Loader`] sends what the room `rules` has encoded: many messages at a time, over several sockets, and yet with a known
+//! result for each. [`dump`] reads rules back, [`undo`] removes them, [`Devices`] answers what a file names.
+
+mod account;
+mod devices;
+pub mod dump;
+pub mod instances;
+mod lane;
+mod loader;
+mod portion;
+mod rule_socket;
+pub mod undo;
+
+pub use account::{Account, Refused};
+pub use devices::Devices;
+pub use loader::{Loader, Options, WORKERS_MAX};
+pub use portion::{PORTION_BYTES_MAX, Portion, RULES_MAX};
+pub use rule_socket::{Delivered, RECEIVE_BYTES, RuleSocket};

@@ -1,0 +1,232 @@
+//! All or nothing: what a load adds is known before it begins, and taken back if it does not end well.
+//!
+//! A priority that was not there before is removed whole, with one message. In one that was there, every rule of the
+//! file is removed by its handle, of which none may be there beforehand. So it needs no journal to take a load back, and
+//! a second process can do it after this one was killed.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use linux::tc::{Devices, Loader, Options, Refused, dump, undo};
+use linux::{Errno, Netns};
+use model::IfIndex;
+use rules::{Found, Group, Hook};
+
+use super::diff::wanted;
+use super::file::{BatchFile, Survey};
+use crate::args::TcGuard;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+
+/// What the guard hears when the load may stay.
+const KEEP: &str = "keep";
+
+/// What must be removed to take a load back.
+#[derive(Debug, Default)]
+pub(super) struct Undo {
+    /// Priorities that were not there: they go whole.
+    fresh: Vec<Group>,
+    /// Priorities that were there: the file's rules go one by one.
+    shared: BTreeSet<Group>,
+}
+
+impl Undo {
+    /// Looks at what is there before a load.
+    pub(super) fn prepare(
+        netns: &Netns,
+        file: &BatchFile,
+        survey: &Survey,
+        devices: &mut Devices,
+    ) -> Result<Self, Fault> {
+        let refused = |words: String| Fault::new(Exit::Refused, words);
+        if let Some(line) = survey.irreversible {
+            return Err(refused(format!(
+                "{}:{line}: --atomic takes back rules that are added, and this line is no `filter add`",
+                file.name()
+            )));
+        }
+        if survey.groups.iter().any(|group| group.priority == 0) {
+            return Err(refused(
+                "--atomic needs a priority in every line, to know what to take back".to_owned(),
+            ));
+        }
+        let mut there = BTreeSet::new();
+        for hook in survey.hooks() {
+            there.extend(dump::groups(netns, hook)?);
+        }
+        let (shared, fresh): (BTreeSet<Group>, BTreeSet<Group>) =
+            survey.groups.iter().partition(|group| there.contains(group));
+        let undo = Self { fresh: fresh.into_iter().collect(), shared };
+        undo.handles_are_free(netns, file, devices)?;
+        Ok(undo)
+    }
+
+    /// Refuses a file with a rule in a shared priority that has no handle, or one that is there.
+    fn handles_are_free(&self, netns: &Netns, file: &BatchFile, devices: &mut Devices) -> Result<(), Fault> {
+        if self.shared.is_empty() {
+            return Ok(());
+        }
+        let mut lines = BTreeSet::new();
+        let mut without = None;
+        file.each(
+            devices,
+            |line, command, _| {
+                if let Some(rule) = command.rule().filter(|rule| self.shared.contains(&rule.group())) {
+                    lines.insert(line);
+                    if rule.handle == 0 {
+                        without.get_or_insert(line);
+                    }
+                }
+                Ok(true)
+            },
+            |_| Ok(()),
+        )?;
+        if let Some(line) = without {
+            return Err(Fault::new(
+                Exit::Refused,
+                format!(
+                    "{}:{line}: its priority is there already, so --atomic needs a handle here",
+                    file.name()
+                ),
+            ));
+        }
+        let mut wanted = wanted(file, devices, |line| lines.contains(&line))?;
+        let mut taken = None;
+        for hook in self.shared.iter().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
+            dump::rules(netns, hook, |dumped| {
+                if let dump::Dumped::Rule(rule) = dumped
+                    && let Found::Wanted(line) | Found::Different(line) = wanted.strike(rule)
+                {
+                    taken.get_or_insert(line);
+                }
+            })?;
+        }
+        match taken {
+            Some(line) => Err(Fault::new(
+                Exit::Refused,
+                format!("{}:{line}: a rule with this handle is there already; nothing was sent", file.name()),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the load back. Gives what could not be removed.
+    pub(super) fn undo(
+        &self,
+        netns: &Netns,
+        file: &BatchFile,
+        devices: &mut Devices,
+    ) -> Result<Vec<Refused>, Fault> {
+        let mut stuck = undo::groups(netns, &self.fresh)?;
+        if !self.shared.is_empty() {
+            let mut loader = Loader::open(netns, Options { stop_at_refusal: false, ..Options::default() })?;
+            file.each(
+                devices,
+                |line, command, _| {
+                    if let Some(rule) = command.rule().filter(|rule| self.shared.contains(&rule.group())) {
+                        loader.push_removal(line, rule)?;
+                    }
+                    Ok(true)
+                },
+                |_| Ok(()),
+            )?;
+            let absent = |refused: &Refused| {
+                matches!(refused.refusal.errno, Errno::NOENT | Errno::NODEV | Errno::INVAL)
+            };
+            stuck.extend(loader.finish()?.refused.into_iter().filter(|refused| !absent(refused)));
+        }
+        Ok(stuck)
+    }
+
+    /// One line for each priority.
+    fn written(&self) -> String {
+        let line = |group: &Group, kind: &str| {
+            let Group { hook, chain, priority } = group;
+            format!("{kind} {} {} {} {chain} {priority}\n", hook.device.0, hook.block, hook.parent)
+        };
+        let fresh = self.fresh.iter().map(|group| line(group, "fresh"));
+        fresh.chain(self.shared.iter().map(|group| line(group, "shared"))).collect()
+    }
+
+    fn read(&mut self, line: &str) -> Option<()> {
+        let (kind, numbers) = line.split_once(' ')?;
+        let numbers: Vec<u32> = numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+        let [device, block, parent, chain, priority] = numbers[..] else { return None };
+        let hook = Hook { device: IfIndex(device), block, parent };
+        let group = Group { hook, chain, priority: u16::try_from(priority).ok()? };
+        match kind {
+            "fresh" => self.fresh.push(group),
+            "shared" => _ = self.shared.insert(group),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// A second process that takes the load back if this one dies.
+#[derive(Debug)]
+pub(super) struct Guarded(Child);
+
+impl Guarded {
+    /// Starts it. Standard input is not to be had again after this process: a load from there has no guard for
+    /// priorities that it shares, and is refused.
+    pub(super) fn start(undo: &Undo, file: &BatchFile, context: &Context) -> Result<Self, Fault> {
+        let path = match file {
+            BatchFile::At(path) => path.as_os_str(),
+            BatchFile::Stdin(_) if undo.shared.is_empty() => std::ffi::OsStr::new("/dev/null"),
+            BatchFile::Stdin(_) => {
+                return Err(Fault::new(
+                    Exit::Refused,
+                    "--atomic cannot read standard input again: give a file, or priorities that are not there yet",
+                ));
+            }
+        };
+        let failed = |error| Fault::file("the guard of an atomic load", error);
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        if let Some(netns) = &context.globals.netns {
+            command.arg("--netns").arg(netns);
+        }
+        command.args(["tc", "guard"]).arg(path).stdin(Stdio::piped()).stdout(Stdio::null());
+        // Ctrl-C is for us; the guard shall outlive it.
+        let mut child = command.process_group(0).spawn().map_err(failed)?;
+        let stdin = child.stdin.as_mut();
+        let told = stdin
+            .map_or(Ok(()), |stdin| stdin.write_all(undo.written().as_bytes()).and_then(|()| stdin.flush()));
+        told.map_err(failed)?;
+        Ok(Self(child))
+    }
+
+    /// What was loaded may stay, or is gone already.
+    pub(super) fn dismiss(mut self) -> Result<(), Fault> {
+        let failed = |error| Fault::file("the guard of an atomic load", error);
+        if let Some(mut stdin) = self.0.stdin.take() {
+            writeln!(stdin, "{KEEP}").map_err(failed)?;
+        }
+        self.0.wait().map_err(failed)?;
+        Ok(())
+    }
+}
+
+/// The guard: hears what would have to be removed, and removes it unless it is told to keep it.
+pub(crate) fn guard(arguments: &TcGuard, context: &Context) -> Result<Exit, Fault> {
+    let mut undo = Undo::default();
+    for line in std::io::stdin().lock().lines() {
+        match line {
+            Ok(line) if line == KEEP => return Ok(Exit::Done),
+            Ok(line) if undo.read(&line).is_some() => {}
+            Ok(line) => return Err(Fault::new(Exit::Usage, format!("the guard does not know `{line}`"))),
+            Err(_) => break,
+        }
+    }
+    let netns = context.netns()?;
+    let file = BatchFile::At(arguments.file.clone());
+    let stuck = undo.undo(&netns, &file, &mut Devices::of(&netns)?)?;
+    context.console.say("An atomic load was interrupted, and was taken back.");
+    for refused in &stuck {
+        context.console.say(&format!("could not be removed: {refused}"));
+    }
+    Ok(if stuck.is_empty() { Exit::RolledBack } else { Exit::NotRestored })
+}

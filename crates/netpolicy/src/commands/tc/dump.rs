@@ -1,0 +1,61 @@
+//! `tc dump`: the kernel's rules as a batch file.
+
+use linux::tc::{Devices, dump};
+use rules::{Hook, Lookup, command, number};
+
+use crate::args::TcDump;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+
+/// How much text is gathered before it is printed.
+const TEXT_BYTES: usize = 64 * 1024;
+
+/// Prints every rule of a hook; exit code 1 if there is one that has no words.
+pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> {
+    let netns = context.netns()?;
+    let mut devices = Devices::of(&netns)?;
+    let device = devices.device(&arguments.dev);
+    let device =
+        device.ok_or_else(|| Fault::new(Exit::Usage, format!("there is no device `{}`", arguments.dev)))?;
+    let parent = match arguments.parent.as_str() {
+        "ingress" => command::INGRESS,
+        "egress" => command::EGRESS,
+        class => number::class(class).ok_or_else(|| {
+            Fault::new(Exit::Usage, format!("`{class}` is no hook: write ingress, egress or 1:10"))
+        })?,
+    };
+    let hook = Hook { device, block: 0, parent };
+    let (mut text, mut wordless, mut failed) = (String::new(), 0_usize, None);
+    let (texts, lines) = std::sync::mpsc::channel::<String>();
+    let dumped = dump::rules(&netns, hook, |dumped| {
+        let words = match dumped {
+            dump::Dumped::Rule(rule) => rule.words(&mut devices),
+            dump::Dumped::Unknown => None,
+        };
+        match words {
+            Some(words) => {
+                text.push_str(&words);
+                text.push('\n');
+            }
+            None => wordless += 1,
+        }
+        if text.len() > TEXT_BYTES {
+            let _ = texts.send(std::mem::take(&mut text));
+        }
+    });
+    let _ = texts.send(text);
+    drop(texts);
+    dumped?;
+    for text in lines {
+        failed = failed.or(context.console.text(&text).err());
+    }
+    if let Some(fault) = failed {
+        return Err(fault);
+    }
+    if wordless > 0 {
+        context.console.say(&format!("{wordless} rules have no words in a batch file, and were left out."));
+        return Ok(Exit::Failed);
+    }
+    Ok(Exit::Done)
+}

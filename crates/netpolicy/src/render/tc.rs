@@ -1,0 +1,224 @@
+//! Rules: what a file says, what became of it, how it differs from the kernel's, and how fast it was.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::report::{Page, Report, to_json};
+use super::table::{Cell, Style, Table};
+
+/// How many refusals and differences people are shown; the others are counted. JSON has them all.
+const SHOWN_MAX: usize = 20;
+
+/// `tc load --dry-run`'s data.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct SurveyReport {
+    /// The file.
+    pub(crate) file: String,
+    /// All commands.
+    pub(crate) commands: u64,
+    /// Rules among them.
+    pub(crate) rules: u64,
+    /// Hooks, chains and priorities that rules are in.
+    pub(crate) groups: usize,
+    /// Lines that are wrong.
+    pub(crate) wrong: usize,
+}
+
+impl Report for SurveyReport {
+    const KIND: &'static str = "tc-survey";
+
+    fn page(&self, page: &mut Page) {
+        let Self { file, commands, rules, groups, .. } = self;
+        page.line(format!("{file}: {commands} commands, {rules} of them rules, in {groups} priorities"));
+    }
+}
+
+/// A refusal.
+#[derive(Debug, Serialize)]
+pub(crate) struct RefusedLine {
+    /// The line of the file.
+    pub(crate) line: u32,
+    /// The kernel's number.
+    pub(crate) errno: i32,
+    /// The kernel's words, with the number's name.
+    pub(crate) words: String,
+}
+
+/// `tc load`'s data: `commands = loaded + refused + not_sent + not_loaded + skipped + wrong`.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct LoadReport {
+    /// The file.
+    pub(crate) file: String,
+    /// All commands, wrong ones included.
+    pub(crate) commands: u64,
+    /// What the kernel took.
+    pub(crate) loaded: u64,
+    /// What it refused.
+    pub(crate) refused: Vec<RefusedLine>,
+    /// Lines that were not sent, because one before them was refused.
+    pub(crate) not_sent: Vec<u32>,
+    /// Lines whose answers were lost and that a dump does not show.
+    pub(crate) not_loaded: Vec<u32>,
+    /// How many answers were lost and settled by a dump.
+    pub(crate) settled_by_dump: usize,
+    /// Rules that were there already (`--resume`).
+    pub(crate) skipped: u64,
+    /// Lines that are wrong and were left out (`--keep-going`).
+    pub(crate) wrong: usize,
+    /// Whether all was taken back (`--atomic`).
+    pub(crate) undone: bool,
+    /// Different actions that were shared (`--share-actions`).
+    pub(crate) shared_actions: usize,
+    /// How long it took.
+    pub(crate) seconds: f64,
+    /// What the kernel took in a second.
+    pub(crate) rate: f64,
+}
+
+impl Report for LoadReport {
+    const KIND: &'static str = "tc-load";
+
+    fn page(&self, page: &mut Page) {
+        for refused in self.refused.iter().take(SHOWN_MAX) {
+            let words = format!("{}:{}: {}", self.file, refused.line, refused.words);
+            page.styled(Style::Bad, words);
+        }
+        if self.refused.len() > SHOWN_MAX {
+            page.line(format!(
+                "… and {} more refusals; -o json has them all",
+                self.refused.len() - SHOWN_MAX
+            ));
+        }
+        let mut words =
+            format!("{}: {} loaded in {:.2} s ({:.0}/s)", self.file, self.loaded, self.seconds, self.rate);
+        for (count, what) in [
+            (self.refused.len(), "refused"),
+            (self.not_sent.len(), "not sent"),
+            (self.not_loaded.len(), "lost"),
+            (self.wrong, "wrong"),
+            (usize::try_from(self.skipped).unwrap_or(usize::MAX), "there already"),
+        ] {
+            if count > 0 {
+                words.push_str(&format!(", {count} {what}"));
+            }
+        }
+        if let Some(first) = self.not_sent.first() {
+            words.push_str(&format!(" (from line {first})"));
+        }
+        if self.settled_by_dump > 0 {
+            words.push_str(&format!("; {} answers were lost and settled by a dump", self.settled_by_dump));
+        }
+        if self.undone {
+            words.push_str("; all of it was taken back");
+        }
+        page.line(words);
+    }
+
+    fn lines(&self) -> Vec<(&'static str, Value)> {
+        let refusals = self.refused.iter().map(|refused| ("tc-refused", to_json(refused)));
+        refusals.chain([(Self::KIND, to_json(self))]).collect()
+    }
+}
+
+/// `tc diff`'s data.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct DiffReport {
+    /// The file.
+    pub(crate) file: String,
+    /// Rules that are as the file has them.
+    pub(crate) same: u64,
+    /// Lines whose rule is not there.
+    pub(crate) missing: Vec<u32>,
+    /// Lines whose handle is there with another rule.
+    pub(crate) different: Vec<u32>,
+    /// Rules in the file's priorities that it does not have.
+    pub(crate) extra: u64,
+    /// Rules of kinds that we do not know.
+    pub(crate) unknown: u64,
+    /// Rules that hardware has.
+    pub(crate) in_hardware: u64,
+    /// How long it took.
+    pub(crate) seconds: f64,
+}
+
+impl DiffReport {
+    /// Whether the kernel has other rules than the file.
+    pub(crate) fn differs(&self) -> bool {
+        !self.missing.is_empty() || !self.different.is_empty() || self.extra > 0
+    }
+}
+
+impl Report for DiffReport {
+    const KIND: &'static str = "tc-diff";
+
+    fn page(&self, page: &mut Page) {
+        for (lines, what) in [(&self.missing, "missing"), (&self.different, "different")] {
+            for line in lines.iter().take(SHOWN_MAX) {
+                page.styled(Style::Bad, format!("{}:{line}: {what}", self.file));
+            }
+        }
+        let Self { file, same, extra, unknown, in_hardware, .. } = self;
+        let (missing, different) = (self.missing.len(), self.different.len());
+        page.line(format!(
+            "{file}: {same} the same, {missing} missing, {different} different, {extra} extra, {unknown} of unknown \
+             kinds; {in_hardware} in hardware ({:.2} s)",
+            self.seconds
+        ));
+    }
+}
+
+/// One criterion of `tc bench`.
+#[derive(Debug, Serialize)]
+pub(crate) struct BenchRow {
+    /// What was measured.
+    pub(crate) criterion: String,
+    /// What is wanted.
+    pub(crate) goal: String,
+    /// What came out.
+    pub(crate) measured: String,
+    /// Whether that is as wanted; `None` for what is not to be judged.
+    pub(crate) met: Option<bool>,
+}
+
+/// `tc bench`'s data.
+#[derive(Debug, Serialize)]
+pub(crate) struct RuleBenchReport {
+    /// How often each was repeated.
+    pub(crate) repeats: u32,
+    /// How many rules each load had.
+    pub(crate) rules: u32,
+    /// The kernel.
+    pub(crate) kernel: String,
+    /// The criteria.
+    pub(crate) rows: Vec<BenchRow>,
+}
+
+impl Report for RuleBenchReport {
+    const KIND: &'static str = "tc-bench";
+
+    fn page(&self, page: &mut Page) {
+        let mut table = Table::new(&["CRITERION", "GOAL", "MEASURED", ""]);
+        for row in &self.rows {
+            let (mark, style) = match row.met {
+                Some(true) => ("met", Style::Good),
+                Some(false) => ("NOT met", Style::Bad),
+                None => ("", Style::Plain),
+            };
+            table.row([
+                Cell::new(row.criterion.as_str()),
+                Cell::new(row.goal.as_str()),
+                Cell::new(row.measured.as_str()),
+                Cell::new(mark).style(style),
+            ]);
+        }
+        page.line(format!(
+            "{} rules a load, medians of {} interleaved repeats, Linux {}",
+            self.rules, self.repeats, self.kernel
+        ));
+        page.table(&table);
+    }
+
+    fn lines(&self) -> Vec<(&'static str, Value)> {
+        self.rows.iter().map(|row| ("tc-bench", to_json(row))).collect()
+    }
+}

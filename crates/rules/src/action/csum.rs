@@ -1,0 +1,88 @@
+//! `csum`: computes checksums again.
+//!
+//! Kernel: 6.18, `include/uapi/linux/tc_act/tc_csum.h`, `net/sched/act_csum.c`.
+
+use super::control::Control;
+use super::{Instance, index};
+use crate::attr::{AttrBuf, Attrs, Malformed};
+use crate::words::{Read, Words, keywords};
+
+const PARMS: u16 = 1;
+
+/// The checksums by the kernel's bit `TCA_CSUM_UPDATE_FLAG_*`.
+const NAMES: [&str; 7] = ["iph", "icmp", "igmp", "tcp", "udp", "udplite", "sctp"];
+
+keywords! {
+    /// The words of the action.
+    enum Word {
+        Iph = "iph",
+        Ip4h = "ip4h",
+        Ipv4h = "ipv4h",
+        Icmp = "icmp",
+        Igmp = "igmp",
+        Tcp = "tcp",
+        Udp = "udp",
+        Udplite = "udplite",
+        Sctp = "sctp",
+        And = "and",
+        Or = "or",
+        Plus = "+",
+    }
+}
+
+/// The action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Csum {
+    /// Instance and control.
+    pub instance: Instance,
+    /// Which checksums, a bit for each.
+    pub update: u32,
+}
+
+impl Csum {
+    pub(super) fn parse(words: &mut Words<'_>) -> Read<Self> {
+        words.skip();
+        let mut update = 0;
+        while let Some(word) = words.peek().and_then(Word::find) {
+            words.skip();
+            update |= match word {
+                Word::Iph | Word::Ip4h | Word::Ipv4h => 1,
+                Word::Icmp => 2,
+                Word::Igmp => 4,
+                Word::Tcp => 8,
+                Word::Udp => 16,
+                Word::Udplite => 32,
+                Word::Sctp => 64,
+                Word::And | Word::Or | Word::Plus => 0,
+            };
+        }
+        if update == 0 {
+            return Err(words.unknown_here(Word::WORDS));
+        }
+        let control = Control::optional(words)?.unwrap_or(Control::PASS);
+        Ok(Self { instance: Instance { index: index(words)?.unwrap_or(0), control }, update })
+    }
+
+    pub(super) fn encode(&self, out: &mut AttrBuf) {
+        let mut bytes = [0; 24];
+        bytes[..20].copy_from_slice(&self.instance.bytes());
+        bytes[20..].copy_from_slice(&self.update.to_ne_bytes());
+        out.bytes(PARMS, &bytes);
+    }
+
+    pub(super) fn decode(attrs: Attrs<'_>) -> Result<Self, Malformed> {
+        let (instance, parms) = Instance::decode(attrs, PARMS)?;
+        Ok(Self { instance, update: parms.word_at(20)? })
+    }
+
+    pub(super) fn words(&self) -> Option<String> {
+        let names: Vec<&str> = NAMES
+            .iter()
+            .enumerate()
+            .filter(|(bit, _)| self.update >> bit & 1 == 1)
+            .map(|(_, name)| *name)
+            .collect();
+        let control = self.instance.control.words()?;
+        Some(format!("csum {} {control}{}", names.join(" "), self.instance.index_words()))
+    }
+}

@@ -1,0 +1,450 @@
+//! Actions: what is done to the packets that a rule matches, one file for each kind.
+//!
+//! Each kind is read from words, written as attributes exactly as iproute2 6.1 writes them, read back from a dump and
+//! put into words again.
+//!
+//! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_ACT_*`, `net/sched/act_api.c`.
+
+pub mod control;
+pub mod csum;
+pub mod ct;
+pub mod gact;
+pub mod mirred;
+pub mod pedit;
+pub mod police;
+pub mod skbedit;
+pub mod tunnel_key;
+pub mod vlan;
+
+pub use control::Control;
+use csum::Csum;
+use ct::Ct;
+use gact::Gact;
+use mirred::Mirred;
+use pedit::Pedit;
+use police::Police;
+use skbedit::Skbedit;
+use tunnel_key::TunnelKey;
+use vlan::Vlan;
+
+use crate::attr::{Attr, AttrBuf, Attrs, Malformed};
+use crate::lookup::Lookup;
+use crate::number::{self, Base};
+use crate::words::{Read, Words, abbreviates};
+
+const KIND: u16 = 1;
+const OPTIONS: u16 = 2;
+const COOKIE: u16 = 6;
+const FLAGS: u16 = 7;
+const HW_STATS: u16 = 8;
+
+/// `TCA_ACT_FLAGS_NO_PERCPU_STATS`.
+const NO_PERCPU: u32 = 1;
+/// `TCA_ACT_FLAGS_SKIP_HW`.
+const SKIP_HW: u32 = 2;
+/// `TCA_ACT_FLAGS_SKIP_SW`.
+const SKIP_SW: u32 = 4;
+
+/// The longest cookie: `TC_COOKIE_MAX_SIZE`.
+const COOKIE_BYTES_MAX: usize = 16;
+
+/// The most actions of one rule: `TCA_ACT_MAX_PRIO`.
+pub const ACTIONS_MAX: usize = 32;
+
+/// The kinds, for those who misspell one.
+const KINDS: &[&str] = &[
+    "gact",
+    "mirred",
+    "tunnel_key",
+    "skbedit",
+    "vlan",
+    "pedit",
+    "police",
+    "ct",
+    "csum",
+    "drop",
+    "pass",
+    "ok",
+    "pipe",
+    "continue",
+    "reclassify",
+    "goto",
+    "jump",
+    "trap",
+];
+
+/// Which instance of its kind an action is, and what becomes of the packet afterwards: `tc_gen`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// The number; 0 for the kernel to choose.
+    pub index: u32,
+    /// What becomes of the packet.
+    pub control: Control,
+}
+
+impl Instance {
+    /// `tc_gen`: index, capabilities, action, and two counts that only the kernel writes.
+    fn bytes(self) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        bytes[..4].copy_from_slice(&self.index.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.control.0.to_ne_bytes());
+        bytes
+    }
+
+    /// Reads it from the parameters, the attribute with this number, which is given back for what follows. An index
+    /// that the kernel chose, and that no other rule uses, counts as none.
+    fn decode(attrs: Attrs<'_>, parms: u16) -> Result<(Self, Attr<'_>), Malformed> {
+        let parms = attrs.find(parms)?.ok_or(Malformed("an action without parameters"))?;
+        let shared = parms.word_at(16)? > 1;
+        let index = if shared { parms.word_at(0)? } else { 0 };
+        Ok((Self { index, control: Control(parms.word_at(8)?) }, parms))
+    }
+
+    fn index_words(self) -> String {
+        if self.index == 0 { String::new() } else { format!(" index {}", self.index) }
+    }
+}
+
+/// `index N`, if that comes next.
+fn index(words: &mut Words<'_>) -> Read<Option<u32>> {
+    words.optional("index", "an index", |word| number::u32(word, Base::Ten))
+}
+
+/// What an action does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is the kind of its name")]
+pub enum Kind {
+    Gact(Gact),
+    Mirred(Mirred),
+    TunnelKey(TunnelKey),
+    Skbedit(Skbedit),
+    Vlan(Vlan),
+    Pedit(Pedit),
+    Police(Police),
+    Ct(Ct),
+    Csum(Csum),
+}
+
+/// A number that the user gives an action, for himself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie {
+    bytes: [u8; COOKIE_BYTES_MAX],
+    count: usize,
+}
+
+impl Cookie {
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.count]
+    }
+}
+
+/// An action with what all kinds have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Action {
+    /// What it does.
+    pub kind: Kind,
+    /// The user's own number.
+    pub cookie: Option<Cookie>,
+    /// How hardware counts: `TCA_ACT_HW_STATS_*`; 0 for not at all.
+    pub hw_stats: Option<u8>,
+    /// Whether it has one counter for all CPUs instead of one each.
+    pub no_percpu: bool,
+    /// Whether it is kept out of hardware.
+    pub skip_hw: bool,
+    /// Whether it is kept out of software.
+    pub skip_sw: bool,
+}
+
+impl Action {
+    /// Reads actions up to the end of the line or to the class.
+    ///
+    /// # Errors
+    /// What is no action.
+    pub fn parse_list(words: &mut Words<'_>, lookup: &mut dyn Lookup, actions: &mut Vec<Self>) -> Read<()> {
+        let before = actions.len();
+        let mut cookie = None;
+        while let Some(word) = words.peek() {
+            match word {
+                "action" => {
+                    words.skip();
+                    continue;
+                }
+                "flowid" | "classid" => break,
+                _ => {}
+            }
+            if actions.len() == ACTIONS_MAX {
+                return Err(words.wrong_here("a rule has at most 32 actions"));
+            }
+            let kind = Kind::parse(word, words, lookup)?;
+            actions.push(Self::parse_rest(kind, words, &mut cookie)?);
+        }
+        if actions.len() == before {
+            return Err(words.unknown_here(KINDS));
+        }
+        Ok(())
+    }
+
+    /// What follows every kind. A cookie holds for the actions behind it too, until there is another: so iproute2
+    /// 6.1's `tc/m_action.c` `parse_action()` has it.
+    fn parse_rest(kind: Kind, words: &mut Words<'_>, cookie: &mut Option<Cookie>) -> Read<Self> {
+        let mut action =
+            Self { kind, cookie: None, hw_stats: None, no_percpu: false, skip_hw: false, skip_sw: false };
+        if words.peek() == Some("cookie") {
+            words.skip();
+            *cookie = Some(words.read("a cookie of at most 32 hexadecimal digits", |word| {
+                let mut bytes = [0; COOKIE_BYTES_MAX];
+                let count = number::hex(word, &mut bytes).filter(|_| word.len() % 2 == 0)?;
+                Some(Cookie { bytes, count })
+            })?);
+        }
+        action.cookie = cookie.filter(|cookie| cookie.count > 0);
+        if words.peek().is_some_and(|word| abbreviates(word, "hw_stats")) {
+            words.skip();
+            action.hw_stats = Some(words.read("immediate, delayed or disabled", |word| match word {
+                _ if abbreviates(word, "immediate") => Some(1),
+                _ if abbreviates(word, "delayed") => Some(2),
+                _ if abbreviates(word, "disabled") => Some(0),
+                _ => None,
+            })?);
+        }
+        if words.peek() == Some("no_percpu") {
+            words.skip();
+            action.no_percpu = true;
+        }
+        loop {
+            match words.peek() {
+                Some("skip_sw") => action.skip_sw = true,
+                Some("skip_hw") => action.skip_hw = true,
+                _ => return Ok(action),
+            }
+            words.skip();
+        }
+    }
+
+    /// Writes it as the action at this place of its list.
+    pub fn encode(&self, place: u16, out: &mut AttrBuf) {
+        out.unmarked(place, |out| {
+            out.text(KIND, self.kind.name());
+            out.nested(OPTIONS, |out| self.kind.encode(out));
+            if let Some(cookie) = &self.cookie {
+                out.bytes(COOKIE, cookie.as_bytes());
+            }
+            if let Some(stats) = self.hw_stats {
+                out.bytes(HW_STATS, &bitfield(u32::from(stats)));
+            }
+            let flags = [(self.no_percpu, NO_PERCPU), (self.skip_hw, SKIP_HW), (self.skip_sw, SKIP_SW)];
+            let flags = flags.iter().filter(|(set, _)| *set).fold(0, |flags, (_, bit)| flags | bit);
+            if flags != 0 {
+                out.bytes(FLAGS, &bitfield(flags));
+            }
+        });
+    }
+
+    /// Writes a list of actions as the attribute with this number.
+    pub fn encode_list(actions: &[Self], number: u16, out: &mut AttrBuf) {
+        out.unmarked(number, |out| {
+            for (action, place) in actions.iter().zip(1..) {
+                action.encode(place, out);
+            }
+        });
+    }
+
+    /// Reads a list of actions out of a dump; `None` if there is one of a kind that we do not know.
+    ///
+    /// # Errors
+    /// If an attribute is malformed.
+    pub fn decode_list(list: &Attr<'_>, actions: &mut Vec<Self>) -> Result<Option<()>, Malformed> {
+        for attr in list.nested() {
+            match Self::decode(&attr?)? {
+                Some(action) if actions.len() < ACTIONS_MAX => actions.push(action),
+                Some(_) => return Err(Malformed("a rule has too many actions")),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(()))
+    }
+
+    fn decode(attr: &Attr<'_>) -> Result<Option<Self>, Malformed> {
+        let attrs = attr.nested();
+        let kind = attrs.find(KIND)?.ok_or(Malformed("an action without a kind"))?.text()?;
+        let options = attrs.find(OPTIONS)?.ok_or(Malformed("an action without options"))?;
+        let Some(kind) = Kind::decode(kind, options.nested())? else { return Ok(None) };
+        let mut action =
+            Self { kind, cookie: None, hw_stats: None, no_percpu: false, skip_hw: false, skip_sw: false };
+        if let Some(cookie) = attrs.find(COOKIE)? {
+            let mut bytes = [0; COOKIE_BYTES_MAX];
+            let count = cookie.payload.len();
+            let room = bytes.get_mut(..count).ok_or(Malformed("a cookie is too long"))?;
+            room.copy_from_slice(cookie.payload);
+            action.cookie = Some(Cookie { bytes, count });
+        }
+        if let Some(stats) = attrs.find(HW_STATS)? {
+            action.hw_stats = u8::try_from(stats.word_at(0)? & stats.word_at(4)?).ok();
+        }
+        if let Some(flags) = attrs.find(FLAGS)? {
+            let flags = flags.word_at(0)? & flags.word_at(4)?;
+            action.no_percpu = flags & NO_PERCPU != 0;
+            action.skip_hw = flags & SKIP_HW != 0;
+            action.skip_sw = flags & SKIP_SW != 0;
+        }
+        Ok(Some(action))
+    }
+
+    /// The same as the kernel would tell it: two actions that do the same are equal then.
+    #[must_use]
+    pub fn canonical(&self) -> Self {
+        let kind = match self.kind.clone() {
+            Kind::TunnelKey(action) => Kind::TunnelKey(action.canonical()),
+            Kind::Skbedit(action) => Kind::Skbedit(action.canonical()),
+            Kind::Vlan(action) => Kind::Vlan(action.canonical()),
+            Kind::Ct(action) => Kind::Ct(action.canonical()),
+            Kind::Police(action) => Kind::Police(action.canonical()),
+            kind @ (Kind::Gact(_) | Kind::Mirred(_) | Kind::Pedit(_) | Kind::Csum(_)) => kind,
+        };
+        let mut action = Self { kind, ..self.clone() };
+        action.kind.instance_mut().index = 0;
+        action
+    }
+
+    /// The words for it, without `action`; `None` if tc has none.
+    pub fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
+        let mut words = self.kind.words(lookup)?;
+        if let Some(cookie) = &self.cookie {
+            words.push_str(&format!(" cookie {}", number::hex_name(cookie.as_bytes())));
+        }
+        if let Some(stats) = self.hw_stats {
+            let name = match stats {
+                0 => "disabled",
+                1 => "immediate",
+                2 => "delayed",
+                _ => return None,
+            };
+            words.push_str(&format!(" hw_stats {name}"));
+        }
+        for (set, word) in
+            [(self.no_percpu, " no_percpu"), (self.skip_sw, " skip_sw"), (self.skip_hw, " skip_hw")]
+        {
+            if set {
+                words.push_str(word);
+            }
+        }
+        Some(words)
+    }
+}
+
+/// `struct nla_bitfield32` in which these bits are chosen and set.
+fn bitfield(bits: u32) -> [u8; 8] {
+    (u64::from(bits) << 32 | u64::from(bits)).to_ne_bytes()
+}
+
+impl Kind {
+    fn parse(word: &str, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<Self> {
+        // iproute2 looks for a control first: `drop` is short for `gact drop`.
+        if Control::begins(word) {
+            return Gact::parse(words).map(Self::Gact);
+        }
+        Ok(match word {
+            "gact" => Self::Gact(Gact::parse(words)?),
+            "mirred" => Self::Mirred(Mirred::parse(words, lookup)?),
+            "tunnel_key" => Self::TunnelKey(TunnelKey::parse(words)?),
+            "skbedit" => Self::Skbedit(Skbedit::parse(words)?),
+            "vlan" => Self::Vlan(Vlan::parse(words)?),
+            "pedit" => Self::Pedit(Pedit::parse(words)?),
+            "police" => {
+                words.skip();
+                Self::Police(Police::parse(words)?)
+            }
+            "ct" => Self::Ct(Ct::parse(words)?),
+            "csum" => Self::Csum(Csum::parse(words)?),
+            _ => return Err(words.unknown_here(KINDS)),
+        })
+    }
+
+    /// The kind's name.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Gact(_) => "gact",
+            Self::Mirred(_) => "mirred",
+            Self::TunnelKey(_) => "tunnel_key",
+            Self::Skbedit(_) => "skbedit",
+            Self::Vlan(_) => "vlan",
+            Self::Pedit(_) => "pedit",
+            Self::Police(_) => "police",
+            Self::Ct(_) => "ct",
+            Self::Csum(_) => "csum",
+        }
+    }
+
+    fn encode(&self, out: &mut AttrBuf) {
+        match self {
+            Self::Gact(action) => action.encode(out),
+            Self::Mirred(action) => action.encode(out),
+            Self::TunnelKey(action) => action.encode(out),
+            Self::Skbedit(action) => action.encode(out),
+            Self::Vlan(action) => action.encode(out),
+            Self::Pedit(action) => action.encode(out),
+            Self::Police(action) => action.encode(out),
+            Self::Ct(action) => action.encode(out),
+            Self::Csum(action) => action.encode(out),
+        }
+    }
+
+    fn decode(kind: &str, attrs: Attrs<'_>) -> Result<Option<Self>, Malformed> {
+        Ok(Some(match kind {
+            "gact" => Self::Gact(Gact::decode(attrs)?),
+            "mirred" => Self::Mirred(Mirred::decode(attrs)?),
+            "tunnel_key" => Self::TunnelKey(TunnelKey::decode(attrs)?),
+            "skbedit" => Self::Skbedit(Skbedit::decode(attrs)?),
+            "vlan" => Self::Vlan(Vlan::decode(attrs)?),
+            "pedit" => Self::Pedit(Pedit::decode(attrs)?),
+            "police" => Self::Police(Police::decode(attrs)?),
+            "ct" => Self::Ct(Ct::decode(attrs)?),
+            "csum" => Self::Csum(Csum::decode(attrs)?),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Which instance it is.
+    pub const fn instance(&self) -> Instance {
+        match self {
+            Self::Gact(action) => action.instance,
+            Self::Mirred(action) => action.instance,
+            Self::TunnelKey(action) => action.instance,
+            Self::Skbedit(action) => action.instance,
+            Self::Vlan(action) => action.instance,
+            Self::Pedit(action) => action.instance,
+            Self::Police(action) => action.instance,
+            Self::Ct(action) => action.instance,
+            Self::Csum(action) => action.instance,
+        }
+    }
+
+    /// Which instance it is, to be changed.
+    pub const fn instance_mut(&mut self) -> &mut Instance {
+        match self {
+            Self::Gact(action) => &mut action.instance,
+            Self::Mirred(action) => &mut action.instance,
+            Self::TunnelKey(action) => &mut action.instance,
+            Self::Skbedit(action) => &mut action.instance,
+            Self::Vlan(action) => &mut action.instance,
+            Self::Pedit(action) => &mut action.instance,
+            Self::Police(action) => &mut action.instance,
+            Self::Ct(action) => &mut action.instance,
+            Self::Csum(action) => &mut action.instance,
+        }
+    }
+
+    fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
+        match self {
+            Self::Gact(action) => action.words(),
+            Self::Mirred(action) => action.words(lookup),
+            Self::TunnelKey(action) => action.words(),
+            Self::Skbedit(action) => action.words(),
+            Self::Vlan(action) => action.words(),
+            Self::Pedit(action) => action.words(),
+            Self::Police(action) => action.words(),
+            Self::Ct(action) => action.words(),
+            Self::Csum(action) => action.words(),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Where a rule shall be, and where it is: in software, in hardware, or both.
+//!
+//! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_CLS_FLAGS_*`.
+
+use crate::words::{Read, Words};
+
+const SKIP_HW: u32 = 1;
+const SKIP_SW: u32 = 2;
+const IN_HW: u32 = 4;
+const NOT_IN_HW: u32 = 8;
+const VERBOSE: u32 = 16;
+
+/// Where a rule shall be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// Not in hardware.
+    pub skip_hw: bool,
+    /// Only in hardware.
+    pub skip_sw: bool,
+    /// The driver shall say more when it refuses.
+    pub verbose: bool,
+    /// From a dump: whether hardware has it; `None` where the kernel does not say.
+    pub in_hw: Option<bool>,
+}
+
+impl Offload {
+    /// From the kernel's bits.
+    pub fn of(flags: u32) -> Self {
+        Self {
+            skip_hw: flags & SKIP_HW != 0,
+            skip_sw: flags & SKIP_SW != 0,
+            verbose: flags & VERBOSE != 0,
+            in_hw: (flags & (IN_HW | NOT_IN_HW) != 0).then_some(flags & IN_HW != 0),
+        }
+    }
+
+    /// The kernel's bits for what is asked.
+    pub fn flags(&self) -> u32 {
+        let bits = [(self.skip_hw, SKIP_HW), (self.skip_sw, SKIP_SW), (self.verbose, VERBOSE)];
+        bits.iter().filter(|(set, _)| *set).fold(0, |flags, (_, bit)| flags | bit)
+    }
+
+    /// What is asked, without where it is and without how much shall be said.
+    pub const fn canonical(&self) -> Self {
+        Self { verbose: false, in_hw: None, ..*self }
+    }
+
+    pub(super) fn skip_hw(&mut self, words: &Words<'_>) -> Read<()> {
+        self.skip_hw = true;
+        self.checked(words)
+    }
+
+    pub(super) fn skip_sw(&mut self, words: &Words<'_>) -> Read<()> {
+        self.skip_sw = true;
+        self.checked(words)
+    }
+
+    fn checked(self, words: &Words<'_>) -> Read<()> {
+        if self.skip_hw && self.skip_sw {
+            return Err(words.wrong("skip_hw and skip_sw do not go together: the rule would be nowhere"));
+        }
+        Ok(())
+    }
+
+    /// The words for what is asked, each with a blank before it.
+    pub fn words(&self) -> String {
+        let words = [(self.skip_hw, " skip_hw"), (self.skip_sw, " skip_sw"), (self.verbose, " verbose")];
+        words.iter().filter(|(set, _)| *set).map(|(_, word)| *word).collect()
+    }
+}

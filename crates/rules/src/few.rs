@@ -1,0 +1,41 @@
+//! A short list without memory of its own, so that a rule can be read again and again without allocating.
+
+/// At most `N` values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Few<T, const N: usize> {
+    items: [Option<T>; N],
+    count: usize,
+}
+
+impl<T, const N: usize> Few<T, N> {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self { items: [const { None }; N], count: 0 }
+    }
+
+    /// Adds a value; gives it back if there is no room.
+    ///
+    /// # Errors
+    /// The value, if there are `N` already.
+    pub fn push(&mut self, item: T) -> Result<(), T> {
+        match self.items.get_mut(self.count) {
+            Some(place) => {
+                *place = Some(item);
+                self.count += 1;
+                Ok(())
+            }
+            None => Err(item),
+        }
+    }
+
+    /// The values in order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.items[..self.count].iter().flatten()
+    }
+}
+
+impl<T, const N: usize> Default for Few<T, N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,256 @@
+//! The lines of a batch file, as tc takes them: comments are cut off, a backslash before the newline joins lines.
+//!
+//! The file streams through one buffer; a line that is not joined is handed out where it lies, without a copy.
+//!
+//! What is taken how is iproute2 6.1's `lib/utils.c` `getcmdline()`: `#` begins a comment wherever it stands, in
+//! quotes too, and a comment hides a backslash behind it.
+
+use std::io::{self, Read};
+
+/// How much of the file is in memory at once, unless a line is longer.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// The longest line. tc has no limit but memory; nothing sensible comes near this.
+pub const LINE_BYTES_MAX: usize = 1024 * 1024;
+
+/// One line with everything that was joined to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line<'a> {
+    /// What is left of it without comments.
+    pub bytes: &'a [u8],
+    /// The number of its first line in the file, from 1.
+    pub number: u32,
+    /// Where joined pieces begin: byte of `bytes`, and how many lines further down the file.
+    pub joints: &'a [usize],
+}
+
+impl Line<'_> {
+    /// The line of the file and the column, both from 1, of a byte.
+    pub fn place(&self, at: usize) -> (u32, usize) {
+        let joined = self.joints.partition_point(|joint| *joint <= at);
+        let start = joined.checked_sub(1).map_or(0, |last| self.joints[last]);
+        (self.number.saturating_add(u32::try_from(joined).unwrap_or(u32::MAX)), at - start + 1)
+    }
+
+    /// The bytes that lie on the same line of the file as this one.
+    pub fn around(&self, at: usize) -> &[u8] {
+        let joined = self.joints.partition_point(|joint| *joint <= at);
+        let start = joined.checked_sub(1).map_or(0, |last| self.joints[last]);
+        let end = self.joints.get(joined).copied().unwrap_or(self.bytes.len());
+        &self.bytes[start..end]
+    }
+}
+
+/// The lines of a file.
+#[derive(Debug)]
+pub struct Lines<R> {
+    input: R,
+    buffer: Vec<u8>,
+    /// What of the buffer is still to be handed out.
+    start: usize,
+    end: usize,
+    number: u32,
+    joined: Vec<u8>,
+    joints: Vec<usize>,
+    /// How many bytes of the file were handed out.
+    consumed: u64,
+    exhausted: bool,
+}
+
+impl<R: Read> Lines<R> {
+    /// The lines of this input.
+    pub fn new(input: R) -> Self {
+        Self {
+            input,
+            buffer: vec![0; CHUNK_BYTES],
+            start: 0,
+            end: 0,
+            number: 0,
+            joined: Vec::new(),
+            joints: Vec::new(),
+            consumed: 0,
+            exhausted: false,
+        }
+    }
+
+    /// How many bytes of the file are behind us.
+    pub const fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// The next line; `None` at the end of the file.
+    ///
+    /// # Errors
+    /// What reading fails with, a line longer than [`LINE_BYTES_MAX`], and a backslash on the last line.
+    pub fn next_line(&mut self) -> io::Result<Option<Line<'_>>> {
+        let Some((start, end)) = self.physical()? else { return Ok(None) };
+        let number = self.number;
+        let (start, end, more) = Self::uncommented(&self.buffer, start, end);
+        if !more {
+            return Ok(Some(Line { bytes: &self.buffer[start..end], number, joints: &[] }));
+        }
+        self.joined.clear();
+        self.joints.clear();
+        self.joined.extend_from_slice(&self.buffer[start..end]);
+        loop {
+            let Some((start, end)) = self.physical()? else {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the line that a backslash announces is missing",
+                ));
+            };
+            let (start, end, more) = Self::uncommented(&self.buffer, start, end);
+            if self.joined.len() + (end - start) > LINE_BYTES_MAX {
+                return Err(too_long());
+            }
+            self.joints.push(self.joined.len());
+            self.joined.extend_from_slice(&self.buffer[start..end]);
+            if !more {
+                return Ok(Some(Line { bytes: &self.joined, number, joints: &self.joints }));
+            }
+        }
+    }
+
+    /// Without the comment, or without the backslash and then with word that a line follows.
+    fn uncommented(buffer: &[u8], start: usize, end: usize) -> (usize, usize, bool) {
+        let line = &buffer[start..end];
+        if let Some(comment) = memchr(b'#', line) {
+            return (start, start + comment, false);
+        }
+        match line {
+            [.., b'\\', b'\n'] => (start, end - 2, true),
+            [.., b'\n'] => (start, end - 1, false),
+            _ => (start, end, false),
+        }
+    }
+
+    /// The next line of the file with its newline, as a range of the buffer.
+    fn physical(&mut self) -> io::Result<Option<(usize, usize)>> {
+        let mut searched = self.start;
+        loop {
+            if let Some(newline) = memchr(b'\n', &self.buffer[searched..self.end]) {
+                return Ok(Some(self.hand_out(searched + newline + 1)));
+            }
+            if self.exhausted {
+                return Ok((self.start < self.end).then(|| self.hand_out(self.end)));
+            }
+            let pending = self.end - self.start;
+            if pending > LINE_BYTES_MAX {
+                return Err(too_long());
+            }
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end, searched) = (0, pending, pending);
+            if self.buffer.len() < pending + CHUNK_BYTES / 2 {
+                self.buffer.resize(pending + CHUNK_BYTES, 0);
+            }
+            match self.input.read(&mut self.buffer[self.end..]) {
+                Ok(0) => self.exhausted = true,
+                Ok(count) => self.end += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn hand_out(&mut self, end: usize) -> (usize, usize) {
+        let start = self.start;
+        self.start = end;
+        self.number = self.number.saturating_add(1);
+        self.consumed += u64::try_from(end - start).unwrap_or(0);
+        (start, end)
+    }
+}
+
+fn too_long() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("a line of more than {LINE_BYTES_MAX} bytes"))
+}
+
+/// Where a byte is first, looked for eight at a time.
+fn memchr(wanted: u8, bytes: &[u8]) -> Option<usize> {
+    const LOW: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    let pattern = LOW * u64::from(wanted);
+    let (chunks, rest) = bytes.as_chunks::<8>();
+    for (i, chunk) in chunks.iter().enumerate() {
+        let differing = u64::from_ne_bytes(*chunk) ^ pattern;
+        // A byte that is zero, and none other before it, makes its high bit in this.
+        if differing.wrapping_sub(LOW) & !differing & HIGH != 0 {
+            return chunk.iter().position(|byte| *byte == wanted).map(|at| i * 8 + at);
+        }
+    }
+    rest.iter().position(|byte| *byte == wanted).map(|at| chunks.len() * 8 + at)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Gives its bytes in pieces of this size, so that lines straddle them.
+    struct Dribble<'a>(&'a [u8], usize);
+
+    impl Read for Dribble<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let count = self.1.min(self.0.len()).min(buffer.len());
+            buffer[..count].copy_from_slice(&self.0[..count]);
+            self.0 = &self.0[count..];
+            Ok(count)
+        }
+    }
+
+    fn lines(text: &[u8], piece: usize) -> Vec<(u32, String)> {
+        let mut lines = Lines::new(Dribble(text, piece));
+        let mut found = Vec::new();
+        while let Some(line) = lines.next_line().expect("read") {
+            found.push((line.number, String::from_utf8_lossy(line.bytes).into_owned()));
+        }
+        found
+    }
+
+    #[test]
+    fn comments_are_cut_and_lines_joined_as_tc_does() {
+        let text = b"a # b\nc \\\n d\\\ne\n\n# x \\\nlast";
+        let expected = [(1, "a "), (2, "c  de"), (5, ""), (6, ""), (7, "last")]
+            .map(|(n, t): (u32, &str)| (n, t.to_owned()));
+        for piece in [1, 3, 100] {
+            assert_eq!(lines(text, piece), expected, "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn a_byte_of_a_joined_line_is_found_in_the_file() {
+        let mut lines = Lines::new(&b"\nab \\\ncd \\\nef\n"[..]);
+        lines.next_line().expect("read");
+        let line = lines.next_line().expect("read").expect("a line");
+        assert_eq!((line.place(1), line.place(3), line.place(7)), ((2, 2), (3, 1), (4, 2)));
+        assert_eq!(line.around(4), b"cd ");
+    }
+
+    #[test]
+    fn a_backslash_at_the_end_of_the_file_and_a_line_without_end_are_refused() {
+        assert!(Lines::new(&b"a \\\n"[..]).next_line().is_err());
+        let long = vec![b'x'; LINE_BYTES_MAX * 2];
+        assert!(Lines::new(&long[..]).next_line().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn how_the_file_is_read_in_pieces_makes_no_difference(
+            text in "[a #\\\\\n]{0,60}", piece in 1_usize..20
+        ) {
+            let mut whole = Lines::new(text.as_bytes());
+            let mut pieces = Lines::new(Dribble(text.as_bytes(), piece));
+            loop {
+                let a = whole.next_line().map(|line| line.map(|l| (l.number, l.bytes.to_vec()))).map_err(|e| e.kind());
+                let b = pieces.next_line().map(|line| line.map(|l| (l.number, l.bytes.to_vec()))).map_err(|e| e.kind());
+                prop_assert_eq!(&a, &b);
+                if !matches!(a, Ok(Some(_))) { break; }
+            }
+        }
+
+        #[test]
+        fn a_byte_is_found_where_it_is_first(bytes in proptest::collection::vec(0_u8..4, 0..40)) {
+            prop_assert_eq!(memchr(3, &bytes), bytes.iter().position(|byte| *byte == 3));
+        }
+    }
+}

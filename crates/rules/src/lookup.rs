@@ -1,0 +1,65 @@
+//! What a rule names and only the host knows.
+
+use std::collections::BTreeMap;
+
+use model::IfIndex;
+
+/// Answers what a rule names.
+pub trait Lookup {
+    /// The device with this name.
+    fn device(&mut self, name: &str) -> Option<IfIndex>;
+
+    /// The BPF program pinned at this path, as a descriptor of the process that will send the rule.
+    fn pinned(&mut self, path: &str) -> Option<Pinned>;
+
+    /// The name of a device.
+    fn name_of(&mut self, device: IfIndex) -> Option<String>;
+}
+
+/// A pinned BPF program that was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pinned {
+    /// The descriptor.
+    pub fd: u32,
+    /// The program's id, which tc puts behind the path to name the rule.
+    pub id: u32,
+}
+
+/// A table of names.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// Devices by name, all names that lead to one.
+    pub devices: BTreeMap<String, IfIndex>,
+    /// Pinned programs by path.
+    pub pins: BTreeMap<String, Pinned>,
+    /// The device that was asked for last: most rules of a file are about one.
+    last: Option<(String, IfIndex)>,
+}
+
+impl Table {
+    /// A table of these devices.
+    pub fn of(devices: impl IntoIterator<Item = (String, IfIndex)>) -> Self {
+        Self { devices: devices.into_iter().collect(), ..Self::default() }
+    }
+}
+
+impl Lookup for Table {
+    fn device(&mut self, name: &str) -> Option<IfIndex> {
+        if let Some((last, device)) = &self.last
+            && last == name
+        {
+            return Some(*device);
+        }
+        let device = *self.devices.get(name)?;
+        self.last = Some((name.to_owned(), device));
+        Some(device)
+    }
+
+    fn pinned(&mut self, path: &str) -> Option<Pinned> {
+        self.pins.get(path).cloned()
+    }
+
+    fn name_of(&mut self, device: IfIndex) -> Option<String> {
+        self.devices.iter().find(|(_, index)| **index == device).map(|(name, _)| name.clone())
+    }
+}

@@ -1,0 +1,301 @@
+//! The words of a line, and what to say when one of them is wrong.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::lines::Line;
+
+/// The most words of one line. iproute2 6.1 takes 511 (`MAX_ARGS`).
+pub const WORDS_MAX: usize = 511;
+
+/// A part of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    start: u32,
+    end: u32,
+}
+
+/// What is wrong with a word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// Which word; one past the last if a word is missing.
+    word: usize,
+    /// What is wrong, in one sentence.
+    message: Cow<'static, str>,
+    /// What would have been right, for the nearest of it to be named.
+    expected: &'static [&'static str],
+}
+
+/// The outcome of reading words.
+pub type Read<T> = Result<T, Box<Wrong>>;
+
+impl Wrong {
+    /// The same, where one of these words was expected.
+    #[must_use]
+    pub fn expecting(mut self: Box<Self>, expected: &'static [&'static str]) -> Box<Self> {
+        self.expected = expected;
+        self
+    }
+}
+
+/// A mistake in a batch file, with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// The line of the file, from 1.
+    pub line: u32,
+    /// The first byte on that line, from 1.
+    pub column: usize,
+    /// How many bytes.
+    pub width: usize,
+    /// What is wrong, in one sentence.
+    pub message: String,
+    /// The word that is wrong; empty if one is missing.
+    pub found: String,
+    /// The words that would have been right.
+    pub expected: &'static [&'static str],
+    /// The line's text, without its comment.
+    pub text: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}: {}", self.line, self.column, self.message)
+    }
+}
+
+impl std::error::Error for Mistake {}
+
+/// Splits a line into words at blanks; a word that begins with a quote ends at the next one like it, as in iproute2
+/// 6.1's `lib/utils.c` `makeargs()`.
+///
+/// # Errors
+/// What is no text, a quote that nothing closes, and more than [`WORDS_MAX`] words.
+pub fn split<'a>(line: &Line<'a>, spans: &mut Vec<Span>) -> Result<&'a str, Box<Mistake>> {
+    spans.clear();
+    let bytes = line.bytes;
+    let refused = |at: usize, message: &str| Box::new(mistake_at(line, at, at + 1, message.to_owned(), &[]));
+    let text =
+        std::str::from_utf8(bytes).map_err(|error| refused(error.valid_up_to(), "this is not UTF-8"))?;
+    let length = u32::try_from(bytes.len()).map_err(|_| refused(0, "the line is too long"))?;
+    let mut at = 0_u32;
+    // Byte by byte is fine: a line is short and its blanks are many.
+    let byte = |at: u32| bytes[at as usize];
+    while at < length {
+        if is_blank(byte(at)) {
+            at += 1;
+            continue;
+        }
+        let quote = byte(at);
+        let quoted = matches!(quote, b'\'' | b'"');
+        let start = if quoted { at + 1 } else { at };
+        at = start;
+        while at < length && if quoted { byte(at) != quote } else { !is_blank(byte(at)) } {
+            if byte(at) == 0 {
+                return Err(refused(at as usize, "a zero byte is no text"));
+            }
+            at += 1;
+        }
+        if quoted && at == length {
+            return Err(refused(start as usize - 1, "nothing closes this quote"));
+        }
+        if spans.len() == WORDS_MAX {
+            return Err(refused(start as usize, "the line has more words than tc takes"));
+        }
+        spans.push(Span { start, end: at });
+        at += 1;
+    }
+    Ok(text)
+}
+
+const fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
+}
+
+fn mistake_at(
+    line: &Line<'_>,
+    start: usize,
+    end: usize,
+    message: String,
+    expected: &'static [&'static str],
+) -> Mistake {
+    let (number, column) = line.place(start);
+    let text = String::from_utf8_lossy(line.around(start)).into_owned();
+    let found = String::from_utf8_lossy(line.bytes.get(start..end).unwrap_or(&[])).into_owned();
+    Mistake { line: number, column, width: end.saturating_sub(start).max(1), message, found, expected, text }
+}
+
+/// The words of a line, read one after the other.
+#[derive(Clone, Debug)]
+pub struct Words<'a> {
+    text: &'a str,
+    spans: &'a [Span],
+    at: usize,
+}
+
+impl<'a> Words<'a> {
+    /// The words of this text.
+    pub const fn new(text: &'a str, spans: &'a [Span]) -> Self {
+        Self { text, spans, at: 0 }
+    }
+
+    /// The next word, which stays the next one.
+    pub fn peek(&self) -> Option<&'a str> {
+        self.spans.get(self.at).map(|span| &self.text[span.start as usize..span.end as usize])
+    }
+
+    /// Goes on to the word behind the next one.
+    pub const fn skip(&mut self) {
+        self.at += 1;
+    }
+
+    /// Goes back by one word.
+    pub const fn back(&mut self) {
+        self.at -= 1;
+    }
+
+    /// The value that must follow what was read last.
+    ///
+    /// # Errors
+    /// If the line ends here.
+    pub fn value(&mut self) -> Read<&'a str> {
+        let Some(word) = self.peek() else {
+            return Err(self.wrong_here(Cow::Borrowed("something is missing at the end of the line")));
+        };
+        self.at += 1;
+        Ok(word)
+    }
+
+    /// The value that must follow, read by this reader.
+    ///
+    /// # Errors
+    /// If the line ends here, or the reader does not take the word; `what` says what it should have been.
+    pub fn read<T>(&mut self, what: &'static str, reader: impl FnOnce(&'a str) -> Option<T>) -> Read<T> {
+        let word = self.value()?;
+        reader(word).ok_or_else(|| self.wrong(format!("`{word}` is not {what}")))
+    }
+
+    /// The number behind `keyword`, if that is the next word.
+    ///
+    /// # Errors
+    /// As [`Words::read`].
+    pub fn optional<T>(
+        &mut self,
+        keyword: &str,
+        what: &'static str,
+        reader: impl FnOnce(&'a str) -> Option<T>,
+    ) -> Read<Option<T>> {
+        if self.peek().is_some_and(|word| abbreviates(word, keyword)) {
+            self.skip();
+            return self.read(what, reader).map(Some);
+        }
+        Ok(None)
+    }
+
+    /// Something is wrong with the word that was read last.
+    #[cold]
+    pub fn wrong(&self, message: impl Into<Cow<'static, str>>) -> Box<Wrong> {
+        Box::new(Wrong { word: self.at.saturating_sub(1), message: message.into(), expected: &[] })
+    }
+
+    /// Something is wrong with the next word.
+    #[cold]
+    pub fn wrong_here(&self, message: impl Into<Cow<'static, str>>) -> Box<Wrong> {
+        Box::new(Wrong { word: self.at, message: message.into(), expected: &[] })
+    }
+
+    /// The next word is not known.
+    #[cold]
+    pub fn unknown_here(&self, expected: &'static [&'static str]) -> Box<Wrong> {
+        match self.peek() {
+            Some(word) => self.wrong_here(format!("`{word}` is not known here")).expecting(expected),
+            None => self.wrong_here("something is missing at the end of the line").expecting(expected),
+        }
+    }
+
+    /// What is wrong, with its place in the file.
+    #[cold]
+    pub fn mistake(&self, wrong: Wrong, line: &Line<'_>) -> Mistake {
+        let (start, end) = match self.spans.get(wrong.word) {
+            Some(span) => (span.start as usize, span.end as usize),
+            None => {
+                let end = line.bytes.trim_ascii_end().len();
+                (end, end)
+            }
+        };
+        mistake_at(line, start, end, wrong.message.into_owned(), wrong.expected)
+    }
+}
+
+/// Whether a word is a keyword or the beginning of it, as iproute2's `matches()` has it.
+pub fn abbreviates(word: &str, keyword: &str) -> bool {
+    !word.is_empty() && keyword.as_bytes().starts_with(word.as_bytes())
+}
+
+/// A set of keywords as an enum. A word is the keyword itself, else the first in order that it begins, which is
+/// the order in which iproute2 6.1 asks; those marked `exact` must be written out.
+macro_rules! keywords {
+    ($(#[$meta:meta])* $visibility:vis enum $name:ident { $($variant:ident = $text:literal $($exact:ident)?,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $visibility enum $name { $(#[doc = concat!("`", $text, "`")] $variant,)* }
+
+        impl $name {
+            /// All of them, as they are written.
+            pub(crate) const WORDS: &'static [&'static str] = &[$($text,)*];
+
+            /// The keyword that a word is.
+            pub(crate) fn find(word: &str) -> Option<Self> {
+                match word {
+                    $($text => Some(Self::$variant),)*
+                    _ => Self::abbreviated(word),
+                }
+            }
+
+            #[cold]
+            fn abbreviated(word: &str) -> Option<Self> {
+                $(if !keywords!(@exact $($exact)?) && $crate::words::abbreviates(word, $text) {
+                    return Some(Self::$variant);
+                })*
+                None
+            }
+        }
+    };
+    (@exact exact) => { true };
+    (@exact) => { false };
+}
+pub(crate) use keywords;
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        let line = Line { bytes: text.as_bytes(), number: 7, joints: &[] };
+        let mut spans = Vec::new();
+        let text = split(&line, &mut spans).expect("words");
+        let mut words = Words::new(text, &spans);
+        std::iter::from_fn(|| words.value().ok().map(str::to_owned)).collect()
+    }
+
+    #[test]
+    fn quotes_hold_blanks_together_only_where_a_word_begins() {
+        assert_eq!(
+            words("  a 'b c'\t\"d\"e f'g h'\r"),
+            ["a", "b c", "d", "e"]
+                .map(str::to_owned)
+                .into_iter()
+                .chain(["f'g".into(), "h'".into()])
+                .collect::<Vec<_>>()
+        );
+        assert_eq!(words("''  x"), ["", "x"]);
+    }
+
+    #[test]
+    fn what_is_no_text_is_pointed_at() {
+        for (bytes, column) in [(&b"a \xff"[..], 3), (b"ab 'c", 4), (b"a\0", 2)] {
+            let line = Line { bytes, number: 7, joints: &[] };
+            let mistake = split(&line, &mut Vec::new()).expect_err("refused");
+            assert_eq!((mistake.line, mistake.column), (7, column), "{mistake}");
+        }
+    }
+}

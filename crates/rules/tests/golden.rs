@@ -1,0 +1,115 @@
+//! Every construct, against the bytes that iproute2 6.1 sent for the same line.
+
+use model::IfIndex;
+use rules::attr::AttrBuf;
+use rules::{Batch, Table};
+
+/// `NLM_F_ACK`, which tc asks for with every message.
+const ACK: u16 = 0x4;
+
+const CAPTURED: &str = include_str!("golden/iproute2-6.1.hex");
+
+/// The devices as they were numbered when the bytes were captured, and the lines with their bytes.
+fn captured() -> (Table, Vec<(&'static str, Vec<u8>)>) {
+    let mut lines = CAPTURED.lines().filter(|line| !line.starts_with('#'));
+    let mut device = || {
+        let (name, index) = lines.next().and_then(|line| line.split_once(' ')).expect("a device");
+        (name.to_owned(), IfIndex(index.parse().expect("a number")))
+    };
+    let table = Table::of([device(), device()]);
+    let lines: Vec<&str> = lines.collect();
+    let bytes = |hex: &str| {
+        let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
+        (0..hex.len()).step_by(2).map(byte).collect()
+    };
+    (table, lines.chunks(2).map(|pair| (pair[0], bytes(pair[1]))).collect())
+}
+
+fn encoded(line: &str, table: &mut Table) -> Result<Vec<u8>, String> {
+    let mut batch = Batch::new(line.as_bytes());
+    let (_, command) = batch.next_command(table).map_err(|error| error.to_string())?.expect("a command");
+    let mut out = AttrBuf::new();
+    command.encode(0, ACK, &mut out);
+    Ok(out.into_bytes())
+}
+
+#[test]
+fn every_line_becomes_the_bytes_that_tc_sends() {
+    let (mut table, lines) = captured();
+    let mut wrong = String::new();
+    for (line, expected) in &lines {
+        match encoded(line, &mut table) {
+            Ok(bytes) if bytes == *expected => {}
+            Ok(bytes) => {
+                let at = bytes.iter().zip(expected).take_while(|(a, b)| a == b).count();
+                wrong.push_str(&format!(
+                    "{line}\n  differs at byte {at} of {}\n  {bytes:02x?}\n  {expected:02x?}\n",
+                    bytes.len()
+                ));
+            }
+            Err(error) => wrong.push_str(&format!("{line}\n  {error}\n")),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(lines.len() >= 70, "only {} lines", lines.len());
+}
+
+#[test]
+fn every_line_was_captured() {
+    let file = include_str!("golden/lines.batch");
+    let lines: Vec<&str> =
+        file.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()).collect();
+    assert_eq!(lines, captured().1.iter().map(|(line, _)| *line).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_words_for_a_rule_mean_the_same_rule() {
+    let (mut table, lines) = captured();
+    let mut printed = 0;
+    for (line, _) in &lines {
+        let mut batch = Batch::new(line.as_bytes());
+        let (_, command) = batch.next_command(&mut table).expect("read").expect("a command");
+        let Some(rule) = command.rule().filter(|rule| rule.verb == rules::Verb::Add).cloned() else {
+            continue;
+        };
+        let Some(words) = rule.words(&mut table) else { continue };
+        let mut again = Batch::new(words.as_bytes());
+        let (_, command) = again
+            .next_command(&mut table)
+            .unwrap_or_else(|e| panic!("{line}\n{words}\n{e}"))
+            .expect("a command");
+        assert_eq!(command.rule().expect("a rule").canonical(), rule.canonical(), "\n{line}\n{words}");
+        printed += 1;
+    }
+    assert!(printed >= 45, "only {printed} rules had words");
+}
+
+#[test]
+fn a_rule_is_read_back_from_its_own_bytes() {
+    let (mut table, lines) = captured();
+    let mut read = 0;
+    for (line, bytes) in &lines {
+        let mut batch = Batch::new(line.as_bytes());
+        let (_, command) = batch.next_command(&mut table).expect("read").expect("a command");
+        let Some(rule) = command.rule().filter(|rule| rule.verb == rules::Verb::Add).cloned() else {
+            continue;
+        };
+        if line.contains("label") {
+            continue; // the kernel tells labels whole, whatever part of them was sent
+        }
+        let mut decoded = rules::Filter::default();
+        let mut body = bytes[16..].to_vec();
+        if rule.handle == 0 {
+            body[8..12].copy_from_slice(&1_u32.to_ne_bytes()); // as the kernel would choose one
+        }
+        if decoded.decode(&body).unwrap_or_else(|e| panic!("{line}: {e}")).is_none() {
+            continue;
+        }
+        if rule.handle == 0 {
+            decoded.handle = 0;
+        }
+        assert_eq!(decoded.canonical(), rule.canonical(), "\n{line}");
+        read += 1;
+    }
+    assert!(read >= 45, "only {read} rules were read back");
+}
