@@ -60,7 +60,7 @@ pub(crate) struct Cpu {
     pub(crate) waiting: VecDeque<usize>,
     pub(crate) slice_end: u64,
     /// What an interrupt interrupted, and how much of it was left.
-    paused: Option<(Doing, u64)>,
+    pub(crate) paused: Option<(Doing, u64)>,
     /// Interrupts to handle once the idle state is left.
     irq_cost: u64,
     /// `softnet_data.poll_list`.

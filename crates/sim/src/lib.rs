@@ -20,6 +20,7 @@ mod cpu;
 mod dim;
 pub mod elementary;
 mod epoll;
+pub mod fit;
 mod histogram;
 mod irq;
 mod kthread;

@@ -91,7 +91,9 @@ impl<W: Watch> World<W> {
         let poll = self.cpus[c].poll;
         if poll.work < poll.budget {
             if let Some(packet) = self.take_packet(poll.napi) {
-                let cost = self.packet_cost(c, packet, poll.running);
+                let first = if poll.work == 0 { self.costs.packet_first } else { 0 };
+                let cost = first + self.packet_cost(c, packet, poll.running);
+                self.unsettle(c);
                 self.cpus[c].poll.work += 1;
                 self.segment(c, crate::cpu::Doing::Packet(packet), cost);
                 return;
@@ -107,6 +109,14 @@ impl<W: Watch> World<W> {
             Running::Kthread => self.kthread_polled(c),
             Running::BusyLoop => self.busy_poll_turn(c),
             Running::BusyStop => self.busy_stop_polled(c),
+        }
+    }
+
+    /// A packet handled on top of a request displaces what that request had in the caches.
+    #[inline]
+    fn unsettle(&mut self, c: usize) {
+        if let Some((crate::cpu::Doing::Request, left)) = &mut self.cpus[c].paused {
+            *left += self.costs.preempted_packet;
         }
     }
 

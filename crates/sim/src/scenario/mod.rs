@@ -181,7 +181,7 @@ impl Default for Scenario {
                 node_cpus: 8,
                 node_distance: 10,
                 queues: 8,
-                ring: 1024,
+                ring: 8192,
                 coalescing: Coalescing {
                     adaptive: true,
                     rx_usecs: 8,

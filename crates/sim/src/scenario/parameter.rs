@@ -71,6 +71,8 @@ parameters! {
     poll, "poll", "us", 0.37, 0.05, 3.0;
     /// Softirq work for a packet with data, up to the socket.
     packet, "packet", "us", 1.92, 0.3, 10.0;
+    /// Softirq, extra, for the first packet of a poll: caches are cold.
+    packet_first, "packet-first", "us", 0.0, 0.0, 3.0;
     /// Softirq work for a pure ACK.
     ack, "ack", "us", 1.54, 0.2, 8.0;
     /// Softirq, extra, if the packet's thread last ran on another CPU.
@@ -89,6 +91,8 @@ parameters! {
     locality_batch, "locality-batch", "requests", 115.0, 5.0, 1000.0;
     /// Application, extra, for each softirq that interrupts it.
     preempted, "preempted", "us", 0.67, 0.0, 5.0;
+    /// Application, extra, for each packet of a softirq that interrupts it.
+    preempted_packet, "preempted-packet", "us", 0.0, 0.0, 1.0;
     /// One call of epoll_wait.
     epoll, "epoll", "us", 1.12, 0.1, 5.0;
     /// Level-triggered rescan, per event of the last batch.
