@@ -20,6 +20,7 @@ impl<W: Watch> World<W> {
     fn busy_poll(&mut self, c: usize, t: usize) {
         let n = self.threads[t].napi;
         if !self.threads[t].owns_napi {
+            self.napis[n].preferred |= self.prefer_busy_poll;
             if self.napis[n].scheduled {
                 return self.segment(c, Doing::Contend, self.costs.busy_poll);
             }

@@ -25,6 +25,7 @@ impl<W: Watch> World<W> {
         }
         self.interrupt(c, self.costs.timer);
         if !self.napis[n].scheduled {
+            self.napis[n].preferred = false;
             self.napi_schedule(c, n);
         }
     }

@@ -36,6 +36,8 @@ impl<W: Watch> World<W> {
         }
         if work < NAPI_WEIGHT {
             self.napi_complete_done(c, n, work);
+        } else {
+            self.leaves_to_busy_poll(c, n, work);
         }
         if self.napis[n].scheduled { self.boundary(c, Step::Kthread) } else { self.sleep_kthread(c) }
     }

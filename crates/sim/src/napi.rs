@@ -1,6 +1,7 @@
 //! NAPI: who owns a queue, one poll, and what happens when a poll finds no more.
 //!
-//! Kernel: 6.11, `net/core/dev.c` `napi_schedule_prep()`, `__napi_schedule()`, `napi_complete_done()`. The timer is
+//! Kernel: 6.11, `net/core/dev.c` `napi_schedule_prep()`, `__napi_schedule()`, `__napi_poll()`,
+//! `napi_complete_done()`. The timer is
 //! pinned to the CPU that sets it (`HRTIMER_MODE_REL_PINNED`), so a NAPI follows whoever completed it last.
 //! Left out: GRO's own flushing, disabling, netpoll.
 
@@ -19,6 +20,8 @@ pub(crate) struct Napi {
     pub(crate) scheduled: bool,
     /// `NAPI_STATE_MISSED`: it was scheduled again meanwhile.
     missed: bool,
+    /// `NAPI_STATE_PREFER_BUSY_POLL`: someone busy-polls it, or would.
+    pub(crate) preferred: bool,
     /// `defer_hard_irqs_count`.
     pub(crate) deferrals: u32,
     /// Where its timer was set.
@@ -141,6 +144,7 @@ impl<W: Watch> World<W> {
         }
         let napi = &mut self.napis[n];
         napi.scheduled = false;
+        napi.preferred = false;
         let deferred = napi.deferrals > 0 && self.gro_flush > 0;
         if std::mem::take(&mut napi.missed) {
             napi.scheduled = true;
@@ -152,6 +156,19 @@ impl<W: Watch> World<W> {
         } else if !self.napis[n].scheduled {
             self.arm(n);
         }
+    }
+
+    /// `__napi_poll()`: a poll that found its whole budget ends all the same if busy polling is preferred.
+    pub(crate) fn leaves_to_busy_poll(&mut self, c: usize, n: usize, work: u32) -> bool {
+        if !self.napis[n].preferred {
+            return false;
+        }
+        self.napi_complete_done(c, n, work);
+        // Without a timer that would come back to it, it is scheduled again.
+        if self.queues[n].armed {
+            self.napi_schedule(c, n);
+        }
+        true
     }
 
     /// Starts the NAPI's hrtimer on this CPU, in place of where it ran.

@@ -173,20 +173,20 @@ impl<W: Watch> World<W> {
         None
     }
 
-    /// A task's step is over. Softirqs that were raised meanwhile run first; then someone else, if it is their turn;
-    /// then the task does its next step.
+    /// A task's step is over. Someone else runs, if it is their turn; otherwise softirqs that were raised meanwhile, then
+    /// the task's next step.
     pub(crate) fn boundary(&mut self, c: usize, step: Step) {
         let task = self.running_thread(c);
         self.tasks[task].step = step;
-        if !self.cpus[c].poll_list.is_empty() && step != Step::Ksoftirqd {
-            self.pause_before_onward(c);
-            return self.softirq_begin(c);
-        }
         if self.need_resched(c) {
             self.tasks[task].state = State::Queued;
             self.cpus[c].waiting.push_back(task);
             self.cpus[c].task = None;
             return self.dispatch(c);
+        }
+        if !self.cpus[c].poll_list.is_empty() && step != Step::Ksoftirqd {
+            self.pause_before_onward(c);
+            return self.softirq_begin(c);
         }
         self.perform(c);
     }

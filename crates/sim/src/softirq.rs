@@ -92,7 +92,7 @@ impl<W: Watch> World<W> {
         self.cpus[c].softirq.packets += work;
         if work < NAPI_WEIGHT {
             self.napi_complete_done(c, n, work);
-        } else {
+        } else if !self.leaves_to_busy_poll(c, n, work) {
             self.cpus[c].poll_list.push_back(n);
         }
         let cpu = &self.cpus[c];
