@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use model::{DeliveryMode, Intent, PolicyName};
 
 pub use crate::bench::args::{Application, Bench, Memcached as MemcachedBench};
+pub use crate::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
 pub use crate::lab::Lab;
 use crate::policy_file::nearest;
 
@@ -116,6 +117,7 @@ pub enum Command {
     Attach(Attach),
     Run(Run),
     Bench(Bench),
+    Sim(Sim),
     Lab(Lab),
     Cat(Cat),
     Schema(Schema),

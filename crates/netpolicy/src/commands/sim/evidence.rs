@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use measure::Recorder;
+use measure::record::Recorder;
 use model::{
     CounterRates, CpuUse, EpollBatch, Evidence, KeySize, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin,
     Requests, Schema, SimulatedFrom, ValueSize, Waiting, Workload,
