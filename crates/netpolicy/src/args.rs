@@ -7,9 +7,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use model::{DeliveryMode, Intent, PolicyName};
 
 pub use crate::bench::args::{Application, Bench, Memcached as MemcachedBench};
-pub use crate::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
 pub use crate::lab::Lab;
 use crate::policy_file::nearest;
+pub use crate::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
 
 /// Says how packets should reach each workload, and makes it so.
 ///

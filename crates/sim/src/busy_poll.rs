@@ -28,7 +28,8 @@ impl<W: Watch> World<W> {
             self.threads[t].owns_napi = true;
         }
         if self.queues[n].has_packet(self.now) {
-            self.cpus[c].poll = Poll { napi: n, work: 0, budget: self.busy_poll_budget, running: Running::BusyLoop };
+            self.cpus[c].poll =
+                Poll { napi: n, work: 0, budget: self.busy_poll_budget, running: Running::BusyLoop };
             return self.poll_begins(c, self.costs.busy_poll);
         }
         // Iterations that find nothing are taken in one step, up to the first that may find something.
@@ -86,7 +87,8 @@ impl<W: Watch> World<W> {
                 }
             }
         }
-        self.cpus[c].poll = Poll { napi: n, work: 0, budget: self.busy_poll_budget, running: Running::BusyStop };
+        self.cpus[c].poll =
+            Poll { napi: n, work: 0, budget: self.busy_poll_budget, running: Running::BusyStop };
         self.poll_begins(c, self.costs.poll);
     }
 

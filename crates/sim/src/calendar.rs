@@ -43,7 +43,10 @@ impl Calendar {
     #[inline]
     pub(crate) fn set(&mut self, source: usize, due: u64) {
         self.sequence += 1;
-        self.put(source, u128::from(due) << DUE_SHIFT | u128::from(self.sequence << SEQUENCE_SHIFT | source as u64));
+        self.put(
+            source,
+            u128::from(due) << DUE_SHIFT | u128::from(self.sequence << SEQUENCE_SHIFT | source as u64),
+        );
     }
 
     /// Takes a source's event away.
@@ -67,12 +70,10 @@ impl Calendar {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the upper half of a key")]
 fn due(key: u128) -> u64 {
     (key >> DUE_SHIFT) as u64
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the lowest 16 bits of a key")]
 fn source(key: u128) -> usize {
     (key & 0xffff) as usize
 }

@@ -36,7 +36,6 @@ impl Chance {
 
     /// A number drawn evenly from 0..`bound`; the bias is below 2^-32.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the product of 32 by 32 bits, its upper half")]
     pub fn below(&mut self, bound: u32) -> u32 {
         (((self.bits() >> 32) * u64::from(bound)) >> 32) as u32
     }

@@ -64,7 +64,9 @@ impl Checker {
         let under_way = self.waiting.iter().filter(|&&waits| waits).count() as u64;
         let (sent, answered) = (self.sent, self.answered);
         if sent != answered + under_way {
-            self.wrong(|| format!("{sent} requests were sent, {answered} answered, {under_way} are under way"));
+            self.wrong(|| {
+                format!("{sent} requests were sent, {answered} answered, {under_way} are under way")
+            });
         }
         self.wrong.map_or(Ok(()), Err)
     }
@@ -173,8 +175,14 @@ mod test {
             ("time runs back", &[(5, Fact::Arrived { queue: 0 }), (4, Fact::Taken { queue: 0 })]),
             ("gave 1 packets", &[(5, Fact::Taken { queue: 0 })]),
             ("masked interrupt", &[(5, Fact::Irq { queue: 0, cpu: 0, armed: false })]),
-            ("before it was answered", &[(5, Fact::Sent { connection: 3 }), (6, Fact::Sent { connection: 3 })]),
-            ("accounts for 7 ns of 6", &[(6, Fact::Spent { cpu: 0, class: crate::watch::Class::Idle, span: 7 })]),
+            (
+                "before it was answered",
+                &[(5, Fact::Sent { connection: 3 }), (6, Fact::Sent { connection: 3 })],
+            ),
+            (
+                "accounts for 7 ns of 6",
+                &[(6, Fact::Spent { cpu: 0, class: crate::watch::Class::Idle, span: 7 })],
+            ),
         ];
         for (words, facts) in wrongs {
             let said = judged(facts).expect_err(words);

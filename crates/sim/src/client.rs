@@ -95,7 +95,9 @@ impl<W: Watch> World<W> {
         let sent = self.clients.answers.pass(now);
         let mut at = sent + self.costs.client_rtt / 2 + self.costs.client_jitter.drawn(&mut self.chance);
         if self.chance.unit() <= self.slow_share {
-            at += crate::scenario::nanos((self.costs.client_slow * (1.0 + 0.2 * self.chance.normal())).max(0.0));
+            at += crate::scenario::nanos(
+                (self.costs.client_slow * (1.0 + 0.2 * self.chance.normal())).max(0.0),
+            );
         }
         let connection = self.clients.connections[i];
         let latency = at - connection.from;
@@ -118,7 +120,8 @@ impl<W: Watch> World<W> {
                 self.hurry_spinner(q, ack);
             }
         }
-        let next = if self.clients.gap == NEVER { at + TURNAROUND } else { connection.next.max(at + TURNAROUND) };
+        let next =
+            if self.clients.gap == NEVER { at + TURNAROUND } else { connection.next.max(at + TURNAROUND) };
         self.send(i, next);
     }
 

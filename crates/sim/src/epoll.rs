@@ -83,7 +83,9 @@ impl<W: Watch> World<W> {
             Waits::EventSpin(usecs) if self.now - self.threads[t].spin_began >= u64::from(usecs) * 1000 => {
                 self.epoll_sleep(c);
             }
-            Waits::EventSpin(_) | Waits::UserSpin if self.need_resched(c) => self.boundary(c, Step::EpollEnter),
+            Waits::EventSpin(_) | Waits::UserSpin if self.need_resched(c) => {
+                self.boundary(c, Step::EpollEnter)
+            }
             Waits::EventSpin(_) | Waits::UserSpin => self.spin_for_events(c),
             Waits::Sleep => self.epoll_sleep(c),
         }

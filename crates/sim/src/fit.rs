@@ -28,7 +28,7 @@ pub struct Search {
 }
 
 /// Where the search begins to look: a standard deviation of this much in the logarithm.
-const STEP_AT_FIRST: f64 = 0.25;
+const STEP_AT_FIRST: f64 = 0.1;
 /// A value of zero is this share of the largest on the logarithmic scale.
 const ZERO_SHARE: f64 = 0.01;
 /// How many of the best points are kept.
@@ -41,9 +41,14 @@ impl Search {
             .iter()
             .map(|name| Costs::PARAMETERS.iter().find(|parameter| parameter.name == *name))
             .collect::<Option<_>>()?;
-        let mean = parameters.iter().map(|p| from.get(p.name).map(|v| to_scale(p, v))).collect::<Option<Vec<_>>>()?;
+        let mean = parameters
+            .iter()
+            .map(|p| from.get(p.name).map(|v| to_scale(p, v)))
+            .collect::<Option<Vec<_>>>()?;
         let parents = population / 2;
-        let raw: Vec<f64> = (1..=u32::try_from(parents).ok()?).map(|i| ln(f64::from(u32::try_from(parents).unwrap_or(1)) + 0.5) - ln(f64::from(i))).collect();
+        let raw: Vec<f64> = (1..=u32::try_from(parents).ok()?)
+            .map(|i| ln(f64::from(u32::try_from(parents).unwrap_or(1)) + 0.5) - ln(f64::from(i)))
+            .collect();
         let sum: f64 = raw.iter().sum();
         let n = parameters.len();
         Some(Self {
@@ -78,7 +83,8 @@ impl Search {
     #[expect(clippy::cast_precision_loss, reason = "a few dozen parameters")]
     pub fn judge(&mut self, losses: &[f64]) {
         let mut order: Vec<usize> = (0..self.proposed.len().min(losses.len())).collect();
-        let penalised: Vec<f64> = order.iter().map(|&i| losses[i] + self.outside(&self.proposed[i])).collect();
+        let penalised: Vec<f64> =
+            order.iter().map(|&i| losses[i] + self.outside(&self.proposed[i])).collect();
         order.sort_by(|&a, &b| penalised[a].total_cmp(&penalised[b]));
         for &i in &order {
             self.archive.push((penalised[i], self.proposed[i].clone()));
@@ -90,32 +96,35 @@ impl Search {
         let n = self.mean.len() as f64;
         let effective = 1.0 / self.weights.iter().map(|w| w * w).sum::<f64>();
         let old = self.mean.clone();
-        for i in 0..old.len() {
-            self.mean[i] = order.iter().zip(&self.weights).map(|(&k, w)| w * self.proposed[k][i]).sum();
+        for (i, mean) in self.mean.iter_mut().enumerate() {
+            *mean = order.iter().zip(&self.weights).map(|(&k, w)| w * self.proposed[k][i]).sum();
         }
         let step_rate = (effective + 2.0) / (n + effective + 3.0);
         let damping = 1.0 + step_rate + 2.0 * (root((effective - 1.0) / (n + 1.0)) - 1.0).max(0.0);
         let path_rate = 4.0 / (n + 4.0);
         let general = 2.0 / ((n + 1.414) * (n + 1.414)) / effective
-            + (1.0 - 1.0 / effective) * ((2.0 * effective - 1.0) / ((n + 2.0) * (n + 2.0) + effective)).min(1.0);
+            + (1.0 - 1.0 / effective)
+                * ((2.0 * effective - 1.0) / ((n + 2.0) * (n + 2.0) + effective)).min(1.0);
         let covariance_rate = (general * (n + 2.0) / 3.0).min(0.5);
         let mut length = 0.0;
-        for i in 0..old.len() {
-            let moved = (self.mean[i] - old[i]) / self.step;
+        for (i, &old) in old.iter().enumerate() {
+            let moved = (self.mean[i] - old) / self.step;
             self.step_path[i] = (1.0 - step_rate) * self.step_path[i]
                 + root(step_rate * (2.0 - step_rate) * effective) * moved / root(self.variance[i]);
-            self.path[i] = (1.0 - path_rate) * self.path[i] + root(path_rate * (2.0 - path_rate) * effective) * moved;
+            self.path[i] =
+                (1.0 - path_rate) * self.path[i] + root(path_rate * (2.0 - path_rate) * effective) * moved;
             length += self.step_path[i] * self.step_path[i];
             let spread: f64 = order
                 .iter()
                 .zip(&self.weights)
                 .map(|(&k, w)| {
-                    let away = (self.proposed[k][i] - old[i]) / self.step;
+                    let away = (self.proposed[k][i] - old) / self.step;
                     w * away * away
                 })
                 .sum();
             self.variance[i] = (1.0 - covariance_rate) * self.variance[i]
-                + covariance_rate * (self.path[i] * self.path[i] / effective + (1.0 - 1.0 / effective) * spread);
+                + covariance_rate
+                    * (self.path[i] * self.path[i] / effective + (1.0 - 1.0 / effective) * spread);
         }
         let expected = root(n) * (1.0 - 1.0 / (4.0 * n) + 1.0 / (21.0 * n * n));
         self.step *= exp((step_rate / damping * (root(length) / expected - 1.0)).clamp(-1.0, 1.0));
@@ -129,7 +138,11 @@ impl Search {
     /// Points that were nearly as good as the best: within this share of its loss.
     pub fn nearly_as_good(&self, share: f64) -> Vec<Costs> {
         let Some((best, _)) = self.best else { return Vec::new() };
-        self.archive.iter().filter(|(loss, _)| *loss <= best * (1.0 + share)).map(|(_, p)| self.costs(p)).collect()
+        self.archive
+            .iter()
+            .filter(|(loss, _)| *loss <= best * (1.0 + share))
+            .map(|(_, p)| self.costs(p))
+            .collect()
     }
 
     /// How far each parameter may be from its value, as the search sees it: a standard deviation of its logarithm.

@@ -92,15 +92,15 @@ impl<W: Watch> World<W> {
     #[inline]
     pub(crate) fn next_packet(&mut self, c: usize) {
         let poll = self.cpus[c].poll;
-        if poll.work < poll.budget {
-            if let Some(packet) = self.take_packet(poll.napi) {
-                let first = if poll.work == 0 { self.costs.packet_first } else { 0 };
-                let cost = first + self.packet_cost(c, packet, poll.running);
-                self.unsettle(c);
-                self.cpus[c].poll.work += 1;
-                self.segment(c, crate::cpu::Doing::Packet(packet), cost);
-                return;
-            }
+        if poll.work < poll.budget
+            && let Some(packet) = self.take_packet(poll.napi)
+        {
+            let first = if poll.work == 0 { self.costs.packet_first } else { 0 };
+            let cost = first + self.packet_cost(c, packet, poll.running);
+            self.unsettle(c);
+            self.cpus[c].poll.work += 1;
+            self.segment(c, crate::cpu::Doing::Packet(packet), cost);
+            return;
         }
         self.tally.polls += 1;
         if W::ON {

@@ -86,9 +86,8 @@ impl Queue {
     /// A request will be here at this time.
     pub(crate) fn expect_request(&mut self, at: u64, connection: u32) {
         self.sequence = self.sequence.wrapping_add(1);
-        self.requests.push(Reverse(
-            u128::from(at) << 64 | u128::from(self.sequence) << 32 | u128::from(connection),
-        ));
+        self.requests
+            .push(Reverse(u128::from(at) << 64 | u128::from(self.sequence) << 32 | u128::from(connection)));
     }
 
     /// An ACK will be here at this time.
@@ -102,7 +101,6 @@ impl Queue {
 
     #[inline]
     fn next_request(&self) -> u64 {
-        #[expect(clippy::cast_possible_truncation, reason = "the upper half of the key")]
         self.requests.peek().map_or(NEVER, |Reverse(key)| (key >> 64) as u64)
     }
 
@@ -221,7 +219,8 @@ impl<W: Watch> World<W> {
         let queue = &mut self.queues[q];
         queue.armed = true;
         let counted = queue.counted;
-        let sample = |packets: u64, events| Sample { at: now, packets, bytes: packets * SMALL_PACKET_BYTES, events };
+        let sample =
+            |packets: u64, events| Sample { at: now, packets, bytes: packets * SMALL_PACKET_BYTES, events };
         if let Some(dim) = &mut queue.rx {
             dim.sample(sample(counted.rx_packets, counted.rx_events));
         }

@@ -110,7 +110,10 @@ pub fn run_watched<W: Watch>(
 ) -> Result<(Outcome, W), Impossible> {
     scenario.check()?;
     if length.window == 0 || length.warmup.saturating_add(length.window) > SPAN_MAX.0 {
-        return Err(Impossible { key: "window", reason: format!("it must be positive and at most {SPAN_MAX}") });
+        return Err(Impossible {
+            key: "window",
+            reason: format!("it must be positive and at most {SPAN_MAX}"),
+        });
     }
     let mut world = World::new(scenario, seed, watch);
     world.run_until(length.warmup);
@@ -125,7 +128,8 @@ pub fn run_watched<W: Watch>(
         let all: u64 = (0..5).map(|i| spent_after[i] - spent_before[i]).sum();
         (spent_after[class] - spent_before[class]) as f64 / all as f64
     });
-    let Tally { sent, answered, latency, packets, dropped, retransmitted, irqs, timers, polls, .. } = world.tally.clone();
+    let Tally { sent, answered, latency, packets, dropped, retransmitted, irqs, timers, polls, .. } =
+        world.tally.clone();
     let tally = &world.tally;
     let outcome = Outcome {
         window: length.window,

@@ -83,10 +83,10 @@ impl<W: Watch> World<W> {
                 if self.is_idle(waker) && !self.is_idle(previous) {
                     target = waker;
                 }
-            } else if !self.is_idle(previous) || self.is_idle(waker) {
-                if self.chance.unit() <= self.costs.wake_pull {
-                    target = waker;
-                }
+            } else if (!self.is_idle(previous) || self.is_idle(waker))
+                && self.chance.unit() <= self.costs.wake_pull
+            {
+                target = waker;
             }
         }
         if !may(target) {

@@ -109,7 +109,11 @@ impl Slots {
     }
 
     pub(crate) const fn napi_of_kthread(self, task: usize) -> Option<usize> {
-        if task >= self.threads && task < self.threads + self.queues { Some(task - self.threads) } else { None }
+        if task >= self.threads && task < self.threads + self.queues {
+            Some(task - self.threads)
+        } else {
+            None
+        }
     }
 }
 
@@ -178,7 +182,8 @@ impl Spans {
         let costs = &scenario.costs;
         let permille = |factor: f64| nanos(factor);
         let kilobytes = |bytes: u32| f64::from(bytes.saturating_sub(FREE_BYTES)) / 1024.0;
-        let varying = |mean: f64, spread: f64| Varying { fixed: nanos(mean * (1.0 - spread)), mean: mean * spread };
+        let varying =
+            |mean: f64, spread: f64| Varying { fixed: nanos(mean * (1.0 - spread)), mean: mean * spread };
         Self {
             client_rtt: nanos(costs.client_rtt),
             client_jitter: varying(costs.client_jitter, 1.0),
@@ -262,7 +267,9 @@ impl<W: Watch> World<W> {
         let irq_cpu = |q: usize| layout.irq_cpus[q % layout.irq_cpus.len()] as usize;
         let gap = match scenario.clients.load {
             model::OfferedLoad::Max => NEVER,
-            model::OfferedLoad::PerSecond(rate) => nanos(f64::from(scenario.clients.connections) * 1e6 / rate),
+            model::OfferedLoad::PerSecond(rate) => {
+                nanos(f64::from(scenario.clients.connections) * 1e6 / rate)
+            }
         };
         let connections = place_connections(scenario, &mut chance);
         let tasks = place_tasks(scenario, slots, &mut chance);
@@ -299,7 +306,8 @@ impl<W: Watch> World<W> {
             defer_hard_irqs: params.defer_hard_irqs.0,
             gro_flush: params.gro_flush_timeout.0,
             irq_suspend: if params.epoll.prefer_busy_poll { params.irq_suspend_timeout.0 } else { 0 },
-            busy_polls: params.epoll.busy_poll_usecs > 0 || params.epoll.prefer_busy_poll && !params.irq_suspend_timeout.is_zero(),
+            busy_polls: params.epoll.busy_poll_usecs > 0
+                || params.epoll.prefer_busy_poll && !params.irq_suspend_timeout.is_zero(),
             prefer_busy_poll: params.epoll.prefer_busy_poll,
             busy_poll_span: u64::from(params.epoll.busy_poll_usecs) * 1000,
             busy_poll_budget: u32::from(params.epoll.busy_poll_budget).max(1),
@@ -371,7 +379,10 @@ impl<W: Watch> World<W> {
     #[expect(clippy::cast_precision_loss, reason = "counts and times of one millisecond")]
     fn tick(&mut self) {
         self.calendar.set(self.slots.tick(), self.now + TICK);
-        let answered = self.tally.answered.saturating_sub(std::mem::replace(&mut self.tick_answered, self.tally.answered));
+        let answered = self
+            .tally
+            .answered
+            .saturating_sub(std::mem::replace(&mut self.tick_answered, self.tally.answered));
         // A hundredth of each tick: a memory of a tenth of a second.
         let rate = answered as f64 * 1e9 / TICK as f64 / 1e6;
         let share = (self.slow_base + self.slow_load * rate).clamp(0.0, 1.0);
@@ -409,7 +420,12 @@ fn place_tasks(scenario: &Scenario, slots: Slots, chance: &mut Chance) -> Vec<Ta
     if !layout.pinned {
         chance.shuffle(&mut order);
     }
-    let task = |cpu: u32, allowed: u128, step: Step| Task { cpu: cpu as usize, state: State::Sleeping, allowed, step };
+    let task = |cpu: u32, allowed: u128, step: Step| Task {
+        cpu: cpu as usize,
+        state: State::Sleeping,
+        allowed,
+        step,
+    };
     let mut tasks = Vec::new();
     for t in 0..slots.threads {
         let cpu = order[t % order.len()];

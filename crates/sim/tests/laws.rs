@@ -50,7 +50,6 @@ fn whoever_looks_on_changes_nothing() {
 }
 
 #[test]
-#[expect(clippy::cast_precision_loss, reason = "counts of a short run")]
 fn a_closed_loop_obeys_littles_law() {
     let length = Length { warmup: 50_000_000, window: 200_000_000 };
     for mode in ["interrupt", "defer50", "fullbusy", "suspend20"] {
@@ -79,7 +78,9 @@ fn a_full_ring_drops_packets_and_every_drop_is_counted() {
 #[test]
 fn an_overloaded_server_is_told_from_one_that_keeps_up() {
     let length = Length { warmup: 50_000_000, window: 200_000_000 };
-    let at = |load: &str| run(&of(&[("clients.load", load), ("delivery.mode", "defer20")]), 1, length).expect("can be");
+    let at = |load: &str| {
+        run(&of(&[("clients.load", load), ("delivery.mode", "defer20")]), 1, length).expect("can be")
+    };
     assert!(!at("600K").falls_behind());
     assert!(at("1500K").falls_behind() && at("1500K").backlog_growth() > 100_000.0);
 }
@@ -104,13 +105,19 @@ fn idle_polls_of_a_deferred_queue_end_with_the_interrupt_armed() {
     let length = Length { warmup: 0, window: 2_000_000_000 };
     let outcome = run(&scenario, 1, length).expect("can be");
     assert!(outcome.irqs >= outcome.answered, "{} irqs, {} answers", outcome.irqs, outcome.answered);
-    assert!(outcome.timers <= 102 * (outcome.irqs + 8), "{} timers for {} irqs", outcome.timers, outcome.irqs);
+    assert!(
+        outcome.timers <= 102 * (outcome.irqs + 8),
+        "{} timers for {} irqs",
+        outcome.timers,
+        outcome.irqs
+    );
 }
 
 fn any_scenario() -> impl Strategy<Value = Scenario> {
     let hardware = (1_u32..=12, 1_u32..=6, any::<bool>(), 1_u32..=10, prop_oneof![Just(16_u32), Just(1024)]);
     let delivery = (0_usize..DeliveryMode::DOCUMENT.len(), 0_usize..4, any::<bool>());
-    let work = (1_u32..=400, 0_u32..1_500_000, 1_u32..=12, any::<bool>(), any::<bool>(), any::<bool>(), 0_u32..3);
+    let work =
+        (1_u32..=400, 0_u32..1_500_000, 1_u32..=12, any::<bool>(), any::<bool>(), any::<bool>(), 0_u32..3);
     (hardware, delivery, work).prop_map(|(hardware, delivery, work)| {
         let mut scenario = Scenario::default();
         let (cpus, llc, smt, queues, ring) = hardware;

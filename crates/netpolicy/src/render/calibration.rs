@@ -59,7 +59,12 @@ impl CalibrationReport {
                 determined: most <= DETERMINED_RATIO * least,
             }
         };
-        Self { loss, rows: rows.to_vec(), parameters: spread.iter().map(fitted).collect(), samples: samples.to_vec() }
+        Self {
+            loss,
+            rows: rows.to_vec(),
+            parameters: spread.iter().map(fitted).collect(),
+            samples: samples.to_vec(),
+        }
     }
 
     /// The sections `[costs]` and `[samples]` of a scenario file.
@@ -82,7 +87,12 @@ impl Report for CalibrationReport {
     const KIND: &'static str = "calibration";
 
     fn page(&self, page: &mut Page) {
-        page.line(format!("Fitted to {} rows: {}; loss {:.2}.", self.rows.len(), self.rows.join(", "), self.loss));
+        page.line(format!(
+            "Fitted to {} rows: {}; loss {:.2}.",
+            self.rows.len(),
+            self.rows.join(", "),
+            self.loss
+        ));
         page.gap();
         let mut table = Table::new(&["parameter", "value", "unit", "fits nearly as well", "", "meaning"]);
         for fitted in &self.parameters {

@@ -9,7 +9,8 @@ const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 260.0;
 const MARGIN: f64 = 44.0;
 const COLOURS: [&str; 11] = [
-    "#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#117a65", "#7f8c8d", "#a04000", "#2c3e50", "#b03a8b", "#5d6d7e",
+    "#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad", "#d68910", "#117a65", "#7f8c8d", "#a04000", "#2c3e50",
+    "#b03a8b", "#5d6d7e",
 ];
 
 /// A page with curves, table, and summary.
@@ -32,8 +33,10 @@ pub(super) fn html(title: &str, judged: &[Judged], table: &str, summary: &str, o
     for metric in Metric::ALL.into_iter().filter(|m| judged.iter().any(|j| j.row.value(*m).is_some())) {
         let _ = write!(page, "<h2>{}</h2>", metric.word());
         for (name, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
-            let rows: Vec<&Judged> =
-                judged.iter().filter(|j| j.row.settings.first().is_some_and(|(_, value)| value == name)).collect();
+            let rows: Vec<&Judged> = judged
+                .iter()
+                .filter(|j| j.row.settings.first().is_some_and(|(_, value)| value == name))
+                .collect();
             page.push_str(&chart(name, colour, metric, &rows));
         }
     }
@@ -50,13 +53,16 @@ pub(super) fn html(title: &str, judged: &[Judged], table: &str, summary: &str, o
 /// One line of the chart's rows, evenly spaced: MAX has no place on a scale of loads.
 #[expect(clippy::cast_precision_loss, reason = "a handful of points")]
 fn chart(name: &str, colour: &str, metric: Metric, rows: &[&Judged]) -> String {
-    let x = |i: usize| MARGIN + (WIDTH - 2.0 * MARGIN) * i as f64 / rows.len().saturating_sub(1).max(1) as f64;
+    let x =
+        |i: usize| MARGIN + (WIDTH - 2.0 * MARGIN) * i as f64 / rows.len().saturating_sub(1).max(1) as f64;
     let values = rows.iter().flat_map(|row| {
         let predicted = row.prediction.of(metric);
         [row.row.value(metric), predicted.map(|p| p.range.high), predicted.map(|p| p.range.low)]
     });
-    let (low, high) =
-        values.flatten().filter(|v| *v > 0.0).fold((f64::MAX, f64::MIN_POSITIVE), |(l, h), v| (l.min(v), h.max(v)));
+    let (low, high) = values
+        .flatten()
+        .filter(|v| *v > 0.0)
+        .fold((f64::MAX, f64::MIN_POSITIVE), |(l, h), v| (l.min(v), h.max(v)));
     let logarithmic = metric != Metric::Cpu && high > 5.0 * low;
     let scale = |value: f64| {
         let (low, high, value) = match (metric, logarithmic) {
@@ -66,9 +72,13 @@ fn chart(name: &str, colour: &str, metric: Metric, rows: &[&Judged]) -> String {
         };
         HEIGHT - MARGIN - (HEIGHT - 2.0 * MARGIN) * (value - low) / (high - low).max(1e-9)
     };
-    let mut svg = format!("<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\"><text x=\"{MARGIN}\" y=\"16\">{}</text>", escaped(name));
+    let mut svg = format!(
+        "<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\"><text x=\"{MARGIN}\" y=\"16\">{}</text>",
+        escaped(name)
+    );
     let points = |pick: &dyn Fn(&Judged) -> Option<f64>| -> Vec<String> {
-        let at = |(i, row): (usize, &&Judged)| pick(row).map(|value| format!("{:.1},{:.1}", x(i), scale(value)));
+        let at =
+            |(i, row): (usize, &&Judged)| pick(row).map(|value| format!("{:.1},{:.1}", x(i), scale(value)));
         rows.iter().enumerate().filter_map(at).collect()
     };
     let mut band = points(&|row| row.prediction.of(metric).map(|p| p.range.high));
@@ -101,7 +111,12 @@ fn chart(name: &str, colour: &str, metric: Metric, rows: &[&Judged]) -> String {
             escaped(&load.join(" "))
         );
     }
-    let _ = write!(svg, "<text x=\"2\" y=\"{:.1}\">{}</text>", scale(high), super::prediction::rounded(metric, high));
+    let _ = write!(
+        svg,
+        "<text x=\"2\" y=\"{:.1}\">{}</text>",
+        scale(high),
+        super::prediction::rounded(metric, high)
+    );
     svg.push_str("</svg>");
     svg
 }

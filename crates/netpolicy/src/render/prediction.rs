@@ -56,13 +56,17 @@ impl Report for PredictionReport {
         page.styled(Style::Strong, &self.title);
         page.line("Simulated. Response times in microseconds; below each value its range over seeds and parameters.");
         page.gap();
-        let mut table = Table::new(&["point", "load", "qps", "avg", "p50", "p95", "p99", "p99.9", "cpu %", ""]);
-        let shown = [Metric::Qps, Metric::Avg, Metric::P50, Metric::P95, Metric::P99, Metric::P999, Metric::Cpu];
+        let mut table =
+            Table::new(&["point", "load", "qps", "avg", "p50", "p95", "p99", "p99.9", "cpu %", ""]);
+        let shown =
+            [Metric::Qps, Metric::Avg, Metric::P50, Metric::P95, Metric::P99, Metric::P999, Metric::Cpu];
         for point in &self.points {
             let value = |metric| point.of(metric).map(|p| rounded(metric, p.value)).unwrap_or_default();
             let range = |metric| {
                 let range = point.of(metric).map(|p| p.range);
-                range.map(|r| format!("{}–{}", rounded(metric, r.low), rounded(metric, r.high))).unwrap_or_default()
+                range
+                    .map(|r| format!("{}–{}", rounded(metric, r.low), rounded(metric, r.high)))
+                    .unwrap_or_default()
             };
             let mut cells = vec![Cell::new(&point.name), Cell::new(&point.load)];
             cells.extend(shown.map(|metric| Cell::number(value(metric))));

@@ -40,7 +40,12 @@ struct Compared {
 
 impl ValidationReport {
     /// The report of these rows.
-    pub(crate) fn of(title: &str, summary: Vec<SummaryLine>, orderings: Orderings, judged: Vec<Judged>) -> Self {
+    pub(crate) fn of(
+        title: &str,
+        summary: Vec<SummaryLine>,
+        orderings: Orderings,
+        judged: Vec<Judged>,
+    ) -> Self {
         let rows = judged.iter().map(|judged| Row {
             name: judged.row.name.clone(),
             class: judged.row.class.word(),
@@ -68,7 +73,13 @@ impl ValidationReport {
 
     /// The report as a page of HTML.
     pub(crate) fn html(&self) -> String {
-        super::curves::html(&self.title, &self.judged, &self.table(), &self.summary_table(), &self.ordering_line())
+        super::curves::html(
+            &self.title,
+            &self.judged,
+            &self.table(),
+            &self.summary_table(),
+            &self.ordering_line(),
+        )
     }
 
     fn table(&self) -> String {
@@ -83,7 +94,10 @@ impl ValidationReport {
         headings.push("");
         let mut table = Table::new(&headings);
         for judged in &self.judged {
-            let mut cells = vec![Cell::new(&judged.row.name), Cell::new(if judged.fitted { "fitted" } else { "held out" })];
+            let mut cells = vec![
+                Cell::new(&judged.row.name),
+                Cell::new(if judged.fitted { "fitted" } else { "held out" }),
+            ];
             for &metric in &metrics {
                 let (measured, predicted) = (judged.row.value(metric), judged.prediction.of(metric));
                 match (measured, predicted) {
@@ -99,14 +113,19 @@ impl ValidationReport {
             }
             let class = judged.row.class.word();
             let flags = flags(&judged.prediction);
-            cells.push(Cell::new(if flags.is_empty() { class.to_owned() } else { format!("{class}; {flags}") }));
+            cells.push(Cell::new(if flags.is_empty() {
+                class.to_owned()
+            } else {
+                format!("{class}; {flags}")
+            }));
             table.row(cells);
         }
         table.text(false)
     }
 
     fn summary_table(&self) -> String {
-        let mut table = Table::new(&["class", "", "metric", "rows", "median", "90 %", "worst", "unit", "in interval"]);
+        let mut table =
+            Table::new(&["class", "", "metric", "rows", "median", "90 %", "worst", "unit", "in interval"]);
         for line in &self.summary {
             table.row([
                 Cell::new(line.class),
@@ -127,7 +146,9 @@ impl ValidationReport {
     fn ordering_line(&self) -> String {
         let Orderings { clear, right } = self.orderings;
         let share = 100.0 * right as f64 / clear.max(1) as f64;
-        format!("Of {clear} pairs of rows that differ clearly, {right} are predicted in the right order ({share:.1} %).")
+        format!(
+            "Of {clear} pairs of rows that differ clearly, {right} are predicted in the right order ({share:.1} %)."
+        )
     }
 }
 
@@ -136,7 +157,9 @@ impl Report for ValidationReport {
 
     fn page(&self, page: &mut Page) {
         page.styled(Style::Strong, &self.title);
-        page.line("Measured, predicted, error; response times in microseconds, errors of CPU shares in points.");
+        page.line(
+            "Measured, predicted, error; response times in microseconds, errors of CPU shares in points.",
+        );
         page.gap();
         self.table().lines().for_each(|line| page.line(line));
         page.gap();

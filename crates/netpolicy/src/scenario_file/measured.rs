@@ -148,15 +148,24 @@ pub fn measured(name: &str, text: &str, wanted: impl Fn(&str) -> bool) -> Result
                 } else if let Some(metric) = Metric::ALL.into_iter().find(|metric| metric.word() == cell) {
                     found.push(Column::Value(metric));
                 } else {
-                    let help = nearest(cell, Metric::ALL.map(Metric::word)).map(|n| format!("did you mean `{n}`?"));
-                    wrong(range, format!("`{cell}` is neither a key of a scenario nor something measured"), help);
+                    let help =
+                        nearest(cell, Metric::ALL.map(Metric::word)).map(|n| format!("did you mean `{n}`?"));
+                    wrong(
+                        range,
+                        format!("`{cell}` is neither a key of a scenario nor something measured"),
+                        help,
+                    );
                 }
             }
             columns = Some(found);
             continue;
         };
         if cells.len() != columns.len() {
-            wrong(begin..begin + line.len(), format!("{} cells under {} headings", cells.len(), columns.len()), None);
+            wrong(
+                begin..begin + line.len(),
+                format!("{} cells under {} headings", cells.len(), columns.len()),
+                None,
+            );
             continue;
         }
         let mut row = MeasuredRow {
@@ -205,7 +214,8 @@ mod test {
     fn the_documents_table_has_all_its_rows_and_the_calibration_names_some_of_them() {
         for shipped in SHIPPED.iter().filter(|shipped| !shipped.measured.is_empty()) {
             let table = measured(shipped.name, shipped.measured, |_| true).unwrap_or_else(|m| panic!("{m}"));
-            let calibration = parse(shipped.name, shipped.scenario).expect("is read").calibration.expect("has one");
+            let calibration =
+                parse(shipped.name, shipped.scenario).expect("is read").calibration.expect("has one");
             for name in &calibration.rows {
                 assert!(table.rows.iter().any(|row| row.name == *name), "{name} of {}", shipped.name);
             }
@@ -218,7 +228,8 @@ mod test {
     #[test]
     fn rows_that_are_not_wanted_are_not_read() {
         let text = "delivery.mode\tavg\nsuspend20\t57\nfullbusy\tnot even a number\n";
-        let table = measured("t.tsv", text, |name| name == "suspend20").expect("the other row is not looked at");
+        let table =
+            measured("t.tsv", text, |name| name == "suspend20").expect("the other row is not looked at");
         assert_eq!(table.rows.len(), 1);
         assert_eq!(table.rows[0].value(Metric::Avg), Some(57.0));
         let mistakes = measured("t.tsv", text, |_| true).expect_err("looked at").to_string();

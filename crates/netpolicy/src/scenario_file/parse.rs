@@ -99,7 +99,10 @@ impl Reader<'_> {
                 ("title", DeValue::String(title)) => self.file.title = title.to_string(),
                 ("calibration", DeValue::Table(keys)) => self.calibration(keys),
                 ("samples", DeValue::Table(keys)) => self.samples(keys),
-                ("hardware" | "application" | "clients" | "delivery" | "layout" | "costs", DeValue::Table(keys)) => {
+                (
+                    "hardware" | "application" | "clients" | "delivery" | "layout" | "costs",
+                    DeValue::Table(keys),
+                ) => {
                     for (key, value) in keys {
                         let path = format!("{word}.{}", key.get_ref());
                         self.places.insert(path.clone(), value.span());
@@ -110,11 +113,16 @@ impl Reader<'_> {
                         }
                     }
                 }
-                ("title" | "calibration" | "samples" | "hardware" | "application" | "clients" | "delivery" | "layout" | "costs", _) => {
+                (
+                    "title" | "calibration" | "samples" | "hardware" | "application" | "clients" | "delivery"
+                    | "layout" | "costs",
+                    _,
+                ) => {
                     self.wrong(value.span(), format!("`{word}` takes something else"), None);
                 }
                 _ => {
-                    let sections = ["hardware", "application", "clients", "delivery", "layout", "costs", "calibration"];
+                    let sections =
+                        ["hardware", "application", "clients", "delivery", "layout", "costs", "calibration"];
                     let help = nearest(word, sections).map(|name| format!("did you mean `{name}`?"));
                     self.wrong(section.span(), format!("`{word}` is no section of a scenario"), help);
                 }
@@ -160,11 +168,13 @@ impl Reader<'_> {
                 ("parameters", DeValue::Array(names)) => {
                     calibration.parameters = self.words(value.get_ref());
                     for name in names {
-                        let known = |text: &str| Costs::PARAMETERS.iter().any(|parameter| parameter.name == text);
+                        let known =
+                            |text: &str| Costs::PARAMETERS.iter().any(|parameter| parameter.name == text);
                         if let DeValue::String(text) = name.get_ref()
                             && !known(text)
                         {
-                            let help = nearest(text, Costs::PARAMETERS.iter().map(|parameter| parameter.name));
+                            let help =
+                                nearest(text, Costs::PARAMETERS.iter().map(|parameter| parameter.name));
                             let help = help.map(|name| format!("did you mean `{name}`?"));
                             self.wrong(name.span(), format!("`{text}` is no parameter"), help);
                         }
@@ -199,7 +209,11 @@ impl Reader<'_> {
                 .map(|array| array.iter().map(|n| number(n.get_ref())).collect::<Option<_>>())
                 .unwrap_or_default();
             let Some(numbers) = numbers.filter(|numbers| numbers.len() <= SAMPLES_MAX) else {
-                self.wrong(value.span(), format!("a list of at most {SAMPLES_MAX} numbers belongs here"), None);
+                self.wrong(
+                    value.span(),
+                    format!("a list of at most {SAMPLES_MAX} numbers belongs here"),
+                    None,
+                );
                 continue;
             };
             let base = self.file.scenario.costs.clone();
@@ -227,7 +241,8 @@ fn number(value: &DeValue<'_>) -> Option<f64> {
 
 /// The key that was probably meant.
 fn nearest_key(path: &str) -> Option<String> {
-    let costs: Vec<String> = Costs::PARAMETERS.iter().map(|parameter| format!("costs.{}", parameter.name)).collect();
+    let costs: Vec<String> =
+        Costs::PARAMETERS.iter().map(|parameter| format!("costs.{}", parameter.name)).collect();
     let all = KEYS.iter().map(|key| key.path).chain(costs.iter().map(String::as_str));
     nearest(path, all).map(str::to_owned)
 }
@@ -270,6 +285,9 @@ mod test {
     fn a_machine_that_cannot_be_is_shown_where_it_is_written() {
         let text = "[application]\nthreads = 12\n[layout]\npinned = true\nthread-cpus = \"0-3\"\n";
         let mistakes = parse("pinned.toml", text).expect_err("wrong").to_string();
-        assert!(mistakes.contains("12 threads cannot have a CPU each: there are 4\n --> pinned.toml:4:10"), "{mistakes}");
+        assert!(
+            mistakes.contains("12 threads cannot have a CPU each: there are 4\n --> pinned.toml:4:10"),
+            "{mistakes}"
+        );
     }
 }

@@ -23,7 +23,9 @@ impl Scenario {
     pub fn check(&self) -> Result<(), Impossible> {
         let no = |key, reason: String| Err(Impossible { key, reason });
         let (hardware, layout) = (&self.hardware, &self.layout);
-        for (key, cpus) in [("layout.irq-cpus", &layout.irq_cpus), ("layout.thread-cpus", &layout.thread_cpus)] {
+        for (key, cpus) in
+            [("layout.irq-cpus", &layout.irq_cpus), ("layout.thread-cpus", &layout.thread_cpus)]
+        {
             if cpus.is_empty() {
                 return no(key, "no CPU is left".to_owned());
             }
@@ -34,13 +36,18 @@ impl Scenario {
         let threads = self.application.threads as usize;
         if layout.pinned && threads > layout.thread_cpus.len() {
             let cpus = layout.thread_cpus.len();
-            return no("layout.pinned", format!("{threads} threads cannot have a CPU each: there are {cpus}"));
+            return no(
+                "layout.pinned",
+                format!("{threads} threads cannot have a CPU each: there are {cpus}"),
+            );
         }
         if layout.by_napi && self.application.threads < hardware.queues {
             let (threads, queues) = (self.application.threads, hardware.queues);
             return no(
                 "layout.by-napi",
-                format!("{threads} threads cannot take {queues} queues one each; the other queues would have nobody"),
+                format!(
+                    "{threads} threads cannot take {queues} queues one each; the other queues would have nobody"
+                ),
             );
         }
         if hardware.smt && hardware.cpus % 2 == 1 {
@@ -48,7 +55,10 @@ impl Scenario {
         }
         let epoll = &self.delivery.params.epoll;
         if (epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0) && self.application.waits != Waits::Sleep {
-            return no("application.waits", "busy polling and spinning for events exclude each other".to_owned());
+            return no(
+                "application.waits",
+                "busy polling and spinning for events exclude each other".to_owned(),
+            );
         }
         if !self.delivery.params.irq_suspend_timeout.is_zero()
             && self.delivery.params.irq_suspend_timeout <= self.delivery.params.gro_flush_timeout

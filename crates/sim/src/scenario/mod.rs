@@ -213,7 +213,13 @@ impl Default for Scenario {
                 params: DeliveryMode::Interrupt.params(),
                 processing: Processing::Softirq,
             },
-            layout: Layout { irq_cpus: cpus.clone(), thread_cpus: cpus, pinned: false, by_napi: true, even_queues: false },
+            layout: Layout {
+                irq_cpus: cpus.clone(),
+                thread_cpus: cpus,
+                pinned: false,
+                by_napi: true,
+                even_queues: false,
+            },
             costs: Costs::default(),
         }
     }

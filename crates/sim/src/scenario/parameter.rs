@@ -120,7 +120,7 @@ parameters! {
     /// Application's copies per kilobyte beyond the first packet.
     copy_out, "copy-out", "us/KB", 0.10, 0.0, 2.0;
     /// Growth of remote costs with the machine's busy share, squared: coherence traffic under load.
-    contention, "contention", "factor", 0.0, 0.0, 5.0;
+    contention, "contention", "factor", 0.0, 0.0, 20.0;
     /// Factor on all work while the SMT sibling is busy.
     smt_slowdown, "smt-slowdown", "factor", 1.0, 1.0, 2.0;
     /// Probability that a wake-up from another LLC group pulls the thread over.

@@ -29,10 +29,14 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
     let source = scenario(&arguments.scenario)?;
     let named = source.file.calibration.clone().unwrap_or_default();
     let rows = if arguments.rows.is_empty() { named.rows } else { arguments.rows.clone() };
-    let parameters = if arguments.parameters.is_empty() { named.parameters } else { arguments.parameters.clone() };
+    let parameters =
+        if arguments.parameters.is_empty() { named.parameters } else { arguments.parameters.clone() };
     if rows.is_empty() || rows.len() > Calibration::ROWS_MAX {
         let most = Calibration::ROWS_MAX;
-        return Err(Fault::new(Exit::Usage, format!("{} rows were named: 1 to {most} may be fitted", rows.len())));
+        return Err(Fault::new(
+            Exit::Usage,
+            format!("{} rows were named: 1 to {most} may be fitted", rows.len()),
+        ));
     }
     // Rows that are held out are not even read.
     let table = source.measured(arguments.measured.as_deref(), |name| rows.iter().any(|row| row == name))?;
@@ -43,9 +47,8 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
     }
     let names: Vec<&str> = parameters.iter().map(String::as_str).collect();
     let base = source.file.scenario;
-    let mut search = Search::new(&names, &base.costs, POPULATION, arguments.seed).ok_or_else(|| {
-        Fault::new(Exit::Usage, format!("not all of {} are parameters", names.join(", ")))
-    })?;
+    let mut search = Search::new(&names, &base.costs, POPULATION, arguments.seed)
+        .ok_or_else(|| Fault::new(Exit::Usage, format!("not all of {} are parameters", names.join(", "))))?;
     let generations = arguments.evaluations.div_ceil(POPULATION).max(1);
     for generation in 1..=generations {
         let proposed = search.propose();
@@ -55,19 +58,25 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
                 let mut scenario = Scenario { costs: merged(&base.costs, costs, &names), ..base.clone() };
                 apply(&mut scenario, row)?;
                 // Seeds change, so that no seed's luck is fitted.
-                jobs.push(Job { scenario, seed: arguments.seed + generation as u64 % 3, length: length(row) });
+                jobs.push(Job {
+                    scenario,
+                    seed: arguments.seed + generation as u64 % 3,
+                    length: length(row),
+                });
             }
         }
         let words = format!("generation {generation} of {generations}");
         let outcomes = run_all(&jobs, &context.console, &words)?;
-        let losses: Vec<f64> = outcomes.chunks(table.rows.len()).map(|chunk| loss(&table.rows, chunk)).collect();
+        let losses: Vec<f64> =
+            outcomes.chunks(table.rows.len()).map(|chunk| loss(&table.rows, chunk)).collect();
         search.judge(&losses);
         if let Some((best, _)) = search.best() {
             context.console.detail(&format!("{words}: loss {best:.2}"));
         }
     }
     let Some((best, costs)) = search.best() else { return Err(Fault::failed("nothing was evaluated")) };
-    let samples: Vec<Costs> = search.nearly_as_good(NEARLY_AS_GOOD).into_iter().skip(1).take(SAMPLES_MAX).collect();
+    let samples: Vec<Costs> =
+        search.nearly_as_good(NEARLY_AS_GOOD).into_iter().skip(1).take(SAMPLES_MAX).collect();
     let report = CalibrationReport::of(best, &rows, &search.spread(), &costs, &samples);
     if let Some(path) = &arguments.write {
         std::fs::write(path, report.toml()).map_err(|error| Fault::file(path, error))?;

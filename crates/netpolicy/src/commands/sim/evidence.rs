@@ -32,7 +32,9 @@ pub(super) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Ou
             seed,
             parameters: Costs::PARAMETERS
                 .iter()
-                .filter_map(|p| scenario.costs.get(p.name).map(|v| (p.name.to_owned(), format!("{v} {}", p.unit))))
+                .filter_map(|p| {
+                    scenario.costs.get(p.name).map(|v| (p.name.to_owned(), format!("{v} {}", p.unit)))
+                })
                 .collect(),
         }),
         workload: Workload::Memcached(workload(scenario, seed, outcome.window)),
@@ -96,7 +98,9 @@ fn workload(scenario: &Scenario, seed: u64, window: u64) -> MemcachedWorkload {
         set_share: 0.0,
         keys: 1,
         key_size: KeySize::Fixed(scenario.application.request_bytes.min(MemcachedWorkload::KEY_BYTES_MAX)),
-        value_size: ValueSize::Fixed(scenario.application.response_bytes.min(MemcachedWorkload::VALUE_BYTES_MAX)),
+        value_size: ValueSize::Fixed(
+            scenario.application.response_bytes.min(MemcachedWorkload::VALUE_BYTES_MAX),
+        ),
         preload: false,
         warmup: Nanoseconds::ZERO,
         window: Nanoseconds(window),

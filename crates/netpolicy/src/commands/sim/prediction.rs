@@ -138,7 +138,13 @@ pub(super) fn value(outcome: &Outcome, metric: Metric) -> f64 {
 
 #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
 #[expect(clippy::cast_possible_truncation, reason = "a handful of seeds")]
-fn prediction(name: &str, scenario: &Scenario, samples: &[Costs], effort: Effort, outcomes: &[Outcome]) -> Prediction {
+fn prediction(
+    name: &str,
+    scenario: &Scenario,
+    samples: &[Costs],
+    effort: Effort,
+    outcomes: &[Outcome],
+) -> Prediction {
     let (runs, probes) = outcomes.split_at((effort.seeds as usize + samples.len()).min(outcomes.len()));
     let seeds = &runs[..(effort.seeds as usize).min(runs.len())];
     let values = Metric::ALL.map(|metric| {
@@ -148,14 +154,16 @@ fn prediction(name: &str, scenario: &Scenario, samples: &[Costs], effort: Effort
             values
         };
         let (by_seed, all) = (over(seeds), over(runs));
-        let range = Range { low: all.first().copied().unwrap_or(0.0), high: all.last().copied().unwrap_or(0.0) };
+        let range =
+            Range { low: all.first().copied().unwrap_or(0.0), high: all.last().copied().unwrap_or(0.0) };
         Predicted { metric, value: by_seed.get(by_seed.len() / 2).copied().unwrap_or(0.0), range }
     });
     let means: Vec<f64> = seeds.iter().map(|run| run.latency.mean()).collect();
     let (least, most) = means.iter().fold((f64::MAX, 0.0_f64), |(l, m), &x| (l.min(x), m.max(x)));
     let behind = seeds.iter().filter(|run| run.falls_behind()).count() * 2 > seeds.len();
     let growth = seeds.iter().map(Outcome::backlog_growth).sum::<f64>() / seeds.len().max(1) as f64;
-    let knee = !behind && probes.iter().any(|probe| probe.falls_behind() || probe.latency.mean() > KNEE_RATIO * least);
+    let knee = !behind
+        && probes.iter().any(|probe| probe.falls_behind() || probe.latency.mean() > KNEE_RATIO * least);
     let mut latency = Histogram::new();
     seeds.iter().for_each(|run| latency.merge(&run.latency));
     Prediction {

@@ -80,8 +80,9 @@ pub(super) fn effort(arguments: SimEffort) -> Effort {
 }
 
 fn assignment<'a>(option: &str, text: &'a str) -> Result<(&'a str, &'a str), Fault> {
-    text.split_once('=')
-        .ok_or_else(|| Fault::new(Exit::Usage, format!("{option} {text}: write KEY=VALUE, as in clients.load=400K")))
+    text.split_once('=').ok_or_else(|| {
+        Fault::new(Exit::Usage, format!("{option} {text}: write KEY=VALUE, as in clients.load=400K"))
+    })
 }
 
 /// Sets a key, given on the command line.

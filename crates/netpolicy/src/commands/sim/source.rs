@@ -18,13 +18,17 @@ pub(super) struct Source {
 /// Reads a scenario: a file's path, or the name of a shipped one.
 pub(super) fn scenario(name: &str) -> Result<Source, Fault> {
     if let Some(shipped) = shipped(name) {
-        let file = parse(&format!("{name}.toml"), shipped.scenario).map_err(|m| Fault::new(Exit::Usage, m))?;
+        let file =
+            parse(&format!("{name}.toml"), shipped.scenario).map_err(|m| Fault::new(Exit::Usage, m))?;
         return Ok(Source { name: name.to_owned(), file, path: None });
     }
     let path = Path::new(name);
     if !path.exists() && !name.contains(['/', '.']) {
         let names = SHIPPED.map(|shipped| shipped.name).join(", ");
-        return Err(Fault::new(Exit::Usage, format!("there is no scenario `{name}`: there are {names}, or a file")));
+        return Err(Fault::new(
+            Exit::Usage,
+            format!("there is no scenario `{name}`: there are {names}, or a file"),
+        ));
     }
     let text = std::fs::read_to_string(path).map_err(|error| Fault::file(path, error))?;
     let file = parse(name, &text).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))?;

@@ -68,8 +68,7 @@ pub(super) fn run(arguments: &SimValidate, context: &Context) -> Result<Exit, Fa
         .map(|(row, prediction)| Judged { fitted: fitted.contains(&row.name), row, prediction })
         .collect();
     widen(&mut judged);
-    let report =
-        ValidationReport::of(&source.file.title, summary(&judged), orderings(&judged), judged);
+    let report = ValidationReport::of(&source.file.title, summary(&judged), orderings(&judged), judged);
     if let Some(path) = &arguments.html {
         std::fs::write(path, report.html()).map_err(|error| Fault::file(path, error))?;
         context.console.say(&format!("wrote {}", path.display()));
@@ -130,7 +129,11 @@ fn widen(judged: &mut [Judged]) {
 
 /// The value that this share of sorted values does not exceed.
 #[expect(clippy::cast_precision_loss, reason = "a few dozen values")]
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index into a few dozen values")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an index into a few dozen values"
+)]
 fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     Some(sorted[((sorted.len() as f64 * share).ceil() as usize).saturating_sub(1).min(last)])
@@ -144,7 +147,9 @@ fn summary(judged: &[Judged]) -> Vec<SummaryLine> {
                 let mut inside = 0;
                 let mut errors = Vec::new();
                 for row in judged.iter().filter(|j| j.row.class == class && j.fitted == fitted) {
-                    let (Some(measured), Some(predicted)) = (row.row.value(metric), row.prediction.of(metric)) else {
+                    let (Some(measured), Some(predicted)) =
+                        (row.row.value(metric), row.prediction.of(metric))
+                    else {
                         continue;
                     };
                     errors.push(error(metric, measured, predicted.value).abs());
@@ -185,7 +190,9 @@ fn orderings(judged: &[Judged]) -> Orderings {
                     Metric::Cpu => (a - b).abs() > CLEAR_POINTS,
                     _ => a.max(b) > CLEAR_RATIO * a.min(b),
                 };
-                let (Some(p), Some(q)) = (one.prediction.of(metric), other.prediction.of(metric)) else { continue };
+                let (Some(p), Some(q)) = (one.prediction.of(metric), other.prediction.of(metric)) else {
+                    continue;
+                };
                 if clear {
                     orderings.clear += 1;
                     orderings.right += usize::from((a < b) == (p.value < q.value));
