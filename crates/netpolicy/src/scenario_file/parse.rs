@@ -93,12 +93,13 @@ impl Reader<'_> {
     fn file(&mut self, table: &DeTable<'_>) {
         // A delivery mode brings values of its own; keys beside it change them afterwards.
         let mut late = Vec::new();
+        let mut samples = None;
         for (section, value) in table {
             let word = section.get_ref().as_ref();
             match (word, value.get_ref()) {
                 ("title", DeValue::String(title)) => self.file.title = title.to_string(),
                 ("calibration", DeValue::Table(keys)) => self.calibration(keys),
-                ("samples", DeValue::Table(keys)) => self.samples(keys),
+                ("samples", DeValue::Table(keys)) => samples = Some(keys),
                 (
                     "hardware" | "application" | "clients" | "delivery" | "layout" | "costs",
                     DeValue::Table(keys),
@@ -130,6 +131,10 @@ impl Reader<'_> {
         }
         for (path, key, at, value) in late {
             self.value(&path, key, at, value);
+        }
+        // Samples differ from the scenario's own parameters in what was fitted.
+        if let Some(keys) = samples {
+            self.samples(keys);
         }
     }
 
