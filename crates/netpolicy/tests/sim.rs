@@ -55,7 +55,8 @@ fn every_subcommand_has_help_with_what_it_takes() {
 
 #[test]
 fn a_simulated_run_is_evidence_and_the_same_seed_gives_the_same_bytes() {
-    let words = ["-o", "json", "sim", "run", "lab", "--seeds", "2", "--window", "50ms", "--check", "--no-probe"];
+    let words =
+        ["-o", "json", "sim", "run", "lab", "--seeds", "2", "--window", "50ms", "--check", "--no-probe"];
     let once = netpolicy(&words);
     assert_eq!(once.status.code(), Some(0), "{}", text(&once.stderr));
     assert_eq!(once.stdout, netpolicy(&words).stdout);
@@ -75,7 +76,10 @@ fn a_scenario_that_cannot_be_is_refused_where_it_is_written() {
     let output = netpolicy(&["sim", "run", &file]);
     assert_eq!(output.status.code(), Some(2));
     let words = text(&output.stderr);
-    assert!(words.contains("`0` is not a whole number from 1 to 256") && words.contains("wrong.toml:2:10"), "{words}");
+    assert!(
+        words.contains("`0` is not a whole number from 1 to 256") && words.contains("wrong.toml:2:10"),
+        "{words}"
+    );
     let output = netpolicy(&["sim", "run", "lab", "--set", "costs.irqs=3"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("`costs.irqs` is no key of a scenario"));
@@ -87,7 +91,17 @@ fn a_calibration_does_not_read_the_rows_that_are_held_out() {
     let rows = "delivery.mode\tclients.load\tclass\tavg\ninterrupt\t20K\tstable\t60\nsuspend20\t20K\tstable\tnot a number\n";
     let measured = scratch.file("rows.tsv", rows);
     let calibrate = |rows: &str| {
-        let words = ["sim", "calibrate", "lab", "--measured", &measured, "--parameters", "request", "--evaluations", "1"];
+        let words = [
+            "sim",
+            "calibrate",
+            "lab",
+            "--measured",
+            &measured,
+            "--parameters",
+            "request",
+            "--evaluations",
+            "1",
+        ];
         netpolicy(&[&words[..], &["--rows", rows]].concat())
     };
     let held_out = calibrate("interrupt@20K");
