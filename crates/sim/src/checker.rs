@@ -1,7 +1,8 @@
 //! What no run may do, checked by someone who only looks on.
 //!
 //! Packets are conserved; an interrupt that is not armed never fires; budgets hold; time never runs back; each CPU's
-//! time adds up to the time that passed; response times are what Little's law says.
+//! time adds up to the time that passed; a connection has one request under way. Little's law is a matter of averages,
+//! and held by a test.
 
 use crate::softirq::BUDGET;
 use crate::watch::{Fact, Watch};

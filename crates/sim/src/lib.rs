@@ -7,7 +7,7 @@
 //!
 //! Read in this order: [`scenario`] (what is simulated), `world` (the state and the loop), then the stations in the
 //! order of a packet: `nic`, `dim`, `irq`, `softirq`, `napi`, `busy_poll`, `kthread`, `socket`, `scheduler`, `epoll`,
-//! `application`, `client`, `wire`; then [`watch`], [`checker`] and [`trace`] (who looks on), and [`outcome`].
+//! `application`, `client`, `wire`; then [`watch`], [`checker`] and [`trace`] (who looks on), [`outcome`], and [`fit`].
 #![forbid(unsafe_code)]
 
 mod application;
