@@ -9,6 +9,7 @@ use model::{DeliveryMode, Intent, PolicyName};
 pub use crate::bench::args::{Application, Bench, Memcached as MemcachedBench};
 pub use crate::lab::Lab;
 use crate::policy_file::nearest;
+pub use crate::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
 
 /// Says how packets should reach each workload, and makes it so.
 ///
@@ -116,6 +117,7 @@ pub enum Command {
     Attach(Attach),
     Run(Run),
     Bench(Bench),
+    Sim(Sim),
     Lab(Lab),
     Cat(Cat),
     Tc(Tc),

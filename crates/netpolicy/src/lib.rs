@@ -20,8 +20,10 @@ mod fullbusy;
 pub mod lab;
 pub mod policy_file;
 mod render;
+pub mod scenario_file;
 mod services;
 mod show;
+pub mod sim_args;
 
 use std::process::ExitCode;
 

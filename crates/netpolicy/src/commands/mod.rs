@@ -20,6 +20,7 @@ mod run;
 mod schema;
 mod set;
 mod show;
+pub(crate) mod sim;
 mod tc;
 mod try_out;
 mod verify;
@@ -60,6 +61,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Attach(arguments) => attach::run(arguments, context),
         Command::Run(arguments) => run::run(arguments, context),
         Command::Bench(arguments) => bench::run(arguments, context),
+        Command::Sim(arguments) => sim::run(arguments, context),
         Command::Lab(arguments) => lab::run(arguments, context),
         Command::Cat(_) => cat::run(context),
         Command::Tc(arguments) => tc::run(arguments, context),
@@ -92,6 +94,7 @@ fn looks_at_host(command: &Command) -> bool {
         | Command::Cat(_)
         | Command::Tc(_)
         | Command::Schema(_)
+        | Command::Sim(_)
         | Command::Completions(_)
         | Command::Man(_)
         | Command::Guard(_) => false,

@@ -27,7 +27,7 @@ const DRAWN_CHARS_MAX: usize = 160;
 
 impl Mistake {
     /// A mistake at these bytes of a file.
-    pub(super) fn new(
+    pub(crate) fn new(
         file: &str,
         text: &str,
         at: Range<usize>,

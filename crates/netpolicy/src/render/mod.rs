@@ -1,7 +1,9 @@
 //! The only place that prints: data on standard output, talk on standard error.
 
 mod bench;
+mod calibration;
 mod console;
+mod curves;
 mod drift;
 mod event;
 mod explained;
@@ -11,6 +13,7 @@ mod history;
 mod host;
 mod merged;
 mod plan;
+mod prediction;
 mod report;
 mod svg;
 mod table;
@@ -18,8 +21,10 @@ mod tc;
 #[cfg(test)]
 mod test;
 mod undone;
+mod validation;
 
 pub(crate) use bench::BenchReport;
+pub(crate) use calibration::CalibrationReport;
 pub(crate) use console::Console;
 pub(crate) use drift::DriftReport;
 pub(crate) use event::EventReport;
@@ -29,7 +34,9 @@ pub(crate) use history::HistoryReport;
 pub(crate) use host::HostReport;
 pub(crate) use merged::MergedReport;
 pub(crate) use plan::PlanReport;
+pub(crate) use prediction::PredictionReport;
 
 pub(crate) use svg::svg;
 pub(crate) use tc::{BenchRow, DiffReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport};
 pub(crate) use undone::UndoneReport;
+pub(crate) use validation::ValidationReport;

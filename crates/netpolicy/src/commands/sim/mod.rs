@@ -1,0 +1,26 @@
+//! `sim`: predictions from the model of the receive path.
+
+mod calibrate;
+mod evidence;
+mod points;
+mod prediction;
+mod run;
+mod source;
+mod validate;
+
+pub(crate) use prediction::Prediction;
+pub(crate) use validate::{Judged, Orderings, SummaryLine, error};
+
+use crate::args::{Sim, SimCommand};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+
+/// Runs a subcommand.
+pub(crate) fn run(arguments: &Sim, context: &Context) -> Result<Exit, Fault> {
+    match &arguments.command {
+        SimCommand::Run(arguments) => run::run(arguments, context),
+        SimCommand::Calibrate(arguments) => calibrate::run(arguments, context),
+        SimCommand::Validate(arguments) => validate::run(arguments, context),
+    }
+}

@@ -1,0 +1,180 @@
+//! What several runs of one point say together.
+
+use model::{Evidence, OfferedLoad};
+use serde::Serialize;
+use sim::outcome::Length;
+use sim::{Costs, Histogram, Outcome, Scenario};
+
+use super::evidence::evidence;
+use super::points::{Job, run_all};
+use crate::fault::Fault;
+use crate::render::Console;
+use crate::scenario_file::Metric;
+
+/// How a point is run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    pub(super) seeds: u64,
+    pub(super) first_seed: u64,
+    pub(super) length: Length,
+    /// Whether each point is probed at a higher load too.
+    pub(super) probe: bool,
+}
+
+/// A point with what is predicted for it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Prediction {
+    /// Its name.
+    pub(crate) name: String,
+    /// What the offered load is.
+    pub(crate) load: String,
+    /// One value for each metric.
+    pub(crate) values: Vec<Predicted>,
+    /// Requests per second by which the backlog grows, if the server does not keep up: then there is no steady state,
+    /// and response times say how long was simulated, not how long requests take.
+    pub(crate) backlog_growth: Option<f64>,
+    /// Whether seeds disagree: the point has two modes, and no average describes it.
+    pub(crate) bistable: bool,
+    /// Whether a little more load would change everything.
+    pub(crate) knee: bool,
+    /// Packets lost to full rings, per second.
+    pub(crate) drops: f64,
+    /// The run of the first seed.
+    pub(crate) evidence: Evidence,
+}
+
+/// A predicted value.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Predicted {
+    /// Of what.
+    #[serde(serialize_with = "word")]
+    pub(crate) metric: Metric,
+    /// The median over seeds.
+    pub(crate) value: f64,
+    /// Over seeds and sets of parameters.
+    pub(crate) range: Range,
+}
+
+fn word<S: serde::Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(metric.word())
+}
+
+/// A range of values.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Range {
+    /// The least.
+    pub(crate) low: f64,
+    /// The most.
+    pub(crate) high: f64,
+}
+
+impl Prediction {
+    /// The prediction of a metric.
+    pub(crate) fn of(&self, metric: Metric) -> Option<&Predicted> {
+        self.values.iter().find(|predicted| predicted.metric == metric)
+    }
+}
+
+/// From this ratio between the means of two seeds, a point has two modes.
+const BISTABLE_RATIO: f64 = 1.5;
+/// A probe for the knee offers this much more.
+const PROBE_LOAD: f64 = 1.12;
+/// From this growth of the mean under the probe, the point is at the knee.
+const KNEE_RATIO: f64 = 1.5;
+
+/// Predicts points.
+pub(super) fn predict(
+    points: &[(String, Scenario)],
+    samples: &[Costs],
+    effort: Effort,
+    console: &Console,
+) -> Result<Vec<Prediction>, Fault> {
+    let mut jobs = Vec::new();
+    for (_, scenario) in points {
+        jobs.extend(jobs_of(scenario, samples, effort));
+    }
+    let outcomes = run_all(&jobs, console, "simulating")?;
+    let mut rest = outcomes.as_slice();
+    let mut predictions = Vec::new();
+    for (name, scenario) in points {
+        let (mine, others) = rest.split_at(jobs_of(scenario, samples, effort).len());
+        rest = others;
+        predictions.push(prediction(name, scenario, samples, effort, mine));
+    }
+    Ok(predictions)
+}
+
+/// The runs of a point: seeds, sets of parameters, and the probe.
+fn jobs_of(scenario: &Scenario, samples: &[Costs], effort: Effort) -> Vec<Job> {
+    let Effort { seeds, first_seed, length, probe } = effort;
+    let job = |scenario: Scenario, seed| Job { scenario, seed, length };
+    let mut jobs: Vec<Job> = (0..seeds).map(|i| job(scenario.clone(), first_seed + i)).collect();
+    for (i, costs) in (0..).zip(samples) {
+        jobs.push(job(Scenario { costs: costs.clone(), ..scenario.clone() }, first_seed + seeds + i));
+    }
+    if probe && let OfferedLoad::PerSecond(rate) = scenario.clients.load {
+        let mut probed = scenario.clone();
+        probed.clients.load = OfferedLoad::PerSecond(rate * PROBE_LOAD);
+        jobs.push(job(probed, first_seed));
+    }
+    jobs
+}
+
+/// A run's value of a metric.
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds below 2^53")]
+pub(super) fn value(outcome: &Outcome, metric: Metric) -> f64 {
+    let micros = |per_mille| outcome.latency.per_mille(per_mille) as f64 / 1000.0;
+    match metric {
+        Metric::Qps => outcome.throughput(),
+        Metric::Avg => outcome.latency.mean() / 1000.0,
+        Metric::P50 => micros(500),
+        Metric::P90 => micros(900),
+        Metric::P95 => micros(950),
+        Metric::P99 => micros(990),
+        Metric::P999 => micros(999),
+        Metric::Cpu => outcome.busy() * 100.0,
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
+#[expect(clippy::cast_possible_truncation, reason = "a handful of seeds")]
+fn prediction(
+    name: &str,
+    scenario: &Scenario,
+    samples: &[Costs],
+    effort: Effort,
+    outcomes: &[Outcome],
+) -> Prediction {
+    let (runs, probes) = outcomes.split_at((effort.seeds as usize + samples.len()).min(outcomes.len()));
+    let seeds = &runs[..(effort.seeds as usize).min(runs.len())];
+    let values = Metric::ALL.map(|metric| {
+        let over = |runs: &[Outcome]| {
+            let mut values: Vec<f64> = runs.iter().map(|run| value(run, metric)).collect();
+            values.sort_by(f64::total_cmp);
+            values
+        };
+        let (by_seed, all) = (over(seeds), over(runs));
+        let range =
+            Range { low: all.first().copied().unwrap_or(0.0), high: all.last().copied().unwrap_or(0.0) };
+        Predicted { metric, value: by_seed.get(by_seed.len() / 2).copied().unwrap_or(0.0), range }
+    });
+    let means: Vec<f64> = seeds.iter().map(|run| run.latency.mean()).collect();
+    let (least, most) = means.iter().fold((f64::MAX, 0.0_f64), |(l, m), &x| (l.min(x), m.max(x)));
+    let behind = seeds.iter().filter(|run| run.falls_behind()).count() * 2 > seeds.len();
+    let growth = seeds.iter().map(Outcome::backlog_growth).sum::<f64>() / seeds.len().max(1) as f64;
+    let knee = !behind
+        && probes.iter().any(|probe| probe.falls_behind() || probe.latency.mean() > KNEE_RATIO * least);
+    let mut latency = Histogram::new();
+    seeds.iter().for_each(|run| latency.merge(&run.latency));
+    Prediction {
+        name: name.to_owned(),
+        load: scenario.clients.load.to_string(),
+        values: values.to_vec(),
+        backlog_growth: behind.then_some(growth),
+        bistable: most > BISTABLE_RATIO * least,
+        knee,
+        drops: seeds.iter().map(|run| run.dropped as f64 * 1e9 / run.window as f64).sum::<f64>()
+            / seeds.len().max(1) as f64,
+        evidence: evidence(name, scenario, effort.first_seed, &seeds[0]),
+    }
+}

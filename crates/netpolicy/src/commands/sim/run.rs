@@ -1,0 +1,97 @@
+//! `sim run`: predicts a scenario, or a sweep over one.
+
+use sim::Scenario;
+use sim::outcome::Length;
+use sim::scenario::Refused;
+
+use super::prediction::{Effort, predict};
+use super::source::scenario;
+use crate::args::{SimEffort, SimRun};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::render::PredictionReport;
+
+/// The most points of a sweep.
+const POINTS_MAX: usize = 10_000;
+
+/// Predicts.
+pub(super) fn run(arguments: &SimRun, context: &Context) -> Result<Exit, Fault> {
+    let source = scenario(&arguments.scenario)?;
+    let mut base = source.file.scenario.clone();
+    for setting in &arguments.set {
+        let (key, value) = assignment("--set", setting)?;
+        set(&mut base, key, value)?;
+    }
+    let mut points = vec![(String::new(), base)];
+    for sweep in &arguments.sweep {
+        let (key, values) = assignment("--sweep", sweep)?;
+        let mut swept = Vec::new();
+        for (name, scenario) in &points {
+            for value in values.split(',') {
+                let mut scenario = scenario.clone();
+                set(&mut scenario, key, value)?;
+                let gap = if name.is_empty() { "" } else { "@" };
+                swept.push((format!("{name}{gap}{value}"), scenario));
+            }
+        }
+        points = swept;
+        if points.len() > POINTS_MAX {
+            return Err(Fault::new(Exit::Usage, format!("the sweep has more than {POINTS_MAX} points")));
+        }
+    }
+    if points.len() == 1 {
+        points[0].0.clone_from(&source.name);
+    }
+    for (name, scenario) in &points {
+        scenario.check().map_err(|impossible| Fault::new(Exit::Usage, format!("{name}: {impossible}")))?;
+    }
+    if arguments.check {
+        check(&points, arguments.effort)?;
+        context.console.say(&format!("{} points obey every law", points.len()));
+    }
+    let samples: Vec<_> = source.file.samples.iter().take(arguments.effort.samples).cloned().collect();
+    let predictions = predict(&points, &samples, effort(arguments.effort), &context.console)?;
+    context.console.report(&PredictionReport::of(&source.file.title, predictions))?;
+    Ok(Exit::Done)
+}
+
+/// Runs each point once under the checkers.
+fn check(points: &[(String, Scenario)], arguments: SimEffort) -> Result<(), Fault> {
+    let Effort { first_seed, length, .. } = effort(arguments);
+    for (name, scenario) in points {
+        let (_, checker) = sim::run_watched(scenario, first_seed, length, sim::checker::Checker::new())
+            .map_err(|impossible| Fault::new(Exit::Usage, impossible))?;
+        checker.verdict(length.warmup + length.window).map_err(|wrong| {
+            Fault::failed(format!("{name}, seed {first_seed}: the model broke its own law: {wrong}"))
+        })?;
+    }
+    Ok(())
+}
+
+/// The effort that the command line asks for.
+pub(super) fn effort(arguments: SimEffort) -> Effort {
+    Effort {
+        seeds: arguments.seeds,
+        first_seed: arguments.seed,
+        length: Length { warmup: arguments.warmup.0, window: arguments.window.0 },
+        probe: !arguments.no_probe,
+    }
+}
+
+fn assignment<'a>(option: &str, text: &'a str) -> Result<(&'a str, &'a str), Fault> {
+    text.split_once('=').ok_or_else(|| {
+        Fault::new(Exit::Usage, format!("{option} {text}: write KEY=VALUE, as in clients.load=400K"))
+    })
+}
+
+/// Sets a key, given on the command line.
+pub(super) fn set(scenario: &mut Scenario, key: &str, value: &str) -> Result<(), Fault> {
+    scenario.set(key, value).map_err(|refused| {
+        let text = match &refused {
+            Refused::NoKey(_) => refused.to_string(),
+            Refused::Value(_) => format!("{key}={value}: {refused}"),
+        };
+        Fault::new(Exit::Usage, text)
+    })
+}

@@ -1,0 +1,204 @@
+//! `sim validate`: measured and predicted, row by row.
+
+use serde::Serialize;
+use sim::Scenario;
+
+use super::prediction::{Prediction, Range, predict};
+use super::run::{effort, set};
+use super::source::scenario;
+use crate::args::SimValidate;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::render::ValidationReport;
+use crate::scenario_file::{MeasuredRow, MeasuredTable, Metric, RowClass};
+
+/// A row with its prediction.
+#[derive(Clone, Debug)]
+pub(crate) struct Judged {
+    pub(crate) row: MeasuredRow,
+    pub(crate) fitted: bool,
+    pub(crate) prediction: Prediction,
+}
+
+/// Errors over rows of one class.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct SummaryLine {
+    pub(crate) class: &'static str,
+    pub(crate) fitted: bool,
+    pub(crate) metric: &'static str,
+    /// `%`, or `points` for shares of CPU time.
+    pub(crate) unit: &'static str,
+    pub(crate) rows: usize,
+    pub(crate) median: f64,
+    pub(crate) p90: f64,
+    pub(crate) worst: f64,
+    /// How many rows lie in their 90 % interval.
+    pub(crate) inside: usize,
+}
+
+/// How many clear orderings are predicted right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Orderings {
+    pub(crate) clear: usize,
+    pub(crate) right: usize,
+}
+
+/// Measured response times are clearly different from this ratio on, CPU shares from this many points on.
+const CLEAR_RATIO: f64 = 1.10;
+const CLEAR_POINTS: f64 = 3.0;
+
+/// Predicts every row of a scenario's table, and compares.
+pub(super) fn run(arguments: &SimValidate, context: &Context) -> Result<Exit, Fault> {
+    let source = scenario(&arguments.scenario)?;
+    let table: MeasuredTable = source.measured(arguments.measured.as_deref(), |_| true)?;
+    let fitted = source.file.calibration.as_ref().map(|c| c.rows.clone()).unwrap_or_default();
+    let mut points = Vec::new();
+    for row in &table.rows {
+        let mut scenario = source.file.scenario.clone();
+        apply(&mut scenario, row)?;
+        points.push((row.name.clone(), scenario));
+    }
+    let samples: Vec<_> = source.file.samples.iter().take(arguments.effort.samples).cloned().collect();
+    let predictions = predict(&points, &samples, effort(arguments.effort), &context.console)?;
+    let mut judged: Vec<Judged> = table
+        .rows
+        .into_iter()
+        .zip(predictions)
+        .map(|(row, prediction)| Judged { fitted: fitted.contains(&row.name), row, prediction })
+        .collect();
+    widen(&mut judged);
+    let report = ValidationReport::of(&source.file.title, summary(&judged), orderings(&judged), judged);
+    if let Some(path) = &arguments.html {
+        std::fs::write(path, report.html()).map_err(|error| Fault::file(path, error))?;
+        context.console.say(&format!("wrote {}", path.display()));
+    }
+    context.console.report(&report)?;
+    Ok(Exit::Done)
+}
+
+/// Sets what a row says.
+pub(super) fn apply(scenario: &mut Scenario, row: &MeasuredRow) -> Result<(), Fault> {
+    for (key, value) in &row.settings {
+        set(scenario, key, value)?;
+    }
+    scenario.check().map_err(|impossible| Fault::new(Exit::Usage, format!("{}: {impossible}", row.name)))
+}
+
+/// The error of a prediction: in percent, for shares of CPU time in points.
+pub(crate) fn error(metric: Metric, measured: f64, predicted: f64) -> f64 {
+    match metric {
+        Metric::Cpu => predicted - measured,
+        Metric::Qps | Metric::Avg | Metric::P50 | Metric::P90 | Metric::P95 | Metric::P99 | Metric::P999 => {
+            (predicted / measured - 1.0) * 100.0
+        }
+    }
+}
+
+/// Widens the range of every prediction by what the model misses on the *fitted* rows of its class, or of all classes if
+/// none of its own was fitted: nine tenths of them lie within. What held-out rows miss is never looked at here.
+fn widen(judged: &mut [Judged]) {
+    for class in RowClass::ALL {
+        for metric in Metric::ALL {
+            let missed = |judged: &&Judged| {
+                let measured = judged.row.value(metric)?;
+                let predicted = judged.prediction.of(metric)?.value;
+                Some(error(metric, measured, predicted).abs())
+            };
+            let of = |same_class: bool| {
+                let fitted = judged.iter().filter(|j| j.fitted && (!same_class || j.row.class == class));
+                let mut missed: Vec<f64> = fitted.filter_map(|j| missed(&j)).collect();
+                missed.sort_by(f64::total_cmp);
+                missed
+            };
+            let own = of(true);
+            let errors = if own.is_empty() { of(false) } else { own };
+            let Some(miss) = quantile(&errors, 0.9) else { continue };
+            for judged in judged.iter_mut().filter(|j| j.row.class == class) {
+                for predicted in judged.prediction.values.iter_mut().filter(|p| p.metric == metric) {
+                    let Range { low, high } = predicted.range;
+                    predicted.range = match metric {
+                        Metric::Cpu => Range { low: (low - miss).max(0.0), high: (high + miss).min(100.0) },
+                        _ => Range { low: low / (1.0 + miss / 100.0), high: high * (1.0 + miss / 100.0) },
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// The value that this share of sorted values does not exceed.
+#[expect(clippy::cast_precision_loss, reason = "a few dozen values")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an index into a few dozen values"
+)]
+fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
+    let last = sorted.len().checked_sub(1)?;
+    Some(sorted[((sorted.len() as f64 * share).ceil() as usize).saturating_sub(1).min(last)])
+}
+
+fn summary(judged: &[Judged]) -> Vec<SummaryLine> {
+    let mut lines = Vec::new();
+    for class in RowClass::ALL {
+        for fitted in [true, false] {
+            for metric in Metric::ALL {
+                let mut inside = 0;
+                let mut errors = Vec::new();
+                for row in judged.iter().filter(|j| j.row.class == class && j.fitted == fitted) {
+                    let (Some(measured), Some(predicted)) =
+                        (row.row.value(metric), row.prediction.of(metric))
+                    else {
+                        continue;
+                    };
+                    errors.push(error(metric, measured, predicted.value).abs());
+                    inside += usize::from((predicted.range.low..=predicted.range.high).contains(&measured));
+                }
+                errors.sort_by(f64::total_cmp);
+                let (Some(median), Some(p90), Some(&worst)) =
+                    (quantile(&errors, 0.5), quantile(&errors, 0.9), errors.last())
+                else {
+                    continue;
+                };
+                lines.push(SummaryLine {
+                    class: class.word(),
+                    fitted,
+                    metric: metric.word(),
+                    unit: if metric == Metric::Cpu { "points" } else { "%" },
+                    rows: errors.len(),
+                    median,
+                    p90,
+                    worst,
+                    inside,
+                });
+            }
+        }
+    }
+    lines
+}
+
+/// Pairs of rows that differ in the first of their keys alone, and clearly in what was measured.
+fn orderings(judged: &[Judged]) -> Orderings {
+    let mut orderings = Orderings::default();
+    let elsewhere = |row: &MeasuredRow| row.settings.get(1..).map(<[_]>::to_vec);
+    for (i, one) in judged.iter().enumerate() {
+        for other in judged[i + 1..].iter().filter(|other| elsewhere(&other.row) == elsewhere(&one.row)) {
+            for metric in [Metric::Avg, Metric::P50, Metric::P99, Metric::Cpu] {
+                let (Some(a), Some(b)) = (one.row.value(metric), other.row.value(metric)) else { continue };
+                let clear = match metric {
+                    Metric::Cpu => (a - b).abs() > CLEAR_POINTS,
+                    _ => a.max(b) > CLEAR_RATIO * a.min(b),
+                };
+                let (Some(p), Some(q)) = (one.prediction.of(metric), other.prediction.of(metric)) else {
+                    continue;
+                };
+                if clear {
+                    orderings.clear += 1;
+                    orderings.right += usize::from((a < b) == (p.value < q.value));
+                }
+            }
+        }
+    }
+    orderings
+}

@@ -1,0 +1,111 @@
+//! What a calibration found.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use sim::{Costs, Parameter};
+
+use super::report::{Page, Report};
+use super::table::{Cell, Style, Table};
+
+/// `sim calibrate`'s data.
+#[derive(Debug, Serialize)]
+pub(crate) struct CalibrationReport {
+    loss: f64,
+    rows: Vec<String>,
+    parameters: Vec<Fitted>,
+    #[serde(skip)]
+    samples: Vec<Costs>,
+}
+
+/// A parameter that was fitted.
+#[derive(Debug, Serialize)]
+struct Fitted {
+    name: &'static str,
+    unit: &'static str,
+    meaning: &'static str,
+    value: f64,
+    least: f64,
+    most: f64,
+    determined: bool,
+}
+
+/// Beyond this ratio between values that fit nearly as well, the rows do not determine a parameter.
+const DETERMINED_RATIO: f64 = 1.5;
+
+impl CalibrationReport {
+    /// The report of a search.
+    pub(crate) fn of(
+        loss: f64,
+        rows: &[String],
+        spread: &[(&'static Parameter, f64)],
+        costs: &Costs,
+        samples: &[Costs],
+    ) -> Self {
+        let fitted = |&(parameter, deviation): &(&'static Parameter, f64)| {
+            let value = costs.get(parameter.name).unwrap_or_default();
+            let others = samples.iter().filter_map(|sample| sample.get(parameter.name));
+            let (least, most) = others.fold((value, value), |(l, m), x| (l.min(x), m.max(x)));
+            // What the search itself would still vary counts too.
+            let least = least.min(value / (1.0 + deviation));
+            let most = most.max(value * (1.0 + deviation));
+            Fitted {
+                name: parameter.name,
+                unit: parameter.unit,
+                meaning: parameter.meaning.trim(),
+                value,
+                least,
+                most,
+                determined: most <= DETERMINED_RATIO * least,
+            }
+        };
+        Self {
+            loss,
+            rows: rows.to_vec(),
+            parameters: spread.iter().map(fitted).collect(),
+            samples: samples.to_vec(),
+        }
+    }
+
+    /// The sections `[costs]` and `[samples]` of a scenario file.
+    pub(crate) fn toml(&self) -> String {
+        let mut text = "[costs]\n".to_owned();
+        for fitted in &self.parameters {
+            let _ = writeln!(text, "{} = {:.4}", fitted.name, fitted.value);
+        }
+        text.push_str("\n[samples]\n");
+        for fitted in &self.parameters {
+            let values: Vec<String> =
+                self.samples.iter().filter_map(|s| s.get(fitted.name)).map(|v| format!("{v:.4}")).collect();
+            let _ = writeln!(text, "{} = [{}]", fitted.name, values.join(", "));
+        }
+        text
+    }
+}
+
+impl Report for CalibrationReport {
+    const KIND: &'static str = "calibration";
+
+    fn page(&self, page: &mut Page) {
+        page.line(format!(
+            "Fitted to {} rows: {}; loss {:.2}.",
+            self.rows.len(),
+            self.rows.join(", "),
+            self.loss
+        ));
+        page.gap();
+        let mut table = Table::new(&["parameter", "value", "unit", "fits nearly as well", "", "meaning"]);
+        for fitted in &self.parameters {
+            let open = if fitted.determined { "" } else { "not determined by these rows" };
+            table.row([
+                Cell::new(fitted.name),
+                Cell::number(format!("{:.3}", fitted.value)),
+                Cell::new(fitted.unit),
+                Cell::new(format!("{:.3}–{:.3}", fitted.least, fitted.most)),
+                Cell::new(open).style(Style::Warning),
+                Cell::new(fitted.meaning).style(Style::Faint),
+            ]);
+        }
+        page.table(&table);
+    }
+}

@@ -1,0 +1,86 @@
+//! What the simulator predicts.
+
+use serde::Serialize;
+
+use super::report::{Page, Report};
+use super::table::{Cell, Style, Table};
+use crate::commands::sim::Prediction;
+use crate::scenario_file::Metric;
+
+/// `sim run`'s data.
+#[derive(Debug, Serialize)]
+pub(crate) struct PredictionReport {
+    title: String,
+    points: Vec<Prediction>,
+}
+
+impl PredictionReport {
+    /// The report of these points.
+    pub(crate) fn of(title: &str, points: Vec<Prediction>) -> Self {
+        Self { title: title.to_owned(), points }
+    }
+}
+
+/// A number with the digits that matter.
+pub(super) fn rounded(metric: Metric, value: f64) -> String {
+    match metric {
+        Metric::Qps => format!("{:.1}K", value / 1000.0),
+        Metric::Cpu => format!("{value:.1}"),
+        _ if value >= 1000.0 => format!("{value:.0}"),
+        _ => format!("{value:.1}"),
+    }
+}
+
+/// What a reader must know of a point before its numbers.
+pub(super) fn flags(point: &Prediction) -> String {
+    let mut flags = Vec::new();
+    if let Some(growth) = point.backlog_growth {
+        flags.push(format!("no steady state: the backlog grows by {growth:.0}/s"));
+    }
+    if point.bistable {
+        flags.push("bistable".to_owned());
+    }
+    if point.knee {
+        flags.push("knee".to_owned());
+    }
+    if point.drops > 0.0 {
+        flags.push(format!("{:.0} packets/s dropped", point.drops));
+    }
+    flags.join(", ")
+}
+
+impl Report for PredictionReport {
+    const KIND: &'static str = "prediction";
+
+    fn page(&self, page: &mut Page) {
+        page.styled(Style::Strong, &self.title);
+        page.line("Simulated. Response times in microseconds; below each value its range over seeds and parameters.");
+        page.gap();
+        let mut table =
+            Table::new(&["point", "load", "qps", "avg", "p50", "p95", "p99", "p99.9", "cpu %", ""]);
+        let shown =
+            [Metric::Qps, Metric::Avg, Metric::P50, Metric::P95, Metric::P99, Metric::P999, Metric::Cpu];
+        for point in &self.points {
+            let value = |metric| point.of(metric).map(|p| rounded(metric, p.value)).unwrap_or_default();
+            let range = |metric| {
+                let range = point.of(metric).map(|p| p.range);
+                range
+                    .map(|r| format!("{}–{}", rounded(metric, r.low), rounded(metric, r.high)))
+                    .unwrap_or_default()
+            };
+            let mut cells = vec![Cell::new(&point.name), Cell::new(&point.load)];
+            cells.extend(shown.map(|metric| Cell::number(value(metric))));
+            cells.push(Cell::new(flags(point)).style(Style::Warning));
+            table.row(cells);
+            let mut below = vec![Cell::new(""), Cell::new("")];
+            below.extend(shown.map(|metric| Cell::number(range(metric)).style(Style::Faint)));
+            below.push(Cell::new(""));
+            table.row(below);
+        }
+        page.table(&table);
+    }
+
+    fn lines(&self) -> Vec<(&'static str, serde_json::Value)> {
+        self.points.iter().map(|point| ("prediction", super::report::to_json(point))).collect()
+    }
+}

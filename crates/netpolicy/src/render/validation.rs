@@ -1,0 +1,175 @@
+//! Measured and predicted, side by side.
+
+use serde::Serialize;
+
+use super::prediction::{flags, rounded};
+use super::report::{Page, Report};
+use super::table::{Cell, Style, Table};
+use crate::commands::sim::{Judged, Orderings, SummaryLine, error};
+use crate::scenario_file::Metric;
+
+/// `sim validate`'s data.
+#[derive(Debug, Serialize)]
+pub(crate) struct ValidationReport {
+    title: String,
+    rows: Vec<Row>,
+    summary: Vec<SummaryLine>,
+    orderings: Orderings,
+    #[serde(skip)]
+    judged: Vec<Judged>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    name: String,
+    class: &'static str,
+    fitted: bool,
+    flags: String,
+    values: Vec<Compared>,
+}
+
+#[derive(Debug, Serialize)]
+struct Compared {
+    metric: &'static str,
+    measured: f64,
+    predicted: f64,
+    error: f64,
+    low: f64,
+    high: f64,
+}
+
+impl ValidationReport {
+    /// The report of these rows.
+    pub(crate) fn of(
+        title: &str,
+        summary: Vec<SummaryLine>,
+        orderings: Orderings,
+        judged: Vec<Judged>,
+    ) -> Self {
+        let rows = judged.iter().map(|judged| Row {
+            name: judged.row.name.clone(),
+            class: judged.row.class.word(),
+            fitted: judged.fitted,
+            flags: flags(&judged.prediction),
+            values: judged
+                .row
+                .values
+                .iter()
+                .filter_map(|&(metric, measured)| {
+                    let predicted = judged.prediction.of(metric)?;
+                    Some(Compared {
+                        metric: metric.word(),
+                        measured,
+                        predicted: predicted.value,
+                        error: error(metric, measured, predicted.value),
+                        low: predicted.range.low,
+                        high: predicted.range.high,
+                    })
+                })
+                .collect(),
+        });
+        Self { title: title.to_owned(), rows: rows.collect(), summary, orderings, judged }
+    }
+
+    /// The report as a page of HTML.
+    pub(crate) fn html(&self) -> String {
+        super::curves::html(
+            &self.title,
+            &self.judged,
+            &self.table(),
+            &self.summary_table(),
+            &self.ordering_line(),
+        )
+    }
+
+    fn table(&self) -> String {
+        let metrics: Vec<Metric> = Metric::ALL
+            .into_iter()
+            .filter(|metric| self.judged.iter().any(|judged| judged.row.value(*metric).is_some()))
+            .collect();
+        let mut headings = vec!["row", ""];
+        for metric in &metrics {
+            headings.extend([metric.word(), "predicted", "error"]);
+        }
+        headings.push("");
+        let mut table = Table::new(&headings);
+        for judged in &self.judged {
+            let mut cells = vec![
+                Cell::new(&judged.row.name),
+                Cell::new(if judged.fitted { "fitted" } else { "held out" }),
+            ];
+            for &metric in &metrics {
+                let (measured, predicted) = (judged.row.value(metric), judged.prediction.of(metric));
+                match (measured, predicted) {
+                    (Some(measured), Some(predicted)) => {
+                        let off = error(metric, measured, predicted.value);
+                        let unit = if metric == Metric::Cpu { "" } else { "%" };
+                        cells.push(Cell::number(rounded(metric, measured)));
+                        cells.push(Cell::number(rounded(metric, predicted.value)));
+                        cells.push(Cell::number(format!("{off:+.1}{unit}")));
+                    }
+                    _ => cells.extend([Cell::new(""), Cell::new(""), Cell::new("")]),
+                }
+            }
+            let class = judged.row.class.word();
+            let flags = flags(&judged.prediction);
+            cells.push(Cell::new(if flags.is_empty() {
+                class.to_owned()
+            } else {
+                format!("{class}; {flags}")
+            }));
+            table.row(cells);
+        }
+        table.text(false)
+    }
+
+    fn summary_table(&self) -> String {
+        let mut table =
+            Table::new(&["class", "", "metric", "rows", "median", "90 %", "worst", "unit", "in interval"]);
+        for line in &self.summary {
+            table.row([
+                Cell::new(line.class),
+                Cell::new(if line.fitted { "fitted" } else { "held out" }),
+                Cell::new(line.metric),
+                Cell::number(line.rows),
+                Cell::number(format!("{:.1}", line.median)),
+                Cell::number(format!("{:.1}", line.p90)),
+                Cell::number(format!("{:.1}", line.worst)),
+                Cell::new(line.unit),
+                Cell::number(format!("{}/{}", line.inside, line.rows)),
+            ]);
+        }
+        table.text(false)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a share for people")]
+    fn ordering_line(&self) -> String {
+        let Orderings { clear, right } = self.orderings;
+        let share = 100.0 * right as f64 / clear.max(1) as f64;
+        format!(
+            "Of {clear} pairs of rows that differ clearly, {right} are predicted in the right order ({share:.1} %)."
+        )
+    }
+}
+
+impl Report for ValidationReport {
+    const KIND: &'static str = "validation";
+
+    fn page(&self, page: &mut Page) {
+        page.styled(Style::Strong, &self.title);
+        page.line(
+            "Measured, predicted, error; response times in microseconds, errors of CPU shares in points.",
+        );
+        page.gap();
+        self.table().lines().for_each(|line| page.line(line));
+        page.gap();
+        page.styled(Style::Strong, "Size of the errors");
+        self.summary_table().lines().for_each(|line| page.line(line));
+        page.gap();
+        page.line(self.ordering_line());
+    }
+
+    fn lines(&self) -> Vec<(&'static str, serde_json::Value)> {
+        self.rows.iter().map(|row| ("validation-row", super::report::to_json(row))).collect()
+    }
+}

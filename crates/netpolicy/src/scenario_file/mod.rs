@@ -1,0 +1,11 @@
+//! Scenario files, and tables of measured rows: text → [`ScenarioFile`], [`MeasuredTable`].
+//!
+//! Every mistake is drawn with its place, and a file's mistakes are reported together.
+
+mod measured;
+mod parse;
+mod shipped;
+
+pub use measured::{MeasuredRow, MeasuredTable, Metric, RowClass, measured};
+pub use parse::{Calibration, ScenarioFile, parse};
+pub use shipped::{SHIPPED, Shipped, shipped};

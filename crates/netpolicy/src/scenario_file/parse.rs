@@ -1,0 +1,298 @@
+//! Text → [`ScenarioFile`]. Total: any text gives a file or its mistakes, and nothing else is read.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use sim::scenario::{KEYS, Refused};
+use sim::{Costs, Scenario};
+use toml::de::{DeTable, DeValue};
+
+use crate::policy_file::{Mistake, Mistakes, nearest};
+
+/// A scenario as it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScenarioFile {
+    /// What it is, for people.
+    pub title: String,
+    /// The scenario, with the values of the file.
+    pub scenario: Scenario,
+    /// What its parameters are fitted to.
+    pub calibration: Option<Calibration>,
+    /// Sets of parameters that fit nearly as well, by parameter.
+    pub samples: Vec<Costs>,
+}
+
+/// What a scenario's parameters are fitted to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Calibration {
+    /// The table of measured rows, beside the scenario file.
+    pub measured: String,
+    /// The rows that are fitted; every other row is held out.
+    pub rows: Vec<String>,
+    /// The parameters that are fitted.
+    pub parameters: Vec<String>,
+}
+
+impl Calibration {
+    /// The most rows that may be fitted.
+    pub const ROWS_MAX: usize = 14;
+}
+
+/// The largest scenario file, in bytes.
+const FILE_BYTES_MAX: usize = 1 << 20;
+/// The most sets of parameters.
+const SAMPLES_MAX: usize = 64;
+
+/// Reads a scenario file.
+///
+/// # Errors
+/// Every mistake of the text, each with its place.
+pub fn parse(name: &str, text: &str) -> Result<ScenarioFile, Mistakes> {
+    let scenario = Scenario::default();
+    let file = ScenarioFile { title: name.to_owned(), scenario, calibration: None, samples: Vec::new() };
+    let mut reader = Reader { name, text, file, places: BTreeMap::new(), mistakes: Vec::new() };
+    if text.len() > FILE_BYTES_MAX {
+        reader.wrong(0..0, format!("the file is larger than {FILE_BYTES_MAX} bytes"), None);
+        return Err(Mistakes(reader.mistakes));
+    }
+    let (table, broken) = DeTable::parse_recoverable(text);
+    for error in &broken {
+        reader.wrong(error.span().unwrap_or(0..0), error.message(), None);
+    }
+    if broken.is_empty() {
+        reader.file(table.get_ref());
+    }
+    if reader.mistakes.is_empty()
+        && let Err(impossible) = reader.file.scenario.check()
+    {
+        let at = reader.places.get(impossible.key).cloned().unwrap_or(0..0);
+        reader.wrong(at, impossible.to_string(), None);
+    }
+    if reader.mistakes.is_empty() {
+        return Ok(reader.file);
+    }
+    reader.mistakes.sort_by_key(|m| (m.line, m.column));
+    Err(Mistakes(reader.mistakes))
+}
+
+/// The text that is being read, and what was found so far.
+struct Reader<'a> {
+    name: &'a str,
+    text: &'a str,
+    file: ScenarioFile,
+    /// Where each key stands.
+    places: BTreeMap<String, Range<usize>>,
+    mistakes: Vec<Mistake>,
+}
+
+impl Reader<'_> {
+    fn wrong(&mut self, at: Range<usize>, message: impl Into<String>, help: Option<String>) {
+        self.mistakes.push(Mistake::new(self.name, self.text, at, message, help));
+    }
+
+    fn file(&mut self, table: &DeTable<'_>) {
+        // A delivery mode brings values of its own; keys beside it change them afterwards.
+        let mut late = Vec::new();
+        let mut samples = None;
+        for (section, value) in table {
+            let word = section.get_ref().as_ref();
+            match (word, value.get_ref()) {
+                ("title", DeValue::String(title)) => self.file.title = title.to_string(),
+                ("calibration", DeValue::Table(keys)) => self.calibration(keys),
+                ("samples", DeValue::Table(keys)) => samples = Some(keys),
+                (
+                    "hardware" | "application" | "clients" | "delivery" | "layout" | "costs",
+                    DeValue::Table(keys),
+                ) => {
+                    for (key, value) in keys {
+                        let path = format!("{word}.{}", key.get_ref());
+                        self.places.insert(path.clone(), value.span());
+                        if path == "delivery.mode" {
+                            self.value(&path, key.span(), value.span(), value.get_ref());
+                        } else {
+                            late.push((path, key.span(), value.span(), value.get_ref()));
+                        }
+                    }
+                }
+                (
+                    "title" | "calibration" | "samples" | "hardware" | "application" | "clients" | "delivery"
+                    | "layout" | "costs",
+                    _,
+                ) => {
+                    self.wrong(value.span(), format!("`{word}` takes something else"), None);
+                }
+                _ => {
+                    let sections =
+                        ["hardware", "application", "clients", "delivery", "layout", "costs", "calibration"];
+                    let help = nearest(word, sections).map(|name| format!("did you mean `{name}`?"));
+                    self.wrong(section.span(), format!("`{word}` is no section of a scenario"), help);
+                }
+            }
+        }
+        for (path, key, at, value) in late {
+            self.value(&path, key, at, value);
+        }
+        // Samples differ from the scenario's own parameters in what was fitted.
+        if let Some(keys) = samples {
+            self.samples(keys);
+        }
+    }
+
+    fn value(&mut self, path: &str, key: Range<usize>, at: Range<usize>, value: &DeValue<'_>) {
+        let text = match value {
+            DeValue::String(text) => text.to_string(),
+            DeValue::Integer(number) => number.to_string(),
+            DeValue::Float(number) => number.to_string(),
+            DeValue::Boolean(truth) => truth.to_string(),
+            DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => {
+                return self.wrong(at, format!("`{path}` takes a single value"), None);
+            }
+        };
+        match self.file.scenario.set(path, &text) {
+            Ok(()) => {}
+            Err(Refused::Value(message)) => self.wrong(at, message, None),
+            Err(refused @ Refused::NoKey(_)) => {
+                let meant = nearest_key(path);
+                self.wrong(key, refused.to_string(), meant.map(|key| format!("did you mean `{key}`?")));
+            }
+        }
+    }
+
+    fn calibration(&mut self, keys: &DeTable<'_>) {
+        let mut calibration = Calibration::default();
+        for (key, value) in keys {
+            match (key.get_ref().as_ref(), value.get_ref()) {
+                ("measured", DeValue::String(file)) => calibration.measured = file.to_string(),
+                ("rows", DeValue::Array(_)) => {
+                    calibration.rows = self.words(value.get_ref());
+                    if calibration.rows.len() > Calibration::ROWS_MAX {
+                        let most = Calibration::ROWS_MAX;
+                        self.wrong(value.span(), format!("at most {most} rows may be fitted"), None);
+                    }
+                }
+                ("parameters", DeValue::Array(names)) => {
+                    calibration.parameters = self.words(value.get_ref());
+                    for name in names {
+                        let known =
+                            |text: &str| Costs::PARAMETERS.iter().any(|parameter| parameter.name == text);
+                        if let DeValue::String(text) = name.get_ref()
+                            && !known(text)
+                        {
+                            let help =
+                                nearest(text, Costs::PARAMETERS.iter().map(|parameter| parameter.name));
+                            let help = help.map(|name| format!("did you mean `{name}`?"));
+                            self.wrong(name.span(), format!("`{text}` is no parameter"), help);
+                        }
+                    }
+                }
+                (other, _) => {
+                    let help = nearest(other, ["measured", "rows", "parameters"]);
+                    let help = help.map(|name| format!("did you mean `{name}`?"));
+                    self.wrong(key.span(), format!("`calibration.{other}` is not understood"), help);
+                }
+            }
+        }
+        self.file.calibration = Some(calibration);
+    }
+
+    fn words(&mut self, array: &DeValue<'_>) -> Vec<String> {
+        let mut words = Vec::new();
+        for element in array.as_array().into_iter().flatten() {
+            match element.get_ref() {
+                DeValue::String(word) => words.push(word.to_string()),
+                _ => self.wrong(element.span(), "this list takes texts", None),
+            }
+        }
+        words
+    }
+
+    fn samples(&mut self, keys: &DeTable<'_>) {
+        for (key, value) in keys {
+            let numbers: Option<Vec<f64>> = value
+                .get_ref()
+                .as_array()
+                .map(|array| array.iter().map(|n| number(n.get_ref())).collect::<Option<_>>())
+                .unwrap_or_default();
+            let Some(numbers) = numbers.filter(|numbers| numbers.len() <= SAMPLES_MAX) else {
+                self.wrong(
+                    value.span(),
+                    format!("a list of at most {SAMPLES_MAX} numbers belongs here"),
+                    None,
+                );
+                continue;
+            };
+            let base = self.file.scenario.costs.clone();
+            if self.file.samples.len() < numbers.len() {
+                self.file.samples.resize(numbers.len(), base);
+            }
+            for (sample, number) in self.file.samples.iter_mut().zip(&numbers) {
+                if !sample.set(key.get_ref(), *number) {
+                    let message = format!("`{}` is no parameter", key.get_ref());
+                    self.mistakes.push(Mistake::new(self.name, self.text, key.span(), message, None));
+                    break;
+                }
+            }
+        }
+    }
+}
+
+fn number(value: &DeValue<'_>) -> Option<f64> {
+    match value {
+        DeValue::Float(number) => number.to_string().parse().ok(),
+        DeValue::Integer(number) => number.to_string().parse().ok(),
+        _ => None,
+    }
+}
+
+/// The key that was probably meant.
+fn nearest_key(path: &str) -> Option<String> {
+    let costs: Vec<String> =
+        Costs::PARAMETERS.iter().map(|parameter| format!("costs.{}", parameter.name)).collect();
+    let all = KEYS.iter().map(|key| key.path).chain(costs.iter().map(String::as_str));
+    nearest(path, all).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::scenario_file::SHIPPED;
+
+    #[test]
+    fn every_shipped_scenario_is_read_and_can_be() {
+        for shipped in SHIPPED {
+            let file = parse(shipped.name, shipped.scenario).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+            assert_eq!(file.scenario.check(), Ok(()), "{}", shipped.name);
+        }
+    }
+
+    #[test]
+    fn the_default_scenario_is_the_shipped_one() {
+        let file = parse("irq-suspension", crate::scenario_file::SHIPPED[0].scenario).expect("is read");
+        let default = Scenario { costs: file.scenario.costs.clone(), ..Scenario::default() };
+        assert_eq!(file.scenario, default);
+    }
+
+    #[test]
+    fn mistakes_are_drawn_with_their_place() {
+        let text = "[hardware]\nqueues = 0\nllc_cpu = 4\n\n[costs]\nirq = 99.0\n\n[clinets]\nload = 5\n";
+        let mistakes = parse("wrong.toml", text).expect_err("wrong").to_string();
+        for words in [
+            "`0` is not a whole number from 1 to 256\n --> wrong.toml:2:10",
+            "did you mean `hardware.llc-cpus`?",
+            "`99.0` is not a number from 0.3 to 10 us",
+            "did you mean `clients`?",
+        ] {
+            assert!(mistakes.contains(words), "{words}\nin\n{mistakes}");
+        }
+    }
+
+    #[test]
+    fn a_machine_that_cannot_be_is_shown_where_it_is_written() {
+        let text = "[application]\nthreads = 12\n[layout]\npinned = true\nthread-cpus = \"0-3\"\n";
+        let mistakes = parse("pinned.toml", text).expect_err("wrong").to_string();
+        assert!(
+            mistakes.contains("12 threads cannot have a CPU each: there are 4\n --> pinned.toml:4:10"),
+            "{mistakes}"
+        );
+    }
+}

@@ -1,0 +1,134 @@
+//! The command line of `sim`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use model::Nanoseconds;
+
+/// Predict response times, throughput and CPU use in a model of the receive path. Touches no host.
+#[derive(Debug, Args)]
+pub struct Sim {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: SimCommand,
+}
+
+/// What to do with the simulator.
+#[derive(Debug, Subcommand)]
+#[expect(missing_docs, reason = "each command's own help says what it does")]
+pub enum SimCommand {
+    Run(SimRun),
+    Calibrate(SimCalibrate),
+    Validate(SimValidate),
+}
+
+/// How much is simulated.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct SimEffort {
+    /// How many seeds each point is run with.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub seeds: u64,
+    /// The first seed.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// How many of the scenario's sets of parameters are tried besides, for the intervals.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub samples: usize,
+    /// How long is counted, of the model's time.
+    #[arg(long, value_name = "SPAN", default_value = "400ms")]
+    pub window: Nanoseconds,
+    /// How long runs before anything is counted, of the model's time.
+    #[arg(long, value_name = "SPAN", default_value = "100ms")]
+    pub warmup: Nanoseconds,
+    /// Do not look at a higher load whether a point is at the knee.
+    #[arg(long)]
+    pub no_probe: bool,
+}
+
+/// Predict a scenario, or a sweep over one.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy sim run irq-suspension --set delivery.mode=suspend20 --set clients.load=600K
+  netpolicy sim run irq-suspension --sweep delivery.mode=interrupt,defer20,suspend20 --sweep clients.load=200K,600K,max
+  netpolicy sim run my-server.toml --set costs.request=12
+  netpolicy -o json sim run lab          with the evidence of a run, as `bench` writes it")]
+pub struct SimRun {
+    /// A scenario file, or one that is shipped: irq-suspension, threaded-napi, epoll, lab.
+    #[arg(value_name = "SCENARIO")]
+    pub scenario: String,
+    /// Change a value of the scenario. May be given more than once.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Predict once for each of these values. May be given more than once: every combination is predicted.
+    #[arg(long, value_name = "KEY=A,B,...")]
+    pub sweep: Vec<String>,
+    /// Run each point under the checkers first: packets conserved, masked interrupts silent, budgets kept, time
+    /// accounted for.
+    #[arg(long)]
+    pub check: bool,
+    /// How much is simulated.
+    #[command(flatten)]
+    pub effort: SimEffort,
+}
+
+/// Fit physical parameters to measured rows, at most fourteen.
+///
+/// Rows that are not named are not read. The report says which parameters the rows do not determine.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy sim calibrate irq-suspension --write costs.toml
+  netpolicy sim calibrate my-server.toml --measured rows.tsv --rows suspend20@50K,suspend20@MAX --parameters request,packet")]
+pub struct SimCalibrate {
+    /// A scenario file, or one that is shipped.
+    #[arg(value_name = "SCENARIO")]
+    pub scenario: String,
+    /// A table of measured rows instead of the one that the scenario names.
+    #[arg(long, value_name = "FILE")]
+    pub measured: Option<PathBuf>,
+    /// The rows to fit, instead of those that the scenario names.
+    #[arg(long, value_name = "ROW,...", value_delimiter = ',')]
+    pub rows: Vec<String>,
+    /// The parameters to fit, instead of those that the scenario names.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub parameters: Vec<String>,
+    /// How many sets of parameters are tried.
+    #[arg(long, value_name = "N", default_value_t = 640, value_parser = evaluations)]
+    pub evaluations: usize,
+    /// The seed of the search and of the runs.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Write the fitted parameters into this file, as sections of a scenario.
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+}
+
+fn evaluations(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1_000_000;
+    text.parse()
+        .ok()
+        .filter(|n| (1..=MOST).contains(n))
+        .ok_or_else(|| format!("`{text}` is not a number from 1 to {MOST}"))
+}
+
+/// Compare predictions with measured rows, and say how far off they are.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy sim validate                         the IRQ-suspension document's 66 rows
+  netpolicy sim validate threaded-napi --html report.html")]
+pub struct SimValidate {
+    /// A scenario file, or one that is shipped.
+    #[arg(value_name = "SCENARIO", default_value = "irq-suspension")]
+    pub scenario: String,
+    /// A table of measured rows instead of the one that the scenario names.
+    #[arg(long, value_name = "FILE")]
+    pub measured: Option<PathBuf>,
+    /// Write curves and tables into this file too.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// How much is simulated.
+    #[command(flatten)]
+    pub effort: SimEffort,
+}

@@ -1,0 +1,73 @@
+//! How fast the simulator is: packets and events per second of one core, by scenario and by number of connections.
+//!
+//! `cargo run --release -p netpolicy-sim --example speed`
+#![expect(clippy::print_stdout, reason = "its output is the measurement")]
+#![expect(clippy::disallowed_methods, reason = "it measures how long a run takes")]
+
+use std::time::Instant;
+
+use sim::outcome::Length;
+use sim::{Scenario, run};
+
+/// Runs of each point; the fastest counts, since others share the machine.
+const REPEATS: u64 = 3;
+const LENGTH: Length = Length { warmup: 50_000_000, window: 450_000_000 };
+
+fn of(keys: &[(&str, &str)]) -> Scenario {
+    let mut scenario = Scenario::default();
+    for (key, value) in keys {
+        scenario.set(key, value).unwrap_or_else(|refused| panic!("{key}={value}: {refused}"));
+    }
+    scenario
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates for people")]
+fn measure(name: &str, scenario: &Scenario) {
+    let mut fastest = f64::MAX;
+    let mut counted = (0, 0);
+    for seed in 0..REPEATS {
+        let began = Instant::now();
+        let outcome =
+            run(scenario, seed + 1, LENGTH).unwrap_or_else(|impossible| panic!("{name}: {impossible}"));
+        fastest = fastest.min(began.elapsed().as_secs_f64());
+        counted = (outcome.packets, outcome.events);
+    }
+    // Warm-up is simulated too, at the same rate.
+    let share = (LENGTH.warmup + LENGTH.window) as f64 / LENGTH.window as f64;
+    let rate = |count: u64| count as f64 * share / fastest / 1e6;
+    println!("{name:42} {:6.2} M packets/s {:6.2} M events/s", rate(counted.0), rate(counted.1));
+}
+
+fn main() {
+    for mode in ["interrupt", "defer20", "fullbusy", "suspend20"] {
+        for load in ["200K", "600K", "max"] {
+            let scenario = of(&[("delivery.mode", mode), ("clients.load", load)]);
+            measure(&format!("8 CPUs, {mode} at {load}"), &scenario);
+        }
+    }
+    let wide = [
+        ("hardware.cpus", "56"),
+        ("hardware.llc-cpus", "56"),
+        ("hardware.node-cpus", "56"),
+        ("layout.thread-cpus", "0-55"),
+        ("layout.by-napi", "false"),
+        ("application.threads", "17"),
+        ("clients.connections", "1000"),
+        ("clients.load", "max"),
+        ("costs.client-rtt", "175"),
+    ];
+    for processing in ["softirq", "kthread"] {
+        let mut scenario = of(&wide);
+        scenario.set("delivery.processing", processing).unwrap_or_else(|refused| panic!("{refused}"));
+        measure(&format!("56 CPUs, {processing} at max"), &scenario);
+    }
+    for connections in ["1000", "10000", "100000", "1000000"] {
+        let scenario = of(&[
+            ("delivery.mode", "suspend20"),
+            ("clients.load", "600K"),
+            ("clients.connections", connections),
+            ("hardware.ring", "65536"),
+        ]);
+        measure(&format!("8 CPUs, suspend20 at 600K, {connections} connections"), &scenario);
+    }
+}

@@ -1,0 +1,50 @@
+//! The application's thread: takes a batch of events, works on one request after another, and calls `epoll_wait` again.
+//!
+//! Mirrors libevent with memcached: `epoll_dispatch()` doubles `maxevents` up to 4096 when a call returned that many.
+//! Left out: locks between threads, requests of different kinds.
+
+use std::collections::VecDeque;
+
+use crate::cpu::Doing;
+use crate::watch::Watch;
+use crate::world::{Step, World};
+
+/// A thread with its epoll.
+#[derive(Clone, Debug)]
+pub(crate) struct Thread {
+    /// Connections with a request, and the CPU that handled its packet: the epoll's ready list.
+    pub(crate) ready: VecDeque<(u32, usize)>,
+    /// What the last `epoll_wait` returned and was not worked on yet.
+    pub(crate) batch: VecDeque<(u32, usize)>,
+    pub(crate) last_batch: u64,
+    /// Extra work per request of this batch.
+    pub(crate) locality: u64,
+    pub(crate) max_events: u32,
+    /// The NAPI that its epoll polls: that of the last connection with events.
+    pub(crate) napi: usize,
+    pub(crate) owns_napi: bool,
+    pub(crate) spin_began: u64,
+}
+
+impl<W: Watch> World<W> {
+    /// The next request of the batch, or `epoll_wait` again.
+    pub(crate) fn next_request(&mut self, c: usize) {
+        let t = self.running_thread(c);
+        let Some(&(_, handled_on)) = self.threads[t].batch.front() else { return self.epoll_enter(c) };
+        let remote = self.remote(c, handled_on, self.costs.request_remote);
+        let work = self.costs.request.drawn(&mut self.chance);
+        let cost = work + self.threads[t].locality + self.costs.response_copy + remote;
+        self.segment(c, Doing::Request, cost);
+    }
+
+    /// An answer is sent.
+    pub(crate) fn request_done(&mut self, c: usize) {
+        let t = self.running_thread(c);
+        if let Some((connection, _)) = self.threads[t].batch.pop_front() {
+            self.transmit(c);
+            self.answer(connection as usize);
+        }
+        let next = if self.threads[t].batch.is_empty() { Step::EpollEnter } else { Step::NextRequest };
+        self.boundary(c, next);
+    }
+}

@@ -1,0 +1,194 @@
+//! What no run may do, checked by someone who only looks on.
+//!
+//! Packets are conserved; an interrupt that is not armed never fires; budgets hold; time never runs back; each CPU's
+//! time adds up to the time that passed; a connection has one request under way. Little's law is a matter of averages,
+//! and held by a test.
+
+use crate::softirq::BUDGET;
+use crate::watch::{Fact, Watch};
+
+/// Looks on, and remembers the first thing that is wrong.
+#[derive(Clone, Debug)]
+pub struct Checker {
+    now: u64,
+    queues: Vec<Ring>,
+    /// Time accounted by CPU.
+    spent: Vec<u64>,
+    sent: u64,
+    answered: u64,
+    waiting: Vec<bool>,
+    wrong: Option<String>,
+}
+
+/// Packets of one queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ring {
+    arrived: u64,
+    taken: u64,
+}
+
+/// A packet more than a round's budget may come from the poll that reached it.
+const ROUND_PACKETS_MAX: u32 = BUDGET + crate::napi::NAPI_WEIGHT - 1;
+
+impl Checker {
+    /// Nothing is wrong yet.
+    pub const fn new() -> Self {
+        Self {
+            now: 0,
+            queues: Vec::new(),
+            spent: Vec::new(),
+            sent: 0,
+            answered: 0,
+            waiting: Vec::new(),
+            wrong: None,
+        }
+    }
+
+    fn wrong(&mut self, what: impl FnOnce() -> String) {
+        if self.wrong.is_none() {
+            self.wrong = Some(format!("at {} ns: {}", self.now, what()));
+        }
+    }
+
+    /// The verdict at the end of a run of this length.
+    ///
+    /// # Errors
+    /// What went wrong first.
+    pub fn verdict(mut self, end: u64) -> Result<(), String> {
+        self.now = end;
+        for c in 0..self.spent.len() {
+            let spent = self.spent[c];
+            if spent != end {
+                self.wrong(|| format!("CPU {c} accounts for {spent} ns of {end}"));
+            }
+        }
+        let under_way = self.waiting.iter().filter(|&&waits| waits).count() as u64;
+        let (sent, answered) = (self.sent, self.answered);
+        if sent != answered + under_way {
+            self.wrong(|| {
+                format!("{sent} requests were sent, {answered} answered, {under_way} are under way")
+            });
+        }
+        self.wrong.map_or(Ok(()), Err)
+    }
+
+    fn ring(&mut self, queue: usize) -> &mut Ring {
+        if self.queues.len() <= queue {
+            self.queues.resize(queue + 1, Ring::default());
+        }
+        &mut self.queues[queue]
+    }
+
+    fn flight(&mut self, connection: usize) -> &mut bool {
+        if self.waiting.len() <= connection {
+            self.waiting.resize(connection + 1, false);
+        }
+        &mut self.waiting[connection]
+    }
+}
+
+impl Default for Checker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Watch for Checker {
+    fn see(&mut self, now: u64, fact: Fact) {
+        if now < self.now {
+            self.wrong(|| format!("time runs back to {now}"));
+        }
+        self.now = now;
+        match fact {
+            Fact::Arrived { queue } => self.ring(queue).arrived += 1,
+            Fact::Taken { queue } => {
+                let ring = self.ring(queue);
+                ring.taken += 1;
+                let Ring { arrived, taken } = *ring;
+                if taken > arrived {
+                    self.wrong(|| format!("queue {queue} gave {taken} packets and got {arrived}"));
+                }
+            }
+            Fact::Irq { queue, armed, .. } => {
+                if !armed {
+                    self.wrong(|| format!("the masked interrupt of queue {queue} fired"));
+                }
+            }
+            Fact::Polled { napi, work, budget, .. } => {
+                if work > budget {
+                    self.wrong(|| format!("a poll of NAPI {napi} took {work} packets of {budget}"));
+                }
+            }
+            Fact::Round { packets, .. } => {
+                if packets > ROUND_PACKETS_MAX {
+                    self.wrong(|| format!("a round of net_rx_action took {packets} packets"));
+                }
+            }
+            Fact::Spent { cpu, span, .. } => {
+                if self.spent.len() <= cpu {
+                    self.spent.resize(cpu + 1, 0);
+                }
+                self.spent[cpu] += span;
+                let spent = self.spent[cpu];
+                if spent > now {
+                    self.wrong(|| format!("CPU {cpu} accounts for {spent} ns of {now}"));
+                }
+            }
+            Fact::Sent { connection } => {
+                self.sent += 1;
+                if std::mem::replace(self.flight(connection), true) {
+                    self.wrong(|| format!("connection {connection} sent before it was answered"));
+                }
+            }
+            Fact::Answered { connection, .. } => {
+                self.answered += 1;
+                if !std::mem::replace(self.flight(connection), false) {
+                    self.wrong(|| format!("connection {connection} was answered without asking"));
+                }
+            }
+            Fact::Dropped { .. }
+            | Fact::Timer { .. }
+            | Fact::EpollReturned { .. }
+            | Fact::Slept { .. }
+            | Fact::Woken { .. }
+            | Fact::Suspended { .. }
+            | Fact::Resumed { .. } => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn judged(facts: &[(u64, Fact)]) -> Result<(), String> {
+        let mut checker = Checker::new();
+        for &(now, fact) in facts {
+            checker.see(now, fact);
+        }
+        let end = checker.now;
+        checker.verdict(end)
+    }
+
+    #[test]
+    fn what_may_not_be_is_said() {
+        let wrongs: [(&str, &[(u64, Fact)]); 5] = [
+            ("time runs back", &[(5, Fact::Arrived { queue: 0 }), (4, Fact::Taken { queue: 0 })]),
+            ("gave 1 packets", &[(5, Fact::Taken { queue: 0 })]),
+            ("masked interrupt", &[(5, Fact::Irq { queue: 0, cpu: 0, armed: false })]),
+            (
+                "before it was answered",
+                &[(5, Fact::Sent { connection: 3 }), (6, Fact::Sent { connection: 3 })],
+            ),
+            (
+                "accounts for 7 ns of 6",
+                &[(6, Fact::Spent { cpu: 0, class: crate::watch::Class::Idle, span: 7 })],
+            ),
+        ];
+        for (words, facts) in wrongs {
+            let said = judged(facts).expect_err(words);
+            assert!(said.contains(words), "{said}");
+        }
+        assert_eq!(judged(&[(5, Fact::Arrived { queue: 0 }), (5, Fact::Taken { queue: 0 })]), Ok(()));
+    }
+}

@@ -1,0 +1,139 @@
+//! The clients: connections that send on schedule, or as soon as they are answered.
+//!
+//! Each connection has one request under way. With a load it has a schedule; behind schedule it sends at once and keeps
+//! its backlog, so that an overloaded server meets a closed loop with memory. Response times are the client's: a share of
+//! answers, growing with the client's own load, is taken late. Left out: the client's CPUs and its own receive path.
+
+use crate::nic::NEVER;
+use crate::watch::{Fact, Watch};
+use crate::wire::Link;
+use crate::world::World;
+
+/// The least time after which TCP sends again. Kernel: `TCP_RTO_MIN`.
+pub(crate) const RETRANSMISSION_TIMEOUT: u64 = 200_000_000;
+/// From an answer to the next request of a connection that is behind.
+const TURNAROUND: u64 = 500;
+/// Over this span the first requests of a closed loop are spread.
+const CLOSED_LOOP_START: u64 = 1_000_000;
+
+/// All clients.
+#[derive(Clone, Debug)]
+pub(crate) struct Clients {
+    pub(crate) connections: Vec<Connection>,
+    /// Mean gap between a connection's requests; `NEVER` in a closed loop.
+    pub(crate) gap: u64,
+    pub(crate) arrivals: model::Arrivals,
+    pub(crate) from_due: bool,
+    pub(crate) acks: bool,
+    /// What a request takes on the link.
+    pub(crate) request_span: u64,
+    pub(crate) answers: Link,
+}
+
+/// A connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Connection {
+    /// When its next request is due.
+    pub(crate) next: u64,
+    /// From when its response time counts.
+    pub(crate) from: u64,
+    pub(crate) queue: u32,
+    pub(crate) thread: u32,
+}
+
+impl<W: Watch> World<W> {
+    #[expect(clippy::cast_precision_loss, reason = "a gap of nanoseconds, far below 2^53")]
+    fn draw_gap(&mut self) -> u64 {
+        let gap = self.clients.gap as f64 / 1000.0;
+        let factor = match self.clients.arrivals {
+            model::Arrivals::Fixed => return self.clients.gap,
+            model::Arrivals::Exponential => self.chance.exponential(),
+            model::Arrivals::FbIa => self.chance.pareto(FB_IA_SHAPE),
+        };
+        crate::scenario::nanos(gap * factor)
+    }
+
+    /// Every connection's first request.
+    #[expect(clippy::cast_precision_loss, reason = "a gap of nanoseconds, far below 2^53")]
+    pub(crate) fn start_clients(&mut self) {
+        for i in 0..self.clients.connections.len() {
+            let spread = if self.clients.gap == NEVER { CLOSED_LOOP_START } else { self.clients.gap };
+            let first = crate::scenario::nanos(self.chance.unit() * spread as f64 / 1000.0);
+            self.clients.connections[i].next = first;
+            self.send(i, first);
+        }
+    }
+
+    /// A connection sends its request at this time.
+    fn send(&mut self, i: usize, at: u64) {
+        let connection = &mut self.clients.connections[i];
+        connection.from = if self.clients.from_due { connection.next.min(at) } else { at };
+        let q = connection.queue as usize;
+        self.tally.sent += 1;
+        if W::ON {
+            self.watch.see(self.now, Fact::Sent { connection: i });
+        }
+        if self.clients.gap != NEVER {
+            let gap = self.draw_gap();
+            self.clients.connections[i].next += gap;
+        }
+        let arrival = (at + self.costs.client_rtt / 2 + self.clients.request_span).max(self.now + 1);
+        #[expect(clippy::cast_possible_truncation, reason = "at most four million connections")]
+        self.queues[q].expect_request(arrival, i as u32);
+        if self.queues[q].armed {
+            if arrival < self.calendar.due(self.slots.nic(q)) {
+                self.await_nic(q);
+            }
+        } else {
+            self.hurry_spinner(q, arrival);
+        }
+    }
+
+    /// The server has sent its answer: when it arrives, what it measures, and what the client does next.
+    pub(crate) fn answer(&mut self, i: usize) {
+        let now = self.now;
+        let sent = self.clients.answers.pass(now);
+        let mut at = sent + self.costs.client_rtt / 2 + self.costs.client_jitter.drawn(&mut self.chance);
+        if self.chance.unit() <= self.slow_share {
+            at += crate::scenario::nanos(
+                (self.costs.client_slow * (1.0 + 0.2 * self.chance.normal())).max(0.0),
+            );
+        }
+        let connection = self.clients.connections[i];
+        let latency = at - connection.from;
+        self.tally.answered += 1;
+        if self.recording {
+            self.tally.latency.record(latency);
+        }
+        if W::ON {
+            self.watch.see(now, Fact::Answered { connection: i, latency });
+        }
+        let q = connection.queue as usize;
+        if self.clients.acks {
+            let ack = now + self.costs.ack_delay;
+            self.queues[q].expect_ack(ack);
+            if self.queues[q].armed {
+                if ack < self.calendar.due(self.slots.nic(q)) {
+                    self.await_nic(q);
+                }
+            } else {
+                self.hurry_spinner(q, ack);
+            }
+        }
+        let next =
+            if self.clients.gap == NEVER { at + TURNAROUND } else { connection.next.max(at + TURNAROUND) };
+        self.send(i, next);
+    }
+
+    /// Requests that were due by now and wait at their connections for the answer to an earlier one.
+    pub(crate) fn backlog(&self) -> u64 {
+        if self.clients.gap == NEVER {
+            return 0;
+        }
+        let behind = |next: u64| self.now.saturating_sub(next).div_ceil(self.clients.gap);
+        self.clients.connections.iter().map(|connection| behind(connection.next)).sum()
+    }
+}
+
+/// Source: Atikoglu et al., SIGMETRICS 2012, as `model::Arrivals::FbIa`.
+const FB_IA_SHAPE: f64 = 0.154_971;

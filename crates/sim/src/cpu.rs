@@ -1,0 +1,244 @@
+//! A CPU: one segment of work after another, and the account of its time.
+
+use std::collections::VecDeque;
+
+use crate::napi::Poll;
+use crate::softirq::Softirq;
+use crate::watch::{Class, Fact, Watch};
+use crate::world::World;
+
+/// What a CPU does until its next event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// Nothing.
+    Idle,
+    /// It leaves the idle state.
+    IdleExit,
+    /// It switches to its task.
+    SwitchIn,
+    /// It handles an interrupt.
+    HardIrq,
+    /// It has entered a driver's poll.
+    Poll,
+    /// It brings a packet to its socket: a connection's number, or [`crate::nic::ACK`].
+    Packet(u32),
+    /// It wakes a task.
+    Wake(usize),
+    /// It looks into an epoll.
+    Epoll,
+    /// It puts a thread to sleep.
+    Sleep,
+    /// It works on a request.
+    Request,
+    /// It busy-polls a NAPI that someone else has.
+    Contend,
+    /// It busy-polls an empty ring.
+    Spin,
+    /// It loops for events alone.
+    EventSpin,
+    /// It goes on with its task.
+    Onward,
+}
+
+impl Doing {
+    /// Whether an interrupt's softirq may run on top: bottom halves are not disabled.
+    const fn softirq_may_run(self) -> bool {
+        !matches!(self, Self::HardIrq | Self::Poll | Self::Packet(_) | Self::Wake(_))
+    }
+}
+
+/// A CPU.
+#[derive(Clone, Debug)]
+pub(crate) struct Cpu {
+    pub(crate) doing: Doing,
+    since: u64,
+    /// Time of the running segment that interrupts took.
+    irq_time: u64,
+    /// `rq->curr`; `None` is the idle task.
+    pub(crate) task: Option<usize>,
+    /// The others of the run queue, first in, first out.
+    pub(crate) waiting: VecDeque<usize>,
+    pub(crate) slice_end: u64,
+    /// What an interrupt interrupted, and how much of it was left.
+    pub(crate) paused: Option<(Doing, u64)>,
+    /// Interrupts to handle once the idle state is left.
+    irq_cost: u64,
+    /// `softnet_data.poll_list`.
+    pub(crate) poll_list: VecDeque<usize>,
+    pub(crate) softirq: Softirq,
+    pub(crate) poll: Poll,
+    spent: [u64; 5],
+}
+
+impl Cpu {
+    pub(crate) fn new() -> Self {
+        Self {
+            doing: Doing::Idle,
+            since: 0,
+            irq_time: 0,
+            task: None,
+            waiting: VecDeque::new(),
+            slice_end: 0,
+            paused: None,
+            irq_cost: 0,
+            poll_list: VecDeque::new(),
+            softirq: Softirq::default(),
+            poll: Poll::default(),
+            spent: [0; 5],
+        }
+    }
+
+    const fn class(&self) -> Class {
+        match self.doing {
+            Doing::Idle | Doing::IdleExit => Class::Idle,
+            Doing::HardIrq => Class::Irq,
+            Doing::Poll | Doing::Packet(_) | Doing::Wake(_) if self.softirq.inline() => Class::Softirq,
+            Doing::Request => Class::User,
+            Doing::Poll
+            | Doing::Packet(_)
+            | Doing::Wake(_)
+            | Doing::SwitchIn
+            | Doing::Epoll
+            | Doing::Sleep
+            | Doing::Contend
+            | Doing::Spin
+            | Doing::EventSpin
+            | Doing::Onward => Class::System,
+        }
+    }
+
+    /// Time spent so far, by class.
+    pub(crate) const fn spent(&self) -> &[u64; 5] {
+        &self.spent
+    }
+}
+
+impl<W: Watch> World<W> {
+    /// Begins a segment of work.
+    #[inline]
+    pub(crate) fn segment(&mut self, c: usize, doing: Doing, cost: u64) {
+        let cost = self.slowed(c, cost);
+        let cpu = &mut self.cpus[c];
+        cpu.doing = doing;
+        cpu.since = self.now;
+        self.calendar.set(c, self.now + cost);
+    }
+
+    /// Work takes longer while the hyper-thread beside is busy.
+    #[inline]
+    fn slowed(&self, c: usize, cost: u64) -> u64 {
+        match self.sibling(c) {
+            Some(sibling) if self.cpus[sibling].doing != Doing::Idle => cost * self.costs.smt_permille / 1000,
+            Some(_) | None => cost,
+        }
+    }
+
+    /// The other hyper-thread of a CPU's core.
+    #[inline]
+    pub(crate) fn sibling(&self, c: usize) -> Option<usize> {
+        if !self.topology.smt {
+            return None;
+        }
+        let half = self.cpus.len() / 2;
+        Some(if c < half { c + half } else { c - half })
+    }
+
+    /// Writes the time since the segment began, or was last accounted, to the CPU's account.
+    #[inline]
+    pub(crate) fn account(&mut self, c: usize) {
+        let cpu = &mut self.cpus[c];
+        let span = self.now - cpu.since;
+        cpu.since = self.now;
+        let class = cpu.class();
+        let irq = cpu.irq_time.min(span);
+        cpu.irq_time = 0;
+        cpu.spent[class as usize] += span - irq;
+        cpu.spent[Class::Irq as usize] += irq;
+        if W::ON {
+            self.watch.see(self.now, Fact::Spent { cpu: c, class, span: span - irq });
+            if irq > 0 {
+                self.watch.see(self.now, Fact::Spent { cpu: c, class: Class::Irq, span: irq });
+            }
+        }
+    }
+
+    /// The CPU has nothing to do.
+    pub(crate) fn go_idle(&mut self, c: usize) {
+        let cpu = &mut self.cpus[c];
+        cpu.doing = Doing::Idle;
+        cpu.since = self.now;
+        self.calendar.clear(c);
+    }
+
+    /// An interrupt takes the CPU for `cost`.
+    pub(crate) fn interrupt(&mut self, c: usize, cost: u64) {
+        let doing = self.cpus[c].doing;
+        match doing {
+            Doing::Idle => {
+                self.account(c);
+                self.cpus[c].irq_cost = cost;
+                self.segment(c, Doing::IdleExit, self.costs.idle_exit);
+            }
+            Doing::IdleExit => self.cpus[c].irq_cost += cost,
+            _ if doing.softirq_may_run() => {
+                self.account(c);
+                let extra = if doing == Doing::Request { self.costs.preempted } else { 0 };
+                let left = self.calendar.due(c).saturating_sub(self.now) + extra;
+                self.cpus[c].paused = Some((doing, left));
+                self.segment(c, Doing::HardIrq, cost);
+            }
+            _ => {
+                self.cpus[c].irq_time += cost;
+                let due = self.calendar.due(c) + cost;
+                self.calendar.set(c, due);
+            }
+        }
+    }
+
+    /// The CPU's task goes on at once, after what its step does when softirqs have run.
+    pub(crate) fn pause_before_onward(&mut self, c: usize) {
+        self.cpus[c].paused = Some((Doing::Onward, 0));
+    }
+
+    /// Softirqs are done: back to what was interrupted.
+    pub(crate) fn resume(&mut self, c: usize) {
+        match self.cpus[c].paused.take() {
+            Some((Doing::EventSpin, left)) => {
+                let left = if self.cpu_has_events(c) { self.spin_step() } else { left };
+                self.segment(c, Doing::EventSpin, left);
+            }
+            Some((doing, left)) => {
+                let cpu = &mut self.cpus[c];
+                cpu.doing = doing;
+                cpu.since = self.now;
+                self.calendar.set(c, self.now + left);
+            }
+            None => self.dispatch(c),
+        }
+    }
+
+    /// A segment is over.
+    pub(crate) fn cpu_event(&mut self, c: usize) {
+        self.account(c);
+        match self.cpus[c].doing {
+            Doing::Idle => self.go_idle(c),
+            Doing::IdleExit => match std::mem::take(&mut self.cpus[c].irq_cost) {
+                0 => self.dispatch(c),
+                cost => self.segment(c, Doing::HardIrq, cost),
+            },
+            Doing::SwitchIn | Doing::Onward => self.perform(c),
+            Doing::HardIrq => self.irq_exit(c),
+            Doing::Poll => self.next_packet(c),
+            Doing::Packet(packet) => self.deliver(c, packet),
+            Doing::Wake(task) => {
+                self.enqueue_woken(task, c);
+                self.next_packet(c);
+            }
+            Doing::Epoll => self.epoll_looked(c),
+            Doing::Sleep => self.fall_asleep(c),
+            Doing::Request => self.request_done(c),
+            Doing::Contend | Doing::Spin => self.busy_poll_turn(c),
+            Doing::EventSpin => self.event_spun(c),
+        }
+    }
+}

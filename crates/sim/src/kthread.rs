@@ -1,0 +1,61 @@
+//! NAPI in threads: the NAPI's own kernel thread, or a worker of an unbound workqueue.
+//!
+//! Kernel: 6.11, `net/core/dev.c` `napi_threaded_poll()`, `napi_threaded_poll_loop()`, `____napi_schedule()`.
+//! Left out: the workqueue's own choice of workers; a queue has one worker here, woken at a higher price.
+
+use crate::cpu::Doing;
+use crate::napi::{NAPI_WEIGHT, Poll, Running};
+use crate::scenario::Processing;
+use crate::scheduler::State;
+use crate::watch::Watch;
+use crate::world::{Step, World};
+
+impl<W: Watch> World<W> {
+    /// Wakes the thread of a NAPI.
+    pub(crate) fn wake_kthread(&mut self, n: usize, waker: usize) {
+        let task = self.slots.kthread(n);
+        if self.tasks[task].state == State::Sleeping {
+            self.tasks[task].state = State::Waking;
+            self.enqueue_woken(task, waker);
+        }
+    }
+
+    /// The thread polls.
+    pub(crate) fn kthread_poll(&mut self, c: usize, n: usize) {
+        self.cpus[c].poll = Poll { napi: n, work: 0, budget: NAPI_WEIGHT, running: Running::Kthread };
+        let woken = std::mem::take(&mut self.fresh_workers[n]) && self.processing == Processing::Workqueue;
+        let extra = if woken { self.costs.workqueue_wake } else { 0 };
+        self.poll_begins(c, self.costs.poll + extra);
+    }
+
+    /// A poll of a NAPI thread is over.
+    pub(crate) fn kthread_polled(&mut self, c: usize) {
+        let Poll { napi: n, work, .. } = self.cpus[c].poll;
+        if self.processing == Processing::BusyKthread {
+            return self.busy_kthread_turn(c);
+        }
+        if work < NAPI_WEIGHT {
+            self.napi_complete_done(c, n, work);
+        } else {
+            self.leaves_to_busy_poll(c, n, work);
+        }
+        if self.napis[n].scheduled { self.boundary(c, Step::Kthread) } else { self.sleep_kthread(c) }
+    }
+
+    /// The kernel thread on this CPU goes to sleep.
+    pub(crate) fn sleep_kthread(&mut self, c: usize) {
+        self.segment(c, Doing::Sleep, self.costs.sleep);
+    }
+
+    /// It is asleep, unless it was scheduled again meanwhile.
+    pub(crate) fn kthread_asleep(&mut self, c: usize, task: usize) {
+        if let Some(n) = self.slots.napi_of_kthread(task) {
+            if self.napis[n].scheduled {
+                return self.boundary(c, Step::Kthread);
+            }
+            self.fresh_workers[n] = true;
+            self.tasks[task].step = Step::Kthread;
+        }
+        self.leave_cpu(c, task);
+    }
+}

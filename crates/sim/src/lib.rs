@@ -1,0 +1,42 @@
+//! A discrete-event model of the Linux receive path: what a delivery mode costs and brings, before a host is touched.
+//!
+//! This room knows how packets travel in time: NIC queue, interrupt, softirq, NAPI, socket, epoll, thread, answer. It
+//! must not know files, sockets, clocks or threads of its own host, nor recipes. Chance and time come in by the
+//! door: the same scenario with the same seed gives the same bytes on every machine. Times are whole nanoseconds;
+//! mathematics beyond the four operations is [`elementary`]; whatever is iterated has a fixed order.
+//!
+//! Read in this order: [`scenario`] (what is simulated), `world` (the state and the loop), then the stations in the
+//! order of a packet: `nic`, `dim`, `irq`, `softirq`, `napi`, `busy_poll`, `kthread`, `socket`, `scheduler`, `epoll`,
+//! `application`, `client`, `wire`; then [`watch`], [`checker`] and [`trace`] (who looks on), [`outcome`], and [`fit`].
+#![forbid(unsafe_code)]
+
+mod application;
+mod busy_poll;
+mod calendar;
+mod chance;
+pub mod checker;
+mod client;
+mod cpu;
+mod dim;
+pub mod elementary;
+mod epoll;
+pub mod fit;
+mod histogram;
+mod irq;
+mod kthread;
+mod napi;
+mod nic;
+pub mod outcome;
+pub mod scenario;
+mod scheduler;
+mod socket;
+mod softirq;
+pub mod trace;
+pub mod watch;
+mod wire;
+mod world;
+
+pub use chance::Chance;
+pub use histogram::Histogram;
+pub use outcome::{Outcome, run, run_watched};
+pub use scenario::{Costs, Impossible, Parameter, Scenario};

@@ -1,0 +1,179 @@
+//! NAPI: who owns a queue, one poll, and what happens when a poll finds no more.
+//!
+//! Kernel: 6.11, `net/core/dev.c` `napi_schedule_prep()`, `__napi_schedule()`, `__napi_poll()`,
+//! `napi_complete_done()`. The timer is
+//! pinned to the CPU that sets it (`HRTIMER_MODE_REL_PINNED`), so a NAPI follows whoever completed it last.
+//! Left out: GRO's own flushing, disabling, netpoll.
+
+use crate::nic::ACK;
+use crate::scenario::Processing;
+use crate::watch::{Fact, Poller, Watch};
+use crate::world::World;
+
+/// Packets of one poll. Kernel: `NAPI_POLL_WEIGHT`.
+pub(crate) const NAPI_WEIGHT: u32 = 64;
+
+/// A NAPI; its number is its queue's.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Napi {
+    /// `NAPI_STATE_SCHED`: someone owns it.
+    pub(crate) scheduled: bool,
+    /// `NAPI_STATE_MISSED`: it was scheduled again meanwhile.
+    missed: bool,
+    /// `NAPI_STATE_PREFER_BUSY_POLL`: someone busy-polls it, or would.
+    pub(crate) preferred: bool,
+    /// `defer_hard_irqs_count`.
+    pub(crate) deferrals: u32,
+    /// Where its timer was set.
+    pub(crate) timer_cpu: usize,
+    /// The CPU that busy-polls its empty ring up to the next arrival that was known.
+    pub(crate) spinner: Option<usize>,
+}
+
+/// A poll under way on a CPU.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Poll {
+    pub(crate) napi: usize,
+    pub(crate) work: u32,
+    pub(crate) budget: u32,
+    pub(crate) running: Running,
+}
+
+/// In which context a poll runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Running {
+    /// On top of a task, or of nothing.
+    #[default]
+    Softirq,
+    /// In ksoftirqd.
+    Ksoftirqd,
+    /// In the NAPI's thread, or a worker.
+    Kthread,
+    /// In `napi_busy_loop()`.
+    BusyLoop,
+    /// In `busy_poll_stop()`.
+    BusyStop,
+}
+
+impl Running {
+    const fn poller(self) -> Poller {
+        match self {
+            Self::Softirq => Poller::Softirq,
+            Self::Ksoftirqd | Self::Kthread => Poller::Kthread,
+            Self::BusyLoop | Self::BusyStop => Poller::Application,
+        }
+    }
+}
+
+impl<W: Watch> World<W> {
+    /// `napi_schedule()` on this CPU.
+    pub(crate) fn napi_schedule(&mut self, c: usize, n: usize) {
+        if std::mem::replace(&mut self.napis[n].scheduled, true) {
+            self.napis[n].missed = true;
+            return;
+        }
+        self.put_on_poll_list(c, n);
+    }
+
+    fn put_on_poll_list(&mut self, c: usize, n: usize) {
+        match self.processing {
+            Processing::Softirq => self.cpus[c].poll_list.push_back(n),
+            Processing::Kthread | Processing::Workqueue | Processing::BusyKthread => self.wake_kthread(n, c),
+        }
+    }
+
+    /// A poll begins: the driver cleans transmitted packets first.
+    pub(crate) fn poll_begins(&mut self, c: usize, cost: u64) {
+        self.clean_transmitted(self.cpus[c].poll.napi);
+        self.segment(c, crate::cpu::Doing::Poll, cost);
+    }
+
+    /// The poll takes its next packet, or is over.
+    #[inline]
+    pub(crate) fn next_packet(&mut self, c: usize) {
+        let poll = self.cpus[c].poll;
+        if poll.work < poll.budget
+            && let Some(packet) = self.take_packet(poll.napi)
+        {
+            let first = if poll.work == 0 { self.costs.packet_first } else { 0 };
+            let cost = first + self.packet_cost(c, packet, poll.running);
+            self.unsettle(c);
+            self.cpus[c].poll.work += 1;
+            self.segment(c, crate::cpu::Doing::Packet(packet), cost);
+            return;
+        }
+        self.tally.polls += 1;
+        if W::ON {
+            let Poll { napi, work, budget, running } = poll;
+            self.watch.see(self.now, Fact::Polled { napi, cpu: c, work, budget, by: running.poller() });
+        }
+        match poll.running {
+            Running::Softirq | Running::Ksoftirqd => self.softirq_polled(c),
+            Running::Kthread => self.kthread_polled(c),
+            Running::BusyLoop => self.busy_poll_turn(c),
+            Running::BusyStop => self.busy_stop_polled(c),
+        }
+    }
+
+    /// A packet handled on top of a request displaces what that request had in the caches.
+    #[inline]
+    fn unsettle(&mut self, c: usize) {
+        if let Some((crate::cpu::Doing::Request, left)) = &mut self.cpus[c].paused {
+            *left += self.costs.preempted_packet;
+        }
+    }
+
+    /// What a packet costs up to its socket.
+    #[inline]
+    fn packet_cost(&self, c: usize, packet: u32, running: Running) -> u64 {
+        let costs = &self.costs;
+        let cost = if packet == ACK {
+            costs.ack
+        } else {
+            let thread = self.clients.connections[packet as usize].thread as usize;
+            let remote = self.remote(c, self.tasks[thread].cpu, costs.packet_remote);
+            costs.packet + costs.request_copy + remote
+        };
+        if running == Running::Kthread { cost * costs.in_thread_permille / 1000 } else { cost }
+    }
+
+    /// `napi_complete_done()`: the owner gives the NAPI up; a timer takes over, or the interrupt.
+    pub(crate) fn napi_complete_done(&mut self, c: usize, n: usize, work: u32) {
+        if work > 0 {
+            self.napis[n].deferrals = self.defer_hard_irqs;
+        }
+        let napi = &mut self.napis[n];
+        napi.scheduled = false;
+        napi.preferred = false;
+        let deferred = napi.deferrals > 0 && self.gro_flush > 0;
+        if std::mem::take(&mut napi.missed) {
+            napi.scheduled = true;
+            self.put_on_poll_list(c, n);
+        }
+        if deferred {
+            self.napis[n].deferrals -= 1;
+            self.set_timer(c, n, self.gro_flush);
+        } else if !self.napis[n].scheduled {
+            self.arm(n);
+        }
+    }
+
+    /// `__napi_poll()`: a poll that found its whole budget ends all the same if busy polling is preferred.
+    pub(crate) fn leaves_to_busy_poll(&mut self, c: usize, n: usize, work: u32) -> bool {
+        if !self.napis[n].preferred {
+            return false;
+        }
+        self.napi_complete_done(c, n, work);
+        // Without a timer that would come back to it, it is scheduled again.
+        if self.queues[n].armed {
+            self.napi_schedule(c, n);
+        }
+        true
+    }
+
+    /// Starts the NAPI's hrtimer on this CPU, in place of where it ran.
+    pub(crate) fn set_timer(&mut self, c: usize, n: usize, span: u64) {
+        self.napis[n].timer_cpu = c;
+        self.calendar.set(self.slots.timer(n), self.now + span);
+    }
+}

@@ -1,0 +1,179 @@
+//! Running a scenario, and what came out.
+
+use crate::histogram::Histogram;
+use crate::scenario::{Impossible, SPAN_MAX, Scenario};
+use crate::watch::{Class, Nobody, Watch};
+use crate::world::{Tally, World};
+
+/// How long a run is, in nanoseconds of the model's time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Length {
+    /// Before anything is counted.
+    pub warmup: u64,
+    /// What is counted.
+    pub window: u64,
+}
+
+/// What came out of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The span that was counted, in nanoseconds.
+    pub window: u64,
+    /// CPUs of the machine.
+    pub cpus: u32,
+    /// Requests sent.
+    pub sent: u64,
+    /// Answers sent.
+    pub answered: u64,
+    /// Response times in nanoseconds.
+    pub latency: Histogram,
+    /// Shares of the CPUs' time, in the order of [`Class::ALL`].
+    pub shares: [f64; 5],
+    /// Packets taken off rings.
+    pub packets: u64,
+    /// Packets lost to full rings.
+    pub dropped: u64,
+    /// Requests among them, sent again after the retransmission timeout.
+    pub retransmitted: u64,
+    /// NIC interrupts.
+    pub irqs: u64,
+    /// Expiries of NAPI timers.
+    pub timers: u64,
+    /// Calls of the driver's poll.
+    pub polls: u64,
+    /// Context switches.
+    pub switches: u64,
+    /// Tasks that changed CPU.
+    pub migrations: u64,
+    /// Times that ksoftirqd was woken.
+    pub ksoftirqd: u64,
+    /// Calls of `epoll_wait` that returned events.
+    pub epoll_waits: u64,
+    /// Events that they returned.
+    pub epoll_events: u64,
+    /// Most events of one.
+    pub epoll_batch_max: u32,
+    /// Times that threads fell asleep.
+    pub epoll_sleeps: u64,
+    /// Times that IRQs were suspended.
+    pub suspended: u64,
+    /// Times that they were resumed.
+    pub resumed: u64,
+    /// Events of the simulation.
+    pub events: u64,
+    /// Requests due but unsent when the window opened, and when it closed.
+    pub backlog: [u64; 2],
+}
+
+impl Outcome {
+    /// Answers per second.
+    #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
+    pub fn throughput(&self) -> f64 {
+        self.answered as f64 * 1e9 / self.window as f64
+    }
+
+    /// The share of the CPUs' time that was not idle, in 0..=1.
+    pub fn busy(&self) -> f64 {
+        1.0 - self.shares[Class::Idle as usize]
+    }
+
+    /// Requests per second by which the backlog grew: the server cannot keep up if this is far from zero.
+    #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
+    pub fn backlog_growth(&self) -> f64 {
+        (self.backlog[1] as f64 - self.backlog[0] as f64) * 1e9 / self.window as f64
+    }
+
+    /// Whether the server fell behind: the backlog grew by more than this share of what was answered.
+    pub fn falls_behind(&self) -> bool {
+        const SHARE: f64 = 0.01;
+        self.backlog_growth() > SHARE * self.throughput()
+    }
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+/// [`Impossible`] if there can be no such machine, or the run would be longer than an hour.
+pub fn run(scenario: &Scenario, seed: u64, length: Length) -> Result<Outcome, Impossible> {
+    run_watched(scenario, seed, length, Nobody).map(|(outcome, _)| outcome)
+}
+
+/// Runs a scenario under the eyes of someone, from its very beginning.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_watched<W: Watch>(
+    scenario: &Scenario,
+    seed: u64,
+    length: Length,
+    watch: W,
+) -> Result<(Outcome, W), Impossible> {
+    scenario.check()?;
+    if length.window == 0 || length.warmup.saturating_add(length.window) > SPAN_MAX.0 {
+        return Err(Impossible {
+            key: "window",
+            reason: format!("it must be positive and at most {SPAN_MAX}"),
+        });
+    }
+    let mut world = World::new(scenario, seed, watch);
+    world.run_until(length.warmup);
+    let spent_before = spent(&world);
+    let backlog_before = world.backlog();
+    world.open_window();
+    world.run_until(length.warmup + length.window);
+    let spent_after = spent(&world);
+    let backlog = [backlog_before, world.backlog()];
+    #[expect(clippy::cast_precision_loss, reason = "times of a run, below 2^53 ns")]
+    let shares = [0, 1, 2, 3, 4].map(|class: usize| {
+        let all: u64 = (0..5).map(|i| spent_after[i] - spent_before[i]).sum();
+        (spent_after[class] - spent_before[class]) as f64 / all as f64
+    });
+    let Tally { sent, answered, latency, packets, dropped, retransmitted, irqs, timers, polls, .. } =
+        world.tally.clone();
+    let tally = &world.tally;
+    let outcome = Outcome {
+        window: length.window,
+        cpus: scenario.hardware.cpus,
+        sent,
+        answered,
+        latency,
+        shares,
+        packets,
+        dropped,
+        retransmitted,
+        irqs,
+        timers,
+        polls,
+        switches: tally.switches,
+        migrations: tally.migrations,
+        ksoftirqd: tally.ksoftirqd,
+        epoll_waits: tally.epoll_waits,
+        epoll_events: tally.epoll_events,
+        epoll_batch_max: tally.epoll_batch_max,
+        epoll_sleeps: tally.epoll_sleeps,
+        suspended: tally.suspended,
+        resumed: tally.resumed,
+        events: tally.events,
+        backlog,
+    };
+    Ok((outcome, world.watch))
+}
+
+fn spent<W>(world: &World<W>) -> [u64; 5] {
+    let mut sum = [0; 5];
+    for cpu in &world.cpus {
+        for (sum, spent) in sum.iter_mut().zip(cpu.spent()) {
+            *sum += spent;
+        }
+    }
+    sum
+}
+
+impl<W: Watch> World<W> {
+    /// Counting begins.
+    fn open_window(&mut self) {
+        self.tally = Tally::default();
+        self.forget_ticks();
+        self.recording = true;
+    }
+}

@@ -1,0 +1,70 @@
+//! Scenarios that no machine can be.
+
+use super::{Scenario, Waits};
+
+/// Why a scenario cannot be simulated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {reason}")]
+pub struct Impossible {
+    /// The key that is wrong.
+    pub key: &'static str,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+/// CPUs that a scenario may have: a thread's set of CPUs is one word of 128 bits.
+pub(crate) const CPUS_MAX: u32 = 128;
+
+impl Scenario {
+    /// Whether such a machine can be.
+    ///
+    /// # Errors
+    /// [`Impossible`] names the first key that contradicts another.
+    pub fn check(&self) -> Result<(), Impossible> {
+        let no = |key, reason: String| Err(Impossible { key, reason });
+        let (hardware, layout) = (&self.hardware, &self.layout);
+        for (key, cpus) in
+            [("layout.irq-cpus", &layout.irq_cpus), ("layout.thread-cpus", &layout.thread_cpus)]
+        {
+            if cpus.is_empty() {
+                return no(key, "no CPU is left".to_owned());
+            }
+            if let Some(cpu) = cpus.iter().find(|&&cpu| cpu >= hardware.cpus) {
+                return no(key, format!("there is no CPU {cpu}: hardware.cpus = {}", hardware.cpus));
+            }
+        }
+        let threads = self.application.threads as usize;
+        if layout.pinned && threads > layout.thread_cpus.len() {
+            let cpus = layout.thread_cpus.len();
+            return no(
+                "layout.pinned",
+                format!("{threads} threads cannot have a CPU each: there are {cpus}"),
+            );
+        }
+        if layout.by_napi && self.application.threads < hardware.queues {
+            let (threads, queues) = (self.application.threads, hardware.queues);
+            return no(
+                "layout.by-napi",
+                format!(
+                    "{threads} threads cannot take {queues} queues one each; the other queues would have nobody"
+                ),
+            );
+        }
+        if hardware.smt && hardware.cpus % 2 == 1 {
+            return no("hardware.smt", format!("{} CPUs are not pairs of hyper-threads", hardware.cpus));
+        }
+        let epoll = &self.delivery.params.epoll;
+        if (epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0) && self.application.waits != Waits::Sleep {
+            return no(
+                "application.waits",
+                "busy polling and spinning for events exclude each other".to_owned(),
+            );
+        }
+        if !self.delivery.params.irq_suspend_timeout.is_zero()
+            && self.delivery.params.irq_suspend_timeout <= self.delivery.params.gro_flush_timeout
+        {
+            return no("delivery.irq-suspend-timeout", "it must outlast gro-flush-timeout".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,381 @@
+//! The language of scenarios: every key, what it takes, and what it changes.
+//!
+//! Reading a file, `--set` and `--sweep` all go through [`KEYS`], so that they cannot disagree.
+
+use model::{Arrivals, DeliveryMode, EmptyPolls, KernelVersion, Nanoseconds, OfferedLoad};
+
+use super::check::CPUS_MAX;
+use super::{Costs, Processing, SPAN_MAX, Scenario, Waits};
+
+/// A key of a scenario; those of `[costs]` are [`Costs::PARAMETERS`].
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// `section.key`.
+    pub path: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What it takes.
+    pub takes: Takes,
+}
+
+/// What a key takes. Texts come as text, whatever they stand for; numbers may come as numbers.
+#[derive(Clone, Copy, Debug)]
+pub enum Takes {
+    /// A whole number.
+    Whole {
+        /// The least.
+        min: u32,
+        /// The most.
+        max: u32,
+        /// Takes it.
+        set: fn(&mut Scenario, u32),
+    },
+    /// A number.
+    Number {
+        /// The least.
+        min: f64,
+        /// The most.
+        max: f64,
+        /// Takes it.
+        set: fn(&mut Scenario, f64),
+    },
+    /// `true` or `false`.
+    Switch(fn(&mut Scenario, bool)),
+    /// A span with its unit.
+    Span(fn(&mut Scenario, Nanoseconds)),
+    /// A word or a list of its own kind; the error says what would do.
+    Word(fn(&mut Scenario, &str) -> Result<(), String>),
+}
+
+/// Why a value was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// There is no such key.
+    #[error("`{0}` is no key of a scenario")]
+    NoKey(String),
+    /// The value does not do.
+    #[error("{0}")]
+    Value(String),
+}
+
+const fn whole(min: u32, max: u32, set: fn(&mut Scenario, u32)) -> Takes {
+    Takes::Whole { min, max, set }
+}
+
+/// All keys but those of `[costs]`.
+pub const KEYS: &[Key] = &[
+    Key {
+        path: "hardware.cpus",
+        meaning: "CPUs that IRQs and threads may use",
+        takes: whole(1, CPUS_MAX, |s, n| s.hardware.cpus = n),
+    },
+    Key {
+        path: "hardware.llc-cpus",
+        meaning: "CPUs that share a last-level cache",
+        takes: whole(1, CPUS_MAX, |s, n| s.hardware.llc_cpus = n),
+    },
+    Key {
+        path: "hardware.smt",
+        meaning: "whether CPUs n and n + cpus/2 are one core",
+        takes: Takes::Switch(|s, b| s.hardware.smt = b),
+    },
+    Key {
+        path: "hardware.node-cpus",
+        meaning: "CPUs of a NUMA node",
+        takes: whole(1, CPUS_MAX, |s, n| s.hardware.node_cpus = n),
+    },
+    Key {
+        path: "hardware.node-distance",
+        meaning: "distance between nodes, 10 is local",
+        takes: whole(10, 255, |s, n| s.hardware.node_distance = n),
+    },
+    Key { path: "hardware.queues", meaning: "RX queues", takes: whole(1, 256, |s, n| s.hardware.queues = n) },
+    Key {
+        path: "hardware.ring",
+        meaning: "descriptors of an RX ring",
+        takes: whole(1, 65_536, |s, n| s.hardware.ring = n),
+    },
+    Key {
+        path: "hardware.adaptive",
+        meaning: "whether net_dim moderates interrupts",
+        takes: Takes::Switch(|s, b| s.hardware.coalescing.adaptive = b),
+    },
+    Key {
+        path: "hardware.rx-usecs",
+        meaning: "microseconds until the RX interrupt",
+        takes: whole(0, 10_000, |s, n| s.hardware.coalescing.rx_usecs = n),
+    },
+    Key {
+        path: "hardware.rx-frames",
+        meaning: "packets until the RX interrupt",
+        takes: whole(1, 65_536, |s, n| s.hardware.coalescing.rx_frames = n),
+    },
+    Key {
+        path: "hardware.rx-cqe",
+        meaning: "whether the RX timer restarts at every packet",
+        takes: Takes::Switch(|s, b| s.hardware.coalescing.rx_cqe = b),
+    },
+    Key {
+        path: "hardware.tx-usecs",
+        meaning: "microseconds between TX interrupts",
+        takes: whole(0, 10_000, |s, n| s.hardware.coalescing.tx_usecs = n),
+    },
+    Key {
+        path: "hardware.tx-irq",
+        meaning: "whether transmit completions interrupt",
+        takes: Takes::Switch(|s, b| s.hardware.coalescing.tx_irq = b),
+    },
+    Key {
+        path: "hardware.link-gbps",
+        meaning: "bandwidth of the link",
+        takes: Takes::Number { min: 0.01, max: 10_000.0, set: |s, n| s.hardware.link_gbps = n },
+    },
+    Key {
+        path: "hardware.kernel",
+        meaning: "kernel version whose behaviour is followed",
+        takes: Takes::Word(kernel),
+    },
+    Key {
+        path: "application.threads",
+        meaning: "threads, each with its own epoll",
+        takes: whole(1, 1024, |s, n| s.application.threads = n),
+    },
+    Key {
+        path: "application.max-events",
+        meaning: "events of one epoll_wait at first",
+        takes: whole(1, 65_536, |s, n| s.application.max_events = n),
+    },
+    Key {
+        path: "application.max-events-limit",
+        meaning: "up to which max-events doubles",
+        takes: whole(1, 65_536, |s, n| s.application.max_events_limit = n),
+    },
+    Key { path: "application.waits", meaning: "sleep, user-spin or event-spin", takes: Takes::Word(waits) },
+    Key {
+        path: "application.request-bytes",
+        meaning: "size of a request",
+        takes: whole(1, 16_777_216, |s, n| s.application.request_bytes = n),
+    },
+    Key {
+        path: "application.response-bytes",
+        meaning: "size of an answer",
+        takes: whole(1, 16_777_216, |s, n| s.application.response_bytes = n),
+    },
+    Key {
+        path: "clients.connections",
+        meaning: "connections, one request under way on each",
+        takes: whole(1, 4_000_000, |s, n| s.clients.connections = n),
+    },
+    Key { path: "clients.load", meaning: "requests per second, or max", takes: Takes::Word(load) },
+    Key {
+        path: "clients.arrivals",
+        meaning: "distribution of a connection's gaps",
+        takes: Takes::Word(arrivals),
+    },
+    Key {
+        path: "clients.from-due",
+        meaning: "whether response times count from the due time",
+        takes: Takes::Switch(|s, b| s.clients.from_due = b),
+    },
+    Key {
+        path: "clients.acks",
+        meaning: "whether answers are acknowledged by packets of their own",
+        takes: Takes::Switch(|s, b| s.clients.acks = b),
+    },
+    Key { path: "delivery.mode", meaning: "delivery mode, as in suspend20", takes: Takes::Word(mode) },
+    Key {
+        path: "delivery.processing",
+        meaning: "softirq, kthread, workqueue or busy-kthread",
+        takes: Takes::Word(processing),
+    },
+    Key {
+        path: "delivery.defer-hard-irqs",
+        meaning: "empty polls before the IRQ is armed",
+        takes: whole(0, 1_000_000, |s, n| s.delivery.params.defer_hard_irqs = EmptyPolls(n)),
+    },
+    Key {
+        path: "delivery.gro-flush-timeout",
+        meaning: "span of the NAPI's timer",
+        takes: Takes::Span(|s, t| s.delivery.params.gro_flush_timeout = t),
+    },
+    Key {
+        path: "delivery.irq-suspend-timeout",
+        meaning: "span of the timer while IRQs are suspended",
+        takes: Takes::Span(|s, t| s.delivery.params.irq_suspend_timeout = t),
+    },
+    Key {
+        path: "delivery.busy-poll-usecs",
+        meaning: "how long epoll_wait polls",
+        takes: whole(0, 10_000_000, |s, n| s.delivery.params.epoll.busy_poll_usecs = n),
+    },
+    Key {
+        path: "delivery.busy-poll-budget",
+        meaning: "packets of one busy poll",
+        takes: whole(1, 65_535, |s, n| {
+            s.delivery.params.epoll.busy_poll_budget = u16::try_from(n).unwrap_or(u16::MAX)
+        }),
+    },
+    Key {
+        path: "delivery.prefer-busy-poll",
+        meaning: "whether epoll prefers busy polling to IRQs",
+        takes: Takes::Switch(|s, b| s.delivery.params.epoll.prefer_busy_poll = b),
+    },
+    Key {
+        path: "layout.irq-cpus",
+        meaning: "CPU of queue i is the i-th of these",
+        takes: Takes::Word(irq_cpus),
+    },
+    Key { path: "layout.thread-cpus", meaning: "CPUs that threads may use", takes: Takes::Word(thread_cpus) },
+    Key {
+        path: "layout.pinned",
+        meaning: "whether thread i has the i-th of them alone",
+        takes: Takes::Switch(|s, b| s.layout.pinned = b),
+    },
+    Key {
+        path: "layout.by-napi",
+        meaning: "whether connections belong to the thread of their queue",
+        takes: Takes::Switch(|s, b| s.layout.by_napi = b),
+    },
+    Key {
+        path: "layout.even-queues",
+        meaning: "whether connections are spread over queues evenly",
+        takes: Takes::Switch(|s, b| s.layout.even_queues = b),
+    },
+];
+
+impl Scenario {
+    /// Sets the value of a key, given as text.
+    ///
+    /// # Errors
+    /// [`Refused`] says whether the key or the value is wrong, and what would do.
+    pub fn set(&mut self, path: &str, text: &str) -> Result<(), Refused> {
+        let value = |message: String| Refused::Value(message);
+        if let Some(name) = path.strip_prefix("costs.") {
+            let parameter = Costs::PARAMETERS.iter().find(|parameter| parameter.name == name);
+            let parameter = parameter.ok_or_else(|| Refused::NoKey(path.to_owned()))?;
+            let number = number(text, parameter.min, parameter.max)
+                .map_err(|e| value(format!("{e} {}: {}", parameter.unit, parameter.meaning.trim())))?;
+            self.costs.set(name, number);
+            return Ok(());
+        }
+        let key = KEYS.iter().find(|key| key.path == path).ok_or_else(|| Refused::NoKey(path.to_owned()))?;
+        match key.takes {
+            Takes::Whole { min, max, set } => match text.parse::<u32>() {
+                Ok(n) if (min..=max).contains(&n) => set(self, n),
+                _ => return Err(value(format!("`{text}` is not a whole number from {min} to {max}"))),
+            },
+            Takes::Number { min, max, set } => set(self, number(text, min, max).map_err(value)?),
+            Takes::Switch(set) => match text {
+                "true" => set(self, true),
+                "false" => set(self, false),
+                _ => return Err(value(format!("`{text}` is neither true nor false"))),
+            },
+            Takes::Span(set) => match text.parse::<Nanoseconds>() {
+                Ok(span) if span <= SPAN_MAX => set(self, span),
+                Ok(_) => return Err(value(format!("`{text}` is longer than {SPAN_MAX}"))),
+                Err(error) => return Err(value(error.to_string())),
+            },
+            Takes::Word(set) => set(self, text).map_err(value)?,
+        }
+        Ok(())
+    }
+}
+
+fn number(text: &str, min: f64, max: f64) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(n) if (min..=max).contains(&n) => Ok(n),
+        _ => Err(format!("`{text}` is not a number from {min} to {max}")),
+    }
+}
+
+fn kernel(scenario: &mut Scenario, text: &str) -> Result<(), String> {
+    let parts: Option<(u32, u32)> =
+        text.split_once('.').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+    let (major, minor) = parts.ok_or_else(|| format!("`{text}` is not a kernel version, as in 6.12"))?;
+    scenario.hardware.kernel = KernelVersion { major, minor, patch: 0 };
+    Ok(())
+}
+
+fn waits(scenario: &mut Scenario, text: &str) -> Result<(), String> {
+    scenario.application.waits = match text.split_once(':') {
+        None if text == "sleep" => Waits::Sleep,
+        None if text == "user-spin" => Waits::UserSpin,
+        Some(("event-spin", usecs)) => match usecs.parse() {
+            Ok(usecs) => Waits::EventSpin(usecs),
+            Err(_) => return Err(format!("`{usecs}` is not a number of microseconds")),
+        },
+        _ => {
+            return Err(format!(
+                "`{text}` is not a way to wait: there are sleep, user-spin and event-spin:USECS"
+            ));
+        }
+    };
+    Ok(())
+}
+
+fn load(scenario: &mut Scenario, text: &str) -> Result<(), String> {
+    scenario.clients.load = text.parse::<OfferedLoad>().map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+fn arrivals(scenario: &mut Scenario, text: &str) -> Result<(), String> {
+    scenario.clients.arrivals = text.parse::<Arrivals>().map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+fn mode(scenario: &mut Scenario, text: &str) -> Result<(), String> {
+    let mode: DeliveryMode =
+        text.parse().map_err(|error: model::delivery::NotADeliveryMode| error.to_string())?;
+    scenario.deliver(mode);
+    Ok(())
+}
+
+fn processing(scenario: &mut Scenario, text: &str) -> Result<(), String> {
+    scenario.delivery.processing = match text {
+        "softirq" => Processing::Softirq,
+        "kthread" => Processing::Kthread,
+        "workqueue" => Processing::Workqueue,
+        "busy-kthread" => Processing::BusyKthread,
+        _ => return Err(format!("`{text}` is not one of softirq, kthread, workqueue, busy-kthread")),
+    };
+    Ok(())
+}
+
+fn irq_cpus(scenario: &mut Scenario, text: &str) -> Result<(), String> {
+    scenario.layout.irq_cpus = cpu_list(text)?;
+    Ok(())
+}
+
+fn thread_cpus(scenario: &mut Scenario, text: &str) -> Result<(), String> {
+    scenario.layout.thread_cpus = cpu_list(text)?;
+    Ok(())
+}
+
+fn cpu_list(text: &str) -> Result<Vec<u32>, String> {
+    let cpus: model::CpuSet =
+        text.parse().map_err(|_| format!("`{text}` is not a list of CPUs, as in 0-3,8"))?;
+    Ok(cpus.iter().map(|cpu| cpu.0).collect())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_value_out_of_range_is_refused_with_the_range() {
+        let mut scenario = Scenario::default();
+        let wrong = |s: &mut Scenario, path: &str, text: &str| s.set(path, text).expect_err(path).to_string();
+        assert_eq!(wrong(&mut scenario, "hardware.queues", "0"), "`0` is not a whole number from 1 to 256");
+        assert!(wrong(&mut scenario, "costs.irq", "-1").contains("from 0.3 to 10 us: "));
+        assert!(wrong(&mut scenario, "delivery.mode", "suspend0").contains("suspend20"));
+        assert_eq!(wrong(&mut scenario, "hardware.cores", "8"), "`hardware.cores` is no key of a scenario");
+        assert_eq!(scenario, Scenario::default());
+    }
+
+    #[test]
+    fn every_key_says_what_it_means() {
+        for key in KEYS {
+            assert!(!key.meaning.is_empty() && key.path.contains('.'), "{key:?}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The physical parameters of the model: each with its name, unit, meaning, plausible bounds and default.
+
+/// What a parameter is, for people and for the search that fits it.
+#[derive(Clone, Copy, Debug)]
+pub struct Parameter {
+    /// Its key in a scenario's `[costs]`.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// What it stands for.
+    pub meaning: &'static str,
+    /// The least plausible value.
+    pub min: f64,
+    /// The largest plausible value.
+    pub max: f64,
+}
+
+macro_rules! parameters {
+    ($($(#[doc = $doc:literal])* $field:ident, $name:literal, $unit:literal, $default:literal, $min:literal, $max:literal;)*) => {
+        /// The physical parameters. Times are in microseconds.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Costs {
+            $($(#[doc = $doc])* pub $field: f64,)*
+        }
+
+        impl Default for Costs {
+            /// The study's fit to twelve rows of the IRQ-suspension document's machine.
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+
+        impl Costs {
+            /// All parameters, in the order of the stations.
+            pub const PARAMETERS: &'static [Parameter] = &[
+                $(Parameter { name: $name, unit: $unit, meaning: concat!($($doc),*), min: $min, max: $max },)*
+            ];
+
+            /// The value under a name; `None` if there is no such parameter.
+            pub fn get(&self, name: &str) -> Option<f64> {
+                match name { $($name => Some(self.$field),)* _ => None }
+            }
+
+            /// Sets the value under a name; `false` if there is no such parameter.
+            pub fn set(&mut self, name: &str, value: f64) -> bool {
+                match name { $($name => self.$field = value,)* _ => return false }
+                true
+            }
+        }
+    };
+}
+
+parameters! {
+    /// Client and wire: the round trip without the server's part.
+    client_rtt, "client-rtt", "us", 29.4, 1.0, 400.0;
+    /// Client: mean of the exponential jitter of an answer's way back.
+    client_jitter, "client-jitter", "us", 6.3, 0.0, 100.0;
+    /// Client: share of answers that a busy client takes late, at no load.
+    client_slow_base, "client-slow-base", "share", 0.029, 0.0, 0.2;
+    /// Client: growth of that share per million answers a second.
+    client_slow_load, "client-slow-load", "share/M", 0.169, 0.0, 0.5;
+    /// Client: how late, on average.
+    client_slow, "client-slow", "us", 87.0, 0.0, 300.0;
+    /// Client: from the answer's transmission to the arrival of its pure ACK.
+    ack_delay, "ack-delay", "us", 7.9, 1.0, 100.0;
+    /// NIC interrupt, with entry to and exit from the softirq.
+    irq, "irq", "us", 3.38, 0.3, 10.0;
+    /// Interrupt of a NAPI's hrtimer, with entry to and exit from the softirq.
+    timer, "timer", "us", 0.55, 0.1, 5.0;
+    /// Fixed part of one call of the driver's poll.
+    poll, "poll", "us", 0.37, 0.05, 3.0;
+    /// Softirq work for a packet with data, up to the socket.
+    packet, "packet", "us", 1.92, 0.3, 10.0;
+    /// Softirq, extra, for the first packet of a poll: caches are cold.
+    packet_first, "packet-first", "us", 0.0, 0.0, 3.0;
+    /// Softirq work for a pure ACK.
+    ack, "ack", "us", 1.54, 0.2, 8.0;
+    /// Softirq, extra, if the packet's thread last ran on another CPU.
+    packet_remote, "packet-remote", "us", 0.21, 0.0, 3.0;
+    /// Factor on a packet's work in a NAPI thread instead of a softirq.
+    packet_in_thread, "packet-in-thread", "factor", 1.0, 0.8, 2.0;
+    /// Application: one request, read to sendmsg.
+    request, "request", "us", 2.81, 0.3, 50.0;
+    /// Share of a request's work that varies exponentially.
+    request_spread, "request-spread", "share", 0.5, 0.0, 1.0;
+    /// Application, extra, if the packet was handled on another CPU.
+    request_remote, "request-remote", "us", 0.33, 0.0, 5.0;
+    /// Application, extra, when a batch no longer fits the caches.
+    locality, "locality", "us", 0.91, 0.0, 5.0;
+    /// Batch at which that extra has reached 63 %.
+    locality_batch, "locality-batch", "requests", 115.0, 5.0, 1000.0;
+    /// Application, extra, for each softirq that interrupts it.
+    preempted, "preempted", "us", 0.67, 0.0, 5.0;
+    /// Application, extra, for each packet of a softirq that interrupts it.
+    preempted_packet, "preempted-packet", "us", 0.0, 0.0, 1.0;
+    /// One call of epoll_wait.
+    epoll, "epoll", "us", 1.12, 0.1, 5.0;
+    /// Level-triggered rescan, per event of the last batch.
+    epoll_rescan, "epoll-rescan", "us", 0.05, 0.0, 0.5;
+    /// Going to sleep.
+    sleep, "sleep", "us", 1.50, 0.1, 5.0;
+    /// Being switched in.
+    switch_in, "switch-in", "us", 1.13, 0.1, 5.0;
+    /// try_to_wake_up, by the waker.
+    wake, "wake", "us", 0.74, 0.1, 5.0;
+    /// Inter-processor interrupt of a remote wake-up; waker and woken bear half each.
+    ipi, "ipi", "us", 0.60, 0.0, 5.0;
+    /// Leaving the idle state; not counted as busy.
+    idle_exit, "idle-exit", "us", 0.72, 0.0, 50.0;
+    /// Busy polling: one iteration without a packet.
+    busy_poll, "busy-poll", "us", 1.22, 0.1, 5.0;
+    /// Resuming IRQs when epoll_wait finds nothing: entry to and exit from the softirq.
+    resume, "resume", "us", 0.65, 0.05, 5.0;
+    /// From sendmsg to the transmit completion.
+    transmit, "transmit", "us", 1.5, 0.1, 20.0;
+    /// Workqueue NAPI, extra, for each wake-up of a worker.
+    workqueue_wake, "workqueue-wake", "us", 0.8, 0.0, 10.0;
+    /// Softirq work per kilobyte beyond the first packet.
+    copy_in, "copy-in", "us/KB", 0.10, 0.0, 2.0;
+    /// Application's copies per kilobyte beyond the first packet.
+    copy_out, "copy-out", "us/KB", 0.10, 0.0, 2.0;
+    /// Growth of remote costs with the machine's busy share, squared: coherence traffic under load.
+    contention, "contention", "factor", 0.0, 0.0, 20.0;
+    /// Factor on all work while the SMT sibling is busy.
+    smt_slowdown, "smt-slowdown", "factor", 1.0, 1.0, 2.0;
+    /// Probability that a wake-up from another LLC group pulls the thread over.
+    wake_pull, "wake-pull", "share", 0.5, 0.0, 1.0;
+    /// Time slice of a thread when others wait.
+    slice, "slice", "us", 3000.0, 100.0, 20000.0;
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn every_parameter_is_found_by_its_name_and_its_default_is_plausible() {
+        let mut costs = Costs::default();
+        for parameter in Costs::PARAMETERS {
+            let value = costs.get(parameter.name).expect("named");
+            assert!((parameter.min..=parameter.max).contains(&value), "{}", parameter.name);
+            assert!(costs.set(parameter.name, parameter.min));
+            assert_eq!(costs.get(parameter.name), Some(parameter.min));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Looking on: what happens in a run, told to someone who cannot interfere.
+
+/// How a CPU spends time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// In the application itself.
+    User,
+    /// In system calls and kernel threads.
+    System,
+    /// In softirqs.
+    Softirq,
+    /// In hard interrupts.
+    Irq,
+    /// In nothing.
+    Idle,
+}
+
+impl Class {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 5] = [Self::User, Self::System, Self::Softirq, Self::Irq, Self::Idle];
+}
+
+/// Something that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// A packet came from the wire into the ring of this queue.
+    Arrived {
+        /// The queue.
+        queue: usize,
+    },
+    /// A packet found the ring of this queue full.
+    Dropped {
+        /// The queue.
+        queue: usize,
+    },
+    /// A poll took a packet off the ring of this queue.
+    Taken {
+        /// The queue.
+        queue: usize,
+    },
+    /// The NIC interrupted.
+    Irq {
+        /// The queue.
+        queue: usize,
+        /// The CPU.
+        cpu: usize,
+        /// Whether the queue's interrupt was armed.
+        armed: bool,
+    },
+    /// A NAPI's timer ran out.
+    Timer {
+        /// The NAPI.
+        napi: usize,
+        /// The CPU.
+        cpu: usize,
+    },
+    /// A poll ended.
+    Polled {
+        /// The NAPI.
+        napi: usize,
+        /// The CPU.
+        cpu: usize,
+        /// Packets it took.
+        work: u32,
+        /// How many it might have taken.
+        budget: u32,
+        /// Who ran it.
+        by: Poller,
+    },
+    /// A round of `net_rx_action` ended.
+    Round {
+        /// The CPU.
+        cpu: usize,
+        /// Packets it took.
+        packets: u32,
+    },
+    /// `epoll_wait` returned.
+    EpollReturned {
+        /// The thread.
+        thread: usize,
+        /// With this many events.
+        events: u32,
+    },
+    /// A thread went to sleep in `epoll_wait`.
+    Slept {
+        /// The thread.
+        thread: usize,
+    },
+    /// A thread was woken.
+    Woken {
+        /// The thread.
+        thread: usize,
+        /// By this CPU.
+        by: usize,
+    },
+    /// `ep_suspend_napi_irqs`: the NAPI's timer was set to `irq-suspend-timeout`.
+    Suspended {
+        /// The NAPI.
+        napi: usize,
+    },
+    /// `napi_resume_irqs`: back to deferral.
+    Resumed {
+        /// The NAPI.
+        napi: usize,
+    },
+    /// A CPU spent time.
+    Spent {
+        /// The CPU.
+        cpu: usize,
+        /// In this.
+        class: Class,
+        /// Nanoseconds.
+        span: u64,
+    },
+    /// A request was sent.
+    Sent {
+        /// Its connection.
+        connection: usize,
+    },
+    /// An answer reached its client.
+    Answered {
+        /// Its connection.
+        connection: usize,
+        /// Nanoseconds since the request was sent, or due.
+        latency: u64,
+    },
+}
+
+/// Who ran a poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Poller {
+    /// The softirq.
+    Softirq,
+    /// A kernel thread: the NAPI's own, a worker, or ksoftirqd.
+    Kthread,
+    /// The application, in `epoll_wait`.
+    Application,
+}
+
+/// Someone who looks on.
+pub trait Watch {
+    /// Whether anything is done with what is told; if not, it costs nothing to tell.
+    const ON: bool = true;
+
+    /// Something happened.
+    fn see(&mut self, now: u64, fact: Fact);
+}
+
+/// Nobody.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Nobody;
+
+impl Watch for Nobody {
+    const ON: bool = false;
+
+    fn see(&mut self, _: u64, _: Fact) {}
+}

@@ -1,0 +1,462 @@
+//! The state of a run, and the loop that moves it on.
+
+use model::KernelVersion;
+
+use crate::application::Thread;
+use crate::calendar::Calendar;
+use crate::chance::Chance;
+use crate::client::{Clients, Connection};
+use crate::cpu::Cpu;
+use crate::elementary::exp;
+use crate::histogram::Histogram;
+use crate::napi::Napi;
+use crate::nic::{NEVER, Queue};
+use crate::scenario::{Processing, Scenario, Waits, nanos};
+use crate::scheduler::{State, Task, Topology};
+use crate::watch::{Class, Watch};
+use crate::wire::Link;
+
+/// Everything.
+#[derive(Debug)]
+pub(crate) struct World<W> {
+    pub(crate) now: u64,
+    pub(crate) calendar: Calendar,
+    pub(crate) chance: Chance,
+    pub(crate) slots: Slots,
+    pub(crate) topology: Topology,
+    pub(crate) kernel: KernelVersion,
+    pub(crate) costs: Spans,
+    pub(crate) cpus: Vec<Cpu>,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) napis: Vec<Napi>,
+    /// Application threads first, then one kernel thread for each NAPI, then one ksoftirqd for each CPU.
+    pub(crate) tasks: Vec<Task>,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) fresh_workers: Vec<bool>,
+    pub(crate) clients: Clients,
+    pub(crate) processing: Processing,
+    pub(crate) waits: Waits,
+    pub(crate) defer_hard_irqs: u32,
+    pub(crate) gro_flush: u64,
+    pub(crate) irq_suspend: u64,
+    pub(crate) busy_polls: bool,
+    pub(crate) prefer_busy_poll: bool,
+    pub(crate) busy_poll_span: u64,
+    pub(crate) busy_poll_budget: u32,
+    pub(crate) epoll_returns_empty: bool,
+    pub(crate) max_events_limit: u32,
+    /// The factor on remote costs at the moment, in thousandths.
+    pub(crate) contention_permille: u64,
+    /// The share of answers that clients take late at the moment.
+    pub(crate) slow_share: f64,
+    slow_base: f64,
+    slow_load: f64,
+    contention: f64,
+    tick_busy: u64,
+    tick_answered: u64,
+    /// Whether response times are counted.
+    pub(crate) recording: bool,
+    pub(crate) tally: Tally,
+    pub(crate) watch: W,
+}
+
+/// What a task does when it runs next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Call `epoll_wait`.
+    EpollEnter,
+    /// Return from it.
+    EpollTake,
+    /// Work on the next request.
+    NextRequest,
+    /// Decide what follows busy polling.
+    BusyPollDone,
+    /// Go to sleep in `epoll_wait`.
+    Sleep,
+    /// Poll, in a NAPI's thread.
+    Kthread,
+    /// Poll, in ksoftirqd.
+    Ksoftirqd,
+}
+
+/// Which event source and which task belongs to whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slots {
+    cpus: usize,
+    queues: usize,
+    threads: usize,
+}
+
+impl Slots {
+    pub(crate) const fn nic(self, q: usize) -> usize {
+        self.cpus + q
+    }
+
+    pub(crate) const fn timer(self, n: usize) -> usize {
+        self.cpus + self.queues + n
+    }
+
+    const fn tick(self) -> usize {
+        self.cpus + 2 * self.queues
+    }
+
+    pub(crate) const fn kthread(self, n: usize) -> usize {
+        self.threads + n
+    }
+
+    pub(crate) const fn ksoftirqd(self, c: usize) -> usize {
+        self.threads + self.queues + c
+    }
+
+    pub(crate) const fn napi_of_kthread(self, task: usize) -> Option<usize> {
+        if task >= self.threads && task < self.threads + self.queues {
+            Some(task - self.threads)
+        } else {
+            None
+        }
+    }
+}
+
+/// Costs in nanoseconds.
+#[derive(Clone, Debug)]
+pub(crate) struct Spans {
+    pub(crate) client_rtt: u64,
+    pub(crate) client_jitter: Varying,
+    /// In microseconds: it is scaled by a draw.
+    pub(crate) client_slow: f64,
+    pub(crate) ack_delay: u64,
+    pub(crate) irq: u64,
+    pub(crate) timer: u64,
+    pub(crate) poll: u64,
+    pub(crate) packet: u64,
+    pub(crate) packet_first: u64,
+    pub(crate) ack: u64,
+    pub(crate) packet_remote: u64,
+    pub(crate) in_thread_permille: u64,
+    pub(crate) request: Varying,
+    pub(crate) request_remote: u64,
+    locality: f64,
+    locality_batch: f64,
+    pub(crate) preempted: u64,
+    pub(crate) preempted_packet: u64,
+    pub(crate) epoll: u64,
+    pub(crate) epoll_rescan: u64,
+    pub(crate) sleep: u64,
+    pub(crate) switch_in: u64,
+    pub(crate) wake: u64,
+    pub(crate) ipi: u64,
+    pub(crate) idle_exit: u64,
+    pub(crate) busy_poll: u64,
+    pub(crate) resume: u64,
+    pub(crate) transmit: u64,
+    pub(crate) workqueue_wake: u64,
+    pub(crate) request_copy: u64,
+    pub(crate) response_copy: u64,
+    pub(crate) smt_permille: u64,
+    pub(crate) wake_pull: f64,
+    pub(crate) slice: u64,
+}
+
+/// A span of which a part varies exponentially.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Varying {
+    fixed: u64,
+    /// Mean of the part that varies, in microseconds.
+    mean: f64,
+}
+
+impl Varying {
+    #[inline]
+    pub(crate) fn drawn(&self, chance: &mut Chance) -> u64 {
+        if self.mean > 0.0 { self.fixed + nanos(self.mean * chance.exponential()) } else { self.fixed }
+    }
+}
+
+/// Bytes that a small packet carries for nothing extra.
+const FREE_BYTES: u32 = 1024;
+/// Often enough to follow the load, seldom enough to cost nothing.
+const TICK: u64 = 1_000_000;
+
+impl Spans {
+    fn of(scenario: &Scenario) -> Self {
+        let costs = &scenario.costs;
+        let permille = |factor: f64| nanos(factor);
+        let kilobytes = |bytes: u32| f64::from(bytes.saturating_sub(FREE_BYTES)) / 1024.0;
+        let varying =
+            |mean: f64, spread: f64| Varying { fixed: nanos(mean * (1.0 - spread)), mean: mean * spread };
+        Self {
+            client_rtt: nanos(costs.client_rtt),
+            client_jitter: varying(costs.client_jitter, 1.0),
+            client_slow: costs.client_slow,
+            ack_delay: nanos(costs.ack_delay),
+            irq: nanos(costs.irq),
+            timer: nanos(costs.timer),
+            poll: nanos(costs.poll),
+            packet: nanos(costs.packet),
+            packet_first: nanos(costs.packet_first),
+            ack: nanos(costs.ack),
+            packet_remote: nanos(costs.packet_remote),
+            in_thread_permille: permille(costs.packet_in_thread),
+            request: varying(costs.request, costs.request_spread),
+            request_remote: nanos(costs.request_remote),
+            locality: costs.locality,
+            locality_batch: costs.locality_batch,
+            preempted: nanos(costs.preempted),
+            preempted_packet: nanos(costs.preempted_packet),
+            epoll: nanos(costs.epoll).max(1),
+            epoll_rescan: nanos(costs.epoll_rescan),
+            sleep: nanos(costs.sleep),
+            switch_in: nanos(costs.switch_in),
+            wake: nanos(costs.wake),
+            ipi: nanos(costs.ipi),
+            idle_exit: nanos(costs.idle_exit),
+            busy_poll: nanos(costs.busy_poll).max(1),
+            resume: nanos(costs.resume),
+            transmit: nanos(costs.transmit),
+            workqueue_wake: nanos(costs.workqueue_wake),
+            request_copy: nanos(costs.copy_in * kilobytes(scenario.application.request_bytes)),
+            response_copy: nanos(costs.copy_out * kilobytes(scenario.application.response_bytes)),
+            smt_permille: permille(costs.smt_slowdown),
+            wake_pull: costs.wake_pull,
+            slice: nanos(costs.slice),
+        }
+    }
+
+    /// Extra work per request in a batch of this size: `locality (1 - e^(-batch / locality_batch))`.
+    pub(crate) fn locality_of(&self, batch: u32) -> u64 {
+        nanos(self.locality * (1.0 - exp(-f64::from(batch) / self.locality_batch)))
+    }
+}
+
+/// What was counted since the window opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) sent: u64,
+    pub(crate) answered: u64,
+    pub(crate) latency: Histogram,
+    pub(crate) packets: u64,
+    pub(crate) dropped: u64,
+    pub(crate) retransmitted: u64,
+    pub(crate) irqs: u64,
+    pub(crate) timers: u64,
+    pub(crate) polls: u64,
+    pub(crate) wakeups: u64,
+    pub(crate) switches: u64,
+    pub(crate) migrations: u64,
+    pub(crate) ksoftirqd: u64,
+    pub(crate) epoll_waits: u64,
+    pub(crate) epoll_events: u64,
+    pub(crate) epoll_sleeps: u64,
+    pub(crate) epoll_batch_max: u32,
+    pub(crate) suspended: u64,
+    pub(crate) resumed: u64,
+    pub(crate) events: u64,
+}
+
+impl<W: Watch> World<W> {
+    /// The world of a scenario at time zero. The scenario has been checked.
+    pub(crate) fn new(scenario: &Scenario, seed: u64, watch: W) -> Self {
+        let mut chance = Chance::new(seed);
+        let (hardware, layout) = (&scenario.hardware, &scenario.layout);
+        let slots = Slots {
+            cpus: hardware.cpus as usize,
+            queues: hardware.queues as usize,
+            threads: scenario.application.threads as usize,
+        };
+        let params = scenario.delivery.params;
+        let irq_cpu = |q: usize| layout.irq_cpus[q % layout.irq_cpus.len()] as usize;
+        let gap = match scenario.clients.load {
+            model::OfferedLoad::Max => NEVER,
+            model::OfferedLoad::PerSecond(rate) => {
+                nanos(f64::from(scenario.clients.connections) * 1e6 / rate)
+            }
+        };
+        let connections = place_connections(scenario, &mut chance);
+        let tasks = place_tasks(scenario, slots, &mut chance);
+        let mut world = Self {
+            now: 0,
+            calendar: Calendar::new(slots.tick() + 1),
+            chance,
+            slots,
+            topology: Topology {
+                llc_cpus: hardware.llc_cpus as usize,
+                smt: hardware.smt,
+                node_cpus: hardware.node_cpus as usize,
+                node_distance: u64::from(hardware.node_distance),
+            },
+            kernel: hardware.kernel,
+            costs: Spans::of(scenario),
+            cpus: vec![Cpu::new(); slots.cpus],
+            queues: (0..slots.queues).map(|q| Queue::new(hardware, irq_cpu(q))).collect(),
+            napis: vec![Napi::default(); slots.queues],
+            threads: (0..slots.threads).map(|t| new_thread(scenario, t)).collect(),
+            tasks,
+            fresh_workers: vec![true; slots.queues],
+            clients: Clients {
+                connections,
+                gap,
+                arrivals: scenario.clients.arrivals,
+                from_due: scenario.clients.from_due,
+                acks: scenario.clients.acks,
+                request_span: Link::new(hardware.link_gbps, scenario.application.request_bytes).pass(0),
+                answers: Link::new(hardware.link_gbps, scenario.application.response_bytes),
+            },
+            processing: scenario.delivery.processing,
+            waits: scenario.application.waits,
+            defer_hard_irqs: params.defer_hard_irqs.0,
+            gro_flush: params.gro_flush_timeout.0,
+            irq_suspend: if params.epoll.prefer_busy_poll { params.irq_suspend_timeout.0 } else { 0 },
+            busy_polls: params.epoll.busy_poll_usecs > 0
+                || params.epoll.prefer_busy_poll && !params.irq_suspend_timeout.is_zero(),
+            prefer_busy_poll: params.epoll.prefer_busy_poll,
+            busy_poll_span: u64::from(params.epoll.busy_poll_usecs) * 1000,
+            busy_poll_budget: u32::from(params.epoll.busy_poll_budget).max(1),
+            epoll_returns_empty: params.epoll_wait_cap.is_some(),
+            max_events_limit: scenario.application.max_events_limit,
+            contention_permille: 1000,
+            slow_share: scenario.costs.client_slow_base,
+            slow_base: scenario.costs.client_slow_base,
+            slow_load: scenario.costs.client_slow_load,
+            contention: scenario.costs.contention,
+            tick_busy: 0,
+            tick_answered: 0,
+            recording: false,
+            tally: Tally::default(),
+            watch,
+        };
+        world.start();
+        world
+    }
+
+    fn start(&mut self) {
+        for t in 0..self.threads.len() {
+            let c = self.tasks[t].cpu;
+            self.enqueue(t, c);
+        }
+        self.start_clients();
+        for n in 0..self.napis.len() {
+            if self.processing == Processing::BusyKthread {
+                self.napis[n].scheduled = true;
+                self.queues[n].armed = false;
+                let c = self.tasks[self.slots.kthread(n)].cpu;
+                self.enqueue(self.slots.kthread(n), c);
+            }
+            self.await_nic(n);
+        }
+        self.calendar.set(self.slots.tick(), TICK);
+    }
+
+    /// Moves on to this time.
+    pub(crate) fn run_until(&mut self, end: u64) {
+        while let Some((due, source)) = self.calendar.next() {
+            if due > end {
+                break;
+            }
+            self.now = due;
+            self.tally.events += 1;
+            if source < self.slots.cpus {
+                self.cpu_event(source);
+            } else if source < self.slots.timer(0) {
+                self.nic_event(source - self.slots.cpus);
+            } else if source < self.slots.tick() {
+                self.timer_event(source - self.slots.timer(0));
+            } else {
+                self.tick();
+            }
+        }
+        self.now = end;
+        for c in 0..self.cpus.len() {
+            self.account(c);
+        }
+    }
+
+    /// Time of all CPUs so far that was not idle.
+    pub(crate) fn busy(&self) -> u64 {
+        self.cpus.iter().map(|cpu| cpu.spent().iter().sum::<u64>() - cpu.spent()[Class::Idle as usize]).sum()
+    }
+
+    /// Once a millisecond: what depends on the load follows it.
+    #[expect(clippy::cast_precision_loss, reason = "counts and times of one millisecond")]
+    fn tick(&mut self) {
+        self.calendar.set(self.slots.tick(), self.now + TICK);
+        let answered = self
+            .tally
+            .answered
+            .saturating_sub(std::mem::replace(&mut self.tick_answered, self.tally.answered));
+        // A hundredth of each tick: a memory of a tenth of a second.
+        let rate = answered as f64 * 1e9 / TICK as f64 / 1e6;
+        let share = (self.slow_base + self.slow_load * rate).clamp(0.0, 1.0);
+        self.slow_share += (share - self.slow_share) * 0.05;
+        if self.contention > 0.0 {
+            for c in 0..self.cpus.len() {
+                self.account(c);
+            }
+            let busy = self.busy();
+            let spent = busy - std::mem::replace(&mut self.tick_busy, busy);
+            let share = spent as f64 / (TICK as f64 * self.cpus.len() as f64);
+            let factor = nanos(1.0 + self.contention * share * share);
+            self.contention_permille = (self.contention_permille * 7 + factor).div_ceil(8);
+        }
+    }
+}
+
+/// Connections with their queues and threads.
+fn place_connections(scenario: &Scenario, chance: &mut Chance) -> Vec<Connection> {
+    let (queues, threads) = (scenario.hardware.queues, scenario.application.threads);
+    (0..scenario.clients.connections)
+        .map(|i| {
+            let queue = if scenario.layout.even_queues { i % queues } else { chance.below(queues) };
+            let thread = if scenario.layout.by_napi { queue % threads } else { i % threads };
+            Connection { queue, thread, ..Connection::default() }
+        })
+        .collect()
+}
+
+/// Tasks with the CPUs that they may use and the one they start on.
+fn place_tasks(scenario: &Scenario, slots: Slots, chance: &mut Chance) -> Vec<Task> {
+    let layout = &scenario.layout;
+    let mask = layout.thread_cpus.iter().fold(0_u128, |mask, cpu| mask | 1 << cpu);
+    let mut order = layout.thread_cpus.clone();
+    if !layout.pinned {
+        chance.shuffle(&mut order);
+    }
+    let task = |cpu: u32, allowed: u128, step: Step| Task {
+        cpu: cpu as usize,
+        state: State::Sleeping,
+        allowed,
+        step,
+    };
+    let mut tasks = Vec::new();
+    for t in 0..slots.threads {
+        let cpu = order[t % order.len()];
+        tasks.push(task(cpu, if layout.pinned { 1 << cpu } else { mask }, Step::EpollEnter));
+    }
+    let everywhere = (0..scenario.hardware.cpus).fold(0_u128, |mask, cpu| mask | 1 << cpu);
+    for n in 0..slots.queues {
+        tasks.push(task(layout.irq_cpus[n % layout.irq_cpus.len()], everywhere, Step::Kthread));
+    }
+    for c in 0..scenario.hardware.cpus {
+        tasks.push(task(c, 1 << c, Step::Ksoftirqd));
+    }
+    tasks
+}
+
+fn new_thread(scenario: &Scenario, t: usize) -> Thread {
+    Thread {
+        ready: std::collections::VecDeque::new(),
+        batch: std::collections::VecDeque::new(),
+        last_batch: 0,
+        locality: 0,
+        max_events: scenario.application.max_events,
+        napi: t % scenario.hardware.queues as usize,
+        owns_napi: false,
+        spin_began: 0,
+    }
+}
+
+impl<W> World<W> {
+    /// The tally was set to zero.
+    pub(crate) const fn forget_ticks(&mut self) {
+        self.tick_answered = 0;
+    }
+}

@@ -1,0 +1,163 @@
+//! What holds in every run: random scenarios under the checkers, the same bytes from the same seed, Little's law.
+
+use model::{DeliveryMode, OfferedLoad};
+use proptest::prelude::*;
+use sim::checker::Checker;
+use sim::outcome::Length;
+use sim::{Outcome, Scenario, run, run_watched};
+
+const LENGTH: Length = Length { warmup: 5_000_000, window: 20_000_000 };
+
+fn checked(scenario: &Scenario, seed: u64) -> Outcome {
+    let (outcome, checker) = run_watched(scenario, seed, LENGTH, Checker::new()).expect("can be");
+    if let Err(wrong) = checker.verdict(LENGTH.warmup + LENGTH.window) {
+        panic!("{wrong}\nseed {seed}\n{scenario:#?}");
+    }
+    outcome
+}
+
+fn of(keys: &[(&str, &str)]) -> Scenario {
+    let mut scenario = Scenario::default();
+    for (key, value) in keys {
+        scenario.set(key, value).expect(key);
+    }
+    scenario
+}
+
+#[test]
+fn the_documents_modes_obey_every_law_at_every_load() {
+    for mode in DeliveryMode::DOCUMENT {
+        for load in ["200K", "1000K", "max"] {
+            let scenario = of(&[("delivery.mode", &mode.to_string()), ("clients.load", load)]);
+            checked(&scenario, 1);
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_another_seed_another() {
+    let scenario = of(&[("delivery.mode", "suspend20"), ("clients.load", "600K")]);
+    let once = run(&scenario, 7, LENGTH).expect("can be");
+    assert_eq!(once, run(&scenario, 7, LENGTH).expect("can be"));
+    assert_ne!(once, run(&scenario, 8, LENGTH).expect("can be"));
+}
+
+#[test]
+fn whoever_looks_on_changes_nothing() {
+    let scenario = of(&[("delivery.mode", "napibusy"), ("clients.load", "400K")]);
+    let (watched, _) = run_watched(&scenario, 3, LENGTH, Checker::new()).expect("can be");
+    assert_eq!(watched, run(&scenario, 3, LENGTH).expect("can be"));
+}
+
+#[test]
+fn a_closed_loop_obeys_littles_law() {
+    let length = Length { warmup: 50_000_000, window: 200_000_000 };
+    for mode in ["interrupt", "defer50", "fullbusy", "suspend20"] {
+        let scenario = of(&[("delivery.mode", mode), ("clients.load", "max")]);
+        let outcome = run(&scenario, 1, length).expect("can be");
+        // Half a microsecond between an answer and the next request is the client's own.
+        let under_way = outcome.throughput() * (outcome.latency.mean() + 500.0) / 1e9;
+        let connections = f64::from(scenario.clients.connections);
+        assert!((under_way / connections - 1.0).abs() < 0.02, "{mode}: {under_way} of {connections}");
+    }
+}
+
+#[test]
+fn a_full_ring_drops_packets_and_every_drop_is_counted() {
+    let scenario = of(&[
+        ("hardware.ring", "16"),
+        ("clients.load", "max"),
+        ("delivery.mode", "defer200"),
+        ("clients.connections", "2000"),
+    ]);
+    checked(&scenario, 1);
+    let outcome = run(&scenario, 1, Length { warmup: 0, window: 300_000_000 }).expect("can be");
+    assert!(outcome.dropped > 0 && outcome.retransmitted > 0 && outcome.retransmitted <= outcome.dropped);
+}
+
+#[test]
+fn an_overloaded_server_is_told_from_one_that_keeps_up() {
+    let length = Length { warmup: 50_000_000, window: 200_000_000 };
+    let at = |load: &str| {
+        run(&of(&[("clients.load", load), ("delivery.mode", "defer20")]), 1, length).expect("can be")
+    };
+    assert!(!at("600K").falls_behind());
+    assert!(at("1500K").falls_behind() && at("1500K").backlog_growth() > 100_000.0);
+}
+
+#[test]
+fn impossible_machines_are_refused_with_the_reason() {
+    for (keys, words) in [
+        (vec![("layout.pinned", "true"), ("application.threads", "9")], "9 threads cannot have a CPU each"),
+        (vec![("layout.irq-cpus", "8")], "there is no CPU 8"),
+        (vec![("application.threads", "4")], "4 threads cannot take 8 queues"),
+        (vec![("hardware.cpus", "9"), ("hardware.smt", "true")], "not pairs of hyper-threads"),
+    ] {
+        let refused = run(&of(&keys), 1, LENGTH).expect_err(words);
+        assert!(refused.to_string().contains(words), "{refused}");
+    }
+}
+
+#[test]
+fn idle_polls_of_a_deferred_queue_end_with_the_interrupt_armed() {
+    // One request in a hundred milliseconds: a hundred empty timer polls, then the interrupt is back.
+    let scenario = of(&[("clients.connections", "1"), ("clients.load", "10"), ("delivery.mode", "defer20")]);
+    let length = Length { warmup: 0, window: 2_000_000_000 };
+    let outcome = run(&scenario, 1, length).expect("can be");
+    assert!(outcome.irqs >= outcome.answered, "{} irqs, {} answers", outcome.irqs, outcome.answered);
+    assert!(
+        outcome.timers <= 102 * (outcome.irqs + 8),
+        "{} timers for {} irqs",
+        outcome.timers,
+        outcome.irqs
+    );
+}
+
+fn any_scenario() -> impl Strategy<Value = Scenario> {
+    let hardware = (1_u32..=12, 1_u32..=6, any::<bool>(), 1_u32..=10, prop_oneof![Just(16_u32), Just(1024)]);
+    let delivery = (0_usize..DeliveryMode::DOCUMENT.len(), 0_usize..4, any::<bool>());
+    let work =
+        (1_u32..=400, 0_u32..1_500_000, 1_u32..=12, any::<bool>(), any::<bool>(), any::<bool>(), 0_u32..3);
+    (hardware, delivery, work).prop_map(|(hardware, delivery, work)| {
+        let mut scenario = Scenario::default();
+        let (cpus, llc, smt, queues, ring) = hardware;
+        scenario.hardware.cpus = if smt { cpus * 2 } else { cpus };
+        scenario.hardware.smt = smt;
+        scenario.hardware.llc_cpus = llc;
+        scenario.hardware.node_cpus = llc * 2;
+        scenario.hardware.node_distance = 20;
+        scenario.hardware.queues = queues;
+        scenario.hardware.ring = ring;
+        let (mode, processing, adaptive) = delivery;
+        scenario.deliver(DeliveryMode::DOCUMENT[mode]);
+        scenario.hardware.coalescing.adaptive = adaptive;
+        let all: Vec<u32> = (0..scenario.hardware.cpus).collect();
+        scenario.layout.irq_cpus.clone_from(&all);
+        scenario.layout.thread_cpus = all;
+        let (connections, load, threads, by_napi, closed, new_kernel, waits) = work;
+        scenario.clients.connections = connections;
+        scenario.clients.load =
+            if closed { OfferedLoad::Max } else { OfferedLoad::PerSecond(f64::from(load + 100)) };
+        scenario.layout.by_napi = by_napi;
+        scenario.application.threads = if by_napi { queues } else { threads };
+        if new_kernel {
+            scenario.hardware.kernel = model::KernelVersion { major: 7, minor: 0, patch: 0 };
+        }
+        if !scenario.delivery.params.epoll.prefer_busy_poll {
+            let processing = ["softirq", "kthread", "workqueue", "busy-kthread"][processing];
+            scenario.set("delivery.processing", processing).expect("a word");
+            let waits = ["sleep", "user-spin", "event-spin:50"][waits as usize];
+            scenario.set("application.waits", waits).expect("a word");
+        }
+        scenario
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_scenarios_obey_every_law(scenario in any_scenario(), seed in any::<u64>()) {
+        checked(&scenario, seed);
+    }
+}
