@@ -142,7 +142,7 @@ fn publish(
     if counted {
         return Ok(Exit::Done);
     }
-    context.console.say("No run counts; see why beside each, or in the report.");
+    context.console.say("No run counts.");
     Ok(Exit::Failed)
 }
 

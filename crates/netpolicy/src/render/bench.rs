@@ -1,6 +1,7 @@
 //! What an experiment gave.
 
 use measure::Results;
+use model::OfferedLoad;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -15,6 +16,19 @@ pub(crate) struct BenchReport<'a> {
     pub(crate) borne: Option<f64>,
 }
 
+/// Why runs do not count: for each configuration and load the reason of the first.
+fn void_runs(results: &Results) -> Vec<String> {
+    let experiment = &results.experiment;
+    let cells =
+        experiment.labels.iter().flat_map(|label| experiment.loads.iter().map(move |load| (label, *load)));
+    let first = |(label, load): (&String, OfferedLoad)| {
+        let runs = results.cell(label, load);
+        let reason = runs.iter().find_map(|run| run.void.as_deref())?;
+        Some(format!("void: {label} at {load}: {reason}"))
+    };
+    cells.filter_map(first).collect()
+}
+
 impl Serialize for BenchReport<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.results.serialize(serializer)
@@ -26,6 +40,9 @@ impl Report for BenchReport<'_> {
 
     fn page(&self, page: &mut Page) {
         for line in measure::table::render(self.results).lines() {
+            page.line(line);
+        }
+        for line in void_runs(self.results) {
             page.line(line);
         }
         if let Some(borne) = self.borne {
