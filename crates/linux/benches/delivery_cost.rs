@@ -28,7 +28,7 @@ use linux::bpf::{RunTime, Statistics};
 /// How long requests are counted at a stretch: long against the scheduler's turns, short against the machine's moods.
 const STRETCH: Duration = Duration::from_millis(200);
 /// The same where the counter samples: several of its turns.
-const SAMPLED_STRETCH: Duration = Duration::from_secs(1);
+const SAMPLED_STRETCH: Duration = Duration::from_secs(2);
 /// How long the counter counts, or pauses, before requests are counted.
 const SETTLE: Duration = Duration::from_millis(20);
 /// How many pairs of stretches.
@@ -50,14 +50,20 @@ fn main() -> Result<(), Failed> {
         throughput("counting all the time", &server, rounds, STRETCH, |counts| turn(&mut counter, counts))?;
         drop(counter);
         let mut sampler = Sampler::load()?;
-        throughput("sampling, as doctor and bench do", &server, rounds, SAMPLED_STRETCH, |samples| {
-            if samples {
-                sampler.begin();
-                Ok(())
-            } else {
-                sampler.end().map(|_| ()).map_err(Failed::from)
-            }
-        })?;
+        throughput(
+            "sampling, as doctor and bench do",
+            &server,
+            rounds.div_ceil(3),
+            SAMPLED_STRETCH,
+            |samples| {
+                if samples {
+                    sampler.begin();
+                    Ok(())
+                } else {
+                    sampler.end().map(|_| ()).map_err(Failed::from)
+                }
+            },
+        )?;
     }
     Ok(())
 }

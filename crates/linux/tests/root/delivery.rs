@@ -28,7 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("delivery/packets_of_a_threaded_napi_come_by_its_kthread", THREADED, threaded),
         test("delivery/packets_on_no_napi_are_counted_on_the_backlog", ASKED, on_no_napi),
         test("delivery/while_it_pauses_nothing_is_counted_and_no_time_passes", ASKED, pauses),
-        test("delivery/a_sample_shows_the_same_shares_for_a_tenth_of_the_cost", ASKED, sampled),
+        test("delivery/a_sample_shows_the_same_shares_for_a_part_of_the_cost", ASKED, sampled),
         test("delivery/two_processes_count_and_one_that_is_killed_leaves_nothing", BPF, killed),
     ]
 }

@@ -11,17 +11,21 @@ use super::snapshot::between;
 use crate::error::KernelError;
 
 /// How long is counted at a stretch: many batches of any application that has traffic worth judging.
-const COUNTED: Duration = Duration::from_millis(20);
+const COUNTED: Duration = Duration::from_millis(50);
 
 /// How long is paused between two stretches. Counting all the time costs a server of tiny requests up to 5 % of its
-/// throughput; a tenth of the time costs a tenth of that (`cargo xtask bench counting` measures both).
-const PAUSED: Duration = Duration::from_millis(180);
+/// throughput, and so does turning the programs on and off ten times a second: each turn patches the kernel's text
+/// and stops all CPUs for a moment (`cargo xtask bench counting` measures both). Once a second costs next to nothing.
+const PAUSED: Duration = Duration::from_millis(950);
 
-/// A [`DeliveryCounter`] that counts a tenth of the time, on a thread of its own. Between [`Sampler::begin`] and
+/// How long is waited for the first stretch: what begins is not yet what lasts, and a short span wants one, too.
+const LEAD: Duration = Duration::from_millis(200);
+
+/// A [`DeliveryCounter`] that counts a twentieth of the time, on a thread of its own. Between [`Sampler::begin`] and
 /// [`Sampler::end`] it alternates between counting and pausing; otherwise it costs nothing.
 ///
 /// What it says is of the time that was counted ([`Delivered::interval`]): rates and shares are those of the whole
-/// span as far as the traffic was alike, totals are not.
+/// span as far as the traffic was alike, totals are not. A span shorter than a quarter of a second may have no sample.
 #[derive(Debug)]
 pub struct Sampler {
     orders: Option<Sender<Order>>,
@@ -98,7 +102,12 @@ impl Drop for Sampler {
 fn sample(counter: &mut DeliveryCounter, ordered: &Receiver<Order>) -> Result<Delivered, KernelError> {
     let go_on = |span| matches!(ordered.recv_timeout(span), Err(RecvTimeoutError::Timeout));
     let before = counter.snapshot()?;
+    let mut pause = LEAD;
     let counted = loop {
+        if !go_on(pause) {
+            break Ok(());
+        }
+        pause = PAUSED;
         if let Err(error) = counter.resume() {
             break Err(error);
         }
@@ -106,9 +115,6 @@ fn sample(counter: &mut DeliveryCounter, ordered: &Receiver<Order>) -> Result<De
             break Ok(());
         }
         counter.pause();
-        if !go_on(PAUSED) {
-            break Ok(());
-        }
     };
     if counted.is_err() {
         // The order to end is still to come, and must not be taken for one that follows it.
