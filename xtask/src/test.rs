@@ -29,7 +29,7 @@ pub(crate) fn check(arguments: &[String]) -> Result {
     shell::run(
         shell::cargo()
             .args(["doc", "--quiet", "--workspace", "--no-deps"])
-            .env("RUSTDOCFLAGS", "-D warnings"),
+            .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"),
     )?;
     tidy::run(arguments)
 }

@@ -76,7 +76,7 @@ impl Inside {
         }
     }
 
-    /// As [`crate::observe`] finds it where the driver does not state it.
+    /// As [`mod@crate::observe`] finds it where the driver does not state it.
     fn napi_by_order(&mut self, queue: RxQueue) -> Result<RawNapi, KernelError> {
         let ifindex = queue.device.ifindex;
         let queues = self.netdev()?.queues(Some(ifindex))?;

@@ -65,7 +65,7 @@ fn is_root_table(rule: &Filter) -> bool {
 /// The priorities that a hook has, with their chains.
 ///
 /// # Errors
-/// As [`rules`]; a hook that is not there has none.
+/// As [`rules()`]; a hook that is not there has none.
 pub fn groups(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<rules::Group>, KernelError> {
     let mut groups = std::collections::BTreeSet::new();
     let dumped = rules(netns, hook, |dumped| {
