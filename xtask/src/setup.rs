@@ -41,6 +41,7 @@ const NEEDS: &[Need] = &[
         purpose: "tests: making namespaces, cross-checks",
     },
     Need { shown_by: Shown::Program("ethtool"), package: "ethtool", purpose: "tests: cross-checks" },
+    Need { shown_by: Shown::Program("strace"), package: "strace", purpose: "tests: what tc sends" },
     Need {
         shown_by: Shown::Program("memcaslap"),
         package: "libmemcached-tools",
