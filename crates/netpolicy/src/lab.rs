@@ -14,7 +14,7 @@ use clap::Args;
 #[command(after_help = "\
 Examples:
   netpolicy lab --queues 2 --threads 2    look at it from another terminal, as it tells
-  netpolicy lab -- sh -c 'printf \"stats\\r\\nquit\\r\\n\" | nc 192.0.2.1 11211'
+  netpolicy lab -- memcstat --servers=192.0.2.1
                                           ask memcached from the client")]
 pub struct Lab {
     /// Queues of the network devices.

@@ -50,7 +50,8 @@ pub struct SimEffort {
 #[command(after_help = "\
 Examples:
   netpolicy sim run irq-suspension --set delivery.mode=suspend20 --set clients.load=600K
-  netpolicy sim run irq-suspension --sweep delivery.mode=interrupt,defer20,suspend20 --sweep clients.load=200K,600K,max
+  netpolicy sim run irq-suspension --sweep delivery.mode=interrupt,defer20,suspend20 \\
+      --sweep clients.load=200K,600K,max
   netpolicy sim run my-server.toml --set costs.request=12
   netpolicy -o json sim run lab          with the evidence of a run, as `bench` writes it")]
 pub struct SimRun {
@@ -79,7 +80,8 @@ pub struct SimRun {
 #[command(after_help = "\
 Examples:
   netpolicy sim calibrate irq-suspension --write costs.toml
-  netpolicy sim calibrate my-server.toml --measured rows.tsv --rows suspend20@50K,suspend20@MAX --parameters request,packet")]
+  netpolicy sim calibrate my-server.toml --measured rows.tsv --rows suspend20@50K,suspend20@MAX \\
+      --parameters request,packet")]
 pub struct SimCalibrate {
     /// A scenario file, or one that is shipped.
     #[arg(value_name = "SCENARIO")]
