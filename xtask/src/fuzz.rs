@@ -13,26 +13,28 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-saniti
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-sanitizer-coverage-stack-depth";
 
-/// How long each target runs where nobody says: enough to see that it works, not to find what is rare.
-const SECONDS: &str = "5";
+/// How long each target runs where nobody says.
+const SECONDS: &str = "60";
 
 /// The largest input, in bytes.
 const INPUT_BYTES_MAX: u32 = 65_536;
 
-/// Runs each target for some seconds, from its committed corpus. A crash is an error, and leaves its input in
+/// Runs each target for some seconds (`--seconds N`), or only its corpus and regressions (`--replay`). A crash is an error, and leaves its input in
 /// `target/fuzz/TARGET/`.
 pub(crate) fn run(arguments: &[String]) -> Result {
-    let mut seconds = SECONDS.to_owned();
+    let mut until = format!("-max_total_time={SECONDS}");
     let mut only = Vec::new();
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--seconds" => seconds = words.next().ok_or("--seconds needs a number")?.clone(),
+            "--seconds" => match words.next().map(|number| number.parse::<u32>()) {
+                Some(Ok(seconds)) => until = format!("-max_total_time={seconds}"),
+                _ => return Err("--seconds takes a whole number".to_owned()),
+            },
+            // A test must not fail by chance: what is known is tried again, and nothing is searched.
+            "--replay" => until = "-runs=0".to_owned(),
             target => only.push(target.to_owned()),
         }
-    }
-    if seconds.parse::<u32>().is_err() {
-        return Err(format!("--seconds takes a whole number, not `{seconds}`"));
     }
     let targets = targets()?;
     if let Some(unknown) = only.iter().find(|name| !targets.contains(name)) {
@@ -46,13 +48,13 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     build.arg("--manifest-path").arg(&manifest).arg("--target-dir").arg(folder.join("build"));
     shell::run(build.env("RUSTFLAGS", COVERAGE))?;
     for target in targets.iter().filter(|name| only.is_empty() || only.contains(name)) {
-        fuzz(target, &folder, &triple, &seconds)?;
+        fuzz(target, &folder, &triple, &until)?;
     }
     Ok(())
 }
 
 /// Runs one target: the regressions first, once each, then new inputs that grow out of the corpus.
-fn fuzz(target: &str, folder: &Path, triple: &str, seconds: &str) -> Result {
+fn fuzz(target: &str, folder: &Path, triple: &str, until: &str) -> Result {
     let work = folder.join(target);
     let found = work.join("corpus");
     std::fs::create_dir_all(&found).map_err(|error| format!("{}: {error}", found.display()))?;
@@ -63,7 +65,7 @@ fn fuzz(target: &str, folder: &Path, triple: &str, seconds: &str) -> Result {
     }
     let mut command = Command::new(&program);
     command.arg(&found).arg(shell::root().join("fuzz/corpus").join(target));
-    command.arg(format!("-max_total_time={seconds}")).arg(format!("-max_len={INPUT_BYTES_MAX}"));
+    command.arg(until).arg(format!("-max_len={INPUT_BYTES_MAX}"));
     command
         .arg(format!("-artifact_prefix={}/", work.display()))
         .args(["-print_final_stats=1", "-verbosity=0"]);

@@ -25,7 +25,7 @@ const TASKS: &[Task] = &[
         test::run,
     ),
     ("tidy", "the rules of CONTRIBUTING.md that a machine can check", tidy::run),
-    ("fuzz", "run every fuzz target for a while [--seconds N per target]", fuzz::run),
+    ("fuzz", "run every fuzz target for a while [--seconds N per target, --replay]", fuzz::run),
     ("bench", "the figures of the README, each with its command [NAME...]", bench::run),
     ("demo", "the main job: the experiment in its short form, with a report", demo::run),
 ];

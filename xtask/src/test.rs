@@ -34,7 +34,7 @@ pub(crate) fn check(arguments: &[String]) -> Result {
     tidy::run(arguments)
 }
 
-/// The checks, then the tests: pure ones first, then those of the running kernel, then a short fuzz run.
+/// The checks, then the tests: pure ones first, then those of the running kernel, then the fuzz targets' corpus and regressions.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let pure = arguments.iter().any(|a| a == "--pure");
     check(&[])?;
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     if !shell::is_root() {
         eprintln!("test: not root: the tests that need root were skipped; run `sudo -E make test` for all");
     }
-    if let Err(what) = fuzz::run(&["--seconds".to_owned(), "5".to_owned()]) {
+    if let Err(what) = fuzz::run(&["--replay".to_owned()]) {
         broken.push(what);
     }
 

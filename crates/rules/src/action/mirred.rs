@@ -100,7 +100,8 @@ impl Mirred {
 
     pub(super) fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
         if self.direction == 0 {
-            return Some(format!("mirred{}", self.instance.index_words()));
+            // An instance that is only named has its index, be it 0, or nothing at all.
+            return Some(format!("mirred index {}", self.instance.index));
         }
         let direction = DIRECTIONS.get(usize::try_from(self.direction).ok()?)?;
         let device = lookup.name_of(self.device).unwrap_or_else(|| format!("if{}", self.device.0));
