@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use apply::{Asked, Journal};
+use apply::{Asked, Journal, Standing};
 use linux::Netns;
 use model::{Nanoseconds, Pid};
 
@@ -161,6 +161,18 @@ impl Context {
         planned.desired.notes.iter().for_each(|note| self.console.say(note));
         for unread in &planned.host.unread {
             self.console.detail(&format!("not read: {}: {}", unread.what, unread.why));
+        }
+    }
+
+    /// Says which trials are under way. What is as it was asked may be so by a trial, which takes it away again.
+    pub(crate) fn tell_of_trials(&self) {
+        // Whoever may not read the journal has no trials in it.
+        let Ok(history) = self.journal().and_then(|journal| Ok(journal.history()?)) else { return };
+        for trial in history.transactions.iter().filter(|t| matches!(t.standing(), Standing::HeldUntil(_))) {
+            let name = trial.name();
+            self.console.say(&format!(
+                "{name} is on trial and will be put back unless `netpolicy confirm` keeps it."
+            ));
         }
     }
 

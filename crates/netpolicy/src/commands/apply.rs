@@ -15,6 +15,7 @@ pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
     context.console.report(&PlanReport::of(&planned.plan))?;
     if planned.plan.is_empty() {
         context.console.say("Nothing to change: the host is as the policy says.");
+        context.tell_of_trials();
         return Ok(Exit::Done);
     }
     if arguments.dry_run {

@@ -26,6 +26,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     context.console.report(&PlanReport::of(&planned.plan))?;
     if planned.plan.is_empty() {
         context.console.say("Nothing to change: it is so already.");
+        context.tell_of_trials();
         return Ok(Exit::Done);
     }
     let kept = cycle::keep(planned.plan, &context.journal()?, &context.asked(None), arguments.allow.into())?;

@@ -24,6 +24,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         test("trial/a_trial_ends_although_the_journal_was_taken_at_its_deadline", NEEDS, taken),
         test("trial/a_trial_of_nothing_leaves_no_guard", NEEDS, nothing),
+        test("trial/whoever_asks_for_what_is_on_trial_hears_that_it_will_go", NEEDS, asked_meanwhile),
     ]
 }
 
@@ -49,6 +50,20 @@ fn killed() -> Result<(), Failed> {
 fn when_restored(operator: &Operator, before: &Host) -> Result<Option<Host>, Failed> {
     let host = operator.host()?;
     Ok((host == *before).then_some(host))
+}
+
+fn asked_meanwhile() -> Result<(), Failed> {
+    let operator = Operator::new("asked", 1)?;
+    operator.asks(SUSPEND20)?;
+    operator.runs(&["try", "--seconds", "30"], 0)?;
+    let applied = operator.runs(&["apply"], 0)?;
+    assert!(
+        applied.words.contains("on trial") && applied.words.contains("netpolicy confirm"),
+        "{}",
+        applied.words
+    );
+    operator.runs(&["rollback"], 0)?;
+    Ok(())
 }
 
 fn confirmed() -> Result<(), Failed> {
