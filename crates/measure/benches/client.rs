@@ -17,11 +17,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use measure::chance::Chance;
 use measure::protocol::Keys;
 use measure::record::Recorder;
 use measure::statistics::{median, paired_ratio};
 use measure::{Surroundings, memcached};
+use model::Chance;
 use model::{
     Arrivals, Evidence, KeySize, MeasuredOn, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin, ValueSize,
     Waiting,

@@ -10,7 +10,7 @@ use std::time::Instant;
 use model::{Evidence, Nanoseconds, OfferedLoad, Schema};
 use serde::{Deserialize, Serialize};
 
-use crate::chance::Chance;
+use model::Chance;
 
 /// What is to be run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

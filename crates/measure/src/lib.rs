@@ -12,7 +12,6 @@
 //! [`experiment`], [`summary`], [`table`] and [`report`] (many runs, and how they are shown).
 #![forbid(unsafe_code)]
 
-pub mod chance;
 mod clock;
 pub mod experiment;
 pub mod generator;

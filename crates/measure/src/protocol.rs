@@ -207,7 +207,7 @@ impl Keys {
         let mut requests = Vec::new();
         let mut begins = Vec::with_capacity(workload.keys as usize + 1);
         for key in 0..workload.keys {
-            let u = crate::chance::Chance::stream(KEY_SIZES, &[u64::from(key)]).unit();
+            let u = model::Chance::stream(KEY_SIZES, &[u64::from(key)]).unit();
             let length = (workload.key_size.draw(u) as usize).max(digits_min);
             begins.push(
                 u32::try_from(requests.len()).expect("KEYS_MAX keys of KEY_BYTES_MAX bytes are below 4 GiB"),

@@ -11,7 +11,7 @@ use std::collections::binary_heap::PeekMut;
 
 use model::{Arrivals, Nanoseconds};
 
-use crate::chance::Chance;
+use model::Chance;
 
 /// A request's place in the schedule. Times are spans since the schedule's beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

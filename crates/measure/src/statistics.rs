@@ -126,7 +126,7 @@ fn from_count(count: usize) -> f64 {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::chance::Chance;
+    use model::Chance;
 
     fn assert_near(found: f64, expected: f64, tolerance: f64) {
         assert!((found - expected).abs() <= tolerance, "{found}, expected {expected}");

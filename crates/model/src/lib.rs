@@ -6,9 +6,10 @@
 //! (serde alone), by `clippy.toml` beside `src/`, and by `forbid(unsafe_code)`.
 //!
 //! Read in this order: [`units`] and [`cpu_set`] (words), [`host`] (what is), [`setting`] and [`plan`] (what
-//! shall be), [`policy`] (what was asked), [`workload`], [`delivered`] and [`evidence`] (what happened).
+//! shall be), [`policy`] (what was asked), [`workload`], [`delivered`] and [`evidence`] (what happened), [`chance`] (what is drawn).
 #![forbid(unsafe_code)]
 
+pub mod chance;
 pub mod cpu_set;
 pub mod delivered;
 pub mod delivery;
@@ -22,6 +23,7 @@ pub mod setting;
 pub mod units;
 pub mod workload;
 
+pub use chance::Chance;
 pub use cpu_set::CpuSet;
 pub use delivered::{Delivered, NapiDelivered, PollCounts};
 pub use delivery::{DeliveryMode, DeliveryParams};

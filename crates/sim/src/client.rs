@@ -4,6 +4,7 @@
 //! its backlog, so that an overloaded server meets a closed loop with memory. Response times are the client's: a share of
 //! answers, growing with the client's own load, is taken late. Left out: the client's CPUs and its own receive path.
 
+use crate::chance::Draws;
 use crate::nic::NEVER;
 use crate::watch::{Fact, Watch};
 use crate::wire::Link;

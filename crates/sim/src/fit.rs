@@ -5,7 +5,7 @@
 //! Source: Ros and Hansen, "A Simple Modification in CMA-ES Achieving Linear Time and Space Complexity" (sep-CMA-ES),
 //! PPSN 2008; weights and learning rates as given there. It needs no derivatives and bears noise.
 
-use crate::chance::Chance;
+use crate::chance::{Chance, Draws};
 use crate::elementary::{exp, ln};
 use crate::scenario::{Costs, Parameter};
 

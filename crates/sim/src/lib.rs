@@ -36,7 +36,7 @@ pub mod watch;
 mod wire;
 mod world;
 
-pub use chance::Chance;
+pub use chance::{Chance, Draws};
 pub use histogram::Histogram;
 pub use outcome::{Outcome, run, run_watched};
 pub use scenario::{Costs, Impossible, Parameter, Scenario};

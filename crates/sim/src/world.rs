@@ -4,7 +4,7 @@ use model::KernelVersion;
 
 use crate::application::Thread;
 use crate::calendar::Calendar;
-use crate::chance::Chance;
+use crate::chance::{Chance, Draws};
 use crate::client::{Clients, Connection};
 use crate::cpu::Cpu;
 use crate::elementary::exp;

@@ -13,9 +13,9 @@ use rustix::net::{
     sockopt,
 };
 
-use crate::chance::Chance;
 use crate::clock::Moment;
 use crate::protocol::{Malformed, Parser, Reply};
+use model::Chance;
 
 /// How long a connection may take to be made.
 pub(super) const CONNECT_TIMEOUT: Nanoseconds = Nanoseconds::from_millis(2_000);

@@ -2,9 +2,9 @@
 
 use model::{MemcachedWorkload, Nanoseconds};
 
-use crate::chance::Chance;
 use crate::clock::Moment;
 use crate::protocol::Reply;
+use model::Chance;
 
 use super::connection::{Pending, Request};
 use super::error::RunError;

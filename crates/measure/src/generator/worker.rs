@@ -10,10 +10,10 @@ use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
-use crate::chance::Chance;
 use crate::clock::Moment;
 use crate::protocol::Keys;
 use crate::schedule::{Schedule, Stream};
+use model::Chance;
 
 use super::connection::{Broken, Connection, Pending, Request};
 use super::error::RunError;

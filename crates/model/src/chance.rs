@@ -19,8 +19,12 @@ impl Chance {
             mixed = state ^ step.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             state = split_mix(&mut mixed);
         }
-        mixed = state;
-        Self { state: [(); 4].map(|()| split_mix(&mut mixed)) }
+        Self::new(state)
+    }
+
+    /// The one stream of a seed, for a single user of chance.
+    pub fn new(mut seed: u64) -> Self {
+        Self { state: [(); 4].map(|()| split_mix(&mut seed)) }
     }
 
     /// The next 64 bits.
@@ -50,6 +54,7 @@ impl Chance {
     ///
     /// # Panics
     /// If the list has more than `u32::MAX` elements.
+    #[inline]
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             let bound = u32::try_from(last + 1).expect("lists here are short");
