@@ -6,6 +6,7 @@
 mod bench;
 mod demo;
 mod fuzz;
+mod guest;
 mod setup;
 mod shell;
 mod test;
@@ -26,6 +27,11 @@ const TASKS: &[Task] = &[
     ),
     ("tidy", "the rules of CONTRIBUTING.md that a machine can check", tidy::run),
     ("fuzz", "run every fuzz target for a while [--seconds N per target, --replay]", fuzz::run),
+    (
+        "guest",
+        "other kernels on this machine's files: what the running kernel lacks [build|boot|test, --uml|--qemu]",
+        guest::run,
+    ),
     ("bench", "the figures of the README, each with its command [NAME...]", bench::run),
     ("demo", "the main job: the experiment in its short form, with a report", demo::run),
 ];

@@ -57,6 +57,19 @@ const NEEDS: &[Need] = &[
         package: "util-linux",
         purpose: "tests: the undo script's affinity line",
     },
+    Need { shown_by: Shown::Program("flex"), package: "flex", purpose: "guests: the kernel's build" },
+    Need { shown_by: Shown::Program("bison"), package: "bison", purpose: "guests: the kernel's build" },
+    Need { shown_by: Shown::Program("bc"), package: "bc", purpose: "guests: the kernel's build" },
+    Need { shown_by: Shown::Program("perl"), package: "perl", purpose: "guests: the kernel's build" },
+    Need {
+        shown_by: Shown::File("/usr/include/openssl/ssl.h"),
+        package: "libssl-dev",
+        purpose: "guests: the kernel's build",
+    },
+    Need { shown_by: Shown::Program("xz"), package: "xz-utils", purpose: "guests: the kernel's source" },
+    Need { shown_by: Shown::Program("patch"), package: "patch", purpose: "guests: a patched kernel" },
+    Need { shown_by: Shown::Program("cpio"), package: "cpio", purpose: "guests: the first root" },
+    Need { shown_by: Shown::Program("depmod"), package: "kmod", purpose: "guests: the kernel's modules" },
     Need { shown_by: Shown::Program("shellcheck"), package: "shellcheck", purpose: "tests: the undo script" },
 ];
 

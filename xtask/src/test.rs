@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use crate::shell::{self, Result};
-use crate::{fuzz, tidy};
+use crate::{fuzz, guest, tidy};
 
 /// What the runners counted, over all of them.
 #[derive(Default)]
@@ -60,6 +60,12 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     if let Err(what) = fuzz::run(&["--replay".to_owned()]) {
         broken.push(what);
     }
+    if shell::is_root() && !pure && !tally.skipped.is_empty() {
+        match guest::run_skipped() {
+            Ok(guests) => tally.add_guests(&guests, &mut broken),
+            Err(why) => broken.push(why),
+        }
+    }
 
     eprintln!();
     for skipped in &tally.skipped {
@@ -87,6 +93,20 @@ impl Tally {
         }
         let status = child.wait().map_err(|error| format!("waiting for the tests: {error}"))?;
         if status.success() { Ok(()) } else { Err(format!("{} test: {status}", shell::name(command))) }
+    }
+
+    /// Counts what guests ran of what was skipped here. A guest that cannot be made leaves its tests skipped, in the open.
+    fn add_guests(&mut self, guests: &guest::Guests, broken: &mut Vec<String>) {
+        let ran = |skipped: &str| {
+            let name = skipped.rsplit(' ').next().unwrap_or(skipped);
+            guests.passed.contains(name) || guests.failed.contains(name)
+        };
+        self.skipped.retain(|skipped| !ran(skipped));
+        self.passed += guests.passed.len() as u64;
+        self.failed += guests.failed.len() as u64;
+        broken.extend(guests.failed.iter().map(|name| format!("in a guest, {name} failed")));
+        broken.extend(guests.broken.iter().cloned());
+        self.skipped.extend(guests.unmade.iter().map(|why| format!("every test of a guest: {why}")));
     }
 
     /// Reads one line of libtest's or libtest-mimic's output.
@@ -123,5 +143,21 @@ mod tally {
         }
         assert_eq!((tally.passed, tally.failed), (20, 1));
         assert_eq!(tally.skipped, ["[SKIPPED, needs root] a_lab_is_made"]);
+    }
+
+    #[test]
+    fn what_a_guest_ran_is_not_skipped_and_what_failed_there_fails_all() {
+        let skipped = ["[SKIPPED, needs flower] a", "[SKIPPED, needs flower] b", "[SKIPPED, needs luck] c"];
+        let mut tally = Tally { skipped: skipped.map(str::to_owned).to_vec(), ..Tally::default() };
+        let guests = guest::Guests {
+            passed: ["a".to_owned()].into(),
+            failed: ["b".to_owned()].into(),
+            unmade: vec!["no room".to_owned()],
+            ..guest::Guests::default()
+        };
+        let mut broken = Vec::new();
+        tally.add_guests(&guests, &mut broken);
+        assert_eq!((tally.passed, tally.failed, broken.len()), (1, 1, 1));
+        assert_eq!(tally.skipped, ["[SKIPPED, needs luck] c", "every test of a guest: no room"]);
     }
 }

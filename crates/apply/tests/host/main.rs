@@ -6,6 +6,8 @@
 mod attended;
 mod file_host;
 mod kill_nine;
+#[path = "../../../linux/tests/root/only.rs"]
+mod only;
 mod undo_script;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -32,5 +34,5 @@ fn main() {
     }
     let trials =
         [attended::tests(), kill_nine::tests(), undo_script::tests()].into_iter().flatten().collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    libtest_mimic::run(&Arguments::from_args(), only::only(trials)).exit();
 }

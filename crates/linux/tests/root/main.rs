@@ -10,6 +10,7 @@ mod foreign;
 mod knobs;
 mod lab;
 mod netns;
+mod only;
 mod preload;
 mod process;
 mod role;
@@ -127,6 +128,6 @@ fn main() {
         follow::tests(),
         lab::tests(),
     ];
-    let trials = trials.into_iter().flatten().collect();
+    let trials = only::only(trials.into_iter().flatten().collect());
     libtest_mimic::run(&arguments, trials).exit();
 }

@@ -5,6 +5,8 @@ mod applied;
 mod attached;
 mod bench;
 mod matrix;
+#[path = "../../../linux/tests/root/only.rs"]
+mod only;
 mod operator;
 mod rules;
 mod stage;
@@ -82,5 +84,5 @@ fn main() {
         matrix::tests(),
         rules::tests(),
     ];
-    libtest_mimic::run(&arguments, trials.into_iter().flatten().collect()).exit();
+    libtest_mimic::run(&arguments, only::only(trials.into_iter().flatten().collect())).exit();
 }

@@ -1,0 +1,272 @@
+//! One guest, one command: started, watched, and gone when this returns, or when we are killed.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use super::cache::{self, Cache};
+use crate::shell::{self, Result};
+
+/// A guest's memory, in mebibytes: the machine may be running several.
+const MEBIBYTES: u32 = 2048;
+
+/// How long a guest may take until its command begins. Emulated CPUs on a busy machine need most of it.
+pub(super) const BOOT_LIMIT: Duration = Duration::from_secs(240);
+
+/// How often the guest's output is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// How many lines of the console are shown when a guest hangs or dies.
+const CONSOLE_TAIL: usize = 30;
+
+/// A kernel that can be booted on this machine's files.
+pub(super) trait Guest {
+    /// What it is, for people.
+    fn described(&self) -> String;
+    /// The command that boots it; the console is its standard output.
+    fn command(&self, run: &Run) -> Result<Command>;
+    /// Where its modules are, as `/lib/modules/RELEASE`, if it has any.
+    fn modules(&self) -> Option<PathBuf>;
+}
+
+/// What is to be done in a guest.
+pub(super) struct Order {
+    /// Words of the command.
+    pub(super) command: Vec<String>,
+    /// Its environment, beyond `PATH` and `HOME`.
+    pub(super) environment: Vec<(String, String)>,
+    /// Where it begins.
+    pub(super) directory: PathBuf,
+    /// From starting the guest to the command's beginning.
+    pub(super) boot_limit: Duration,
+    /// From the command's beginning to its end.
+    pub(super) limit: Duration,
+}
+
+/// Which of a command's two outputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    Out,
+    Error,
+}
+
+/// One guest's directory, shared with it as `/run/guest`; gone with it.
+pub(super) struct Run {
+    directory: PathBuf,
+}
+
+/// How a command in a guest went.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// The command's exit code.
+    pub(super) code: i32,
+    /// From starting the guest to the command's beginning.
+    pub(super) booted_in: Duration,
+}
+
+/// Boots a guest, runs the order in it and passes on what it prints.
+pub(super) fn execute(
+    cache: &Cache,
+    guest: &dyn Guest,
+    order: &Order,
+    heard: &mut dyn FnMut(Stream, &[u8]),
+) -> Result<Ended> {
+    if !shell::is_root() {
+        return Err(
+            "a guest runs on the host's files and has namespaces of its own: run this as root".to_owned()
+        );
+    }
+    for program in ["setpriv", "unshare"] {
+        cache::need_program(program, "util-linux")?;
+    }
+    let run = Run::begin(cache)?;
+    run.write_script("stage", include_str!("stage.sh"))?;
+    run.write_script("command", &order.script())?;
+    if let Some(modules) = guest.modules() {
+        cache::write(&run.directory.join("modules"), &format!("{}\n", modules.display()))?;
+    }
+    let console = run.create("console")?;
+    let complaints = console.try_clone().map_err(|error| format!("the guest's console: {error}"))?;
+    let mut outputs = [(Stream::Out, run.follow("stdout")?), (Stream::Error, run.follow("stderr")?)];
+    let mut command = guest.command(&run)?;
+    let begun = Instant::now();
+    let child = command.stdin(Stdio::null()).stdout(console).stderr(complaints).spawn();
+    let mut guest_process = Killed(child.map_err(|error| format!("{}: {error}", shell::name(&command)))?);
+
+    let mut booted: Option<Instant> = None;
+    loop {
+        let ended = run.read("exit");
+        let died = guest_process.0.try_wait().map_err(|error| format!("waiting for the guest: {error}"))?;
+        for (stream, file) in &mut outputs {
+            pass_on(*stream, file, heard)?;
+        }
+        if booted.is_none() && run.read("begun").is_some() {
+            booted = Some(Instant::now());
+        }
+        if let Some(code) = ended.and_then(|code| code.trim().parse().ok()) {
+            let booted_in = booted.unwrap_or_else(Instant::now).duration_since(begun);
+            return Ok(Ended { code, booted_in });
+        }
+        if let Some(status) = died {
+            return Err(run.blame(&format!("{} ended ({status}) before its command did", guest.described())));
+        }
+        let (since, limit, doing) = match booted {
+            None => (begun, order.boot_limit, "did not come up"),
+            Some(at) => (at, order.limit, "was still running its command"),
+        };
+        if since.elapsed() > limit {
+            let seconds = limit.as_secs();
+            return Err(
+                run.blame(&format!("{} {doing} after {seconds} s and was stopped", guest.described()))
+            );
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+impl Order {
+    /// A shell script that becomes the command.
+    fn script(&self) -> String {
+        let mut script = String::from("#!/bin/sh\n");
+        for (name, value) in &self.environment {
+            script += &format!("export {name}={}\n", quoted(value));
+        }
+        script += &format!("cd {} || exit 126\n", quoted(&self.directory.to_string_lossy()));
+        let words: Vec<_> = self.command.iter().map(|word| quoted(word)).collect();
+        script + &format!("exec {}\n", words.join(" "))
+    }
+}
+
+/// A word that the shell takes as it is.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+impl Run {
+    /// A directory of our own, after those of killed runs have been swept.
+    fn begin(cache: &Cache) -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let runs = cache.at("run");
+        cache::make_directory(&runs)?;
+        for left in std::fs::read_dir(&runs).into_iter().flatten().flatten() {
+            let name = left.file_name().to_string_lossy().into_owned();
+            let of = name.split('-').next().unwrap_or_default();
+            if !Path::new("/proc").join(of).exists() {
+                cache::remove(&left.path())?;
+            }
+        }
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let directory = runs.join(format!("{}-{count}", std::process::id()));
+        cache::make_directory(&directory)?;
+        Ok(Self { directory })
+    }
+
+    /// The directory, as the host sees it.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The guest's memory.
+    pub(super) fn mebibytes(&self) -> u32 {
+        MEBIBYTES
+    }
+
+    /// Writes a script that the guest runs.
+    pub(super) fn write_script(&self, name: &str, text: &str) -> Result {
+        cache::write(&self.directory.join(name), text)?;
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(self.directory.join(name), executable)
+            .map_err(|error| format!("{name}: {error}"))
+    }
+
+    /// `unshare` with namespaces of the guest's own, to which the guest's program is added: whatever ends us ends
+    /// all of it, and what it mounted or created in its namespaces is gone with it.
+    pub(super) fn contained(&self, more: &[&str]) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", "unshare", "--mount", "--net", "--pid", "--fork"]);
+        command.arg("--kill-child=KILL").args(more).arg("--");
+        command
+    }
+
+    fn create(&self, name: &str) -> Result<File> {
+        File::create(self.directory.join(name)).map_err(|error| format!("{name}: {error}"))
+    }
+
+    fn follow(&self, name: &str) -> Result<File> {
+        self.create(name)?;
+        File::open(self.directory.join(name)).map_err(|error| format!("{name}: {error}"))
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        std::fs::read_to_string(self.directory.join(name)).ok()
+    }
+
+    /// What went wrong, and the console's last lines.
+    fn blame(&self, what: &str) -> String {
+        let console = std::fs::read(self.directory.join("console")).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
+        let lines: Vec<_> = console.lines().filter(|line| !line.trim().is_empty()).collect();
+        let tail = lines[lines.len().saturating_sub(CONSOLE_TAIL)..].join("\n  ");
+        format!("{what}\nthe console's last lines:\n  {tail}")
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Err(left) = cache::remove(&self.directory) {
+            eprintln!("guest: {left}");
+        }
+    }
+}
+
+/// A process that does not outlive its owner.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Passes on what has been written since last time.
+fn pass_on(stream: Stream, file: &mut File, heard: &mut dyn FnMut(Stream, &[u8])) -> Result {
+    let mut new = Vec::new();
+    file.read_to_end(&mut new).map_err(|error| format!("reading the guest's output: {error}"))?;
+    if !new.is_empty() {
+        heard(stream, &new);
+    }
+    Ok(())
+}
+
+/// Prints both outputs as they come.
+pub(super) fn print(stream: Stream, bytes: &[u8]) {
+    let written = match stream {
+        Stream::Out => std::io::stdout().write_all(bytes).and_then(|()| std::io::stdout().flush()),
+        Stream::Error => std::io::stderr().write_all(bytes),
+    };
+    // Whoever closed our output does not want the rest.
+    let _ = written;
+}
+
+#[cfg(test)]
+mod words {
+    use super::*;
+
+    #[test]
+    fn a_command_reaches_the_guest_word_for_word() {
+        let order = Order {
+            command: vec!["printf".into(), "it's $HOME `x`\n".into()],
+            environment: vec![("A".into(), "1 2".into())],
+            directory: "/tmp".into(),
+            boot_limit: BOOT_LIMIT,
+            limit: Duration::from_secs(1),
+        };
+        let said = Command::new("sh").arg("-c").arg(order.script()).output().expect("a shell runs");
+        assert_eq!(String::from_utf8_lossy(&said.stdout), "it's $HOME `x`\n");
+        assert!(order.script().contains("export A='1 2'\n"));
+    }
+}

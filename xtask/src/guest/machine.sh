@@ -1,0 +1,32 @@
+#!/bin/sh
+# In a network namespace of the guest's own: two virtio NICs with two queues each, joined; two igb NICs, joined.
+# What joins them is seen by nobody else and is gone with the guest. "$@" is QEMU with the rest of its arguments.
+set -e
+many=yes
+for side in 0 1; do
+    ip tuntap add name g$side mode tap multi_queue 2>/dev/null || many=no
+done
+if [ $many = yes ]; then
+    ip link add joined type bridge mcast_snooping 0 2>/dev/null || many=no
+fi
+if [ $many = yes ]; then
+    echo 1 > /proc/sys/net/ipv6/conf/joined/disable_ipv6 2>/dev/null || :
+    ip link set joined up
+fi
+for side in 0 1; do
+    if [ $many = yes ]; then
+        ip link set g$side master joined up
+        backend="tap,id=v$side,ifname=g$side,queues=2,vhost=off,script=no,downscript=no"
+        queues=mq=on,vectors=6,rss=on,hash=on
+    else
+        # Without taps or a bridge on this machine: one queue each.
+        backend="hubport,id=v$side,hubid=1"
+        queues=mq=off
+    fi
+    set -- "$@" -netdev "$backend" \
+        -device "virtio-net-pci,netdev=v$side,mac=52:54:00:00:00:1$side,romfile=,$queues" \
+        -netdev "hubport,id=i$side,hubid=2" \
+        -device "pcie-root-port,id=p$side,chassis=$((side + 1)),slot=$((side + 1))" \
+        -device "igb,bus=p$side,netdev=i$side,mac=52:54:00:00:00:2$side,romfile="
+done
+exec "$@"

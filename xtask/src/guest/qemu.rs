@@ -1,0 +1,332 @@
+//! The emulated guest: the distribution's own kernel, with interrupts, CPUs that come and go, and NICs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::apt::{self, Apt, Offer};
+use super::boot::{self, Guest, Order, Run};
+use super::cache::{self, Cache};
+use super::source;
+use crate::shell::{self, Result};
+
+/// The oldest QEMU with an igb NIC; older ones also mishandle code that the guest patches on two CPUs at once.
+const OLDEST_QEMU: &str = "1:8.0";
+
+/// A kernel's modules and its emulator take this much, in mebibytes.
+const SPACE: u64 = 700;
+
+/// How long a guest on hardware virtualization may take to prove that it works.
+const PROBE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Modules without which the root cannot be mounted; those that a kernel has built in are not there as files.
+const EARLY_MODULES: &[&str] = &["netfs", "9pnet", "9pnet_virtio", "9p", "overlay"];
+
+/// A kernel of the distribution's, an emulator, and what speeds it up.
+pub(super) struct Qemu {
+    kernel: Kernel,
+    emulator: Emulator,
+    accelerator: &'static str,
+}
+
+/// The distribution's kernel: `vmlinuz`, `initrd` and `lib/modules/RELEASE`.
+struct Kernel {
+    directory: PathBuf,
+    release: String,
+}
+
+/// QEMU: the system's, or one unpacked in the cache.
+struct Emulator {
+    /// Where it is unpacked; none for the system's.
+    unpacked: Option<PathBuf>,
+    version: String,
+}
+
+impl Qemu {
+    /// What was made last, if it is whole. Needs no network.
+    pub(super) fn ready(cache: &Cache) -> Option<Self> {
+        let kernel = Kernel::ready(cache)?;
+        let emulator = Emulator::ready(cache)?;
+        Some(Self { kernel, emulator, accelerator: "tcg" }.with_accelerator(cache))
+    }
+
+    /// Fetches and unpacks the newest kernel on offer and an emulator, unless that was done.
+    pub(super) fn build(cache: &Cache) -> Result<Self> {
+        let architecture = cache::output(Command::new("dpkg").arg("--print-architecture"))?;
+        if architecture.trim() != "amd64" {
+            return Err(format!(
+                "the emulated guest is an amd64 machine; this one is {}",
+                architecture.trim()
+            ));
+        }
+        let lock = cache.lock("qemu")?;
+        let apt = Apt::open(cache)?;
+        let emulator = match Emulator::of_the_system() {
+            Some(emulator) => emulator,
+            None => Emulator::fetch(cache, &apt)?,
+        };
+        let kernel = Kernel::fetch(cache, &apt)?;
+        drop(lock);
+        Ok(Self { kernel, emulator, accelerator: "tcg" }.with_accelerator(cache))
+    }
+
+    /// Uses hardware virtualization where a guest has been seen to boot on it: that the device can be opened says
+    /// nothing. The answer is kept for this host kernel, this QEMU and this guest kernel.
+    fn with_accelerator(mut self, cache: &Cache) -> Self {
+        if !Path::new("/dev/kvm").exists() {
+            return self;
+        }
+        let host = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let asked = source::path_letters(&format!(
+            "{}-{}-{}",
+            host.trim(),
+            self.emulator.version,
+            self.kernel.release
+        ));
+        let answer = cache.at(&format!("kvm-{asked}"));
+        if let Ok(known) = std::fs::read_to_string(&answer) {
+            if known.trim() == "works" {
+                self.accelerator = "kvm";
+            }
+            return self;
+        }
+        self.accelerator = "kvm";
+        let order = Order {
+            command: vec!["true".into()],
+            environment: Vec::new(),
+            directory: "/".into(),
+            boot_limit: PROBE_LIMIT,
+            limit: PROBE_LIMIT,
+        };
+        eprintln!("guest: trying /dev/kvm, for {} s at most", PROBE_LIMIT.as_secs());
+        let tried = boot::execute(cache, &self, &order, &mut |_, _| ());
+        let works = tried.is_ok_and(|ended| ended.code == 0);
+        if !works {
+            eprintln!("guest: /dev/kvm is there and boots no guest: emulating");
+            self.accelerator = "tcg";
+        }
+        // Should the note not be written, the next run tries again.
+        let _ = std::fs::write(&answer, if works { "works\n" } else { "boots no guest\n" });
+        self
+    }
+}
+
+impl Guest for Qemu {
+    fn described(&self) -> String {
+        format!("Linux {} in QEMU {} ({})", self.kernel.release, self.emulator.version, self.accelerator)
+    }
+
+    fn modules(&self) -> Option<PathBuf> {
+        Some(self.kernel.directory.join("lib/modules").join(&self.kernel.release))
+    }
+
+    fn command(&self, run: &Run) -> Result<Command> {
+        run.write_script("machine", include_str!("machine.sh"))?;
+        let mut command = run.contained(&[]);
+        command.arg("sh").arg(run.directory().join("machine")).arg(self.emulator.program());
+        if let Some(unpacked) = &self.emulator.unpacked {
+            let libraries =
+                ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|below| unpacked.join(below));
+            let libraries = libraries.map(|path| path.to_string_lossy().into_owned()).join(":");
+            command.env("LD_LIBRARY_PATH", libraries);
+            for data in ["usr/share/qemu", "usr/share/seabios", "/usr/share/seabios"] {
+                command.arg("-L").arg(unpacked.join(data));
+            }
+        }
+        let (accelerator, cpu) = match self.accelerator {
+            "kvm" => ("kvm", "host"),
+            _ => ("tcg,thread=multi", "max,la57=off"),
+        };
+        command.args(["-nodefaults", "-display", "none", "-no-reboot", "-M", "q35"]);
+        command
+            .args(["-accel", accelerator, "-cpu", cpu, "-smp", "2", "-m"])
+            .arg(run.mebibytes().to_string());
+        command.args(["-serial", "stdio"]);
+        command.arg("-kernel").arg(self.kernel.directory.join("vmlinuz"));
+        command.arg("-initrd").arg(self.kernel.directory.join("initrd"));
+        command.args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0"]);
+        // multidevs: without it, files of /proc and of other mounts have numbers that change.
+        command
+            .args(["-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"]);
+        let shared = run.directory().display();
+        command.arg("-virtfs").arg(format!("local,path={shared},mount_tag=run,security_model=none"));
+        Ok(command)
+    }
+}
+
+impl Kernel {
+    fn ready(cache: &Cache) -> Option<Self> {
+        let name = std::fs::read_to_string(cache.at("kernel-latest")).ok()?;
+        Self::finished(cache, name.trim())
+    }
+
+    fn finished(cache: &Cache, name: &str) -> Option<Self> {
+        let directory = cache.finished(name)?;
+        let release = std::fs::read_to_string(directory.join("release")).ok()?.trim().to_owned();
+        directory.join("lib/modules").join(&release).is_dir().then_some(Self { directory, release })
+    }
+
+    fn fetch(cache: &Cache, apt: &Apt) -> Result<Self> {
+        let offers: Vec<Offer> = apt
+            .offers("linux-binary-")?
+            .into_iter()
+            .filter(|offer| release_of(&offer.package).is_some())
+            .collect();
+        let newest = source::newest_of(&offers).ok_or_else(|| {
+            format!("no kernel package (linux-binary) of 6.18 or newer is on offer in {}", apt.suites())
+        })?;
+        let release = release_of(&newest.package).unwrap_or_default();
+        // What the initrd does is part of what is kept.
+        let key = cache::digest(&[include_str!("qemu-init.sh")])?;
+        let name = format!("kernel/{}-{key}", source::path_letters(&newest.version));
+        if Self::finished(cache, &name).is_none() {
+            cache.need_space(SPACE, "a kernel with its modules")?;
+            for (program, package) in [("cpio", "cpio"), ("xz", "xz-utils"), ("depmod", "kmod")] {
+                cache::need_program(program, package)?;
+            }
+            eprintln!("guest: fetching {} {}", newest.package, newest.version);
+            let making = cache.begin("kernel")?;
+            let packages = making.join("packages");
+            cache::make_directory(&packages)?;
+            let modules = format!("linux-modules-{release}");
+            apt.download(&[(&newest.package, &newest.version), (&modules, &newest.version)], &packages)?;
+            apt::unpack_all(&packages, &making)?;
+            let busybox = apt.own_newest("busybox-static")?;
+            cache::make_directory(&making.join("busybox"))?;
+            apt.download(&[(&busybox.package, &busybox.version)], &making.join("busybox"))?;
+            assemble(&making, &release)?;
+            for done in ["packages", "busybox", "usr", "initrd.d"] {
+                cache::remove(&making.join(done))?;
+            }
+            cache::write(&making.join("release"), &release)?;
+            cache.finish(&making, &name, &["vmlinuz", "initrd", "release"])?;
+        }
+        cache::write(&cache.at("kernel-latest"), &name)?;
+        Self::finished(cache, &name).ok_or_else(|| format!("{name} was made and is not whole"))
+    }
+}
+
+/// The release that a plain kernel package carries: not a real-time, cloud or unsigned one.
+fn release_of(package: &str) -> Option<String> {
+    let release = package.strip_prefix("linux-binary-")?;
+    let version = release.strip_suffix("-amd64")?;
+    (version.starts_with(|c: char| c.is_ascii_digit()) && !version.contains('-')).then(|| release.to_owned())
+}
+
+/// Makes of unpacked packages what is booted: kernel, modules with their index, and a first root.
+fn assemble(making: &Path, release: &str) -> Result {
+    let moved = |from: PathBuf, to: PathBuf| {
+        std::fs::rename(&from, &to)
+            .map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
+    };
+    let modules = making.join("lib/modules").join(release);
+    cache::make_directory(&making.join("lib/modules"))?;
+    moved(making.join("usr/lib/modules").join(release), modules.clone())?;
+    moved(modules.join("vmlinuz"), making.join("vmlinuz"))?;
+    shell::run(Command::new("depmod").arg("-b").arg(making).arg(release))?;
+
+    let root = making.join("initrd.d");
+    for below in ["bin", "modules", "proc"] {
+        cache::make_directory(&root.join(below))?;
+    }
+    apt::unpack_all(&making.join("busybox"), &making.join("busybox"))?;
+    let busybox = ["usr/bin/busybox", "bin/busybox"].map(|below| making.join("busybox").join(below));
+    let busybox =
+        busybox.iter().find(|path| path.is_file()).ok_or("package busybox-static brought no busybox")?;
+    std::fs::copy(busybox, root.join("bin/busybox")).map_err(|error| format!("busybox: {error}"))?;
+    cache::write(&root.join("init"), include_str!("qemu-init.sh"))?;
+    shell::run(Command::new("chmod").arg("755").arg(root.join("init")))?;
+    let index = cache::read(&modules.join("modules.dep"))?;
+    for early in EARLY_MODULES {
+        let file =
+            index.lines().filter_map(|line| line.split(':').next()).find(|path| module_name(path) == *early);
+        let Some(file) = file else { continue };
+        let packed = modules.join(file);
+        let plain = root.join("modules").join(format!("{early}.ko"));
+        let unpack = if file.ends_with(".xz") { "xz -dc" } else { "cat" };
+        let script = format!("{unpack} -- \"$1\" > \"$2\"");
+        shell::run(Command::new("sh").args(["-c", &script, "sh"]).arg(packed).arg(plain))?;
+    }
+    let pack = "cd \"$1\" && find . | cpio --quiet -o -H newc > \"$2\"";
+    shell::run(Command::new("sh").args(["-c", pack, "sh"]).arg(&root).arg(making.join("initrd")))
+}
+
+/// The name of the module in a file: `kernel/fs/9p/9p.ko.xz` holds `9p`.
+fn module_name(path: &str) -> &str {
+    let file = path.rsplit('/').next().unwrap_or(path);
+    file.split(".ko").next().unwrap_or(file)
+}
+
+impl Emulator {
+    fn ready(cache: &Cache) -> Option<Self> {
+        Self::of_the_system().or_else(|| {
+            let name = std::fs::read_to_string(cache.at("qemu-latest")).ok()?;
+            Self::finished(cache, name.trim())
+        })
+    }
+
+    /// The system's own, if it is new enough.
+    fn of_the_system() -> Option<Self> {
+        if !shell::has("qemu-system-x86_64") {
+            return None;
+        }
+        let version =
+            cache::output(Command::new("dpkg-query").args(["-W", "-f", "${Version}", "qemu-system-x86"]))
+                .ok()?;
+        apt::newer(&version, OLDEST_QEMU).then_some(Self { unpacked: None, version })
+    }
+
+    fn finished(cache: &Cache, name: &str) -> Option<Self> {
+        let unpacked = cache.finished(name)?;
+        let version = std::fs::read_to_string(unpacked.join("version")).ok()?;
+        Some(Self { unpacked: Some(unpacked), version })
+    }
+
+    fn fetch(cache: &Cache, apt: &Apt) -> Result<Self> {
+        // Of this release's own suites alone: a later release's would need its C library.
+        let newest = apt.own_newest("qemu-system-x86")?;
+        if !apt::newer(&newest.version, OLDEST_QEMU) {
+            let own = apt.own_suites().join(", ");
+            return Err(format!("a guest needs QEMU 8.0 or newer; {own} offer {}", newest.version));
+        }
+        let name = format!("qemu/{}", source::path_letters(&newest.version));
+        if Self::finished(cache, &name).is_none() {
+            cache.need_space(SPACE, "an emulator")?;
+            eprintln!("guest: fetching qemu-system-x86 {}", newest.version);
+            let making = cache.begin("qemu")?;
+            let packages = making.join("packages");
+            apt.download_with_dependencies("qemu-system-x86", &newest.suite, &packages)?;
+            apt::unpack_all(&packages, &making)?;
+            cache::remove(&packages)?;
+            cache::write(&making.join("version"), &newest.version)?;
+            cache.finish(&making, &name, &["usr/bin/qemu-system-x86_64", "version"])?;
+        }
+        cache::write(&cache.at("qemu-latest"), &name)?;
+        Self::finished(cache, &name).ok_or_else(|| format!("{name} was made and is not whole"))
+    }
+
+    fn program(&self) -> PathBuf {
+        let name = "usr/bin/qemu-system-x86_64";
+        self.unpacked
+            .as_ref()
+            .map_or_else(|| PathBuf::from("qemu-system-x86_64"), |unpacked| unpacked.join(name))
+    }
+}
+
+#[cfg(test)]
+mod packages {
+    use super::*;
+
+    #[test]
+    fn of_the_kernel_packages_the_plain_signed_one_is_booted() {
+        assert_eq!(release_of("linux-binary-7.3.4+deb13-amd64").as_deref(), Some("7.3.4+deb13-amd64"));
+        for other in [
+            "linux-binary-7.3.4+deb13-rt-amd64",
+            "linux-binary-unsigned-7.3.4+deb13-amd64",
+            "linux-image-amd64",
+        ] {
+            assert_eq!(release_of(other), None, "{other}");
+        }
+        assert_eq!(module_name("kernel/fs/9p/9p.ko.xz"), "9p");
+    }
+}

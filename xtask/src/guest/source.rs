@@ -1,0 +1,101 @@
+//! The kernel's source, as the distribution packages it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::apt::{self, Apt, Offer};
+use super::cache::{self, Cache};
+use crate::shell::{self, Result};
+
+/// The oldest kernel that has everything the tests speak of.
+pub(super) const OLDEST: &str = "6.18~";
+
+/// An unpacked tree takes this much, in mebibytes.
+const SPACE: u64 = 2600;
+
+/// An unpacked, unchanged source tree.
+pub(super) struct Source {
+    /// The package's version, in letters that a path may have.
+    pub(super) version: String,
+    pub(super) tree: PathBuf,
+}
+
+impl Source {
+    /// The newest source on offer, unpacked as `source/linux-VERSION` in the cache.
+    pub(super) fn newest(cache: &Cache, apt: &Apt) -> Result<Self> {
+        let offers = apt.offers("linux-source-")?;
+        let newest = newest_of(&offers)
+            .ok_or_else(|| format!("no linux-source of 6.18 or newer is on offer in {}", apt.suites()))?;
+        let version = path_letters(&newest.version);
+        let tree = cache.at(&format!("source/linux-{version}"));
+        let _lock = cache.lock("source")?;
+        if tree.join("Kconfig").is_file() {
+            return Ok(Self { version, tree });
+        }
+        cache.need_space(SPACE, "the kernel's source")?;
+        cache::need_program("xz", "xz-utils")?;
+        eprintln!("guest: unpacking {} {} as {}", newest.package, newest.version, tree.display());
+        let making = cache.begin("source")?;
+        apt.download(&[(&newest.package, &newest.version)], &making)?;
+        apt::unpack_all(&making, &making)?;
+        let tarball = making.join("usr/src").join(format!("{}.tar.xz", newest.package));
+        shell::run(Command::new("tar").arg("-C").arg(&making).arg("-xf").arg(&tarball))?;
+        let unpacked = making.join(&newest.package);
+        cache::make_directory(&cache.at("source"))?;
+        std::fs::rename(&unpacked, &tree).map_err(|error| format!("{}: {error}", unpacked.display()))?;
+        cache::remove(&making)?;
+        Ok(Self { version, tree })
+    }
+
+    /// A copy with patches applied, in `into`. Hard links: `patch` replaces the files that it changes.
+    pub(super) fn patched(&self, patches: &[PathBuf], into: &Path) -> Result {
+        cache::need_program("patch", "patch")?;
+        shell::run(Command::new("cp").arg("-al").arg(&self.tree).arg(into))?;
+        for patch in patches {
+            let mut apply = Command::new("patch");
+            apply.current_dir(into).args(["-p1", "--silent", "--fuzz=0", "--forward", "-i"]).arg(patch);
+            shell::run(&mut apply).map_err(|failed| {
+                format!("{} does not apply to {}: {failed}", patch.display(), self.version)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The newest of the offers that name a kernel version, and are new enough.
+pub(super) fn newest_of(offers: &[Offer]) -> Option<&Offer> {
+    let mut newest: Option<&Offer> = None;
+    for offer in offers.iter().filter(|offer| apt::newer(&offer.version, OLDEST)) {
+        if newest.is_none_or(|so_far| apt::newer(&offer.version, &so_far.version)) {
+            newest = Some(offer);
+        }
+    }
+    newest
+}
+
+/// A version without the letters that shells and makefiles take for something else.
+pub(super) fn path_letters(version: &str) -> String {
+    version.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
+}
+
+#[cfg(test)]
+mod versions {
+    use super::*;
+
+    #[test]
+    fn the_newest_is_taken_and_an_old_one_is_not() {
+        let offer = |package: &str, version: &str| Offer {
+            package: package.into(),
+            version: version.into(),
+            suite: "stable".into(),
+        };
+        let offers = [
+            offer("linux-source-6.12", "6.12.107-1"),
+            offer("linux-source-7.3", "7.3.4-1~bpo13+1"),
+            offer("linux-source-7.2", "7.2.12-1"),
+        ];
+        assert_eq!(newest_of(&offers).map(|o| o.package.as_str()), Some("linux-source-7.3"));
+        assert_eq!(newest_of(&offers[..1]), None);
+        assert_eq!(path_letters("7.3.4-1~bpo13+1"), "7.3.4-1-bpo13-1");
+    }
+}

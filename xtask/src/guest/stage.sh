@@ -1,0 +1,40 @@
+#!/bin/sh
+# The guest's process 1, on its root: the host's files, with everything that is written kept in memory.
+# /run/guest is shared with the host. What the host waits for: `begun`, then `exit`.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
+guest=/run/guest
+mkdir -p /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs shm /dev/shm
+mount -t cgroup2 cgroup2 /sys/fs/cgroup 2>/dev/null
+mount -t debugfs debugfs /sys/kernel/debug 2>/dev/null
+mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null
+mount -t bpf bpf /sys/fs/bpf 2>/dev/null
+[ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
+hostname guest
+ip link set lo up
+if [ -f $guest/modules ]; then
+    mkdir -p "/lib/modules/$(uname -r)"
+    mount --bind "$(cat $guest/modules)" "/lib/modules/$(uname -r)"
+    modprobe -a -q virtio_net igb tun veth
+    for device in /sys/class/net/*; do
+        name=
+        case $(cat "$device/address") in
+            52:54:00:00:00:10) name=virtio0 ;;
+            52:54:00:00:00:11) name=virtio1 ;;
+            52:54:00:00:00:20) name=igb0 ;;
+            52:54:00:00:00:21) name=igb1 ;;
+        esac
+        [ -z "$name" ] || ip link set "${device##*/}" name $name
+    done
+fi
+echo 1 > $guest/begun
+setsid sh $guest/command < /dev/null > $guest/stdout 2> $guest/stderr
+echo $? > $guest/exit.new
+mv $guest/exit.new $guest/exit
+sync
+# The host ends the guest when it has read that; should it not, the guest ends by itself.
+echo 1 > /proc/sys/kernel/sysrq
+sleep 10
+echo o > /proc/sysrq-trigger
+sleep 10
