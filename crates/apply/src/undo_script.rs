@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use model::setting::Threading;
-use model::{Change, DeviceId, EpollId, RingId, RxQueue, Setting, ThreadId};
+use model::{
+    Change, ChannelKind, Cpu, CpuSet, DeviceId, EpollId, RingId, RingKind, RxQueue, Setting, ThreadId,
+};
 
 use crate::record::Begin;
 use crate::transaction::TransactionName;
@@ -73,6 +75,10 @@ fn call(change: &Change) -> Call {
         needs: vec![Part::File, Part::Device, Part::DeviceFile, Part::Netns],
         line: format!("in_netns {} device_file {what} {} {file} {set} {old}", device.netns, device.ifindex),
     };
+    let mask = |device: &DeviceId, file: &str| Call {
+        needs: vec![Part::Device, Part::MaskFile, Part::Netns],
+        line: format!("in_netns {} mask_file {what} {} {file} {set} {old}", device.netns, device.ifindex),
+    };
     match change.to() {
         Setting::DeferHardIrqs(queue, _) => napi(queue, "defer-hard-irqs"),
         Setting::GroFlushTimeout(queue, _) => napi(queue, "gro-flush-timeout"),
@@ -97,6 +103,73 @@ fn call(change: &Change) -> Call {
             needs: vec![Part::Started, Part::Thread],
             line: format!("thread {what} {} {tid} {started} {set} {old}", process.pid),
         },
+        Setting::Sysctl(number, _) => Call {
+            needs: vec![Part::File],
+            line: format!("file {what} /proc/sys/net/core/{number} {set} {old}"),
+        },
+        Setting::RpsCpus(queue, _) => mask(&queue.device, &format!("queues/rx-{}/rps_cpus", queue.index)),
+        Setting::RpsFlowCount(queue, _) => {
+            device(&queue.device, &format!("queues/rx-{}/rps_flow_cnt", queue.index))
+        }
+        Setting::XpsCpus(queue, _) => mask(&queue.device, &format!("queues/tx-{}/xps_cpus", queue.index)),
+        Setting::XpsRxQueues(queue, _) => mask(&queue.device, &format!("queues/tx-{}/xps_rxqs", queue.index)),
+        Setting::Channels(id, ..)
+        | Setting::Ring(id, ..)
+        | Setting::Coalescing(id, ..)
+        | Setting::Offload(id, ..)
+        | Setting::PrivateFlag(id, ..)
+        | Setting::RssTable(id, _)
+        | Setting::RssKey(id, _) => by_ethtool(*id, change.to(), &what, &set, &old),
+        Setting::QueueCoalescing(queue, ..) => by_ethtool(queue.device, change.to(), &what, &set, &old),
+    }
+}
+
+/// A setting that ethtool writes, as ethtool spells it.
+fn by_ethtool(id: DeviceId, setting: &Setting, what: &str, set: &str, old: &str) -> Call {
+    let kind = match setting {
+        Setting::Channels(..) => "channels",
+        Setting::Ring(..) => "ring",
+        Setting::Coalescing(..) => "coalesce",
+        Setting::QueueCoalescing(queue, ..) => {
+            return by_ethtool_as(id, &format!("queue-{}", queue.index), setting.knob(), what, set, old);
+        }
+        Setting::Offload(..) => "offload",
+        Setting::PrivateFlag(_, flag, _) => {
+            return by_ethtool_as(id, "flag", flag.as_str(), what, set, old);
+        }
+        Setting::RssTable(..) => "table",
+        Setting::RssKey(..) => "key",
+        Setting::DeferHardIrqs(..)
+        | Setting::GroFlushTimeout(..)
+        | Setting::IrqSuspendTimeout(..)
+        | Setting::Threaded(..)
+        | Setting::DeviceDeferHardIrqs(..)
+        | Setting::DeviceGroFlushTimeout(..)
+        | Setting::DeviceThreaded(..)
+        | Setting::Epoll(..)
+        | Setting::IoUringNapi(..)
+        | Setting::IrqAffinity(..)
+        | Setting::ThreadAffinity(..)
+        | Setting::RpsCpus(..)
+        | Setting::RpsFlowCount(..)
+        | Setting::XpsCpus(..)
+        | Setting::XpsRxQueues(..)
+        | Setting::Sysctl(..) => unreachable!("{setting} is not ethtool's"),
+    };
+    let word = match setting {
+        Setting::Channels(_, ChannelKind::Rx, _) | Setting::Ring(_, RingKind::Rx, _) => "rx",
+        Setting::Channels(_, ChannelKind::Tx, _) | Setting::Ring(_, RingKind::Tx, _) => "tx",
+        Setting::Channels(_, ChannelKind::Combined, _) => "combined",
+        _ => setting.knob(),
+    };
+    by_ethtool_as(id, kind, word, what, set, old)
+}
+
+fn by_ethtool_as(id: DeviceId, kind: &str, word: &str, what: &str, set: &str, old: &str) -> Call {
+    let (netns, ifindex, word) = (id.netns, id.ifindex, quoted(word));
+    Call {
+        needs: vec![Part::Device, Part::Netns, Part::Ethtool],
+        line: format!("in_netns {netns} by_ethtool {what} {ifindex} {kind} {word} {set} {old}"),
     }
 }
 
@@ -126,6 +199,23 @@ fn value(setting: &Setting) -> String {
             format!("{}/{}", napi.busy_poll_usecs, u8::from(napi.prefer_busy_poll))
         }
         Setting::IrqAffinity(_, cpus) | Setting::ThreadAffinity(_, cpus) => cpus.to_string(),
+        Setting::RpsCpus(_, cpus) | Setting::XpsCpus(_, cpus) => cpus.to_mask(),
+        Setting::XpsRxQueues(_, queues) => {
+            queues.iter().map(|index| Cpu(index.0)).collect::<CpuSet>().to_mask()
+        }
+        Setting::RssTable(_, table) => {
+            let queues: Vec<String> = table.iter().map(ToString::to_string).collect();
+            queues.join(" ")
+        }
+        Setting::Channels(..)
+        | Setting::Ring(..)
+        | Setting::Coalescing(..)
+        | Setting::QueueCoalescing(..)
+        | Setting::Offload(..)
+        | Setting::PrivateFlag(..)
+        | Setting::RssKey(..)
+        | Setting::RpsFlowCount(..)
+        | Setting::Sysctl(..) => setting.value(),
     }
 }
 
@@ -145,12 +235,14 @@ enum Part {
     File,
     Device,
     DeviceFile,
+    MaskFile,
     Netns,
     Napi,
     Started,
     Thread,
     Epoll,
     Ring,
+    Ethtool,
 }
 
 impl Part {
@@ -159,12 +251,14 @@ impl Part {
             Self::File => include_str!("undo_script/file.sh"),
             Self::Device => include_str!("undo_script/device.sh"),
             Self::DeviceFile => include_str!("undo_script/device_file.sh"),
+            Self::MaskFile => include_str!("undo_script/mask_file.sh"),
             Self::Netns => include_str!("undo_script/netns.sh"),
             Self::Napi => include_str!("undo_script/napi.sh"),
             Self::Started => include_str!("undo_script/started.sh"),
             Self::Thread => include_str!("undo_script/thread.sh"),
             Self::Epoll => include_str!("undo_script/epoll.sh"),
             Self::Ring => include_str!("undo_script/ring.sh"),
+            Self::Ethtool => include_str!("undo_script/ethtool.sh"),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! The running kernel, as what settings are read from and written to: the only exhaustive `match` that writes.
 
 mod inside;
+mod nic;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use apply::Knobs;
-use model::{DeviceId, EmptyPolls, KernelVersion, Nanoseconds, NapiId, NetnsId, RxQueue, Setting};
+use model::{DeviceId, EmptyPolls, Interface, KernelVersion, Nanoseconds, NapiId, NetnsId, RxQueue, Setting};
 
 use self::inside::Inside;
 use crate::error::{Cause, KernelError};
@@ -14,6 +15,7 @@ use crate::netlink::netdev::{self, NAPI_SET_SINCE, NapiChange, NapiKnob, RawNapi
 use crate::observe::device::parse_threading;
 use crate::observe::irq;
 use crate::process;
+use crate::sysctl;
 
 /// The running kernel.
 ///
@@ -80,6 +82,19 @@ impl Kernel {
             Setting::ThreadAffinity(thread, _) => {
                 Setting::ThreadAffinity(*thread, process::read_thread_affinity(thread)?)
             }
+            Setting::Sysctl(number, _) => Setting::Sysctl(*number, sysctl::read(*number)?),
+            Setting::Channels(..)
+            | Setting::Ring(..)
+            | Setting::Coalescing(..)
+            | Setting::QueueCoalescing(..)
+            | Setting::Offload(..)
+            | Setting::PrivateFlag(..)
+            | Setting::RssTable(..)
+            | Setting::RssKey(..)
+            | Setting::RpsCpus(..)
+            | Setting::RpsFlowCount(..)
+            | Setting::XpsCpus(..)
+            | Setting::XpsRxQueues(..) => unreachable!("{like} is read with its device"),
         })
     }
 
@@ -114,7 +129,20 @@ impl Kernel {
                 | Setting::Epoll(..)
                 | Setting::IoUringNapi(..)
                 | Setting::IrqAffinity(..)
-                | Setting::ThreadAffinity(..) => unreachable!("{setting} is no setting of {queue}"),
+                | Setting::ThreadAffinity(..)
+                | Setting::Sysctl(..)
+                | Setting::Channels(..)
+                | Setting::Ring(..)
+                | Setting::Coalescing(..)
+                | Setting::QueueCoalescing(..)
+                | Setting::Offload(..)
+                | Setting::PrivateFlag(..)
+                | Setting::RssTable(..)
+                | Setting::RssKey(..)
+                | Setting::RpsCpus(..)
+                | Setting::RpsFlowCount(..)
+                | Setting::XpsCpus(..)
+                | Setting::XpsRxQueues(..) => unreachable!("{setting} is no setting of {queue}"),
             }
         }
         let inside = self.inside(queue.device.netns).map_err(|error| about(&written(settings), error))?;
@@ -146,6 +174,19 @@ impl Kernel {
             Setting::IoUringNapi(ring, napi) => process::write_ring_napi(ring, *napi),
             Setting::IrqAffinity(irq, cpus) => irq::set_affinity(*irq, cpus),
             Setting::ThreadAffinity(thread, cpus) => process::write_thread_affinity(thread, cpus),
+            Setting::Sysctl(number, value) => sysctl::write(*number, *value),
+            Setting::Channels(..)
+            | Setting::Ring(..)
+            | Setting::Coalescing(..)
+            | Setting::QueueCoalescing(..)
+            | Setting::Offload(..)
+            | Setting::PrivateFlag(..)
+            | Setting::RssTable(..)
+            | Setting::RssKey(..)
+            | Setting::RpsCpus(..)
+            | Setting::RpsFlowCount(..)
+            | Setting::XpsCpus(..)
+            | Setting::XpsRxQueues(..) => unreachable!("{setting} is written with its device"),
         }
     }
 }
@@ -154,24 +195,40 @@ impl Knobs for Kernel {
     type Error = KernelError;
 
     fn read(&mut self, like: &[Setting]) -> Result<Vec<Setting>, KernelError> {
-        match queue_of(like) {
-            Some(queue) => self.read_queue(queue, like).map_err(|error| about(&asked(like), error)),
-            None => like
-                .iter()
-                .map(|one| {
-                    self.read_one(one, None).map_err(|error| about(&asked(std::slice::from_ref(one)), error))
-                })
-                .collect(),
+        let mut found = Vec::with_capacity(like.len());
+        for like in like.chunk_by(|a, b| a.interface() == b.interface()) {
+            let read = match door(&like[0]) {
+                Door::Queue(queue) => self.read_queue(queue, like),
+                Door::Nic(device) => {
+                    self.inside(device.netns).and_then(|inside| nic::read(inside, device, like))
+                }
+                Door::Each => like
+                    .iter()
+                    .map(|one| {
+                        let read = self.read_one(one, None);
+                        read.map_err(|error| about(&asked(std::slice::from_ref(one)), error))
+                    })
+                    .collect(),
+            };
+            found.extend(read.map_err(|error| about(&asked(like), error))?);
         }
+        Ok(found)
     }
 
     fn write(&mut self, settings: &[Setting]) -> Result<(), KernelError> {
-        match queue_of(settings) {
-            Some(queue) => self.write_queue(queue, settings),
-            None => settings
-                .iter()
-                .try_for_each(|one| self.write_one(one).map_err(|error| about(&one.to_string(), error))),
+        for settings in settings.chunk_by(|a, b| a.interface() == b.interface()) {
+            match door(&settings[0]) {
+                Door::Queue(queue) => self.write_queue(queue, settings)?,
+                Door::Nic(device) => self
+                    .inside(device.netns)
+                    .and_then(|inside| nic::write(inside, device, settings))
+                    .map_err(|error| about(&written(settings), error))?,
+                Door::Each => settings.iter().try_for_each(|one| {
+                    self.write_one(one).map_err(|error| about(&one.to_string(), error))
+                })?,
+            }
         }
+        Ok(())
     }
 
     fn is_gone(error: &KernelError) -> bool {
@@ -179,15 +236,40 @@ impl Knobs for Kernel {
     }
 }
 
-/// The queue whose settings these are.
-fn queue_of(settings: &[Setting]) -> Option<RxQueue> {
-    match settings.first()?.object() {
-        model::Object::Queue(queue) => Some(queue),
-        model::Object::Device(_)
-        | model::Object::Epoll(_)
-        | model::Object::Ring(_)
-        | model::Object::Irq(_)
-        | model::Object::Thread(_) => None,
+/// How the settings of one interface are read and written.
+enum Door {
+    /// All together, by the NAPI of this queue.
+    Queue(RxQueue),
+    /// All together, by what this device's driver can be told.
+    Nic(DeviceId),
+    /// One by one.
+    Each,
+}
+
+fn door(setting: &Setting) -> Door {
+    match (setting.interface(), setting.object()) {
+        (Interface::Napi, model::Object::Queue(queue)) => Door::Queue(queue),
+        (
+            Interface::Napi
+            | Interface::DeviceNapis
+            | Interface::Epoll
+            | Interface::IoUring
+            | Interface::IrqAffinity
+            | Interface::ThreadAffinity
+            | Interface::Sysctl,
+            _,
+        ) => Door::Each,
+        (
+            Interface::Channels
+            | Interface::Rings
+            | Interface::Coalescing
+            | Interface::Offloads
+            | Interface::PrivateFlags
+            | Interface::Rss
+            | Interface::QueueCoalescing
+            | Interface::Steering,
+            object,
+        ) => object.device().map_or(Door::Each, Door::Nic),
     }
 }
 

@@ -9,6 +9,7 @@ pub mod counters;
 pub mod cycles;
 mod error;
 pub mod follow;
+mod ioctl;
 mod kernel;
 pub mod lab;
 pub mod machine;
@@ -17,6 +18,7 @@ pub mod netns;
 pub mod observe;
 pub mod process;
 mod sys;
+mod sysctl;
 pub mod sysfs;
 pub mod tc;
 

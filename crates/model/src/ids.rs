@@ -168,6 +168,22 @@ impl fmt::Display for RxQueue {
     }
 }
 
+/// A transmit queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TxQueue {
+    /// The device.
+    pub device: DeviceId,
+    /// The queue's index, as in `/sys/class/net/DEV/queues/tx-N`.
+    pub index: QueueIndex,
+}
+
+impl fmt::Display for TxQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{} tx-{}", self.device.name, self.index))
+    }
+}
+
 /// A process that cannot be mistaken for a later one with the same pid. Shown as `memcached[812]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -17,6 +17,7 @@ pub mod evidence;
 pub mod finding;
 pub mod host;
 pub mod ids;
+pub mod nic;
 pub mod plan;
 pub mod policy;
 pub mod setting;
@@ -35,10 +36,11 @@ pub use finding::{Finding, Severity};
 pub use host::Host;
 pub use ids::{
     Cpu, DeviceId, EpollId, Fd, IfIndex, IrqNumber, Label, NapiId, NetnsId, NumaNode, Pid, ProcessId,
-    QueueIndex, RingId, RxQueue, ThreadId,
+    QueueIndex, RingId, RxQueue, ThreadId, TxQueue,
 };
+pub use nic::{ChannelKind, CoalesceParam, FlagName, Offload, RingKind, Rss, Sysctl};
 pub use plan::{Change, Plan, Reason, Step};
 pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};
-pub use setting::{EpollParams, Object, RingNapi, Setting, Threading};
+pub use setting::{EpollParams, Interface, Object, RingNapi, Setting, Threading};
 pub use units::{EmptyPolls, KernelVersion, Nanoseconds};
 pub use workload::{Arrivals, KeySize, MemcachedWorkload, OfferedLoad, ValueSize, Waiting, Workload};

@@ -8,7 +8,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
-use crate::ids::{DeviceId, EpollId, IrqNumber, RingId, RxQueue, ThreadId};
+use crate::ids::{DeviceId, EpollId, IrqNumber, QueueIndex, RingId, RxQueue, ThreadId, TxQueue};
+use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, RingKind, Sysctl};
 use crate::units::{EmptyPolls, KernelVersion, Nanoseconds};
 
 /// One knob of one object with a value.
@@ -79,6 +80,107 @@ pub enum Setting {
     ///
     /// Kernel: 2.5.8, `kernel/sched/syscalls.c` `sched_setaffinity()`; cut to the thread's cpuset.
     ThreadAffinity(ThreadId, CpuSet),
+
+    /// How many queues of a kind the device has.
+    ///
+    /// Kernel: 3.0 (ioctl), 5.6 (ethtool netlink `channels-set`), `net/ethtool/channels.c`.
+    Channels(DeviceId, ChannelKind, u32),
+
+    /// How many descriptors each ring of a kind has.
+    ///
+    /// Drivers round up to what their hardware can. Kernel: 5.6 (ethtool netlink `rings-set`), `net/ethtool/rings.c`.
+    Ring(DeviceId, RingKind, u32),
+
+    /// A value of the device's interrupt moderation.
+    ///
+    /// Switches are 0 or 1. Kernel: 5.6 (ethtool netlink `coalesce-set`), `net/ethtool/coalesce.c`.
+    Coalescing(DeviceId, CoalesceParam, u32),
+
+    /// A value of one queue's interrupt moderation, where it differs from its device's.
+    ///
+    /// Kernel: 4.6 (ioctl `ETHTOOL_PERQUEUE` alone), `net/ethtool/ioctl.c` `ethtool_set_per_queue_coalesce()`.
+    QueueCoalescing(RxQueue, CoalesceParam, u32),
+
+    /// Whether an offload is on.
+    ///
+    /// Kernel: 5.6 (ethtool netlink `features-set`), `net/ethtool/features.c`.
+    Offload(DeviceId, Offload, bool),
+
+    /// Whether a flag of the driver's own is set.
+    ///
+    /// Kernel: 5.6 (ethtool netlink `privflags-set`), `net/ethtool/privflags.c`.
+    PrivateFlag(DeviceId, FlagName, bool),
+
+    /// The queue for each value of the receive hash, modulo the table's length.
+    ///
+    /// Kernel: 3.0 (ioctl `ETHTOOL_SRSSH`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
+    RssTable(DeviceId, Vec<u32>),
+
+    /// The key of the receive hash.
+    ///
+    /// Kernel: 3.16 (ioctl `ETHTOOL_SRSSH`), `net/ethtool/ioctl.c` `ethtool_set_rxfh()`.
+    RssKey(DeviceId, Vec<u8>),
+
+    /// The CPUs that receive packet steering hands a queue's packets to; none turns it off.
+    ///
+    /// Kernel: 2.6.35, `/sys/class/net/DEV/queues/rx-N/rps_cpus`, `net/core/net-sysfs.c` `store_rps_map()`.
+    RpsCpus(RxQueue, CpuSet),
+
+    /// How many flows receive flow steering remembers for a queue; 0 turns it off. Rounded up to a power of two.
+    ///
+    /// Kernel: 2.6.35, `/sys/class/net/DEV/queues/rx-N/rps_flow_cnt`, `net/core/net-sysfs.c`
+    /// `store_rps_dev_flow_table_cnt()`.
+    RpsFlowCount(RxQueue, u32),
+
+    /// The CPUs whose packets leave by a queue; none leaves it out of the choice.
+    ///
+    /// Kernel: 2.6.38, `/sys/class/net/DEV/queues/tx-N/xps_cpus`, `net/core/net-sysfs.c` `xps_cpus_store()`.
+    XpsCpus(TxQueue, CpuSet),
+
+    /// The receive queues whose flows leave by a queue; none leaves it out of the choice. Comes before [`Setting::XpsCpus`].
+    ///
+    /// Kernel: 4.19, `/sys/class/net/DEV/queues/tx-N/xps_rxqs`, `net/core/net-sysfs.c` `xps_rxqs_store()`.
+    XpsRxQueues(TxQueue, Vec<QueueIndex>),
+
+    /// A number of `/proc/sys/net/core`, for the whole host.
+    Sysctl(Sysctl, u64),
+}
+
+/// Through which door of the kernel a setting is written: the settings of one object that share one are written in
+/// one call, where the interface allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Interface {
+    /// netdev netlink `napi-set`.
+    Napi,
+    /// Files of `/sys/class/net/DEV` that set all NAPIs of a device.
+    DeviceNapis,
+    /// ethtool netlink `channels-set`.
+    Channels,
+    /// ethtool netlink `rings-set`.
+    Rings,
+    /// ethtool netlink `coalesce-set`.
+    Coalescing,
+    /// ethtool netlink `features-set`.
+    Offloads,
+    /// ethtool netlink `privflags-set`.
+    PrivateFlags,
+    /// The ioctl for the receive hash.
+    Rss,
+    /// The ioctl for the interrupt moderation of one queue.
+    QueueCoalescing,
+    /// Files of `/sys/class/net/DEV/queues`.
+    Steering,
+    /// Files of `/proc/sys/net/core`.
+    Sysctl,
+    /// `EPIOCSPARAMS` on an epoll.
+    Epoll,
+    /// `IORING_REGISTER_NAPI` on an io_uring.
+    IoUring,
+    /// `/proc/irq/N/smp_affinity_list`.
+    IrqAffinity,
+    /// `sched_setaffinity`.
+    ThreadAffinity,
 }
 
 /// Who polls a NAPI that is not polled in softirq.
@@ -164,6 +266,24 @@ pub enum Object {
     Irq(IrqNumber),
     /// A thread of a process.
     Thread(ThreadId),
+    /// A transmit queue.
+    TxQueue(TxQueue),
+    /// A flag of a device's driver.
+    PrivateFlag(DeviceId, FlagName),
+    /// The whole host.
+    Host,
+}
+
+impl Object {
+    /// The device that it is, or is a part of.
+    pub const fn device(&self) -> Option<DeviceId> {
+        match self {
+            Self::Queue(queue) => Some(queue.device),
+            Self::TxQueue(queue) => Some(queue.device),
+            Self::Device(device) | Self::PrivateFlag(device, _) => Some(*device),
+            Self::Epoll(_) | Self::Ring(_) | Self::Irq(_) | Self::Thread(_) | Self::Host => None,
+        }
+    }
 }
 
 impl fmt::Display for Object {
@@ -175,6 +295,9 @@ impl fmt::Display for Object {
             Self::Ring(ring) => ring.fmt(f),
             Self::Irq(irq) => f.pad(&format!("irq {irq}")),
             Self::Thread(thread) => thread.fmt(f),
+            Self::TxQueue(queue) => queue.fmt(f),
+            Self::PrivateFlag(device, flag) => f.pad(&format!("{device} private flag {flag}")),
+            Self::Host => f.pad("host"),
         }
     }
 }
@@ -208,14 +331,54 @@ impl Setting {
             Self::DeferHardIrqs(queue, _)
             | Self::GroFlushTimeout(queue, _)
             | Self::IrqSuspendTimeout(queue, _)
-            | Self::Threaded(queue, _) => Object::Queue(*queue),
+            | Self::Threaded(queue, _)
+            | Self::QueueCoalescing(queue, ..)
+            | Self::RpsCpus(queue, _)
+            | Self::RpsFlowCount(queue, _) => Object::Queue(*queue),
             Self::DeviceDeferHardIrqs(device, _)
             | Self::DeviceGroFlushTimeout(device, _)
-            | Self::DeviceThreaded(device, _) => Object::Device(*device),
+            | Self::DeviceThreaded(device, _)
+            | Self::Channels(device, ..)
+            | Self::Ring(device, ..)
+            | Self::Coalescing(device, ..)
+            | Self::Offload(device, ..)
+            | Self::RssTable(device, _)
+            | Self::RssKey(device, _) => Object::Device(*device),
+            Self::PrivateFlag(device, flag, _) => Object::PrivateFlag(*device, *flag),
+            Self::XpsCpus(queue, _) | Self::XpsRxQueues(queue, _) => Object::TxQueue(*queue),
+            Self::Sysctl(..) => Object::Host,
             Self::Epoll(epoll, _) => Object::Epoll(*epoll),
             Self::IoUringNapi(ring, _) => Object::Ring(*ring),
             Self::IrqAffinity(irq, _) => Object::Irq(*irq),
             Self::ThreadAffinity(thread, _) => Object::Thread(*thread),
+        }
+    }
+
+    /// Through which door of the kernel it is written.
+    pub fn interface(&self) -> Interface {
+        match self {
+            Self::DeferHardIrqs(..)
+            | Self::GroFlushTimeout(..)
+            | Self::IrqSuspendTimeout(..)
+            | Self::Threaded(..) => Interface::Napi,
+            Self::DeviceDeferHardIrqs(..) | Self::DeviceGroFlushTimeout(..) | Self::DeviceThreaded(..) => {
+                Interface::DeviceNapis
+            }
+            Self::Epoll(..) => Interface::Epoll,
+            Self::IoUringNapi(..) => Interface::IoUring,
+            Self::IrqAffinity(..) => Interface::IrqAffinity,
+            Self::ThreadAffinity(..) => Interface::ThreadAffinity,
+            Self::Channels(..) => Interface::Channels,
+            Self::Ring(..) => Interface::Rings,
+            Self::Coalescing(..) => Interface::Coalescing,
+            Self::QueueCoalescing(..) => Interface::QueueCoalescing,
+            Self::Offload(..) => Interface::Offloads,
+            Self::PrivateFlag(..) => Interface::PrivateFlags,
+            Self::RssTable(..) | Self::RssKey(..) => Interface::Rss,
+            Self::RpsCpus(..) | Self::RpsFlowCount(..) | Self::XpsCpus(..) | Self::XpsRxQueues(..) => {
+                Interface::Steering
+            }
+            Self::Sysctl(..) => Interface::Sysctl,
         }
     }
 
@@ -232,6 +395,18 @@ impl Setting {
             Self::IoUringNapi(..) => "napi busy_poll usecs/prefer",
             Self::IrqAffinity(..) => "smp_affinity",
             Self::ThreadAffinity(..) => "cpus_allowed",
+            Self::Channels(_, kind, _) => kind.as_str(),
+            Self::Ring(_, kind, _) => kind.as_str(),
+            Self::Coalescing(_, param, _) | Self::QueueCoalescing(_, param, _) => param.as_str(),
+            Self::Offload(_, offload, _) => offload.as_str(),
+            Self::PrivateFlag(..) => "set",
+            Self::RssTable(..) => "rss-table",
+            Self::RssKey(..) => "rss-key",
+            Self::RpsCpus(..) => "rps_cpus",
+            Self::RpsFlowCount(..) => "rps_flow_cnt",
+            Self::XpsCpus(..) => "xps_cpus",
+            Self::XpsRxQueues(..) => "xps_rxqs",
+            Self::Sysctl(sysctl, _) => sysctl.as_str(),
         }
     }
 
@@ -247,12 +422,34 @@ impl Setting {
             Self::IoUringNapi(_, Some(napi)) => napi.to_string(),
             Self::IoUringNapi(_, None) => "off".to_owned(),
             Self::IrqAffinity(_, cpus) | Self::ThreadAffinity(_, cpus) => cpus.to_string(),
+            Self::RpsCpus(_, cpus) | Self::XpsCpus(_, cpus) if cpus.is_empty() => "none".to_owned(),
+            Self::RpsCpus(_, cpus) | Self::XpsCpus(_, cpus) => cpus.to_string(),
+            Self::Coalescing(_, param, value) | Self::QueueCoalescing(_, param, value) => {
+                if param.is_switch() { on_off(*value != 0) } else { value.to_string() }
+            }
+            Self::Channels(_, _, count) | Self::Ring(_, _, count) | Self::RpsFlowCount(_, count) => {
+                count.to_string()
+            }
+            Self::Offload(_, _, on) | Self::PrivateFlag(_, _, on) => on_off(*on),
+            Self::RssTable(_, table) => runs(table),
+            Self::RssKey(_, key) => {
+                let bytes: Vec<String> = key.iter().map(|byte| format!("{byte:02x}")).collect();
+                bytes.join(":")
+            }
+            Self::XpsRxQueues(_, queues) if queues.is_empty() => "none".to_owned(),
+            Self::XpsRxQueues(_, queues) => {
+                let queues: Vec<String> = queues.iter().map(ToString::to_string).collect();
+                queues.join(",")
+            }
+            Self::Sysctl(_, value) => value.to_string(),
         }
     }
 
     /// Whether both are about the same knob of the same object.
     pub fn same_knob(&self, other: &Self) -> bool {
-        std::mem::discriminant(self) == std::mem::discriminant(other) && self.object() == other.object()
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+            && self.knob() == other.knob()
+            && self.object() == other.object()
     }
 
     /// Whether the kernel takes this value when it is written: false for values that can be read but not
@@ -263,6 +460,9 @@ impl Setting {
     pub fn restorable(&self) -> bool {
         match self {
             Self::IrqAffinity(_, cpus) | Self::ThreadAffinity(_, cpus) => !cpus.is_empty(),
+            // An empty table would mean "the driver's own" (`ETHTOOL_SRSSH`), which is not what was read.
+            Self::RssTable(_, table) => !table.is_empty(),
+            Self::RssKey(_, key) => !key.is_empty(),
             Self::DeferHardIrqs(..)
             | Self::GroFlushTimeout(..)
             | Self::IrqSuspendTimeout(..)
@@ -271,7 +471,18 @@ impl Setting {
             | Self::DeviceGroFlushTimeout(..)
             | Self::DeviceThreaded(..)
             | Self::Epoll(..)
-            | Self::IoUringNapi(..) => true,
+            | Self::IoUringNapi(..)
+            | Self::Channels(..)
+            | Self::Ring(..)
+            | Self::Coalescing(..)
+            | Self::QueueCoalescing(..)
+            | Self::Offload(..)
+            | Self::PrivateFlag(..)
+            | Self::RpsCpus(..)
+            | Self::RpsFlowCount(..)
+            | Self::XpsCpus(..)
+            | Self::XpsRxQueues(..)
+            | Self::Sysctl(..) => true,
         }
     }
 
@@ -288,7 +499,34 @@ impl Setting {
             | Self::Epoll(..)
             | Self::IoUringNapi(..)
             | Self::IrqAffinity(..)
-            | Self::ThreadAffinity(..) => Disruption::None,
+            | Self::ThreadAffinity(..)
+            | Self::Coalescing(..)
+            | Self::QueueCoalescing(..)
+            | Self::RssTable(..)
+            | Self::RssKey(..)
+            | Self::RpsCpus(..)
+            | Self::RpsFlowCount(..)
+            | Self::XpsCpus(..)
+            | Self::XpsRxQueues(..)
+            | Self::Sysctl(..) => Disruption::None,
+            Self::Offload(_, offload, _) => match offload {
+                // Drivers make their receive rings anew for these (`ndo_set_features`).
+                Offload::Lro | Offload::GroHw => Disruption::QueueReset,
+                Offload::Gro
+                | Offload::GroList
+                | Offload::GroUdpForwarding
+                | Offload::Gso
+                | Offload::Tso
+                | Offload::Tso6
+                | Offload::TsoEcn
+                | Offload::TsoMangleId
+                | Offload::Ntuple
+                | Offload::RxHash
+                | Offload::TcOffload => Disruption::None,
+            },
+            // Many drivers close and open the device for these (igb_reinit_queues(), ixgbe_set_ringparam()); what a
+            // private flag does is known to its driver alone.
+            Self::Channels(..) | Self::Ring(..) | Self::PrivateFlag(..) => Disruption::LinkDown,
         }
     }
 
@@ -303,7 +541,21 @@ impl Setting {
             Self::DeviceGroFlushTimeout(..) => KernelVersion::since(3, 19),
             Self::DeviceThreaded(..) => KernelVersion::since(5, 12),
             Self::Epoll(..) | Self::IoUringNapi(..) => KernelVersion::since(6, 9),
-            Self::IrqAffinity(..) | Self::ThreadAffinity(..) => KernelVersion::since(2, 6),
+            Self::IrqAffinity(..)
+            | Self::ThreadAffinity(..)
+            | Self::RpsCpus(..)
+            | Self::RpsFlowCount(..)
+            | Self::XpsCpus(..)
+            | Self::Sysctl(..) => KernelVersion::since(2, 6),
+            Self::XpsRxQueues(..) => KernelVersion::since(4, 19),
+            Self::RssTable(..) => KernelVersion::since(3, 0),
+            Self::RssKey(..) => KernelVersion::since(3, 16),
+            Self::QueueCoalescing(..) => KernelVersion::since(4, 6),
+            Self::Channels(..)
+            | Self::Ring(..)
+            | Self::Coalescing(..)
+            | Self::Offload(..)
+            | Self::PrivateFlag(..) => KernelVersion::since(5, 6),
         }
     }
 }
@@ -312,4 +564,28 @@ impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} {}", self.object(), self.knob(), self.value())
     }
+}
+
+fn on_off(on: bool) -> String {
+    if on { "on" } else { "off" }.to_owned()
+}
+
+/// A table of queues as people can read it: `0x64 1x64` for 64 entries of queue 0 and then 64 of queue 1; tables that
+/// change their queue often are cut.
+fn runs(table: &[u32]) -> String {
+    /// How many runs are written out.
+    const RUNS_MAX: usize = 16;
+    let mut runs: Vec<(u32, usize)> = Vec::new();
+    for &queue in table {
+        match runs.last_mut() {
+            Some((last, length)) if *last == queue => *length += 1,
+            _ => runs.push((queue, 1)),
+        }
+    }
+    let mut text: Vec<String> =
+        runs.iter().take(RUNS_MAX).map(|(queue, length)| format!("{queue}x{length}")).collect();
+    if runs.len() > RUNS_MAX {
+        text.push(format!("… ({} entries)", table.len()));
+    }
+    text.join(" ")
 }

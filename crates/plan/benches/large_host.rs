@@ -2,6 +2,7 @@
 //!
 //! `cargo bench -p netpolicy-plan` prints one line for each stage: the fastest and the median of some rounds.
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -69,6 +70,8 @@ fn host() -> Host {
         id: RxQueue { device, index: QueueIndex(index) },
         napi: Some(NapiEdge { napi: NapiId(1000 + index), confidence: Confidence::Stated }),
         rps_cpus: CpuSet::new(),
+        rps_flow_cnt: None,
+        coalesce: None,
     };
     let napi = |index| Napi {
         id: NapiId(1000 + index),
@@ -119,7 +122,11 @@ fn host() -> Host {
             rings: None,
             coalesce: None,
             features: Features::default(),
+            offloads: BTreeMap::new(),
+            private_flags: BTreeMap::new(),
+            rss: None,
         }],
+        sysctls: BTreeMap::new(),
         irqs: (0..QUEUES).map(irq).collect(),
         processes: (0..SERVICES).map(|service| process(service, &online)).collect(),
         unread: Vec::new(),

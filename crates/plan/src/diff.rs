@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use model::setting::Interface;
 use model::{Change, Host, Object, Plan, Step};
 
 use crate::desired::Desired;
@@ -11,19 +12,20 @@ use crate::order;
 use crate::refusal::Refusal;
 
 /// The changes that bring a host to what is desired; an empty plan if it is so already. The changes of one object
-/// are one step, so that a NAPI costs one call to the kernel.
+/// that go through one door of the kernel are one step, so that a NAPI costs one call.
 ///
 /// # Errors
 /// [`crate::RefusalKind::Missing`] if an object is gone, or the value in force could not be read: what is not
 /// known cannot be put back.
 pub fn diff(desired: &Desired, host: &Host) -> Result<Plan, Refusal> {
     let index = Index::new(host);
-    let mut changes: BTreeMap<Object, Vec<Change>> = BTreeMap::new();
+    let mut changes: BTreeMap<(Object, Interface), Vec<Change>> = BTreeMap::new();
     for wanted in &desired.wanted {
         let from = in_force::value(&wanted.setting, &index)?;
         if from != wanted.setting {
             let change = Change::new(from, wanted.setting.clone(), wanted.because.clone());
-            changes.entry(wanted.setting.object()).or_default().push(change);
+            let step = (wanted.setting.object(), wanted.setting.interface());
+            changes.entry(step).or_default().push(change);
         }
     }
     let mut steps: Vec<Step> = changes.into_values().map(|c| Step::new(order::within_step(c))).collect();

@@ -1,7 +1,7 @@
 //! The value that a knob has on the observed host.
 
-use model::host::Device;
-use model::{DeviceId, EmptyPolls, Nanoseconds, Object, RxQueue, Setting, Threading};
+use model::host::{Device, RxQueueState, TxQueueState};
+use model::{DeviceId, EmptyPolls, Nanoseconds, Object, RxQueue, Setting, Threading, TxQueue};
 
 use crate::index::{Index, IndexedNapi};
 use crate::refusal::{Refusal, RefusalKind};
@@ -44,8 +44,68 @@ pub(crate) fn value(wanted: &Setting, index: &Index<'_>) -> Result<Setting, Refu
         Setting::ThreadAffinity(id, _) => {
             index.threads.get(id).map(|thread| Setting::ThreadAffinity(*id, thread.affinity.clone()))
         }
+        Setting::Channels(..)
+        | Setting::Ring(..)
+        | Setting::Coalescing(..)
+        | Setting::Offload(..)
+        | Setting::PrivateFlag(..)
+        | Setting::RssTable(..)
+        | Setting::RssKey(..) => of_device(wanted, index),
+        Setting::QueueCoalescing(queue, param, _) => rx_queue(queue, index)
+            .and_then(|q| q.coalesce?.of(*param))
+            .map(|value| Setting::QueueCoalescing(*queue, *param, value)),
+        Setting::RpsCpus(queue, _) => {
+            rx_queue(queue, index).map(|q| Setting::RpsCpus(*queue, q.rps_cpus.clone()))
+        }
+        Setting::RpsFlowCount(queue, _) => {
+            rx_queue(queue, index).and_then(|q| q.rps_flow_cnt).map(|n| Setting::RpsFlowCount(*queue, n))
+        }
+        Setting::XpsCpus(queue, _) => {
+            tx_queue(queue, index).map(|q| Setting::XpsCpus(*queue, q.xps_cpus.clone()))
+        }
+        Setting::XpsRxQueues(queue, _) => {
+            tx_queue(queue, index).map(|q| Setting::XpsRxQueues(*queue, q.xps_rxqs.clone()))
+        }
+        Setting::Sysctl(sysctl, _) => {
+            index.host.sysctls.get(sysctl).map(|value| Setting::Sysctl(*sysctl, *value))
+        }
     };
     found.ok_or_else(|| unknown(wanted, index))
+}
+
+/// What the device itself says.
+fn of_device(wanted: &Setting, index: &Index<'_>) -> Option<Setting> {
+    let model::Object::Device(id) = wanted.object() else {
+        let Setting::PrivateFlag(id, flag, _) = wanted else { return None };
+        let on = device(id, index)?.private_flags.get(flag)?;
+        return Some(Setting::PrivateFlag(*id, *flag, *on));
+    };
+    let device = device(&id, index)?;
+    match wanted {
+        Setting::Channels(_, kind, _) => {
+            device.channels.map(|channels| Setting::Channels(id, *kind, channels.of(*kind).current))
+        }
+        Setting::Ring(_, kind, _) => {
+            device.rings.map(|rings| Setting::Ring(id, *kind, rings.of(*kind).current))
+        }
+        Setting::Coalescing(_, param, _) => {
+            device.coalesce?.of(*param).map(|value| Setting::Coalescing(id, *param, value))
+        }
+        Setting::Offload(_, offload, _) => {
+            device.offloads.get(offload).map(|on| Setting::Offload(id, *offload, *on))
+        }
+        Setting::RssTable(..) => device.rss.as_ref().map(|rss| Setting::RssTable(id, rss.table.clone())),
+        Setting::RssKey(..) => device.rss.as_ref().map(|rss| Setting::RssKey(id, rss.key.clone())),
+        _ => None,
+    }
+}
+
+fn rx_queue<'a>(queue: &RxQueue, index: &'a Index<'_>) -> Option<&'a RxQueueState> {
+    device(&queue.device, index)?.rx_queues.iter().find(|q| q.id.index == queue.index)
+}
+
+fn tx_queue<'a>(queue: &TxQueue, index: &'a Index<'_>) -> Option<&'a TxQueueState> {
+    device(&queue.device, index)?.tx_queues.iter().find(|q| q.index == queue.index)
 }
 
 fn napi<'a>(queue: &RxQueue, index: &'a Index<'_>) -> Option<&'a IndexedNapi<'a>> {
@@ -76,8 +136,10 @@ fn threaded(queue: &RxQueue, index: &Index<'_>) -> Option<Threading> {
 /// Why the value is not known: the object is gone, or something could not be read.
 fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
     let there = match wanted.object() {
-        Object::Queue(queue) => napi(&queue, index).is_some(),
-        Object::Device(id) => index.devices.contains_key(&id),
+        Object::Queue(queue) => rx_queue(&queue, index).is_some(),
+        Object::Device(id) | Object::PrivateFlag(id, _) => index.devices.contains_key(&id),
+        Object::TxQueue(queue) => tx_queue(&queue, index).is_some(),
+        Object::Host => true,
         Object::Epoll(id) => index.epolls.contains_key(&id),
         Object::Ring(id) => index.rings.contains_key(&id),
         Object::Irq(number) => index.irqs.contains_key(&number),

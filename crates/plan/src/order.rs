@@ -1,6 +1,10 @@
 //! In which order settings are written, so that no state on the way is worse than both ends.
 //!
-//! **Affinity first.** The IRQ's new CPU is taken at its next interrupt, and a NAPI's timer stays on the CPU that
+//! **The device first, from the ground up.** Numbers of the whole host stand on nothing. Other counts of queues, other
+//! rings and some offloads make the device anew, with new interrupts and NAPIs, so all that stands on queues comes
+//! after them: moderation, the spread of packets over queues, steering.
+//!
+//! **Then affinity.** The IRQ's new CPU is taken at its next interrupt, and a NAPI's timer stays on the CPU that
 //! armed it (`HRTIMER_MODE_REL_PINNED`). Once interrupts are deferred or suspended there may be no next one for
 //! long, so they are moved while they still come.
 //!
@@ -30,6 +34,20 @@ use model::{Change, EmptyPolls, EpollParams, Nanoseconds, RingNapi, Setting, Ste
 /// When a step is written: the smaller first, steps of one phase by object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
+    /// Numbers of the whole host.
+    Host,
+    /// Counts of queues.
+    Channels,
+    /// Sizes of rings.
+    Rings,
+    /// What the device and its driver do with packets.
+    Offloads,
+    /// When the device interrupts.
+    Coalescing,
+    /// Which queue a packet goes to.
+    Rss,
+    /// Which CPU a packet goes to, and from which CPU it leaves by which queue.
+    Steering,
     /// Interrupts to their CPUs.
     Irq,
     /// Threads to their CPUs.
@@ -66,6 +84,16 @@ pub(crate) fn phase(step: &Step) -> Phase {
         | Setting::GroFlushTimeout(..)
         | Setting::IrqSuspendTimeout(..)
         | Setting::Threaded(..) => Phase::Queue,
+        Setting::Sysctl(..) => Phase::Host,
+        Setting::Channels(..) => Phase::Channels,
+        Setting::Ring(..) => Phase::Rings,
+        Setting::Offload(..) | Setting::PrivateFlag(..) => Phase::Offloads,
+        Setting::Coalescing(..) | Setting::QueueCoalescing(..) => Phase::Coalescing,
+        Setting::RssTable(..) | Setting::RssKey(..) => Phase::Rss,
+        Setting::RpsCpus(..)
+        | Setting::RpsFlowCount(..)
+        | Setting::XpsCpus(..)
+        | Setting::XpsRxQueues(..) => Phase::Steering,
     }
 }
 
@@ -88,7 +116,20 @@ fn floor(setting: &Setting) -> i8 {
         Setting::Epoll(..)
         | Setting::IoUringNapi(..)
         | Setting::IrqAffinity(..)
-        | Setting::ThreadAffinity(..) => 1,
+        | Setting::ThreadAffinity(..)
+        | Setting::Channels(..)
+        | Setting::Ring(..)
+        | Setting::Coalescing(..)
+        | Setting::QueueCoalescing(..)
+        | Setting::Offload(..)
+        | Setting::PrivateFlag(..)
+        | Setting::RssTable(..)
+        | Setting::RssKey(..)
+        | Setting::RpsCpus(..)
+        | Setting::RpsFlowCount(..)
+        | Setting::XpsCpus(..)
+        | Setting::XpsRxQueues(..)
+        | Setting::Sysctl(..) => 1,
     }
 }
 
@@ -118,7 +159,21 @@ fn amount(setting: &Setting) -> Amount {
         Setting::IoUringNapi(_, Some(RingNapi { busy_poll_usecs, prefer_busy_poll })) => {
             Amount(1 + u8::from(*prefer_busy_poll), u64::from(*busy_poll_usecs), 0)
         }
-        Setting::IrqAffinity(..) | Setting::ThreadAffinity(..) => Amount(0, 0, 0),
+        Setting::IrqAffinity(..)
+        | Setting::ThreadAffinity(..)
+        | Setting::Channels(..)
+        | Setting::Ring(..)
+        | Setting::Coalescing(..)
+        | Setting::QueueCoalescing(..)
+        | Setting::Offload(..)
+        | Setting::PrivateFlag(..)
+        | Setting::RssTable(..)
+        | Setting::RssKey(..)
+        | Setting::RpsCpus(..)
+        | Setting::RpsFlowCount(..)
+        | Setting::XpsCpus(..)
+        | Setting::XpsRxQueues(..)
+        | Setting::Sysctl(..) => Amount(0, 0, 0),
     }
 }
 

@@ -8,8 +8,9 @@ use std::process::Command;
 use libtest_mimic::{Failed, Trial};
 use model::setting::Threading;
 use model::{
-    Change, Cpu, DeviceId, EmptyPolls, EpollId, EpollParams, Fd, IfIndex, IrqNumber, Label, Nanoseconds,
-    NetnsId, Pid, ProcessId, QueueIndex, Reason, RingId, RingNapi, RxQueue, Setting, ThreadId,
+    Change, ChannelKind, CoalesceParam, Cpu, CpuSet, DeviceId, EmptyPolls, EpollId, EpollParams, Fd,
+    FlagName, IfIndex, IrqNumber, Label, Nanoseconds, NetnsId, Offload, Pid, ProcessId, QueueIndex, Reason,
+    RingId, RingKind, RingNapi, RxQueue, Setting, Sysctl, ThreadId, TxQueue,
 };
 
 use self::stage::{Child, Stage, runs};
@@ -51,6 +52,8 @@ fn shellcheck_is_content() -> Result<(), Failed> {
     let process = ProcessId { pid: Pid(1), started: 1, comm: Label::new("it's") };
     let (epoll, ring) = (EpollId { process, fd: Fd(3) }, RingId { process, fd: Fd(4) });
     let thread = ThreadId { process, tid: Pid(1), started: 1, comm: Label::new("$(id)") };
+    let tx = TxQueue { device, index: QueueIndex(0) };
+    let flag = FlagName::new("it's a $(flag)").ok_or("a name")?;
     let on = RingNapi { busy_poll_usecs: 50, prefer_busy_poll: true };
     let some = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
     let [all, one]: [model::CpuSet; 2] = ["0-3".parse()?, "1".parse()?];
@@ -76,7 +79,26 @@ fn shellcheck_is_content() -> Result<(), Failed> {
         change(Setting::Epoll(epoll, EpollParams::default()), Setting::Epoll(epoll, some)),
         change(Setting::IoUringNapi(ring, None), Setting::IoUringNapi(ring, Some(on))),
         change(Setting::IrqAffinity(irq, all.clone()), Setting::IrqAffinity(irq, one.clone())),
-        change(Setting::ThreadAffinity(thread, all), Setting::ThreadAffinity(thread, one)),
+        change(Setting::ThreadAffinity(thread, all.clone()), Setting::ThreadAffinity(thread, one.clone())),
+        change(Setting::Channels(device, ChannelKind::Rx, 4), Setting::Channels(device, ChannelKind::Rx, 1)),
+        change(Setting::Ring(device, RingKind::Tx, 256), Setting::Ring(device, RingKind::Tx, 512)),
+        change(
+            Setting::Coalescing(device, CoalesceParam::AdaptiveRx, 1),
+            Setting::Coalescing(device, CoalesceParam::AdaptiveRx, 0),
+        ),
+        change(
+            Setting::QueueCoalescing(queue, CoalesceParam::RxUsecs, 8),
+            Setting::QueueCoalescing(queue, CoalesceParam::RxUsecs, 0),
+        ),
+        change(Setting::Offload(device, Offload::Gro, true), Setting::Offload(device, Offload::Gro, false)),
+        change(Setting::PrivateFlag(device, flag, true), Setting::PrivateFlag(device, flag, false)),
+        change(Setting::RssTable(device, vec![0, 1]), Setting::RssTable(device, vec![0, 0])),
+        change(Setting::RssKey(device, vec![1, 2]), Setting::RssKey(device, vec![3, 4])),
+        change(Setting::RpsCpus(queue, CpuSet::new()), Setting::RpsCpus(queue, all.clone())),
+        change(Setting::RpsFlowCount(queue, 0), Setting::RpsFlowCount(queue, 4096)),
+        change(Setting::XpsCpus(tx, all), Setting::XpsCpus(tx, one)),
+        change(Setting::XpsRxQueues(tx, Vec::new()), Setting::XpsRxQueues(tx, vec![QueueIndex(0)])),
+        change(Setting::Sysctl(Sysctl::NetdevBudget, 300), Setting::Sysctl(Sysctl::NetdevBudget, 600)),
     ];
     // Each alone has the functions that it needs and no others, and all together have all.
     for changes in every.iter().map(std::slice::from_ref).chain([every.as_slice()]) {
@@ -214,6 +236,21 @@ fn a_device_goes_back() -> Result<(), Failed> {
         let (status, said) = stage.run(&["--by-hand"])?;
         assert!(status == 0 && said.contains(value), "{said}");
     }
+    let queue = RxQueue { device, index: QueueIndex(0) };
+    let changed = [
+        change(Setting::Offload(device, Offload::Gro, true), Setting::Offload(device, Offload::Gro, false)),
+        change(Setting::Offload(device, Offload::Tso, false), Setting::Offload(device, Offload::Tso, true)),
+        change(Setting::RpsCpus(queue, "0".parse()?), Setting::RpsCpus(queue, CpuSet::new())),
+        change(Setting::RpsFlowCount(queue, 64), Setting::RpsFlowCount(queue, 0)),
+        change(Setting::Channels(device, ChannelKind::Rx, 1), Setting::Channels(device, ChannelKind::Rx, 2)),
+    ];
+    let (status, said) = Stage::new(&changed)?.run(&["--by-hand"])?;
+    for back in ["rx-gro: put back to on", "tx-tcp-segmentation: put back to off", "rps_cpus: put back to 1"]
+    {
+        assert!(said.contains(back), "{said}");
+    }
+    assert!(said.contains("rps_flow_cnt: put back to 64"), "{said}");
+    assert!(status == 0 && said.contains("rx-channels: is 1 already"), "{said}");
     drop(child);
     let (status, said) = there.run(&["--by-hand"])?;
     assert!(status == 0 && said.contains("gone"), "{said}");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use apply::Knobs;
 use model::setting::Threading;
-use model::{Cpu, EmptyPolls, Nanoseconds, Object, RingNapi, Setting};
+use model::{Cpu, EmptyPolls, Nanoseconds, Object, QueueIndex, RingNapi, Setting};
 
 /// What a host does instead of what it was asked for. Reads and writes are counted apart, from 0.
 #[derive(Clone, Debug)]
@@ -212,7 +212,20 @@ pub(crate) fn nudged(setting: &Setting) -> Setting {
             let usecs = napi.map_or(0, |n| n.busy_poll_usecs) + 7_777;
             *napi = Some(RingNapi { busy_poll_usecs: usecs, prefer_busy_poll: true });
         }
-        Setting::IrqAffinity(_, cpus) | Setting::ThreadAffinity(_, cpus) => {
+        Setting::Channels(_, _, count)
+        | Setting::Ring(_, _, count)
+        | Setting::Coalescing(_, _, count)
+        | Setting::QueueCoalescing(_, _, count)
+        | Setting::RpsFlowCount(_, count) => *count += 7_777,
+        Setting::Offload(_, _, on) | Setting::PrivateFlag(_, _, on) => *on = !*on,
+        Setting::RssTable(_, table) => table.push(7_777),
+        Setting::RssKey(_, key) => key.push(77),
+        Setting::XpsRxQueues(_, queues) => queues.push(QueueIndex(7_777)),
+        Setting::Sysctl(_, value) => *value += 7_777,
+        Setting::IrqAffinity(_, cpus)
+        | Setting::ThreadAffinity(_, cpus)
+        | Setting::RpsCpus(_, cpus)
+        | Setting::XpsCpus(_, cpus) => {
             let highest = cpus.iter().last().map_or(0, |cpu| cpu.0);
             cpus.insert(Cpu(highest + 77));
         }

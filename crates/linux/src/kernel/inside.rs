@@ -3,8 +3,9 @@
 use model::{DeviceId, NapiId, NetnsId, RxQueue};
 
 use crate::error::{Errno, KernelError};
+use crate::ioctl::EthtoolIoctl;
 use crate::netlink::netdev::{NapiChange, NapiRefused, QueueType, RawNapi, RawQueue};
-use crate::netlink::{Links, Netdev};
+use crate::netlink::{Ethtool, Links, Netdev};
 use crate::netns::Netns;
 use crate::observe::device::napis_by_order;
 use crate::sysfs::{DeviceDir, SysFs};
@@ -18,6 +19,9 @@ pub(super) struct Inside {
     netdev: Result<Netdev, KernelError>,
     /// Opened when a device-wide setting first needs it.
     sysfs: Option<SysFs>,
+    /// The same, for what a NIC and its driver can be told.
+    ethtool: Option<Ethtool>,
+    ioctl: Option<EthtoolIoctl>,
 }
 
 impl Inside {
@@ -27,7 +31,7 @@ impl Inside {
         let netns = Netns::with_id(id)?;
         let (links, netdev) =
             netns.run(|| Ok::<_, KernelError>((Links::open_here()?, Netdev::open_here())))??;
-        Ok(Self { netns, links, netdev, sysfs: None })
+        Ok(Self { netns, links, netdev, sysfs: None, ethtool: None, ioctl: None })
     }
 
     /// Changes settings of a NAPI.
@@ -38,6 +42,33 @@ impl Inside {
 
     fn netdev(&mut self) -> Result<&mut Netdev, KernelError> {
         self.netdev.as_mut().map_err(|error| error.clone())
+    }
+
+    /// The `ethtool` family here.
+    pub(super) fn ethtool(&mut self) -> Result<&mut Ethtool, KernelError> {
+        match &mut self.ethtool {
+            Some(ethtool) => Ok(ethtool),
+            closed @ None => Ok(closed.insert(self.netns.run(Ethtool::open_here)??)),
+        }
+    }
+
+    /// What of ethtool is an ioctl, here.
+    pub(super) fn ioctl(&mut self) -> Result<&EthtoolIoctl, KernelError> {
+        match &mut self.ioctl {
+            Some(ioctl) => Ok(ioctl),
+            closed @ None => Ok(closed.insert(self.netns.run(EthtoolIoctl::open_here)??)),
+        }
+    }
+
+    /// The name that a device has now.
+    ///
+    /// # Errors
+    /// [`crate::Cause::Gone`] if the device is not there any more.
+    pub(super) fn name(&mut self, device: DeviceId) -> Result<String, KernelError> {
+        self.links.name(device.ifindex).map_err(|error| match error.number() {
+            Some(Errno::NODEV) => KernelError::gone("rt-link getlink", "no device has its index any more"),
+            _ => error,
+        })
     }
 
     /// The NAPI that serves a receive queue now, and its settings.
@@ -102,10 +133,7 @@ impl Inside {
     /// # Errors
     /// [`crate::Cause::Gone`] if the device is not there any more.
     pub(super) fn directory(&mut self, device: DeviceId) -> Result<DeviceDir, KernelError> {
-        let name = self.links.name(device.ifindex).map_err(|error| match error.number() {
-            Some(Errno::NODEV) => KernelError::gone("rt-link getlink", "no device has its index any more"),
-            _ => error,
-        })?;
+        let name = self.name(device)?;
         let sysfs = match &mut self.sysfs {
             Some(sysfs) => sysfs,
             closed @ None => closed.insert(SysFs::open(&self.netns)?),

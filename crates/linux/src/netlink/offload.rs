@@ -1,32 +1,11 @@
 //! Switching offloads of a device, over the `ethtool` family.
 //!
-//! Only the lab does so, on devices of its own: the offloads of a machine's device are not netpolicy's to change.
-//!
-//! Kernel: 6.18, `net/ethtool/features.c` `ethnl_set_features()`.
+//! The lab does so, on devices of its own. What an operator asks for is a setting: [`model::Setting::Offload`].
 
 use model::IfIndex;
 
 use super::Ethtool;
-use super::genl::Family;
-use super::socket::{NetlinkSocket, Protocol};
 use crate::error::KernelError;
-
-/// `ETHTOOL_MSG_FEATURES_SET`.
-const FEATURES_SET: u8 = 12;
-
-/// Attributes of `features-set`, from the outermost to the innermost.
-mod attribute {
-    pub(super) const HEADER: u16 = 1;
-    pub(super) const HEADER_DEV_INDEX: u16 = 1;
-    pub(super) const HEADER_FLAGS: u16 = 3;
-    /// The answer need not list what changed.
-    pub(super) const FLAG_OMIT_REPLY: u32 = 2;
-    pub(super) const WANTED: u16 = 3;
-    pub(super) const BITSET_BITS: u16 = 3;
-    pub(super) const BITS_BIT: u16 = 1;
-    pub(super) const BIT_NAME: u16 = 2;
-    pub(super) const BIT_VALUE: u16 = 3;
-}
 
 /// An offload, or several that only make sense together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,26 +39,8 @@ pub fn switch(device: IfIndex, offload: Offload, on: bool) -> Result<(), KernelE
         return Err(KernelError::absent(what, "a kernel that knows the feature", None));
     }
 
-    let mut socket = NetlinkSocket::open_here(Protocol::Generic)?;
-    let family = Family::resolve(&mut socket, "ethtool", model::KernelVersion::since(5, 6))?;
-    let mut body = family.body(FEATURES_SET);
-    body.nested(attribute::HEADER, |header| {
-        header.u32(attribute::HEADER_DEV_INDEX, device.0);
-        header.u32(attribute::HEADER_FLAGS, attribute::FLAG_OMIT_REPLY);
-    });
-    body.nested(attribute::WANTED, |wanted| {
-        wanted.nested(attribute::BITSET_BITS, |bits| {
-            for (_, name) in &features {
-                bits.nested(attribute::BITS_BIT, |bit| {
-                    bit.text(attribute::BIT_NAME, name);
-                    if on {
-                        bit.flag(attribute::BIT_VALUE);
-                    }
-                });
-            }
-        });
-    });
-    socket.request(&what, family.id(), 0, &body)?;
+    let wanted: Vec<(&str, bool)> = features.iter().map(|(_, name)| (name.as_str(), on)).collect();
+    ethtool.set_features(device, &wanted).map_err(|error| KernelError { what: what.clone(), ..error })?;
 
     // The kernel acknowledges wishes that the driver does not fulfil, so what counts is what can be read.
     let active = ethtool.features()?;

@@ -8,13 +8,15 @@ use model::host::{
     TxQueueState, Unread,
 };
 use model::{
-    CpuSet, DeviceId, EmptyPolls, IfIndex, IrqNumber, Label, Nanoseconds, NapiId, NetnsId, NumaNode, Pid,
-    QueueIndex, RxQueue, Threading,
+    CpuSet, DeviceId, EmptyPolls, IfIndex, IrqNumber, Label, Nanoseconds, NapiId, NetnsId, NumaNode, Offload,
+    Pid, QueueIndex, RxQueue, Threading,
 };
 
 use super::irq::{Interrupts, queue_in_name};
 use super::{OrUnread, Sources};
 use crate::error::KernelError;
+use crate::ioctl::EthtoolIoctl;
+use crate::netlink::ethtool::change::RawPrivateFlags;
 use crate::netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
 use crate::netlink::link::RawLink;
 use crate::netlink::netdev::{self, QueueType, RawNapi, RawQueue};
@@ -41,11 +43,15 @@ pub(super) fn devices(
     let ethtool = EthtoolSays::ask(sources, unread);
     let sysfs = sources.sysfs.as_ref().map_err(Clone::clone);
     let sysfs = sysfs.map(Some).or_unread(unread);
+    let ioctl = sources.ioctl.as_ref().map_err(Clone::clone).map(Some).or_unread(unread);
     let names: BTreeMap<IfIndex, Label> = devices.iter().map(|d| (d.id.ifindex, d.id.name)).collect();
     let seen = devices.into_iter().map(|mut device| {
         let vectors = sysfs.map(|sysfs| from_sysfs(&mut device, sysfs, unread)).unwrap_or_default();
         netdev.complete(&mut device);
         ethtool.complete(&mut device);
+        if let Some(ioctl) = ioctl {
+            from_ioctl(&mut device, ioctl, unread);
+        }
         name_peer(&mut device, &names);
         Seen { device, vectors }
     });
@@ -88,6 +94,9 @@ fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
         rings: None,
         coalesce: None,
         features: Features::default(),
+        offloads: BTreeMap::new(),
+        private_flags: BTreeMap::new(),
+        rss: None,
     })
 }
 
@@ -125,11 +134,14 @@ fn queues(device: &mut Device, sysfs: &SysFs, directory: &str, unread: &mut Vec<
                 id: RxQueue { device: device.id, index },
                 napi: None,
                 rps_cpus: mask(sysfs, &format!("{directory}/queues/{name}/rps_cpus"), unread),
+                rps_flow_cnt: number(sysfs, &format!("{directory}/queues/{name}/rps_flow_cnt"), unread),
+                coalesce: None,
             }),
             "tx" => device.tx_queues.push(TxQueueState {
                 index,
                 napi: None,
                 xps_cpus: mask(sysfs, &format!("{directory}/queues/{name}/xps_cpus"), unread),
+                xps_rxqs: queues_of(&mask(sysfs, &format!("{directory}/queues/{name}/xps_rxqs"), unread)),
             }),
             _ => {}
         }
@@ -157,6 +169,16 @@ fn bus_device(
     vectors.iter().filter_map(|vector| vector.parse().ok()).map(IrqNumber).collect()
 }
 
+/// What drivers tell by ioctl alone. Most virtual ones have neither.
+fn from_ioctl(device: &mut Device, ioctl: &EthtoolIoctl, unread: &mut Vec<Unread>) {
+    let name = device.id.name.as_str();
+    device.rss = ioctl.rss(name).or_unread(unread);
+    let queues = ioctl.queue_coalesce(name, device.rx_queues.len()).or_unread(unread);
+    for (queue, coalesce) in device.rx_queues.iter_mut().zip(queues.unwrap_or_default()) {
+        queue.coalesce = Some(coalesce);
+    }
+}
+
 /// A file with one number; `None` where it is not there.
 fn number<T: FromStr>(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> Option<T> {
     let text = sysfs.read_if_any(path).or_unread(unread)?;
@@ -172,6 +194,11 @@ fn mask(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> CpuSet {
     CpuSet::parse_mask(&text)
         .map_err(|not| KernelError::malformed(format!("/sys/{path}"), not.to_string()))
         .or_unread(unread)
+}
+
+/// A mask of queues, which the kernel writes as it writes one of CPUs.
+pub(crate) fn queues_of(mask: &CpuSet) -> Vec<QueueIndex> {
+    mask.iter().map(|bit| QueueIndex(bit.0)).collect()
 }
 
 /// What the netdev family says about all devices.
@@ -250,6 +277,7 @@ struct EthtoolSays {
     coalesce: Vec<RawCoalesce>,
     features: Vec<RawFeatures>,
     feature_names: Vec<String>,
+    private_flags: Vec<RawPrivateFlags>,
 }
 
 impl EthtoolSays {
@@ -261,6 +289,7 @@ impl EthtoolSays {
                 coalesce: ethtool.coalesce().or_unread(unread),
                 features: ethtool.features().or_unread(unread),
                 feature_names: ethtool.feature_names().or_unread(unread),
+                private_flags: ethtool.private_flags().or_unread(unread),
             },
             Err(error) => Err(error.clone()).or_unread(unread),
         }
@@ -273,6 +302,10 @@ impl EthtoolSays {
         device.coalesce = self.coalesce.iter().find(|raw| raw.ifindex == ifindex).map(coalesce);
         if let Some(raw) = self.features.iter().find(|raw| raw.ifindex == ifindex) {
             device.features = features(raw, &self.feature_names);
+            device.offloads = offloads(raw, &self.feature_names);
+        }
+        if let Some(raw) = self.private_flags.iter().find(|raw| raw.ifindex == ifindex) {
+            device.private_flags.clone_from(&raw.flags);
         }
     }
 }
@@ -281,7 +314,7 @@ fn pair(current: Option<u32>, max: Option<u32>) -> Pair {
     Pair { current: current.unwrap_or(0), max: max.unwrap_or(0) }
 }
 
-fn channels(raw: &RawChannels) -> Channels {
+pub(crate) fn channels(raw: &RawChannels) -> Channels {
     Channels {
         rx: pair(raw.rx_count, raw.rx_max),
         tx: pair(raw.tx_count, raw.tx_max),
@@ -289,11 +322,11 @@ fn channels(raw: &RawChannels) -> Channels {
     }
 }
 
-fn rings(raw: &RawRings) -> Rings {
+pub(crate) fn rings(raw: &RawRings) -> Rings {
     Rings { rx: pair(raw.rx, raw.rx_max), tx: pair(raw.tx, raw.tx_max) }
 }
 
-fn coalesce(raw: &RawCoalesce) -> Coalesce {
+pub(crate) fn coalesce(raw: &RawCoalesce) -> Coalesce {
     Coalesce {
         rx_usecs: raw.rx_usecs,
         rx_max_frames: raw.rx_max_frames,
@@ -301,6 +334,8 @@ fn coalesce(raw: &RawCoalesce) -> Coalesce {
         tx_max_frames: raw.tx_max_frames,
         adaptive_rx: raw.use_adaptive_rx,
         adaptive_tx: raw.use_adaptive_tx,
+        cqe_mode_rx: raw.use_cqe_mode_rx,
+        cqe_mode_tx: raw.use_cqe_mode_tx,
     }
 }
 
@@ -316,6 +351,12 @@ fn features(raw: &RawFeatures, names: &[String]) -> Features {
         ntuple: bit_of(&|name| name == "rx-ntuple-filter"),
         tc_offload: bit_of(&|name| name == "hw-tc-offload"),
     }
+}
+
+/// The offloads that can be switched and that the device's kernel has, by name.
+pub(crate) fn offloads(raw: &RawFeatures, names: &[String]) -> BTreeMap<Offload, bool> {
+    let bits = (0..).zip(names);
+    bits.filter_map(|(bit, name)| Some((Offload::named(name)?, raw.is_active(bit)?))).collect()
 }
 
 /// Gives the NAPIs whose interrupt the kernel does not state the one that is named after their queue, if exactly one is.
@@ -365,10 +406,17 @@ mod test {
                 id: RxQueue { device: id, index: QueueIndex(index) },
                 napi: None,
                 rps_cpus: CpuSet::new(),
+                rps_flow_cnt: None,
+                coalesce: None,
             })
             .collect();
         device.tx_queues = (0..count)
-            .map(|index| TxQueueState { index: QueueIndex(index), napi: None, xps_cpus: CpuSet::new() })
+            .map(|index| TxQueueState {
+                index: QueueIndex(index),
+                napi: None,
+                xps_cpus: CpuSet::new(),
+                xps_rxqs: Vec::new(),
+            })
             .collect();
         device
     }

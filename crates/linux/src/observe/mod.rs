@@ -16,8 +16,10 @@ use model::host::Unread;
 use model::{Host, KernelVersion, Pid};
 
 use crate::error::KernelError;
+use crate::ioctl::EthtoolIoctl;
 use crate::netlink::{Ethtool, Links, Netdev};
 use crate::netns::Netns;
+use crate::sysctl;
 use crate::sysfs::SysFs;
 
 /// Which processes to look into.
@@ -56,6 +58,7 @@ pub fn observe(netns: &Netns, processes: &Processes) -> Result<Host, KernelError
         topology: topology::topology(&sources.sysfs, &mut unread),
         netns: netns.id(),
         devices: devices.into_iter().map(|seen| seen.device).collect(),
+        sysctls: netns.run(|| sysctl::all(&mut unread))?,
         irqs,
         processes: process::processes(netns, processes, &mut unread),
         unread,
@@ -69,6 +72,7 @@ struct Sources {
     netdev: Result<Netdev, KernelError>,
     ethtool: Result<Ethtool, KernelError>,
     sysfs: Result<SysFs, KernelError>,
+    ioctl: Result<EthtoolIoctl, KernelError>,
 }
 
 impl Sources {
@@ -78,6 +82,7 @@ impl Sources {
             netdev: Netdev::open_here(),
             ethtool: Ethtool::open_here(),
             sysfs: SysFs::open_here(),
+            ioctl: EthtoolIoctl::open_here(),
         })
     }
 }

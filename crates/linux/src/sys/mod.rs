@@ -5,6 +5,7 @@ mod answer;
 pub(crate) mod bpf;
 pub(crate) mod child;
 pub(crate) mod epoll;
+pub(crate) mod ethtool;
 pub(crate) mod incoming_napi;
 pub(crate) mod io_uring;
 pub(crate) mod keeper;

@@ -10,6 +10,7 @@ mod foreign;
 mod knobs;
 mod lab;
 mod netns;
+mod nic;
 mod only;
 mod preload;
 mod process;
@@ -119,6 +120,7 @@ fn main() {
         netns::tests(),
         device::tests(),
         knobs::tests(),
+        nic::tests(),
         process::tests(),
         foreign::tests(),
         uring::tests(),

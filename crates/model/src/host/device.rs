@@ -1,9 +1,12 @@
 //! The NIC's half of the graph.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
 use crate::ids::{Cpu, DeviceId, IrqNumber, NapiId, NumaNode, Pid, QueueIndex, RxQueue};
+use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, RingKind, Rss};
 use crate::setting::Threading;
 use crate::units::{EmptyPolls, Nanoseconds};
 
@@ -57,6 +60,15 @@ pub struct Device {
     pub coalesce: Option<Coalesce>,
     /// The offloads that decide how packets travel.
     pub features: Features,
+    /// Every offload that [`crate::Setting::Offload`] knows and the device has, and whether it is on.
+    #[serde(default)]
+    pub offloads: BTreeMap<Offload, bool>,
+    /// The flags of the driver's own.
+    #[serde(default)]
+    pub private_flags: BTreeMap<FlagName, bool>,
+    /// How packets are spread over the queues; `None` where the driver does not say.
+    #[serde(default)]
+    pub rss: Option<Rss>,
 }
 
 /// A receive queue.
@@ -69,6 +81,12 @@ pub struct RxQueueState {
     pub napi: Option<NapiEdge>,
     /// The CPUs that receive packet steering hands its packets to; empty where RPS is off.
     pub rps_cpus: CpuSet,
+    /// How many flows receive flow steering remembers for the queue; `None` on kernels without it.
+    #[serde(default)]
+    pub rps_flow_cnt: Option<u32>,
+    /// Interrupt moderation of this queue; `None` where the driver has none for single queues.
+    #[serde(default)]
+    pub coalesce: Option<Coalesce>,
 }
 
 /// A transmit queue.
@@ -81,6 +99,9 @@ pub struct TxQueueState {
     pub napi: Option<NapiEdge>,
     /// The CPUs whose packets leave by it; empty where XPS is off.
     pub xps_cpus: CpuSet,
+    /// The receive queues whose flows leave by it; empty where that is not asked for.
+    #[serde(default)]
+    pub xps_rxqs: Vec<QueueIndex>,
 }
 
 /// A queue's way to its NAPI.
@@ -170,6 +191,17 @@ pub struct Channels {
     pub combined: Pair,
 }
 
+impl Channels {
+    /// How many there are of a kind, and could be.
+    pub const fn of(&self, kind: ChannelKind) -> Pair {
+        match kind {
+            ChannelKind::Rx => self.rx,
+            ChannelKind::Tx => self.tx,
+            ChannelKind::Combined => self.combined,
+        }
+    }
+}
+
 /// Ring sizes in descriptors. Kernel: `include/uapi/linux/ethtool.h` `struct ethtool_ringparam`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -178,6 +210,16 @@ pub struct Rings {
     pub rx: Pair,
     /// Transmit.
     pub tx: Pair,
+}
+
+impl Rings {
+    /// How many descriptors a ring of a kind has, and could have.
+    pub const fn of(&self, kind: RingKind) -> Pair {
+        match kind {
+            RingKind::Rx => self.rx,
+            RingKind::Tx => self.tx,
+        }
+    }
 }
 
 /// Interrupt moderation; each value `None` where the driver lacks it.
@@ -197,6 +239,28 @@ pub struct Coalesce {
     pub adaptive_rx: Option<bool>,
     /// Whether the driver adapts the transmit values by itself.
     pub adaptive_tx: Option<bool>,
+    /// Whether the receive timer starts anew with each completion.
+    #[serde(default)]
+    pub cqe_mode_rx: Option<bool>,
+    /// Whether the transmit timer starts anew with each completion.
+    #[serde(default)]
+    pub cqe_mode_tx: Option<bool>,
+}
+
+impl Coalesce {
+    /// One of the values, switches as 0 and 1; `None` where the driver lacks it.
+    pub fn of(&self, param: CoalesceParam) -> Option<u32> {
+        match param {
+            CoalesceParam::RxUsecs => self.rx_usecs,
+            CoalesceParam::RxMaxFrames => self.rx_max_frames,
+            CoalesceParam::TxUsecs => self.tx_usecs,
+            CoalesceParam::TxMaxFrames => self.tx_max_frames,
+            CoalesceParam::AdaptiveRx => self.adaptive_rx.map(u32::from),
+            CoalesceParam::AdaptiveTx => self.adaptive_tx.map(u32::from),
+            CoalesceParam::CqeModeRx => self.cqe_mode_rx.map(u32::from),
+            CoalesceParam::CqeModeTx => self.cqe_mode_tx.map(u32::from),
+        }
+    }
 }
 
 /// Offloads that decide how packets travel; `None` where they could not be read.

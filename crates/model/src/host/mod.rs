@@ -15,9 +15,12 @@ pub use device::{
 pub use process::{Epoll, IoUring, Membership, Process, Socket, SocketState, Thread};
 pub use topology::{CpuInfo, Topology};
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{DeviceId, EpollId, IrqNumber, NapiId, NetnsId, Pid, RxQueue};
+use crate::nic::Sysctl;
 use crate::units::KernelVersion;
 
 /// What was observed of a host, in one network namespace.
@@ -36,6 +39,9 @@ pub struct Host {
     pub netns: NetnsId,
     /// The devices, by index.
     pub devices: Vec<Device>,
+    /// Numbers that hold for the whole host. Empty in a namespace that is not the initial one: they are not shown there.
+    #[serde(default)]
+    pub sysctls: BTreeMap<Sysctl, u64>,
     /// The interrupts that devices or operators asked about, by number.
     pub irqs: Vec<Irq>,
     /// The processes that were asked for, by pid.

@@ -1,14 +1,17 @@
 //! Hosts, policies and counts made for a test, and a kernel that does as it is told.
 
+use std::collections::BTreeMap;
+
 use model::host::{
-    Capabilities, Channels, Confidence, CpuInfo, Device, Epoll, Features, Irq, IrqEdge, Membership, Napi,
-    NapiEdge, Pair, Process, RxQueueState, Socket, SocketState, Thread, Topology,
+    Capabilities, Channels, Coalesce, Confidence, CpuInfo, Device, Epoll, Features, Irq, IrqEdge, Membership,
+    Napi, NapiEdge, Pair, Process, RxQueueState, Socket, SocketState, Thread, Topology,
 };
 use model::policy::{Match, Overrides};
 use model::{
-    Budget, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, EmptyPolls, EpollId, EpollParams, Fd, Goal, Host,
-    IfIndex, Intent, IrqNumber, KernelVersion, Label, Nanoseconds, NapiDelivered, NapiId, NetnsId, Pid,
-    Policy, PolicyName, PollCounts, ProcessId, QueueIndex, RxQueue, Setting, Target, ThreadId, Threading,
+    Budget, ChannelKind, CoalesceParam, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, EmptyPolls, EpollId,
+    EpollParams, Fd, Goal, Host, IfIndex, Intent, IrqNumber, KernelVersion, Label, Nanoseconds,
+    NapiDelivered, NapiId, NetnsId, Pid, Policy, PolicyName, PollCounts, ProcessId, QueueIndex, RingKind,
+    RxQueue, Setting, Target, ThreadId, Threading, TxQueue,
 };
 
 pub(crate) const NETNS: NetnsId = NetnsId(4_026_531_840);
@@ -37,6 +40,7 @@ pub(crate) fn host() -> Host {
         topology: Topology { isolated: CpuSet::new(), cpus: cpus.collect(), online },
         netns: NETNS,
         devices: Vec::new(),
+        sysctls: BTreeMap::new(),
         irqs: Vec::new(),
         processes: Vec::new(),
         unread: Vec::new(),
@@ -66,6 +70,8 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
         id: RxQueue { device: id, index: QueueIndex(index) },
         napi: Some(NapiEdge { napi: NapiId(napi), confidence: Confidence::Stated }),
         rps_cpus: CpuSet::new(),
+        rps_flow_cnt: None,
+        coalesce: None,
     };
     let queues = u32::try_from(napis.len()).expect("few queues");
     Device {
@@ -89,6 +95,9 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
         rings: None,
         coalesce: None,
         features: Features::default(),
+        offloads: BTreeMap::new(),
+        private_flags: BTreeMap::new(),
+        rss: None,
     }
 }
 
@@ -335,5 +344,96 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
             let mut threads = host.processes.iter_mut().flat_map(|p| &mut p.threads);
             threads.find(|t| t.id == *id).expect("a thread").affinity = cpus.clone();
         }
+        Setting::Sysctl(number, value) => {
+            host.sysctls.insert(*number, *value);
+        }
+        Setting::Channels(..)
+        | Setting::Ring(..)
+        | Setting::Coalescing(..)
+        | Setting::QueueCoalescing(..)
+        | Setting::Offload(..)
+        | Setting::PrivateFlag(..)
+        | Setting::RssTable(..)
+        | Setting::RssKey(..)
+        | Setting::RpsCpus(..)
+        | Setting::RpsFlowCount(..)
+        | Setting::XpsCpus(..)
+        | Setting::XpsRxQueues(..) => {
+            let id = setting.object().device().expect("a device");
+            let device = device_of(host, id);
+            write_nic(&mut host.devices[device], setting);
+        }
+    }
+}
+
+/// What a NIC and its driver can be told.
+fn write_nic(device: &mut Device, setting: &Setting) {
+    let rx = |device: &mut Device, queue: &RxQueue| {
+        device.rx_queues.iter().position(|q| q.id == *queue).expect("a receive queue")
+    };
+    let tx = |device: &mut Device, queue: &TxQueue| {
+        device.tx_queues.iter().position(|q| q.index == queue.index).expect("a transmit queue")
+    };
+    match setting {
+        Setting::Channels(_, kind, count) => {
+            let channels = device.channels.as_mut().expect("channels");
+            match kind {
+                ChannelKind::Rx => channels.rx.current = *count,
+                ChannelKind::Tx => channels.tx.current = *count,
+                ChannelKind::Combined => channels.combined.current = *count,
+            }
+        }
+        Setting::Ring(_, kind, size) => {
+            let rings = device.rings.as_mut().expect("rings");
+            match kind {
+                RingKind::Rx => rings.rx.current = *size,
+                RingKind::Tx => rings.tx.current = *size,
+            }
+        }
+        Setting::Coalescing(_, param, value) => {
+            tell(device.coalesce.as_mut().expect("coalescing"), *param, *value);
+        }
+        Setting::QueueCoalescing(queue, param, value) => {
+            let queue = rx(device, queue);
+            tell(device.rx_queues[queue].coalesce.as_mut().expect("coalescing"), *param, *value);
+        }
+        Setting::Offload(_, offload, on) => {
+            device.offloads.insert(*offload, *on);
+        }
+        Setting::PrivateFlag(_, flag, on) => {
+            device.private_flags.insert(*flag, *on);
+        }
+        Setting::RssTable(_, table) => device.rss.as_mut().expect("a hash").table.clone_from(table),
+        Setting::RssKey(_, key) => device.rss.as_mut().expect("a hash").key.clone_from(key),
+        Setting::RpsCpus(queue, cpus) => {
+            let queue = rx(device, queue);
+            device.rx_queues[queue].rps_cpus = cpus.clone();
+        }
+        Setting::RpsFlowCount(queue, count) => {
+            let queue = rx(device, queue);
+            device.rx_queues[queue].rps_flow_cnt = Some(*count);
+        }
+        Setting::XpsCpus(queue, cpus) => {
+            let queue = tx(device, queue);
+            device.tx_queues[queue].xps_cpus = cpus.clone();
+        }
+        Setting::XpsRxQueues(queue, queues) => {
+            let queue = tx(device, queue);
+            device.tx_queues[queue].xps_rxqs.clone_from(queues);
+        }
+        other => panic!("{other} is no setting of a NIC"),
+    }
+}
+
+fn tell(coalesce: &mut Coalesce, param: CoalesceParam, value: u32) {
+    match param {
+        CoalesceParam::RxUsecs => coalesce.rx_usecs = Some(value),
+        CoalesceParam::RxMaxFrames => coalesce.rx_max_frames = Some(value),
+        CoalesceParam::TxUsecs => coalesce.tx_usecs = Some(value),
+        CoalesceParam::TxMaxFrames => coalesce.tx_max_frames = Some(value),
+        CoalesceParam::AdaptiveRx => coalesce.adaptive_rx = Some(value != 0),
+        CoalesceParam::AdaptiveTx => coalesce.adaptive_tx = Some(value != 0),
+        CoalesceParam::CqeModeRx => coalesce.cqe_mode_rx = Some(value != 0),
+        CoalesceParam::CqeModeTx => coalesce.cqe_mode_tx = Some(value != 0),
     }
 }

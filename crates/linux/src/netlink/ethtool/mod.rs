@@ -1,8 +1,11 @@
-//! The `ethtool` family, as far as we read it: channels, rings, coalescing, features.
+//! The `ethtool` family: channels, rings, coalescing, features, private flags.
 //!
-//! Each request is one dump for all devices; a device whose driver lacks a part is left out of its dump.
+//! What is observed of all devices is one dump each; a device whose driver lacks a part is left out of its dump. What is
+//! asked of one device, and told it, is in [`change`].
 //!
 //! Kernel: 6.18, `include/uapi/linux/ethtool_netlink_generated.h`, `net/ethtool/`.
+
+pub mod change;
 
 use model::KernelVersion;
 
@@ -11,13 +14,19 @@ use super::genl::{self, Family};
 use super::socket::{NetlinkSocket, Protocol};
 use crate::error::KernelError;
 
-/// Requests: `ETHTOOL_MSG_*_GET`.
+/// Requests: `ETHTOOL_MSG_*`.
 mod command {
     pub(super) const STRSET_GET: u8 = 1;
     pub(super) const FEATURES_GET: u8 = 11;
+    pub(super) const FEATURES_SET: u8 = 12;
+    pub(super) const PRIVFLAGS_GET: u8 = 13;
+    pub(super) const PRIVFLAGS_SET: u8 = 14;
     pub(super) const RINGS_GET: u8 = 15;
+    pub(super) const RINGS_SET: u8 = 16;
     pub(super) const CHANNELS_GET: u8 = 17;
+    pub(super) const CHANNELS_SET: u8 = 18;
     pub(super) const COALESCE_GET: u8 = 19;
+    pub(super) const COALESCE_SET: u8 = 20;
 }
 
 /// The first attribute of every request and answer: which device, and how to answer.
@@ -29,6 +38,8 @@ mod header {
     pub(super) const FLAGS: u16 = 3;
     /// Bits come as words instead of as names.
     pub(super) const FLAG_COMPACT_BITSETS: u32 = 1;
+    /// The answer need not list what changed.
+    pub(super) const FLAG_OMIT_REPLY: u32 = 2;
 }
 
 /// `ETH_SS_FEATURES`: the names of the features, by bit.
@@ -118,6 +129,8 @@ pub struct RawCoalesce {
     pub tx_max_frames: Option<u32>,
     pub use_adaptive_rx: Option<bool>,
     pub use_adaptive_tx: Option<bool>,
+    pub use_cqe_mode_tx: Option<bool>,
+    pub use_cqe_mode_rx: Option<bool>,
 }
 
 impl RawCoalesce {
@@ -137,6 +150,8 @@ impl RawCoalesce {
                 7 => raw.tx_max_frames = Some(attr.u32()?),
                 11 => raw.use_adaptive_rx = Some(attr.u8()? != 0),
                 12 => raw.use_adaptive_tx = Some(attr.u8()? != 0),
+                24 => raw.use_cqe_mode_tx = Some(attr.u8()? != 0),
+                25 => raw.use_cqe_mode_rx = Some(attr.u8()? != 0),
                 _ => {}
             }
         }

@@ -1,0 +1,86 @@
+# after_current WORD: the value behind a word, below the line of what is in force.
+after_current() {
+	sed -n "/^Current hardware settings:/,\$s/^$1:[[:space:]]*//p"
+}
+
+# coalesce_value WORD: a value of what ethtool -c prints. Switches stand two on a line.
+coalesce_value() {
+	case $1 in
+	adaptive-rx) sed -n 's/^Adaptive RX: \([a-z/]*\).*/\1/p' ;;
+	adaptive-tx) sed -n 's/^Adaptive RX:.*TX: \([a-z/]*\).*/\1/p' ;;
+	cqe-mode-rx) sed -n 's/^CQE mode RX: \([a-z/]*\).*/\1/p' ;;
+	cqe-mode-tx) sed -n 's/^CQE mode RX:.*TX: \([a-z/]*\).*/\1/p' ;;
+	*) sed -n "s/^$1:[[:space:]]*//p" ;;
+	esac
+}
+
+# offload_word WORD: what ethtool -k calls a feature, where that is not the kernel's name.
+offload_word() {
+	case $1 in
+	rx-gro) echo generic-receive-offload ;;
+	rx-lro) echo large-receive-offload ;;
+	tx-generic-segmentation) echo generic-segmentation-offload ;;
+	rx-ntuple-filter) echo ntuple-filters ;;
+	rx-hashing) echo receive-hashing ;;
+	*) echo "$1" ;;
+	esac
+}
+
+# queue_mask N: the mask of one queue, in hexadecimal.
+queue_mask() {
+	zeros=$(($1 / 4))
+	printf '0x%x' $((1 << ($1 % 4)))
+	while [ "$zeros" -gt 0 ]; do
+		printf 0
+		zeros=$((zeros - 1))
+	done
+}
+
+# ethtool_now NAME KIND WORD: the value in force.
+ethtool_now() {
+	case $2 in
+	channels | ring)
+		case $3 in
+		rx) word=RX ;;
+		tx) word=TX ;;
+		*) word=Combined ;;
+		esac
+		case $2 in
+		channels) ethtool -l "$1" ;;
+		*) ethtool -g "$1" ;;
+		esac | after_current "$word"
+		;;
+	coalesce) ethtool -c "$1" | coalesce_value "$3" ;;
+	queue-*) ethtool -Q "$1" queue_mask "$(queue_mask "${2#queue-}")" --show-coalesce | coalesce_value "$3" ;;
+	offload) ethtool -k "$1" | sed -n "s/^[[:space:]]*$(offload_word "$3"): \([a-z]*\).*/\1/p" ;;
+	flag) ethtool --show-priv-flags "$1" | sed -n "s/^$3[[:space:]]*: //p" ;;
+	key) ethtool -x "$1" | sed -n '/^RSS hash key:/{n;p;}' ;;
+	table) ethtool -x "$1" | sed -n 's/^ *[0-9]*: *//p' | tr -s ' \n' ' ' | sed 's/ $//' ;;
+	esac
+}
+
+# by_ethtool WHAT IFINDEX KIND WORD SET OLD: a setting of a NIC and its driver.
+by_ethtool() {
+	directory=$(device_directory "$2")
+	name=${directory##*/}
+	if [ -z "$directory" ]; then
+		echo "$1: gone"
+	elif ! command -v ethtool >/dev/null; then
+		stuck "$1" "ethtool is not installed; the value was $6"
+	elif ours "$1" "$(ethtool_now "$name" "$3" "$4")" "$5" "$6"; then
+		case $3 in
+		channels) ethtool -L "$name" "$4" "$6" ;;
+		ring) ethtool -G "$name" "$4" "$6" ;;
+		coalesce) ethtool -C "$name" "$4" "$6" ;;
+		queue-*) ethtool -Q "$name" queue_mask "$(queue_mask "${3#queue-}")" --coalesce "$4" "$6" ;;
+		offload) ethtool -K "$name" "$4" "$6" ;;
+		flag) ethtool --set-priv-flags "$name" "$4" "$6" ;;
+		key) ethtool -X "$name" hkey "$6" ;;
+		table)
+			stuck "$1" "ethtool cannot write a table entry by entry, netpolicy can; it was $6"
+			return
+			;;
+		esac >/dev/null
+		seen "$1" "$(ethtool_now "$name" "$3" "$4")" "$6"
+	fi
+}

@@ -1,0 +1,15 @@
+# short_mask: a mask without the zeros in front, which the kernel writes as many of as it has CPUs.
+short_mask() {
+	sed 's/^[0,]*//; s/^$/0/'
+}
+
+# mask_file WHAT IFINDEX FILE SET OLD: a setting that is a file of a device with a mask in it.
+mask_file() {
+	directory=$(device_directory "$2")
+	if [ -z "$directory" ]; then
+		echo "$1: gone"
+	elif ours "$1" "$(short_mask <"$directory/$3")" "$4" "$5"; then
+		echo "$5" >"$directory/$3"
+		seen "$1" "$(short_mask <"$directory/$3")" "$5"
+	fi
+}
