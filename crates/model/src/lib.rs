@@ -38,7 +38,7 @@ pub use ids::{
     Cpu, DeviceId, EpollId, Fd, IfIndex, IrqNumber, Label, NapiId, NetnsId, NumaNode, Pid, ProcessId,
     QueueIndex, RingId, RxQueue, ThreadId, TxQueue,
 };
-pub use nic::{ChannelKind, CoalesceParam, FlagName, Offload, RingKind, Rss, Sysctl};
+pub use nic::{ChannelKind, CoalesceParam, FlagName, NicWish, Offload, RingKind, Rss, Sysctl};
 pub use plan::{Change, Plan, Reason, Step};
 pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};
 pub use setting::{EpollParams, Interface, Object, RingNapi, Setting, Threading};

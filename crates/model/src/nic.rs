@@ -6,6 +6,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::cpu_set::CpuSet;
+
 /// An enum whose variants are the kernel's words, with a list of all of them.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
@@ -23,6 +25,13 @@ macro_rules! words {
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)+
+                }
+            }
+
+            /// The key of a policy file that sets it.
+            pub const fn key(self) -> &'static str {
+                match self {
+                    $(Self::$variant => concat!("settings.", $word),)+
                 }
             }
 
@@ -189,6 +198,50 @@ impl<'de> Deserialize<'de> for FlagName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
         Self::new(&text).ok_or_else(|| serde::de::Error::custom(format!("`{text}` is no flag's name")))
+    }
+}
+
+/// One value that an expert wants of a device, of all its queues, or of the host that it is in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NicWish {
+    /// See [`crate::Setting::Channels`].
+    Channels(ChannelKind, u32),
+    /// See [`crate::Setting::Ring`].
+    Ring(RingKind, u32),
+    /// See [`crate::Setting::Coalescing`].
+    Coalescing(CoalesceParam, u32),
+    /// See [`crate::Setting::Offload`].
+    Offload(Offload, bool),
+    /// See [`crate::Setting::PrivateFlag`].
+    PrivateFlags(Vec<(FlagName, bool)>),
+    /// Packets are spread evenly over so many of the first receive queues: see [`crate::Setting::RssTable`].
+    RssQueues(u32),
+    /// See [`crate::Setting::RpsCpus`]: the same for every receive queue.
+    RpsCpus(CpuSet),
+    /// See [`crate::Setting::RpsFlowCount`]: the same for every receive queue.
+    RpsFlowCount(u32),
+    /// See [`crate::Setting::XpsCpus`]: whether each CPU that runs sends by one queue, dealt out in turn, or by any.
+    Xps(bool),
+    /// See [`crate::Setting::Sysctl`].
+    Sysctl(Sysctl, u64),
+}
+
+impl NicWish {
+    /// The key of a policy file that makes it.
+    pub const fn key(&self) -> &'static str {
+        match self {
+            Self::Channels(kind, _) => kind.key(),
+            Self::Ring(kind, _) => kind.key(),
+            Self::Coalescing(param, _) => param.key(),
+            Self::Offload(offload, _) => offload.key(),
+            Self::PrivateFlags(_) => "settings.private-flags",
+            Self::RssQueues(_) => "settings.rss-queues",
+            Self::RpsCpus(_) => "settings.rps_cpus",
+            Self::RpsFlowCount(_) => "settings.rps_flow_cnt",
+            Self::Xps(_) => "settings.xps",
+            Self::Sysctl(sysctl, _) => sysctl.key(),
+        }
     }
 }
 

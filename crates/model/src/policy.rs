@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpu_set::CpuSet;
 use crate::delivery::DeliveryMode;
 use crate::ids::Pid;
+use crate::nic::NicWish;
 use crate::units::Nanoseconds;
 
 /// One word for what traffic shall be good at.
@@ -96,6 +97,9 @@ pub struct Intent {
     pub delivery: Option<DeliveryMode>,
     /// Values that differ from the mode's start values.
     pub overrides: Overrides,
+    /// What else an expert wants of the device. Of a device's request alone.
+    #[serde(default)]
+    pub nic: Vec<NicWish>,
     /// When it counts as reached.
     pub goal: Goal,
     /// What it may cost.

@@ -143,6 +143,8 @@ pub enum Setting {
     XpsRxQueues(TxQueue, Vec<QueueIndex>),
 
     /// A number of `/proc/sys/net/core`, for the whole host.
+    ///
+    /// Kernel: 2.6.12 and later for some, `net/core/sysctl_net_core.c` `net_core_table`.
     Sysctl(Sysctl, u64),
 }
 

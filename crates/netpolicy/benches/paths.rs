@@ -109,6 +109,7 @@ fn device_plan(netns: &Netns) -> Done<model::Plan> {
         policy: PolicyName::Latency,
         delivery: Some(DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(20) }),
         overrides: model::policy::Overrides::default(),
+        nic: Vec::new(),
         goal: model::Goal::default(),
         budget: model::Budget::default(),
         cpus: None,

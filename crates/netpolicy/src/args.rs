@@ -313,6 +313,9 @@ pub enum SetTarget {
         /// A policy or a delivery mode.
         #[arg(value_name = "POLICY|MODE", value_parser = wish)]
         wish: Wish,
+        /// What else the device is told, as the `settings` of a policy file: rx-usecs=8, rx-gro=off.
+        #[arg(long = "setting", value_name = "NAME=VALUE", value_parser = crate::policy_file::setting)]
+        settings: Vec<model::NicWish>,
     },
     /// A process, with the queues that it receives from.
     Task {
@@ -598,6 +601,7 @@ impl Wish {
             policy,
             delivery,
             overrides: model::policy::Overrides::default(),
+            nic: Vec::new(),
             goal: model::Goal::default(),
             budget: cost.budget(),
             cpus: None,

@@ -24,6 +24,7 @@ pub mod scenario_file;
 mod services;
 mod show;
 pub mod sim_args;
+mod staged;
 
 use std::process::ExitCode;
 

@@ -39,6 +39,16 @@ const MISTAKES: &[(&str, &str)] = &[
     ("cpus_that_are_no_list", "[device.eth0]\npolicy = \"latency\"\ncpus = \"3-1\"\n"),
     ("cpus_that_are_none", "[device.eth0]\npolicy = \"latency\"\ncpus = \"\"\n"),
     ("an_empty_match", "[service.a]\npolicy = \"latency\"\nmatch = { exe = \"\" }\n"),
+    ("a_setting_that_is_misspelt", "[device.eth0]\npolicy = \"none\"\nsettings = { rx-usec = 8 }\n"),
+    (
+        "a_setting_of_a_service",
+        "[service.a]\npolicy = \"none\"\nmatch = { port = 80 }\nsettings = { rx-usecs = 8 }\n",
+    ),
+    ("a_switch_that_is_text", "[device.eth0]\npolicy = \"none\"\nsettings = { rx-gro = \"off\" }\n"),
+    (
+        "a_private_flag_without_a_value",
+        "[device.eth0]\npolicy = \"none\"\nsettings = { private-flags = \"rx_striding_rq\" }\n",
+    ),
     ("text_that_is_not_toml", "[device.eth0\npolicy = latency\n"),
     ("a_key_that_is_given_twice", "[device.eth0]\npolicy = \"latency\"\npolicy = \"bulk\"\n"),
     (

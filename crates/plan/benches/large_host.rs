@@ -184,6 +184,7 @@ fn policy() -> Policy {
         policy: PolicyName::Latency,
         delivery: None,
         overrides: Overrides::default(),
+        nic: Vec::new(),
         goal: Goal::default(),
         budget: Budget::default(),
         cpus: None,

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use model::host::{Device, Napi};
 use model::{
     DeliveryMode, DeviceId, EmptyPolls, EpollParams, Host, KernelVersion, Nanoseconds, Object, Reason,
-    RingNapi, Setting, Threading,
+    RingNapi, Setting, Target, Threading,
 };
 
 use crate::affinity::Deal;
 use crate::in_force;
 use crate::index::Index;
+use crate::nic;
 use crate::place::{Part, PlacedProcess, PlacedQueue, Placement};
 use crate::refusal::{Refusal, RefusalKind};
 
@@ -28,6 +29,9 @@ pub struct Wanted {
 pub struct Desired {
     /// The knobs, by part and within it queues, epolls, io_urings, affinity.
     pub wanted: Vec<Wanted>,
+    /// Whether this is only the first stage: it makes queues anew, and what stands on them can be wanted when they are
+    /// there. Observing and planning once more gives the rest.
+    pub first_stage: bool,
     /// What could not be wanted here although it was asked for, and what is wanted instead.
     pub notes: Vec<String>,
 }
@@ -64,6 +68,15 @@ impl Desired {
 pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     let index = Index::new(host);
     let mut collected = Collected::default();
+    let remaking = want_of_devices(placement, &index, &mut collected)?;
+    if !remaking.is_empty() {
+        collected.desired.first_stage = true;
+        collected.desired.notes.push(format!(
+            "the queues of {} are made anew by this; what stands on queues comes after it",
+            remaking.join(", ")
+        ));
+        return Ok(collected.desired);
+    }
     for part in &placement.parts {
         check_kernel(part, host)?;
         let wants = Wants { part, index: &index };
@@ -82,6 +95,29 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
         wants.affinity(&mut collected)?;
     }
     Ok(collected.desired)
+}
+
+/// What the requests want of devices by name. Returns the devices whose queues that makes anew: if there are any, this
+/// is only what does so.
+fn want_of_devices(
+    placement: &Placement,
+    index: &Index<'_>,
+    collected: &mut Collected,
+) -> Result<Vec<String>, Refusal> {
+    let mut parts = Vec::new();
+    let mut remaking = Vec::new();
+    for part in placement.parts.iter().filter(|part| !part.intent.nic.is_empty()) {
+        let Target::Device(name) = &part.intent.target else { continue };
+        let Some(device) = index.host.device_named(name) else { continue };
+        if nic::remakes_queues(part, device, index)? {
+            remaking.push(name.clone());
+        }
+        parts.push((part, device));
+    }
+    for (part, device) in parts {
+        nic::want(part, device, index, !remaking.is_empty(), collected)?;
+    }
+    Ok(remaking)
 }
 
 /// Checks that the kernel has what the mode stands on.
@@ -119,13 +155,13 @@ fn check_kernel(part: &Part, host: &Host) -> Result<(), Refusal> {
 
 /// What was wanted so far, by knob.
 #[derive(Default)]
-struct Collected {
+pub(crate) struct Collected {
     desired: Desired,
     by_knob: BTreeMap<(Object, &'static str), usize>,
 }
 
 impl Collected {
-    fn want(&mut self, setting: Setting, because: Reason) -> Result<(), Refusal> {
+    pub(crate) fn want(&mut self, setting: Setting, because: Reason) -> Result<(), Refusal> {
         let knob = (setting.object(), setting.knob());
         let Some(&earlier) = self.by_knob.get(&knob) else {
             self.by_knob.insert(knob, self.desired.wanted.len());

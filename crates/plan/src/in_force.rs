@@ -1,7 +1,7 @@
 //! The value that a knob has on the observed host.
 
 use model::host::{Device, RxQueueState, TxQueueState};
-use model::{DeviceId, EmptyPolls, Nanoseconds, Object, RxQueue, Setting, Threading, TxQueue};
+use model::{DeviceId, EmptyPolls, Interface, Nanoseconds, Object, RxQueue, Setting, Threading, TxQueue};
 
 use crate::index::{Index, IndexedNapi};
 use crate::refusal::{Refusal, RefusalKind};
@@ -145,6 +145,20 @@ fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
         Object::Irq(number) => index.irqs.contains_key(&number),
         Object::Thread(id) => index.threads.contains_key(&id),
     };
+    let of_driver = matches!(
+        wanted.interface(),
+        Interface::Channels
+            | Interface::Rings
+            | Interface::Coalescing
+            | Interface::QueueCoalescing
+            | Interface::Offloads
+            | Interface::PrivateFlags
+            | Interface::Rss
+    );
+    if there && of_driver {
+        let message = format!("its driver has no {}", wanted.knob());
+        return Refusal::new(RefusalKind::Unsupported, wanted.object(), message);
+    }
     let message = if there {
         format!("the value of {} could not be read, so it could not be put back", wanted.knob())
     } else {

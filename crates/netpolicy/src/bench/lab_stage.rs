@@ -140,6 +140,7 @@ fn policy(server: &Server, mode: DeliveryMode) -> Policy {
         policy: PolicyName::None,
         delivery: Some(mode),
         overrides: model::policy::Overrides::default(),
+        nic: Vec::new(),
         goal: Goal::default(),
         budget: Budget { polling_cpus: Some(u32::MAX), added_delay: None },
         cpus: None,

@@ -1,5 +1,6 @@
 //! The language of policy files as one table. The parser, the merged view and the published schema read it.
 
+use model::nic::{ChannelKind, CoalesceParam, FlagName, NicWish, Offload, RingKind, Sysctl};
 use model::{CpuSet, DeliveryMode, Nanoseconds, PolicyName};
 
 /// What a section is about.
@@ -43,6 +44,7 @@ pub enum Value {
     MatchExe(String),
     MatchPort(u32),
     MatchUid(u32),
+    Nic(NicWish),
 }
 
 impl Value {
@@ -64,6 +66,7 @@ impl Value {
             Self::MatchExe(_) => "match.exe",
             Self::MatchPort(_) => "match.port",
             Self::MatchUid(_) => "match.uid",
+            Self::Nic(wish) => wish.key(),
         }
     }
 
@@ -82,6 +85,26 @@ impl Value {
             Self::DeferHardIrqs(n) | Self::PollingCpus(n) | Self::MatchPort(n) | Self::MatchUid(n) => {
                 n.to_string()
             }
+            Self::Nic(wish) => nic_toml(wish),
+        }
+    }
+}
+
+fn nic_toml(wish: &NicWish) -> String {
+    match wish {
+        NicWish::Channels(_, n) | NicWish::Ring(_, n) | NicWish::RssQueues(n) | NicWish::RpsFlowCount(n) => {
+            n.to_string()
+        }
+        NicWish::Coalescing(param, value) if param.is_switch() => (*value != 0).to_string(),
+        NicWish::Coalescing(_, value) => value.to_string(),
+        NicWish::Offload(_, on) | NicWish::Xps(on) => on.to_string(),
+        NicWish::Sysctl(_, value) => value.to_string(),
+        NicWish::RpsCpus(cpus) if cpus.is_empty() => quoted("none"),
+        NicWish::RpsCpus(cpus) => quoted(&cpus.to_string()),
+        NicWish::PrivateFlags(flags) => {
+            let flags: Vec<String> =
+                flags.iter().map(|(flag, on)| format!("{flag}={}", if *on { "on" } else { "off" })).collect();
+            quoted(&flags.join(","))
         }
     }
 }
@@ -106,6 +129,10 @@ pub(super) enum Takes {
     },
     Cpus(fn(CpuSet) -> Value),
     Text(fn(String) -> Value),
+    Switch(fn(bool) -> Value),
+    /// CPUs, or `none`.
+    CpusOrNone(fn(CpuSet) -> Value),
+    PrivateFlags(fn(Vec<(FlagName, bool)>) -> Value),
 }
 
 impl Takes {
@@ -118,6 +145,9 @@ impl Takes {
             Self::Number { .. } => "a whole number",
             Self::Cpus(_) => "a list of CPUs in quotes, as in \"0-3,8\"",
             Self::Text(_) => "text in quotes",
+            Self::Switch(_) => "true or false",
+            Self::CpusOrNone(_) => "a list of CPUs in quotes, as in \"0-3,8\", or \"none\"",
+            Self::PrivateFlags(_) => "flags in quotes, as in \"rx_striding_rq=on,tx_port_ts=off\"",
         }
     }
 }
@@ -136,6 +166,13 @@ pub(super) struct Key {
 /// Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, check `max: s32-max`.
 const DEFER_HARD_IRQS_MAX: u32 = i32::MAX.cast_unsigned();
 
+/// The most queues that a device can have. Kernel: 6.18, `include/uapi/linux/ethtool.h` `MAX_NUM_QUEUE`.
+const QUEUES_MAX: u32 = 4096;
+
+/// The largest number that the kernel's `int` sysctls take.
+const INT_MAX: u32 = i32::MAX.cast_unsigned();
+
+const DEVICE: &[Kind] = &[Kind::Device];
 const BOTH: &[Kind] = &Kind::ALL;
 const SERVICE: &[Kind] = &[Kind::Service];
 
@@ -230,5 +267,259 @@ pub(super) const KEYS: &[Key] = &[
         of: SERVICE,
         takes: Takes::Number { min: 0, max: u32::MAX - 1, make: Value::MatchUid },
         meaning: "The user of the service's processes, by number.",
+    },
+    Key {
+        path: ChannelKind::Rx.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: 0,
+            max: QUEUES_MAX,
+            make: |n| Value::Nic(NicWish::Channels(ChannelKind::Rx, n)),
+        },
+        meaning: "Receive queues with an interrupt of their own. Makes the queues anew.",
+    },
+    Key {
+        path: ChannelKind::Tx.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: 0,
+            max: QUEUES_MAX,
+            make: |n| Value::Nic(NicWish::Channels(ChannelKind::Tx, n)),
+        },
+        meaning: "Transmit queues with an interrupt of their own. Makes the queues anew.",
+    },
+    Key {
+        path: ChannelKind::Combined.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: 0,
+            max: QUEUES_MAX,
+            make: |n| Value::Nic(NicWish::Channels(ChannelKind::Combined, n)),
+        },
+        meaning: "Queue pairs that share an interrupt. Makes the queues anew.",
+    },
+    Key {
+        path: RingKind::Rx.key(),
+        of: DEVICE,
+        takes: Takes::Number { min: 1, max: INT_MAX, make: |n| Value::Nic(NicWish::Ring(RingKind::Rx, n)) },
+        meaning: "Descriptors of each receive ring. Makes the rings anew.",
+    },
+    Key {
+        path: RingKind::Tx.key(),
+        of: DEVICE,
+        takes: Takes::Number { min: 1, max: INT_MAX, make: |n| Value::Nic(NicWish::Ring(RingKind::Tx, n)) },
+        meaning: "Descriptors of each transmit ring. Makes the rings anew.",
+    },
+    Key {
+        path: CoalesceParam::RxUsecs.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: 0,
+            max: INT_MAX,
+            make: |n| Value::Nic(NicWish::Coalescing(CoalesceParam::RxUsecs, n)),
+        },
+        meaning: "How long a receive interrupt waits, in microseconds.",
+    },
+    Key {
+        path: CoalesceParam::RxMaxFrames.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: 0,
+            max: INT_MAX,
+            make: |n| Value::Nic(NicWish::Coalescing(CoalesceParam::RxMaxFrames, n)),
+        },
+        meaning: "After how many packets a receive interrupt comes at once.",
+    },
+    Key {
+        path: CoalesceParam::TxUsecs.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: 0,
+            max: INT_MAX,
+            make: |n| Value::Nic(NicWish::Coalescing(CoalesceParam::TxUsecs, n)),
+        },
+        meaning: "How long a transmit interrupt waits, in microseconds.",
+    },
+    Key {
+        path: CoalesceParam::TxMaxFrames.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: 0,
+            max: INT_MAX,
+            make: |n| Value::Nic(NicWish::Coalescing(CoalesceParam::TxMaxFrames, n)),
+        },
+        meaning: "After how many packets a transmit interrupt comes at once.",
+    },
+    Key {
+        path: CoalesceParam::AdaptiveRx.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Coalescing(CoalesceParam::AdaptiveRx, on as u32))),
+        meaning: "Whether the driver adapts the receive values by itself.",
+    },
+    Key {
+        path: CoalesceParam::AdaptiveTx.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Coalescing(CoalesceParam::AdaptiveTx, on as u32))),
+        meaning: "Whether the driver adapts the transmit values by itself.",
+    },
+    Key {
+        path: CoalesceParam::CqeModeRx.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Coalescing(CoalesceParam::CqeModeRx, on as u32))),
+        meaning: "Whether the receive timer starts anew with each completion.",
+    },
+    Key {
+        path: CoalesceParam::CqeModeTx.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Coalescing(CoalesceParam::CqeModeTx, on as u32))),
+        meaning: "Whether the transmit timer starts anew with each completion.",
+    },
+    Key {
+        path: Offload::Gro.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Offload(Offload::Gro, on))),
+        meaning: "Packets are joined in NAPI.",
+    },
+    Key {
+        path: Offload::GroHw.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Offload(Offload::GroHw, on))),
+        meaning: "The NIC joins packets. May make the queues anew.",
+    },
+    Key {
+        path: Offload::GroList.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Offload(Offload::GroList, on))),
+        meaning: "Packets are joined without merging their headers, for forwarding.",
+    },
+    Key {
+        path: Offload::GroUdpForwarding.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Offload(Offload::GroUdpForwarding, on))),
+        meaning: "UDP packets that are to be forwarded are joined too.",
+    },
+    Key {
+        path: Offload::Lro.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Offload(Offload::Lro, on))),
+        meaning: "The NIC joins packets for good. May make the queues anew.",
+    },
+    Key {
+        path: Offload::Gso.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Offload(Offload::Gso, on))),
+        meaning: "Large packets are cut just before the driver.",
+    },
+    Key {
+        path: Offload::Tso.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Offload(Offload::Tso, on))),
+        meaning: "The NIC cuts large TCP packets.",
+    },
+    Key {
+        path: Offload::Tso6.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Offload(Offload::Tso6, on))),
+        meaning: "The NIC cuts large TCP packets with IPv6.",
+    },
+    Key {
+        path: Offload::TsoEcn.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Offload(Offload::TsoEcn, on))),
+        meaning: "The NIC cuts large TCP packets with congestion marks.",
+    },
+    Key {
+        path: Offload::TsoMangleId.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Offload(Offload::TsoMangleId, on))),
+        meaning: "The NIC cuts large TCP packets where all parts may have one identification.",
+    },
+    Key {
+        path: Offload::Ntuple.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Offload(Offload::Ntuple, on))),
+        meaning: "The NIC hands packets to queues by rules.",
+    },
+    Key {
+        path: Offload::RxHash.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Offload(Offload::RxHash, on))),
+        meaning: "The NIC gives the hash that it chose the queue by.",
+    },
+    Key {
+        path: Offload::TcOffload.key(),
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Offload(Offload::TcOffload, on))),
+        meaning: "tc rules may be carried out by the NIC.",
+    },
+    Key {
+        path: "settings.private-flags",
+        of: DEVICE,
+        takes: Takes::PrivateFlags(|flags| Value::Nic(NicWish::PrivateFlags(flags))),
+        meaning: "Flags of the driver's own. What they do is known to the driver alone, so this counts as disruptive.",
+    },
+    Key {
+        path: "settings.rss-queues",
+        of: DEVICE,
+        takes: Takes::Number { min: 1, max: QUEUES_MAX, make: |n| Value::Nic(NicWish::RssQueues(n)) },
+        meaning: "Over how many of the first receive queues packets are spread evenly by their hash.",
+    },
+    Key {
+        path: "settings.rps_cpus",
+        of: DEVICE,
+        takes: Takes::CpusOrNone(|cpus| Value::Nic(NicWish::RpsCpus(cpus))),
+        meaning: "The CPUs that receive packet steering hands packets to, of every receive queue.",
+    },
+    Key {
+        path: "settings.rps_flow_cnt",
+        of: DEVICE,
+        takes: Takes::Number { min: 0, max: INT_MAX, make: |n| Value::Nic(NicWish::RpsFlowCount(n)) },
+        meaning: "How many flows receive flow steering remembers for each receive queue; rounded up to a power of two.",
+    },
+    Key {
+        path: "settings.xps",
+        of: DEVICE,
+        takes: Takes::Switch(|on| Value::Nic(NicWish::Xps(on))),
+        meaning: "Whether each CPU sends by one transmit queue of its own, dealt out in turn; false lets the kernel choose.",
+    },
+    Key {
+        path: Sysctl::NetdevBudget.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: 0,
+            max: INT_MAX,
+            make: |n| Value::Nic(NicWish::Sysctl(Sysctl::NetdevBudget, n as u64)),
+        },
+        meaning: "How many packets one run of the receive softirq takes at most. Of the whole host.",
+    },
+    Key {
+        path: Sysctl::NetdevBudgetUsecs.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: 0,
+            max: INT_MAX,
+            make: |n| Value::Nic(NicWish::Sysctl(Sysctl::NetdevBudgetUsecs, n as u64)),
+        },
+        meaning: "How long one run of the receive softirq lasts at most, in microseconds. Of the whole host.",
+    },
+    Key {
+        path: Sysctl::NetdevMaxBacklog.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: 0,
+            max: INT_MAX,
+            make: |n| Value::Nic(NicWish::Sysctl(Sysctl::NetdevMaxBacklog, n as u64)),
+        },
+        meaning: "How many packets wait for a CPU's backlog at most. Of the whole host.",
+    },
+    Key {
+        path: Sysctl::RpsSockFlowEntries.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: 0,
+            max: INT_MAX,
+            make: |n| Value::Nic(NicWish::Sysctl(Sysctl::RpsSockFlowEntries, n as u64)),
+        },
+        meaning: "How many flows receive flow steering remembers on the whole host.",
     },
 ];

@@ -73,6 +73,7 @@ impl MergedSection {
             policy: PolicyName::None,
             delivery: None,
             overrides: Overrides::default(),
+            nic: Vec::new(),
             goal: Goal::default(),
             budget: Budget::default(),
             cpus: None,
@@ -96,6 +97,7 @@ impl MergedSection {
                 Value::MatchExe(exe) => matches.exe = Some(exe),
                 Value::MatchPort(port) => matches.port = u16::try_from(port).ok(),
                 Value::MatchUid(uid) => matches.uid = Some(uid),
+                Value::Nic(wish) => intent.nic.push(wish),
             }
             let decides = matches!(value, Value::Policy(_) | Value::Delivery(_));
             if intent.origin.is_empty() || decides {

@@ -16,5 +16,5 @@ pub use key::{Kind, Value};
 pub use merge::{Merged, MergedSection, merge};
 pub use mistake::{Mistake, Mistakes};
 pub use nearest::nearest;
-pub use parse::{Asked, PolicyFile, Section, parse};
+pub use parse::{Asked, PolicyFile, Section, parse, setting};
 pub use schema::json_schema;

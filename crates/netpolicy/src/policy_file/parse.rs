@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use model::{CpuSet, DeliveryMode, Nanoseconds, PolicyName};
+use model::nic::NicWish;
+use model::{CpuSet, DeliveryMode, FlagName, Nanoseconds, PolicyName};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
@@ -74,6 +75,37 @@ pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
     }
     sections.sort_by_key(|section| section.at.start);
     Ok(PolicyFile { name: name.to_owned(), text: text.to_owned(), sections })
+}
+
+/// Reads one setting as a command line gives it: `rx-usecs=8`, `rx-gro=off`, `rps_cpus=0-3`.
+///
+/// # Errors
+/// In one line: what is wrong, and the nearest name or what to write instead.
+pub fn setting(text: &str) -> Result<NicWish, String> {
+    let Some((name, given)) = text.split_once('=') else {
+        return Err(format!("`{text}` gives no value: write NAME=VALUE, as in rx-usecs=8"));
+    };
+    let valid = names(Kind::Device, Some("settings"));
+    let path = format!("settings.{name}");
+    let Some(key) = KEYS.iter().find(|key| key.path == path) else {
+        let help =
+            did_you_mean(name, valid.iter().copied()).map_or_else(String::new, |help| format!("; {help}"));
+        return Err(format!("`{name}` is no setting of a device: there are {}{help}", valid.join(", ")));
+    };
+    let toml = match (key.takes, given) {
+        (Takes::Switch(_), "on" | "true") => "true".to_owned(),
+        (Takes::Switch(_), "off" | "false") => "false".to_owned(),
+        (Takes::Number { .. } | Takes::Switch(_), _) => given.to_owned(),
+        _ => super::key::quoted(given),
+    };
+    let value = DeValue::parse(&toml).map_err(|_| format!("`{name}` takes {}", key.takes.example()))?;
+    match value_of(key, value.get_ref()) {
+        Ok(Value::Nic(wish)) => Ok(wish),
+        Ok(_) => Err(format!("`{name}` is no setting of a device")),
+        Err((message, help)) => {
+            Err(help.map_or_else(|| message.clone(), |help| format!("{message}; {help}")))
+        }
+    }
 }
 
 /// The text that is being read, and the mistakes found so far.
@@ -231,6 +263,16 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
             None => Err((format!("`{name}` must be from {min} to {max}"), None)),
         };
     }
+    if let Takes::Switch(make) = takes {
+        return match raw {
+            DeValue::Boolean(on) => Ok(make(*on)),
+            DeValue::String(text) if matches!(text.as_ref(), "on" | "off") => Err((
+                format!("`{name}` takes true or false"),
+                Some(format!("write {}", text.as_ref() == "on")),
+            )),
+            _ => Err(kind_is_wrong()),
+        };
+    }
     if let (Takes::Span(_) | Takes::PositiveSpan(_), DeValue::Integer(integer)) = (takes, raw) {
         let help = format!("in microseconds, write \"{}us\"", integer.as_str());
         return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
@@ -261,8 +303,44 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
         },
         Takes::Text(make) if !text.is_empty() => Ok(make(text.to_owned())),
         Takes::Text(_) => Err((format!("`{name}` is empty"), None)),
-        Takes::Number { .. } => Err(kind_is_wrong()),
+        Takes::CpusOrNone(make) if text == "none" => Ok(make(CpuSet::new())),
+        Takes::CpusOrNone(make) => match text.parse::<CpuSet>() {
+            Ok(cpus) if cpus.is_empty() => {
+                Err((format!("`{name}` names no CPU"), Some("write \"none\"".to_owned())))
+            }
+            Ok(cpus) => Ok(make(cpus)),
+            Err(wrong) => Err((wrong.to_string(), None)),
+        },
+        Takes::PrivateFlags(make) => private_flags(name, text).map(make),
+        Takes::Number { .. } | Takes::Switch(_) => Err(kind_is_wrong()),
     }
+}
+
+/// `rx_striding_rq=on,tx_port_ts=off`
+fn private_flags(name: &str, text: &str) -> Result<Vec<(FlagName, bool)>, Wrong> {
+    let mut flags: Vec<(FlagName, bool)> = Vec::new();
+    for part in text.split(',') {
+        let example = || Some("write \"rx_striding_rq=on,tx_port_ts=off\"".to_owned());
+        let Some((flag, on)) = part.trim().rsplit_once('=') else {
+            return Err((format!("`{name}`: `{part}` does not say on or off"), example()));
+        };
+        let on = match on {
+            "on" => true,
+            "off" => false,
+            other => return Err((format!("`{name}`: `{other}` is neither on nor off"), example())),
+        };
+        let Some(flag) = FlagName::new(flag) else {
+            return Err((
+                format!("`{name}`: `{flag}` is no flag's name: they have 1 to {} bytes", FlagName::BYTES_MAX),
+                None,
+            ));
+        };
+        if flags.iter().any(|(earlier, _)| *earlier == flag) {
+            return Err((format!("`{name}`: `{flag}` stands there twice"), None));
+        }
+        flags.push((flag, on));
+    }
+    Ok(flags)
 }
 
 fn span(name: &str, text: &str, positive: bool) -> Result<Nanoseconds, Wrong> {

@@ -59,6 +59,13 @@ fn value(key: &Key) -> Json {
             "$comment": format!("CPU numbers are below {}", CpuSet::CPUS_MAX),
         }),
         Takes::Text(_) => json!({ "type": "string", "minLength": 1 }),
+        Takes::Switch(_) => json!({ "type": "boolean" }),
+        Takes::CpusOrNone(_) => {
+            json!({ "type": "string", "pattern": "^(none|[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)$" })
+        }
+        Takes::PrivateFlags(_) => {
+            json!({ "type": "string", "pattern": "^[^,=]+=(on|off)(,[^,=]+=(on|off))*$" })
+        }
     };
     schema["description"] = Json::String(key.meaning.to_owned());
     schema

@@ -33,6 +33,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             NEEDS,
             full_output,
         ),
+        test(
+            "applied/a_device_is_told_more_than_its_mode_in_two_stages_and_goes_back",
+            NEEDS,
+            settings_of_a_device,
+        ),
         test("applied/doctor_judges_settings_without_counting", NEEDS, doctor),
     ]
 }
@@ -60,6 +65,46 @@ fn round_trip() -> Result<(), Failed> {
     assert_eq!(operator.host()?, before, "the whole host is as it was");
     assert!(operator.runs(&["history"], 0)?.data.contains("rolled back"));
     assert!(operator.runs(&["verify"], 0)?.words.contains("Nothing is applied."));
+    Ok(())
+}
+
+/// Fewer queues make the queues anew, and the mode is set on those that are there then.
+fn settings_of_a_device() -> Result<(), Failed> {
+    let operator = Operator::new("settings", 2)?;
+    let before = operator.host()?;
+    operator.asks(
+        "[device.veth-server]\ndelivery = \"suspend20\"\n\
+         settings = { rx-channels = 1, rx-udp-gro-forwarding = true, rps_flow_cnt = 1000, xps = true }\n",
+    )?;
+    let refused = operator.runs(&["apply"], 7)?;
+    assert!(refused.words.contains("--disruptive"), "{}", refused.words);
+    assert_eq!(operator.host()?, before, "what cuts the link is not done unasked");
+
+    let applied = operator.runs(&["apply", "--disruptive"], 0)?;
+    for change in ["rx-channels", "rps_flow_cnt", "xps_cpus", "rx-udp-gro-forwarding", "irq-suspend-timeout"]
+    {
+        assert!(applied.data.contains(change), "{change}: {}", applied.data);
+    }
+    assert_eq!(flushes(&operator.host()?), [20_000], "one queue is left, and it has the mode");
+    assert!(operator.runs(&["apply", "--disruptive"], 0)?.words.contains("Nothing to change"));
+    operator.runs(&["verify"], 0)?;
+    operator.runs(&["rollback"], 0)?;
+    operator.runs(&["rollback"], 0)?;
+    let after = operator.host()?;
+    let known = |host: &model::Host| {
+        let device = host.device_named("veth-server").cloned().expect("the device");
+        (device.channels, device.offloads, device.tx_queues, device.rx_queues.len(), flushes(host))
+    };
+    assert_eq!(known(&after), known(&before));
+
+    let wrong = operator.runs(&["set", "device", "veth-server", "none", "--setting", "rx-usecs=8"], 6)?;
+    assert!(wrong.words.contains("its driver has no rx-usecs"), "{}", wrong.words);
+    let wrong = operator.runs(&["set", "device", "veth-server", "none", "--setting", "rx-usec=8"], 2)?;
+    assert!(wrong.words.contains("did you mean `rx-usecs`?"), "{}", wrong.words);
+    let set = operator.runs(&["set", "device", "veth-server", "none", "--setting", "rps_cpus=0"], 0)?;
+    assert!(set.data.contains("rps_cpus"), "{}", set.data);
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(known(&operator.host()?), known(&before));
     Ok(())
 }
 

@@ -217,6 +217,7 @@ pub(crate) fn intent(line: u32, target: Target, policy: PolicyName) -> Intent {
         policy,
         delivery: None,
         overrides: Overrides::default(),
+        nic: Vec::new(),
         goal: Goal::default(),
         budget: Budget::default(),
         cpus: None,

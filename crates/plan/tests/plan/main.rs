@@ -4,6 +4,7 @@ mod diff;
 mod doctor;
 mod explain;
 mod made;
+mod nic;
 mod place;
 mod property;
 mod read_aloud;

@@ -1,0 +1,152 @@
+//! What an expert wants of a device besides its delivery mode: its queues, rings, moderation, offloads, steering.
+
+use model::host::Device;
+use model::nic::NicWish;
+use model::{ChannelKind, CpuSet, Reason, RingKind, RxQueue, Setting, TxQueue};
+
+use crate::desired::Collected;
+use crate::in_force;
+use crate::index::Index;
+use crate::place::Part;
+use crate::refusal::{Refusal, RefusalKind};
+
+/// Whether a wish that is not fulfilled yet makes the device's queues anew. What stands on the queues can be planned
+/// only when they are there.
+pub(crate) fn remakes_queues(part: &Part, device: &Device, index: &Index<'_>) -> Result<bool, Refusal> {
+    for wish in &part.intent.nic {
+        for setting in settings(wish, part, device, index)? {
+            let remakes = setting.disruption() != model::setting::Disruption::None;
+            if remakes && in_force::value(&setting, index)? != setting {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Adds what the part's request wants of its device; of wishes that make the queues anew alone if `remaking`.
+pub(crate) fn want(
+    part: &Part,
+    device: &Device,
+    index: &Index<'_>,
+    remaking: bool,
+    collected: &mut Collected,
+) -> Result<(), Refusal> {
+    for wish in &part.intent.nic {
+        for setting in settings(wish, part, device, index)? {
+            if remaking && setting.disruption() == model::setting::Disruption::None {
+                continue;
+            }
+            let why = format!("`{}` was asked for by name", wish.key().trim_start_matches("settings."));
+            collected.want(setting, Reason::new(why, part.intent.origin.clone()))?;
+        }
+    }
+    Ok(())
+}
+
+/// The settings that a wish comes to on a device.
+fn settings(
+    wish: &NicWish,
+    part: &Part,
+    device: &Device,
+    index: &Index<'_>,
+) -> Result<Vec<Setting>, Refusal> {
+    let id = device.id;
+    let rx = || device.rx_queues.iter().map(|queue| queue.id);
+    Ok(match wish {
+        NicWish::Channels(kind, count) => {
+            check_channels(*kind, *count, part, device)?;
+            vec![Setting::Channels(id, *kind, *count)]
+        }
+        NicWish::Ring(kind, size) => {
+            check_ring(*kind, *size, part, device)?;
+            vec![Setting::Ring(id, *kind, *size)]
+        }
+        NicWish::Coalescing(param, value) => vec![Setting::Coalescing(id, *param, *value)],
+        NicWish::Offload(offload, on) => vec![Setting::Offload(id, *offload, *on)],
+        NicWish::PrivateFlags(flags) => {
+            flags.iter().map(|(flag, on)| Setting::PrivateFlag(id, *flag, *on)).collect()
+        }
+        NicWish::RssQueues(queues) => vec![Setting::RssTable(id, even_table(*queues, part, device)?)],
+        NicWish::RpsCpus(cpus) => rx().map(|queue| Setting::RpsCpus(queue, cpus.clone())).collect(),
+        NicWish::RpsFlowCount(count) => {
+            // As the kernel rounds it, so that what is read back is what was wanted.
+            let count = count.checked_next_power_of_two().filter(|_| *count > 0).unwrap_or(*count);
+            rx().map(|queue: RxQueue| Setting::RpsFlowCount(queue, count)).collect()
+        }
+        NicWish::Xps(spread) => xps(*spread, device, &index.host.topology.online),
+        NicWish::Sysctl(sysctl, value) => vec![Setting::Sysctl(*sysctl, *value)],
+    })
+}
+
+/// CPU i sends by queue i modulo their number, as drivers spread them by default; or any CPU by any queue.
+///
+/// Kernel: 6.18, `drivers/net/ethernet/intel/i40e/i40e_main.c` `i40e_config_xps_tx_ring()` is one of them.
+fn xps(spread: bool, device: &Device, online: &CpuSet) -> Vec<Setting> {
+    let queues = device.tx_queues.len().max(1);
+    let of_queue = |position: usize| {
+        let own = online.iter().enumerate().filter(|(at, _)| spread && at % queues == position);
+        own.map(|(_, cpu)| cpu).collect::<CpuSet>()
+    };
+    (0..)
+        .zip(&device.tx_queues)
+        .map(|(position, queue)| {
+            Setting::XpsCpus(TxQueue { device: device.id, index: queue.index }, of_queue(position))
+        })
+        .collect()
+}
+
+/// Entry i leads to queue i modulo their number. Kernel: `include/linux/ethtool.h` `ethtool_rxfh_indir_default()`.
+fn even_table(queues: u32, part: &Part, device: &Device) -> Result<Vec<u32>, Refusal> {
+    let refuse = |kind, message: String| {
+        Refusal::new(kind, device.id, message).because(format!("asked at {}", part.intent.origin))
+    };
+    let Some(rss) = &device.rss else {
+        let message = "its driver does not spread packets by a table".to_owned();
+        return Err(refuse(RefusalKind::Unsupported, message));
+    };
+    let there = u32::try_from(device.rx_queues.len()).unwrap_or(u32::MAX);
+    if queues == 0 || queues > there {
+        let message = format!("packets cannot be spread over {queues} receive queues: it has {there}");
+        return Err(refuse(RefusalKind::Usage, message).nearest(format!("rss-queues = {there}")));
+    }
+    Ok((0..queues).cycle().take(rss.table.len()).collect())
+}
+
+fn check_channels(kind: ChannelKind, count: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
+    let Some(channels) = device.channels else { return Ok(()) };
+    check_max(kind.as_str(), count, channels.of(kind).max, part, device)?;
+    let after = |other: ChannelKind| {
+        let wish = part.intent.nic.iter().find_map(|wish| match wish {
+            NicWish::Channels(of, count) if *of == other => Some(*count),
+            _ => None,
+        });
+        wish.unwrap_or(channels.of(other).current)
+    };
+    let combined = after(ChannelKind::Combined);
+    for other in [ChannelKind::Rx, ChannelKind::Tx] {
+        if after(other) + combined == 0 {
+            let message = format!("it would be left without {other}, and the kernel refuses that");
+            return Err(Refusal::new(RefusalKind::Usage, device.id, message)
+                .because(format!("asked at {}", part.intent.origin)));
+        }
+    }
+    Ok(())
+}
+
+fn check_ring(kind: RingKind, size: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
+    match device.rings {
+        Some(rings) => check_max(kind.as_str(), size, rings.of(kind).max, part, device),
+        None => Ok(()),
+    }
+}
+
+fn check_max(word: &str, wanted: u32, max: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
+    if wanted <= max {
+        return Ok(());
+    }
+    let message = format!("{word} {wanted} is more than its driver can: {max}");
+    Err(Refusal::new(RefusalKind::Usage, device.id, message)
+        .because(format!("asked at {}", part.intent.origin))
+        .nearest(format!("{word} = {max}")))
+}
