@@ -21,7 +21,7 @@ pub trait Lookup {
 pub struct Pinned {
     /// The descriptor.
     pub fd: u32,
-    /// The program's id, which tc puts behind the path to name the rule.
+    /// The program's id, by which the kernel tells which program a rule has.
     pub id: u32,
 }
 

@@ -22,6 +22,12 @@ pub const VLAN_AD: u16 = 0x88a8;
 pub const MPLS_UC: u16 = 0x8847;
 /// `ETH_P_MPLS_MC`.
 pub const MPLS_MC: u16 = 0x8848;
+/// `ETH_P_PPP_SES`.
+pub const PPP_SES: u16 = 0x8864;
+
+/// The protocols within PPP by name, and the Ethernet protocol that is the same. Kernel: `PPP_IP` and its like.
+const PPP: &[(&str, u16, u16)] =
+    &[("ip", 0x21, IP), ("ipv6", 0x57, IPV6), ("mpls_uc", 0x281, MPLS_UC), ("mpls_mc", 0x283, MPLS_MC)];
 
 /// The protocols by name, the one to print first where there are several.
 const NAMES: &[(&str, u16)] = &[
@@ -102,6 +108,25 @@ pub fn name(protocol: u16) -> String {
         Some((name, _)) => (*name).to_owned(),
         None => format!("{protocol:#06x}"),
     }
+}
+
+/// The protocol within PPP that a word names, upper or lower case, or a number.
+pub fn ppp(word: &str) -> Option<u16> {
+    let named = PPP.iter().find(|(name, ..)| name.eq_ignore_ascii_case(word));
+    named.map(|(_, protocol, _)| *protocol).or_else(|| number::u16(word, Base::Prefix))
+}
+
+/// The words for a protocol within PPP.
+pub fn ppp_name(protocol: u16) -> String {
+    match PPP.iter().find(|(_, number, _)| *number == protocol) {
+        Some((name, ..)) => (*name).to_owned(),
+        None => format!("{protocol:#06x}"),
+    }
+}
+
+/// The Ethernet protocol that is the same as one within PPP; 0 for none.
+pub fn ethernet_of_ppp(protocol: u16) -> u16 {
+    PPP.iter().find(|(_, number, _)| *number == protocol).map_or(0, |(_, _, ethernet)| *ethernet)
 }
 
 #[cfg(test)]

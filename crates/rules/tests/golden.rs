@@ -51,7 +51,7 @@ fn every_line_becomes_the_bytes_that_tc_sends() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(lines.len() >= 70, "only {} lines", lines.len());
+    assert!(lines.len() >= 98, "only {} lines", lines.len());
 }
 
 #[test]

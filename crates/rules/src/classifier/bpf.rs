@@ -83,7 +83,7 @@ impl Bpf {
                     let Some(program) = program else {
                         return Err(words.wrong(format!("no BPF program is pinned at `{path}`")));
                     };
-                    rule.name = format!("{}:[{}]", path.rsplit('/').next().unwrap_or(path), program.id);
+                    rule.name = format!("{}:[*fsobj]", path.rsplit('/').next().unwrap_or(path));
                     rule.program = Some(program);
                 }
             }

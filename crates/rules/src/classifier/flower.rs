@@ -5,6 +5,8 @@
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FLOWER_*`, `net/sched/cls_flower.c`.
 
 use super::flower_field::{Field, Form, Match};
+use super::flower_meaning::Meaning;
+use super::mpls::LabelStack;
 use super::offload::Offload;
 use crate::action::Action;
 use crate::attr::{AttrBuf, Attrs, Malformed};
@@ -21,15 +23,16 @@ const ETH_TYPE: u16 = 8;
 const FLAGS: u16 = 22;
 const ENC_OPTS: u16 = 84;
 const ENC_OPTS_MASK: u16 = 85;
+const MPLS_OPTS: u16 = 99;
 
 /// The longest name of a device with its zero: `IFNAMSIZ`.
 pub(crate) const NAME_BYTES: usize = 16;
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const SCTP: u8 = 132;
-const ICMP: u8 = 1;
-const ICMPV6: u8 = 58;
+pub(super) const TCP: u8 = 6;
+pub(super) const UDP: u8 = 17;
+pub(super) const SCTP: u8 = 132;
+pub(super) const ICMP: u8 = 1;
+pub(super) const ICMPV6: u8 = 58;
 
 /// The traffic classes of a queueing discipline: `TC_QOPT_MAX_QUEUE`.
 const TRAFFIC_CLASSES_MAX: u32 = 16;
@@ -42,7 +45,7 @@ const CT_STATES: [&str; 6] = ["new", "est", "rel", "trk", "inv", "rpl"];
 
 keywords! {
     /// The words of the classifier, in iproute2's order.
-    enum Word {
+    pub(super) enum Word {
         Classid = "classid",
         Flowid = "flowid",
         HwTc = "hw_tc",
@@ -62,6 +65,9 @@ keywords! {
         CvlanId = "cvlan_id",
         CvlanPrio = "cvlan_prio",
         CvlanEthtype = "cvlan_ethtype",
+        PppoeSid = "pppoe_sid" exact,
+        PppProto = "ppp_proto" exact,
+        Mpls = "mpls",
         MplsLabel = "mpls_label",
         MplsTc = "mpls_tc",
         MplsBos = "mpls_bos",
@@ -108,6 +114,8 @@ pub enum Part {
     Indev([u8; NAME_BYTES]),
     /// Options of the outer header, and which bits of them.
     Options(Box<(TunnelOptions, TunnelOptions)>),
+    /// The label stack, entry by entry.
+    Labels(Box<LabelStack>),
     /// The rule's actions stand here.
     Actions,
 }
@@ -125,14 +133,7 @@ pub struct Flower {
     pub protocol: u16,
 }
 
-/// What later words of a line mean depends on earlier ones.
-struct Meaning {
-    eth_type: u16,
-    vlan_ethtype: u16,
-    vlans: u8,
-    ip_proto: Option<u8>,
-    parent: u32,
-}
+pub(super) const MPLS_ONLY: &str = "this is for protocol mpls_uc or mpls_mc";
 
 impl Flower {
     /// Forgets the rule and keeps the memory.
@@ -178,6 +179,21 @@ impl Flower {
                 self.parts.push(Part::Class(words.read("a class", number::class)?));
                 return Ok(());
             }
+            Word::Mpls => {
+                let said = |part: &Part| match part {
+                    Part::Labels(_) => true,
+                    Part::Match(found) => found.field.is_outermost_label(),
+                    Part::Class(_) | Part::Indev(_) | Part::Options(_) | Part::Actions => false,
+                };
+                if !matches!(meaning.eth_type, protocol::MPLS_UC | protocol::MPLS_MC) {
+                    return Err(words.wrong(MPLS_ONLY));
+                }
+                if self.parts.iter().any(said) {
+                    return Err(words.wrong("the line speaks of labels already"));
+                }
+                self.parts.push(Part::Labels(Box::new(LabelStack::parse(words)?)));
+                return Ok(());
+            }
             Word::HwTc => {
                 let class = words.read("a traffic class: 0 to 15", |word| {
                     number::u32(word, Base::Prefix).filter(|class| *class < TRAFFIC_CLASSES_MAX)
@@ -215,7 +231,11 @@ impl Flower {
                 meaning.eth_type = meaning.vlan_ethtype;
             }
             Word::CvlanEthtype => meaning.eth_type = found.be16(),
+            Word::PppProto => meaning.eth_type = protocol::ethernet_of_ppp(found.be16()),
             _ => {}
+        }
+        if found.field.is_outermost_label() && self.parts.iter().any(|part| matches!(part, Part::Labels(_))) {
+            return Err(words.wrong("the line speaks of labels already"));
         }
         self.parts.push(Part::Match(found));
         Ok(())
@@ -234,6 +254,7 @@ impl Flower {
                     options.0.encode(ENC_OPTS, out);
                     options.1.encode(ENC_OPTS_MASK, out);
                 }
+                Part::Labels(stack) => stack.encode(MPLS_OPTS, out),
                 Part::Actions => Action::encode_list(actions, ACT, out),
             }
         }
@@ -270,6 +291,7 @@ impl Flower {
                     self.parts.push(Part::Actions);
                 }
                 FLAGS => self.offload = Offload::of(attr.u32()?),
+                MPLS_OPTS => self.parts.push(Part::Labels(Box::new(LabelStack::decode(&attr)?))),
                 ENC_OPTS => {
                     let mask = attrs.find(ENC_OPTS_MASK)?;
                     let mask = mask.map(|mask| TunnelOptions::decode(&mask)).transpose()?.flatten();
@@ -296,7 +318,16 @@ impl Flower {
 
     /// The same with its parts in one order and every field under its mask.
     pub(super) fn canonical(&self) -> Self {
-        let mut parts = self.parts.clone();
+        let mut parts = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
+            match part {
+                Part::Labels(stack) => match stack.as_fields() {
+                    Some(fields) => parts.extend(fields.into_iter().map(Part::Match)),
+                    None => parts.push(Part::Labels(Box::new(LabelStack::clone(stack).canonical()))),
+                },
+                part => parts.push(part.clone()),
+            }
+        }
         for part in &mut parts {
             if let Part::Match(field) = part {
                 *field = field.masked();
@@ -308,7 +339,8 @@ impl Flower {
             Part::Class(_) => (1, 0),
             Part::Indev(_) => (2, 0),
             Part::Options(_) => (3, 0),
-            Part::Actions => (4, 0),
+            Part::Labels(_) => (4, 0),
+            Part::Actions => (5, 0),
         });
         let fragment = (self.fragment.0 & self.fragment.1, self.fragment.1);
         Self { parts, offload: self.offload.canonical(), fragment, protocol: self.protocol }
@@ -318,7 +350,7 @@ impl Flower {
     pub(super) fn is_narrow(&self) -> bool {
         self.parts.iter().any(|part| match part {
             Part::Match(field) => field.is_narrow(),
-            Part::Options(_) => true,
+            Part::Options(_) | Part::Labels(_) => true,
             Part::Class(_) | Part::Indev(_) | Part::Actions => false,
         })
     }
@@ -328,7 +360,7 @@ impl Flower {
         // Fields that give others their meaning come first.
         let rank = |part: &&Part| match part {
             Part::Match(field) => field.field.rank(),
-            Part::Class(_) | Part::Indev(_) | Part::Options(_) => 5,
+            Part::Class(_) | Part::Indev(_) | Part::Options(_) | Part::Labels(_) => 8,
             Part::Actions => 9,
         };
         let mut parts: Vec<&Part> = self.parts.iter().collect();
@@ -353,6 +385,7 @@ impl Flower {
                         .collect();
                     words.push_str(&format!(" {} {}", options.0.keyword(), pairs.join(",")));
                 }
+                Part::Labels(stack) => words.push_str(&stack.words()),
                 Part::Actions => {}
             }
         }
@@ -372,129 +405,6 @@ impl Flower {
         words.push_str(&later);
         words.push_str(actions);
         Some(())
-    }
-}
-
-impl Meaning {
-    /// The field that a word means here.
-    fn field(&self, word: Word, words: &Words<'_>) -> Read<Field> {
-        let ip = self.eth_type == protocol::IP;
-        let ip6 = self.eth_type == protocol::IPV6;
-        let tagged =
-            |eth_type: u16, vlans: bool| vlans || matches!(eth_type, protocol::VLAN | protocol::VLAN_AD);
-        let arp = matches!(self.eth_type, protocol::ARP | protocol::RARP);
-        let mpls = matches!(self.eth_type, protocol::MPLS_UC | protocol::MPLS_MC);
-        let next = words.peek().unwrap_or_default();
-        let v6 = next.contains(':');
-        let needs = |holds: bool, what: &'static str, field: Field| {
-            if holds { Ok(field) } else { Err(words.wrong(what)) }
-        };
-        const IP_ONLY: &str = "this is for protocol ip or ipv6, or their vlan_ethtype";
-        const TAG_ONLY: &str = "this is for protocol 802.1Q or 802.1ad, or after num_of_vlans";
-        const INNER_ONLY: &str = "this is for vlan_ethtype 802.1Q or 802.1ad, or after num_of_vlans 2";
-        const ARP_ONLY: &str = "this is for protocol arp or rarp";
-        const MPLS_ONLY: &str = "this is for protocol mpls_uc or mpls_mc";
-        const ICMP_ONLY: &str = "this is for ip_proto icmp with protocol ip, or icmpv6 with ipv6";
-        const PORT_ONLY: &str = "this is for ip_proto tcp, udp or sctp, which must come first";
-        match word {
-            Word::DstMac => Ok(Field::ETH_DST),
-            Word::SrcMac => Ok(Field::ETH_SRC),
-            Word::IpProto => match next {
-                "icmp" => needs(ip, "icmp is for protocol ip", Field::IP_PROTO),
-                "icmpv6" => needs(ip6, "icmpv6 is for protocol ipv6", Field::IP_PROTO),
-                _ => needs(ip || ip6, IP_ONLY, Field::IP_PROTO),
-            },
-            Word::IpTos => Ok(Field::IP_TOS),
-            Word::IpTtl => Ok(Field::IP_TTL),
-            Word::DstIp | Word::SrcIp => {
-                let holds = (ip && !v6) || (ip6 && v6) || self.eth_type == 0;
-                let field = match (word == Word::DstIp, v6) {
-                    (true, false) => Field::IPV4_DST,
-                    (true, true) => Field::IPV6_DST,
-                    (false, false) => Field::IPV4_SRC,
-                    (false, true) => Field::IPV6_SRC,
-                };
-                needs(holds, "an address of the protocol ip or ipv6 is for that protocol", field)
-            }
-            Word::EncDstIp => Ok(if v6 { Field::ENC_IPV6_DST } else { Field::ENC_IPV4_DST }),
-            Word::EncSrcIp => Ok(if v6 { Field::ENC_IPV6_SRC } else { Field::ENC_IPV4_SRC }),
-            Word::EncKeyId => Ok(Field::ENC_KEY_ID),
-            Word::EncDstPort => Ok(Field::ENC_UDP_DST_PORT),
-            Word::EncTos => Ok(Field::ENC_IP_TOS),
-            Word::EncTtl => Ok(Field::ENC_IP_TTL),
-            Word::DstPort | Word::SrcPort => {
-                let destination = word == Word::DstPort;
-                match self.ip_proto {
-                    Some(TCP) => Ok(if destination { Field::TCP_DST } else { Field::TCP_SRC }),
-                    Some(UDP) => Ok(if destination { Field::UDP_DST } else { Field::UDP_SRC }),
-                    Some(SCTP) => Ok(if destination { Field::SCTP_DST } else { Field::SCTP_SRC }),
-                    _ => Err(words.wrong(PORT_ONLY)),
-                }
-            }
-            Word::TcpFlags => Ok(Field::TCP_FLAGS),
-            Word::Type | Word::Code => {
-                let code = word == Word::Code;
-                match self.ip_proto {
-                    Some(ICMP) if ip => Ok(if code { Field::ICMPV4_CODE } else { Field::ICMPV4_TYPE }),
-                    Some(ICMPV6) if ip6 => Ok(if code { Field::ICMPV6_CODE } else { Field::ICMPV6_TYPE }),
-                    _ => Err(words.wrong(ICMP_ONLY)),
-                }
-            }
-            Word::NumOfVlans => Ok(Field::NUM_OF_VLANS),
-            Word::VlanId => needs(tagged(self.outermost(), self.vlans > 0), TAG_ONLY, Field::VLAN_ID),
-            Word::VlanPrio => needs(tagged(self.outermost(), self.vlans > 0), TAG_ONLY, Field::VLAN_PRIO),
-            Word::VlanEthtype => needs(tagged(self.eth_type, self.vlans > 0), TAG_ONLY, Field::VLAN_ETH_TYPE),
-            Word::CvlanId => needs(tagged(self.vlan_ethtype, self.vlans > 1), INNER_ONLY, Field::CVLAN_ID),
-            Word::CvlanPrio => {
-                needs(tagged(self.vlan_ethtype, self.vlans > 1), INNER_ONLY, Field::CVLAN_PRIO)
-            }
-            Word::CvlanEthtype => {
-                needs(tagged(self.vlan_ethtype, self.vlans > 1), INNER_ONLY, Field::CVLAN_ETH_TYPE)
-            }
-            Word::MplsLabel => needs(mpls, MPLS_ONLY, Field::MPLS_LABEL),
-            Word::MplsTc => needs(mpls, MPLS_ONLY, Field::MPLS_TC),
-            Word::MplsBos => needs(mpls, MPLS_ONLY, Field::MPLS_BOS),
-            Word::MplsTtl => needs(mpls, MPLS_ONLY, Field::MPLS_TTL),
-            Word::ArpTip => needs(arp, ARP_ONLY, Field::ARP_TIP),
-            Word::ArpSip => needs(arp, ARP_ONLY, Field::ARP_SIP),
-            Word::ArpOp => needs(arp, ARP_ONLY, Field::ARP_OP),
-            Word::ArpTha => Ok(Field::ARP_THA),
-            Word::ArpSha => Ok(Field::ARP_SHA),
-            Word::CtState => Ok(Field::CT_STATE),
-            Word::CtZone => Ok(Field::CT_ZONE),
-            Word::CtMark => Ok(Field::CT_MARK),
-            Word::CtLabel => Ok(Field::CT_LABELS),
-            Word::Classid
-            | Word::Flowid
-            | Word::HwTc
-            | Word::IpFlags
-            | Word::Verbose
-            | Word::SkipHw
-            | Word::SkipSw
-            | Word::Indev
-            | Word::GeneveOpts
-            | Word::VxlanOpts
-            | Word::ErspanOpts
-            | Word::GtpOpts
-            | Word::Action => Err(words.wrong("this is no field")),
-        }
-    }
-
-    /// The protocol of the frame itself. Where a tag was named, that was the protocol of a tagged frame.
-    const fn outermost(&self) -> u16 {
-        if self.vlan_ethtype != 0 { protocol::VLAN } else { self.eth_type }
-    }
-
-    /// `FIRST-LAST`, two ports.
-    fn port_range(&self, word: Word, text: &str) -> Option<Match> {
-        let field = match word {
-            Word::DstPort => Field::PORT_DST_MIN,
-            Word::SrcPort => Field::PORT_SRC_MIN,
-            _ => return None,
-        };
-        let (first, last) = text.split_once('-')?;
-        let (first, last) = (number::u16(first, Base::Ten)?, number::u16(last, Base::Ten)?);
-        (first != 0 && first < last).then(|| Match::of(field, &first.to_be_bytes(), &last.to_be_bytes()))
     }
 }
 

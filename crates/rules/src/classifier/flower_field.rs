@@ -47,6 +47,10 @@ pub enum Form {
     ArpOp,
     /// A tunnel's id, big-endian.
     KeyId,
+    /// A PPPoE session's id, big-endian.
+    Session,
+    /// The protocol within PPP, by name or number.
+    PppProto,
     /// `TCA_FLOWER_KEY_FLAGS`, which have words of their own.
     Fragment,
 }
@@ -69,6 +73,8 @@ impl Form {
             Self::Labels => "labels: at most 32 hexadecimal digits, with a mask behind a slash",
             Self::ArpOp => "request, reply or 0",
             Self::KeyId => "a tunnel's id",
+            Self::Session => "a session's id: 0 to 65535",
+            Self::PppProto => "ip, ipv6, mpls_uc, mpls_mc or a number of 16 bits",
             Self::Fragment => "[no]frag/[no]firstfrag",
         }
     }
@@ -151,12 +157,19 @@ fields! {
     CT_MARK = "ct_mark" 95 96 4 Form::Host32,
     CT_LABELS = "ct_label" 97 98 16 Form::Labels,
     NUM_OF_VLANS = "num_of_vlans" 102 0 1 Form::Decimal(0xff),
+    PPPOE_SID = "pppoe_sid" 103 0 2 Form::Session,
+    PPP_PROTO = "ppp_proto" 104 0 2 Form::PppProto,
 }
 
 impl Field {
     fn spec(self) -> &'static Spec {
         // A field is made only of a place in the table.
         &FIELDS[usize::from(self.0)]
+    }
+
+    /// Whether it is of the outermost label, which [`super::mpls`] says in another way.
+    pub(super) fn is_outermost_label(self) -> bool {
+        matches!(self, Self::MPLS_LABEL | Self::MPLS_TC | Self::MPLS_BOS | Self::MPLS_TTL)
     }
 
     /// How its value is written.
@@ -188,8 +201,10 @@ impl Field {
             Self::VLAN_ETH_TYPE => 2,
             Self::CVLAN_ID | Self::CVLAN_PRIO => 3,
             Self::CVLAN_ETH_TYPE => 4,
-            Self::IP_PROTO => 5,
-            _ => 6,
+            Self::PPPOE_SID => 5,
+            Self::PPP_PROTO => 6,
+            Self::IP_PROTO => 7,
+            _ => 8,
         }
     }
 
@@ -219,7 +234,7 @@ impl Field {
                 None => {
                     let port = number::u16(value, Base::Ten)
                         .filter(|port| *port != 0 || self == Self::ENC_UDP_DST_PORT)?;
-                    Match::unmasked(self, &port.to_be_bytes())
+                    Match::plain(self, &port.to_be_bytes())
                 }
                 Some(_) if self.mask_attr().is_none() => return None,
                 Some(mask) => Match::of(
@@ -231,9 +246,11 @@ impl Field {
             Form::PortRange | Form::Fragment => return None,
             Form::Decimal(max) => {
                 let number = number::u32(word, Base::Ten).filter(|number| *number <= max)?;
-                Match::unmasked(self, &number.to_ne_bytes()[..usize::from(self.spec().bytes)])
+                Match::plain(self, &number.to_ne_bytes()[..usize::from(self.spec().bytes)])
             }
-            Form::KeyId => Match::unmasked(self, &number::u32(word, Base::Ten)?.to_be_bytes()),
+            Form::KeyId => Match::plain(self, &number::u32(word, Base::Ten)?.to_be_bytes()),
+            Form::Session => Match::plain(self, &number::u16(word, Base::Ten)?.to_be_bytes()),
+            Form::PppProto => Match::plain(self, &protocol::ppp(word)?.to_be_bytes()),
             Form::TosTtl => {
                 let number = number::u8(value, Base::Ten).or_else(|| number::u8(value, Base::Sixteen))?;
                 let mask = mask.map_or(Some(0xff), |mask| number::u8(mask, Base::Sixteen))?;
@@ -252,8 +269,8 @@ impl Field {
                 let mask = mask.map_or(Some(0xff), |mask| number::u8(mask, Base::Ten))?;
                 Match::of(self, &[operation], &[mask])
             }
-            Form::IpProto => Match::unmasked(self, &[ip_proto(word)?]),
-            Form::EthType => Match::unmasked(self, &protocol::parse(word)?.to_be_bytes()),
+            Form::IpProto => Match::plain(self, &[ip_proto(word)?]),
+            Form::EthType => Match::plain(self, &protocol::parse(word)?.to_be_bytes()),
             Form::TcpFlags => {
                 let flags = |word: &str| number::u16(word, Base::Sixteen).filter(|flags| *flags <= 0xfff);
                 let mask = mask.map_or(Some(0xfff), flags)?;
@@ -300,13 +317,14 @@ pub struct Match {
 impl Match {
     /// A field that must be this under this mask.
     pub(super) fn of(field: Field, value: &[u8], mask: &[u8]) -> Self {
-        let mut found = Self::unmasked(field, value);
+        let mut found = Self::plain(field, value);
         found.mask[..mask.len()].copy_from_slice(mask);
         found.mask_bytes = u8::try_from(mask.len()).unwrap_or(0);
         found
     }
 
-    fn unmasked(field: Field, value: &[u8]) -> Self {
+    /// A field that must be this, without a mask.
+    pub(super) fn plain(field: Field, value: &[u8]) -> Self {
         let mut bytes = [0; VALUE_BYTES];
         bytes[..value.len()].copy_from_slice(value);
         let count = u8::try_from(value.len()).unwrap_or(0);
@@ -335,7 +353,7 @@ impl Match {
         if value.len() != bytes || !(mask.is_empty() || mask.len() == bytes) {
             return Err(Malformed("a field has another size than its type"));
         }
-        Ok(if mask.is_empty() { Self::unmasked(field, value) } else { Self::of(field, value, mask) })
+        Ok(if mask.is_empty() { Self::plain(field, value) } else { Self::of(field, value, mask) })
     }
 
     /// The same with every bit that does not count zero, and with the mask that holds where none is given.
@@ -370,7 +388,7 @@ impl Match {
             Form::Ipv4 => bits >= 24,
             Form::Ipv6 => bits >= 64,
             Form::Port => self.mask_bytes == 0 || bits >= 12,
-            Form::KeyId => true,
+            Form::KeyId | Form::Session => true,
             _ => false,
         }
     }
@@ -410,6 +428,8 @@ impl Match {
             }
             Form::Decimal(_) => number(value).to_string(),
             Form::KeyId => self.be32().to_string(),
+            Form::Session => self.be16().to_string(),
+            Form::PppProto => protocol::ppp_name(self.be16()),
             Form::TosTtl => format!("{}/{:#x}", value[0], mask[0]),
             Form::Masked8 | Form::ArpOp if whole => value[0].to_string(),
             Form::Masked8 | Form::ArpOp => format!("{}/{}", value[0], mask[0]),

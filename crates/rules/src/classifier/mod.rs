@@ -3,9 +3,12 @@
 pub mod bpf;
 pub mod flower;
 pub mod flower_field;
+mod flower_meaning;
 pub mod matchall;
+pub mod mpls;
 pub mod offload;
 pub mod u32;
+pub mod u32_selector;
 
 pub use bpf::Bpf;
 pub use flower::Flower;
