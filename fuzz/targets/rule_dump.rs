@@ -1,15 +1,22 @@
-//! A dumped rule.
+//! A dumped rule: whatever the kernel tells, the line that is printed for it means that very rule.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rules::{Filter, Table, Wanted};
+use rules::{Batch, Filter, Table, Wanted};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut rule = Filter::default();
     if let Ok(Some(())) = rule.decode(bytes) {
-        let _ = rule.words(&mut Table::default());
+        let mut table = Table::of([("d0".to_owned(), model::IfIndex(3)), ("d1".to_owned(), model::IfIndex(4))]);
+        let _ = rule.words(&mut table);
+        if let Some(line) = rule.line(&mut table) {
+            let mut again = Batch::new(line.as_bytes());
+            let Ok(Some((_, again))) = again.next_command(&mut table) else { panic!("{line}") };
+            assert_eq!(again.rule().map(Filter::canonical), Some(rule.canonical()), "{line}");
+        }
         let mut wanted = Wanted::default();
         wanted.add(&rule, 1);
         assert!(matches!(wanted.strike(&rule), rules::Found::Wanted(1)));
+        assert!(matches!(wanted.strike(&rule), rules::Found::Again));
     }
 });

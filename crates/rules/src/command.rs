@@ -6,6 +6,7 @@ use model::IfIndex;
 
 use crate::action::{Action, Kind};
 use crate::attr::{AttrBuf, Attrs, Malformed};
+use crate::batch::Batch;
 use crate::classifier::{self, Classifier};
 use crate::lookup::Lookup;
 use crate::number::{self, Base};
@@ -252,6 +253,15 @@ impl Command {
         }
     }
 
+    /// Whether it takes something away.
+    pub fn removes(&self) -> bool {
+        match self {
+            Self::Filter(filter) => filter.verb == Verb::Delete,
+            Self::Qdisc(qdisc) => qdisc.verb == Verb::Delete,
+            Self::Actions(standing) => matches!(standing, Standing::Removed(_)),
+        }
+    }
+
     /// The rule, if it is one and not a chain.
     pub const fn rule(&self) -> Option<&Filter> {
         match self {
@@ -464,7 +474,7 @@ impl Filter {
         let mut line = "filter add".to_owned();
         if self.hook.block != 0 {
             line.push_str(&format!(" block {}", self.hook.block));
-        } else {
+        } else if self.hook.device.0 != 0 {
             let device = self.hook.device;
             let name = lookup.name_of(device).unwrap_or_else(|| format!("if{}", device.0));
             line.push_str(&format!(" dev {name}"));
@@ -492,6 +502,20 @@ impl Filter {
         }
         self.classifier.words(&mut line, &actions)?;
         Some(line)
+    }
+}
+
+impl Filter {
+    /// The line for it, as [`Filter::words`] has it, if reading that line gives this very rule: what is printed to be
+    /// loaded again never means something else.
+    pub fn line(&self, lookup: &mut dyn Lookup) -> Option<String> {
+        let line = self.words(lookup)?;
+        let mut batch = Batch::new(line.as_bytes());
+        let same = match batch.next_command(lookup) {
+            Ok(Some((_, command))) => command.rule().is_some_and(|rule| rule.canonical() == self.canonical()),
+            Ok(None) | Err(_) => false,
+        };
+        same.then_some(line)
     }
 }
 

@@ -6,7 +6,7 @@
 //! `src/`, and by `forbid(unsafe_code)`.
 //!
 //! Read in this order: [`lines`] and [`words`] (text), [`command`] (what a line says), [`classifier`] and [`action`]
-//! (one file for each kind), [`batch`] (all of a file), [`fingerprint`] (what is there against what is wanted).
+//! (one file for each kind), [`batch`] (all of a file), [`wanted`] (what is there against what is wanted).
 #![forbid(unsafe_code)]
 
 pub mod action;
@@ -23,14 +23,15 @@ pub mod percpu;
 pub mod protocol;
 pub mod sharing;
 pub mod tunnel_options;
+pub mod wanted;
 pub mod words;
 
 pub use action::Action;
 pub use batch::{Batch, ReadError};
 pub use classifier::Classifier;
 pub use command::{Command, Filter, Group, Hook, Verb};
-pub use fingerprint::{Found, Wanted};
 pub use lookup::{Lookup, Pinned, Table};
 pub use percpu::NoPercpu;
 pub use sharing::Sharing;
+pub use wanted::{Found, Wanted};
 pub use words::Mistake;

@@ -20,4 +20,4 @@ pub use netdev::Netdev;
 /// The codec of attributes, which the pure room `rules` shares.
 pub use rules::attr;
 pub use rules::attr::{Attr, AttrBuf, Attrs, Malformed};
-pub use socket::{NetlinkSocket, Protocol};
+pub use socket::{NetlinkSocket, Piece, Protocol};

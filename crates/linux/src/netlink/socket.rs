@@ -26,6 +26,10 @@ pub const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 /// How many datagrams one answer may have: 32 KiB each, and so more than 100 MB.
 pub const DATAGRAMS_MAX: usize = 4096;
 
+/// How many datagrams a dump may have whose objects are not kept ([`NetlinkSocket::dump_each`]): 32 GiB, and so more rules
+/// than there are handles for.
+pub const STREAM_DATAGRAMS_MAX: usize = 1 << 20;
+
 /// How many signals and strangers' messages are let pass while an answer is awaited.
 pub const DISTURBANCES_MAX: usize = 1024;
 
@@ -41,6 +45,15 @@ pub enum Protocol {
     SockDiag,
     /// Families that are known by name, such as `netdev` and `ethtool`: `NETLINK_GENERIC`.
     Generic,
+}
+
+/// A part of a dump whose objects are not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// The dump begins. If something was given before, the objects changed meanwhile, and that is void.
+    Begin,
+    /// An object's body.
+    Object(&'a [u8]),
 }
 
 /// Why a request failed, and which of its attributes the kernel pointed at.
@@ -138,7 +151,7 @@ impl NetlinkSocket {
     /// # Errors
     /// The kernel's refusal, in its own words.
     pub fn attempt(&mut self, kind: u16, flags: u16, body: &AttrBuf) -> Result<(), Failure> {
-        self.exchange(kind, flags | flag::ACK, body, &mut |_| Ok(())).map(|_| ())
+        self.exchange(DATAGRAMS_MAX, kind, flags | flag::ACK, body, &mut |_| Ok(())).map(|_| ())
     }
 
     /// Asks for one object. `read` makes a value of the answer's body.
@@ -153,7 +166,7 @@ impl NetlinkSocket {
         mut read: impl FnMut(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, KernelError> {
         let mut value = None;
-        let answered = self.exchange(kind, flag::ACK, body, &mut |object| {
+        let answered = self.exchange(DATAGRAMS_MAX, kind, flag::ACK, body, &mut |object| {
             value = Some(read(object)?);
             Ok(())
         });
@@ -176,22 +189,50 @@ impl NetlinkSocket {
         body: &AttrBuf,
         mut read: impl FnMut(&[u8]) -> Result<Option<T>, Malformed>,
     ) -> Result<Vec<T>, KernelError> {
-        for _ in 0..=DUMP_RETRIES_MAX {
-            let mut values = Vec::new();
-            let answered = self.exchange(kind, flag::DUMP, body, &mut |object| {
-                values.extend(read(object)?);
-                Ok(())
-            });
-            if answered.map_err(|failure| failure.about(what))? {
-                return Ok(values);
+        let mut values = Vec::new();
+        self.dump_within(DATAGRAMS_MAX, what, kind, body, |piece| {
+            match piece {
+                Piece::Begin => values.clear(),
+                Piece::Object(object) => values.extend(read(object)?),
             }
-        }
-        Err(KernelError::malformed(what, format!("interrupted by changes {DUMP_RETRIES_MAX} times in a row")))
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
+    /// Asks for all objects of a kind, of which there may be more than memory holds. `take` gets each object's body; what it
+    /// was given before a further [`Piece::Begin`] is void.
+    ///
+    /// # Errors
+    /// As [`NetlinkSocket::dump`].
+    pub fn dump_each(
+        &mut self,
+        what: &str,
+        kind: u16,
+        body: &AttrBuf,
+        take: impl FnMut(Piece<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), KernelError> {
+        self.dump_within(STREAM_DATAGRAMS_MAX, what, kind, body, take)
+    }
+
+    fn dump_within(
+        &mut self,
+        datagrams: usize,
+        what: &str,
+        kind: u16,
+        body: &AttrBuf,
+        mut take: impl FnMut(Piece<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), KernelError> {
+        let attempt = |take: &mut Take<'_>| {
+            self.exchange(datagrams, kind, flag::DUMP, body, &mut |object| take(Piece::Object(object)))
+        };
+        undisturbed(&mut take, attempt).map_err(|failure| failure.about(what))
     }
 
     /// Sends a request and takes its answer to the end. Says whether nothing changed meanwhile.
     fn exchange(
         &mut self,
+        datagrams: usize,
         kind: u16,
         flags: u16,
         body: &AttrBuf,
@@ -201,13 +242,13 @@ impl NetlinkSocket {
         let request = message::request(kind, flags, self.sequence, body);
         send(&self.socket, &request, SendFlags::empty()).map_err(Failure::errno)?;
         let mut answer = Answer::to(&request, self.sequence);
-        for _ in 0..DATAGRAMS_MAX {
+        for _ in 0..datagrams {
             let length = self.receive()?;
             if let Some(undisturbed) = answer.add(&self.buffer[..length], take)? {
                 return Ok(undisturbed);
             }
         }
-        Err(Failure::malformed(format!("an answer of more than {DATAGRAMS_MAX} datagrams")))
+        Err(Failure::malformed(format!("an answer of more than {datagrams} datagrams")))
     }
 
     /// One datagram of the kernel into the buffer; its length.
@@ -232,6 +273,23 @@ impl NetlinkSocket {
         }
         Err(Failure::errno(Errno::INTR))
     }
+}
+
+/// What takes a dump.
+type Take<'a> = dyn FnMut(Piece<'_>) -> Result<(), Malformed> + 'a;
+
+/// Takes a dump, from the beginning again as long as it was disturbed. An attempt says whether nothing changed meanwhile.
+fn undisturbed(
+    take: &mut Take<'_>,
+    mut attempt: impl FnMut(&mut Take<'_>) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    for _ in 0..=DUMP_RETRIES_MAX {
+        take(Piece::Begin).map_err(|malformed| Failure::malformed(malformed.0))?;
+        if attempt(take)? {
+            return Ok(());
+        }
+    }
+    Err(Failure::malformed(format!("interrupted by changes {DUMP_RETRIES_MAX} times in a row")))
 }
 
 /// An answer, datagram by datagram.
@@ -330,6 +388,39 @@ mod test {
         assert_eq!(answered(&[], &[object, done]).0, Ok(Some(false)));
         let done = message(DONE, flag::MULTI | flag::DUMP_INTR, 7, &[0; 4]);
         assert_eq!(answered(&[], &[done]).0, Ok(Some(false)));
+    }
+
+    /// Dumps of which the first so many are disturbed: what was taken since the last beginning, and how often it began.
+    fn dumped(disturbed: usize) -> (Result<(), Failure>, Vec<u8>, usize) {
+        let (mut taken, mut begun, mut attempts) = (Vec::new(), 0, 0);
+        let mut take = |piece: Piece<'_>| {
+            match piece {
+                Piece::Begin => {
+                    begun += 1;
+                    taken.clear();
+                }
+                Piece::Object(object) => taken.extend_from_slice(object),
+            }
+            Ok(())
+        };
+        let result = undisturbed(&mut take, |take| {
+            attempts += 1;
+            let flags = if attempts <= disturbed { flag::MULTI | flag::DUMP_INTR } else { flag::MULTI };
+            let mut answer = Answer::to(&[], 7);
+            let datagram =
+                [message(OBJECT, flags, 7, b"abcd"), message(DONE, flag::MULTI, 7, &[0; 4])].concat();
+            answer.add(&datagram, &mut |object| take(Piece::Object(object))).map(|end| end == Some(true))
+        });
+        (result, taken, begun)
+    }
+
+    #[test]
+    fn a_dump_that_is_interrupted_is_taken_again_from_its_beginning() {
+        assert_eq!(dumped(0), (Ok(()), b"abcd".to_vec(), 1));
+        assert_eq!(dumped(3), (Ok(()), b"abcd".to_vec(), 4));
+        let (result, _, begun) = dumped(usize::MAX);
+        assert!(result.is_err());
+        assert_eq!(begun, DUMP_RETRIES_MAX + 1);
     }
 
     #[test]

@@ -1,27 +1,43 @@
 //! Reads rules back from the kernel.
 
+use std::os::fd::OwnedFd;
+
 use rules::attr::AttrBuf;
 use rules::command::message;
 use rules::{Filter, Hook};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 
 use crate::error::KernelError;
-use crate::netlink::{NetlinkSocket, Protocol};
+use crate::netlink::{NetlinkSocket, Piece, Protocol};
 use crate::netns::Netns;
 
 /// The device that means a block: `TCM_IFINDEX_MAGIC_BLOCK`.
 const BLOCK: u32 = u32::MAX;
 
+/// The group that hears of rules: `RTMGRP_TC`.
+const GROUP_OF_TC: u32 = 8;
+
+/// How many notices are read away at once; whoever gets more of them hears that there was one.
+const NOTICES_MAX: usize = 65_536;
+
 /// A dumped rule, or the words that one is there that we do not know all of.
 #[derive(Debug)]
 pub enum Dumped<'a> {
+    /// The dump begins. If it began before, rules changed meanwhile, and what was given since is void.
+    Begin,
     /// A rule.
     Rule(&'a Filter),
     /// A rule of a kind or with an action that we do not know.
     Unknown,
 }
 
-/// Gives every rule of a hook, in the kernel's order. A dump during which rules changed is begun again, and then gives
-/// again what it gave.
+/// Gives every rule of a hook, in the kernel's order. A dump that the kernel calls interrupted begins again
+/// ([`Dumped::Begin`]).
+///
+/// The kernel does not call every dump so during which rules changed: `net/sched/cls_api.c` `tc_dump_tfilter()` goes on
+/// where it was by counting, so that a rule may be given twice or not at all. Who must know uses a [`Watch`].
 ///
 /// # Errors
 /// The kernel's refusal, such as EINVAL or ENODEV for a hook that is not there.
@@ -34,25 +50,27 @@ pub fn rules(netns: &Netns, hook: Hook, mut take: impl FnMut(Dumped<'_>) + Send)
     let body = AttrBuf::after(&header);
     let mut rule = Filter::default();
     let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
-    socket
-        .dump::<()>(&what, message::GET_FILTER, &body, |object| {
-            match rule.decode(object) {
-                // u32 makes the first table of each priority by itself.
-                Ok(_) if is_root_table(&rule) => {}
-                Ok(Some(())) => {
-                    if rule.hook.block == 0 {
-                        rule.hook = hook; // the kernel may spell the parent in another way
-                    }
-                    take(Dumped::Rule(&rule));
+    socket.dump_each(&what, message::GET_FILTER, &body, |piece| {
+        let Piece::Object(object) = piece else {
+            take(Dumped::Begin);
+            return Ok(());
+        };
+        match rule.decode(object) {
+            // u32 makes the first table of each priority by itself.
+            Ok(_) if is_root_table(&rule) => {}
+            Ok(Some(())) => {
+                if rule.hook.block == 0 {
+                    rule.hook = hook; // the kernel may spell the parent in another way
                 }
-                // Without a handle it is a priority and not a rule.
-                Ok(None) if rule.handle != 0 => take(Dumped::Unknown),
-                Ok(None) => {}
-                Err(malformed) => return Err(malformed),
+                take(Dumped::Rule(&rule));
             }
-            Ok(None)
-        })
-        .map(|_| ())
+            // Without a handle it is a priority and not a rule.
+            Ok(None) if rule.handle != 0 => take(Dumped::Unknown),
+            Ok(None) => {}
+            Err(malformed) => return Err(malformed),
+        }
+        Ok(())
+    })
 }
 
 /// Whether a dumped rule is the hash table that u32 makes by itself for each priority.
@@ -62,25 +80,59 @@ fn is_root_table(rule: &Filter) -> bool {
         && rule.handle >= 0x8000_0000
 }
 
+/// Sees whether any rule of a namespace changes.
+#[derive(Debug)]
+pub struct Watch(OwnedFd);
+
+impl Watch {
+    /// Watches from now on. It costs those who change rules some time.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered or there is no socket to be had.
+    pub fn open(netns: &Netns) -> Result<Self, KernelError> {
+        let failed = |errno| KernelError::errno("netlink socket that hears of rules", errno);
+        netns.run(|| {
+            let kind = (AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC);
+            let socket = socket_with(kind.0, kind.1, kind.2, None).map_err(failed)?;
+            bind(&socket, &SocketAddrNetlink::new(0, GROUP_OF_TC)).map_err(failed)?;
+            Ok(Self(socket))
+        })?
+    }
+
+    /// Whether a rule has changed since this was asked last.
+    ///
+    /// # Errors
+    /// If the socket cannot be read.
+    pub fn has_changed(&self) -> Result<bool, KernelError> {
+        let mut changed = false;
+        let mut buffer = [0; 64]; // that there is something says all
+        for _ in 0..NOTICES_MAX {
+            match recv(&self.0, &mut buffer[..], RecvFlags::DONTWAIT) {
+                // What does not fit any more was something, too.
+                Ok(_) | Err(Errno::NOBUFS) => changed = true,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(changed),
+                Err(errno) => return Err(KernelError::errno("hearing of rules", errno)),
+            }
+        }
+        Ok(true)
+    }
+}
+
 /// The priorities that a hook has, with their chains.
 ///
 /// # Errors
 /// As [`rules()`]; a hook that is not there has none.
 pub fn groups(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<rules::Group>, KernelError> {
     let mut groups = std::collections::BTreeSet::new();
-    let dumped = rules(netns, hook, |dumped| {
-        if let Dumped::Rule(rule) = dumped {
-            groups.insert(rule.group());
-        }
+    let dumped = rules(netns, hook, |dumped| match dumped {
+        Dumped::Begin => groups.clear(),
+        Dumped::Rule(rule) => _ = groups.insert(rule.group()),
+        Dumped::Unknown => {}
     });
     match dumped {
         Ok(()) => Ok(groups),
-        Err(error)
-            if matches!(
-                error.number(),
-                Some(rustix::io::Errno::INVAL | rustix::io::Errno::NODEV | rustix::io::Errno::NOENT)
-            ) =>
-        {
+        Err(error) if matches!(error.number(), Some(Errno::INVAL | Errno::NODEV | Errno::NOENT)) => {
             Ok(groups)
         }
         Err(error) => Err(error),

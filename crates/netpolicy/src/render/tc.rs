@@ -1,5 +1,6 @@
 //! Rules: what a file says, what became of it, how it differs from the kernel's, and how fast it was.
 
+use rules::{Filter, Found, Wanted};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -131,20 +132,75 @@ pub(crate) struct DiffReport {
     pub(crate) missing: Vec<u32>,
     /// Lines whose handle is there with another rule.
     pub(crate) different: Vec<u32>,
+    /// Lines whose rule is there and has its turn in another order than the file's, where the kernel chose the priority.
+    pub(crate) misplaced: Vec<u32>,
     /// Rules in the file's priorities that it does not have.
     pub(crate) extra: u64,
     /// Rules of kinds that we do not know.
     pub(crate) unknown: u64,
-    /// Rules that hardware has.
+    /// Rules of the file that hardware has.
     pub(crate) in_hardware: u64,
+    /// Rules of the file of which the kernel says that hardware does not have them.
+    pub(crate) not_in_hardware: u64,
+    /// Whether rules changed all the time while they were looked at: the figures are of no one moment.
+    pub(crate) changing: bool,
     /// How long it took.
     pub(crate) seconds: f64,
+}
+
+/// What a [`DiffReport`] has counted so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DiffCounts {
+    same: u64,
+    different: usize,
+    extra: u64,
+    unknown: u64,
+    in_hardware: u64,
+    not_in_hardware: u64,
 }
 
 impl DiffReport {
     /// Whether the kernel has other rules than the file.
     pub(crate) fn differs(&self) -> bool {
-        !self.missing.is_empty() || !self.different.is_empty() || self.extra > 0
+        self.extra > 0
+            || [&self.missing, &self.different, &self.misplaced].into_iter().any(|lines| !lines.is_empty())
+    }
+
+    /// Counts a dumped rule.
+    pub(crate) fn count(&mut self, rule: &Filter, found: Found) {
+        match found {
+            Found::Wanted(_) => self.same += 1,
+            Found::Different(line) => self.different.push(line),
+            Found::Extra => self.extra += 1,
+            Found::Unasked | Found::Again => return,
+        }
+        match rule.classifier.offload().and_then(|offload| offload.in_hw) {
+            Some(true) => self.in_hardware += 1,
+            Some(false) => self.not_in_hardware += 1,
+            None => {}
+        }
+    }
+
+    /// What was counted so far.
+    pub(crate) fn counts(&self) -> DiffCounts {
+        let Self { same, extra, unknown, in_hardware, not_in_hardware, .. } = *self;
+        DiffCounts { same, different: self.different.len(), extra, unknown, in_hardware, not_in_hardware }
+    }
+
+    /// Forgets what was counted since.
+    pub(crate) fn count_again(&mut self, before: &DiffCounts) {
+        let DiffCounts { same, different, extra, unknown, in_hardware, not_in_hardware } = *before;
+        self.different.truncate(different);
+        (self.same, self.extra, self.unknown) = (same, extra, unknown);
+        (self.in_hardware, self.not_in_hardware) = (in_hardware, not_in_hardware);
+    }
+
+    /// Enters what is still wanted when all dumps are done.
+    pub(crate) fn settle(&mut self, wanted: &Wanted) {
+        self.different.sort_unstable();
+        self.missing = wanted.missing();
+        self.missing.retain(|line| self.different.binary_search(line).is_err());
+        self.misplaced = wanted.misplaced();
     }
 }
 
@@ -152,18 +208,32 @@ impl Report for DiffReport {
     const KIND: &'static str = "tc-diff";
 
     fn page(&self, page: &mut Page) {
-        for (lines, what) in [(&self.missing, "missing"), (&self.different, "different")] {
+        let lists = [
+            (&self.missing, "missing"),
+            (&self.different, "different"),
+            (&self.misplaced, "has its turn in another order"),
+        ];
+        for (lines, what) in lists {
             for line in lines.iter().take(SHOWN_MAX) {
                 page.styled(Style::Bad, format!("{}:{line}: {what}", self.file));
             }
         }
-        let Self { file, same, extra, unknown, in_hardware, .. } = self;
+        let Self { file, same, extra, unknown, in_hardware, not_in_hardware, .. } = self;
         let (missing, different) = (self.missing.len(), self.different.len());
-        page.line(format!(
-            "{file}: {same} the same, {missing} missing, {different} different, {extra} extra, {unknown} of unknown \
-             kinds; {in_hardware} in hardware ({:.2} s)",
-            self.seconds
-        ));
+        let mut words =
+            format!("{file}: {same} the same, {missing} missing, {different} different, {extra} extra");
+        if !self.misplaced.is_empty() {
+            words.push_str(&format!(", {} in another order", self.misplaced.len()));
+        }
+        words.push_str(&format!(", {unknown} of unknown kinds; {in_hardware} in hardware"));
+        if *not_in_hardware > 0 {
+            words.push_str(&format!(", {not_in_hardware} not in hardware"));
+        }
+        page.line(format!("{words} ({:.2} s)", self.seconds));
+        if self.changing {
+            let words = "Rules kept changing while they were looked at: these figures are of no one moment.";
+            page.styled(Style::Bad, words);
+        }
     }
 }
 

@@ -8,7 +8,9 @@ mod matrix;
 #[path = "../../../linux/tests/root/only.rs"]
 mod only;
 mod operator;
+mod pinned;
 mod rules;
+mod rules_compared;
 mod stage;
 mod trial;
 
@@ -83,6 +85,8 @@ fn main() {
         bench::tests(),
         matrix::tests(),
         rules::tests(),
+        rules_compared::tests(),
+        pinned::tests(),
     ];
     libtest_mimic::run(&arguments, only::only(trials.into_iter().flatten().collect())).exit();
 }

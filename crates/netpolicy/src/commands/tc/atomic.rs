@@ -97,6 +97,7 @@ impl Undo {
         let mut taken = None;
         for hook in self.shared.iter().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
             dump::rules(netns, hook, |dumped| {
+                // What a dump gives again is still there.
                 if let dump::Dumped::Rule(rule) = dumped
                     && let Found::Wanted(line) | Found::Different(line) = wanted.strike(rule)
                 {

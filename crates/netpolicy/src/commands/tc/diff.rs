@@ -7,7 +7,7 @@ use std::time::Instant;
 use linux::Netns;
 use linux::tc::{Devices, dump};
 use linux::{Errno, KernelError};
-use rules::{Found, Hook, Wanted};
+use rules::{Hook, Wanted};
 
 use super::file::BatchFile;
 use crate::context::Context;
@@ -26,8 +26,7 @@ pub(crate) fn run(file: &Path, context: &Context) -> Result<Exit, Fault> {
     for hook in wanted.groups().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
         strike(&netns, hook, &mut wanted, &mut report)?;
     }
-    report.missing = wanted.missing();
-    report.missing.retain(|line| !report.different.contains(line));
+    report.settle(&wanted);
     report.seconds = began.elapsed().as_secs_f64();
     context.console.report(&report)?;
     Ok(if report.differs() { Exit::Pending } else { Exit::Done })
@@ -45,7 +44,7 @@ pub(super) fn wanted(
         devices,
         |line, command, _| {
             if let Some(rule) = command.rule().filter(|_| asked(line)) {
-                wanted.add(rule, line);
+                wanted.apply(rule, line);
             }
             Ok(true)
         },
@@ -60,31 +59,39 @@ pub(super) fn wanted(
     }
 }
 
-/// Strikes off what a hook has. A hook that is not there has nothing.
+/// How often a hook is looked at again because its rules changed while they were told.
+const LOOKS_MAX: usize = 8;
+
+/// Strikes off what a hook has. A hook that is not there has nothing. Rules that change meanwhile are looked at again, and
+/// if they do not stop, the report says so.
 pub(super) fn strike(
     netns: &Netns,
     hook: Hook,
     wanted: &mut Wanted,
     report: &mut DiffReport,
 ) -> Result<(), Fault> {
-    let dumped = dump::rules(netns, hook, |dumped| match dumped {
-        dump::Dumped::Rule(rule) => {
-            if rule.classifier.offload().is_some_and(|offload| offload.in_hw == Some(true)) {
-                report.in_hardware += 1;
+    let watch = dump::Watch::open(netns)?;
+    wanted.mark();
+    let before = report.counts();
+    for _ in 0..LOOKS_MAX {
+        let dumped = dump::rules(netns, hook, |dumped| match dumped {
+            dump::Dumped::Begin => {
+                wanted.back_to_mark();
+                report.count_again(&before);
             }
-            match wanted.strike(rule) {
-                Found::Wanted(_) => report.same += 1,
-                Found::Different(line) => report.different.push(line),
-                Found::Extra => report.extra += 1,
-                Found::Unasked => {}
-            }
+            dump::Dumped::Rule(rule) => report.count(rule, wanted.strike(rule)),
+            dump::Dumped::Unknown => report.unknown += 1,
+        });
+        match dumped {
+            Err(error) if !is_absent(&error) => return Err(error.into()),
+            _ => {}
         }
-        dump::Dumped::Unknown => report.unknown += 1,
-    });
-    match dumped {
-        Err(error) if !is_absent(&error) => Err(error.into()),
-        _ => Ok(()),
+        if !watch.has_changed()? {
+            return Ok(());
+        }
     }
+    report.changing = true;
+    Ok(())
 }
 
 fn is_absent(error: &KernelError) -> bool {

@@ -8,9 +8,6 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
 
-/// How much text is gathered before it is printed.
-const TEXT_BYTES: usize = 64 * 1024;
-
 /// Prints every rule of a hook; exit code 1 if there is one that has no words.
 pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> {
     let netns = context.netns()?;
@@ -26,11 +23,15 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
         })?,
     };
     let hook = Hook { device, block: 0, parent };
-    let (mut text, mut wordless, mut failed) = (String::new(), 0_usize, None);
-    let (texts, lines) = std::sync::mpsc::channel::<String>();
-    let dumped = dump::rules(&netns, hook, |dumped| {
+    let (mut text, mut wordless) = (String::new(), 0_usize);
+    dump::rules(&netns, hook, |dumped| {
         let words = match dumped {
-            dump::Dumped::Rule(rule) => rule.words(&mut devices),
+            dump::Dumped::Begin => {
+                text.clear();
+                wordless = 0;
+                return;
+            }
+            dump::Dumped::Rule(rule) => rule.line(&mut devices),
             dump::Dumped::Unknown => None,
         };
         match words {
@@ -40,19 +41,8 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
             }
             None => wordless += 1,
         }
-        if text.len() > TEXT_BYTES {
-            let _ = texts.send(std::mem::take(&mut text));
-        }
-    });
-    let _ = texts.send(text);
-    drop(texts);
-    dumped?;
-    for text in lines {
-        failed = failed.or(context.console.text(&text).err());
-    }
-    if let Some(fault) = failed {
-        return Err(fault);
-    }
+    })?;
+    context.console.text(&text)?;
     if wordless > 0 {
         context.console.say(&format!("{wordless} rules have no words in a batch file, and were left out."));
         return Ok(Exit::Failed);

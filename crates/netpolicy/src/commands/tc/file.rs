@@ -37,6 +37,8 @@ pub(super) struct Survey {
     pub(super) wrong: usize,
     /// The first line that cannot be taken back by removing what it adds.
     pub(super) irreversible: Option<u32>,
+    /// The first line that takes something away.
+    pub(super) removes: Option<u32>,
 }
 
 impl BatchFile {
@@ -121,6 +123,9 @@ impl BatchFile {
                 survey.commands += 1;
                 if !matches!(command, Command::Filter(rule) if rule.verb == Verb::Add && rule.classifier.kind().is_some() && !rule.is_chain) {
                     survey.irreversible.get_or_insert(line);
+                }
+                if command.removes() {
+                    survey.removes.get_or_insert(line);
                 }
                 let Some(rule) = command.rule() else {
                     take(line, command, behind)?;

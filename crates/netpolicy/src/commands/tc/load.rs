@@ -226,10 +226,26 @@ impl<'a> Load<'a> {
 
     /// The lines that the kernel does not have.
     fn missing(&self, survey: &Survey, devices: &mut Devices) -> Result<BTreeSet<u32>, Fault> {
+        if let Some(line) = survey.removes {
+            return Err(Fault::new(
+                Exit::Refused,
+                format!(
+                    "{}:{line}: --resume compares what a file leaves behind, and cannot tell whether a line that removes \
+                     something was sent; nothing was sent now",
+                    self.file.name()
+                ),
+            ));
+        }
         let mut wanted = wanted(self.file, devices, |_| true)?;
         let mut found = DiffReport::default();
         for hook in survey.hooks() {
             strike(self.netns, hook, &mut wanted, &mut found)?;
+        }
+        if found.changing {
+            return Err(Fault::new(
+                Exit::Refused,
+                "rules change while they are compared, so what is missing cannot be told; nothing was sent",
+            ));
         }
         Ok(wanted.missing().into_iter().collect())
     }

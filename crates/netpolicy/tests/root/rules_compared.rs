@@ -1,0 +1,159 @@
+//! What the kernel has against what a file wants: `tc diff`, `--resume`, and rules that the kernel places by itself.
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+
+use crate::rules::{HOOK, Stage, killed_at, rules, text};
+use crate::{Need, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let root = [Need::Root];
+    vec![
+        test("rules_without_priority_or_handle_are_known_by_their_content", &root, placed_by_the_kernel),
+        test("rules_without_a_priority_that_have_another_order_are_named", &root, another_order),
+        test("a_killed_load_of_rules_without_priority_is_resumed", &root, resumed),
+        test("a_file_that_removes_something_is_not_resumed", &root, removing),
+        test("rules_that_change_while_they_are_compared_are_not_counted_twice", &root, changing),
+        test("what_a_file_deletes_again_is_not_missing", &root, deleted_again),
+    ]
+}
+
+/// Rules of which each gets a priority of its own from the kernel, or only a handle.
+fn unplaced(count: u32) -> String {
+    let rule = |rule: u32| {
+        let priority = if rule.is_multiple_of(3) { "prio 7 " } else { "" };
+        format!(
+            "filter add dev d0 ingress protocol ip {priority}u32 match ip src 10.9.{}.{} action mirred egress redirect \
+             dev d1\n",
+            rule >> 8,
+            rule & 255
+        )
+    };
+    (0..count).map(rule).collect()
+}
+
+fn placed_by_the_kernel() -> Result<(), Failed> {
+    let stage = Stage::new("unplaced");
+    let rules = unplaced(300);
+    let file = stage.file(&format!("{HOOK}{rules}"));
+    assert_eq!(
+        stage.netpolicy(&["tc", "diff", text(&file)]).1["missing"].as_array().map(Vec::len),
+        Some(300)
+    );
+    assert_eq!(stage.netpolicy(&["tc", "load", text(&file)]).0, 0);
+    let (code, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
+    assert_eq!((code, &report["same"], &report["extra"]), (0, &300.into(), &0.into()), "{report}");
+    // Nothing is left to be loaded, and nothing is loaded twice.
+    let file = stage.file(&rules);
+    let (code, report) = stage.netpolicy(&["tc", "load", "--resume", text(&file)]);
+    assert_eq!((code, &report["loaded"], &report["skipped"]), (0, &0.into(), &300.into()), "{report}");
+    assert_eq!(stage.rules(), 300);
+    // A rule that somebody else has added without a priority is extra.
+    let output = stage.run(
+        "tc",
+        &["filter", "add", "dev", "d0", "ingress", "protocol", "ip", "u32", "match", "ip", "src", "1.1.1.1"],
+    );
+    assert!(output.status.success());
+    let (code, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
+    assert_eq!((code, &report["same"], &report["extra"]), (3, &300.into(), &1.into()), "{report}");
+    Ok(())
+}
+
+fn another_order() -> Result<(), Failed> {
+    let stage = Stage::new("order");
+    let rules = unplaced(6).replace("prio 7 ", "");
+    let turned: String = rules.lines().rev().map(|line| format!("{line}\n")).collect();
+    let file = stage.file(&format!("{HOOK}{turned}"));
+    assert_eq!(stage.netpolicy(&["tc", "load", text(&file)]).0, 0);
+    assert_eq!(stage.netpolicy(&["tc", "diff", text(&file)]).0, 0);
+    let file = stage.file(&rules);
+    let (code, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
+    assert_eq!((code, &report["same"]), (3, &6.into()), "{report}");
+    assert_eq!(
+        report["misplaced"].as_array().map(Vec::len),
+        Some(5),
+        "all but one would have to move: {report}"
+    );
+    Ok(())
+}
+
+fn resumed() -> Result<(), Failed> {
+    let stage = Stage::new("resumed_unplaced");
+    // Each priority of u32 needs a table of its own, and the kernel has numbers for 2047 of them.
+    let file = stage.file(&format!("{HOOK}{}", unplaced(3000)));
+    killed_at(&stage, &file, false, 300);
+    let there = stage.rules() as u64;
+    assert!((300..3000).contains(&there), "{there}");
+    let (code, report) = stage.netpolicy(&["tc", "load", "--resume", text(&file)]);
+    assert_eq!(code, 0, "{report}");
+    let count = |key: &str| report[key].as_u64().expect("a number");
+    assert_eq!(count("loaded") + count("skipped"), 3001);
+    assert_eq!(stage.rules(), 3000);
+    assert_eq!(stage.netpolicy(&["tc", "diff", text(&file)]).0, 0);
+    Ok(())
+}
+
+fn removing() -> Result<(), Failed> {
+    let stage = Stage::new("removing");
+    let file = stage.file(&format!("{HOOK}{}", rules(1, 10)));
+    assert_eq!(stage.netpolicy(&["tc", "load", text(&file)]).0, 0);
+    let file = stage.file(&format!("qdisc del dev d0 clsact\n{HOOK}{}", rules(1, 10)));
+    let output = stage.run(env!("CARGO_BIN_EXE_netpolicy"), &["tc", "load", "--resume", text(&file)]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    assert!(said.contains(&format!("{}:1: --resume", text(&file))), "{said}");
+    assert_eq!(stage.rules(), 11);
+    Ok(())
+}
+
+fn deleted_again() -> Result<(), Failed> {
+    let stage = Stage::new("deleted");
+    let all = rules(1, 10);
+    let last = all.lines().last().and_then(|line| line.split_once(" u32 ")).expect("a rule").0;
+    let file = stage.file(&format!("{HOOK}{all}{} u32\n", last.replace("add", "del")));
+    assert_eq!(stage.netpolicy(&["tc", "load", text(&file)]).0, 0);
+    let (code, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
+    assert_eq!((code, &report["same"], &report["extra"]), (0, &10.into(), &0.into()), "{report}");
+    Ok(())
+}
+
+/// A process that ends with this.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn changing() -> Result<(), Failed> {
+    let stage = Stage::new("changing");
+    let file = stage.file(&format!("{HOOK}{}", rules(1, 5000)));
+    assert_eq!(stage.netpolicy(&["tc", "load", text(&file)]).0, 0);
+    // Somebody adds and deletes a rule before all others, of which each shifts where the kernel's dump goes on.
+    let add = "filter add dev d0 ingress protocol ip prio 1 handle 1:0:fff u32 ht 1:0: match ip src 9.9.9.9 classid 1:1\n";
+    let delete = "filter del dev d0 ingress protocol ip prio 1 handle 1:0:fff u32\n";
+    let other = stage.scratch.join("other.batch");
+    std::fs::write(&other, format!("{add}{delete}").repeat(10_000)).expect("a file");
+    let spawned = stage.netns.run(|| {
+        let again = format!("while :; do tc -b {}; done", text(&other));
+        Stage::command("sh", &["-c", &again]).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+    });
+    let mut busy = Ended(spawned.expect("inside").expect("started"));
+    std::thread::sleep(Duration::from_millis(100));
+    let (_, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
+    assert!(busy.0.try_wait().expect("asked").is_none(), "it has ended too soon");
+    let count = |key: &str| report[key].as_u64().expect("a number");
+    // Each rule of the file counts once, told twice or not; the other's may be seen or not.
+    let missing = report["missing"].as_array().expect("a list").len() as u64;
+    assert_eq!(count("same") + missing, 5001, "{} and {missing}", count("same"));
+    assert!(count("extra") <= 1, "{}", count("extra"));
+    assert_eq!(report["changing"], true, "what kept changing is told");
+    drop(busy);
+    let (_, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
+    assert_eq!((&report["changing"], &report["same"]), (&false.into(), &5001.into()));
+    Ok(())
+}

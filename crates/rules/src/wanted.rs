@@ -1,0 +1,378 @@
+//! What a file wants, struck off by what the kernel has.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::command::{Filter, Group, Verb};
+use crate::fingerprint::{Fingerprint, Fingerprinter};
+
+/// The kernel chooses priorities from this one on, downwards from 0xc000 or from the lowest that is there.
+///
+/// Kernel: 6.18, `net/sched/cls_api.c` `tcf_auto_prio()`, and `tc_new_tfilter()`, which looks for its place from here.
+const CHOSEN_FROM: u16 = 0x8000;
+
+/// Which rule of the kernel's it is: priority and handle.
+type Identity = (u16, u32);
+
+/// A rule of the file with a handle.
+#[derive(Debug)]
+struct Named {
+    line: u32,
+    content: Fingerprint,
+    found: bool,
+}
+
+/// A rule of the file whose handle, or whose priority too, the kernel chooses.
+#[derive(Debug)]
+struct Nameless {
+    line: u32,
+    found: Option<Identity>,
+}
+
+/// What was struck off.
+#[derive(Debug)]
+enum Struck {
+    Named(Group, u32),
+    Nameless((Group, Fingerprint), usize),
+}
+
+/// What a file wants, to be struck off by what the kernel has.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    named: BTreeMap<(Group, u32), Named>,
+    /// By group and content; the group of priority 0 has the rules whose priority the kernel chooses.
+    nameless: BTreeMap<(Group, Fingerprint), Vec<Nameless>>,
+    groups: BTreeSet<Group>,
+    /// Lines that add what a line before them has added: the kernel refuses one of them.
+    twice: Vec<u32>,
+    /// What was struck off since the mark.
+    struck: Vec<Struck>,
+    /// What was seen since the mark and is not of the file.
+    strangers: BTreeSet<(Group, u32)>,
+    /// Where the rules are whose priority the kernel chose: group, priority, line.
+    placed: Vec<(Group, u16, u32)>,
+    placed_at_mark: usize,
+    maker: Fingerprinter,
+}
+
+/// What became of a dumped rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The file has it; its line.
+    Wanted(u32),
+    /// The file has another rule with this handle; its line.
+    Different(u32),
+    /// The file has no such rule, though it has others of the same priority.
+    Extra,
+    /// The file is not about this priority at all.
+    Unasked,
+    /// This dump has given it before.
+    Again,
+}
+
+impl Wanted {
+    /// Takes a line of the file: what it adds or replaces is wanted from then on, what it deletes no more.
+    pub fn apply(&mut self, rule: &Filter, line: u32) {
+        match rule.verb {
+            Verb::Add => self.add(rule, line),
+            Verb::Replace | Verb::Change => {
+                self.forget(rule);
+                self.add(rule, line);
+            }
+            Verb::Delete => self.delete(rule),
+        }
+    }
+
+    /// Adds a rule of the file.
+    pub fn add(&mut self, rule: &Filter, line: u32) {
+        let group = rule.group();
+        let (whole, content) = self.maker.of(rule);
+        let handle = rule.classifier.canonical_handle(rule.handle);
+        self.groups.insert(group);
+        if handle != 0 && group.priority != 0 {
+            match self.named.entry((group, handle)) {
+                Entry::Occupied(_) => self.twice.push(line),
+                Entry::Vacant(place) => _ = place.insert(Named { line, content: whole, found: false }),
+            }
+            return;
+        }
+        let content = if handle == 0 { content } else { whole };
+        self.nameless.entry((group, content)).or_default().push(Nameless { line, found: None });
+    }
+
+    /// Forgets the rule with this one's handle, if it has one.
+    fn forget(&mut self, rule: &Filter) {
+        let handle = rule.classifier.canonical_handle(rule.handle);
+        if handle != 0 {
+            self.named.remove(&(rule.group(), handle));
+        }
+    }
+
+    /// Takes a line that deletes: one rule where it has a handle, else a priority, or without that a whole chain.
+    fn delete(&mut self, rule: &Filter) {
+        let group = rule.group();
+        self.groups.insert(group);
+        if rule.handle != 0 {
+            return self.forget(rule);
+        }
+        let gone = |other: &Group| {
+            *other == group || (group.priority == 0 && (other.hook, other.chain) == (group.hook, group.chain))
+        };
+        self.named.retain(|(other, _), _| !gone(other));
+        self.nameless.retain(|(other, _), _| !gone(other));
+    }
+
+    /// From here on, [`Wanted::back_to_mark`] can take back what is struck off: at the beginning of a dump.
+    pub fn mark(&mut self) {
+        self.struck.clear();
+        self.strangers.clear();
+        self.placed_at_mark = self.placed.len();
+    }
+
+    /// Takes back what was struck off since the mark: the dump is given again.
+    pub fn back_to_mark(&mut self) {
+        for struck in std::mem::take(&mut self.struck) {
+            match struck {
+                Struck::Named(group, handle) => {
+                    if let Some(named) = self.named.get_mut(&(group, handle)) {
+                        named.found = false;
+                    }
+                }
+                Struck::Nameless(key, place) => {
+                    if let Some(nameless) = self.nameless.get_mut(&key).and_then(|all| all.get_mut(place)) {
+                        nameless.found = None;
+                    }
+                }
+            }
+        }
+        self.placed.truncate(self.placed_at_mark);
+        self.strangers.clear();
+    }
+
+    /// Strikes off a dumped rule.
+    pub fn strike(&mut self, rule: &Filter) -> Found {
+        let group = rule.group();
+        let chosen = Group { priority: 0, ..group };
+        let may_be_chosen =
+            (group.priority == 0 || group.priority >= CHOSEN_FROM) && self.groups.contains(&chosen);
+        if !may_be_chosen && !self.groups.contains(&group) {
+            return Found::Unasked;
+        }
+        let (whole, content) = self.maker.of(rule);
+        let handle = rule.classifier.canonical_handle(rule.handle);
+        if let Some(named) = self.named.get_mut(&(group, handle))
+            && named.content == whole
+        {
+            if std::mem::replace(&mut named.found, true) {
+                return Found::Again;
+            }
+            self.struck.push(Struck::Named(group, handle));
+            return Found::Wanted(named.line);
+        }
+        let identity = (group.priority, rule.handle);
+        if group.priority != 0
+            && let Some(found) = self.strike_nameless((group, content), identity)
+        {
+            return found;
+        }
+        if may_be_chosen {
+            let (whole, content) = self.maker.without_priority(rule);
+            for content in [whole, content] {
+                if let Some(found) = self.strike_nameless((chosen, content), identity) {
+                    if let Found::Wanted(line) = found {
+                        self.placed.push((chosen, group.priority, line));
+                    }
+                    return found;
+                }
+            }
+        }
+        if !self.strangers.insert((group, rule.handle)) {
+            return Found::Again;
+        }
+        match self.named.get(&(group, handle)) {
+            Some(named) => Found::Different(named.line),
+            None => Found::Extra,
+        }
+    }
+
+    fn strike_nameless(&mut self, key: (Group, Fingerprint), identity: Identity) -> Option<Found> {
+        let all = self.nameless.get_mut(&key)?;
+        if all.iter().any(|nameless| nameless.found == Some(identity)) {
+            return Some(Found::Again);
+        }
+        let place = all.iter().position(|nameless| nameless.found.is_none())?;
+        all[place].found = Some(identity);
+        self.struck.push(Struck::Nameless(key, place));
+        Some(Found::Wanted(all[place].line))
+    }
+
+    /// The lines of the rules that were not struck off, in order.
+    pub fn missing(&self) -> Vec<u32> {
+        let named = self.named.values().filter(|named| !named.found).map(|named| named.line);
+        let nameless = self.nameless.values().flatten().filter(|nameless| nameless.found.is_none());
+        let nameless = nameless.map(|nameless| nameless.line);
+        let mut lines: Vec<u32> = named.chain(nameless).chain(self.twice.iter().copied()).collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    /// The lines whose rule is there and has its turn in another order than the file's.
+    ///
+    /// Where the kernel chooses the priority, a rule comes before those that were there: the last line has the first
+    /// turn. These are the fewest lines without which the others are in order.
+    pub fn misplaced(&self) -> Vec<u32> {
+        let mut placed = self.placed.clone();
+        placed.sort_unstable();
+        let mut lines: Vec<u32> = placed
+            .chunk_by(|a, b| a.0 == b.0)
+            .flat_map(|group| not_falling(&group.iter().map(|(_, _, line)| *line).collect::<Vec<_>>()))
+            .collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    /// The priorities that the file is about.
+    pub fn groups(&self) -> impl Iterator<Item = Group> {
+        self.groups.iter().copied()
+    }
+}
+
+/// The numbers that are not of a longest falling sequence of these.
+fn not_falling(numbers: &[u32]) -> Vec<u32> {
+    // The last number of the best sequence of each length, and for each number the one before it.
+    let mut ends: Vec<usize> = Vec::new();
+    let mut before: Vec<Option<usize>> = vec![None; numbers.len()];
+    for (at, number) in numbers.iter().enumerate() {
+        let length = ends.partition_point(|end| numbers[*end] > *number);
+        before[at] = length.checked_sub(1).map(|shorter| ends[shorter]);
+        match ends.get_mut(length) {
+            Some(end) => *end = at,
+            None => ends.push(at),
+        }
+    }
+    let mut falls = BTreeSet::new();
+    let mut next = ends.last().copied();
+    while let Some(at) = next {
+        falls.insert(at);
+        next = before[at];
+    }
+    numbers.iter().enumerate().filter(|(at, _)| !falls.contains(at)).map(|(_, number)| *number).collect()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::{Batch, Table};
+
+    fn rules(text: &str) -> Vec<(u32, Filter)> {
+        let mut table = Table::of([("d0".to_owned(), model::IfIndex(1))]);
+        let (mut batch, mut rules) = (Batch::new(text.as_bytes()), Vec::new());
+        while let Some((line, command)) = batch.next_command(&mut table).expect("read") {
+            rules.push((line, command.rule().expect("a rule").clone()));
+        }
+        rules
+    }
+
+    fn wanted(text: &str) -> Wanted {
+        let mut wanted = Wanted::default();
+        for (line, rule) in rules(text) {
+            wanted.apply(&rule, line);
+        }
+        wanted
+    }
+
+    /// A rule as the kernel would dump it: it has chosen what the line leaves open.
+    fn dumped(line: &str, priority: u16, handle: u32) -> Filter {
+        let (_, rule) = rules(line).remove(0);
+        Filter { verb: Verb::Add, priority, handle, ..rule }
+    }
+
+    const A: &str = "filter add dev d0 ingress protocol ip flower dst_ip 10.0.0.1\n";
+    const B: &str = "filter add dev d0 ingress protocol ip flower dst_ip 10.0.0.2\n";
+
+    #[test]
+    fn a_rule_without_a_priority_is_known_by_its_content_and_its_turn() {
+        let mut file = wanted(&format!("{A}{B}{A}"));
+        assert_eq!(file.strike(&dumped(A, 0xbffe, 1)), Found::Wanted(1));
+        assert_eq!(file.strike(&dumped(A, 0xc000, 1)), Found::Wanted(3));
+        assert_eq!(file.missing(), [2]);
+        assert_eq!(file.strike(&dumped(B, 0xbfff, 1)), Found::Wanted(2));
+        assert_eq!(file.strike(&dumped(B, 0xbff0, 1)), Found::Extra);
+        assert_eq!(file.strike(&dumped(B, 7, 1)), Found::Unasked, "no priority that the kernel chooses");
+    }
+
+    #[test]
+    fn the_last_line_without_a_priority_has_the_first_turn() {
+        let c = B.replace("10.0.0.2", "10.0.0.3");
+        let text = format!("{A}{B}{c}");
+        let mut file = wanted(&text);
+        for (rule, priority) in [(c.as_str(), 0xbffe), (B, 0xbfff), (A, 0xc000)] {
+            assert!(matches!(file.strike(&dumped(rule, priority, 1)), Found::Wanted(_)));
+        }
+        assert_eq!(file.misplaced(), [0_u32; 0]);
+        let mut file = wanted(&text);
+        for (rule, priority) in [(B, 0xbffe), (A, 0xbfff), (c.as_str(), 0xc000)] {
+            assert!(matches!(file.strike(&dumped(rule, priority, 1)), Found::Wanted(_)));
+        }
+        assert_eq!(file.misplaced(), [3]);
+    }
+
+    #[test]
+    fn a_rule_that_one_dump_gives_twice_counts_once() {
+        let named = "filter add dev d0 ingress protocol ip prio 1 handle 7 flower dst_ip 10.0.0.1\n";
+        let mut file = wanted(&format!("{named}{}", B.replace("flower", "prio 1 flower")));
+        file.mark();
+        for _ in 0..2 {
+            let found = [(named, 7), (B, 8), (A, 9), (B, 7)]
+                .map(|(rule, handle)| file.strike(&dumped(rule, 1, handle)));
+            match found {
+                [Found::Wanted(1), Found::Wanted(2), Found::Extra, Found::Different(1)] => {}
+                [Found::Again, Found::Again, Found::Again, Found::Again] => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_dump_that_begins_again_leaves_nothing_of_the_first_attempt() {
+        let mut file = wanted(&format!("{A}{}", B.replace("flower", "prio 1 flower")));
+        file.mark();
+        for _ in 0..3 {
+            file.back_to_mark();
+            assert_eq!(file.strike(&dumped(A, 0xc000, 1)), Found::Wanted(1));
+            assert_eq!(file.strike(&dumped(B, 1, 1)), Found::Wanted(2));
+        }
+        file.back_to_mark();
+        assert_eq!(file.missing(), [1, 2]);
+        // What an earlier dump has struck off stays so.
+        assert_eq!(file.strike(&dumped(A, 0xc000, 1)), Found::Wanted(1));
+        file.mark();
+        file.back_to_mark();
+        assert_eq!(file.missing(), [2]);
+    }
+
+    #[test]
+    fn what_a_later_line_deletes_or_replaces_is_not_wanted() {
+        let one = "filter add dev d0 ingress protocol ip prio 1 handle 7 flower dst_ip 10.0.0.1\n";
+        let two = one.replace("add", "replace").replace("0.1", "0.2");
+        let deleted = "filter del dev d0 ingress protocol ip prio 1 handle 7 flower\n";
+        assert_eq!(wanted(&format!("{one}{two}")).missing(), [2]);
+        assert_eq!(wanted(&format!("{one}{one}")).missing(), [1, 2], "the kernel refuses one of them");
+        assert_eq!(wanted(&format!("{one}{deleted}")).missing(), [0_u32; 0]);
+        assert_eq!(wanted(&format!("{one}{A}filter del dev d0 ingress prio 1\n")).missing(), [2]);
+        assert_eq!(wanted(&format!("{one}{A}filter del dev d0 ingress\n{B}")).missing(), [4]);
+    }
+
+    #[test]
+    fn numbers_that_do_not_fall_are_few() {
+        for (numbers, rest) in [
+            (&[5, 4, 3][..], &[][..]),
+            (&[3, 5, 4], &[3]),
+            (&[1, 2, 3], &[1, 2]),
+            (&[9, 1, 8, 7, 2], &[1]),
+            (&[], &[]),
+        ] {
+            assert_eq!(not_falling(numbers), rest, "{numbers:?}");
+        }
+    }
+}
