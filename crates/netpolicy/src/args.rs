@@ -105,6 +105,7 @@ pub enum Color {
 pub enum Command {
     Show(Show),
     Doctor(Doctor),
+    Top(Top),
     Plan(Plan),
     Apply(Apply),
     Try(Try),
@@ -326,6 +327,28 @@ pub enum SetTarget {
         #[arg(value_name = "POLICY|MODE", value_parser = wish)]
         wish: Wish,
     },
+}
+
+/// Show who delivers packets, live: by queue, process and CPU.
+///
+/// For each receive queue: packets and polls per second, the batch, and of the packets, how many were polled after an
+/// interrupt, after the NAPI's timer, by the application and by a kernel thread. Counts 50 ms of every second, and needs
+/// what doctor needs for counting; without it, what is set is shown all the same.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Keys: s sort, / filter, arrows scroll, p pause, ? explain the columns, q quit.
+
+Examples:
+  netpolicy top                           on a terminal of 80x24 or more
+  netpolicy --netns pid:812 top           in the network namespace of a process
+  netpolicy -o json top --once | jq '.data.queues[] | select(.suspended)'")]
+pub struct Top {
+    /// Print one reading and end.
+    #[arg(long)]
+    pub once: bool,
+    /// How long there is between two readings, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub interval: u16,
 }
 
 /// A word that asks for something: a policy, or a delivery mode.

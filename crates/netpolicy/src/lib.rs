@@ -25,6 +25,7 @@ mod services;
 mod show;
 pub mod sim_args;
 mod staged;
+mod top;
 
 use std::process::ExitCode;
 

@@ -22,6 +22,7 @@ mod set;
 mod show;
 pub(crate) mod sim;
 mod tc;
+mod top;
 mod try_out;
 mod verify;
 
@@ -65,6 +66,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Lab(arguments) => lab::run(arguments, context),
         Command::Cat(_) => cat::run(context),
         Command::Tc(arguments) => tc::run(arguments, context),
+        Command::Top(arguments) => top::run(arguments, context),
         Command::Schema(_) => schema::run(context),
         Command::Completions(arguments) => completions::run(arguments, context),
         Command::Man(arguments) => man::run(arguments, context),
@@ -77,6 +79,7 @@ fn looks_at_host(command: &Command) -> bool {
     match command {
         Command::Show(_)
         | Command::Doctor(_)
+        | Command::Top(_)
         | Command::Plan(_)
         | Command::Apply(_)
         | Command::Try(_)

@@ -79,6 +79,17 @@ impl Console {
         }
     }
 
+    /// Whether data is printed for programs.
+    pub(crate) fn is_for_programs(&self) -> bool {
+        self.output != Output::Table
+    }
+
+    /// Whether standard output may have colours.
+    #[cfg(feature = "top")]
+    pub(crate) const fn colours(&self) -> bool {
+        self.colour_out
+    }
+
     /// Whether people read standard error at this moment, and so may be shown progress.
     pub(crate) fn has_watcher(&self) -> bool {
         !self.quiet && io::stderr().is_terminal()

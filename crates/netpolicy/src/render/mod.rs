@@ -14,6 +14,7 @@ mod host;
 mod merged;
 mod plan;
 mod prediction;
+mod reading;
 mod report;
 mod svg;
 mod table;
@@ -35,6 +36,7 @@ pub(crate) use host::HostReport;
 pub(crate) use merged::MergedReport;
 pub(crate) use plan::PlanReport;
 pub(crate) use prediction::PredictionReport;
+pub(crate) use reading::ReadingReport;
 
 pub(crate) use svg::svg;
 pub(crate) use tc::{BenchRow, DiffReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport};

@@ -12,6 +12,7 @@ mod pinned;
 mod rules;
 mod rules_compared;
 mod stage;
+mod top;
 mod trial;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -80,6 +81,7 @@ fn main() {
     arguments.test_threads = Some(1); // they count polls and packets of the same CPUs
     let trials = [
         applied::tests(),
+        top::tests(),
         trial::tests(),
         attached::tests(),
         bench::tests(),

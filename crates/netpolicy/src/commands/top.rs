@@ -1,0 +1,37 @@
+//! `top`: who delivers packets, now.
+
+use std::time::Duration;
+
+use crate::args::Top;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::render::ReadingReport;
+use crate::top::reader::Reader;
+
+/// Shows the host again and again, or once.
+pub(crate) fn run(arguments: &Top, context: &Context) -> Result<Exit, Fault> {
+    let mut reader = Reader::new(context.netns()?);
+    let interval = Duration::from_secs(arguments.interval.into());
+    if arguments.once {
+        std::thread::sleep(interval);
+        context.console.report(&ReadingReport(&reader.read()?))?;
+        return Ok(Exit::Done);
+    }
+    if context.console.is_for_programs() {
+        return Err(Fault::new(Exit::Usage, "top shows a screen, which -o json is not".to_owned())
+            .hint("netpolicy top --once -o json"));
+    }
+    watch(reader, interval, context)
+}
+
+#[cfg(feature = "top")]
+fn watch(reader: Reader, interval: Duration, context: &Context) -> Result<Exit, Fault> {
+    crate::top::watch(reader, interval, context.console.colours())
+}
+
+#[cfg(not(feature = "top"))]
+fn watch(_: Reader, _: Duration, _: &Context) -> Result<Exit, Fault> {
+    Err(Fault::new(Exit::Unsupported, "this netpolicy was built without the feature `top`".to_owned())
+        .hint("netpolicy top --once prints one reading"))
+}

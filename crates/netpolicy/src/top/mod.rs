@@ -1,0 +1,12 @@
+//! `top`: who delivers packets, now: by queue, process and CPU, anew every second.
+//!
+//! [`reading`] is what one look gives, [`state`] what keys do to it, `screen` (with the feature `top`) how it is drawn.
+
+pub(crate) mod reader;
+pub(crate) mod reading;
+#[cfg(feature = "top")]
+mod screen;
+pub(crate) mod state;
+
+#[cfg(feature = "top")]
+pub(crate) use screen::watch;

@@ -1,0 +1,233 @@
+//! One look at a host: who delivered how many packets per second since the look before.
+
+use model::delivered::PollCounts;
+use model::evidence::{Counters, CpuTicks};
+use model::host::Napi;
+use model::{Delivered, Host, NapiId, Threading};
+use serde::Serialize;
+
+/// One look.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Reading {
+    /// How long was counted, in seconds: a part of the time since the look before.
+    pub(crate) counted_seconds: f64,
+    /// Every receive queue that has a NAPI, and every NAPI that delivered packets without being a queue's.
+    pub(crate) queues: Vec<QueueLine>,
+    /// Every process that has epolls with sockets on these NAPIs, or polled one.
+    pub(crate) processes: Vec<ProcessLine>,
+    /// Every CPU that runs.
+    pub(crate) cpus: Vec<CpuLine>,
+    /// Packets per second on no NAPI, on all CPUs and in all namespaces.
+    pub(crate) backlog_packets: f64,
+    /// What could not be counted or read.
+    pub(crate) unread: Vec<String>,
+}
+
+/// A receive queue.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct QueueLine {
+    /// Its device.
+    pub(crate) device: String,
+    /// Its index; `None` for a NAPI that no queue is known to have.
+    pub(crate) queue: Option<u32>,
+    /// Its NAPI.
+    pub(crate) napi: u32,
+    /// Packets per second.
+    pub(crate) packets: f64,
+    /// Polls per second.
+    pub(crate) polls: f64,
+    /// Packets that a poll delivered, of the polls that delivered any.
+    pub(crate) batch: Option<f64>,
+    /// Who polled them.
+    pub(crate) shares: Option<Shares>,
+    /// How often the timer expired, per second.
+    pub(crate) timers: f64,
+    /// What is set: the delivery mode's word.
+    pub(crate) set: String,
+    /// Whether an application's `epoll_wait` held the IRQ back meanwhile.
+    pub(crate) suspended: bool,
+    /// The interrupt.
+    pub(crate) irq: Option<u32>,
+    /// The kernel thread that polls it.
+    pub(crate) kthread: Option<u32>,
+}
+
+/// Of all packets, the share that each way delivered, 0..=1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Shares {
+    /// In softirq after an interrupt.
+    pub(crate) interrupt: f64,
+    /// In softirq after the timer.
+    pub(crate) timer: f64,
+    /// By an application in its own system call.
+    pub(crate) application: f64,
+    /// By a kernel thread.
+    pub(crate) kthread: f64,
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct ProcessLine {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its number.
+    pub(crate) pid: u32,
+    /// Its epolls.
+    pub(crate) epolls: usize,
+    /// Those that prefer busy polling.
+    pub(crate) prefer: usize,
+    /// Its sockets that receive from a NAPI.
+    pub(crate) sockets: usize,
+    /// Packets per second that it polled for itself.
+    pub(crate) packets: f64,
+    /// Polls per second that it made for itself.
+    pub(crate) polls: f64,
+}
+
+/// How a CPU spent its time, as shares 0..=1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct CpuLine {
+    /// Which.
+    pub(crate) cpu: u32,
+    /// In applications.
+    pub(crate) user: f64,
+    /// In the kernel, for applications and kernel threads.
+    pub(crate) system: f64,
+    /// In softirqs.
+    pub(crate) softirq: f64,
+    /// In hard interrupts.
+    pub(crate) irq: f64,
+    /// In nothing.
+    pub(crate) idle: f64,
+}
+
+impl Reading {
+    /// What these observations come to.
+    pub(crate) fn of(
+        host: &Host,
+        delivered: Option<&Delivered>,
+        cpus: Option<(&Counters, &Counters)>,
+        unread: Vec<String>,
+    ) -> Self {
+        let seconds = delivered.map_or(0.0, |delivered| delivered.interval.as_secs_f64());
+        Self {
+            counted_seconds: seconds,
+            queues: queues(host, delivered, seconds),
+            processes: processes(host, delivered, seconds),
+            cpus: cpus.map(|(before, after)| cpu_lines(before, after)).unwrap_or_default(),
+            backlog_packets: delivered.map_or(0.0, |d| per_second(d.backlog.packets, seconds)),
+            unread,
+        }
+    }
+}
+
+fn per_second(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { as_f64(count) / seconds } else { 0.0 }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of a second, far below 2^53")]
+fn as_f64(count: u64) -> f64 {
+    count as f64
+}
+
+fn queues(host: &Host, delivered: Option<&Delivered>, seconds: f64) -> Vec<QueueLine> {
+    let mut lines = Vec::new();
+    for device in &host.devices {
+        for napi in &device.napis {
+            let queues: Vec<u32> = host.queues_of(napi.id).map(|queue| queue.index.0).collect();
+            let mut line = line_of(device.id.name.as_str(), napi.id, delivered, seconds);
+            line.queue = queues.first().copied();
+            line.set = set_mode(napi);
+            line.irq = napi.irq.map(|edge| edge.irq.0);
+            line.kthread = napi.kthread.map(|pid| pid.0);
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+fn line_of(device: &str, napi: NapiId, delivered: Option<&Delivered>, seconds: f64) -> QueueLine {
+    let counted = delivered.and_then(|delivered| delivered.napi(napi));
+    let total = counted.map(model::NapiDelivered::total).unwrap_or_default();
+    let share = |part: PollCounts| as_f64(part.packets) / as_f64(total.packets);
+    let fruitful = total.polls.saturating_sub(total.empty);
+    QueueLine {
+        device: device.to_owned(),
+        queue: None,
+        napi: napi.0,
+        packets: per_second(total.packets, seconds),
+        polls: per_second(total.polls, seconds),
+        batch: (fruitful > 0).then(|| as_f64(total.packets) / as_f64(fruitful)),
+        shares: counted.filter(|_| total.packets > 0).map(|counted| Shares {
+            interrupt: share(counted.interrupt),
+            timer: share(counted.timer),
+            application: share(counted.application),
+            kthread: share(counted.kthread),
+        }),
+        timers: counted.map_or(0.0, |counted| per_second(counted.timer_expired, seconds)),
+        set: String::new(),
+        suspended: counted.is_some_and(|counted| counted.suspended > 0),
+        irq: None,
+        kthread: None,
+    }
+}
+
+/// The mode that a NAPI's own values are those of. What an epoll must add to it is the process's line.
+fn set_mode(napi: &Napi) -> String {
+    let flush = napi.gro_flush_timeout.unwrap_or_default();
+    let defers = napi.defer_hard_irqs.is_some_and(|polls| polls.0 > 0) && !flush.is_zero();
+    let suspends = napi.irq_suspend_timeout.is_some_and(|span| !span.is_zero());
+    match (napi.threaded.unwrap_or_default(), defers, suspends) {
+        (Threading::On, ..) => "threaded".to_owned(),
+        (Threading::BusyPoll, ..) => "threaded-busy".to_owned(),
+        (Threading::Off, true, true) => format!("suspend {flush}"),
+        (Threading::Off, true, false) => format!("defer {flush}"),
+        (Threading::Off, false, _) => "interrupt".to_owned(),
+    }
+}
+
+fn processes(host: &Host, delivered: Option<&Delivered>, seconds: f64) -> Vec<ProcessLine> {
+    let mut lines = Vec::new();
+    for process in &host.processes {
+        let mut polled = PollCounts::default();
+        for napi in delivered.iter().flat_map(|delivered| &delivered.napis) {
+            for (_, counts) in napi.by_process.iter().filter(|(pid, _)| *pid == process.id.pid) {
+                polled += *counts;
+            }
+        }
+        let sockets = process.sockets.iter().filter(|socket| socket.napi.is_some()).count();
+        if sockets == 0 && polled.polls == 0 {
+            continue;
+        }
+        let prefers =
+            |epoll: &&model::host::Epoll| epoll.params.is_some_and(|params| params.prefer_busy_poll);
+        lines.push(ProcessLine {
+            name: process.id.comm.to_string(),
+            pid: process.id.pid.0,
+            epolls: process.epolls.len(),
+            prefer: process.epolls.iter().filter(prefers).count(),
+            sockets,
+            packets: per_second(polled.packets, seconds),
+            polls: per_second(polled.polls, seconds),
+        });
+    }
+    lines
+}
+
+fn cpu_lines(before: &Counters, after: &Counters) -> Vec<CpuLine> {
+    let mut lines = Vec::new();
+    for now in &after.cpus {
+        let Some(then) = before.cpus.iter().find(|then| then.cpu == now.cpu) else { continue };
+        let ticks: CpuTicks = now.ticks.since(&then.ticks);
+        let all = as_f64(ticks.total().max(1));
+        lines.push(CpuLine {
+            cpu: now.cpu.0,
+            user: as_f64(ticks.user + ticks.nice) / all,
+            system: as_f64(ticks.system) / all,
+            softirq: as_f64(ticks.softirq) / all,
+            irq: as_f64(ticks.irq) / all,
+            idle: as_f64(ticks.idle + ticks.iowait) / all,
+        });
+    }
+    lines
+}

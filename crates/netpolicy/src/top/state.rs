@@ -1,0 +1,222 @@
+//! What is shown of a reading, and what keys do to that.
+
+use super::reading::{ProcessLine, QueueLine, Reading};
+
+/// By what queues are sorted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Sort {
+    /// The busiest first.
+    #[default]
+    Packets,
+    /// Those that are polled most often first.
+    Polls,
+    /// Those first of whose packets the application polls most for itself.
+    Application,
+    /// By device and index.
+    Name,
+}
+
+impl Sort {
+    const ALL: [Self; 4] = [Self::Packets, Self::Polls, Self::Application, Self::Name];
+
+    /// The word for it.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Packets => "packets",
+            Self::Polls => "polls",
+            Self::Application => "application",
+            Self::Name => "name",
+        }
+    }
+
+    fn next(self) -> Self {
+        let at = Self::ALL.iter().position(|sort| *sort == self).unwrap_or(0);
+        Self::ALL[(at + 1) % Self::ALL.len()]
+    }
+}
+
+/// A key, as far as it means something here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    /// A character.
+    Char(char),
+    /// One line up.
+    Up,
+    /// One line down.
+    Down,
+    /// One page up.
+    PageUp,
+    /// One page down.
+    PageDown,
+    /// Done with typing.
+    Enter,
+    /// Never mind.
+    Escape,
+    /// Takes back a character.
+    Backspace,
+    /// Ctrl-C.
+    Interrupt,
+}
+
+/// The longest filter, in characters.
+const FILTER_CHARS_MAX: usize = 60;
+
+/// How many lines a page is.
+const PAGE: usize = 10;
+
+/// What is shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State {
+    /// By what queues are sorted.
+    pub(crate) sort: Sort,
+    /// Only lines with this text are shown.
+    pub(crate) filter: String,
+    /// Whether the filter is being typed.
+    pub(crate) typing: bool,
+    /// How many lines are scrolled past.
+    pub(crate) skipped: usize,
+    /// Whether the picture stands still.
+    pub(crate) paused: bool,
+    /// Whether the keys are explained.
+    pub(crate) help: bool,
+}
+
+impl State {
+    /// Does what a key says. Returns whether to go on.
+    pub(crate) fn press(&mut self, key: Key) -> bool {
+        if key == Key::Interrupt {
+            return false;
+        }
+        if self.typing {
+            match key {
+                Key::Enter => self.typing = false,
+                Key::Escape => {
+                    self.typing = false;
+                    self.filter.clear();
+                }
+                Key::Backspace => {
+                    self.filter.pop();
+                }
+                Key::Char(c) if self.filter.chars().count() < FILTER_CHARS_MAX => self.filter.push(c),
+                Key::Char(_) | Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Interrupt => {}
+            }
+            self.skipped = 0;
+            return true;
+        }
+        match key {
+            Key::Char('q') => return false,
+            Key::Escape if self.help => self.help = false,
+            Key::Escape if !self.filter.is_empty() => self.filter.clear(),
+            Key::Escape => return false,
+            Key::Char('s') => self.sort = self.sort.next(),
+            Key::Char('/') => self.typing = true,
+            Key::Char('p' | ' ') => self.paused = !self.paused,
+            Key::Char('h' | '?') => self.help = !self.help,
+            Key::Up | Key::Char('k') => self.skipped = self.skipped.saturating_sub(1),
+            Key::Down | Key::Char('j') => self.skipped += 1,
+            Key::PageUp => self.skipped = self.skipped.saturating_sub(PAGE),
+            Key::PageDown => self.skipped += PAGE,
+            Key::Char(_) | Key::Enter | Key::Backspace | Key::Interrupt => {}
+        }
+        true
+    }
+
+    /// The queues to show, in order.
+    pub(crate) fn queues<'r>(&self, reading: &'r Reading) -> Vec<&'r QueueLine> {
+        let mut lines: Vec<&QueueLine> = reading
+            .queues
+            .iter()
+            .filter(|line| self.shows(&format!("{} {} {}", line.device, line.napi, line.set)))
+            .collect();
+        let by_name = |line: &&QueueLine| (line.device.clone(), line.queue, line.napi);
+        lines.sort_by_key(by_name);
+        let amount = |line: &QueueLine| match self.sort {
+            Sort::Packets => line.packets,
+            Sort::Polls => line.polls,
+            Sort::Application => line.shares.map_or(0.0, |shares| shares.application),
+            Sort::Name => 0.0,
+        };
+        lines.sort_by(|a, b| amount(b).total_cmp(&amount(a)));
+        lines
+    }
+
+    /// The processes to show, the busiest first.
+    pub(crate) fn processes<'r>(&self, reading: &'r Reading) -> Vec<&'r ProcessLine> {
+        let mut lines: Vec<&ProcessLine> = reading
+            .processes
+            .iter()
+            .filter(|line| self.shows(&format!("{}[{}]", line.name, line.pid)))
+            .collect();
+        lines.sort_by(|a, b| b.packets.total_cmp(&a.packets).then(a.pid.cmp(&b.pid)));
+        lines
+    }
+
+    fn shows(&self, text: &str) -> bool {
+        text.to_lowercase().contains(&self.filter.to_lowercase())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::top::reading::Shares;
+
+    fn line(device: &str, queue: u32, packets: f64, application: f64) -> QueueLine {
+        let rest = 1.0 - application;
+        QueueLine {
+            device: device.to_owned(),
+            queue: Some(queue),
+            napi: 300 + queue,
+            packets,
+            polls: packets / 2.0,
+            batch: Some(2.0),
+            shares: Some(Shares { interrupt: rest, timer: 0.0, application, kthread: 0.0 }),
+            timers: 0.0,
+            set: "interrupt".to_owned(),
+            suspended: false,
+            irq: None,
+            kthread: None,
+        }
+    }
+
+    fn shown(state: &State) -> Vec<String> {
+        let reading = Reading {
+            queues: vec![line("eth0", 1, 10.0, 0.9), line("eth1", 0, 30.0, 0.1), line("eth0", 0, 20.0, 0.5)],
+            ..Reading::default()
+        };
+        state.queues(&reading).iter().map(|l| format!("{} {}", l.device, l.queue.expect("one"))).collect()
+    }
+
+    #[test]
+    fn the_busiest_queue_is_first_until_another_order_is_chosen() {
+        let mut state = State::default();
+        assert_eq!(shown(&state), ["eth1 0", "eth0 0", "eth0 1"]);
+        state.press(Key::Char('s'));
+        state.press(Key::Char('s'));
+        assert_eq!((state.sort.word(), shown(&state)[0].as_str()), ("application", "eth0 1"));
+        state.press(Key::Char('s'));
+        assert_eq!(shown(&state), ["eth0 0", "eth0 1", "eth1 0"]);
+    }
+
+    #[test]
+    fn what_is_typed_after_a_slash_filters_and_is_no_command() {
+        let mut state = State::default();
+        for key in "/ETH0q".chars() {
+            assert!(state.press(Key::Char(key)), "q is typed");
+        }
+        assert_eq!((state.filter.as_str(), shown(&state).len()), ("ETH0q", 0));
+        state.press(Key::Backspace);
+        state.press(Key::Enter);
+        assert_eq!(shown(&state), ["eth0 0", "eth0 1"]);
+        assert!(state.press(Key::Escape), "the first escape takes the filter away");
+        assert_eq!(shown(&state).len(), 3);
+        assert!(!state.press(Key::Escape), "the next one ends");
+    }
+
+    #[test]
+    fn q_and_ctrl_c_end() {
+        assert!(!State::default().press(Key::Char('q')));
+        let mut typing = State { typing: true, ..State::default() };
+        assert!(!typing.press(Key::Interrupt));
+    }
+}
