@@ -1,31 +1,36 @@
-//! Compiles what is not Rust: the library to preload, and the BPF programs.
+//! Compiles what is not Rust: the libraries to preload, and the BPF programs.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
-    preload_library();
+    preload_libraries();
     bpf_programs();
 }
 
-/// Compiles `preload/epoll_cap.c` to `OUT_DIR/epoll_cap.so`, which `src/process/preload` includes. It is linked with
-/// no library at all, so that it goes into any program of this machine whatever C library that has.
-fn preload_library() {
-    const SOURCE: &str = "preload/epoll_cap.c";
-    println!("cargo::rerun-if-changed={SOURCE}");
-    let library = PathBuf::from(variable("OUT_DIR")).join("epoll_cap.so");
+/// Compiles each `preload/NAME.c` to `OUT_DIR/NAME.so`, which `src/process/preload` includes. They are linked with no
+/// library at all, so that they go into any program of this machine whatever C library that has.
+fn preload_libraries() {
+    const LIBRARIES: [&str; 2] = ["epoll_cap", "epoll_count"];
+    println!("cargo::rerun-if-changed=preload/epoll_calls.h");
     let compiler = cc::Build::new().opt_level(2).debug(false).warnings(true).get_compiler();
-    let status = compiler
-        .to_command()
-        .args(["-shared", "-fPIC", "-nostdlib", "-fvisibility=hidden", "-fno-stack-protector", "-o"])
-        .arg(&library)
-        .arg(SOURCE)
-        .status();
-    assert!(
-        status.as_ref().is_ok_and(std::process::ExitStatus::success),
-        "{SOURCE}: {compiler:?}: {status:?}"
-    );
+    for name in LIBRARIES {
+        let source = format!("preload/{name}.c");
+        println!("cargo::rerun-if-changed={source}");
+        let library = PathBuf::from(variable("OUT_DIR")).join(format!("{name}.so"));
+        let mut command = compiler.to_command();
+        command.args(["-shared", "-fPIC", "-nostdlib", "-fvisibility=hidden", "-fno-stack-protector"]);
+        if variable("CARGO_CFG_TARGET_ARCH") == "aarch64" {
+            // Atomic additions as instructions: the calls would need libgcc.
+            command.arg("-mno-outline-atomics");
+        }
+        let status = command.arg("-o").arg(&library).arg(&source).status();
+        assert!(
+            status.as_ref().is_ok_and(std::process::ExitStatus::success),
+            "{source}: {compiler:?}: {status:?}"
+        );
+    }
 }
 
 /// Compiles each `src/bpf/NAME/NAME.bpf.c` to `OUT_DIR/NAME.bpf.o`, which `src/bpf/NAME` includes.

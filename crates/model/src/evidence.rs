@@ -51,7 +51,8 @@ pub struct Evidence {
     pub counters: Option<CounterRates>,
     /// CPU cycles of the server for each answer; `None` without perf counters.
     pub cycles_per_request: Option<f64>,
-    /// Events that one `epoll_wait` of the server returned; `None` where nobody looked.
+    /// Events that one `epoll_wait` of the server returned; `None` where nobody looked: only a server that the
+    /// bench itself started, and that is dynamically linked, can be counted.
     pub epoll_batch: Option<EpollBatch>,
     /// Who delivered the packets; `None` where nobody looked.
     pub delivered: Option<Delivered>,
@@ -318,6 +319,22 @@ pub struct EpollBatch {
     pub avg: f64,
     /// The most events of one call.
     pub max: u32,
+    /// Calls by how many events they returned: 0, 1, 2–3, 4–7, … 512–1023, 1024 and more; `None` where only the
+    /// average is known.
+    #[serde(default)]
+    pub sizes: Option<[u64; EpollBatch::SIZES]>,
+}
+
+impl EpollBatch {
+    /// How many sizes of calls are told apart.
+    pub const SIZES: usize = 12;
+
+    /// The share of the calls that returned nothing, 0..=1; `None` without any call.
+    #[expect(clippy::cast_precision_loss, reason = "calls of one run, far below 2^53")]
+    pub fn empty_share(&self) -> Option<f64> {
+        let calls = self.waits + self.empty;
+        (calls > 0).then(|| self.empty as f64 / calls as f64)
+    }
 }
 
 /// The host's counters at one moment. They only grow while the host runs.

@@ -1,11 +1,12 @@
-//! The library that caps `epoll_wait`, in real programs.
+//! The libraries that cap and that count `epoll_wait`, in real programs.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
-use linux::process::preload::{environment, install, refusal};
+use linux::process::preload::{EpollCounts, Library, environment, install, refusal};
 use model::{Nanoseconds, Pid};
 
 use super::subject::{Scratch, Subject, eventually, memcached};
@@ -20,6 +21,8 @@ pub(crate) fn tests() -> Vec<Trial> {
             &[Need::Root, Need::Cc],
             every_way_to_wait,
         ),
+        test("preload/an_unmodified_memcached_tells_how_many_events_it_found", SERVER, counted_memcached),
+        test("preload/every_way_to_wait_is_counted", &[Need::Root, Need::Cc], every_way_is_counted),
         test(
             "preload/a_program_that_becomes_another_user_is_refused",
             &[Need::Root, Need::Cc],
@@ -58,7 +61,7 @@ fn capped_memcached() -> Result<(), Failed> {
     let scratch = Scratch::new("capped-memcached")?;
     std::fs::set_permissions(scratch.path("."), std::fs::Permissions::from_mode(0o755))?;
     assert_eq!(refusal("/usr/bin/memcached".as_ref())?, None);
-    let library = install(&scratch.path("lib"))?;
+    let library = install(Library::Cap, &scratch.path("lib"))?;
     let capped = memcached(&environment(&library, CAP, None))?;
     for _ in 0..100 {
         let timeouts = asleep(capped.pid())?;
@@ -72,7 +75,7 @@ fn every_way_to_wait() -> Result<(), Failed> {
     const SHORT_US: u64 = 2_000;
     let scratch = Scratch::new("waits")?;
     let program = scratch.compile("waits", &[])?;
-    let library = install(&scratch.path("lib"))?;
+    let library = install(Library::Cap, &scratch.path("lib"))?;
     let mut command = Command::new(&program);
     command.envs(environment(&library, Nanoseconds::from_micros(CAP_US), None));
     // Without the cap it would wait for ever, and this test with it: it is given no more than this.
@@ -104,6 +107,60 @@ fn every_way_to_wait() -> Result<(), Failed> {
     for name in ["pwait2-nonsense", "wait-on-nothing"] {
         assert_eq!(waits[name].0, -1, "the kernel's refusal comes through: {name}");
     }
+    Ok(())
+}
+
+/// Its workers wake up for a request each: 200 of them are 200 events, and whatever else the workers were told.
+fn counted_memcached() -> Result<(), Failed> {
+    const REQUESTS: u64 = 200;
+    let scratch = Scratch::new("counted-memcached")?;
+    std::fs::set_permissions(scratch.path("."), std::fs::Permissions::from_mode(0o755))?;
+    let library = install(Library::Count, &scratch.path("lib"))?;
+    let counts = EpollCounts::new()?;
+    assert!(counts.read()?.batch_since(&counts.read()?).is_none(), "nobody counts yet");
+    let server = memcached(&counts.environment(&library, None))?;
+    let ask = || -> Result<(), std::io::Error> {
+        let mut connection = std::net::TcpStream::connect("127.0.0.1:11211")?;
+        let mut answer = [0; 5];
+        for _ in 0..REQUESTS {
+            connection.write_all(b"get nothing\r\n")?;
+            connection.read_exact(&mut answer)?;
+        }
+        Ok(())
+    };
+    let netns = linux::Netns::of_process(server.pid())?;
+    counts.forget_most()?;
+    let before = counts.read()?;
+    netns.run(ask)??;
+    let found = counts.read()?.batch_since(&before).ok_or("memcached was not counted")?;
+    let events = found.avg * f64::from(u32::try_from(found.waits)?);
+    let (least, most) = (f64::from(u32::try_from(REQUESTS)?), f64::from(u32::try_from(2 * REQUESTS)?));
+    assert!(events >= least && events < most, "{events} events: {found:?}");
+    let sizes = found.sizes.ok_or("without sizes")?;
+    assert_eq!(sizes[0], found.empty, "{found:?}");
+    assert_eq!(sizes[1..].iter().sum::<u64>(), found.waits, "{found:?}");
+    assert!(sizes[1] >= REQUESTS && (1..=8).contains(&found.max), "{found:?}");
+    Ok(())
+}
+
+/// Eight waits find nothing, two are refused, and both libraries together do what each does alone.
+fn every_way_is_counted() -> Result<(), Failed> {
+    const CAP: Nanoseconds = Nanoseconds::from_millis(20);
+    let scratch = Scratch::new("counted-waits")?;
+    let program = scratch.compile("waits", &[])?;
+    let [cap, count] = [Library::Cap, Library::Count].map(|library| install(library, &scratch.path("lib")));
+    let counts = EpollCounts::new()?;
+    let [(_, capping), cap] = environment(&cap?, CAP, None);
+    let both = counts.environment(&count?, Some(&capping));
+    // Without the cap it would wait for ever, and this test with it: it is given no more than this.
+    let mut bounded = Command::new("timeout");
+    bounded.arg("20").arg(&program).envs([cap]).envs(both);
+    let before = counts.read()?;
+    assert_eq!(Subject::start(&mut bounded)?.lines()?.len(), 10);
+    let after = counts.read()?;
+    assert_eq!(after.failed_since(&before), 2, "{after:?}");
+    let found = after.batch_since(&before).ok_or("the program was not counted")?;
+    assert_eq!((found.waits, found.empty, found.max), (0, 8, 0), "{found:?}");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! One cell of the experiment, through the whole cycle: start the server, observe, plan, commit, measure, put back,
 //! and compare the host with what it was.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use apply::{Allow, Journal, TransactionName};
@@ -10,7 +10,7 @@ use linux::counters::CounterSource;
 use linux::cycles::Cycles;
 use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions};
 use linux::machine::{Machine, seconds_since_1970};
-use linux::process::preload;
+use linux::process::preload::{self, EpollCounts, Library};
 use linux::{Kernel, Processes, Signals};
 use measure::{Cell, Stage};
 use model::{
@@ -42,6 +42,8 @@ pub(crate) struct LabStage<'a> {
     journal: Journal,
     counters: CounterSource,
     delivery: Option<Sampler>,
+    /// Whether the server counts what its `epoll_wait` returns.
+    counts_epolls: bool,
     cell: Option<Applied>,
     lab: Lab,
 }
@@ -56,6 +58,8 @@ struct Applied {
     /// The server's NAPIs.
     napis: BTreeSet<NapiId>,
     cycles: Option<Cycles>,
+    /// What it finds in each `epoll_wait`, if that is counted.
+    epolls: Option<EpollCounts>,
 }
 
 impl<'a> LabStage<'a> {
@@ -99,20 +103,37 @@ impl<'a> LabStage<'a> {
             journal,
             counters,
             delivery,
+            counts_epolls: !arguments.uncounted,
             cell: None,
             lab,
         })
     }
 
-    fn start(&mut self, mode: DeliveryMode) -> Result<Server, BenchError> {
-        let mut options = self.server.clone();
+    /// Starts a server, and what it counts in each `epoll_wait`.
+    fn start(&mut self, mode: DeliveryMode) -> Result<(Server, Option<EpollCounts>), BenchError> {
+        let libraries = self.lab.scratch().join("lib");
+        // By name: the variable that names libraries is one, however many there are.
+        let mut variables = BTreeMap::new();
         if let Some(cap) = mode.params().epoll_wait_cap {
             // memcached passes its own timeout with each call, and only a library in it can change that.
-            let library = preload::install(&self.lab.scratch().join("lib"))?;
-            let variables = preload::environment(&library, cap, None);
-            options.environment.extend(variables.map(|(name, value)| (name.to_owned(), value.into())));
+            let library = preload::install(Library::Cap, &libraries)?;
+            variables.extend(preload::environment(&library, cap, None));
         }
-        Ok(self.lab.start_memcached(&options)?)
+        let epolls = match self.counts_epolls {
+            true => {
+                let library = preload::install(Library::Count, &libraries)?;
+                let counts = EpollCounts::new()?;
+                let preloaded = variables.get(preload::PRELOAD_VARIABLE).cloned();
+                variables.extend(counts.environment(&library, preloaded.as_deref()));
+                Some(counts)
+            }
+            false => None,
+        };
+        let mut options = self.server.clone();
+        options
+            .environment
+            .extend(variables.into_iter().map(|(name, value)| (name.to_owned(), value.into())));
+        Ok((self.lab.start_memcached(&options)?, epolls))
     }
 
     fn observe(&self, server: &Server) -> Result<Host, BenchError> {
@@ -155,7 +176,7 @@ impl Stage for LabStage<'_> {
     fn apply(&mut self, label: &str) -> Result<(), BenchError> {
         self.may_go_on()?;
         let mode: DeliveryMode = label.parse().map_err(|error| Fault::failed(format!("{error}")))?;
-        let server = self.start(mode)?;
+        let (server, epolls) = self.start(mode)?;
         let planned = cycle::plan(&policy(&server, mode), self.lab.server())?;
         let transaction =
             cycle::keep(planned.plan, &self.journal, &self.context.asked(None), Allow::default())?;
@@ -165,6 +186,7 @@ impl Stage for LabStage<'_> {
             napis: planned.host.devices.iter().flat_map(|device| &device.napis).map(|napi| napi.id).collect(),
             // Most virtual machines have no counters of cycles, and the evidence says so by having none.
             cycles: Cycles::of(server.process()).ok(),
+            epolls,
             server: Some(server),
         });
         Ok(())
@@ -173,7 +195,7 @@ impl Stage for LabStage<'_> {
     fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, BenchError> {
         let Self { signals, layout, workload, counters, delivery, cell: applied, lab, .. } = self;
         let Some(applied) = applied else { return Err(Fault::failed("nothing was applied").into()) };
-        let Applied { server, napis, cycles, .. } = applied;
+        let Applied { server, napis, cycles, epolls, .. } = applied;
         let Some((address, version)) =
             server.as_ref().map(|server| (server.address(), server.version().to_owned()))
         else {
@@ -181,7 +203,8 @@ impl Stage for LabStage<'_> {
         };
         let workload = MemcachedWorkload { seed: cell.seed, ..workload.clone() };
         let started = seconds_since_1970();
-        let watch = Watch::new(lab.client(), layout, counters, delivery.as_mut(), cycles.as_mut());
+        let watch =
+            Watch::new(lab.client(), layout, counters, delivery.as_mut(), cycles.as_mut(), epolls.as_ref());
         let (run, interrupted) = std::thread::scope(|scope| {
             let run = scope.spawn(|| measure::memcached(address, &workload, cell.load, &watch));
             let mut interrupted = None;

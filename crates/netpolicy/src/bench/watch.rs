@@ -1,7 +1,8 @@
 //! What is counted while a run measures, and where its threads are.
 //!
-//! How many events each `epoll_wait` returned is not counted: a memcached that nobody patched does not tell, and a
-//! tracepoint on system calls would slow every call of the machine, and so the run itself. The evidence has none.
+//! How many events each `epoll_wait` returned only the server knows: a library that is loaded into it counts, since a
+//! tracepoint on system calls would slow every call of the machine, and so the run itself. A server that is statically
+//! linked is not counted, and the evidence has none.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -10,6 +11,7 @@ use linux::Netns;
 use linux::bpf::delivery::Sampler;
 use linux::counters::CounterSource;
 use linux::cycles::Cycles;
+use linux::process::preload::{EpollCalls, EpollCounts};
 use measure::{Edge, Surroundings};
 use model::evidence::Counters;
 use model::{CounterRates, CpuSet, CpuUse, Delivered, Evidence, NapiId};
@@ -28,6 +30,7 @@ struct Read<'a> {
     source: &'a mut CounterSource,
     delivery: Option<&'a mut Sampler>,
     cycles: Option<&'a mut Cycles>,
+    epolls: Option<&'a EpollCounts>,
     edges: Vec<AtEdge>,
 }
 
@@ -36,6 +39,7 @@ struct AtEdge {
     counters: Option<Counters>,
     delivery: Option<Delivered>,
     cycles: Option<u64>,
+    epolls: Option<EpollCalls>,
 }
 
 impl<'a> Watch<'a> {
@@ -45,11 +49,12 @@ impl<'a> Watch<'a> {
         source: &'a mut CounterSource,
         delivery: Option<&'a mut Sampler>,
         cycles: Option<&'a mut Cycles>,
+        epolls: Option<&'a EpollCounts>,
     ) -> Self {
         Self {
             netns,
             layout,
-            read: Mutex::new(Read { source, delivery, cycles, edges: Vec::with_capacity(2) }),
+            read: Mutex::new(Read { source, delivery, cycles, epolls, edges: Vec::with_capacity(2) }),
         }
     }
 
@@ -69,6 +74,9 @@ impl<'a> Watch<'a> {
                 rates.napi_polls = polls_per_second(&delivered);
             }
             evidence.delivered = Some(delivered);
+        }
+        if let (Some(before), Some(after)) = (&before.epolls, &after.epolls) {
+            evidence.epoll_batch = after.batch_since(before);
         }
         let answers = evidence.throughput * evidence.window.as_secs_f64();
         if let (Some(before), Some(after)) = (before.cycles, after.cycles)
@@ -105,10 +113,17 @@ impl Surroundings for Watch<'_> {
             }
             Edge::Closes => sampler.end().ok(),
         });
+        let epolls = read.epolls.and_then(|counts| {
+            if edge == Edge::Opens {
+                counts.forget_most().ok()?;
+            }
+            counts.read().ok()
+        });
         let edge = AtEdge {
             counters: read.source.snapshot().ok(),
             delivery,
             cycles: read.cycles.as_mut().and_then(|cycles| cycles.read().ok()),
+            epolls,
         };
         read.edges.push(edge);
     }

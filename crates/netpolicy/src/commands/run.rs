@@ -102,7 +102,7 @@ fn command(arguments: &Run, cap: Option<Nanoseconds>) -> Result<Command, Fault> 
             )
             .hint("suspend20 needs nothing inside the program: netpolicy run --delivery suspend20 -- …"));
         }
-        let library = preload::install(Path::new(LIBRARY_DIR))?;
+        let library = preload::install(preload::Library::Cap, Path::new(LIBRARY_DIR))?;
         let preloaded = std::env::var_os(preload::PRELOAD_VARIABLE);
         command.envs(preload::environment(&library, cap, preloaded.as_deref()));
     }

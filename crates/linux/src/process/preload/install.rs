@@ -1,4 +1,4 @@
-//! Putting the library where a program can load it and nobody else can change it.
+//! Putting a library where a program can load it and nobody else can change it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -8,12 +8,35 @@ use rustix::io::Errno;
 
 use crate::error::KernelError;
 
-/// The library, built from `preload/epoll_cap.c`.
-const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/epoll_cap.so"));
+/// A library to preload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Library {
+    /// Caps how long `epoll_wait` sleeps; built from `preload/epoll_cap.c`.
+    Cap,
+    /// Counts how many events `epoll_wait` returned; built from `preload/epoll_count.c`.
+    Count,
+}
+
+impl Library {
+    const fn content(self) -> &'static [u8] {
+        match self {
+            Self::Cap => include_bytes!(concat!(env!("OUT_DIR"), "/epoll_cap.so")),
+            Self::Count => include_bytes!(concat!(env!("OUT_DIR"), "/epoll_count.so")),
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Cap => "epoll-cap",
+            Self::Count => "epoll-count",
+        }
+    }
+}
+
 /// Everyone may load it, only its owner may replace it.
 const MODE: Mode = Mode::from_raw_mode(0o755);
 
-/// Writes the library into a directory, which is made if it is not there, and says where. The name carries a hash of
+/// Writes a library into a directory, which is made if it is not there, and says where. The name carries a hash of
 /// the content, so that programs of two versions of netpolicy do not disturb each other. A library that is there
 /// already stays untouched; a new one appears whole or not at all.
 ///
@@ -21,8 +44,9 @@ const MODE: Mode = Mode::from_raw_mode(0o755);
 /// If the directory, or a file of that name in it, is a symbolic link, belongs to another user or may be changed by
 /// others: whoever could would run as the program that loads it. Also if the path has a blank or a colon, at which
 /// the dynamic linker would cut it.
-pub fn install(directory: &Path) -> Result<PathBuf, KernelError> {
-    let name = format!("netpolicy-epoll-cap-{:016x}.so", fnv1a(LIBRARY));
+pub fn install(library: Library, directory: &Path) -> Result<PathBuf, KernelError> {
+    let content = library.content();
+    let name = format!("netpolicy-{}-{:016x}.so", library.name(), fnv1a(content));
     let path = directory.join(&name);
     let refused = |why: &str| KernelError::malformed(format!("install {}", path.display()), why);
     let failed = |errno: Errno| KernelError::errno(format!("install {}", path.display()), errno);
@@ -42,10 +66,10 @@ pub fn install(directory: &Path) -> Result<PathBuf, KernelError> {
     if !only_we_may_change(&directory).map_err(failed)? {
         return Err(refused("its directory belongs to another user, or others may write there"));
     }
-    match existing(&directory, &name).map_err(failed)? {
+    match existing(&directory, &name, content).map_err(failed)? {
         Existing::Ours => {}
         Existing::Foreign => return Err(refused("there is something else with this name")),
-        Existing::None | Existing::Damaged => replace(&directory, &name).map_err(failed)?,
+        Existing::None | Existing::Damaged => replace(&directory, &name, content).map_err(failed)?,
     }
     Ok(path)
 }
@@ -61,7 +85,7 @@ enum Existing {
     Foreign,
 }
 
-fn existing(directory: &OwnedFd, name: &str) -> Result<Existing, Errno> {
+fn existing(directory: &OwnedFd, name: &str, expected: &[u8]) -> Result<Existing, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(directory, name, flags, Mode::empty()) {
         Ok(file) => file,
@@ -74,17 +98,17 @@ fn existing(directory: &OwnedFd, name: &str) -> Result<Existing, Errno> {
         return Ok(Existing::Foreign);
     }
     // One byte more than ours tells a longer file.
-    let mut content = vec![0; LIBRARY.len() + 1];
+    let mut content = vec![0; expected.len() + 1];
     let length = rustix::io::retry_on_intr(|| rustix::io::pread(&file, &mut content[..], 0))?;
-    let same = content.get(..length) == Some(LIBRARY);
+    let same = content.get(..length) == Some(expected);
     let loadable = Mode::from_raw_mode(fstat(&file)?.st_mode).contains(MODE);
     Ok(if same && loadable { Existing::Ours } else { Existing::Damaged })
 }
 
 /// Writes the library under a name of this process's own, and gives it its name when it is whole.
-fn replace(directory: &OwnedFd, name: &str) -> Result<(), Errno> {
+fn replace(directory: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Errno> {
     let temporary = format!(".{name}.{}", std::process::id());
-    let written = write_new(directory, &temporary)
+    let written = write_new(directory, &temporary, content)
         .and_then(|()| renameat(directory, temporary.as_str(), directory, name));
     if written.is_err() {
         let _ = unlinkat(directory, temporary.as_str(), AtFlags::empty()); // the first failure is the one to tell
@@ -92,7 +116,7 @@ fn replace(directory: &OwnedFd, name: &str) -> Result<(), Errno> {
     written
 }
 
-fn write_new(directory: &OwnedFd, name: &str) -> Result<(), Errno> {
+fn write_new(directory: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Errno> {
     // What a process with our pid left behind when it was killed is in the way.
     match unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
@@ -100,7 +124,7 @@ fn write_new(directory: &OwnedFd, name: &str) -> Result<(), Errno> {
     }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(directory, name, flags, MODE)?;
-    let mut rest = LIBRARY;
+    let mut rest = content;
     while !rest.is_empty() {
         match rustix::io::write(&file, rest) {
             Ok(0) => return Err(Errno::NOSPC),
@@ -153,14 +177,14 @@ mod test {
     fn the_library_is_installed_once_and_mended_when_damaged() {
         let scratch = Scratch::new("once");
         let directory = scratch.0.join("new");
-        let path = install(&directory).expect("installed");
+        let path = install(Library::Cap, &directory).expect("installed");
         let first = std::fs::metadata(&path).expect("there");
         assert_eq!(first.permissions().mode() & 0o7777, 0o755);
-        assert_eq!(install(&directory).expect("again"), path);
+        assert_eq!(install(Library::Cap, &directory).expect("again"), path);
         assert_eq!(std::fs::metadata(&path).expect("there").modified().ok(), first.modified().ok());
         std::fs::write(&path, b"half").expect("damaged");
-        assert_eq!(install(&directory).expect("mended"), path);
-        assert_eq!(std::fs::read(&path).expect("read"), LIBRARY);
+        assert_eq!(install(Library::Cap, &directory).expect("mended"), path);
+        assert_eq!(std::fs::read(&path).expect("read"), Library::Cap.content());
         assert_eq!(std::fs::read_dir(&directory).expect("listed").count(), 1, "nothing temporary is left");
     }
 
@@ -170,26 +194,26 @@ mod test {
         let open = scratch.0.join("open");
         std::fs::create_dir(&open).expect("created");
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).expect("permissions");
-        assert!(install(&open).is_err());
+        assert!(install(Library::Cap, &open).is_err());
         let link = scratch.0.join("link");
         symlink(&scratch.0, &link).expect("linked");
-        assert_eq!(install(&link).expect_err("refused").number(), Some(Errno::NOTDIR));
+        assert_eq!(install(Library::Cap, &link).expect_err("refused").number(), Some(Errno::NOTDIR));
     }
 
     #[test]
     fn something_else_with_the_librarys_name_is_left_alone() {
         let scratch = Scratch::new("name");
-        let path = install(&scratch.0).expect("installed");
+        let path = install(Library::Cap, &scratch.0).expect("installed");
         std::fs::remove_file(&path).expect("removed");
         symlink("/dev/null", &path).expect("linked");
-        assert!(install(&scratch.0).is_err());
+        assert!(install(Library::Cap, &scratch.0).is_err());
         assert!(path.is_symlink());
     }
 
     #[test]
     fn a_path_that_the_dynamic_linker_would_cut_is_refused() {
         for path in ["/run/a b", "/run/a:b", "relative"] {
-            assert!(install(Path::new(path)).is_err(), "{path}");
+            assert!(install(Library::Cap, Path::new(path)).is_err(), "{path}");
         }
     }
 }

@@ -1,14 +1,21 @@
-//! The library that caps an application's `epoll_wait`: where it is put, and whom it cannot reach.
+//! The libraries that cap and that count an application's `epoll_wait`: where they are put, and whom they cannot
+//! reach.
 //!
 //! Full busy polling needs a loop that comes back every millisecond, and the timeout of `epoll_wait` is an argument
 //! of the application's own. Nothing outside a running process can change it, so this works for programs that are
 //! started with the library in `LD_PRELOAD`, and not for those that run already.
+//!
+//! How many events each `epoll_wait` returned is known to the program alone, too: the kernel keeps no count of it, and
+//! a tracepoint on system calls would slow every call of the machine. [`EpollCounts`] says it of programs that were
+//! started with the other library.
 
+mod counts;
 mod elf;
 mod install;
 mod refusal;
 
-pub use install::install;
+pub use counts::{EpollCalls, EpollCounts};
+pub use install::{Library, install};
 pub use refusal::refusal;
 
 use std::ffi::{OsStr, OsString};
@@ -16,25 +23,30 @@ use std::path::Path;
 
 use model::Nanoseconds;
 
-/// The variable that tells the library its cap.
+/// The variable that tells [`Library::Cap`] its cap.
 pub const CAP_VARIABLE: &str = "NETPOLICY_EPOLL_WAIT_CAP_US";
 /// The variable that tells the dynamic linker which libraries to load first. See ld.so(8).
 pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
-/// The variables that start a program with the library and this cap, which is rounded up to whole microseconds.
+/// The variables that start a program with [`Library::Cap`] and this cap, which is rounded up to whole microseconds.
 /// Libraries that `LD_PRELOAD` names already come first, as they would without us.
 pub fn environment(
     library: &Path,
     cap: Nanoseconds,
     preloaded: Option<&OsStr>,
 ) -> [(&'static str, OsString); 2] {
+    let micros = cap.0.div_ceil(1_000).to_string();
+    [(PRELOAD_VARIABLE, libraries(library, preloaded)), (CAP_VARIABLE, micros.into())]
+}
+
+/// What `LD_PRELOAD` is to be with one library more, which comes last.
+fn libraries(library: &Path, preloaded: Option<&OsStr>) -> OsString {
     let mut libraries = preloaded.unwrap_or_default().to_owned();
     if !libraries.is_empty() {
         libraries.push(":");
     }
     libraries.push(library);
-    let micros = cap.0.div_ceil(1_000).to_string();
-    [(PRELOAD_VARIABLE, libraries), (CAP_VARIABLE, micros.into())]
+    libraries
 }
 
 #[cfg(test)]

@@ -76,6 +76,7 @@ pub(super) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Ou
             empty: 0,
             avg: outcome.epoll_events as f64 / outcome.epoll_waits.max(1) as f64,
             max: outcome.epoll_batch_max,
+            sizes: None,
         }),
         delivered: None,
         void: None,
