@@ -6,27 +6,49 @@ use crate::experiment::Results;
 use crate::statistics::{Interval, coverage};
 use crate::summary::Summary;
 
-/// The columns, as the document names them; the last one is ours.
-const COLUMNS: [&str; 6] = ["qps", "avglat", "95%lat", "99%lat", "cpu", OWN];
+/// A column: its name, and what stands in it.
+type Column = (&'static str, fn(&Summary) -> Option<&Interval>);
+
+/// The columns, as the document names them; those from [`OWN`] on are ours, and stand where anything was counted.
+const COLUMNS: [Column; 8] = [
+    ("qps", |row| row.throughput.as_ref()),
+    ("avglat", |row| row.avg_us.as_ref()),
+    ("95%lat", |row| row.p95_us.as_ref()),
+    ("99%lat", |row| row.p99_us.as_ref()),
+    ("cpu", |row| row.cpu_percent.as_ref()),
+    (OWN, |row| row.own_percent.as_ref()),
+    (BATCH, |row| row.batch.as_ref()),
+    (EMPTY, |row| row.empty_percent.as_ref()),
+];
 
 /// The share of its packets that the server polled for itself: whether busy polling is in force.
 const OWN: &str = "own";
+/// Events that an `epoll_wait` of the server returned.
+pub(crate) const BATCH: &str = "batch";
+/// The share of them that returned nothing.
+pub(crate) const EMPTY: &str = "empty";
+
+/// What a column of ours means, in a sentence.
+const LEGENDS: [(&str, &str); 3] = [(OWN, OWN_LEGEND), (BATCH, BATCH_LEGEND), (EMPTY, EMPTY_LEGEND)];
 
 /// The table of an experiment, response times in microseconds, CPU use in percent.
 pub fn render(results: &Results) -> String {
     let summaries = Summary::of(results);
-    let counted = summaries.iter().any(|row| row.own_percent.is_some());
-    let columns = if counted { COLUMNS.len() } else { COLUMNS.len() - 1 };
+    let is_ours = |name: &str| LEGENDS.iter().any(|(ours, _)| *ours == name);
+    let shown = |(name, of): &Column| !is_ours(name) || summaries.iter().any(|row| of(row).is_some());
+    let columns: Vec<Column> = COLUMNS.into_iter().filter(shown).collect();
+    let names: Vec<String> = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
     let mut text = String::new();
     for label in &results.experiment.labels {
         let rows: Vec<&Summary> = summaries.iter().filter(|s| s.label == *label).collect();
-        let cells: Vec<[String; 6]> = rows.iter().map(|s| cells(s)).collect();
+        let cells: Vec<Vec<String>> =
+            rows.iter().map(|row| columns.iter().map(|(_, of)| number(of(row))).collect()).collect();
         let width = |column: usize| {
-            cells.iter().map(|c| c[column].chars().count()).chain([COLUMNS[column].len()]).max().unwrap_or(0)
+            cells.iter().chain([&names]).map(|cells| cells[column].chars().count()).max().unwrap_or(0)
         };
-        let line = |load: &str, cells: &[String; 6], remarks: &str| {
+        let line = |load: &str, cells: &[String], remarks: &str| {
             let mut line = format!("{load:>6}");
-            for (column, cell) in cells.iter().enumerate().take(columns) {
+            for (column, cell) in cells.iter().enumerate() {
                 let pad = width(column) - cell.chars().count();
                 let _ = write!(line, "  {}{cell}", " ".repeat(pad));
             }
@@ -34,16 +56,18 @@ pub fn render(results: &Results) -> String {
         };
         text.push_str(label);
         text.push('\n');
-        text.push_str(&line("load", &COLUMNS.map(str::to_owned), ""));
+        text.push_str(&line("load", &names, ""));
         for (row, cells) in rows.iter().zip(&cells) {
             text.push_str(&line(&row.load.to_string(), cells, &row.remarks().join(", ")));
         }
         text.push('\n');
     }
     text.push_str(&legend(results.experiment.rounds));
-    if counted {
-        text.push_str(OWN_LEGEND);
-        text.push('\n');
+    for (name, legend) in LEGENDS {
+        if columns.iter().any(|(shown, _)| *shown == name) {
+            text.push_str(legend);
+            text.push('\n');
+        }
     }
     text
 }
@@ -51,6 +75,13 @@ pub fn render(results: &Results) -> String {
 /// What [`OWN`] means, in a sentence.
 pub(crate) const OWN_LEGEND: &str =
     "own: how many percent of its packets the server polled for itself, instead of softirqs.";
+
+/// What [`BATCH`] means, in a sentence.
+pub(crate) const BATCH_LEGEND: &str =
+    "batch: how many events an epoll_wait of the server returned, over those that returned any.";
+
+/// What [`EMPTY`] means, in a sentence.
+pub(crate) const EMPTY_LEGEND: &str = "empty: how many percent of its epoll_waits returned nothing.";
 
 /// What the numbers are, in a sentence.
 pub(crate) fn legend(rounds: u32) -> String {
@@ -61,17 +92,6 @@ pub(crate) fn legend(rounds: u32) -> String {
          statistics).\n",
         coverage(runs) * 100.0
     )
-}
-
-fn cells(row: &Summary) -> [String; 6] {
-    [
-        number(row.throughput.as_ref()),
-        number(row.avg_us.as_ref()),
-        number(row.p95_us.as_ref()),
-        number(row.p99_us.as_ref()),
-        number(row.cpu_percent.as_ref()),
-        number(row.own_percent.as_ref()),
-    ]
 }
 
 /// An estimate and its reach, in as many digits as the estimate's size deserves.
@@ -160,6 +180,26 @@ Medians of 3 runs, response times in us from when each request was due, cpu in p
         assert!(text.contains("  load       qps    avglat   95%lat   99%lat    cpu    own\n"), "{text}");
         assert!(text.contains("   20K  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0  90 ±0\n"), "{text}");
         assert!(text.ends_with("instead of softirqs.\n"), "{text}");
+    }
+
+    #[test]
+    fn where_the_server_was_counted_the_table_says_how_many_events_a_wait_found() {
+        let mut results = results();
+        for run in results.evidence.iter_mut().filter(|run| run.label == "base") {
+            let found = model::EpollBatch { waits: 90, empty: 10, avg: 2.5, max: 7, sizes: None };
+            run.epoll_batch = Some(found);
+        }
+        let text = render(&results);
+        assert!(text.contains("    cpu     batch  empty\n"), "{text}");
+        assert!(
+            text.contains("   20K  10000 ±0  8.2 ±0.0  105 ±5  105 ±5  40 ±0  2.5 ±0.0  10 ±0  1 of"),
+            "{text}"
+        );
+        assert!(
+            text.contains("   20K  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0      -      -\n"),
+            "{text}"
+        );
+        assert!(text.contains("over those that returned any.\nempty: "), "{text}");
     }
 
     #[test]

@@ -120,7 +120,7 @@ fn how_to_read(page: &mut String, results: &Results) {
 
 fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
     page.push_str("<h2>Table</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>configuration<th>load");
-    for column in ["qps", "avglat", "50%lat", "95%lat", "99%lat", "cpu", "own"] {
+    for column in ["qps", "avglat", "50%lat", "95%lat", "99%lat", "cpu", "own", table::BATCH, table::EMPTY] {
         let _ = write!(page, "<th>{column}<small></small>");
     }
     page.push_str("<th></tr></thead>\n");
@@ -147,6 +147,8 @@ fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
                 &summary.p99_us,
                 &summary.cpu_percent,
                 &summary.own_percent,
+                &summary.batch,
+                &summary.empty_percent,
             ] {
                 let text = table::number(number.as_ref());
                 let (estimate, reach) = text.split_once(' ').unwrap_or((&text, ""));
@@ -156,7 +158,13 @@ fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
         }
         page.push_str("</tbody>\n");
     }
-    let _ = writeln!(page, "</table></div>\n<p class=\"note\">{}</p>", table::OWN_LEGEND);
+    let _ = writeln!(
+        page,
+        "</table></div>\n<p class=\"note\">{}<br>{}<br>{}</p>",
+        table::OWN_LEGEND,
+        table::BATCH_LEGEND,
+        table::EMPTY_LEGEND
+    );
 }
 
 fn voids(page: &mut String, results: &Results) {
