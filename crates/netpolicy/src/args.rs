@@ -6,7 +6,7 @@ use apply::TransactionName;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use model::{DeliveryMode, Intent, PolicyName};
 
-pub use crate::bench::args::{Application, Bench, Memcached as MemcachedBench};
+pub use crate::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
 pub use crate::lab::Lab;
 use crate::policy_file::nearest;
 pub use crate::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};

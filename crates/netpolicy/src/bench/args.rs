@@ -22,6 +22,22 @@ pub struct Bench {
 #[expect(missing_docs, reason = "each command's own help says what it does")]
 pub enum Application {
     Memcached(Box<Memcached>),
+    Report(FromEvidence),
+}
+
+/// Make the table and the report of an experiment again, from its evidence.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy bench report evidence.json --report report.html
+  gzip -dc evidence.json.gz | netpolicy bench report -")]
+pub struct FromEvidence {
+    /// What `bench --json` wrote; - for standard input.
+    #[arg(value_name = "FILE")]
+    pub evidence: PathBuf,
+    /// Write a report into this file: one HTML page that needs no other.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
 }
 
 /// Measure memcached's response times, and what they cost, under delivery modes.
@@ -104,7 +120,7 @@ pub struct Memcached {
     /// Queues of the lab's network devices [default: one for each worker thread].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub queues: Option<u32>,
-    /// Do not count who delivers the packets.
+    /// Do not count who delivers the packets, nor what each epoll_wait of the server returns.
     #[arg(long)]
     pub uncounted: bool,
     /// Write a report into this file: one HTML page that needs no other.

@@ -1,22 +1,28 @@
 //! `bench`: delivery modes, measured.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 
 use linux::{Processes, Signals, observe};
 use measure::{Cell, Experiment, Failure, Progress, Results, Stage, Stopped};
 use model::{DeliveryMode, Nanoseconds, OfferedLoad};
 
-use crate::args::{Application, Bench, MemcachedBench};
+use crate::args::{Application, Bench, FromEvidence, MemcachedBench};
 use crate::bench::{BenchError, LabStage, Layout, PlainStage, label};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::render::BenchReport;
 
+/// Evidence that is read at most: ten thousand runs.
+const EVIDENCE_BYTES_MAX: u64 = 256 << 20;
+
 /// Measures, prints the table, and writes the files.
 pub(crate) fn run(arguments: &Bench, context: &Context) -> Result<Exit, Fault> {
-    let Application::Memcached(arguments) = &arguments.application;
+    let arguments = match &arguments.application {
+        Application::Memcached(arguments) => arguments,
+        Application::Report(arguments) => return from_evidence(arguments, context),
+    };
     // A file that cannot be written is better known before the experiment than after it.
     for path in [&arguments.report, &arguments.json].into_iter().flatten() {
         writable(path)?;
@@ -134,16 +140,40 @@ fn publish(
         context.console.say(&format!("Evidence: {}", path.display()));
     }
     if let Some(path) = &arguments.report {
-        let title = "memcached under delivery modes";
-        std::fs::write(path, measure::report::html(title, results))
-            .map_err(|error| Fault::file(path, error))?;
-        context.console.say(&format!("Report: {}", path.display()));
+        write_report(path, results, context)?;
     }
     if counted {
         return Ok(Exit::Done);
     }
     context.console.say("No run counts.");
     Ok(Exit::Failed)
+}
+
+fn write_report(path: &Path, results: &Results, context: &Context) -> Result<(), Fault> {
+    let page = measure::report::html("memcached under delivery modes", results);
+    std::fs::write(path, page).map_err(|error| Fault::file(path, error))?;
+    context.console.say(&format!("Report: {}", path.display()));
+    Ok(())
+}
+
+/// Prints the table of an experiment that was made before, and writes its report.
+fn from_evidence(arguments: &FromEvidence, context: &Context) -> Result<Exit, Fault> {
+    let path = &arguments.evidence;
+    let mut text = String::new();
+    let read = match path.as_os_str() == "-" {
+        true => std::io::stdin().lock().take(EVIDENCE_BYTES_MAX).read_to_string(&mut text),
+        false => {
+            std::fs::File::open(path).and_then(|file| file.take(EVIDENCE_BYTES_MAX).read_to_string(&mut text))
+        }
+    };
+    read.map_err(|error| Fault::file(path, error))?;
+    let results: Results = serde_json::from_str(&text)
+        .map_err(|error| Fault::new(Exit::Usage, format!("{}: no evidence: {error}", path.display())))?;
+    context.console.report(&BenchReport { results: &results, borne: None })?;
+    if let Some(path) = &arguments.report {
+        write_report(path, &results, context)?;
+    }
+    Ok(Exit::Done)
 }
 
 /// How an experiment ends that was not made to its end; `None` if what was measured decides.
