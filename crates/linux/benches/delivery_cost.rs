@@ -2,9 +2,15 @@
 //! and the throughput of a server with and without them, interleaved.
 //!
 //! Throughput is the sum of it all and the noisiest: both ends are on this machine, so the client's polls are
-//! counted, and paid for, too.
+//! counted, and paid for, too. Stretches with and without follow each other in pairs, whose order alternates; every
+//! pair counts. The interval is Wilcoxon's, around the median of the means of all two pairs (Hodges and Lehmann): a
+//! stretch that a neighbour disturbed moves it little, and it needs fewer pairs than the sign test.
 //!
-//! `cargo bench -p netpolicy-linux --bench delivery_cost [-- ROUNDS]`, as root.
+//! The programs' own run time, which the kernel counts, bounds the cost without that noise: as a share of a CPU while
+//! they count all the time, and by the share of the time in which the sampler counts.
+//!
+//! `cargo bench -p netpolicy-linux --bench delivery_cost [-- ROUNDS] [poll] [preload] [interrupt] [suspend200] [always]
+//! [sampled]`, as root; the words choose parts, and without any all are run.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 #[expect(dead_code, reason = "shared with the root tests, which use all of it")]
@@ -24,47 +30,110 @@ use asked_server::AskedServer;
 use libtest_mimic::Failed;
 use linux::bpf::delivery::{DeliveryCounter, Sampler, between};
 use linux::bpf::{RunTime, Statistics};
+use linux::process::preload::{self, EpollCounts, Library};
 
 /// How long requests are counted at a stretch: long against the scheduler's turns, short against the machine's moods.
 const STRETCH: Duration = Duration::from_millis(200);
-/// The same where the counter samples: several of its turns.
-const SAMPLED_STRETCH: Duration = Duration::from_secs(2);
+/// The same where the counter samples: one of its turns.
+const SAMPLED_STRETCH: Duration = Duration::from_secs(1);
 /// How long the counter counts, or pauses, before requests are counted.
 const SETTLE: Duration = Duration::from_millis(20);
+/// What can be asked for by name, beside how it counts.
+const KINDS: &[&str] = &["poll", "preload", "interrupt", "suspend200"];
 /// How many pairs of stretches.
 const ROUNDS: usize = 100;
 
 fn main() -> Result<(), Failed> {
     let rounds = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(ROUNDS);
+    let named: Vec<String> = std::env::args().skip(1).collect();
+    // Whether a part was asked for: by its name, or by naming none of its kind.
+    let wanted = |part: &str, kind: &[&str]| {
+        named.iter().any(|name| name == part) || !named.iter().any(|name| kind.contains(&name.as_str()))
+    };
     let kernel = rustix::system::uname();
     println!("Linux {}, {rounds} rounds of {STRETCH:?}", kernel.release().to_string_lossy());
-    poll()?;
+    if wanted("poll", KINDS) {
+        poll()?;
+    }
+    if wanted("preload", KINDS) {
+        preloaded(rounds)?;
+    }
     for (mode, suspends) in [("interrupt", false), ("suspend200", true)] {
+        if !wanted(mode, KINDS) {
+            continue;
+        }
         let server = AskedServer::start()?;
         if suspends {
             server.suspend()?;
         }
         println!("\n{mode}");
-        run_times(&server)?;
-        let mut counter = DeliveryCounter::load()?;
-        throughput("counting all the time", &server, rounds, STRETCH, |counts| turn(&mut counter, counts))?;
-        drop(counter);
-        let mut sampler = Sampler::load()?;
-        throughput(
-            "sampling, as doctor and bench do",
-            &server,
-            rounds.div_ceil(3),
-            SAMPLED_STRETCH,
-            |samples| {
-                if samples {
-                    sampler.begin();
-                    Ok(())
-                } else {
-                    sampler.end().map(|_| ()).map_err(Failed::from)
-                }
-            },
-        )?;
+        let all_the_time = run_times(&server)?;
+        if wanted("always", &["always", "sampled"]) {
+            let mut counter = DeliveryCounter::load()?;
+            throughput("counting all the time", &server, rounds, STRETCH, |counts| {
+                turn(&mut counter, counts)
+            })?;
+        }
+        if wanted("sampled", &["always", "sampled"]) {
+            sampled(&server, rounds, all_the_time)?;
+        }
     }
+    Ok(())
+}
+
+/// What sampling costs, as `doctor` and `bench` do it; `all_the_time` is the programs' share of a CPU when they count
+/// without a pause.
+fn sampled(server: &AskedServer, rounds: usize, all_the_time: f64) -> Result<(), Failed> {
+    let mut sampler = Sampler::load()?;
+    let (mut counted, mut begun, mut sampling) = (0, Instant::now(), Duration::ZERO);
+    throughput("sampling, as doctor and bench do", server, rounds, SAMPLED_STRETCH, |samples| {
+        if samples {
+            sampler.begin();
+            begun = Instant::now();
+        } else {
+            counted += sampler.end()?.interval.0;
+            sampling += begun.elapsed();
+        }
+        Ok(())
+    })?;
+    let duty = per(counted, u64::try_from(sampling.as_nanos())?);
+    println!(
+        "  it counted {:.1} % of the time, so that the programs took {:.3} % of a CPU",
+        100.0 * duty,
+        100.0 * duty * all_the_time
+    );
+    Ok(())
+}
+
+/// What counting the events of each `epoll_wait` costs a server: of two servers, one has the library that counts and one
+/// has not, and the same client asks them in turn. Every few rounds there are two new ones, so that it is not one
+/// process's luck that is measured.
+fn preloaded(rounds: usize) -> Result<(), Failed> {
+    /// Rounds with the same two servers.
+    const ROUNDS_OF_SERVERS: usize = 10;
+    let directory = std::env::temp_dir().join(format!("netpolicy-delivery-cost-{}", std::process::id()));
+    let library = preload::install(Library::Count, &directory)?;
+    let mut costs = Vec::new();
+    let mut found = None;
+    while costs.len() < rounds {
+        let counts = EpollCounts::new()?;
+        let servers = [AskedServer::start()?, AskedServer::start_with(&counts.environment(&library, None))?];
+        let before = counts.read()?;
+        for round in 0..ROUNDS_OF_SERVERS {
+            let mut rates = [0.0; 2];
+            for which in [round % 2, (round + 1) % 2] {
+                let begun = Instant::now();
+                let answered = servers[which].ask(STRETCH)?;
+                rates[which] = per(answered, u64::try_from(begun.elapsed().as_nanos())?);
+            }
+            costs.push(100.0 * (1.0 - rates[1] / rates[0]));
+        }
+        found = counts.read()?.batch_since(&before);
+    }
+    std::fs::remove_dir_all(&directory)?;
+    let found = found.ok_or("memcached was not counted")?;
+    println!("\nepoll_wait, {:.1} events each", found.avg);
+    print_loss("counting events by a preloaded library", &costs);
     Ok(())
 }
 
@@ -117,8 +186,8 @@ fn turn(counter: &mut DeliveryCounter, counts: bool) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Each program's time per event, and all their time as a share of one CPU.
-fn run_times(server: &AskedServer) -> Result<(), Failed> {
+/// Each program's time per event, and all their time as a share of one CPU, which is returned.
+fn run_times(server: &AskedServer) -> Result<f64, Failed> {
     let mut counter = DeliveryCounter::load()?;
     let _statistics = Statistics::enable()?;
     let before = counter.run_times()?;
@@ -139,7 +208,7 @@ fn run_times(server: &AskedServer) -> Result<(), Failed> {
         );
     }
     println!("  together {:.3} % of a CPU while {asked} requests were answered", 100.0 * together);
-    Ok(())
+    Ok(together)
 }
 
 /// The rates of one server under one load, with the counter and without, in pairs. The counter is turned on and off
@@ -186,9 +255,34 @@ fn throughput(
     if counting {
         turn(false)?;
     }
-    let (low, median, high) = median_with_interval(costs);
-    println!("  {what}: throughput lost: median {median:.2} %, 95 % interval {low:.2} % to {high:.2} %");
+    print_loss(what, &costs);
     Ok(())
+}
+
+/// What pairs of stretches say, with and without.
+fn print_loss(what: &str, costs: &[f64]) {
+    let pairs = costs.len();
+    let (low, estimate, high) = shift_with_interval(costs);
+    let median = median_with_interval(costs.to_vec()).1;
+    println!(
+        "  {what}: throughput lost: {estimate:.2} %, 95 % interval {low:.2} % to {high:.2} %, median {median:.2} %, \
+         over {pairs} pairs"
+    );
+}
+
+/// The median of the means of every two values, a value with itself among them (Hodges and Lehmann), and Wilcoxon's
+/// interval of 95 %, in its normal approximation.
+fn shift_with_interval(values: &[f64]) -> (f64, f64, f64) {
+    let mut means = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
+    for (i, value) in values.iter().enumerate() {
+        means.extend(values[i..].iter().map(|other| f64::midpoint(*value, *other)));
+    }
+    means.sort_by(f64::total_cmp);
+    let n = values.len();
+    // n(n+1)/4 − 1.96·√(n(n+1)(2n+1)/24), in whole numbers.
+    let reach = (n * (n + 1) * (2 * n + 1) * 38_416 / 24).isqrt() / 100;
+    let cut = (n * (n + 1) / 4).saturating_sub(reach).max(1);
+    (means[cut - 1], means[means.len() / 2], means[means.len() - cut])
 }
 
 /// The median, and the values at ranks n/2 ± 0.98·√n, between which the true median is 95 times of 100.

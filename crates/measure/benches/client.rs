@@ -4,6 +4,9 @@
 //!   request under way on each connection), and with the generator's pipelining, which memcaslap does not have.
 //! - The same against a server that answers everything it read with one write, so that the client is the limit:
 //!   memcached makes a system call for every answer, which bounds every client alike.
+//! - The CPU time of the client for each request, user and system, in each of these runs: what a client could do if
+//!   nothing but its own CPU held it back, which on two CPUs no server allows. The generator sleeps here when it has
+//!   nothing to do, as memcaslap does.
 //! - The median response time at low load, beside the plainest client there is: one connection, one blocking
 //!   request after the other.
 //!
@@ -13,14 +16,16 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use measure::protocol::Keys;
 use measure::record::Recorder;
 use measure::statistics::{median, paired_ratio};
-use measure::{Surroundings, memcached};
+use measure::{Edge, Surroundings, memcached};
 use model::Chance;
 use model::{
     Arrivals, Evidence, KeySize, MeasuredOn, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin, ValueSize,
@@ -43,12 +48,48 @@ fn pin(cpu: usize) -> Result<(), Failure> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-struct OnClientCpu;
+/// Pins the one client thread, and reads its CPU time at the window's edges.
+#[derive(Default)]
+struct OnClientCpu {
+    thread: Mutex<Option<PathBuf>>,
+    used: Mutex<Vec<Duration>>,
+}
 
 impl Surroundings for OnClientCpu {
     fn on_thread_start(&self, _thread: u32) -> Result<(), Failure> {
+        let number = rustix::thread::gettid().as_raw_nonzero();
+        *self.thread.lock().map_err(|_| "poisoned")? = Some(format!("/proc/self/task/{number}").into());
         pin(CLIENT_CPU)
     }
+
+    fn at_edge(&self, _edge: Edge) {
+        let (Ok(thread), Ok(mut used)) = (self.thread.lock(), self.used.lock()) else { return };
+        used.extend(thread.as_deref().and_then(|thread| cpu_time(thread).ok()));
+    }
+}
+
+/// The CPU time of a thread, by its directory in `/proc`. Kernel: `Documentation/scheduler/sched-stats.rst`,
+/// `/proc/PID/schedstat`: nanoseconds on a CPU, user and system together.
+fn cpu_time(thread: &Path) -> Result<Duration, Failure> {
+    let text = std::fs::read_to_string(thread.join("schedstat"))?;
+    Ok(Duration::from_nanos(text.split(' ').next().ok_or("an empty schedstat")?.parse()?))
+}
+
+/// The CPU time of all threads of a process.
+fn cpu_time_of_all(process: u32) -> Result<Duration, Failure> {
+    let mut sum = Duration::ZERO;
+    for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        sum += cpu_time(&thread?.path())?;
+    }
+    Ok(sum)
+}
+
+/// What a client did in a run.
+struct Did {
+    /// Answers per second.
+    rate: f64,
+    /// CPU time of the client for each answer, in microseconds.
+    cpu_us: f64,
 }
 
 fn workload(connections: u32, depth: u32) -> MemcachedWorkload {
@@ -71,23 +112,54 @@ fn workload(connections: u32, depth: u32) -> MemcachedWorkload {
 }
 
 fn ours(server: SocketAddr, workload: &MemcachedWorkload, load: OfferedLoad) -> Result<Evidence, Failure> {
-    let run = memcached(server, workload, load, &OnClientCpu)?;
+    ours_at(server, workload, load, &OnClientCpu::default())
+}
+
+fn ours_at(
+    server: SocketAddr,
+    workload: &MemcachedWorkload,
+    load: OfferedLoad,
+    place: &OnClientCpu,
+) -> Result<Evidence, Failure> {
+    let run = memcached(server, workload, load, place)?;
     let text = String::new;
     let on =
         MeasuredOn { host: text(), kernel: text(), machine: text(), server: server.to_string(), started: 0 };
     Ok(run.into_evidence("ours", Origin::Measured(on)))
 }
 
-/// Operations per second of memcaslap on one thread, by its own words.
-fn memcaslap(server: SocketAddr, connections: u32) -> Result<f64, Failure> {
-    let told = Command::new("taskset")
+/// The generator as much as the server bears.
+fn ours_max(server: SocketAddr, connections: u32, depth: u32) -> Result<Did, Failure> {
+    let place = OnClientCpu::default();
+    let workload = MemcachedWorkload { waiting: Waiting::Sleep, ..workload(connections, depth) };
+    let rate = ours_at(server, &workload, OfferedLoad::Max, &place)?.throughput;
+    let used = place.used.lock().map_err(|_| "poisoned")?.clone();
+    let [opened, closed] = used[..] else { return Err("the window has no edges".into()) };
+    let cpu_us = (closed - opened).as_secs_f64() * 1e6 / (rate * f64::from(SECONDS));
+    Ok(Did { rate, cpu_us })
+}
+
+/// memcaslap on one thread: operations per second by its own words, and its CPU time from when it has filled the
+/// server until shortly before its end.
+fn memcaslap(server: SocketAddr, connections: u32) -> Result<Did, Failure> {
+    const FILLED: Duration = Duration::from_millis(700);
+    const WATCHED: Duration = Duration::from_millis(1100);
+    let client = Command::new("taskset")
         .args(["-c", &CLIENT_CPU.to_string(), "memcaslap", "-T", "1", "-s", &server.to_string()])
         .args(["-c", &connections.to_string(), "-t", &format!("{SECONDS}s"), "-X", &VALUE_BYTES.to_string()])
         .stdin(Stdio::null())
-        .output()?;
+        .stdout(Stdio::piped())
+        .spawn()?;
+    thread::sleep(FILLED);
+    let (begun, before) = (Instant::now(), cpu_time_of_all(client.id())?);
+    thread::sleep(WATCHED);
+    let (watched, after) = (begun.elapsed(), cpu_time_of_all(client.id())?);
+    let told = client.wait_with_output()?;
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     let rate = told.split("TPS:").nth(1).and_then(|rest| rest.split_whitespace().next());
-    Ok(rate.ok_or_else(|| format!("memcaslap told no TPS: {told}"))?.parse()?)
+    let rate: f64 = rate.ok_or_else(|| format!("memcaslap told no TPS: {told}"))?.parse()?;
+    let share = (after - before).as_secs_f64() / watched.as_secs_f64();
+    Ok(Did { rate, cpu_us: share * 1e6 / rate })
 }
 
 /// A memcached of our own; killed when dropped.
@@ -250,7 +322,7 @@ fn print(question: &str, unit: &str, theirs: &[f64], ours: &[f64]) {
     let (Some(their), Some(our)) = (median(theirs), median(ours)) else { return };
     let Some(ratio) = paired_ratio(theirs, ours) else { return };
     println!(
-        "{question}: {our:.1} against {their:.1} {unit}, ratio {:.2} ({:.2} to {:.2}) over {} rounds",
+        "{question}: {our:.2} against {their:.2} {unit}, ratio {:.2} ({:.2} to {:.2}) over {} rounds",
         ratio.estimate,
         ratio.low,
         ratio.high,
@@ -274,14 +346,21 @@ fn median_at_low_load(server: SocketAddr) -> Result<(), Failure> {
 fn throughput(name: &str, server: SocketAddr) -> Result<(), Failure> {
     for (connections, depth) in [(16, 1), (16, 16), (64, 64)] {
         let (mut theirs, mut our) = (Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
-            theirs.push(memcaslap(server, connections)?);
-            our.push(ours(server, &workload(connections, depth), OfferedLoad::Max)?.throughput);
+        for round in 0..ROUNDS {
+            // Neither is always the first.
+            for turn in [round % 2, (round + 1) % 2] {
+                match turn {
+                    0 => theirs.push(memcaslap(server, connections)?),
+                    _ => our.push(ours_max(server, connections, depth)?),
+                }
+            }
         }
-        let question = format!(
+        println!(
             "{name}, {connections} connections, generator with {depth} under way on each against memcaslap with 1"
         );
-        print(&question, "requests/s", &theirs, &our);
+        let of = |runs: &[Did], what: fn(&Did) -> f64| runs.iter().map(what).collect::<Vec<_>>();
+        print("  throughput", "requests/s", &of(&theirs, |d| d.rate), &of(&our, |d| d.rate));
+        print("  client's CPU", "us a request", &of(&theirs, |d| d.cpu_us), &of(&our, |d| d.cpu_us));
     }
     Ok(())
 }

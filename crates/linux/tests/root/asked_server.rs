@@ -1,5 +1,6 @@
 //! memcached behind the NAPI of a wire's near end, asked from its far end.
 
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -36,11 +37,18 @@ pub(crate) struct AskedServer {
 
 impl AskedServer {
     pub(crate) fn start() -> Result<Self, Failed> {
+        Self::start_with(&[])
+    }
+
+    /// With these variables in the server's environment.
+    pub(crate) fn start_with(environment: &[(&'static str, OsString)]) -> Result<Self, Failed> {
         let wire = Wire::new(1)?;
         let memcached = "memcached -u root -t 1 -U 0 -l 192.0.2.1 -p 11211";
         let line = format!("netns exec {} nice -n {FIRST} {memcached}", wire.near);
         // `ip netns exec` and `nice` become what they execute, so the pid stays.
-        let memcached = Subject::start(Command::new("ip").args(line.split(' ')))?;
+        let mut command = Command::new("ip");
+        command.args(line.split(' ')).envs(environment.iter().map(|(name, value)| (name, value)));
+        let memcached = Subject::start(&mut command)?;
         let server = Self { memcached, wire };
         eventually("memcached listens", || server.connect().ok())?;
         Ok(server)
