@@ -16,6 +16,7 @@ pub mod machine;
 pub mod netlink;
 pub mod netns;
 pub mod observe;
+pub mod pressure;
 pub mod process;
 mod sys;
 mod sysctl;

@@ -127,6 +127,7 @@ fn host() -> Host {
             rss: None,
         }],
         sysctls: BTreeMap::new(),
+        pressure: None,
         irqs: (0..QUEUES).map(irq).collect(),
         processes: (0..SERVICES).map(|service| process(service, &online)).collect(),
         unread: Vec::new(),

@@ -61,6 +61,7 @@ pub fn observe(netns: &Netns, processes: &Processes) -> Result<Host, KernelError
         sysctls: netns.run(|| sysctl::all(&mut unread))?,
         irqs,
         processes: process::processes(netns, processes, &mut unread),
+        pressure: None,
         unread,
     })
 }

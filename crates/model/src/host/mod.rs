@@ -5,6 +5,7 @@
 //! carries a [`Confidence`].
 
 mod device;
+mod pressure;
 mod process;
 mod topology;
 
@@ -12,6 +13,7 @@ pub use device::{
     Channels, Coalesce, Confidence, Device, Features, Irq, IrqEdge, Napi, NapiEdge, Pair, Rings,
     RxQueueState, TxQueueState,
 };
+pub use pressure::{CpuPressure, DevicePressure, Pressure};
 pub use process::{Epoll, IoUring, Membership, Process, Socket, SocketState, Thread};
 pub use topology::{CpuInfo, Topology};
 
@@ -46,6 +48,9 @@ pub struct Host {
     pub irqs: Vec<Irq>,
     /// The processes that were asked for, by pid.
     pub processes: Vec<Process>,
+    /// Where the receive path was too slow; `None` where nobody counted.
+    #[serde(default)]
+    pub pressure: Option<Pressure>,
     /// What could not be read, and why; an empty list means that everything was.
     pub unread: Vec<Unread>,
 }

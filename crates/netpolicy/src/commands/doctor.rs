@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use linux::bpf::delivery::Sampler;
+use linux::pressure::PressureSource;
 use linux::{Netns, Processes};
 use model::{Delivered, Host, Severity};
 
@@ -19,17 +20,28 @@ const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 /// Judges the host: its settings, and what was counted.
 pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> {
     let netns = context.netns()?;
+    let watched = match arguments.seconds {
+        0 => None,
+        _ => begin(&netns).map_err(|error| context.console.say(&format!("{error}"))).ok(),
+    };
     let delivered = match arguments.seconds {
         0 => None,
         seconds => count(Duration::from_secs(seconds), context),
     };
-    let host = linux::observe(&netns, &Processes::from(&arguments.processes))?;
+    let mut host = linux::observe(&netns, &Processes::from(&arguments.processes))?;
+    host.pressure = watched
+        .and_then(|source| source.end(&host).map_err(|error| context.console.say(&format!("{error}"))).ok());
     let findings = plan::doctor(&host, delivered.as_ref(), &asked(context, &netns, &host));
     context.console.report(&FindingsReport::of(&findings, delivered.as_ref()))?;
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
     context.console.say(&format!("{problems} problems, {warnings} warnings."));
     Ok(if problems > 0 { Exit::Pending } else { Exit::Done })
+}
+
+/// Begins to count where the receive path is too slow.
+fn begin(netns: &Netns) -> Result<PressureSource, linux::KernelError> {
+    PressureSource::begin(netns, &linux::observe(netns, &Processes::None)?)
 }
 
 /// What the policy files ask for on this host. Files that cannot be followed do not keep the doctor from looking.

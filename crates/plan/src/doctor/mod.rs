@@ -4,10 +4,12 @@
 //! asked for, brought together by NAPI, epoll and process, and says what it finds with evidence and remedy. The
 //! families go in this order, because the last one names what the first three found as its causes:
 //! `settings` (values that contradict each other), `traffic` (packets that take another way),
-//! `application` (processes that do not wait as they would have to), `engagement` (what the counts say).
+//! `application` (processes that do not wait as they would have to), `device` (interrupts, rings, moderation and steering
+//! of the whole device), `engagement` (what the counts say).
 
 mod application;
 mod case;
+mod device;
 mod engagement;
 mod remedy;
 mod settings;
@@ -58,10 +60,11 @@ pub struct Rule {
 }
 
 /// All rules by family, in the order in which they are asked.
-pub const RULES: [(&str, &[Rule]); 4] = [
+pub const RULES: [(&str, &[Rule]); 5] = [
     ("settings", settings::RULES),
     ("traffic", traffic::RULES),
     ("application", application::RULES),
+    ("device", device::RULES),
     ("engagement", engagement::RULES),
 ];
 

@@ -41,6 +41,7 @@ pub(crate) fn host() -> Host {
         netns: NETNS,
         devices: Vec::new(),
         sysctls: BTreeMap::new(),
+        pressure: None,
         irqs: Vec::new(),
         processes: Vec::new(),
         unread: Vec::new(),

@@ -2,6 +2,7 @@
 
 mod diff;
 mod doctor;
+mod doctor_device;
 mod explain;
 mod made;
 mod nic;

@@ -1,0 +1,50 @@
+//! Where the receive path was too slow: what the kernel counted over an interval.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Cpu, DeviceId};
+use crate::units::Nanoseconds;
+
+/// What the kernel counted over an interval.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pressure {
+    /// How long it was.
+    pub interval: Nanoseconds,
+    /// By CPU.
+    pub cpus: Vec<CpuPressure>,
+    /// By device.
+    pub devices: Vec<DevicePressure>,
+}
+
+/// What was counted on a CPU. Kernel: `net/core/net-procfs.c` `softnet_seq_show()`, `kernel/sched/stats.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuPressure {
+    /// The CPU.
+    pub cpu: Cpu,
+    /// Packets that softirqs took from NAPIs and the backlog.
+    pub processed: u64,
+    /// Packets that found the backlog full (`netdev_max_backlog`).
+    pub dropped: u64,
+    /// How often a receive softirq ended with work left (`netdev_budget`, `netdev_budget_usecs`).
+    pub time_squeeze: u64,
+    /// How long `ksoftirqd` ran.
+    pub ksoftirqd_ran: Nanoseconds,
+    /// How long `ksoftirqd` waited for the CPU although it had work.
+    pub ksoftirqd_waited: Nanoseconds,
+}
+
+/// What was counted on a device. Kernel: `include/uapi/linux/if_link.h` `struct rtnl_link_stats64`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DevicePressure {
+    /// The device.
+    pub device: DeviceId,
+    /// Packets that were received.
+    pub rx_packets: u64,
+    /// Packets that were received and dropped by the kernel or the driver.
+    pub rx_dropped: u64,
+    /// Packets that the device dropped for want of a descriptor in a ring.
+    pub rx_missed: u64,
+}

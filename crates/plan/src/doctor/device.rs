@@ -1,0 +1,373 @@
+//! The whole device: interrupts, rings, moderation and steering that work against what packets need.
+
+use model::host::{Device, Pair, Pressure};
+use model::{CpuSet, Severity};
+
+use super::case::{Case, NapiCase};
+use super::{Causes, Found, Rule};
+
+/// The rules of this family.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "irqs-piled-up",
+        doc: "All interrupts of a device go to one CPU while others run.",
+        find: irqs_piled_up,
+    },
+    Rule {
+        id: "irq-on-isolated-cpu",
+        doc: "An interrupt goes to a CPU that the scheduler leaves alone (isolcpus).",
+        find: irq_on_isolated_cpu,
+    },
+    Rule {
+        id: "ring-shorter-than-suspension",
+        doc: "At the observed rate the ring is full before irq-suspend-timeout ends: an application that stalls loses packets.",
+        find: ring_shorter_than_suspension,
+    },
+    Rule {
+        id: "rx-drops",
+        doc: "The device or its driver dropped packets while it was looked at.",
+        find: rx_drops,
+    },
+    Rule {
+        id: "backlog-full",
+        doc: "Packets found a CPU's backlog full while it was looked at.",
+        find: backlog_full,
+    },
+    Rule {
+        id: "time-squeeze",
+        doc: "Receive softirqs ended with work left, again and again, while it was looked at.",
+        find: time_squeeze,
+    },
+    Rule {
+        id: "ksoftirqd-starved",
+        doc: "ksoftirqd had packets to deliver and waited for its CPU.",
+        find: ksoftirqd_starved,
+    },
+    Rule {
+        id: "adaptive-coalescing",
+        doc: "The driver adapts interrupt moderation while the kernel defers the same interrupts.",
+        find: adaptive_coalescing,
+    },
+    Rule {
+        id: "rps-needless",
+        doc: "RPS hands packets on although the device has a queue for every CPU.",
+        find: rps_needless,
+    },
+    Rule {
+        id: "xps-missing",
+        doc: "The device has several transmit queues, and no CPU has one of its own.",
+        find: xps_missing,
+    },
+    Rule {
+        id: "napi-shared",
+        doc: "One NAPI serves several receive queues: they cannot be given to different applications.",
+        find: napi_shared,
+    },
+];
+
+/// Fewer softirqs a second that were cut short are how the kernel works.
+const SQUEEZES_PER_SECOND_MIN: u64 = 10;
+
+/// The share of the time, in per cent, that `ksoftirqd` may wait for its CPU.
+const KSOFTIRQD_WAITED_PERCENT_MAX: u64 = 10;
+
+fn irqs_piled_up(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    if case.host.topology.online.len() < 2 {
+        return found;
+    }
+    for device in &case.host.devices {
+        let irqs: Vec<_> = device.napis.iter().filter_map(|napi| case.host.irq(napi.irq?.irq)).collect();
+        let targets: CpuSet = irqs.iter().flat_map(|irq| irq.effective_affinity.iter()).collect();
+        if irqs.len() < 2 || targets.len() != 1 {
+            continue;
+        }
+        let numbers: Vec<String> = irqs.iter().map(|irq| irq.number.to_string()).collect();
+        found.push(
+            Found::new(
+                Severity::Warning,
+                device.id,
+                format!("all {} interrupts of its queues go to CPU {targets}", irqs.len()),
+            )
+            .evidence(format!("effective affinity of interrupts {} is {targets}", numbers.join(", ")))
+            .evidence(format!("CPUs that run: {}", case.host.topology.online))
+            .remedy(format!(
+                "in a policy file, [device.{}] cpus = \"{}\"; then netpolicy apply",
+                device.id,
+                near(device, case)
+            )),
+        );
+    }
+    found
+}
+
+/// The CPUs of the device's own node that run and are not isolated; all such CPUs if that leaves none.
+fn near(device: &Device, case: &Case<'_>) -> CpuSet {
+    let topology = &case.host.topology;
+    let free = topology.online.difference(&topology.isolated);
+    let own: CpuSet = topology.cpus.iter().filter(|cpu| cpu.node == device.node).map(|cpu| cpu.cpu).collect();
+    let near = own.intersection(&free);
+    if near.is_empty() { free } else { near }
+}
+
+fn irq_on_isolated_cpu(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let isolated = &case.host.topology.isolated;
+    let mut found = Vec::new();
+    for napi in case.napis.values() {
+        let Some(irq) = napi.napi.irq.and_then(|edge| case.host.irq(edge.irq)) else { continue };
+        let there = irq.effective_affinity.intersection(isolated);
+        if there.is_empty() {
+            continue;
+        }
+        found.push(
+            Found::new(
+                Severity::Warning,
+                napi.name(),
+                format!("its interrupt {} goes to CPU {there}, which is isolated", irq.number),
+            )
+            .evidence(format!("isolated CPUs: {isolated}"))
+            .remedy(format!(
+                "echo {} > /proc/irq/{}/smp_affinity_list",
+                near(napi.device, case),
+                irq.number
+            )),
+        );
+    }
+    found
+}
+
+fn ring_shorter_than_suspension(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let Some(delivered) = case.delivered else { return Vec::new() };
+    let mut found = Vec::new();
+    for napi in case.napis.values() {
+        let (Some(span), Some(rings), Some(packets)) =
+            (napi.napi.irq_suspend_timeout.filter(|span| !span.is_zero()), napi.device.rings, napi.packets())
+        else {
+            continue;
+        };
+        let needed = u128::from(packets) * u128::from(span.0) / u128::from(delivered.interval.0);
+        let needed = u32::try_from(needed).unwrap_or(u32::MAX);
+        if rings.rx.current == 0 || needed <= rings.rx.current {
+            continue;
+        }
+        let mut finding = Found::new(
+            Severity::Warning,
+            napi.name(),
+            format!(
+                "an application that stalls for irq-suspend-timeout ({span}) overflows its ring of {}",
+                rings.rx.current
+            ),
+        )
+        .evidence(format!("{} packets arrive in {span} at {}", needed, case.rate(packets)));
+        finding = match larger(rings.rx, needed) {
+            Some(size) => finding.remedy(set(napi.device, &format!("rx-ring={size}"))),
+            None => finding.evidence("the ring has its largest size already: a shorter timeout would fit"),
+        };
+        found.push(finding);
+    }
+    found
+}
+
+/// The next power of two that holds so many, as far as the device can; `None` if it has that already.
+fn larger(ring: Pair, needed: u32) -> Option<u32> {
+    let size = needed.checked_next_power_of_two().unwrap_or(u32::MAX).min(ring.max);
+    (size > ring.current).then_some(size)
+}
+
+fn set(device: &Device, setting: &str) -> String {
+    format!(
+        "in a policy file, [device.{}] settings = {{ {} }}; then netpolicy apply",
+        device.id,
+        toml(setting)
+    )
+}
+
+/// `rx-ring=512` as TOML writes it.
+fn toml(setting: &str) -> String {
+    setting.replacen('=', " = ", 1)
+}
+
+fn pressure<'h>(case: &Case<'h>) -> Option<&'h Pressure> {
+    case.host.pressure.as_ref().filter(|pressure| !pressure.interval.is_zero())
+}
+
+fn rate(count: u64, pressure: &Pressure) -> u64 {
+    let rate = u128::from(count) * 1_000_000_000 / u128::from(pressure.interval.0);
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+fn rx_drops(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let Some(pressure) = pressure(case) else { return Vec::new() };
+    let mut found = Vec::new();
+    for counted in pressure.devices.iter().filter(|d| d.rx_dropped + d.rx_missed > 0) {
+        let Some(device) = case.host.device(counted.device) else { continue };
+        let mut finding = Found::new(
+            Severity::Problem,
+            device.id,
+            format!(
+                "{} packets were dropped in {}",
+                counted.rx_dropped + counted.rx_missed,
+                pressure.interval
+            ),
+        )
+        .evidence(format!(
+            "rx_missed_errors {}, rx_dropped {}, of {} packets",
+            counted.rx_missed, counted.rx_dropped, counted.rx_packets
+        ));
+        let rings =
+            device.rings.map(|rings| rings.rx).filter(|ring| counted.rx_missed > 0 && ring.current > 0);
+        if let Some(size) = rings.and_then(|ring| larger(ring, ring.current.saturating_mul(2))) {
+            finding = finding.remedy(set(device, &format!("rx-ring={size}")));
+        }
+        found.push(finding);
+    }
+    found
+}
+
+fn backlog_full(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let Some(pressure) = pressure(case) else { return Vec::new() };
+    let full = pressure.cpus.iter().filter(|cpu| cpu.dropped > 0);
+    full.map(|cpu| {
+        Found::new(
+            Severity::Problem,
+            format!("CPU {}", cpu.cpu),
+            format!("its backlog was full: {} packets were dropped", cpu.dropped),
+        )
+        .evidence(format!("in {}, beside {} that were processed", pressure.interval, cpu.processed))
+        .remedy("sysctl -w net.core.netdev_max_backlog=4096")
+    })
+    .collect()
+}
+
+fn time_squeeze(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let Some(pressure) = pressure(case) else { return Vec::new() };
+    let often = |squeezes| rate(squeezes, pressure) >= SQUEEZES_PER_SECOND_MIN;
+    let squeezed = pressure.cpus.iter().filter(|cpu| often(cpu.time_squeeze));
+    squeezed
+        .map(|cpu| {
+            Found::new(
+                Severity::Warning,
+                format!("CPU {}", cpu.cpu),
+                "its receive softirqs end with work left: packets wait for the next one",
+            )
+            .evidence(format!("time_squeeze {}/s", rate(cpu.time_squeeze, pressure)))
+            .remedy("sysctl -w net.core.netdev_budget_usecs=8000 net.core.netdev_budget=600")
+        })
+        .collect()
+}
+
+fn ksoftirqd_starved(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let Some(pressure) = pressure(case) else { return Vec::new() };
+    let starved = pressure.cpus.iter().filter(|cpu| {
+        cpu.ksoftirqd_waited.0.saturating_mul(100) / pressure.interval.0 > KSOFTIRQD_WAITED_PERCENT_MAX
+    });
+    starved
+        .map(|cpu| {
+            let percent = cpu.ksoftirqd_waited.0.saturating_mul(100) / pressure.interval.0;
+            Found::new(
+                Severity::Warning,
+                format!("CPU {}", cpu.cpu),
+                format!(
+                    "ksoftirqd/{} had packets to deliver and waited for its CPU {percent} % of the time",
+                    cpu.cpu
+                ),
+            )
+            .evidence(format!(
+                "it ran {} and waited {} of {}",
+                cpu.ksoftirqd_ran, cpu.ksoftirqd_waited, pressure.interval
+            ))
+            .evidence("the applications of this CPU and its softirqs want more than it has")
+        })
+        .collect()
+}
+
+fn adaptive_coalescing(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    for device in &case.host.devices {
+        let adapts = device.coalesce.and_then(|coalesce| coalesce.adaptive_rx) == Some(true);
+        let deferring = case.napis.values().find(|napi| napi.device.id == device.id && napi.defers());
+        let (true, Some(napi)) = (adapts, deferring) else { continue };
+        found.push(
+            Found::new(
+                Severity::Warning,
+                device.id,
+                "its driver adapts interrupt moderation to interrupts that the kernel defers",
+            )
+            .evidence(format!("adaptive-rx is on; {}: {}", napi.name(), napi.values()))
+            .evidence("net_dim counts interrupts, and deferral makes them few")
+            .remedy(set(device, "adaptive-rx=false")),
+        );
+    }
+    found
+}
+
+fn rps_needless(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let cpus = case.host.topology.online.len();
+    let mut found = Vec::new();
+    for device in case.host.devices.iter().filter(|device| is_hardware(device)) {
+        let steered = device.rx_queues.iter().filter(|queue| !queue.rps_cpus.is_empty()).count();
+        if steered == 0 || device.rx_queues.len() < cpus {
+            continue;
+        }
+        found.push(
+            Found::new(
+                Severity::Warning,
+                device.id,
+                format!(
+                    "RPS hands on the packets of {steered} queues, although there is a queue for every CPU"
+                ),
+            )
+            .evidence(format!("{} receive queues, {cpus} CPUs that run", device.rx_queues.len()))
+            .remedy(format!(
+                "in a policy file, [device.{}] settings = {{ rps_cpus = \"none\" }}; then netpolicy apply",
+                device.id
+            )),
+        );
+    }
+    found
+}
+
+fn xps_missing(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let without = |device: &&Device| {
+        is_hardware(device)
+            && device.up
+            && device.tx_queues.len() > 1
+            && device.tx_queues.iter().all(|queue| queue.xps_cpus.is_empty() && queue.xps_rxqs.is_empty())
+    };
+    let found = |device: &Device| {
+        Found::new(
+            Severity::Note,
+            device.id,
+            "no CPU has a transmit queue of its own: packets of one CPU leave by any, chosen by hash",
+        )
+        .evidence(format!(
+            "{} transmit queues, xps_cpus and xps_rxqs of all are empty",
+            device.tx_queues.len()
+        ))
+        .remedy(set(device, "xps=true"))
+    };
+    case.host.devices.iter().filter(without).map(found).collect()
+}
+
+/// Virtual devices have a kind that is no driver's of a bus; what they do with queues is their other end's business.
+fn is_hardware(device: &Device) -> bool {
+    const VIRTUAL: [&str; 14] = [
+        "", "veth", "bridge", "bond", "team", "vlan", "vxlan", "dummy", "tun", "netkit", "macvlan", "ipvlan",
+        "geneve", "ifb",
+    ];
+    !VIRTUAL.contains(&device.kind.as_str())
+}
+
+fn napi_shared(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let shared = |napi: &&NapiCase<'_>| napi.queues.len() > 1;
+    let found = |napi: &NapiCase<'_>| {
+        let queues: Vec<String> = napi.queues.iter().map(|queue| format!("rx-{}", queue.index)).collect();
+        Found::new(
+            Severity::Note,
+            format!("{} napi {}", napi.device.id, napi.napi.id),
+            format!("it serves {} receive queues: they have one setting, and one poller", napi.queues.len()),
+        )
+        .evidence(queues.join(", "))
+    };
+    case.napis.values().filter(shared).map(found).collect()
+}
