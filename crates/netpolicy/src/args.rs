@@ -46,6 +46,37 @@ pub struct Arguments {
     pub command: Command,
 }
 
+impl Arguments {
+    /// The command line of this process. If it is wrong, or asks for help, that is said, and the process ends.
+    pub(crate) fn of_this_process() -> Self {
+        // To make the words of all commands takes longer than to load a rule: `tc` is looked at by itself. What is wrong
+        // with it is said by the whole.
+        if std::env::args_os().nth(1).is_some_and(|word| word == "tc")
+            && let Ok(RuleArguments { globals, command: RuleCommand::Tc(command) }) =
+                RuleArguments::try_parse()
+        {
+            return Self { globals, command: Command::Tc(command) };
+        }
+        Self::parse()
+    }
+}
+
+/// [`Arguments`] of `tc` alone.
+#[derive(Debug, Parser)]
+#[command(name = "netpolicy")]
+struct RuleArguments {
+    #[command(flatten)]
+    globals: Globals,
+    #[command(subcommand)]
+    command: RuleCommand,
+}
+
+/// [`Command`] of `tc` alone.
+#[derive(Debug, Subcommand)]
+enum RuleCommand {
+    Tc(Tc),
+}
+
 /// What all commands take.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Global options")]

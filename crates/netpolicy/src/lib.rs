@@ -29,11 +29,9 @@ mod top;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    let arguments = args::Arguments::parse();
+    let arguments = args::Arguments::of_this_process();
     let context = context::Context::new(arguments.globals);
     let exit = commands::run(&arguments.command, &context).unwrap_or_else(|fault| {
         context.console.fault(&fault);

@@ -197,6 +197,11 @@ impl AttrBuf {
         Self { bytes: Vec::new() }
     }
 
+    /// Nothing yet, with room for so many bytes.
+    pub fn with_room(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes) }
+    }
+
     /// A buffer that begins with a fixed header, such as a `struct ifinfomsg`.
     pub fn after(header: &[u8]) -> Self {
         let mut buf = Self::new();
@@ -220,9 +225,9 @@ impl AttrBuf {
     /// # Panics
     /// If there are more than [`PAYLOAD_BYTES_MAX`]: nothing that we write is so long, so the caller is wrong.
     pub fn bytes(&mut self, number: u16, payload: &[u8]) -> &mut Self {
-        let start = self.begin(number);
+        self.bytes.extend_from_slice(&header(HEADER_BYTES + payload.len(), number));
         self.bytes.extend_from_slice(payload);
-        self.end(start)
+        self.pad()
     }
 
     /// An attribute that says all by being there.
@@ -242,7 +247,11 @@ impl AttrBuf {
 
     /// A `u32`.
     pub fn u32(&mut self, number: u16, value: u32) -> &mut Self {
-        self.bytes(number, &value.to_ne_bytes())
+        let mut attr = [0; HEADER_BYTES + 4];
+        attr[..HEADER_BYTES].copy_from_slice(&header(HEADER_BYTES + 4, number));
+        attr[HEADER_BYTES..].copy_from_slice(&value.to_ne_bytes());
+        self.bytes.extend_from_slice(&attr);
+        self
     }
 
     /// A `u64`.
@@ -334,22 +343,31 @@ impl AttrBuf {
 
     fn begin(&mut self, number: u16) -> usize {
         let start = self.bytes.len();
-        self.bytes.extend_from_slice(&[0, 0]);
-        self.bytes.extend_from_slice(&number.to_ne_bytes());
+        // The length comes at the end.
+        self.bytes.extend_from_slice(&header(0, number));
         start
     }
 
     fn end(&mut self, start: usize) -> &mut Self {
-        let length = self.bytes.len() - start;
-        let length = u16::try_from(length).unwrap_or_else(|_| panic!("an attribute of {length} bytes"));
-        self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes());
+        let [low, high, ..] = header(self.bytes.len() - start, 0);
+        self.bytes[start..start + 2].copy_from_slice(&[low, high]);
         self.pad()
     }
 
     fn pad(&mut self) -> &mut Self {
-        self.bytes.resize(padded(self.bytes.len()), 0);
+        // Most attributes need none.
+        if !self.bytes.len().is_multiple_of(ALIGNMENT) {
+            self.bytes.resize(padded(self.bytes.len()), 0);
+        }
         self
     }
+}
+
+/// The header of an attribute of this many bytes, its own included.
+fn header(length: usize, number: u16) -> [u8; HEADER_BYTES] {
+    let length = u16::try_from(length).unwrap_or_else(|_| panic!("an attribute of {length} bytes"));
+    let ([a, b], [c, d]) = (length.to_ne_bytes(), number.to_ne_bytes());
+    [a, b, c, d]
 }
 
 /// The number of the attribute that begins at this byte; `None` beyond the end.

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use crate::command::Command;
 use crate::lines::Lines;
 use crate::lookup::Lookup;
-use crate::words::{self, Mistake, Span, Words};
+use crate::words::{self, Mistake, Spans, Words};
 
 /// Why the next command could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -23,14 +23,14 @@ pub enum ReadError {
 #[derive(Debug)]
 pub struct Batch<R> {
     lines: Lines<R>,
-    spans: Vec<Span>,
+    spans: Spans,
     command: Command,
 }
 
 impl<R: Read> Batch<R> {
     /// The commands of this input.
     pub fn new(input: R) -> Self {
-        Self { lines: Lines::new(input), spans: Vec::new(), command: Command::default() }
+        Self { lines: Lines::new(input), spans: Spans::default(), command: Command::default() }
     }
 
     /// How many bytes of the file are behind us.

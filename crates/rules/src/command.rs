@@ -385,7 +385,7 @@ impl Filter {
         Ok(())
     }
 
-    fn encode(&self, sequence: u32, flags: u16, out: &mut AttrBuf) {
+    pub(crate) fn encode(&self, sequence: u32, flags: u16, out: &mut AttrBuf) {
         let kind = match (self.is_chain, self.verb) {
             (false, Verb::Delete) => message::DEL_FILTER,
             (false, _) => message::NEW_FILTER,
@@ -459,14 +459,27 @@ impl Filter {
     /// The same as the kernel would tell it: rules that do the same are equal then.
     #[must_use]
     pub fn canonical(&self) -> Self {
-        Self {
-            verb: Verb::Add,
-            chain: self.chain.filter(|chain| *chain != 0),
-            handle: self.classifier.canonical_handle(self.handle),
-            classifier: self.classifier.canonical(),
-            actions: self.actions.iter().map(Action::canonical).collect(),
-            ..*self
-        }
+        let mut rule = self.clone();
+        rule.canonicalize();
+        rule
+    }
+
+    /// Becomes what the kernel would tell of it.
+    pub(crate) fn canonicalize(&mut self) {
+        self.verb = Verb::Add;
+        self.chain = self.chain.filter(|chain| *chain != 0);
+        self.handle = self.classifier.canonical_handle(self.handle);
+        self.classifier.canonicalize();
+        self.actions.iter_mut().for_each(Action::canonicalize);
+    }
+
+    /// Becomes another rule, with the memory that this one has.
+    pub(crate) fn assign(&mut self, other: &Self) {
+        self.classifier.assign(&other.classifier);
+        self.actions.clone_from(&other.actions);
+        (self.verb, self.hook, self.protocol) = (other.verb, other.hook, other.protocol);
+        (self.priority, self.chain, self.handle) = (other.priority, other.chain, other.handle);
+        self.is_chain = other.is_chain;
     }
 
     /// The line for it; `None` for what tc has no words for.

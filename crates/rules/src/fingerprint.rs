@@ -10,28 +10,37 @@ pub struct Fingerprint(u128);
 /// Makes fingerprints, with memory that is used again.
 #[derive(Debug, Default)]
 pub struct Fingerprinter {
+    rule: Filter,
     out: AttrBuf,
 }
 
 impl Fingerprinter {
     /// The fingerprint of a rule, and that of the same rule with another handle.
     pub fn of(&mut self, rule: &Filter) -> (Fingerprint, Fingerprint) {
-        let mut rule = rule.canonical();
-        // Whether a dumped `no_percpu` is in force cannot be seen; what was asked can.
-        self.out.clear();
-        crate::command::Command::Filter(rule.clone()).encode(0, 0, &mut self.out);
-        let whole = digest(self.out.as_bytes());
-        rule.handle = 0;
-        self.out.clear();
-        crate::command::Command::Filter(rule).encode(0, 0, &mut self.out);
-        (whole, digest(self.out.as_bytes()))
+        self.of_priority(rule, rule.priority)
     }
 
     /// The fingerprints of the same rule in a priority that the kernel chose.
     pub fn without_priority(&mut self, rule: &Filter) -> (Fingerprint, Fingerprint) {
-        self.of(&Filter { priority: 0, ..rule.clone() })
+        self.of_priority(rule, 0)
+    }
+
+    fn of_priority(&mut self, rule: &Filter, priority: u16) -> (Fingerprint, Fingerprint) {
+        self.rule.assign(rule);
+        self.rule.priority = priority;
+        self.rule.canonicalize();
+        let handle = std::mem::take(&mut self.rule.handle);
+        // Whether a dumped `no_percpu` is in force cannot be seen; what was asked can.
+        self.out.clear();
+        self.rule.encode(0, 0, &mut self.out);
+        let content = digest(self.out.as_bytes());
+        let with_handle = u128::from(handle).wrapping_add(1).wrapping_mul(HANDLES_APART);
+        (Fingerprint(content.0 ^ with_handle), content)
     }
 }
+
+/// Spreads the bits of a handle. It is odd, so that two handles stay two.
+const HANDLES_APART: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
 
 /// Two rounds of FNV-1a over 64 bits, the second one with another beginning: no defence against those who choose the
 /// rules, but two rules of one file that differ do not meet by chance.

@@ -25,15 +25,27 @@ pub struct Pinned {
     pub id: u32,
 }
 
+/// How many devices are remembered: one that rules hang on, and one or two that they send packets to.
+const RECENT: usize = 3;
+
 /// A table of names.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Table {
     /// Devices by name, all names that lead to one.
     pub devices: BTreeMap<String, IfIndex>,
     /// Pinned programs by path.
     pub pins: BTreeMap<String, Pinned>,
-    /// The device that was asked for last: most rules of a file are about one.
-    last: Option<(String, IfIndex)>,
+    /// The devices that were found last: most rules of a file are about the same few.
+    recent: [(String, IfIndex); RECENT],
+    /// Which of them is forgotten next.
+    oldest: usize,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        let recent = std::array::from_fn(|_| (String::new(), IfIndex(0)));
+        Self { devices: BTreeMap::new(), pins: BTreeMap::new(), recent, oldest: 0 }
+    }
 }
 
 impl Table {
@@ -45,13 +57,16 @@ impl Table {
 
 impl Lookup for Table {
     fn device(&mut self, name: &str) -> Option<IfIndex> {
-        if let Some((last, device)) = &self.last
-            && last == name
-        {
+        // An empty name is that of no device, and so may stand for none.
+        if let Some((_, device)) = self.recent.iter().find(|(known, _)| !known.is_empty() && known == name) {
             return Some(*device);
         }
         let device = *self.devices.get(name)?;
-        self.last = Some((name.to_owned(), device));
+        let (known, index) = &mut self.recent[self.oldest];
+        known.clear();
+        known.push_str(name);
+        *index = device;
+        self.oldest = (self.oldest + 1) % RECENT;
         Some(device)
     }
 

@@ -27,7 +27,7 @@ pub fn leading_unsigned(word: &str, base: Base) -> Option<(&str, u64)> {
     let hexadecimal =
         bytes.len() > 2 && bytes[0] == b'0' && bytes[1] | 0x20 == b'x' && bytes[2].is_ascii_hexdigit();
     let (radix, skip) = match base {
-        Base::Ten => (10, 0),
+        Base::Ten => (10_u64, 0),
         Base::Sixteen => (16, if hexadecimal { 2 } else { 0 }),
         Base::Prefix if hexadecimal => (16, 2),
         Base::Prefix if bytes.first() == Some(&b'0') => (8, 0),
@@ -35,12 +35,30 @@ pub fn leading_unsigned(word: &str, base: Base) -> Option<(&str, u64)> {
     };
     let mut number = 0_u64;
     let mut end = skip;
-    while let Some(digit) = bytes.get(end).and_then(|byte| char::from(*byte).to_digit(radix)) {
-        number = number.checked_mul(u64::from(radix))?.checked_add(u64::from(digit))?;
+    while let Some(digit) = bytes.get(end).map(|byte| u64::from(digit(*byte))).filter(|digit| *digit < radix)
+    {
+        number = number.checked_mul(radix)?.checked_add(digit)?;
         end += 1;
     }
     (end > skip).then(|| (&word[end..], number))
 }
+
+/// What a byte is worth as a hexadecimal digit, either case; 255 for what is none.
+pub(crate) const fn digit(byte: u8) -> u8 {
+    DIGITS[byte as usize]
+}
+
+/// [`digit`], for every byte.
+static DIGITS: [u8; 256] = {
+    let mut digits = [u8::MAX; 256];
+    let mut value = 0;
+    while value < 16 {
+        digits[b"0123456789abcdef"[value as usize] as usize] = value;
+        digits[b"0123456789ABCDEF"[value as usize] as usize] = value;
+        value += 1;
+    }
+    digits
+};
 
 /// A number of 8 bits.
 pub fn u8(word: &str, base: Base) -> Option<u8> {
@@ -109,12 +127,12 @@ pub fn mac(word: &str) -> Option<[u8; 6]> {
     let mut address = [0; 6];
     let (mut part, mut digits) = (0, 0);
     for byte in bytes {
-        match char::from(*byte).to_digit(16) {
-            Some(digit) if digits < 2 => {
-                address[part] = address[part] << 4 | u8::try_from(digit).ok()?;
+        match digit(*byte) {
+            digit @ 0..16 if digits < 2 => {
+                address[part] = address[part] << 4 | digit;
                 digits += 1;
             }
-            None if *byte == b':' && digits > 0 && part < 5 => (part, digits) = (part + 1, 0),
+            _ if *byte == b':' && digits > 0 && part < 5 => (part, digits) = (part + 1, 0),
             _ => return None,
         }
     }
@@ -165,8 +183,33 @@ impl std::fmt::Display for Address {
     }
 }
 
+/// An IPv4 address as most are written: four decimal parts, none with a zero before it.
+fn dotted(word: &str) -> Option<Address> {
+    let mut bytes = [0; 16];
+    let (mut part, mut number, mut digits) = (0, 0_u16, 0);
+    for byte in word.as_bytes() {
+        match digit(*byte) {
+            // A zero that is not alone would make the part octal.
+            digit @ 0..10 if digits == 0 || digits < 3 && number != 0 => {
+                number = number * 10 + u16::from(digit);
+                digits += 1;
+            }
+            _ if *byte == b'.' && digits > 0 && part < 3 => {
+                bytes[part] = u8::try_from(number).ok()?;
+                (part, number, digits) = (part + 1, 0, 0);
+            }
+            _ => return None,
+        }
+    }
+    bytes[part] = u8::try_from(number).ok()?;
+    (part == 3 && digits > 0).then_some(Address { bytes, v6: false })
+}
+
 /// An address. IPv4 may have fewer than four parts, the missing ones at the end being zero.
 pub fn address(word: &str) -> Option<Address> {
+    if let Some(address) = dotted(word) {
+        return Some(address);
+    }
     let mut bytes = [0; 16];
     if word.contains(':') {
         return word.parse::<Ipv6Addr>().ok().map(|address| Address { bytes: address.octets(), v6: true });
@@ -186,6 +229,9 @@ pub fn address(word: &str) -> Option<Address> {
 
 /// An address with the number of bits that count: `ADDRESS[/BITS]` or `ADDRESS/DOTTED-MASK`.
 pub fn prefix(word: &str) -> Option<(Address, u32)> {
+    if let Some(address) = dotted(word) {
+        return Some((address, 32));
+    }
     let Some((host, bits)) = word.split_once('/') else {
         if matches!(word, "any" | "all" | "default") {
             return Some((Address { bytes: [0; 16], v6: false }, 0));
@@ -332,6 +378,18 @@ mod test {
             ["10.0.0.0/33", "10.0.0.0/255.0.255.0", "10.0.0.0.0", "fe80::/129", "300.1.1.1", "/8", "1.2.3.4/"]
         {
             assert_eq!(prefix(word), None, "{word}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_an_address_that_begins_with_zero_is_octal() {
+        for (word, address) in
+            [("10.0.255.0", "10.0.255.0"), ("010.1.1.1", "8.1.1.1"), ("1.2.3.0x10", "1.2.3.16")]
+        {
+            assert_eq!(self::address(word).map(|a| a.to_string()).as_deref(), Some(address), "{word}");
+        }
+        for word in ["", ".", "1..2.3", "1.2.3.256", "1.2.3.4.5", "1.2.3.4 ", "08.1.1.1"] {
+            assert_eq!(address(word), None, "{word}");
         }
     }
 

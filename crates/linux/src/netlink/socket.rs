@@ -23,8 +23,8 @@ pub const DUMP_RETRIES_MAX: usize = 16;
 /// object needs more, which none does without the flag that asks for virtual functions.
 pub const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 
-/// How many datagrams one answer may have: 32 KiB each, and so more than 100 MB.
-pub const DATAGRAMS_MAX: usize = 4096;
+/// How many datagrams one answer may have: 32 KiB each, and so 4 GiB, or some ten million rules of traffic control.
+pub const DATAGRAMS_MAX: usize = 128 * 1024;
 
 /// How many datagrams a dump may have whose objects are not kept ([`NetlinkSocket::dump_each`]): 32 GiB, and so more rules
 /// than there are handles for.

@@ -42,12 +42,7 @@ pub enum Dumped<'a> {
 /// # Errors
 /// The kernel's refusal, such as EINVAL or ENODEV for a hook that is not there.
 pub fn rules(netns: &Netns, hook: Hook, mut take: impl FnMut(Dumped<'_>) + Send) -> Result<(), KernelError> {
-    let what = format!("rules of device {} block {} parent {:x}", hook.device.0, hook.block, hook.parent);
-    let mut header = [0; 20];
-    let (device, parent) = if hook.block == 0 { (hook.device.0, hook.parent) } else { (BLOCK, hook.block) };
-    header[4..8].copy_from_slice(&device.to_ne_bytes());
-    header[12..16].copy_from_slice(&parent.to_ne_bytes());
-    let body = AttrBuf::after(&header);
+    let (what, body) = request(hook);
     let mut rule = Filter::default();
     let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
     socket.dump_each(&what, message::GET_FILTER, &body, |piece| {
@@ -71,6 +66,30 @@ pub fn rules(netns: &Netns, hook: Hook, mut take: impl FnMut(Dumped<'_>) + Send)
         }
         Ok(())
     })
+}
+
+/// How many objects a dump of a hook gives, none of which is looked at: what the kernel's part of a dump costs.
+///
+/// # Errors
+/// As [`rules()`].
+pub fn count(netns: &Netns, hook: Hook) -> Result<usize, KernelError> {
+    let (what, body) = request(hook);
+    let mut count = 0;
+    NetlinkSocket::open(Protocol::Route, netns)?.dump::<()>(&what, message::GET_FILTER, &body, |_| {
+        count += 1;
+        Ok(None)
+    })?;
+    Ok(count)
+}
+
+/// What a dump of a hook is called in errors, and its request.
+fn request(hook: Hook) -> (String, AttrBuf) {
+    let what = format!("rules of device {} block {} parent {:x}", hook.device.0, hook.block, hook.parent);
+    let mut header = [0; 20];
+    let (device, parent) = if hook.block == 0 { (hook.device.0, hook.parent) } else { (BLOCK, hook.block) };
+    header[4..8].copy_from_slice(&device.to_ne_bytes());
+    header[12..16].copy_from_slice(&parent.to_ne_bytes());
+    (what, AttrBuf::after(&header))
 }
 
 /// Whether a dumped rule is the hash table that u32 makes by itself for each priority.

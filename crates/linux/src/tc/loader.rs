@@ -120,8 +120,11 @@ impl Loader {
     /// # Errors
     /// As [`Loader::push`].
     pub fn release(&mut self, mut look: impl FnMut(&Self)) -> Result<(), KernelError> {
+        let alone = self.workers.len() == 1;
         for held in self.held.take().unwrap_or_default() {
             match held {
+                // Nothing is read meanwhile: a thread would only have to be woken for each portion.
+                Held::Portion(worker, portion) if alone => self.send_from_here(worker, portion)?,
                 Held::Portion(worker, portion) => self.send(worker, portion)?,
                 Held::Settle => self.settle_sent()?,
             }
@@ -240,8 +243,10 @@ impl Loader {
 
     /// Hands the open portion of a worker on.
     fn dispatch(&mut self, worker: usize) -> Result<(), KernelError> {
-        let fresh = self.idle.1.try_recv().unwrap_or_default();
-        let portion = std::mem::replace(&mut self.workers[worker].open, fresh);
+        let open = &mut self.workers[worker].open;
+        // The next one will be about as long.
+        let fresh = self.idle.1.try_recv().unwrap_or_else(|_| Portion::with_room(open.bytes()));
+        let portion = std::mem::replace(open, fresh);
         if let Some(held) = &mut self.held {
             self.held_bytes += portion.bytes();
             held.push(Held::Portion(worker, portion));
@@ -250,15 +255,21 @@ impl Loader {
         self.send(worker, portion)
     }
 
+    /// Sends a portion over the socket of a worker that has no thread yet.
+    fn send_from_here(&mut self, worker: usize, mut portion: Portion) -> Result<(), KernelError> {
+        let Some(socket) = &mut self.workers[worker].socket else { return self.send(worker, portion) };
+        let result = self.shared.deliver(socket, &mut portion);
+        portion.clear();
+        let _ = self.idle.0.send(portion);
+        result
+    }
+
     /// Has a worker send a portion. The first one is sent from here: a short file needs no thread.
-    fn send(&mut self, worker: usize, mut portion: Portion) -> Result<(), KernelError> {
-        let worker = &mut self.workers[worker];
+    fn send(&mut self, number: usize, portion: Portion) -> Result<(), KernelError> {
+        let worker = &mut self.workers[number];
         worker.portions += 1;
-        if let (1, Some(socket)) = (worker.portions, &mut worker.socket) {
-            let result = self.shared.deliver(socket, &mut portion);
-            portion.clear();
-            let _ = self.idle.0.send(portion);
-            return result;
+        if worker.portions == 1 && worker.socket.is_some() {
+            return self.send_from_here(number, portion);
         }
         if let Some(socket) = worker.socket.take() {
             worker.thread = Some(spawn(socket, Arc::clone(&self.shared), self.idle.0.clone())?);

@@ -23,6 +23,13 @@ pub struct Portion {
 }
 
 impl Portion {
+    /// An empty one with room for about so many bytes.
+    pub fn with_room(bytes: usize) -> Self {
+        // Rules differ a little, and the fence comes behind them.
+        let out = AttrBuf::with_room(bytes + bytes / 8 + 64);
+        Self { out, lines: Vec::with_capacity(RULES_MAX) }
+    }
+
     /// Adds a command, with its line as the message's number.
     pub fn push(&mut self, line: u32, command: &Command) {
         command.encode(line, 0, &mut self.out);

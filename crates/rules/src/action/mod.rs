@@ -290,20 +290,17 @@ impl Action {
         Ok(Some(action))
     }
 
-    /// The same as the kernel would tell it: two actions that do the same are equal then.
-    #[must_use]
-    pub fn canonical(&self) -> Self {
-        let kind = match self.kind.clone() {
-            Kind::TunnelKey(action) => Kind::TunnelKey(action.canonical()),
-            Kind::Skbedit(action) => Kind::Skbedit(action.canonical()),
-            Kind::Vlan(action) => Kind::Vlan(action.canonical()),
-            Kind::Ct(action) => Kind::Ct(action.canonical()),
-            Kind::Police(action) => Kind::Police(action.canonical()),
-            kind @ (Kind::Gact(_) | Kind::Mirred(_) | Kind::Pedit(_) | Kind::Csum(_)) => kind,
-        };
-        let mut action = Self { kind, ..self.clone() };
-        action.kind.instance_mut().index = 0;
-        action
+    /// Becomes what the kernel would tell of it: two actions that do the same are equal then.
+    pub(crate) fn canonicalize(&mut self) {
+        match &mut self.kind {
+            Kind::TunnelKey(action) => *action = action.clone().canonical(),
+            Kind::Skbedit(action) => *action = action.clone().canonical(),
+            Kind::Vlan(action) => *action = action.clone().canonical(),
+            Kind::Ct(action) => *action = action.clone().canonical(),
+            Kind::Police(action) => *action = action.clone().canonical(),
+            Kind::Gact(_) | Kind::Mirred(_) | Kind::Pedit(_) | Kind::Csum(_) => {}
+        }
+        self.kind.instance_mut().index = 0;
     }
 
     /// The words for it, without `action`; `None` if tc has none.

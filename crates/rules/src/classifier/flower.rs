@@ -317,24 +317,27 @@ impl Flower {
     }
 
     /// The same with its parts in one order and every field under its mask.
-    pub(super) fn canonical(&self) -> Self {
-        let mut parts = Vec::with_capacity(self.parts.len());
-        for part in &self.parts {
-            match part {
-                Part::Labels(stack) => match stack.as_fields() {
-                    Some(fields) => parts.extend(fields.into_iter().map(Part::Match)),
-                    None => parts.push(Part::Labels(Box::new(LabelStack::clone(stack).canonical()))),
-                },
-                part => parts.push(part.clone()),
+    pub(super) fn canonicalize(&mut self) {
+        if self.parts.iter().any(|part| matches!(part, Part::Labels(_))) {
+            let mut parts = Vec::with_capacity(self.parts.len());
+            for part in self.parts.drain(..) {
+                match part {
+                    Part::Labels(stack) => match stack.as_fields() {
+                        Some(fields) => parts.extend(fields.into_iter().map(Part::Match)),
+                        None => parts.push(Part::Labels(Box::new(stack.canonical()))),
+                    },
+                    part => parts.push(part),
+                }
             }
+            self.parts = parts;
         }
-        for part in &mut parts {
+        for part in &mut self.parts {
             if let Part::Match(field) = part {
                 *field = field.masked();
             }
         }
-        parts.retain(|part| !matches!(part, Part::Match(field) if field.counts_nothing()));
-        parts.sort_by_key(|part| match part {
+        self.parts.retain(|part| !matches!(part, Part::Match(field) if field.counts_nothing()));
+        self.parts.sort_by_key(|part| match part {
             Part::Match(field) => (0, field.field.attr()),
             Part::Class(_) => (1, 0),
             Part::Indev(_) => (2, 0),
@@ -342,8 +345,14 @@ impl Flower {
             Part::Labels(_) => (4, 0),
             Part::Actions => (5, 0),
         });
-        let fragment = (self.fragment.0 & self.fragment.1, self.fragment.1);
-        Self { parts, offload: self.offload.canonical(), fragment, protocol: self.protocol }
+        self.fragment.0 &= self.fragment.1;
+        self.offload = self.offload.canonical();
+    }
+
+    /// Becomes another rule, with the memory that this one has.
+    pub(super) fn assign(&mut self, other: &Self) {
+        self.parts.clone_from(&other.parts);
+        (self.offload, self.fragment, self.protocol) = (other.offload, other.fragment, other.protocol);
     }
 
     /// Whether the rule picks out few packets: an address, a port or a tunnel's id must be a certain one.

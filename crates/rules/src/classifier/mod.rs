@@ -152,13 +152,23 @@ impl Classifier {
         })
     }
 
-    pub(crate) fn canonical(&self) -> Self {
+    /// Becomes what the kernel would tell of it.
+    pub(crate) fn canonicalize(&mut self) {
         match self {
-            Self::None => Self::None,
-            Self::Flower(rule) => Self::Flower(rule.canonical()),
-            Self::U32(rule) => Self::U32(rule.canonical()),
-            Self::Matchall(rule) => Self::Matchall(rule.canonical()),
-            Self::Bpf(rule) => Self::Bpf(rule.canonical()),
+            Self::None => {}
+            Self::Flower(rule) => rule.canonicalize(),
+            Self::U32(rule) => rule.canonicalize(),
+            Self::Matchall(rule) => *rule = rule.canonical(),
+            Self::Bpf(rule) => *rule = rule.canonical(),
+        }
+    }
+
+    /// Becomes another one, with the memory that this one has.
+    pub(crate) fn assign(&mut self, other: &Self) {
+        match (self, other) {
+            (Self::Flower(rule), Self::Flower(other)) => rule.assign(other),
+            (Self::U32(rule), Self::U32(other)) => rule.assign(other),
+            (rule, other) => *rule = other.clone(),
         }
     }
 

@@ -86,7 +86,7 @@ pub enum Part {
 }
 
 /// The classifier.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct U32 {
     /// The parts in the order of the line.
     pub parts: Vec<Part>,
@@ -101,6 +101,16 @@ pub struct U32 {
     /// Whether the line says anything at all behind the kind.
     pub options: bool,
 }
+
+impl PartialEq for U32 {
+    fn eq(&self, other: &Self) -> bool {
+        // Without the memory that is spare.
+        let all = |rule: &Self| (rule.table, rule.offload, rule.options);
+        all(self) == all(other) && self.parts == other.parts && self.selector == other.selector
+    }
+}
+
+impl Eq for U32 {}
 
 impl U32 {
     /// Forgets the rule and keeps the memory.
@@ -319,11 +329,9 @@ impl U32 {
         Ok(Some(()))
     }
 
-    /// The same as the kernel would tell it: parts in one order, and no table that the kernel named.
-    pub(super) fn canonical(&self) -> Self {
-        let mut rule = self.clone();
-        rule.spare = Selector::default();
-        rule.parts.sort_by_key(|part| match part {
+    /// Becomes what the kernel would tell of it: parts in one order, and no table that the kernel named.
+    pub(super) fn canonicalize(&mut self) {
+        self.parts.sort_by_key(|part| match part {
             Part::Class(_) => 0,
             Part::Divisor(_) => 1,
             Part::Link(_) => 2,
@@ -332,12 +340,21 @@ impl U32 {
             Part::Police(_) => 5,
             Part::Actions => 6,
         });
-        if rule.table >= TABLE_OF_THE_KERNEL {
-            rule.table = 0;
+        if self.table >= TABLE_OF_THE_KERNEL {
+            self.table = 0;
         }
-        rule.offload = rule.offload.canonical();
-        rule.options = true;
-        rule
+        self.offload = self.offload.canonical();
+        self.options = true;
+    }
+
+    /// Becomes another rule, with the memory that this one has.
+    pub(super) fn assign(&mut self, other: &Self) {
+        self.clear();
+        self.parts.clone_from(&other.parts);
+        if let Some(selector) = &other.selector {
+            self.selector.insert(std::mem::take(&mut self.spare)).assign(selector);
+        }
+        (self.table, self.offload, self.options) = (other.table, other.offload, other.options);
     }
 
     /// A handle as it is compared: without a table that the kernel named.
@@ -396,6 +413,27 @@ fn divisor(words: &mut Words<'_>) -> Read<u32> {
 
 /// `TABLE:BUCKET:NODE` in hexadecimal, where any may be missing; or `0x` and the whole number.
 pub(super) fn handle_of(word: &str) -> Option<u32> {
+    plain_handle(word).or_else(|| any_handle(word))
+}
+
+/// A handle as most are written: all its parts, with up to three digits each.
+fn plain_handle(word: &str) -> Option<u32> {
+    let (mut parts, mut part, mut digits) = ([0_u32; 3], 0, 0);
+    for byte in word.as_bytes() {
+        match number::digit(*byte) {
+            digit @ 0..16 if digits < 3 => {
+                parts[part] = parts[part] << 4 | u32::from(digit);
+                digits += 1;
+            }
+            _ if *byte == b':' && part < 2 => (part, digits) = (part + 1, 0),
+            _ => return None,
+        }
+    }
+    let [table, bucket, node] = parts;
+    (part > 0 && bucket < 0x100).then_some(table << 20 | bucket << 12 | node)
+}
+
+fn any_handle(word: &str) -> Option<u32> {
     if !word.contains(':') {
         return word.starts_with("0x").then(|| number::u32(word, Base::Sixteen)).flatten();
     }

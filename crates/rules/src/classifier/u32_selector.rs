@@ -285,8 +285,15 @@ impl Selector {
         Ok(())
     }
 
+    /// Becomes another one, with the memory that this one has.
+    pub(super) fn assign(&mut self, other: &Self) {
+        let mut keys = std::mem::take(&mut self.keys);
+        keys.clone_from(&other.keys);
+        *self = Self { keys, ..*other };
+    }
+
     pub(super) fn encode(&self, number: u16, out: &mut AttrBuf) {
-        let mut bytes = [0; SEL_BYTES + KEYS_MAX * KEY_BYTES];
+        let mut bytes = [0; SEL_BYTES];
         bytes[0] = self.flags;
         bytes[1] = self.offset_shift;
         bytes[2] = u8::try_from(self.keys.len()).unwrap_or(u8::MAX);
@@ -295,14 +302,18 @@ impl Selector {
         bytes[8..10].copy_from_slice(&self.offset_at.to_ne_bytes());
         bytes[10..12].copy_from_slice(&self.hash_at.to_ne_bytes());
         bytes[12..16].copy_from_slice(&self.hash_mask.to_be_bytes());
-        let mut end = SEL_BYTES;
-        for key in &self.keys {
-            for word in [key.mask, key.value, key.offset.cast_unsigned(), key.offset_mask.cast_unsigned()] {
-                bytes[end..end + 4].copy_from_slice(&word.to_ne_bytes());
-                end += 4;
+        out.unmarked(number, |out| {
+            out.raw(&bytes);
+            for key in &self.keys {
+                let words =
+                    [key.mask, key.value, key.offset.cast_unsigned(), key.offset_mask.cast_unsigned()];
+                let mut bytes = [0; KEY_BYTES];
+                for (part, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+                    *part = word.to_ne_bytes();
+                }
+                out.raw(&bytes);
             }
-        }
-        out.bytes(number, &bytes[..end]);
+        });
     }
 
     pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
