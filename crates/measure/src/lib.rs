@@ -9,23 +9,28 @@
 //!
 //! Read in this order: [`schedule`] (when requests are due), [`protocol`] and [`generator`] (how they are sent
 //! and answered), [`record`] (how spans are kept), [`statistics`] and [`mod@verdict`] (what they mean),
-//! [`experiment`], [`summary`], [`table`] and [`report`] (many runs, and how they are shown).
+//! [`experiment`], [`summary`], [`table`], [`grid`] and [`report`] (many runs, and how they are shown), [`server`] (our
+//! own, where an application's would be in the way).
 #![forbid(unsafe_code)]
 
 mod clock;
 pub mod experiment;
 pub mod generator;
+pub mod grid;
 pub mod protocol;
 pub mod record;
 pub mod report;
 pub mod schedule;
+pub mod server;
 pub mod statistics;
+pub mod storage;
 pub mod summary;
 pub mod table;
 pub mod verdict;
 
 pub use experiment::{Cell, Experiment, Failure, Progress, Results, Stage, Stopped};
-pub use generator::{Edge, Run, RunError, Surroundings, memcached};
+pub use generator::{Edge, Run, RunError, Surroundings, memcached, offer};
+pub use grid::{Grid, Skipped, Variant};
 pub use statistics::Interval;
 pub use verdict::{Comparison, Shortfall, Verdict, Void, verdict};
 

@@ -15,6 +15,8 @@ pub enum Reply {
     Miss,
     /// `STORED`.
     Stored,
+    /// An answer of a workload without words: all of its bytes have come.
+    Done,
     /// `ERROR`, `CLIENT_ERROR …`, `SERVER_ERROR …` or `NOT_STORED`; [`Parser::refusal`] has the words.
     Refused,
 }
@@ -282,7 +284,7 @@ mod test {
                 [format!("VALUE some_key 0 {bytes}\r\n").as_bytes(), &value, b"\r\nEND\r\n"].concat()
             }
             Reply::Miss => b"END\r\n".to_vec(),
-            Reply::Stored => b"STORED\r\n".to_vec(),
+            Reply::Stored | Reply::Done => b"STORED\r\n".to_vec(),
             Reply::Refused => b"SERVER_ERROR out of memory storing object\r\n".to_vec(),
         }
     }

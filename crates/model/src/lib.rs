@@ -14,6 +14,7 @@ pub mod cpu_set;
 pub mod delivered;
 pub mod delivery;
 pub mod evidence;
+pub mod exchange;
 pub mod finding;
 pub mod host;
 pub mod ids;
@@ -32,6 +33,7 @@ pub use evidence::{
     CounterRates, Counters, CpuCounters, CpuTicks, CpuUse, Distribution, EpollBatch, Evidence, MeasuredOn,
     Origin, Requests, Schema, SimulatedFrom,
 };
+pub use exchange::{ExchangeWorkload, Pace, StorageWorkload};
 pub use finding::{Finding, Severity};
 pub use host::Host;
 pub use ids::{

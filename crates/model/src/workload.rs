@@ -13,6 +13,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::exchange::{ExchangeWorkload, Pace, StorageWorkload, span, within};
 use crate::units::Nanoseconds;
 
 /// One run's workload. Written into the evidence, so that the run can be repeated from it.
@@ -21,6 +22,12 @@ use crate::units::Nanoseconds;
 pub enum Workload {
     /// Requests to a key-value server in the memcached ASCII protocol.
     Memcached(MemcachedWorkload),
+    /// Requests and answers of fixed sizes.
+    TcpRr(ExchangeWorkload),
+    /// Blocks in one direction, as fast as they go.
+    TcpStream(ExchangeWorkload),
+    /// Operations on the server's storage.
+    Storage(StorageWorkload),
 }
 
 impl Workload {
@@ -28,14 +35,41 @@ impl Workload {
     pub fn seed(&self) -> u64 {
         match self {
             Self::Memcached(memcached) => memcached.seed,
+            Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.pace.seed,
+            Self::Storage(storage) => storage.pace.seed,
         }
     }
 
     /// The same workload with another seed: what makes two runs comparable is that they are equal in this form.
     #[must_use]
     pub fn with_seed(&self, seed: u64) -> Self {
+        let mut workload = self.clone();
+        match &mut workload {
+            Self::Memcached(memcached) => memcached.seed = seed,
+            Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.pace.seed = seed,
+            Self::Storage(storage) => storage.pace.seed = seed,
+        }
+        workload
+    }
+
+    /// When and over what its requests go.
+    pub fn pace(&self) -> Pace {
         match self {
-            Self::Memcached(memcached) => Self::Memcached(MemcachedWorkload { seed, ..memcached.clone() }),
+            Self::Memcached(memcached) => memcached.pace(),
+            Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.pace.clone(),
+            Self::Storage(storage) => storage.pace.clone(),
+        }
+    }
+
+    /// Whether every option is within its range.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] names the first option that is not.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        match self {
+            Self::Memcached(memcached) => memcached.check(),
+            Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.check(),
+            Self::Storage(storage) => storage.check(),
         }
     }
 }
@@ -95,26 +129,26 @@ impl MemcachedWorkload {
         u64::from(self.threads) * u64::from(self.connections_per_thread)
     }
 
+    /// When and over what its requests go. At most `u32::MAX` connections are told apart, more than any host has.
+    pub fn pace(&self) -> Pace {
+        Pace {
+            threads: self.threads,
+            flows: u32::try_from(self.connections()).unwrap_or(u32::MAX),
+            depth: self.depth,
+            arrivals: self.arrivals,
+            warmup: self.warmup,
+            window: self.window,
+            drain: self.drain,
+            seed: self.seed,
+            waiting: self.waiting,
+        }
+    }
+
     /// Whether every option is within its range.
     ///
     /// # Errors
     /// [`OutOfRange`] names the first option that is not.
     pub fn check(&self) -> Result<(), OutOfRange> {
-        let within = |option: &'static str, value: u32, min: u32, max: u32| {
-            if (min..=max).contains(&value) {
-                Ok(())
-            } else {
-                Err(OutOfRange { option, value: value.to_string(), range: format!("{min}..={max}") })
-            }
-        };
-        let span = |option: &'static str, value: Nanoseconds, min: Nanoseconds| {
-            if (min..=Self::SPAN_MAX).contains(&value) {
-                Ok(())
-            } else {
-                let range = format!("{min}..={}", Self::SPAN_MAX);
-                Err(OutOfRange { option, value: value.to_string(), range })
-            }
-        };
         within("threads", self.threads, 1, Self::THREADS_MAX)?;
         within("connections-per-thread", self.connections_per_thread, 1, Self::CONNECTIONS_MAX)?;
         within("depth", self.depth, 1, Self::DEPTH_MAX)?;

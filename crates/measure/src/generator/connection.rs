@@ -17,6 +17,8 @@ use crate::clock::Moment;
 use crate::protocol::{Malformed, Parser, Reply};
 use model::Chance;
 
+use super::speech::Speech;
+
 /// How long a connection may take to be made.
 pub(super) const CONNECT_TIMEOUT: Nanoseconds = Nanoseconds::from_millis(2_000);
 
@@ -27,7 +29,20 @@ pub(super) enum Request {
     Get,
     /// To set a key.
     Set(u32),
+    /// For an answer of this many bytes, whatever they are.
+    Exchange {
+        /// How many.
+        answer_bytes: u32,
+    },
+    /// For an operation on storage, whose answer has this many bytes and begins with 0 if it was done.
+    Storage {
+        /// How many.
+        answer_bytes: u32,
+    },
 }
+
+/// What is sent again and again where the bytes of requests do not matter.
+static BLOCK: [u8; 64 * 1024] = [b'x'; 64 * 1024];
 
 /// A request under way.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +73,16 @@ pub(super) struct Connection {
     out: Vec<u8>,
     /// How much of `out` the kernel has.
     written: usize,
+    /// Bytes of [`BLOCK`] that wait to be written, behind `out`: requests of many megabytes need no memory here.
+    blocks: u64,
+    /// Whether its answers are counted instead of parsed.
+    counts: bool,
+    /// Bytes of the first pending request's answer that have come.
+    answer_come: u32,
+    /// The first byte of that answer.
+    answer_first: u8,
+    /// The last words of refusal, of an answer that was counted instead of parsed.
+    refusal: String,
     /// Whether the epoll was asked to tell when more can be written.
     waits_to_write: bool,
     pending: VecDeque<Pending>,
@@ -84,6 +109,11 @@ impl Connection {
             parser: Parser::default(),
             out: Vec::new(),
             written: 0,
+            blocks: 0,
+            counts: false,
+            answer_come: 0,
+            answer_first: 0,
+            refusal: String::new(),
             waits_to_write: false,
             pending: VecDeque::new(),
             unsent: 0,
@@ -99,6 +129,7 @@ impl Connection {
         self.parser = Parser::default();
         self.out.clear();
         (self.written, self.unsent, self.waits_to_write) = (0, 0, false);
+        (self.blocks, self.answer_come) = (0, 0);
         self.pending.clear();
         self.room_since = Moment::now();
         Ok(())
@@ -130,6 +161,14 @@ impl Connection {
         write(&mut self.out);
     }
 
+    /// Adds a request of so many bytes, whatever they are. A connection has either these or those of [`Self::push`].
+    #[inline]
+    pub(super) fn push_block(&mut self, pending: Pending, bytes: u32) {
+        self.pending.push_back(pending);
+        self.unsent += 1;
+        self.blocks += u64::from(bytes);
+    }
+
     /// Gives the kernel what waits to be written, in one call, and tells when each request went.
     #[inline]
     pub(super) fn flush(
@@ -146,16 +185,20 @@ impl Connection {
             self.unsent = 0;
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match send(&self.socket, &self.out[self.written..], flags) {
-            Ok(bytes) => self.written += bytes,
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
+        if self.blocks > 0 {
+            self.flush_blocks(flags)?;
+        } else {
+            match send(&self.socket, &self.out[self.written..], flags) {
+                Ok(bytes) => self.written += bytes,
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
         }
         if self.written == self.out.len() {
             self.out.clear();
             self.written = 0;
         }
-        let must_wait = !self.out.is_empty();
+        let must_wait = !self.out.is_empty() || self.blocks > 0;
         if must_wait != self.waits_to_write {
             let flags = if must_wait {
                 epoll::EventFlags::IN | epoll::EventFlags::OUT
@@ -164,6 +207,25 @@ impl Connection {
             };
             epoll::modify(epoll, &self.socket, epoll::EventData::new_u64(number as u64), flags)?;
             self.waits_to_write = must_wait;
+        }
+        Ok(())
+    }
+
+    /// Gives the kernel blocks until it takes no more, or there are no more.
+    #[inline]
+    fn flush_blocks(&mut self, flags: SendFlags) -> io::Result<()> {
+        while self.blocks > 0 {
+            let length = usize::try_from(self.blocks).unwrap_or(usize::MAX).min(BLOCK.len());
+            match send(&self.socket, &BLOCK[..length], flags) {
+                Ok(bytes) => {
+                    self.blocks -= bytes as u64;
+                    if bytes < length {
+                        break;
+                    }
+                }
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(errno) => return Err(errno.into()),
+            }
         }
         Ok(())
     }
@@ -190,17 +252,54 @@ impl Connection {
         };
         let now = Moment::now();
         let mut input = &buffer[..length];
-        while let Some(reply) = self.parser.reply(&mut input).map_err(Broken::Malformed)? {
+        while let Some(reply) = self.next_reply(&mut input)? {
             let Some(pending) = self.pending.pop_front() else { return Err(Broken::WrongReply(reply, None)) };
             match (pending.request, reply) {
                 (Request::Get, Reply::Hit(_) | Reply::Miss | Reply::Refused)
                 | (Request::Set(_), Reply::Stored | Reply::Refused) => {
                     answered(&pending, reply, now, self.parser.refusal());
                 }
+                (Request::Exchange { .. } | Request::Storage { .. }, Reply::Done | Reply::Refused) => {
+                    answered(&pending, reply, now, &self.refusal);
+                }
                 (request, reply) => return Err(Broken::WrongReply(reply, Some(request))),
             }
         }
         Ok(now)
+    }
+
+    /// Takes one reply from the front of `input`; `None` when it is used up before a reply is complete.
+    #[inline]
+    fn next_reply(&mut self, input: &mut &[u8]) -> Result<Option<Reply>, Broken> {
+        let (answer_bytes, judged) = match self.pending.front().map(|pending| pending.request) {
+            Some(Request::Exchange { answer_bytes }) => (answer_bytes, false),
+            Some(Request::Storage { answer_bytes }) => (answer_bytes, true),
+            None if self.counts && input.is_empty() => return Ok(None),
+            None if self.counts => return Err(Broken::WrongReply(Reply::Done, None)),
+            Some(Request::Get | Request::Set(_)) | None => {
+                return self.parser.reply(input).map_err(Broken::Malformed);
+            }
+        };
+        self.counts = true;
+        if self.answer_come == 0
+            && let Some(&first) = input.first()
+        {
+            self.answer_first = first;
+        }
+        let missing = (answer_bytes - self.answer_come) as usize;
+        if input.len() < missing {
+            // Less than `missing`, which was a u32.
+            self.answer_come += u32::try_from(input.len()).unwrap_or(0);
+            *input = &[];
+            return Ok(None);
+        }
+        *input = &input[missing..];
+        self.answer_come = 0;
+        if judged && self.answer_first != 0 {
+            self.refusal = Speech::refusal(self.answer_first);
+            return Ok(Some(Reply::Refused));
+        }
+        Ok(Some(Reply::Done))
     }
 }
 

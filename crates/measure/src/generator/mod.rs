@@ -5,6 +5,7 @@ mod error;
 mod late;
 mod preload;
 mod run;
+mod speech;
 mod tally;
 mod worker;
 
@@ -12,4 +13,4 @@ pub use error::RunError;
 pub use late::{
     GENERATOR_LATE_FLOOR, GENERATOR_LATE_P50_SHARE, GENERATOR_LATE_P99_SHARE, REFUSED_SHARE, void_reason,
 };
-pub use run::{Edge, Run, Surroundings, memcached};
+pub use run::{Edge, Run, Surroundings, memcached, offer};

@@ -1,6 +1,6 @@
 //! The load phase: every key is set, and every answer is looked at.
 
-use model::{MemcachedWorkload, Nanoseconds};
+use model::Nanoseconds;
 
 use crate::clock::Moment;
 use crate::protocol::Reply;
@@ -8,6 +8,7 @@ use model::Chance;
 
 use super::connection::{Pending, Request};
 use super::error::RunError;
+use super::speech::Memcached;
 use super::worker::Worker;
 
 /// Requests under way on a connection while keys are set.
@@ -20,11 +21,12 @@ const PRELOAD_STALL_MAX: Nanoseconds = Nanoseconds::from_millis(5_000);
 const FIRST_VALUES: u64 = 0x6669_7273;
 
 /// Sets this thread's share of the keys: every n-th of n threads.
-pub(super) fn preload(worker: &mut Worker<'_>, workload: &MemcachedWorkload) -> Result<(), RunError> {
+pub(super) fn preload(worker: &mut Worker<'_>, memcached: &Memcached<'_>) -> Result<(), RunError> {
+    let workload = memcached.workload;
     let mut keys = (worker.thread..workload.keys).step_by(workload.threads as usize);
     let mut under_way = 0_usize;
     for number in 0..worker.connections.len() {
-        under_way += fill(worker, workload, number, &mut keys)?;
+        under_way += fill(worker, memcached, number, &mut keys)?;
     }
     let mut last_answer = Moment::now();
     while under_way > 0 {
@@ -47,11 +49,11 @@ pub(super) fn preload(worker: &mut Worker<'_>, workload: &MemcachedWorkload) -> 
             });
             received.map_err(|broken| worker.fatal(broken))?;
             if let Some((Request::Set(key), words)) = refused {
-                let key = String::from_utf8_lossy(worker.shared.keys.name(key)).into_owned();
+                let key = String::from_utf8_lossy(memcached.keys.name(key)).into_owned();
                 return Err(RunError::PreloadRefused { server: worker.shared.server, key, words });
             }
             under_way -= before - worker.connections[number].depth();
-            under_way += fill(worker, workload, number, &mut keys)?;
+            under_way += fill(worker, memcached, number, &mut keys)?;
             last_answer = Moment::now();
         }
     }
@@ -61,7 +63,7 @@ pub(super) fn preload(worker: &mut Worker<'_>, workload: &MemcachedWorkload) -> 
 /// Fills a connection up with the next keys; how many those are.
 fn fill(
     worker: &mut Worker<'_>,
-    workload: &MemcachedWorkload,
+    memcached: &Memcached<'_>,
     number: usize,
     keys: &mut impl Iterator<Item = u32>,
 ) -> Result<usize, RunError> {
@@ -69,11 +71,10 @@ fn fill(
     let (before, now) = (connection.depth(), Moment::now());
     while connection.depth() < PRELOAD_DEPTH {
         let Some(key) = keys.next() else { break };
-        let mut chance = Chance::stream(workload.seed, &[FIRST_VALUES, u64::from(key)]);
-        let bytes = workload.value_size.draw(chance.unit(), chance.unit()) as usize;
+        let mut chance = Chance::stream(memcached.workload.seed, &[FIRST_VALUES, u64::from(key)]);
+        let bytes = memcached.workload.value_size.draw(chance.unit(), chance.unit()) as usize;
         let pending = Pending { request: Request::Set(key), due: now, possible: now };
-        connection
-            .push(pending, |out| worker.shared.keys.write_set(key, &worker.shared.values[..bytes], out));
+        connection.push(pending, |out| memcached.keys.write_set(key, &memcached.values[..bytes], out));
     }
     let added = connection.depth() - before;
     if added > 0 || connection.waits_to_write() {

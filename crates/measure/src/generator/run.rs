@@ -5,7 +5,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use model::{Evidence, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin, Requests, Schema, Workload};
+use model::{
+    Evidence, MemcachedWorkload, Nanoseconds, OfferedLoad, Origin, Pace, Requests, Schema, Workload,
+};
 
 use crate::clock::Moment;
 use crate::record::Recorder;
@@ -52,7 +54,7 @@ impl Surroundings for () {}
 /// What a run gave, before the caller adds what it counted.
 #[derive(Clone, Debug)]
 pub struct Run {
-    workload: MemcachedWorkload,
+    workload: Workload,
     load: OfferedLoad,
     requests: Requests,
     throughput: f64,
@@ -71,8 +73,8 @@ impl Run {
             schema: Schema,
             label: label.into(),
             origin,
-            window: self.workload.window,
-            workload: Workload::Memcached(self.workload),
+            window: self.workload.pace().window,
+            workload: self.workload,
             load: self.load,
             requests: self.requests,
             throughput: self.throughput,
@@ -100,10 +102,23 @@ impl Run {
 /// Offers a load to a memcached server and measures its answers.
 ///
 /// # Errors
-/// [`RunError`] if there is nothing to judge: options out of range, no connection, a server that died.
+/// As [`offer`].
 pub fn memcached(
     server: SocketAddr,
     workload: &MemcachedWorkload,
+    load: OfferedLoad,
+    surroundings: &impl Surroundings,
+) -> Result<Run, RunError> {
+    offer(server, &Workload::Memcached(workload.clone()), load, surroundings)
+}
+
+/// Offers a load to a server that speaks the workload's protocol, and measures its answers.
+///
+/// # Errors
+/// [`RunError`] if there is nothing to judge: options out of range, no connection, a server that died.
+pub fn offer(
+    server: SocketAddr,
+    workload: &Workload,
     load: OfferedLoad,
     surroundings: &impl Surroundings,
 ) -> Result<Run, RunError> {
@@ -114,6 +129,7 @@ pub fn memcached(
         return Err(RunError::Load(load));
     }
     let shared = Shared::new(server, workload, load);
+    let pace = workload.pace();
     let tallies = thread::scope(|scope| {
         let (ready, readies) = mpsc::channel();
         // This end stays until the window is closed: threads that are done early end no sleep.
@@ -121,7 +137,7 @@ pub fn memcached(
         let mut threads = Vec::new();
         let mut starters = Vec::new();
         let mut refused = None;
-        for thread in 0..workload.threads {
+        for thread in 0..pace.threads {
             let (starter, start) = mpsc::channel();
             let (shared, ready) = (&shared, ready.clone());
             let alarm = Alarm { shared, sounds: Some(alarm.clone()) };
@@ -143,8 +159,8 @@ pub fn memcached(
         drop(ready);
         // A thread that fails, or panics, drops its end of the channel without a word.
         let prepared = readies.iter().count();
-        if prepared == workload.threads as usize {
-            let times = times(workload, Moment::now().after(START_DELAY));
+        if prepared == pace.threads as usize {
+            let times = times(&pace, Moment::now().after(START_DELAY));
             for starter in starters {
                 // A thread that is gone says why when it is joined.
                 let _ = starter.send(times);
@@ -178,12 +194,12 @@ pub fn memcached(
     #[expect(clippy::cast_precision_loss, reason = "counts and spans of one run, below 2^53")]
     let (answers, idle) = (sum.answers_in_window as f64, sum.idle.0 as f64);
     #[expect(clippy::cast_precision_loss, reason = "threads times an hour, below 2^53")]
-    let all = workload.window.0 as f64 * f64::from(workload.threads);
+    let all = pace.window.0 as f64 * f64::from(pace.threads);
     Ok(Run {
         workload: workload.clone(),
         load,
         requests: sum.requests,
-        throughput: answers / workload.window.as_secs_f64(),
+        throughput: answers / pace.window.as_secs_f64(),
         latency: sum.latency,
         lateness: sum.lateness,
         generator_lateness: sum.generator_lateness,
@@ -202,8 +218,10 @@ fn client_thread(
 ) -> Result<Option<Tally>, RunError> {
     surroundings.on_thread_start(thread).map_err(|cause| RunError::ThreadStart { thread, cause })?;
     let mut worker = Worker::connect(shared, thread)?;
-    if shared.workload.preload {
-        preload(&mut worker, shared.workload)?;
+    if let Some(memcached) = shared.speech.memcached()
+        && memcached.workload.preload
+    {
+        preload(&mut worker, memcached)?;
     }
     // Whoever started the run is waiting for us until `ready` is dropped.
     let _ = ready.send(());
@@ -214,10 +232,10 @@ fn client_thread(
     }
 }
 
-fn times(workload: &MemcachedWorkload, begin: Moment) -> Times {
-    let open = begin.after(workload.warmup);
-    let close = open.after(workload.window);
-    Times { begin, open, close, stop: close.after(workload.drain) }
+fn times(pace: &Pace, begin: Moment) -> Times {
+    let open = begin.after(pace.warmup);
+    let close = open.after(pace.window);
+    Times { begin, open, close, stop: close.after(pace.drain) }
 }
 
 /// Sleeps; whether it was to the end, and no thread failed meanwhile.

@@ -79,7 +79,7 @@ impl Tally {
             match reply {
                 Reply::Hit(_) => self.requests.hits += 1,
                 Reply::Miss => self.requests.misses += 1,
-                Reply::Stored => {}
+                Reply::Stored | Reply::Done => {}
                 Reply::Refused => {
                     self.requests.errors += 1;
                     if self.refusal.is_none() {

@@ -4,19 +4,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use model::{MemcachedWorkload, Nanoseconds, OfferedLoad, Waiting};
+use model::{Nanoseconds, OfferedLoad, Pace, Waiting, Workload};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
 use crate::clock::Moment;
-use crate::protocol::Keys;
 use crate::schedule::{Schedule, Stream};
 use model::Chance;
 
-use super::connection::{Broken, Connection, Pending, Request};
+use super::connection::{Broken, Connection, Request};
 use super::error::RunError;
+use super::speech::Speech;
 use super::tally::{Tally, Times};
 
 /// Ready connections that one wait returns at most.
@@ -39,24 +39,16 @@ const REQUESTS: u64 = 0x7265_7173;
 #[derive(Debug)]
 pub(super) struct Shared<'a> {
     pub(super) server: SocketAddr,
-    pub(super) workload: &'a MemcachedWorkload,
+    pub(super) pace: Pace,
     pub(super) load: OfferedLoad,
-    pub(super) keys: Keys,
-    /// Bytes that values are cut from.
-    pub(super) values: Vec<u8>,
+    pub(super) speech: Speech<'a>,
     abandoned: AtomicBool,
 }
 
 impl<'a> Shared<'a> {
-    pub(super) fn new(server: SocketAddr, workload: &'a MemcachedWorkload, load: OfferedLoad) -> Self {
-        let longest = match workload.value_size {
-            model::ValueSize::Fixed(bytes) => bytes,
-            model::ValueSize::FbValue => MemcachedWorkload::VALUE_BYTES_MAX,
-        };
-        let mut chance = Chance::stream(workload.seed, &[]);
-        let values = (0..longest).map(|_| b'a' + u8::try_from(chance.below(26)).unwrap_or(0)).collect();
+    pub(super) fn new(server: SocketAddr, workload: &'a Workload, load: OfferedLoad) -> Self {
         let abandoned = AtomicBool::new(false);
-        Self { server, workload, load, keys: Keys::new(workload), values, abandoned }
+        Self { server, pace: workload.pace(), load, speech: Speech::new(workload), abandoned }
     }
 
     /// Tells all threads to give up.
@@ -89,9 +81,9 @@ impl<'a> Worker<'a> {
             what: "epoll_create1",
             cause: errno.into(),
         })?;
-        let mut connections = Vec::with_capacity(shared.workload.connections_per_thread as usize);
-        for number in 0..shared.workload.connections_per_thread as usize {
-            let chance = Chance::stream(shared.workload.seed, &[REQUESTS, u64::from(thread), number as u64]);
+        let mut connections = Vec::with_capacity(shared.pace.flows_of(thread) as usize);
+        for number in 0..shared.pace.flows_of(thread) as usize {
+            let chance = Chance::stream(shared.pace.seed, &[REQUESTS, u64::from(thread), number as u64]);
             let opened = Connection::open(shared.server, &epoll, number, chance);
             let server = shared.server;
             connections.push(opened.map_err(|cause| RunError::Connect {
@@ -139,14 +131,14 @@ impl<'a> Worker<'a> {
                     break;
                 }
                 let connection = &mut self.connections[arrival.connection];
-                if connection.depth() >= self.shared.workload.depth as usize {
+                if connection.depth() >= self.shared.pace.depth as usize {
                     connection.suspended = true;
                     schedule.suspend();
                     continue;
                 }
                 let possible = due.max(connection.room_since);
                 let first = connection.unsent() == 0;
-                request(self.shared, connection, due, possible);
+                self.shared.speech.request(connection, due, possible);
                 if first {
                     waiting_to_send.push(arrival.connection);
                 }
@@ -216,7 +208,7 @@ impl<'a> Worker<'a> {
         if self.shared.is_abandoned() {
             return Ok(None);
         }
-        match self.shared.workload.waiting {
+        match self.shared.pace.waiting {
             Waiting::Spin => {
                 self.wait(Nanoseconds::ZERO)?;
             }
@@ -228,7 +220,7 @@ impl<'a> Worker<'a> {
         }
         if self.events.is_empty() {
             let now = Moment::now();
-            if !worked && self.shared.workload.waiting == Waiting::Spin {
+            if !worked && self.shared.pace.waiting == Waiting::Spin {
                 tally.idled(before, now);
             }
             return Ok(Some(now));
@@ -260,7 +252,7 @@ impl<'a> Worker<'a> {
         match schedule {
             None => self.refill(number, now, tally),
             Some(schedule) => {
-                if connection.suspended && connection.depth() < self.shared.workload.depth as usize {
+                if connection.suspended && connection.depth() < self.shared.pace.depth as usize {
                     connection.suspended = false;
                     connection.room_since = now;
                     schedule.resume(number);
@@ -280,10 +272,10 @@ impl<'a> Worker<'a> {
     #[inline]
     fn refill(&mut self, number: usize, now: Moment, tally: &mut Tally) -> Result<(), RunError> {
         let connection = &mut self.connections[number];
-        let depth = self.shared.workload.depth as usize;
+        let depth = self.shared.pace.depth as usize;
         if now < tally.times.close && connection.depth() <= depth / 2 {
-            while connection.depth() < self.shared.workload.depth as usize {
-                request(self.shared, connection, now, now);
+            while connection.depth() < self.shared.pace.depth as usize {
+                self.shared.speech.request(connection, now, now);
             }
         }
         if (connection.unsent() > 0 || connection.waits_to_write())
@@ -358,15 +350,10 @@ impl<'a> Worker<'a> {
 
     /// The schedule of this thread's share of the load.
     fn schedule(&self, rate: f64) -> Schedule {
-        #[expect(clippy::cast_precision_loss, reason = "at most THREADS_MAX * CONNECTIONS_MAX, below 2^23")]
-        let mean_ns = self.shared.workload.connections() as f64 * 1e9 / rate;
+        let mean_ns = f64::from(self.shared.pace.flows) * 1e9 / rate;
         let stream = |number: usize| {
             let path = [DUE_TIMES, u64::from(self.thread), number as u64];
-            Stream::new(
-                self.shared.workload.arrivals,
-                mean_ns,
-                Chance::stream(self.shared.workload.seed, &path),
-            )
+            Stream::new(self.shared.pace.arrivals, mean_ns, Chance::stream(self.shared.pace.seed, &path))
         };
         Schedule::new((0..self.connections.len()).map(stream).collect())
     }
@@ -407,6 +394,8 @@ impl<'a> Worker<'a> {
                     None => "no request",
                     Some(Request::Get) => "get",
                     Some(Request::Set(_)) => "set",
+                    Some(Request::Exchange { .. }) => "an exchange",
+                    Some(Request::Storage { .. }) => "an operation on storage",
                 },
             },
         }
@@ -419,22 +408,6 @@ impl<'a> Worker<'a> {
             lost: self.lost.max(1),
             cause,
         }
-    }
-}
-
-/// Adds the next request that a connection asks for.
-#[inline]
-fn request(shared: &Shared<'_>, connection: &mut Connection, due: Moment, possible: Moment) {
-    let workload = shared.workload;
-    let key = connection.chance.below(workload.keys);
-    if workload.set_share > 0.0 && connection.chance.unit() <= workload.set_share {
-        let (head, tail) = (connection.chance.unit(), connection.chance.unit());
-        let value = &shared.values[..workload.value_size.draw(head, tail) as usize];
-        let pending = Pending { request: Request::Set(key), due, possible };
-        connection.push(pending, |out| shared.keys.write_set(key, value, out));
-    } else {
-        let pending = Pending { request: Request::Get, due, possible };
-        connection.push(pending, |out| out.extend_from_slice(shared.keys.get(key)));
     }
 }
 

@@ -5,6 +5,7 @@
 //! patterns and marker shapes beside them; light or dark follows the reader's own setting.
 
 mod chart;
+mod grid;
 mod style;
 
 use std::collections::BTreeSet;
@@ -19,6 +20,8 @@ use crate::table;
 
 use chart::{Axis, Chart};
 use style::{SeriesStyle, styles};
+
+pub use grid::html as html_of_grid;
 
 /// Text that is safe inside HTML elements and attributes.
 struct Escaped<'a>(&'a str);

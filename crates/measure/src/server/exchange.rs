@@ -1,0 +1,73 @@
+//! So many bytes come, so many go.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::worker::Wants;
+
+/// What answers are cut from.
+static BLOCK: [u8; 64 * 1024] = [b'y'; 64 * 1024];
+
+/// A connection's place in its requests and answers.
+#[derive(Debug, Default)]
+pub(super) struct Exchange {
+    /// Bytes of the next request that have come.
+    come: u64,
+    /// Bytes of answers that have not gone.
+    to_write: u64,
+}
+
+impl Exchange {
+    /// What one read takes at most.
+    pub(super) const READ_BYTES_MAX: usize = 256 * 1024;
+
+    /// Reads once, unless an answer is still on its way, and answers what is complete.
+    #[inline]
+    pub(super) fn turn(
+        &mut self,
+        socket: &OwnedFd,
+        buffer: &mut [u8],
+        request_bytes: u32,
+        answer_bytes: u32,
+    ) -> Wants {
+        if self.to_write == 0 {
+            match recv(socket, buffer, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Wants::End,
+                Ok((bytes, _)) => self.heard(bytes as u64, request_bytes.into(), answer_bytes.into()),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(_) => return Wants::End,
+            }
+        }
+        while self.to_write > 0 {
+            let length = usize::try_from(self.to_write).unwrap_or(usize::MAX).min(BLOCK.len());
+            match send(socket, &BLOCK[..length], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(bytes) => self.to_write -= bytes as u64,
+                Err(Errno::AGAIN | Errno::INTR) => return Wants::Write,
+                Err(_) => return Wants::End,
+            }
+        }
+        Wants::Read
+    }
+
+    fn heard(&mut self, bytes: u64, request_bytes: u64, answer_bytes: u64) {
+        self.come += bytes;
+        self.to_write += self.come / request_bytes * answer_bytes;
+        self.come %= request_bytes;
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn an_answer_goes_for_each_whole_request_however_the_bytes_come() {
+        let mut exchange = Exchange::default();
+        for (bytes, to_write) in [(3, 0), (1, 0), (1, 7), (14, 21), (1, 28)] {
+            exchange.heard(bytes, 5, 7);
+            assert_eq!(exchange.to_write, to_write, "after {bytes} more");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What a run offers to netpolicy's own server: exchanges of fixed sizes, streams, and operations on storage.
+//!
+//! The shapes are those of the tool neper (`tcp_rr`, `tcp_stream`) and of the remote-SSD application in the letter of
+//! the patch series "implement kthread based napi poll" (v4).
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::Nanoseconds;
+use crate::workload::{Arrivals, MemcachedWorkload, OutOfRange, Waiting};
+
+/// The part of a workload that says when and over what requests go, whatever they ask for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pace {
+    /// Client threads, each with its own epoll. Range 1..=[`MemcachedWorkload::THREADS_MAX`].
+    pub threads: u32,
+    /// TCP connections of all threads together; threads differ by one at most. Range `threads`..=`threads` times
+    /// [`MemcachedWorkload::CONNECTIONS_MAX`].
+    pub flows: u32,
+    /// Requests that one connection may have under way. Range 1..=[`MemcachedWorkload::DEPTH_MAX`].
+    pub depth: u32,
+    /// How the gaps between the requests of one connection are distributed. Closed loop has no gaps.
+    pub arrivals: Arrivals,
+    /// How long requests run before the window opens.
+    pub warmup: Nanoseconds,
+    /// How long is measured: requests *due* in the window count.
+    pub window: Nanoseconds,
+    /// How long after the window answers are waited for.
+    pub drain: Nanoseconds,
+    /// The seed of all chance.
+    pub seed: u64,
+    /// How a client thread waits.
+    pub waiting: Waiting,
+}
+
+impl Pace {
+    /// How many connections a thread has.
+    pub fn flows_of(&self, thread: u32) -> u32 {
+        self.flows / self.threads + u32::from(thread < self.flows % self.threads)
+    }
+
+    /// Whether every option is within its range.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] names the first option that is not.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        within("threads", self.threads, 1, MemcachedWorkload::THREADS_MAX)?;
+        let most = self.threads.saturating_mul(MemcachedWorkload::CONNECTIONS_MAX);
+        within("flows", self.flows, self.threads, most)?;
+        within("depth", self.depth, 1, MemcachedWorkload::DEPTH_MAX)?;
+        span("warmup", self.warmup, Nanoseconds::ZERO)?;
+        span("window", self.window, Nanoseconds::from_millis(1))?;
+        span("drain", self.drain, Nanoseconds::ZERO)
+    }
+}
+
+/// Requests of one size and answers of one size, as neper's `tcp_rr` has them; a stream is the same with many large
+/// blocks under way whose arrival is confirmed by a byte.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExchangeWorkload {
+    /// When and over what.
+    pub pace: Pace,
+    /// How long a request is, in bytes. Range 1..=[`Self::BYTES_MAX`].
+    pub request_bytes: u32,
+    /// How long an answer is, in bytes. Range 1..=[`Self::BYTES_MAX`].
+    pub answer_bytes: u32,
+}
+
+impl ExchangeWorkload {
+    /// The longest request, and the longest answer.
+    pub const BYTES_MAX: u32 = 16 << 20;
+
+    /// Whether every option is within its range.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] names the first option that is not.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        within("request-bytes", self.request_bytes, 1, Self::BYTES_MAX)?;
+        within("answer-bytes", self.answer_bytes, 1, Self::BYTES_MAX)?;
+        self.pace.check()
+    }
+}
+
+/// Reads and writes of one size on the server's storage, past its page cache, at places drawn evenly.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StorageWorkload {
+    /// When and over what.
+    pub pace: Pace,
+    /// How many bytes one operation reads or writes: a multiple of [`Self::ALIGNMENT`] up to [`Self::BYTES_MAX`].
+    pub op_bytes: u32,
+    /// The share of operations that write. Range 0..=1.
+    pub write_share: f64,
+    /// How much of the storage is used, from its beginning, in bytes: at least one operation's.
+    pub span_bytes: u64,
+}
+
+impl StorageWorkload {
+    /// What offsets, lengths and memory are multiples of: enough for every device with sectors of up to 4 KiB.
+    /// Kernel: open(2), "O_DIRECT".
+    pub const ALIGNMENT: u32 = 4096;
+    /// The largest operation.
+    pub const BYTES_MAX: u32 = 1 << 20;
+
+    /// Whether every option is within its range.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] names the first option that is not.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        if !(Self::ALIGNMENT..=Self::BYTES_MAX).contains(&self.op_bytes)
+            || !self.op_bytes.is_multiple_of(Self::ALIGNMENT)
+        {
+            let range = format!("multiples of {} up to {}", Self::ALIGNMENT, Self::BYTES_MAX);
+            return Err(OutOfRange { option: "op-bytes", value: self.op_bytes.to_string(), range });
+        }
+        if !(0.0..=1.0).contains(&self.write_share) {
+            let value = self.write_share.to_string();
+            return Err(OutOfRange { option: "write-share", value, range: "0..=1".to_owned() });
+        }
+        let places = self.span_bytes / u64::from(self.op_bytes);
+        if places == 0 || u32::try_from(places).is_err() {
+            let range = format!("1 to {} operations", u32::MAX);
+            return Err(OutOfRange { option: "span-bytes", value: self.span_bytes.to_string(), range });
+        }
+        self.pace.check()
+    }
+}
+
+/// Whether a number is within its range.
+pub(crate) fn within(option: &'static str, value: u32, min: u32, max: u32) -> Result<(), OutOfRange> {
+    if (min..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(OutOfRange { option, value: value.to_string(), range: format!("{min}..={max}") })
+    }
+}
+
+/// Whether a span is within `min` and [`MemcachedWorkload::SPAN_MAX`].
+pub(crate) fn span(option: &'static str, value: Nanoseconds, min: Nanoseconds) -> Result<(), OutOfRange> {
+    if (min..=MemcachedWorkload::SPAN_MAX).contains(&value) {
+        Ok(())
+    } else {
+        let range = format!("{min}..={}", MemcachedWorkload::SPAN_MAX);
+        Err(OutOfRange { option, value: value.to_string(), range })
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn pace(threads: u32, flows: u32) -> Pace {
+        Pace {
+            threads,
+            flows,
+            depth: 1,
+            arrivals: Arrivals::Exponential,
+            warmup: Nanoseconds::ZERO,
+            window: Nanoseconds::from_millis(100),
+            drain: Nanoseconds::ZERO,
+            seed: 1,
+            waiting: Waiting::Sleep,
+        }
+    }
+
+    #[test]
+    fn flows_are_shared_out_to_the_last_and_no_thread_has_two_more_than_another() {
+        let pace = pace(4, 15);
+        let shares: Vec<u32> = (0..4).map(|thread| pace.flows_of(thread)).collect();
+        assert_eq!(shares, [4, 4, 4, 3]);
+        assert_eq!(pace.check(), Ok(()));
+    }
+
+    #[test]
+    fn what_no_run_can_have_is_refused_by_its_name() {
+        let refused = |found: Result<(), OutOfRange>| found.expect_err("out of range").option;
+        assert_eq!(refused(pace(4, 3).check()), "flows", "a thread without a connection measures nothing");
+        let exchange = ExchangeWorkload { pace: pace(1, 1), request_bytes: 0, answer_bytes: 1 };
+        assert_eq!(refused(exchange.check()), "request-bytes");
+        let storage =
+            StorageWorkload { pace: pace(1, 1), op_bytes: 4096, write_share: 0.5, span_bytes: 1 << 20 };
+        assert_eq!(storage.check(), Ok(()));
+        assert_eq!(refused(StorageWorkload { op_bytes: 5000, ..storage.clone() }.check()), "op-bytes");
+        assert_eq!(refused(StorageWorkload { write_share: 1.5, ..storage.clone() }.check()), "write-share");
+        assert_eq!(refused(StorageWorkload { span_bytes: 4095, ..storage }.check()), "span-bytes");
+    }
+}
