@@ -1,6 +1,6 @@
 //! The two hosts and the wire between them.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,6 +10,7 @@ use model::{CpuSet, IfIndex, Pid};
 
 use super::keeper::Keeper;
 use super::memcached::{Memcached, MemcachedOptions, ServerError};
+use super::program::{Program, ProgramError};
 use super::scratch::Scratch;
 use crate::error::KernelError;
 use crate::netlink::Links;
@@ -156,6 +157,16 @@ impl Lab {
     /// If it is not installed, ends at once or does not answer in time, with its own words.
     pub fn start_memcached(&self, options: &MemcachedOptions) -> Result<Memcached, ServerError> {
         Memcached::start(&self.server, &self.client, &self.keeper, options)
+    }
+
+    /// Starts a server that listens on a port of [`SERVER_ADDRESS`], and waits until it takes connections of the
+    /// client.
+    ///
+    /// # Errors
+    /// If it cannot be started, ends at once or takes no connection in time, with its own words.
+    pub fn start_program(&self, command: Command, port: u16) -> Result<Program, ProgramError> {
+        let address = SocketAddr::new(SERVER_ADDRESS.into(), port);
+        Program::start_in_lab((&self.server, &self.client), &self.keeper, command, address)
     }
 }
 

@@ -26,7 +26,7 @@ const PORT: u16 = 11211;
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// How often it is asked meanwhile.
-const READY_PAUSE: Duration = Duration::from_millis(5);
+pub(super) const READY_PAUSE: Duration = Duration::from_millis(5);
 
 /// How much of what memcached said is passed on when it did not start.
 const WORDS_BYTES_MAX: u64 = 2048;
@@ -94,7 +94,7 @@ pub enum ServerError {
     Kernel(#[from] KernelError),
 }
 
-struct Said<'a>(&'a str);
+pub(super) struct Said<'a>(pub(super) &'a str);
 
 impl std::fmt::Display for Said<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -181,7 +181,7 @@ impl Drop for Memcached {
 
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(SERVER_ADDRESS), PORT);
 
-fn end(child: &mut Child) {
+pub(super) fn end(child: &mut Child) {
     // Both fail only for a process that has ended and was waited for.
     let _ = child.kill();
     let _ = child.wait();
@@ -233,7 +233,7 @@ fn ask_version() -> std::io::Result<String> {
     }
 }
 
-fn said(words: &mut File) -> String {
+pub(super) fn said(words: &mut File) -> String {
     let mut bytes = Vec::new();
     // What cannot be read is not there to be passed on.
     let _ = words.rewind().and_then(|()| words.take(WORDS_BYTES_MAX).read_to_end(&mut bytes));

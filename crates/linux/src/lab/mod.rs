@@ -22,7 +22,9 @@
 mod hosts;
 mod keeper;
 mod memcached;
+mod program;
 mod scratch;
 
 pub use hosts::{CLIENT_ADDRESS, Lab, LabOptions, SERVER_ADDRESS, SERVER_DEVICE};
 pub use memcached::{Memcached, MemcachedOptions, ServerError};
+pub use program::{Program, ProgramError};
