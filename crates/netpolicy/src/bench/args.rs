@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use model::{Arrivals, DeliveryMode, KeySize, MemcachedWorkload, Nanoseconds, ValueSize, Waiting};
 
+use super::exchange_args::{Serve, Storage, TcpRr, TcpStream, Threaded};
 use super::load::Load;
 
 /// Measure delivery modes with an application.
@@ -23,6 +24,11 @@ pub struct Bench {
 pub enum Application {
     Memcached(Box<Memcached>),
     Report(FromEvidence),
+    TcpRr(Box<TcpRr>),
+    TcpStream(Box<TcpStream>),
+    Threaded(Box<Threaded>),
+    Storage(Box<Storage>),
+    Serve(Box<Serve>),
 }
 
 /// Make the table and the report of an experiment again, from its evidence.
@@ -132,7 +138,7 @@ pub struct Memcached {
 }
 
 /// Reads `5`, `0.8`, `800ms` or `5s`; seconds without a unit.
-fn span(text: &str) -> Result<Nanoseconds, String> {
+pub(super) fn span(text: &str) -> Result<Nanoseconds, String> {
     let with_unit =
         if text.ends_with(|c: char| c.is_ascii_digit()) { format!("{text}s") } else { text.to_owned() };
     with_unit.parse().map_err(|error: model::units::NotASpan| error.to_string())

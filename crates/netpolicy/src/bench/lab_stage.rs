@@ -12,9 +12,9 @@ use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions};
 use linux::machine::{Machine, seconds_since_1970};
 use linux::process::preload::{self, EpollCounts, Library};
 use linux::{Kernel, Processes, Signals};
-use measure::{Cell, Stage};
+use measure::{Cell, Run, RunError, Stage};
 use model::{
-    Budget, DeliveryMode, Evidence, Goal, Host, Intent, MeasuredOn, MemcachedWorkload, NapiId, Origin,
+    Budget, DeliveryMode, Evidence, Goal, Host, Intent, MeasuredOn, MemcachedWorkload, NapiId, Origin, Pid,
     Policy, PolicyName, Setting, Target,
 };
 
@@ -155,9 +155,9 @@ const SPARE_CONNECTIONS: u32 = 64;
 
 /// The request for a delivery mode on a server. Full busy polling may take as many CPUs as it needs: the lab is made
 /// to see what that costs.
-fn policy(server: &Server, mode: DeliveryMode) -> Policy {
+pub(super) fn policy(server: Pid, mode: DeliveryMode) -> Policy {
     let intent = Intent {
-        target: Target::Task(server.process().pid),
+        target: Target::Task(server),
         policy: PolicyName::None,
         delivery: Some(mode),
         overrides: model::policy::Overrides::default(),
@@ -177,7 +177,7 @@ impl Stage for LabStage<'_> {
         self.may_go_on()?;
         let mode: DeliveryMode = label.parse().map_err(|error| Fault::failed(format!("{error}")))?;
         let (server, epolls) = self.start(mode)?;
-        let planned = cycle::plan(&policy(&server, mode), self.lab.server())?;
+        let planned = cycle::plan(&policy(server.process().pid, mode), self.lab.server())?;
         let transaction =
             cycle::keep(planned.plan, &self.journal, &self.context.asked(None), Allow::default())?;
         self.cell = Some(Applied {
@@ -205,22 +205,12 @@ impl Stage for LabStage<'_> {
         let started = seconds_since_1970();
         let watch =
             Watch::new(lab.client(), layout, counters, delivery.as_mut(), cycles.as_mut(), epolls.as_ref());
-        let (run, interrupted) = std::thread::scope(|scope| {
-            let run = scope.spawn(|| measure::memcached(address, &workload, cell.load, &watch));
-            let mut interrupted = None;
-            while !run.is_finished() {
-                if let Some(arrived) = signals.take() {
-                    interrupted = Some(arrived.signal);
-                    // Without a server the run ends at once, instead of at its time.
-                    drop(server.take());
-                }
-                std::thread::sleep(TURN);
-            }
-            (run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), interrupted)
-        });
-        if let Some(signal) = interrupted {
-            return Err(BenchError::Interrupted(signal));
-        }
+        // Without a server the run ends at once, instead of at its time.
+        let run = interruptible(
+            signals,
+            || measure::memcached(address, &workload, cell.load, &watch),
+            || drop(server.take()),
+        );
         let mut evidence = run?.into_evidence(cell.label, origin(layout, lab, version, started));
         watch.add_to(&mut evidence, napis);
         Ok(evidence)
@@ -243,6 +233,30 @@ impl Stage for LabStage<'_> {
     }
 }
 
+/// Makes a run; a signal ends it by `end`, and is then what comes of it.
+pub(super) fn interruptible(
+    signals: &mut Signals,
+    run: impl FnOnce() -> Result<Run, RunError> + Send,
+    mut end: impl FnMut(),
+) -> Result<Run, BenchError> {
+    std::thread::scope(|scope| {
+        let run = scope.spawn(run);
+        let mut interrupted = None;
+        while !run.is_finished() {
+            if let Some(arrived) = signals.take() {
+                interrupted = Some(arrived.signal);
+                end();
+            }
+            std::thread::sleep(TURN);
+        }
+        let run = run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        match interrupted {
+            Some(signal) => Err(BenchError::Interrupted(signal)),
+            None => Ok(run?),
+        }
+    })
+}
+
 fn origin(layout: &Layout, lab: &Lab, server: String, started: u64) -> Origin {
     let Machine { host, kernel, cpu_model } = Machine::this();
     let client: model::CpuSet = layout.client.iter().copied().collect();
@@ -255,7 +269,7 @@ fn origin(layout: &Layout, lab: &Lab, server: String, started: u64) -> Origin {
 }
 
 /// Every setting of a host that a plan can change, with its value.
-fn settings(host: &Host) -> Vec<Setting> {
+pub(super) fn settings(host: &Host) -> Vec<Setting> {
     let mut settings = Vec::new();
     for queue in host.devices.iter().flat_map(|device| &device.rx_queues).map(|queue| queue.id) {
         let Some(napi) = host.napi_of(queue) else { continue };
@@ -274,7 +288,7 @@ fn settings(host: &Host) -> Vec<Setting> {
 }
 
 /// What is not as it was, in words. Threads that have come or gone are the server's own doing.
-fn differences(before: &[Setting], after: &[Setting]) -> Vec<String> {
+pub(super) fn differences(before: &[Setting], after: &[Setting]) -> Vec<String> {
     let changed = |was: &Setting| {
         let is = after.iter().find(|is| is.same_knob(was))?;
         (is != was)

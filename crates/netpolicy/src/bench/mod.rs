@@ -4,19 +4,31 @@
 //! Read in this order: [`args`] (what can be asked), [`load`] (how much is offered), [`layout`] (which CPUs are the
 //! server's), [`lab_stage`] (one cell: start, observe, plan, commit, measure, put back, compare), [`watch`] (what is
 //! counted meanwhile).
+//!
+//! And the experiments of the documents on threaded NAPI and on event busy polling, with a server of our own:
+//! [`exchange_args`] (what can be asked), [`way`] (the configurations), [`exchange_stage`] (one cell), [`background`]
+//! (what runs beside).
 
 pub mod args;
+mod background;
 mod error;
+pub mod exchange_args;
+mod exchange_stage;
 mod lab_stage;
 mod layout;
 pub mod load;
 mod plain_stage;
+pub mod size;
 mod watch;
+pub mod way;
 
 pub(crate) use error::{BenchError, server_fault};
+pub(crate) use exchange_args::{Case, Compares};
+pub(crate) use exchange_stage::ExchangeStage;
 pub(crate) use lab_stage::LabStage;
 pub(crate) use layout::Layout;
 pub(crate) use plain_stage::PlainStage;
+pub(crate) use way::Way;
 
 use model::DeliveryMode;
 

@@ -1,6 +1,6 @@
 //! What an experiment gave.
 
-use measure::Results;
+use measure::{Grid, Results};
 use model::OfferedLoad;
 use serde::Serialize;
 use serde_json::Value;
@@ -55,5 +55,45 @@ impl Report for BenchReport<'_> {
 
     fn lines(&self) -> Vec<(&'static str, Value)> {
         self.results.evidence.iter().map(|run| ("evidence", to_json(run))).collect()
+    }
+}
+
+/// The data of the benches with our own server.
+#[derive(Debug)]
+pub(crate) struct GridReport<'a> {
+    /// All experiments.
+    pub(crate) grid: &'a Grid,
+}
+
+impl Serialize for GridReport<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.grid.serialize(serializer)
+    }
+}
+
+impl Report for GridReport<'_> {
+    const KIND: &'static str = "bench-grid";
+
+    fn page(&self, page: &mut Page) {
+        for line in self.grid.render().lines() {
+            page.line(line);
+        }
+        for line in self.grid.voids() {
+            page.line(line);
+        }
+        for variant in &self.grid.variants {
+            if let Some(borne) = variant.borne {
+                let first = variant.results.experiment.labels.first().map_or("", String::as_str);
+                page.line(format!(
+                    "{}: loads are shares of {borne:.0} requests per second, what {first} answers here in closed loop.",
+                    variant.name
+                ));
+            }
+        }
+    }
+
+    fn lines(&self) -> Vec<(&'static str, Value)> {
+        let runs = self.grid.variants.iter().flat_map(|variant| &variant.results.evidence);
+        runs.map(|run| ("evidence", to_json(run))).collect()
     }
 }

@@ -24,7 +24,7 @@ mod test;
 mod undone;
 mod validation;
 
-pub(crate) use bench::BenchReport;
+pub(crate) use bench::{BenchReport, GridReport};
 pub(crate) use calibration::CalibrationReport;
 pub(crate) use console::Console;
 pub(crate) use drift::DriftReport;

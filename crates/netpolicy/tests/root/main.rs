@@ -4,6 +4,7 @@
 mod applied;
 mod attached;
 mod bench;
+mod exchange;
 mod matrix;
 #[path = "../../../linux/tests/root/only.rs"]
 mod only;
@@ -85,6 +86,7 @@ fn main() {
         trial::tests(),
         attached::tests(),
         bench::tests(),
+        exchange::tests(),
         matrix::tests(),
         rules::tests(),
         rules_compared::tests(),

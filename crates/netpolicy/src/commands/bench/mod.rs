@@ -1,5 +1,8 @@
 //! `bench`: delivery modes, measured.
 
+mod exchange;
+mod serve;
+
 use std::io::{Read, Write};
 use std::path::Path;
 
@@ -19,10 +22,18 @@ const EVIDENCE_BYTES_MAX: u64 = 256 << 20;
 
 /// Measures, prints the table, and writes the files.
 pub(crate) fn run(arguments: &Bench, context: &Context) -> Result<Exit, Fault> {
-    let arguments = match &arguments.application {
-        Application::Memcached(arguments) => arguments,
-        Application::Report(arguments) => return from_evidence(arguments, context),
-    };
+    match &arguments.application {
+        Application::Memcached(arguments) => memcached(arguments, context),
+        Application::TcpRr(arguments) => exchange::run(&**arguments, context),
+        Application::TcpStream(arguments) => exchange::run(&**arguments, context),
+        Application::Threaded(arguments) => exchange::run(&**arguments, context),
+        Application::Storage(arguments) => exchange::run_storage(arguments, context),
+        Application::Serve(arguments) => serve::run(arguments),
+        Application::Report(arguments) => from_evidence(arguments, context),
+    }
+}
+
+fn memcached(arguments: &MemcachedBench, context: &Context) -> Result<Exit, Fault> {
     // A file that cannot be written is better known before the experiment than after it.
     for path in [&arguments.report, &arguments.json].into_iter().flatten() {
         writable(path)?;

@@ -1,0 +1,397 @@
+//! The command line of the benches with netpolicy's own server.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use model::{Arrivals, CpuSet, ExchangeWorkload, Nanoseconds, Pace, StorageWorkload, Waiting, Workload};
+
+use super::args::span;
+use super::load::Load;
+use super::size::{Bytes, Sizes};
+use super::way::Way;
+
+/// Measure response times of requests and answers of fixed sizes, as neper's tcp_rr.
+///
+/// netpolicy's own server and client, in a lab of two network namespaces, or both on this host over loopback. The
+/// server is an ordinary process: configurations are applied to it from outside, as to any other, and put back after
+/// every run. Response times count from when a request was due. Configurations that this kernel does not have are
+/// skipped, with the reason.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy bench tcp-rr --matrix --flows 1,16,64 --report rr.html
+  netpolicy bench tcp-rr --mode base,suspend20 --size 1,5K,1M --rate 40%,max
+  netpolicy bench tcp-rr --loopback --mode base,userbusy --flows 15,30,60")]
+pub struct TcpRr {
+    /// How long requests and answers are; more than one size are measured one after the other.
+    #[arg(long, value_name = "SIZE[/SIZE],...", value_delimiter = ',', default_value = "1")]
+    pub size: Vec<Sizes>,
+    /// What all of these benches take.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Measure how much goes through in one direction, as neper's tcp_stream.
+///
+/// As tcp-rr, with large blocks, many of them under way on each connection, whose arrival the other side confirms by a
+/// byte. The rate is in gigabits of blocks per second, and a response time is how long a block took until it was confirmed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy bench tcp-stream --mode softirq,threaded --flows 1,8")]
+pub struct TcpStream {
+    /// How long a block is.
+    #[arg(long, value_name = "SIZE", default_value = "256K")]
+    pub block: Bytes,
+    /// Blocks under way on each connection.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub depth: u32,
+    /// The server sends, instead of the client.
+    #[arg(long)]
+    pub from_server: bool,
+    /// What all of these benches take.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Compare polling in softirqs with polling in the NAPIs' kernel threads, as the letter of threaded NAPI does.
+///
+/// As tcp-rr, at equal offered load, for 1 B, 5 KB and 1 MB. The document's 1000 flows on 56 hyper-threads become as many
+/// here for each CPU. With --background, threads that compute run on the server's CPUs beside it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy bench threaded --matrix --background 2 --report threaded.html
+  netpolicy bench threaded --mode softirq,threaded+pinned --kthread-cpus 0 --size 1 --rate 30%")]
+pub struct Threaded {
+    /// How long requests and answers are; more than one size are measured one after the other.
+    #[arg(long, value_name = "SIZE[/SIZE],...", value_delimiter = ',', default_value = "1,5K,1M")]
+    pub size: Vec<Sizes>,
+    /// What all of these benches take.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Measure reads and writes of a server's storage for a remote client, at a fixed rate.
+///
+/// The server reads and writes past the page cache (O_DIRECT), an operation at a time in each of its threads, at places
+/// drawn evenly: the remote-SSD application of the letter of threaded NAPI. Without --file it uses a file of its own
+/// that nobody else sees and that is gone with it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy bench storage --mode softirq,threaded --op 4K,64K,1M --rate 200
+  netpolicy bench storage --file /dev/nvme1n1 --write-ratio 0 --rate 2K")]
+pub struct Storage {
+    /// How much an operation reads or writes; more than one size are measured one after the other.
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "4K,64K,1M")]
+    pub op: Vec<Bytes>,
+    /// The share of operations that write, 0 to 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
+    pub write_ratio: f64,
+    /// A file or block device that is there, instead of a file of our own. With a --write-ratio above 0 what is in it is
+    /// overwritten, and --overwrite must be given.
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+    /// What is in --file may be lost.
+    #[arg(long, requires = "file")]
+    pub overwrite: bool,
+    /// Where the file of our own is made.
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp", conflicts_with = "file")]
+    pub dir: PathBuf,
+    /// How much of it is used, from its beginning.
+    #[arg(long, value_name = "SIZE", default_value = "64M")]
+    pub span: Bytes,
+    /// What all of these benches take.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Run the server of these benches, until it is ended.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy bench serve --listen 192.0.2.7:7007 --size 5K --threads 4
+  netpolicy attach $(pidof netpolicy) --delivery suspend20
+                                          from outside, as any other server")]
+pub struct Serve {
+    /// Where to listen.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+    /// Threads, each with an epoll of its own.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub threads: u32,
+    /// The CPUs that it may run on [default: all].
+    #[arg(long, value_name = "CPUS")]
+    pub cpus: Option<CpuSet>,
+    /// How long requests and answers are.
+    #[arg(long, value_name = "SIZE[/SIZE]", default_value = "1", conflicts_with = "storage")]
+    pub size: Sizes,
+    /// Serve this file or block device instead.
+    #[arg(long, value_name = "PATH")]
+    pub storage: Option<PathBuf>,
+    /// It may be written.
+    #[arg(long, requires = "storage")]
+    pub writable: bool,
+    /// How long one epoll_wait may sleep, as in 1ms; 0s asks again and again [default: as long as nothing comes].
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    pub wait_at_most: Option<Nanoseconds>,
+}
+
+/// What all benches with our own server take.
+#[derive(Clone, Debug, Args)]
+pub struct Common {
+    /// Every configuration that belongs to this bench.
+    #[arg(long, conflicts_with = "mode")]
+    pub matrix: bool,
+    /// These configurations: base, deferX, napibusy, fullbusy, suspendX, softirq, threaded, threaded+pinned,
+    /// threaded-busy, userbusy.
+    #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
+    pub mode: Vec<Way>,
+    /// Server and client on this host, over its loopback, instead of a lab of two.
+    #[arg(long)]
+    pub loopback: bool,
+    /// Connections of all client threads together; more than one number are measured one after the other.
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    pub flows: Vec<u32>,
+    /// Loads: requests per second as in 50K, a share of what the first configuration bears here as in 40%, or max
+    /// (closed loop).
+    #[arg(long, value_name = "LOAD,...", value_delimiter = ',')]
+    pub rate: Vec<Load>,
+    /// How often each configuration runs at each load.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub repeats: u32,
+    /// How long a run measures.
+    #[arg(long, value_name = "SPAN", default_value = "2s", value_parser = span)]
+    pub seconds: Nanoseconds,
+    /// How long a run warms up first.
+    #[arg(long, value_name = "SPAN", default_value = "200ms", value_parser = span)]
+    pub warmup: Nanoseconds,
+    /// Client threads [default: one for each client CPU].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u32>,
+    /// Server threads [default: one for each server CPU].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub server_threads: Option<u32>,
+    /// Queues of the lab's network devices [default: one for each server thread].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "loopback")]
+    pub queues: Option<u32>,
+    /// The gaps between requests: fixed, exponential, fb_ia.
+    #[arg(long, value_name = "NAME", default_value = "exponential")]
+    pub arrivals: Arrivals,
+    /// The seed of everything that is drawn: arrivals, places, the order of runs.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Client threads ask again and again instead of sleeping until the next due time.
+    #[arg(long)]
+    pub spin: bool,
+    /// The server's CPUs [default: the upper half].
+    #[arg(long, value_name = "CPUS")]
+    pub server_cpus: Option<CpuSet>,
+    /// The client's CPUs [default: the lower half].
+    #[arg(long, value_name = "CPUS")]
+    pub client_cpus: Option<CpuSet>,
+    /// The CPUs that threaded+pinned puts the NAPIs' kernel threads on, one for each in turn [default: the server's].
+    #[arg(long, value_name = "CPUS")]
+    pub kthread_cpus: Option<CpuSet>,
+    /// Threads that compute beside the server while a run measures.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256))]
+    pub background: u32,
+    /// How many percent of a CPU each of them wants.
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub background_duty: u32,
+    /// The CPUs that they may run on [default: the server's].
+    #[arg(long, value_name = "CPUS")]
+    pub background_cpus: Option<CpuSet>,
+    /// Do not count who delivers the packets.
+    #[arg(long)]
+    pub uncounted: bool,
+    /// Write a report into this file: one HTML page that needs no other.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Write every run's evidence into this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+impl Common {
+    /// When and over what requests go, with so many client threads unless the operator named a number; never more than
+    /// there are connections.
+    fn pace(&self, threads: u32, flows: u32, depth: u32) -> Pace {
+        Pace {
+            threads: self.threads.unwrap_or(threads).min(flows),
+            flows,
+            depth,
+            arrivals: self.arrivals,
+            warmup: self.warmup,
+            window: self.seconds,
+            drain: Nanoseconds::from_millis(1_000),
+            seed: self.seed,
+            waiting: if self.spin { Waiting::Spin } else { Waiting::Sleep },
+        }
+    }
+
+    /// The numbers of connections.
+    fn flows_or(&self, default: u32) -> Vec<u32> {
+        if self.flows.is_empty() { vec![default] } else { self.flows.clone() }
+    }
+}
+
+/// What one experiment of a grid is about.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Case {
+    /// What sets it apart.
+    pub(crate) name: String,
+    /// Every option of its runs.
+    pub(crate) workload: Workload,
+}
+
+/// A bench with our own server: what it compares, over what.
+pub(crate) trait Compares {
+    /// The title of its report.
+    const TITLE: &'static str;
+    /// What all benches take.
+    fn common(&self) -> &Common;
+    /// Its own matrix.
+    fn matrix(&self) -> Vec<Way>;
+    /// One experiment for each size and number of flows, with so many client threads on a machine of so many CPUs.
+    fn cases(&self, threads: u32, cpus: u32) -> Vec<Case>;
+    /// The loads where the operator names none.
+    fn default_loads(&self) -> Vec<Load>;
+
+    /// The configurations, in the order they are shown; the first is what the others are compared with.
+    fn ways(&self) -> Vec<Way> {
+        let common = self.common();
+        match (common.matrix, common.mode.is_empty()) {
+            (true, _) => self.matrix(),
+            (false, true) => vec![Way::Softirq],
+            (false, false) => common.mode.clone(),
+        }
+    }
+
+    /// The loads, in the order they are shown.
+    fn loads(&self) -> Vec<Load> {
+        let rate = &self.common().rate;
+        if rate.is_empty() { self.default_loads() } else { rate.clone() }
+    }
+}
+
+/// An experiment for each size and each number of connections.
+fn exchanges(sizes: &[Sizes], common: &Common, threads: u32, flows: u32) -> Vec<Case> {
+    let flows = common.flows_or(flows);
+    let case = |size: &Sizes, flows: u32| Case {
+        name: format!("{size}, {flows} flows"),
+        workload: Workload::TcpRr(ExchangeWorkload {
+            pace: common.pace(threads, flows, 1),
+            request_bytes: size.request,
+            answer_bytes: size.answer,
+        }),
+    };
+    sizes.iter().flat_map(|size| flows.iter().map(move |&flows| case(size, flows))).collect()
+}
+
+impl Compares for TcpRr {
+    const TITLE: &'static str = "tcp-rr under delivery modes";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn matrix(&self) -> Vec<Way> {
+        Way::RR_MATRIX.iter().filter_map(|name| name.parse().ok()).collect()
+    }
+
+    fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
+        exchanges(&self.size, &self.common, threads, 16)
+    }
+
+    fn default_loads(&self) -> Vec<Load> {
+        vec![Load::Share(40), Load::MAX]
+    }
+}
+
+impl Compares for Threaded {
+    const TITLE: &'static str = "softirq and threaded NAPI";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn matrix(&self) -> Vec<Way> {
+        Way::THREADED_MATRIX.to_vec()
+    }
+
+    fn cases(&self, threads: u32, cpus: u32) -> Vec<Case> {
+        // The document: 1000 flows, 56 hyper-threads.
+        exchanges(&self.size, &self.common, threads, (cpus * 1000).div_ceil(56).max(threads))
+    }
+
+    fn default_loads(&self) -> Vec<Load> {
+        vec![Load::Share(50), Load::MAX]
+    }
+}
+
+impl Compares for TcpStream {
+    const TITLE: &'static str = "tcp-stream under delivery modes";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn matrix(&self) -> Vec<Way> {
+        Way::RR_MATRIX.iter().filter_map(|name| name.parse().ok()).collect()
+    }
+
+    fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
+        let block = u32::try_from(self.block.0).unwrap_or(u32::MAX);
+        let (request_bytes, answer_bytes) = if self.from_server { (1, block) } else { (block, 1) };
+        let from = if self.from_server { "server" } else { "client" };
+        let case = |flows| Case {
+            name: format!(
+                "blocks of {} from the {from}, {} under way, {flows} flows",
+                self.block, self.depth
+            ),
+            workload: Workload::TcpStream(ExchangeWorkload {
+                pace: self.common.pace(threads, flows, self.depth),
+                request_bytes,
+                answer_bytes,
+            }),
+        };
+        self.common.flows_or(4).into_iter().map(case).collect()
+    }
+
+    fn default_loads(&self) -> Vec<Load> {
+        vec![Load::MAX]
+    }
+}
+
+impl Compares for Storage {
+    const TITLE: &'static str = "remote storage under delivery modes";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn matrix(&self) -> Vec<Way> {
+        Way::THREADED_MATRIX.to_vec()
+    }
+
+    fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
+        let case = |op: &Bytes, flows| Case {
+            name: format!("operations of {op}, {flows} flows"),
+            workload: Workload::Storage(StorageWorkload {
+                pace: self.common.pace(threads, flows, 1),
+                op_bytes: u32::try_from(op.0).unwrap_or(u32::MAX),
+                write_share: self.write_ratio,
+                span_bytes: self.span.0,
+            }),
+        };
+        let flows = self.common.flows_or(16);
+        self.op.iter().flat_map(|op| flows.iter().map(move |&flows| case(op, flows))).collect()
+    }
+
+    fn default_loads(&self) -> Vec<Load> {
+        vec![Load::Share(30)]
+    }
+}

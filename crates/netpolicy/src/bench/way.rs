@@ -1,0 +1,139 @@
+//! The configurations that netpolicy's own server can be measured under: delivery modes, and the kernel threads of NAPIs.
+
+use std::fmt;
+use std::str::FromStr;
+
+use model::delivery::NotADeliveryMode;
+use model::{DeliveryMode, Nanoseconds, Threading};
+
+use super::label;
+
+/// A configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// A delivery mode.
+    Mode(DeliveryMode),
+    /// Nothing is set: softirqs poll.
+    Softirq,
+    /// Each NAPI is polled by a kernel thread.
+    Threaded {
+        /// Whether each of them has a CPU of its own among those named; else the scheduler chooses.
+        pinned: bool,
+    },
+    /// The kernel threads never sleep.
+    ThreadedBusy,
+    /// The server asks for events again and again and never sleeps.
+    UserBusy,
+    /// Polling in a workqueue.
+    Workqueue,
+}
+
+impl Way {
+    /// What the epoll document compares, and what of the other documents suits the same server.
+    pub(crate) const RR_MATRIX: [&str; 7] =
+        ["base", "defer20", "suspend20", "threaded", "threaded-busy", "eventbusy", "userbusy"];
+
+    /// What the document on threaded NAPI compares, and what the kernel has got since.
+    pub(crate) const THREADED_MATRIX: [Self; 5] = [
+        Self::Softirq,
+        Self::Threaded { pinned: false },
+        Self::Threaded { pinned: true },
+        Self::ThreadedBusy,
+        Self::Workqueue,
+    ];
+
+    /// Why nobody can measure it; `None` if one may try.
+    pub(crate) const fn impossible(self) -> Option<&'static str> {
+        match self {
+            Self::Workqueue => Some(
+                "no kernel has it: the patches were proposed beside those for kernel threads and not merged; it can be \
+                 simulated only",
+            ),
+            Self::Mode(_) | Self::Softirq | Self::Threaded { .. } | Self::ThreadedBusy | Self::UserBusy => {
+                None
+            }
+        }
+    }
+
+    /// The longest that the server's `epoll_wait` may sleep; `None` for as long as nothing comes.
+    pub(crate) fn wait_at_most(self) -> Option<Nanoseconds> {
+        match self {
+            Self::Mode(mode) => mode.params().epoll_wait_cap,
+            Self::UserBusy => Some(Nanoseconds::ZERO),
+            Self::Softirq | Self::Threaded { .. } | Self::ThreadedBusy | Self::Workqueue => None,
+        }
+    }
+
+    /// Who polls NAPIs instead of softirqs.
+    pub(crate) const fn threading(self) -> Threading {
+        match self {
+            Self::Threaded { .. } => Threading::On,
+            Self::ThreadedBusy => Threading::BusyPoll,
+            Self::Mode(_) | Self::Softirq | Self::UserBusy | Self::Workqueue => Threading::Off,
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mode(mode) => f.pad(&label(*mode)),
+            Self::Softirq => f.pad("softirq"),
+            Self::Threaded { pinned: false } => f.pad("threaded"),
+            Self::Threaded { pinned: true } => f.pad("threaded+pinned"),
+            Self::ThreadedBusy => f.pad("threaded-busy"),
+            Self::UserBusy => f.pad("userbusy"),
+            Self::Workqueue => f.pad("workqueue"),
+        }
+    }
+}
+
+/// Why a text names no configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotAWay(NotADeliveryMode);
+
+impl fmt::Display for NotAWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; and here also softirq, threaded, threaded+pinned, threaded-busy, userbusy", self.0)
+    }
+}
+
+impl std::error::Error for NotAWay {}
+
+impl FromStr for Way {
+    type Err = NotAWay;
+
+    fn from_str(text: &str) -> Result<Self, NotAWay> {
+        match text {
+            "softirq" => Ok(Self::Softirq),
+            "threaded" => Ok(Self::Threaded { pinned: false }),
+            "threaded+pinned" => Ok(Self::Threaded { pinned: true }),
+            "threaded-busy" => Ok(Self::ThreadedBusy),
+            "userbusy" => Ok(Self::UserBusy),
+            "workqueue" => Ok(Self::Workqueue),
+            mode => mode.parse().map(Self::Mode).map_err(NotAWay),
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn every_configuration_survives_its_name() {
+        for way in Way::THREADED_MATRIX {
+            assert_eq!(way.to_string().parse::<Way>(), Ok(way));
+        }
+        assert_eq!("base".parse::<Way>().expect("a mode").to_string(), "base");
+        let error = "threads".parse::<Way>().expect_err("is none").to_string();
+        assert!(error.contains("suspendX") && error.contains("threaded+pinned"), "{error}");
+    }
+
+    #[test]
+    fn only_spinning_needs_the_servers_own_help() {
+        assert_eq!("userbusy".parse::<Way>().expect("is one").wait_at_most(), Some(Nanoseconds::ZERO));
+        assert_eq!("suspend20".parse::<Way>().expect("is one").wait_at_most(), None);
+        assert!(Way::Workqueue.impossible().is_some());
+    }
+}

@@ -1,0 +1,275 @@
+//! `bench tcp-rr`, `tcp-stream`, `threaded` and `storage`: configurations against each other, with our own server.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use linux::{Processes, Signals, observe};
+use measure::{Experiment, Grid, Skipped, Stage, Stopped, Variant};
+use model::{CpuSet, Nanoseconds, OfferedLoad, Schema};
+
+use super::{Told, early, of_signal, writable};
+use crate::bench::exchange_args::Storage;
+use crate::bench::{BenchError, Case, Compares, ExchangeStage, Layout, Way};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::{Fault, HostState};
+use crate::render::GridReport;
+
+/// What is written into a file of our own at once.
+const FILL_BYTES: usize = 1 << 20;
+
+/// The largest file of our own.
+const FILE_BYTES_MAX: u64 = 16 << 30;
+
+/// Measures, prints the tables, and writes the files.
+pub(super) fn run<B: Compares>(bench: &B, context: &Context) -> Result<Exit, Fault> {
+    conduct(bench, context, None)
+}
+
+/// The same, with something to read and write.
+pub(super) fn run_storage(bench: &Storage, context: &Context) -> Result<Exit, Fault> {
+    let writes = bench.write_ratio > 0.0;
+    match &bench.file {
+        Some(file) if writes && !bench.overwrite => {
+            let why = format!("{} would be overwritten", file.display());
+            Err(Fault::new(Exit::Refused, why)
+                .hint("say --overwrite if what is in it may be lost, or --write-ratio 0 to read only"))
+        }
+        Some(file) => conduct(bench, context, Some((file.clone(), writes))),
+        None => {
+            let file = file_of_our_own(&bench.dir, bench.span.0)?;
+            let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+            conduct(bench, context, Some((path, writes)))
+        }
+    }
+}
+
+/// A file without a name, full of bytes that were written: a read of a hole would be none.
+fn file_of_our_own(dir: &Path, bytes: u64) -> Result<File, Fault> {
+    if bytes > FILE_BYTES_MAX {
+        let why = format!("a file of {bytes} bytes; at most {FILE_BYTES_MAX}");
+        return Err(Fault::new(Exit::Usage, why));
+    }
+    let path = dir.join(format!("netpolicy-bench-{}", std::process::id()));
+    let failed = |error| Fault::file(&path, error);
+    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).map_err(failed)?;
+    std::fs::remove_file(&path).map_err(failed)?;
+    let block = vec![0x5a_u8; FILL_BYTES];
+    let mut left = bytes;
+    while left > 0 {
+        let length = usize::try_from(left).unwrap_or(usize::MAX).min(FILL_BYTES);
+        file.write_all(&block[..length]).map_err(failed)?;
+        left -= length as u64;
+    }
+    file.sync_all().map_err(failed)?;
+    Ok(file)
+}
+
+fn conduct<B: Compares>(
+    bench: &B,
+    context: &Context,
+    storage: Option<(PathBuf, bool)>,
+) -> Result<Exit, Fault> {
+    let common = bench.common();
+    // A file that cannot be written is better known before the experiment than after it.
+    for path in [&common.report, &common.json].into_iter().flatten() {
+        writable(path)?;
+    }
+    let online = observe(&context.netns()?, &Processes::None)?.topology.online;
+    let halves = Layout::of(&online);
+    let layout = Layout {
+        server: common.server_cpus.clone().unwrap_or(halves.server),
+        client: common.client_cpus.as_ref().map_or(halves.client, |cpus| cpus.iter().collect()),
+    };
+    offline(&online, &layout)?;
+    let count = |cpus: usize| u32::try_from(cpus).unwrap_or(u32::MAX);
+    let cases = bench.cases(count(layout.client.len()), count(online.len()));
+    for case in &cases {
+        case.workload.check().map_err(|error| Fault::new(Exit::Usage, error))?;
+    }
+    let Some(first) = cases.first() else {
+        return Err(Fault::new(Exit::Usage, "there is nothing to measure"));
+    };
+    let mut grid = Grid {
+        schema: Schema,
+        title: B::TITLE.to_owned(),
+        notes: notes(common.background, common.background_duty, &layout),
+        skipped: Vec::new(),
+        variants: Vec::new(),
+    };
+    let mut signals = Signals::catch()?;
+    let mut stage =
+        ExchangeStage::new(context, &mut signals, layout, common, storage, first.workload.clone())?;
+    let labels = match possible(&mut stage, &bench.ways(), &mut grid.skipped) {
+        Ok(labels) => labels,
+        Err(BenchError::Interrupted(signal)) => return Ok(Exit::Command(of_signal(signal))),
+        Err(BenchError::Failed(fault)) => return Err(fault),
+        Err(error @ BenchError::TimeUp) => return Err(Fault::failed(error.to_string())),
+    };
+    if labels.is_empty() {
+        let words: Vec<String> = grid.skipped.iter().map(|s| format!("{}: {}", s.label, s.reason)).collect();
+        return Err(Fault::new(Exit::Unsupported, words.join("; ")));
+    }
+    let stopped = experiments(bench, context, &mut stage, &cases, &labels, &mut grid);
+    drop(stage);
+    context.console.progress("");
+    let exit = publish(bench, context, &grid)?;
+    match stopped {
+        None => Ok(exit),
+        Some(Stopped { cell, failure, results }) => {
+            early(context, &results, &cell, failure).map(|early| early.unwrap_or(exit))
+        }
+    }
+}
+
+fn offline(online: &CpuSet, layout: &Layout) -> Result<(), Fault> {
+    let cpus = layout.server.iter().chain(layout.client.iter().copied());
+    match cpus.into_iter().find(|cpu| !online.contains(*cpu)) {
+        Some(cpu) => Err(Fault::new(Exit::Usage, format!("CPU {cpu} is not online; {online} are"))),
+        None if layout.server.is_empty() || layout.client.is_empty() => {
+            Err(Fault::new(Exit::Usage, "server and client need a CPU each"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn notes(background: u32, duty: u32, layout: &Layout) -> Vec<String> {
+    let mut notes = Vec::new();
+    if layout.is_shared() {
+        notes.push(
+            "Server and client share CPUs: they take them from each other, and response times are those of both."
+                .to_owned(),
+        );
+    }
+    if background > 0 {
+        notes.push(format!("Beside the server, {background} thread(s) that want {duty} % of a CPU each."));
+    }
+    notes
+}
+
+/// The configurations that this kernel takes; what it does not take is skipped with its reason.
+fn possible(
+    stage: &mut ExchangeStage<'_>,
+    ways: &[Way],
+    skipped: &mut Vec<Skipped>,
+) -> Result<Vec<String>, BenchError> {
+    let mut labels = Vec::new();
+    for way in ways {
+        let label = way.to_string();
+        if labels.contains(&label) {
+            continue;
+        }
+        let refused = match way.impossible() {
+            Some(reason) => Some(reason.to_owned()),
+            None => match stage.apply(&label) {
+                Ok(()) => {
+                    stage.restore()?;
+                    None
+                }
+                Err(BenchError::Failed(fault)) if is_refusal(labels.is_empty(), &fault) => {
+                    Some(BenchError::Failed(fault).to_string())
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        match refused {
+            Some(reason) => skipped.push(Skipped { label, reason }),
+            None => labels.push(label),
+        }
+    }
+    Ok(labels)
+}
+
+/// Whether this kernel does not take a configuration, and is as it was. It says so with many numbers: threads that never
+/// sleep are out of range before 7.0 (ERANGE). The first configuration is what all others are compared with: without it
+/// there is nothing to measure.
+fn is_refusal(first: bool, fault: &Fault) -> bool {
+    let as_before = matches!(fault.host, HostState::Unchanged | HostState::Restored);
+    as_before && (!first || matches!(fault.exit, Exit::Unsupported | Exit::Refused))
+}
+
+/// One experiment after the other, until one stops.
+fn experiments<B: Compares>(
+    bench: &B,
+    context: &Context,
+    stage: &mut ExchangeStage<'_>,
+    cases: &[Case],
+    labels: &[String],
+    grid: &mut Grid,
+) -> Option<Stopped<BenchError>> {
+    for (number, case) in cases.iter().enumerate() {
+        stage.set_workload(case.workload.clone());
+        let mut experiment = Experiment {
+            labels: labels.to_vec(),
+            loads: Vec::new(),
+            rounds: bench.common().repeats,
+            seed: bench.common().seed,
+        };
+        let wanted = bench.loads();
+        let borne =
+            match wanted.iter().any(|load| load.is_share()).then(|| bears(stage, &labels[0], &experiment)) {
+                None => None,
+                Some(Ok(borne)) => Some(borne),
+                Some(Err(stopped)) => return Some(*stopped),
+            };
+        for load in wanted.iter().map(|load| load.on(borne.unwrap_or(0.0))) {
+            if !experiment.loads.contains(&load) {
+                experiment.loads.push(load);
+            }
+        }
+        let total = experiment.order().len() * cases.len();
+        let before = experiment.order().len() * number;
+        let mut told = Told::default();
+        let outcome = experiment.run(stage, |mut progress| {
+            let each = progress.left.map(|left| left.0 / (progress.total - progress.done).max(1) as u64);
+            progress.done += before;
+            progress.total = total;
+            progress.left = each.map(|each| Nanoseconds(each * (total - progress.done) as u64));
+            told.tell(context, &progress);
+        });
+        let variant = |results| Variant { name: case.name.clone(), borne, results };
+        match outcome {
+            Ok(results) => grid.variants.push(variant(results)),
+            Err(stopped) => {
+                grid.variants.push(variant(stopped.results.clone()));
+                return Some(*stopped);
+            }
+        }
+    }
+    None
+}
+
+/// What the server bears in closed loop under the first configuration, in requests per second.
+fn bears(
+    stage: &mut ExchangeStage<'_>,
+    label: &str,
+    experiment: &Experiment,
+) -> Result<f64, Box<Stopped<BenchError>>> {
+    let load = OfferedLoad::Max;
+    let once =
+        Experiment { labels: vec![label.to_owned()], loads: vec![load], rounds: 1, ..experiment.clone() };
+    let results = once.run(stage, |_| {})?;
+    Ok(results.cell(label, load).first().map_or(0.0, |run| run.throughput))
+}
+
+/// Prints the tables and writes the files.
+fn publish<B: Compares>(bench: &B, context: &Context, grid: &Grid) -> Result<Exit, Fault> {
+    context.console.report(&GridReport { grid })?;
+    if let Some(path) = &bench.common().json {
+        let text = serde_json::to_string(grid).map_err(Fault::failed)?;
+        std::fs::write(path, text).map_err(|error| Fault::file(path, error))?;
+        context.console.say(&format!("Evidence: {}", path.display()));
+    }
+    if let Some(path) = &bench.common().report {
+        std::fs::write(path, measure::report::html_of_grid(grid))
+            .map_err(|error| Fault::file(path, error))?;
+        context.console.say(&format!("Report: {}", path.display()));
+    }
+    if grid.counts() {
+        return Ok(Exit::Done);
+    }
+    context.console.say("No run counts.");
+    Ok(Exit::Failed)
+}

@@ -1,0 +1,37 @@
+//! `bench serve`: the server of the benches, as a process of its own.
+
+use std::sync::atomic::AtomicBool;
+
+use measure::server::{ServeError, ServerOptions, Service, listen_on, serve};
+
+use crate::bench::exchange_args::Serve;
+use crate::exit::Exit;
+use crate::fault::Fault;
+
+/// Serves until a signal ends the process.
+pub(super) fn run(arguments: &Serve) -> Result<Exit, Fault> {
+    if let Some(cpus) = &arguments.cpus {
+        linux::process::pin_this_thread(cpus)?;
+    }
+    let service = match &arguments.storage {
+        Some(path) => Service::Storage { path: path.clone(), writable: arguments.writable },
+        None => {
+            Service::Exchange { request_bytes: arguments.size.request, answer_bytes: arguments.size.answer }
+        }
+    };
+    let options = ServerOptions { threads: arguments.threads, wait_at_most: arguments.wait_at_most, service };
+    // Before anybody can connect: who does may count on it.
+    options.check().map_err(fault)?;
+    let listener = listen_on(arguments.listen).map_err(fault)?;
+    serve(&listener, &options, &AtomicBool::new(false)).map_err(fault)?;
+    Ok(Exit::Done)
+}
+
+fn fault(error: ServeError) -> Fault {
+    match error {
+        ServeError::Option { .. } => Fault::new(Exit::Usage, error),
+        ServeError::Listen { .. } | ServeError::Open { .. } | ServeError::Kernel { .. } => {
+            Fault::failed(error)
+        }
+    }
+}

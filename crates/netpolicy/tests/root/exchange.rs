@@ -1,0 +1,117 @@
+//! `bench tcp-rr`, `tcp-stream`, `threaded` and `storage` as their users run them, in a lab of their own: who polled, what
+//! was skipped and why, and that nothing is left. Counts decide, not times.
+
+use std::process::{Command, Output, Stdio};
+
+use libtest_mimic::{Failed, Trial};
+use measure::Grid;
+use model::Evidence;
+use serde_json::Value;
+
+use super::{Need, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const LAB: &[Need] = &[Need::Root];
+    const COUNTED: &[Need] = &[Need::Root, Need::ThreadPerNapi, Need::Bpf];
+    vec![
+        test("exchange/kernel_threads_poll_where_they_are_asked_to_and_only_there", COUNTED, threaded),
+        test("exchange/every_size_of_the_document_is_exchanged_over_loopback", LAB, sizes),
+        test("exchange/a_stream_goes_either_way", LAB, stream),
+        test("exchange/storage_is_read_and_written_for_a_remote_client", LAB, storage),
+        test("exchange/what_would_be_lost_is_not_overwritten", LAB, kept),
+    ]
+}
+
+fn bench(words: &str) -> Result<Output, Failed> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+    command.args(["-o", "json", "bench"]).args(words.split(' ')).stdin(Stdio::null());
+    Ok(command.output()?)
+}
+
+/// The grid that a bench printed. A busy machine may make runs void, and then the exit code says so.
+fn grid(words: &str) -> Result<Grid, Failed> {
+    let output = bench(words)?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let document: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("{words}: {error}; it said: {said}"))?;
+    Ok(serde_json::from_value(document["data"].clone()).map_err(|error| format!("{words}: {error}"))?)
+}
+
+fn runs<'a>(grid: &'a Grid, label: &str) -> Vec<&'a Evidence> {
+    let runs = grid.variants.iter().flat_map(|variant| &variant.results.evidence);
+    runs.filter(|run| run.label == label).collect()
+}
+
+fn threaded() -> Result<(), Failed> {
+    let grid = grid(
+        "threaded --matrix --size 1 --flows 8 --rate 2K --repeats 2 --seconds 300ms --warmup 50ms --background 1",
+    )?;
+    let polls = |label: &str| {
+        let (mut softirq, mut kthread) = (0, 0);
+        for delivered in runs(&grid, label).iter().filter_map(|run| run.delivered.as_ref()) {
+            softirq += delivered.napis.iter().map(|napi| napi.softirq().polls).sum::<u64>();
+            kthread += delivered.napis.iter().map(|napi| napi.kthread.polls).sum::<u64>();
+        }
+        (softirq, kthread)
+    };
+    let (softirq, none) = polls("softirq");
+    assert!(softirq > 0 && none == 0, "softirq: {softirq} polls in softirq, {none} by kthreads");
+    for label in ["threaded", "threaded+pinned"] {
+        let (few, kthread) = polls(label);
+        assert!(kthread > 10 * few, "{label}: {few} polls in softirq, {kthread} by kthreads");
+        assert!(runs(&grid, label).iter().all(|run| run.requests.answered > 0), "{label}");
+    }
+    let skipped = |label: &str| grid.skipped.iter().find(|skipped| skipped.label == label);
+    assert!(skipped("workqueue").is_some_and(|skipped| skipped.reason.contains("simulated only")));
+    // A kernel that has it measures it; one that has not says why not.
+    assert_eq!(skipped("threaded-busy").is_some(), runs(&grid, "threaded-busy").is_empty());
+    assert!(grid.notes.iter().any(|note| note.contains("1 thread(s) that want 50 %")), "{:?}", grid.notes);
+    Ok(())
+}
+
+fn sizes() -> Result<(), Failed> {
+    let words = "tcp-rr --loopback --mode softirq,userbusy --size 1,5K,1M --flows 2 --rate 50 --repeats 1 --seconds 200ms \
+                 --warmup 20ms";
+    let grid = grid(words)?;
+    let names: Vec<&str> = grid.variants.iter().map(|variant| variant.name.as_str()).collect();
+    assert_eq!(names, ["1 B/1 B, 2 flows", "5 KB/5 KB, 2 flows", "1 MB/1 MB, 2 flows"]);
+    for run in grid.variants.iter().flat_map(|variant| &variant.results.evidence) {
+        assert_eq!(run.requests.answered, run.requests.due, "{}: {:?}", run.label, run.requests);
+    }
+    Ok(())
+}
+
+fn stream() -> Result<(), Failed> {
+    for direction in ["", " --from-server"] {
+        let grid = grid(&format!(
+            "tcp-stream --mode softirq --flows 2 --repeats 1 --seconds 200ms --warmup 20ms{direction}"
+        ))?;
+        let answered = runs(&grid, "softirq")[0].requests.answered;
+        assert!(answered > 0, "no block arrived{direction}");
+    }
+    Ok(())
+}
+
+fn storage() -> Result<(), Failed> {
+    let grid = grid(
+        "storage --mode softirq --op 4K,1M --flows 4 --span 4M --rate 50 --repeats 1 --seconds 400ms --warmup 20ms",
+    )?;
+    assert_eq!(grid.variants.len(), 2);
+    for run in runs(&grid, "softirq") {
+        assert!(run.requests.answered > 0);
+        assert_eq!(run.requests.errors, 0, "{:?}", run.void);
+    }
+    Ok(())
+}
+
+fn kept() -> Result<(), Failed> {
+    let path = std::env::temp_dir().join(format!("netpolicy-kept-{}", std::process::id()));
+    std::fs::write(&path, "precious")?;
+    let output = bench(&format!("storage --file {} --span 4K --op 4K", path.display()))?;
+    let text = std::fs::read_to_string(&path)?;
+    std::fs::remove_file(&path)?;
+    assert_eq!((output.status.code(), text.as_str()), (Some(7), "precious"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("would be overwritten") && said.contains("--overwrite"), "{said}");
+    Ok(())
+}
