@@ -61,6 +61,24 @@ fn main() {
         scenario.set("delivery.processing", processing).unwrap_or_else(|refused| panic!("{refused}"));
         measure(&format!("56 CPUs, {processing} at max"), &scenario);
     }
+    // What bench/sim/single_queue_simpy.py does in SimPy.
+    let single = of(&[
+        ("hardware.cpus", "1"),
+        ("hardware.llc-cpus", "1"),
+        ("hardware.node-cpus", "1"),
+        ("hardware.queues", "1"),
+        ("hardware.adaptive", "false"),
+        ("hardware.rx-usecs", "0"),
+        ("hardware.rx-frames", "1"),
+        ("hardware.tx-irq", "false"),
+        ("application.threads", "1"),
+        ("clients.connections", "64"),
+        ("clients.arrivals", "exponential"),
+        ("clients.load", "50K"),
+        ("layout.irq-cpus", "0"),
+        ("layout.thread-cpus", "0"),
+    ]);
+    measure("1 CPU, 1 queue, interrupt at 50K", &single);
     for connections in ["1000", "10000", "100000", "1000000"] {
         let scenario = of(&[
             ("delivery.mode", "suspend20"),
