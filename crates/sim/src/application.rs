@@ -24,6 +24,8 @@ pub(crate) struct Thread {
     pub(crate) napi: usize,
     pub(crate) owns_napi: bool,
     pub(crate) spin_began: u64,
+    /// Requests answered so far; wraps.
+    pub(crate) answered: u32,
 }
 
 impl<W: Watch> World<W> {
@@ -42,6 +44,9 @@ impl<W: Watch> World<W> {
         let t = self.running_thread(c);
         if let Some((connection, _)) = self.threads[t].batch.pop_front() {
             self.transmit(c);
+            let thread = &mut self.threads[t];
+            thread.answered = thread.answered.wrapping_add(1);
+            self.clients.connections[connection as usize].touched = thread.answered;
             self.answer(connection as usize);
         }
         let next = if self.threads[t].batch.is_empty() { Step::EpollEnter } else { Step::NextRequest };

@@ -17,6 +17,9 @@ const TURNAROUND: u64 = 500;
 /// Over this span the first requests of a closed loop are spread.
 const CLOSED_LOOP_START: u64 = 1_000_000;
 
+/// A client is late with the same answer at most this many times.
+const LATE_TIMES_MAX: u32 = 8;
+
 /// All clients.
 #[derive(Clone, Debug)]
 pub(crate) struct Clients {
@@ -40,6 +43,8 @@ pub(crate) struct Connection {
     pub(crate) from: u64,
     pub(crate) queue: u32,
     pub(crate) thread: u32,
+    /// Requests that its thread had answered when it answered this connection's last.
+    pub(crate) touched: u32,
 }
 
 impl<W: Watch> World<W> {
@@ -95,11 +100,7 @@ impl<W: Watch> World<W> {
         let now = self.now;
         let sent = self.clients.answers.pass(now);
         let mut at = sent + self.costs.client_rtt / 2 + self.costs.client_jitter.drawn(&mut self.chance);
-        if self.chance.unit() <= self.slow_share {
-            at += crate::scenario::nanos(
-                (self.costs.client_slow * (1.0 + 0.2 * self.chance.normal())).max(0.0),
-            );
-        }
+        at += self.lateness();
         let connection = self.clients.connections[i];
         let latency = at - connection.from;
         self.tally.answered += 1;
@@ -124,6 +125,24 @@ impl<W: Watch> World<W> {
         let next =
             if self.clients.gap == NEVER { at + TURNAROUND } else { connection.next.max(at + TURNAROUND) };
         self.send(i, next);
+    }
+
+    /// How late a client takes an answer. A thread that is late with one may be late with it again.
+    fn lateness(&mut self) -> u64 {
+        let mut late = 0;
+        let mut probability = self.slow_share;
+        for _ in 0..LATE_TIMES_MAX {
+            if self.chance.unit() > probability {
+                break;
+            }
+            let varied = 1.0 + self.costs.client_slow_spread * self.chance.normal();
+            late += crate::scenario::nanos((self.costs.client_slow * varied).max(0.0));
+            probability = self.slow_share * self.costs.client_slow_again;
+            if probability <= 0.0 {
+                break;
+            }
+        }
+        late
     }
 
     /// Requests that were due by now and wait at their connections for the answer to an earlier one.

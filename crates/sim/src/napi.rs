@@ -130,9 +130,11 @@ impl<W: Watch> World<W> {
         let cost = if packet == ACK {
             costs.ack
         } else {
-            let thread = self.clients.connections[packet as usize].thread as usize;
+            let connection = &self.clients.connections[packet as usize];
+            let thread = connection.thread as usize;
+            let since = self.threads[thread].answered.wrapping_sub(connection.touched);
             let remote = self.remote(c, self.tasks[thread].cpu, costs.packet_remote);
-            costs.packet + costs.request_copy + remote
+            costs.packet + costs.cold_after(since) + costs.request_copy + remote
         };
         if running == Running::Kthread { cost * costs.in_thread_permille / 1000 } else { cost }
     }

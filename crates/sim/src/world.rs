@@ -124,6 +124,8 @@ pub(crate) struct Spans {
     pub(crate) client_jitter: Varying,
     /// In microseconds: it is scaled by a draw.
     pub(crate) client_slow: f64,
+    pub(crate) client_slow_spread: f64,
+    pub(crate) client_slow_again: f64,
     pub(crate) ack_delay: u64,
     pub(crate) irq: u64,
     pub(crate) timer: u64,
@@ -135,8 +137,9 @@ pub(crate) struct Spans {
     pub(crate) in_thread_permille: u64,
     pub(crate) request: Varying,
     pub(crate) request_remote: u64,
-    locality: f64,
-    locality_batch: f64,
+    /// Extra work in the application by size of the batch, and in the softirq by requests since the last answer.
+    locality: Vec<u64>,
+    cold: Vec<u64>,
     pub(crate) preempted: u64,
     pub(crate) preempted_packet: u64,
     pub(crate) epoll: u64,
@@ -188,6 +191,8 @@ impl Spans {
             client_rtt: nanos(costs.client_rtt),
             client_jitter: varying(costs.client_jitter, 1.0),
             client_slow: costs.client_slow,
+            client_slow_spread: costs.client_slow_spread,
+            client_slow_again: costs.client_slow_again,
             ack_delay: nanos(costs.ack_delay),
             irq: nanos(costs.irq),
             timer: nanos(costs.timer),
@@ -199,8 +204,8 @@ impl Spans {
             in_thread_permille: permille(costs.packet_in_thread),
             request: varying(costs.request, costs.request_spread),
             request_remote: nanos(costs.request_remote),
-            locality: costs.locality,
-            locality_batch: costs.locality_batch,
+            locality: forgotten(costs.locality, costs.locality_batch),
+            cold: forgotten(costs.packet_cold, costs.locality_batch),
             preempted: nanos(costs.preempted),
             preempted_packet: nanos(costs.preempted_packet),
             epoll: nanos(costs.epoll).max(1),
@@ -222,10 +227,25 @@ impl Spans {
         }
     }
 
-    /// Extra work per request in a batch of this size: `locality (1 - e^(-batch / locality_batch))`.
+    /// Extra work per request in a batch of this size.
     pub(crate) fn locality_of(&self, batch: u32) -> u64 {
-        nanos(self.locality * (1.0 - exp(-f64::from(batch) / self.locality_batch)))
+        self.locality[(batch as usize).min(FORGOTTEN_AFTER)]
     }
+
+    /// Extra work for a packet of a connection that was answered this many requests of its thread ago.
+    #[inline]
+    pub(crate) fn cold_after(&self, requests: u32) -> u64 {
+        self.cold[(requests as usize).min(FORGOTTEN_AFTER)]
+    }
+}
+
+/// From this many requests on, a connection is as cold as it gets.
+const FORGOTTEN_AFTER: usize = 4096;
+
+/// `most (1 - e^(-n / scale))` for every number of requests `n`.
+fn forgotten(most: f64, scale: f64) -> Vec<u64> {
+    let numbers = 0..=u32::try_from(FORGOTTEN_AFTER).unwrap_or(u32::MAX);
+    numbers.map(|n| nanos(most * (1.0 - exp(-f64::from(n) / scale)))).collect()
 }
 
 /// What was counted since the window opened.
@@ -451,6 +471,7 @@ fn new_thread(scenario: &Scenario, t: usize) -> Thread {
         napi: t % scenario.hardware.queues as usize,
         owns_napi: false,
         spin_began: 0,
+        answered: 0,
     }
 }
 

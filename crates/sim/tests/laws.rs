@@ -63,6 +63,34 @@ fn a_closed_loop_obeys_littles_law() {
 }
 
 #[test]
+fn cold_connections_cost_a_paced_load_more_than_a_closed_loop() {
+    let length = Length { warmup: 100_000_000, window: 200_000_000 };
+    let at = |load: &str, cold: &str| {
+        let keys = [("delivery.mode", "defer20"), ("clients.load", load), ("costs.packet-cold", cold)];
+        run(&of(&keys), 1, length).expect("can be")
+    };
+    // A paced connection comes back after all others of its thread, one of a closed loop right after its answer.
+    let dearer = |load: &str| {
+        let per_request = |o: &Outcome| o.busy() * 8e6 / o.throughput();
+        per_request(&at(load, "1")) - per_request(&at(load, "0"))
+    };
+    let (paced, closed) = (dearer("400K"), dearer("max"));
+    assert!((0.5..1.1).contains(&paced) && closed < 0.2, "{paced:.2} us and {closed:.2} us");
+}
+
+#[test]
+fn a_client_that_may_be_late_again_has_a_longer_tail() {
+    let p99 = |again: &str| {
+        let keys =
+            [("delivery.mode", "fullbusy"), ("clients.load", "800K"), ("costs.client-slow-again", again)];
+        let length = Length { warmup: 100_000_000, window: 100_000_000 };
+        run(&of(&keys), 1, length).expect("can be").latency.per_mille(990)
+    };
+    // One in six answers is late, so one in forty is late twice: more than the percentile leaves out.
+    assert!(p99("1") > p99("0") + 30_000, "{} and {}", p99("1"), p99("0"));
+}
+
+#[test]
 fn a_full_ring_drops_packets_and_every_drop_is_counted() {
     let scenario = of(&[
         ("hardware.ring", "16"),

@@ -61,6 +61,10 @@ parameters! {
     client_slow_load, "client-slow-load", "share/M", 0.169, 0.0, 0.5;
     /// Client: how late, on average.
     client_slow, "client-slow", "us", 87.0, 0.0, 300.0;
+    /// Client: deviation of that, as a share of it.
+    client_slow_spread, "client-slow-spread", "share", 0.2, 0.0, 0.5;
+    /// Client: probability that a late answer is late once more, as a share of the probability of the first time.
+    client_slow_again, "client-slow-again", "share", 0.0, 0.0, 1.0;
     /// Client: from the answer's transmission to the arrival of its pure ACK.
     ack_delay, "ack-delay", "us", 7.9, 1.0, 100.0;
     /// NIC interrupt, with entry to and exit from the softirq.
@@ -87,7 +91,9 @@ parameters! {
     request_remote, "request-remote", "us", 0.33, 0.0, 5.0;
     /// Application, extra, when a batch no longer fits the caches.
     locality, "locality", "us", 0.91, 0.0, 5.0;
-    /// Batch at which that extra has reached 63 %.
+    /// Softirq, extra, for a packet of a connection that has left the caches since its last answer.
+    packet_cold, "packet-cold", "us", 0.0, 0.0, 4.0;
+    /// Requests of a thread after which 63 % of a connection has left the caches: in a batch, or since its last answer.
     locality_batch, "locality-batch", "requests", 115.0, 5.0, 1000.0;
     /// Application, extra, for each softirq that interrupts it.
     preempted, "preempted", "us", 0.67, 0.0, 5.0;
