@@ -29,6 +29,8 @@ pub(crate) struct Fault {
 pub(crate) enum HostState {
     /// No setting was written.
     Unchanged,
+    /// The command goes on without what is wrong.
+    Underway,
     /// Settings were written, and all of them were put back.
     Restored,
     /// Settings were written, and these could not be put back.

@@ -1,5 +1,7 @@
 //! Rules: what a file says, what became of it, how it differs from the kernel's, and how fast it was.
 
+use std::collections::BTreeMap;
+
 use rules::{Filter, Found, Wanted};
 use serde::Serialize;
 use serde_json::Value;
@@ -70,6 +72,8 @@ pub(crate) struct LoadReport {
     pub(crate) undone: bool,
     /// Different actions that were shared (`--share-actions`).
     pub(crate) shared_actions: usize,
+    /// Actions that ask for one counter for all CPUs and get one each, by kind: such kinds do not obey, though a dump claims it.
+    pub(crate) counters_anyway: BTreeMap<&'static str, u64>,
     /// How long it took.
     pub(crate) seconds: f64,
     /// What the kernel took in a second.
@@ -113,6 +117,12 @@ impl Report for LoadReport {
             words.push_str("; all of it was taken back");
         }
         page.line(words);
+        for (kind, count) in &self.counters_anyway {
+            page.line(format!(
+                "no_percpu of kind {kind}: {count} actions ask for it; the kernel does not heed it for this kind, though a dump \
+                 claims so."
+            ));
+        }
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {

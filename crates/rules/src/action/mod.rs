@@ -82,6 +82,33 @@ pub struct Instance {
     pub control: Control,
 }
 
+/// What may stand behind an action: what all kinds have, and another action.
+const BEHIND: &[&str] = &[
+    "action",
+    "index",
+    "cookie",
+    "hw_stats",
+    "no_percpu",
+    "skip_sw",
+    "skip_hw",
+    "classid",
+    "flowid",
+    "gact",
+    "mirred",
+    "tunnel_key",
+    "skbedit",
+    "vlan",
+    "pedit",
+    "police",
+    "ct",
+    "csum",
+    "drop",
+    "pass",
+    "pipe",
+    "continue",
+    "goto",
+];
+
 impl Instance {
     /// `tc_gen`: index, capabilities, action, and two counts that only the kernel writes.
     fn bytes(self) -> [u8; 20] {
@@ -174,6 +201,10 @@ impl Action {
             }
             if actions.len() == ACTIONS_MAX {
                 return Err(words.wrong_here("a rule has at most 32 actions"));
+            }
+            let known = Control::begins(word) || KINDS.contains(&word);
+            if actions.len() > before && !known {
+                return Err(words.unknown_here(BEHIND));
             }
             let kind = Kind::parse(word, words, lookup)?;
             actions.push(Self::parse_rest(kind, words, &mut cookie)?);

@@ -212,6 +212,9 @@ impl Flower {
                 return Ok(());
             }
             Word::GeneveOpts | Word::VxlanOpts | Word::ErspanOpts | Word::GtpOpts => {
+                if self.parts.iter().any(|part| matches!(part, Part::Options(_))) {
+                    return Err(words.wrong("the line names options of a tunnel already"));
+                }
                 let options = words.read("options of a tunnel", |text| options(word, text))?;
                 self.parts.push(Part::Options(Box::new(options)));
                 return Ok(());

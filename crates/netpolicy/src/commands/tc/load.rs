@@ -1,11 +1,11 @@
 //! `tc load`: rules from a file into the kernel, and what became of each.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use linux::tc::{Account, Devices, Loader, Options, instances};
 use linux::{Errno, Netns};
-use rules::{Command, NoPercpu, Sharing};
+use rules::{Command, NoPercpu, Sharing, percpu};
 
 use super::atomic::{Guarded, Undo};
 use super::diff::{strike, wanted};
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
         if !arguments.keep_going {
             return Err(fault);
         }
-        context.console.fault(&fault.leaving(HostState::Unchanged));
+        context.console.fault(&fault.leaving(HostState::Underway));
     }
     if arguments.dry_run {
         let groups = survey.groups.len();
@@ -90,8 +90,8 @@ struct Load<'a> {
     sharing: Option<Sharing>,
     /// The kinds of actions whose instances were looked at.
     looked_at: BTreeSet<&'static str>,
-    /// Actions that ask for one counter for all CPUs, of a kind that does not obey.
-    unheard: usize,
+    /// Actions that ask for one counter for all CPUs, of kinds that do not obey.
+    unheard: BTreeMap<&'static str, u64>,
     /// The last line that the loader has.
     held_to: u32,
     /// Whether the loader has every line.
@@ -118,7 +118,7 @@ impl<'a> Load<'a> {
         };
         let loader = Loader::open_held(netns, options)?;
         let sharing = arguments.share_actions.then(|| Sharing::from(0));
-        let (looked_at, unheard, held_to, whole) = (BTreeSet::new(), 0, 0, false);
+        let (looked_at, unheard, held_to, whole) = (BTreeSet::new(), BTreeMap::new(), 0, false);
         Ok(Self {
             arguments,
             context,
@@ -147,7 +147,13 @@ impl<'a> Load<'a> {
     /// Takes a command, with its counters and its instances as the operator wants them.
     fn push(&mut self, line: u32, command: &mut Command) -> Result<(), Fault> {
         if let Command::Filter(rule) = command {
-            self.unheard += self.percpu.apply(rule);
+            if self.percpu.apply(rule) > 0 {
+                for action in
+                    rule.actions.iter().filter(|action| action.no_percpu && !percpu::obeys(&action.kind))
+                {
+                    *self.unheard.entry(action.kind.name()).or_default() += 1;
+                }
+            }
             if let Some(sharing) = &mut self.sharing {
                 for action in &rule.actions {
                     let kind = action.kind.name();
@@ -210,16 +216,11 @@ impl<'a> Load<'a> {
             skipped += u64::from(there);
             !there
         });
-        if self.unheard > 0 {
-            self.context.console.say(&format!(
-                "{} actions ask for no_percpu and are of a kind that does not obey, whatever a dump says of them.",
-                self.unheard
-            ));
-        }
         let mut report = self.report(account, seconds, skipped, survey, devices)?;
         if let Some(last) = cut_short {
             self.unread(last, &mut report, devices)?;
         }
+        report.counters_anyway = self.unheard;
         report.shared_actions = self.sharing.map_or(0, |sharing| sharing.len());
         Ok(report)
     }
@@ -303,6 +304,7 @@ impl<'a> Load<'a> {
             wrong: survey.wrong,
             undone: false,
             shared_actions: 0,
+            counters_anyway: BTreeMap::new(),
             seconds,
             rate: loaded as f64 / seconds.max(1e-9),
         })

@@ -1,0 +1,75 @@
+//! `tc load` and a wrong file: what people read. Nothing here needs root, and nothing is sent.
+
+use std::process::{Command, Output};
+
+/// Each line has one mistake.
+const WRONG: &str = "\
+filter add dev lo ingres protocol ip prio 1 flower
+filter add dev lo ingress protocol ip prio 1 handel 1 flower
+filter add dev lo ingress protocol ip prio 1 flowre dst_ip 10.0.0.1
+filter add dev lo ingress protocol ip prio 1 flower dst_ip 10.0.0.999
+filter add dev lo ingress protocol ip prio 1 flower src_mac 02:00:00:00:00:01 \\
+    ip_proto tcp dts_port 80 action drop
+filter add dev lo ingress protocol ip prio 1 flower action dorp
+filter add dev lo ingress protocol ip prio 1 flower action mirred egress redirect dev nowhere
+filter add dev lo ingress protocol ip prio 1 flower action mirred egress redirect
+filter add dev lo ingress protocol ip prio 1 flower vlan_id 5
+filter add dev lo ingress protocol ip prio 1 u32 match ip scr 10.0.0.1
+filter add dev lo ingress protocol ip prio 1 u32 divisor 100
+filter add dev lo ingress protocol mpls_uc prio 1 flower mpls lse label 5
+filter add dev lo ingress protocol ip prio 1 flower skip_hw skip_sw
+filter add dev lo ingress protocol ip prio 1 flower action drop no_precpu
+filtre add dev lo ingress
+filter add dev 'lo ingress
+filter add dev lo ingress protocol ip prio 70000 flower
+qdisc add dev lo fq_codel
+";
+
+const RIGHT: &str = "\
+# A comment, and a line that goes on.
+qdisc add dev lo clsact
+filter add dev lo ingress protocol ip prio 1 flower \\
+    dst_ip 10.0.0.1 action drop
+filter add dev lo ingress protocol ip prio 2 u32 match ip src 10.0.0.0/8 action ok
+";
+
+fn loaded(name: &str, text: &str, arguments: &[&str]) -> Output {
+    let folder = std::env::temp_dir().join(format!("netpolicy-rule-files-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a directory");
+    std::fs::write(folder.join("rules.batch"), text).expect("a file");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+    command.current_dir(&folder).args(arguments).env("NO_COLOR", "1");
+    let output = command.output().expect("started");
+    std::fs::remove_dir_all(&folder).expect("removed");
+    output
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+#[test]
+fn every_mistake_is_shown_with_line_caret_and_nearest_word() {
+    let output = loaded("wrong", WRONG, &["tc", "load", "rules.batch"]);
+    assert_eq!(output.status.code(), Some(2));
+    insta::assert_snapshot!("mistakes", text(&output.stderr));
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_dry_run_counts_and_sends_nothing() {
+    let output = loaded("dry", RIGHT, &["tc", "load", "--dry-run", "rules.batch"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    insta::assert_snapshot!("dry_run", text(&output.stdout));
+    let output = loaded("dry_json", RIGHT, &["-o", "json", "tc", "load", "--dry-run", "rules.batch"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["data"]["commands"], 3, "{report}");
+    assert_eq!(report["data"]["rules"], 2, "{report}");
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let output = loaded("absent", "", &["tc", "load", "absent.batch"]);
+    assert_eq!(output.status.code(), Some(2));
+    insta::assert_snapshot!("absent", text(&output.stderr));
+}
