@@ -144,7 +144,6 @@ impl Guest for Uml {
             "ro",
             "con=null",
             "con0=null,fd:1",
-            "panic=-1",
             "quiet",
         ]);
         command.arg(format!("mem={}M", run.mebibytes())).arg(format!("init={}", init.display()));
