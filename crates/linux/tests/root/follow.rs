@@ -22,6 +22,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     const BPF: &[Need] = &[Need::Root, Need::Bpf];
     const PARENT: &[Need] = &[Need::Root, Need::Memcached];
     const BPF_PARENT: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
+    const FENTRY: &[Need] = &[Need::Root, Need::Fentry];
     const RESCAN: How = How::Rescan { interval: SCAN };
     const PROC: How = How::Proc { interval: SCAN };
     vec![
@@ -36,6 +37,13 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("follow/by_proc_a_child_that_was_there_before_is_followed_too", ROOT, || child_before(PROC)),
         test("follow/a_childs_epolls_are_heard_of", BPF_PARENT, || childs_epolls(How::Auto)),
         test("follow/by_proc_a_childs_epolls_are_heard_of", PARENT, || childs_epolls(PROC)),
+        test("follow/told_by_the_kernel_a_new_epoll_is_heard_of_once", FENTRY, || {
+            new_epoll_is_heard_of_once(How::Fentry)
+        }),
+        test("follow/told_by_the_kernel_an_epoll_in_place_of_a_closed_one_is_heard_of", FENTRY, || {
+            replaced(How::Fentry)
+        }),
+        test("follow/the_best_way_is_to_be_told_where_the_kernel_tells", FENTRY, says_how),
         test("follow/a_follower_says_how_it_hears_and_why_not_better", BPF, says_how),
     ]
 }

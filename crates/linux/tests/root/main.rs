@@ -7,6 +7,7 @@ mod device;
 mod epolls;
 mod follow;
 mod foreign;
+mod guest_nics;
 mod knobs;
 mod lab;
 mod netns;
@@ -20,6 +21,7 @@ mod uring;
 mod wire;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use linux::follow::How;
 use model::KernelVersion;
 
 /// Something that not every machine has.
@@ -47,6 +49,14 @@ pub enum Need {
     ThreadPerNapi,
     /// A network device of the machine with MSI vectors.
     Vectors,
+    /// BPF programs at the return of kernel functions, which some kernels refuse.
+    Fentry,
+    /// NAPI threads that poll without a pause.
+    BusyPollThreads,
+    /// The emulated guest's joined virtio NICs.
+    VirtioNics,
+    /// The emulated guest's joined igb NICs.
+    IgbNics,
 }
 
 impl Need {
@@ -65,6 +75,10 @@ impl Need {
             Self::Wire => (runs("ip", &["-V"]) && runs("ethtool", &["--version"]), "needs ip and ethtool"),
             Self::ThreadPerNapi => (kernel() >= Some(KernelVersion::since(6, 17)), "needs Linux 6.17"),
             Self::Vectors => (a_device_has_vectors(), "needs a network device with MSI vectors"),
+            Self::Fentry => (linux::follow::Follower::new(&[], How::Fentry).is_ok(), "needs fentry"),
+            Self::BusyPollThreads => (kernel() >= Some(KernelVersion::since(7, 0)), "needs Linux 7.0"),
+            Self::VirtioNics => (are_devices(["virtio0", "virtio1"]), "needs a guest's virtio NICs"),
+            Self::IgbNics => (are_devices(["igb0", "igb1"]), "needs a guest's igb NICs"),
         };
         (!there).then_some(what)
     }
@@ -79,6 +93,10 @@ fn a_device_has_vectors() -> bool {
     devices
         .flat_map(|device| ["device/msi_irqs", "device/../msi_irqs"].map(|below| device.path().join(below)))
         .any(|vectors| vectors.is_dir())
+}
+
+fn are_devices(names: [&str; 2]) -> bool {
+    names.iter().all(|name| std::path::Path::new("/sys/class/net").join(name).exists())
 }
 
 fn runs(program: &str, arguments: &[&str]) -> bool {
@@ -129,6 +147,7 @@ fn main() {
         epolls::tests(),
         follow::tests(),
         lab::tests(),
+        guest_nics::tests(),
     ];
     let trials = only::only(trials.into_iter().flatten().collect());
     libtest_mimic::run(&arguments, trials).exit();

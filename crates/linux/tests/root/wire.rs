@@ -16,12 +16,14 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 pub(crate) struct Wire {
     pub(crate) near: String,
     pub(crate) far: String,
+    /// Where its ends come from and go back to, if they are NICs that were here before.
+    lent: Option<[String; 2]>,
 }
 
 impl Wire {
     pub(crate) fn new(queues: u32) -> Result<Self, Failed> {
         let unique = format!("np-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        let wire = Self { near: format!("{unique}-near"), far: format!("{unique}-far") };
+        let wire = Self { near: format!("{unique}-near"), far: format!("{unique}-far"), lent: None };
         let (near, far) = (&wire.near, &wire.far);
         run(&format!("ip netns add {near}"))?;
         run(&format!("ip netns add {far}"))?;
@@ -33,6 +35,23 @@ impl Wire {
         run(&format!("ip netns exec {near} ethtool -K near0 gro on"))?;
         run(&format!("ip -n {near} link set near0 up"))?;
         run(&format!("ip -n {far} link set far0 up"))?;
+        Ok(wire)
+    }
+
+    /// The two NICs of a guest that are joined: `virtio1` or `igb1` is the near end.
+    pub(crate) fn between(nics: &str) -> Result<Self, Failed> {
+        let unique = format!("np-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let lent = [format!("{nics}1"), format!("{nics}0")];
+        let wire =
+            Self { near: format!("{unique}-near"), far: format!("{unique}-far"), lent: Some(lent.clone()) };
+        for (netns, nic, end, address) in
+            [(&wire.near, &lent[0], "near0", "192.0.2.1/24"), (&wire.far, &lent[1], "far0", "192.0.2.2/24")]
+        {
+            run(&format!("ip netns add {netns}"))?;
+            run(&format!("ip link set {nic} netns {netns} name {end}"))?;
+            run(&format!("ip -n {netns} addr add {address} dev {end}"))?;
+            run(&format!("ip -n {netns} link set {end} up"))?;
+        }
         Ok(wire)
     }
 
@@ -58,6 +77,12 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
+        if let Some([near, far]) = &self.lent {
+            for (netns, end, nic) in [(&self.near, "near0", near), (&self.far, "far0", far)] {
+                let back = format!("-n {netns} link set {end} down netns 1 name {nic}");
+                let _ = Command::new("ip").args(back.split(' ')).status();
+            }
+        }
         for netns in [&self.near, &self.far] {
             let _ = Command::new("ip").args(["netns", "del", netns]).status();
         }
