@@ -62,6 +62,16 @@ const NEEDS: &[Need] = &[
     Need { shown_by: Shown::Program("bc"), package: "bc", purpose: "guests: the kernel's build" },
     Need { shown_by: Shown::Program("perl"), package: "perl", purpose: "guests: the kernel's build" },
     Need {
+        shown_by: Shown::File("/usr/include/sys/capability.h"),
+        package: "libcap-dev",
+        purpose: "guests: the kernel's own tests",
+    },
+    Need {
+        shown_by: Shown::Program("sparse"),
+        package: "sparse",
+        purpose: "the kernel patches: their checks",
+    },
+    Need {
         shown_by: Shown::File("/usr/include/openssl/ssl.h"),
         package: "libssl-dev",
         purpose: "guests: the kernel's build",

@@ -30,6 +30,14 @@ pub(super) trait Guest {
     fn command(&self, run: &Run) -> Result<Command>;
     /// Where its modules are, as `/lib/modules/RELEASE`, if it has any.
     fn modules(&self) -> Option<PathBuf>;
+    /// Where the kernel's own tests are that were built with it.
+    fn selftests(&self) -> Option<PathBuf> {
+        None
+    }
+    /// What is to be done to the process of [`Guest::command`] before the guest's command may run undisturbed.
+    fn settle(&self, _process: u32) -> Result {
+        Ok(())
+    }
 }
 
 /// What is to be done in a guest.
@@ -105,6 +113,7 @@ pub(super) fn execute(
         }
         if booted.is_none() && run.read("begun").is_some() {
             booted = Some(Instant::now());
+            guest.settle(guest_process.0.id())?;
         }
         if let Some(code) = ended.and_then(|code| code.trim().parse().ok()) {
             let booted_in = booted.unwrap_or_else(Instant::now).duration_since(begun);

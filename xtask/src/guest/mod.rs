@@ -1,11 +1,12 @@
 //! Guests: other kernels on this machine's files, for what the running kernel lacks.
 //!
 //! `--uml` is a User-Mode Linux built from the distribution's newest source; `--qemu` boots the distribution's newest
-//! kernel. docs/guest.md says which test wants which, and what neither can show.
+//! kernel; `--patched` boots one that is built here, with the series of `kernel/`, in the same machine. docs/guest.md says which test wants which, and what neither can show.
 
 mod apt;
 mod boot;
 mod cache;
+mod patched;
 mod qemu;
 mod source;
 mod tests;
@@ -17,28 +18,31 @@ use std::time::Duration;
 use crate::shell::Result;
 use boot::{Guest, Order};
 use cache::Cache;
+use patched::Patched;
 use qemu::Qemu;
 pub(crate) use tests::{Guests, run_skipped};
 use uml::Uml;
 
-const USAGE: &str = "usage: cargo xtask guest build [--uml|--qemu] [--patches DIRECTORY]
-       cargo xtask guest boot [--uml|--qemu] [--patches DIRECTORY] [--limit SECONDS] [--env NAME=VALUE] [--] COMMAND...
-       cargo xtask guest test [--uml|--qemu] [NAME]
+const USAGE: &str = "usage: cargo xtask guest build [--uml|--qemu|--patched] [--patches DIRECTORY]
+       cargo xtask guest boot [--uml|--qemu|--patched] [--patches DIRECTORY] [--limit SECONDS] [--env NAME=VALUE] [--] COMMAND...
+       cargo xtask guest test [--uml|--qemu|--patched] [NAME]
 
 build   make what boot needs; it is kept in ${XDG_CACHE_HOME:-~/.cache}/netpolicy/guest
 boot    run a command in a guest, on this machine's files (what it writes is gone with it); its exit code is ours
 test    the tests that the running kernel cannot run, in the guests that can
---patches  for --uml: every *.patch of a directory, in the order of their names
+--patched  the emulated machine with a kernel built here, with the series in kernel/, and its CPUs kept on ours
+--patches  for --uml, and for --patched after the series: every *.patch of a directory, in the order of their names
 --limit    seconds that the command may take (600)";
 
 /// How long a command may take, if nothing else was said.
 const COMMAND_LIMIT: Duration = Duration::from_secs(600);
 
-/// The two guests.
+/// The guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Uml,
     Qemu,
+    Patched,
 }
 
 /// What was asked for on the command line.
@@ -72,6 +76,7 @@ impl Asked {
             match word.as_str() {
                 "--uml" => asked.kind = Some(Kind::Uml),
                 "--qemu" => asked.kind = Some(Kind::Qemu),
+                "--patched" => asked.kind = Some(Kind::Patched),
                 "--patches" => asked.patches = Some(PathBuf::from(value()?)),
                 "--limit" => {
                     let seconds = value()?.parse().map_err(|error| format!("--limit: {error}"))?;
@@ -102,24 +107,17 @@ impl Asked {
     /// The patches, in the order of their names.
     fn patch_files(&self) -> Result<Vec<PathBuf>> {
         let Some(directory) = &self.patches else { return Ok(Vec::new()) };
-        let listing =
-            std::fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-        let mut files: Vec<_> = listing
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| path.extension().is_some_and(|ending| ending == "patch"))
-            .map(|path| path.canonicalize().unwrap_or(path))
-            .collect();
-        files.sort();
-        if files.is_empty() {
-            return Err(format!("{} has no *.patch", directory.display()));
-        }
-        Ok(files)
+        patched::in_order(directory)
     }
 }
 
 fn build(asked: &Asked) -> Result {
     let cache = Cache::open()?;
+    if asked.kind == Some(Kind::Patched) {
+        let patches = Patched::patches(&asked.patch_files()?)?;
+        println!("{}", Qemu::patched(&cache, &patches, true)?.described());
+        return Ok(());
+    }
     if asked.kind != Some(Kind::Uml) && asked.patches.is_none() {
         println!("{}", Qemu::build(&cache)?.described());
     }
@@ -140,6 +138,7 @@ fn ready(cache: &Cache, kind: Kind, patches: &[PathBuf]) -> Result<Box<dyn Guest
             Some(guest) => Box::new(guest),
             None => Box::new(Qemu::build(cache)?),
         },
+        Kind::Patched => Box::new(Qemu::patched(cache, &Patched::patches(patches)?, false)?),
     })
 }
 

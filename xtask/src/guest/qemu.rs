@@ -1,4 +1,4 @@
-//! The emulated guest: the distribution's own kernel, with interrupts, CPUs that come and go, and NICs.
+//! The emulated guest: the distribution's own kernel or a patched one, with interrupts, CPUs that come and go, and NICs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::apt::{self, Apt, Offer};
 use super::boot::{self, Guest, Order, Run};
 use super::cache::{self, Cache};
+use super::patched::Patched;
 use super::source;
 use crate::shell::{self, Result};
 
@@ -29,10 +30,14 @@ pub(super) struct Qemu {
     accelerator: &'static str,
 }
 
-/// The distribution's kernel: `vmlinuz`, `initrd` and `lib/modules/RELEASE`.
+/// What is booted.
 struct Kernel {
+    /// `vmlinuz`, and of the distribution's `lib/modules/RELEASE`.
     directory: PathBuf,
+    initrd: PathBuf,
     release: String,
+    /// Whether it is a patched one, which is there to be measured, too: its CPUs stay on ours, one on each.
+    patched: bool,
 }
 
 /// QEMU: the system's, or one unpacked in the cache.
@@ -68,6 +73,32 @@ impl Qemu {
         let kernel = Kernel::fetch(cache, &apt)?;
         drop(lock);
         Ok(Self { kernel, emulator, accelerator: "tcg" }.with_accelerator(cache))
+    }
+
+    /// The machine with a patched kernel: what was made last with these patches, or what is made now.
+    ///
+    /// It is always emulated: what is measured on it must not depend on what the host's virtualization can do.
+    pub(super) fn patched(cache: &Cache, patches: &[PathBuf], make: bool) -> Result<Self> {
+        let ready = || {
+            let patched = Patched::ready(cache, patches)?;
+            Some((patched, Emulator::ready(cache)?, first_root_ready(cache)?))
+        };
+        let (patched, emulator, initrd) = match ready() {
+            Some(ready) if !make => ready,
+            _ => {
+                let patched = Patched::build(cache, patches)?;
+                let _lock = cache.lock("qemu")?;
+                let apt = Apt::open(cache)?;
+                let emulator = match Emulator::of_the_system() {
+                    Some(emulator) => emulator,
+                    None => Emulator::fetch(cache, &apt)?,
+                };
+                (patched, emulator, first_root(cache, &apt)?)
+            }
+        };
+        let release = cache::read(&patched.directory.join("release"))?.trim().to_owned();
+        let kernel = Kernel { directory: patched.directory, initrd, release, patched: true };
+        Ok(Self { kernel, emulator, accelerator: "tcg" })
     }
 
     /// Uses hardware virtualization where a guest has been seen to boot on it: that the device can be opened says
@@ -117,7 +148,15 @@ impl Guest for Qemu {
     }
 
     fn modules(&self) -> Option<PathBuf> {
-        Some(self.kernel.directory.join("lib/modules").join(&self.kernel.release))
+        (!self.kernel.patched).then(|| self.kernel.directory.join("lib/modules").join(&self.kernel.release))
+    }
+
+    fn selftests(&self) -> Option<PathBuf> {
+        self.kernel.patched.then(|| self.kernel.directory.join("selftests"))
+    }
+
+    fn settle(&self, process: u32) -> Result {
+        if self.kernel.patched { pin_cpus(process) } else { Ok(()) }
     }
 
     fn command(&self, run: &Run) -> Result<Command> {
@@ -137,13 +176,22 @@ impl Guest for Qemu {
             "kvm" => ("kvm", "host"),
             _ => ("tcg,thread=multi", "max,la57=off"),
         };
-        command.args(["-nodefaults", "-display", "none", "-no-reboot", "-M", "q35"]);
+        command.args([
+            "-name",
+            "guest,debug-threads=on",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-M",
+            "q35",
+        ]);
         command
             .args(["-accel", accelerator, "-cpu", cpu, "-smp", "2", "-m"])
             .arg(run.mebibytes().to_string());
         command.args(["-serial", "stdio"]);
         command.arg("-kernel").arg(self.kernel.directory.join("vmlinuz"));
-        command.arg("-initrd").arg(self.kernel.directory.join("initrd"));
+        command.arg("-initrd").arg(&self.kernel.initrd);
         command.args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0"]);
         // multidevs: without it, files of /proc and of other mounts have numbers that change.
         command
@@ -163,7 +211,9 @@ impl Kernel {
     fn finished(cache: &Cache, name: &str) -> Option<Self> {
         let directory = cache.finished(name)?;
         let release = std::fs::read_to_string(directory.join("release")).ok()?.trim().to_owned();
-        directory.join("lib/modules").join(&release).is_dir().then_some(Self { directory, release })
+        let initrd = directory.join("initrd");
+        let whole = directory.join("lib/modules").join(&release).is_dir();
+        whole.then_some(Self { directory, initrd, release, patched: false })
     }
 
     fn fetch(cache: &Cache, apt: &Apt) -> Result<Self> {
@@ -225,17 +275,7 @@ fn assemble(making: &Path, release: &str) -> Result {
     moved(modules.join("vmlinuz"), making.join("vmlinuz"))?;
     shell::run(Command::new("depmod").arg("-b").arg(making).arg(release))?;
 
-    let root = making.join("initrd.d");
-    for below in ["bin", "modules", "proc"] {
-        cache::make_directory(&root.join(below))?;
-    }
-    apt::unpack_all(&making.join("busybox"), &making.join("busybox"))?;
-    let busybox = ["usr/bin/busybox", "bin/busybox"].map(|below| making.join("busybox").join(below));
-    let busybox =
-        busybox.iter().find(|path| path.is_file()).ok_or("package busybox-static brought no busybox")?;
-    std::fs::copy(busybox, root.join("bin/busybox")).map_err(|error| format!("busybox: {error}"))?;
-    cache::write(&root.join("init"), include_str!("qemu-init.sh"))?;
-    shell::run(Command::new("chmod").arg("755").arg(root.join("init")))?;
+    let root = lay_out(making)?;
     let index = cache::read(&modules.join("modules.dep"))?;
     for early in EARLY_MODULES {
         let file =
@@ -247,8 +287,88 @@ fn assemble(making: &Path, release: &str) -> Result {
         let script = format!("{unpack} -- \"$1\" > \"$2\"");
         shell::run(Command::new("sh").args(["-c", &script, "sh"]).arg(packed).arg(plain))?;
     }
+    pack(&root, &making.join("initrd"))
+}
+
+/// The first root's files, of the package in `busybox`.
+fn lay_out(making: &Path) -> Result<PathBuf> {
+    let root = making.join("initrd.d");
+    for below in ["bin", "modules", "proc"] {
+        cache::make_directory(&root.join(below))?;
+    }
+    apt::unpack_all(&making.join("busybox"), &making.join("busybox"))?;
+    let busybox = ["usr/bin/busybox", "bin/busybox"].map(|below| making.join("busybox").join(below));
+    let busybox =
+        busybox.iter().find(|path| path.is_file()).ok_or("package busybox-static brought no busybox")?;
+    std::fs::copy(busybox, root.join("bin/busybox")).map_err(|error| format!("busybox: {error}"))?;
+    cache::write(&root.join("init"), include_str!("qemu-init.sh"))?;
+    shell::run(Command::new("chmod").arg("755").arg(root.join("init")))?;
+    Ok(root)
+}
+
+fn pack(root: &Path, initrd: &Path) -> Result {
     let pack = "cd \"$1\" && find . | cpio --quiet -o -H newc > \"$2\"";
-    shell::run(Command::new("sh").args(["-c", pack, "sh"]).arg(&root).arg(making.join("initrd")))
+    shell::run(Command::new("sh").args(["-c", pack, "sh"]).arg(root).arg(initrd))
+}
+
+/// Where the first root of a kernel without modules is kept.
+fn first_root_name() -> Result<String> {
+    Ok(format!("first-root/{}", cache::digest(&[include_str!("qemu-init.sh")])?))
+}
+
+fn first_root_ready(cache: &Cache) -> Option<PathBuf> {
+    Some(cache.finished(&first_root_name().ok()?)?.join("initrd"))
+}
+
+/// Makes the first root of a kernel without modules, unless that was done.
+fn first_root(cache: &Cache, apt: &Apt) -> Result<PathBuf> {
+    if let Some(initrd) = first_root_ready(cache) {
+        return Ok(initrd);
+    }
+    cache::need_program("cpio", "cpio")?;
+    let making = cache.begin("first-root")?;
+    let busybox = apt.own_newest("busybox-static")?;
+    cache::make_directory(&making.join("busybox"))?;
+    apt.download(&[(&busybox.package, &busybox.version)], &making.join("busybox"))?;
+    let root = lay_out(&making)?;
+    pack(&root, &making.join("initrd"))?;
+    for done in ["busybox", "initrd.d"] {
+        cache::remove(&making.join(done))?;
+    }
+    Ok(cache.finish(&making, &first_root_name()?, &["initrd"])?.join("initrd"))
+}
+
+/// Keeps each of the machine's CPUs on one of ours. Left alone, the host may put two that idle half of the time on one.
+fn pin_cpus(process: u32) -> Result {
+    let children = cache::read(Path::new(&format!("/proc/{process}/task/{process}/children")))?;
+    let status = cache::read(Path::new("/proc/self/status"))?;
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or("0");
+    let cpus = read_cpu_list(allowed.trim());
+    for child in children.split_whitespace() {
+        let threads = format!("/proc/{child}/task");
+        for thread in std::fs::read_dir(&threads).map_err(|error| format!("{threads}: {error}"))?.flatten() {
+            let name = std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+            let Some(cpu) = emulated_cpu(name.trim()) else { continue };
+            let Some(own) = cpus.get(cpu) else { continue };
+            let thread = thread.file_name();
+            cache::output(Command::new("taskset").args(["-p", "-c", &own.to_string()]).arg(thread))?;
+        }
+    }
+    Ok(())
+}
+
+/// Which CPU of the machine a thread of QEMU is: `CPU 1/TCG` is 1.
+fn emulated_cpu(comm: &str) -> Option<usize> {
+    comm.strip_prefix("CPU ")?.split('/').next()?.parse().ok()
+}
+
+/// Reads a list of CPUs as the kernel writes it: `0-2,5`.
+fn read_cpu_list(list: &str) -> Vec<usize> {
+    let span = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)
+    };
+    list.split(',').filter_map(span).flatten().collect()
 }
 
 /// The name of the module in a file: `kernel/fs/9p/9p.ko.xz` holds `9p`.
@@ -328,5 +448,11 @@ mod packages {
             assert_eq!(release_of(other), None, "{other}");
         }
         assert_eq!(module_name("kernel/fs/9p/9p.ko.xz"), "9p");
+    }
+
+    #[test]
+    fn the_machines_cpus_are_known_among_its_threads() {
+        assert_eq!([emulated_cpu("CPU 1/TCG"), emulated_cpu("qemu-system-x86")], [Some(1), None]);
+        assert_eq!(read_cpu_list("0-2,5"), [0, 1, 2, 5]);
     }
 }

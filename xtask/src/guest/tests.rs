@@ -1,8 +1,8 @@
 //! The tests that the running kernel cannot run, in the guests that can.
 //!
 //! A test names its needs; the same program decides on every kernel which of its tests can run there. So nothing here
-//! knows which guest has what: what is skipped on the host is offered to User-Mode Linux, and what is skipped there
-//! to the emulated machine.
+//! knows which guest has what: what is skipped on the host is offered to User-Mode Linux, what is skipped there to the
+//! emulated machine, and what is skipped there to the same machine with the patched kernel.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -51,9 +51,10 @@ enum Verdict {
 /// `cargo xtask guest test`.
 pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
     let guests = run_in(
-        kind.map_or(&[Kind::Uml, Kind::Qemu][..], |kind| match kind {
+        kind.map_or(&[Kind::Uml, Kind::Qemu, Kind::Patched][..], |kind| match kind {
             Kind::Uml => &[Kind::Uml],
             Kind::Qemu => &[Kind::Qemu],
+            Kind::Patched => &[Kind::Patched],
         }),
         name,
     )?;
@@ -78,7 +79,7 @@ pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
 
 /// Every test that the running kernel skips, in the guests.
 pub(crate) fn run_skipped() -> Result<Guests> {
-    run_in(&[Kind::Uml, Kind::Qemu], None)
+    run_in(&[Kind::Uml, Kind::Qemu, Kind::Patched], None)
 }
 
 fn run_in(kinds: &[Kind], name: Option<&str>) -> Result<Guests> {
@@ -98,8 +99,9 @@ fn run_in(kinds: &[Kind], name: Option<&str>) -> Result<Guests> {
     }
     let cache = Cache::open()?;
     for &kind in kinds {
-        if guests.skipped.is_empty() {
-            break;
+        // The patched kernel has tests of its own.
+        if guests.skipped.is_empty() && kind != Kind::Patched {
+            continue;
         }
         match ready(&cache, kind, &[]) {
             Err(why) => {
@@ -125,6 +127,19 @@ fn offer(cache: &Cache, guest: &dyn Guest, programs: &[Program], guests: &mut Gu
     for program in programs {
         let (directory, executable) = (program.directory.display(), program.executable.display());
         script += &format!("cd '{directory}' && '{executable}' --test-threads=1 || status=1\n");
+    }
+    if let Some(selftests) = guest.selftests() {
+        // Their lines of TAP become lines of libtest-mimic's, by which everything else is counted.
+        script += &format!(
+            "for test in '{}'/*; do name=${{test##*/}}; \"$test\" | sed -nE \\\n",
+            selftests.display()
+        );
+        script += concat!(
+            r#"-e "s|^ok [0-9]+ (\S+) # SKIP.*|test kselftest/$name/\1 ... ignored|p;t" "#,
+            r#"-e "s|^ok [0-9]+ (\S+).*|test kselftest/$name/\1 ... ok|p;t" "#,
+            r#"-e "s|^not ok [0-9]+ (\S+).*|test kselftest/$name/\1 ... FAILED|p"; done"#,
+            "\n"
+        );
     }
     let order = Order {
         command: vec!["sh".into(), "-c".into(), script + "exit $status\n"],

@@ -42,12 +42,7 @@ impl Uml {
 
     /// Builds the newest source on offer, unless that was done.
     pub(super) fn build(cache: &Cache, patches: &[PathBuf]) -> Result<Self> {
-        for (program, package) in TOOLS {
-            cache::need_program(program, package)?;
-        }
-        if let Some((_, package)) = HEADERS.iter().find(|(header, _)| !Path::new(header).exists()) {
-            return Err(format!("a guest needs package {package}: `cargo xtask setup` installs it"));
-        }
+        need_tools()?;
         let _lock = cache.lock("uml")?;
         let apt = Apt::open(cache)?;
         let source = Source::newest(cache, &apt)?;
@@ -61,6 +56,17 @@ impl Uml {
         cache::write(&cache.at(&latest(patches)?), &name)?;
         Self::finished(cache, &name).ok_or_else(|| format!("{name} was built and is not whole"))
     }
+}
+
+/// Refuses to begin without the programs that build a kernel.
+pub(super) fn need_tools() -> Result {
+    for (program, package) in TOOLS {
+        cache::need_program(program, package)?;
+    }
+    if let Some((_, package)) = HEADERS.iter().find(|(header, _)| !Path::new(header).exists()) {
+        return Err(format!("a guest needs package {package}: `cargo xtask setup` installs it"));
+    }
+    Ok(())
 }
 
 /// Configures and compiles, in a directory that stays: a build that was interrupted goes on where it was.
@@ -107,7 +113,7 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], key: &str, name:
 }
 
 /// The switches of a fragment that a configuration has not taken.
-fn refused(fragment: &str, taken: &str) -> Vec<String> {
+pub(super) fn refused(fragment: &str, taken: &str) -> Vec<String> {
     let wanted = fragment.lines().filter(|line| line.starts_with("CONFIG_"));
     wanted.filter(|line| !taken.lines().any(|have| have == *line)).map(str::to_owned).collect()
 }

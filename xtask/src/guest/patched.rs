@@ -1,0 +1,221 @@
+//! The patched kernel: built here for the emulated machine, with the series of `kernel/`.
+//!
+//! One tree and one set of objects serve every set of patches of a source version: only files whose text changes are
+//! written, so that a change of the series is built in seconds after the first time.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::apt::Apt;
+use super::cache::{self, Cache};
+use super::source::Source;
+use super::uml;
+use crate::shell::{self, Result};
+
+/// What it is built with, beyond `allnoconfig`.
+const CONFIG: &str = include_str!("../../../kernel/guest.config");
+
+/// The series, below the tree's root.
+const SERIES: &str = "kernel/epoll-event-busy-loop";
+
+/// The objects of a build take this much, in mebibytes.
+const SPACE: u64 = 2000;
+
+/// The kernel's own tests that are built with it: the source below `tools/testing/selftests`, and what it links with.
+const SELFTESTS: &[(&str, &[&str])] = &[
+    ("filesystems/epoll/epoll_events_only_test", &["-lpthread"]),
+    ("filesystems/epoll/epoll_wakeup_test", &["-lpthread"]),
+    ("net/epoll_busy_poll", &["-lcap"]),
+];
+
+/// What was built: `vmlinuz`, `release` and `selftests/`.
+pub(super) struct Patched {
+    pub(super) directory: PathBuf,
+}
+
+impl Patched {
+    /// The series and further patches, in the order of their application.
+    pub(super) fn patches(further: &[PathBuf]) -> Result<Vec<PathBuf>> {
+        let mut patches = in_order(&shell::root().join(SERIES))?;
+        patches.extend_from_slice(further);
+        Ok(patches)
+    }
+
+    /// The kernel that was built last with these patches and this configuration. Needs no network.
+    pub(super) fn ready(cache: &Cache, patches: &[PathBuf]) -> Option<Self> {
+        let latest = std::fs::read_to_string(cache.at(&latest(patches).ok()?)).ok()?;
+        Some(Self { directory: cache.finished(latest.trim())? })
+    }
+
+    /// Builds the newest source on offer, unless that was done.
+    pub(super) fn build(cache: &Cache, patches: &[PathBuf]) -> Result<Self> {
+        uml::need_tools()?;
+        cache::need_program("patch", "patch")?;
+        let _lock = cache.lock("patched")?;
+        let apt = Apt::open(cache)?;
+        let source = Source::newest(cache, &apt)?;
+        drop(apt);
+        let name = format!("patched/linux-{}-{}", source.version, key(patches)?);
+        if cache.finished(&name).is_none() {
+            cache.need_space(SPACE, "building a kernel")?;
+            compile(cache, &source, patches, &name)?;
+        }
+        cache::write(&cache.at(&latest(patches)?), &name)?;
+        let directory = cache.finished(&name).ok_or_else(|| format!("{name} was built and is not whole"))?;
+        Ok(Self { directory })
+    }
+}
+
+/// Every `*.patch` of a directory, in the order of their names.
+pub(super) fn in_order(directory: &Path) -> Result<Vec<PathBuf>> {
+    let listing =
+        std::fs::read_dir(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let mut files: Vec<_> = listing
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "patch"))
+        .filter(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("0000-")))
+        .map(|path| path.canonicalize().unwrap_or(path))
+        .collect();
+    files.sort();
+    if files.is_empty() {
+        return Err(format!("{} has no *.patch", directory.display()));
+    }
+    Ok(files)
+}
+
+fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> Result {
+    let tree = cache.at(&format!("build/patched-source-{}", source.version));
+    let objects = cache.at(&format!("build/patched-{}-{}", source.version, cache::digest(&[CONFIG])?));
+    cache::make_directory(&objects)?;
+    if !tree.join("Kconfig").is_file() {
+        let copying = tree.with_extension("copying");
+        cache::remove(&copying)?;
+        source.patched(&[], &copying)?;
+        std::fs::rename(&copying, &tree).map_err(|error| format!("{}: {error}", tree.display()))?;
+    }
+    repatch(cache, source, &tree, patches)?;
+    let wanted = objects.join("wanted.config");
+    let make = |targets: &[&str]| {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut command = Command::new("make");
+        // The build of whoever calls us is not ours: its flags stay out.
+        command.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("CFLAGS").current_dir(&tree);
+        command.env("KCONFIG_ALLCONFIG", &wanted);
+        command.args(["-s", &format!("-j{cpus}"), &format!("O={}", objects.display())]).args(targets);
+        shell::run(&mut command)
+    };
+    if !objects.join(".config").is_file() {
+        cache::write(&wanted, CONFIG)?;
+        make(&["allnoconfig"])?;
+        let refused = uml::refused(CONFIG, &cache::read(&objects.join(".config"))?);
+        if !refused.is_empty() {
+            cache::remove(&objects)?;
+            return Err(format!("this kernel's configuration does not take {}", refused.join(", ")));
+        }
+    }
+    eprintln!("guest: building the patched kernel; the first time takes ten minutes of two CPUs");
+    make(&["bzImage"]).map_err(|failed| format!("building the kernel in {}: {failed}", objects.display()))?;
+
+    let making = cache.begin("patched")?;
+    std::fs::copy(objects.join("arch/x86/boot/bzImage"), making.join("vmlinuz"))
+        .map_err(|error| format!("bzImage: {error}"))?;
+    cache::write(&making.join("release"), &cache::read(&objects.join("include/config/kernel.release"))?)?;
+    let selftests = tree.join("tools/testing/selftests");
+    cache::make_directory(&making.join("selftests"))?;
+    for (test, libraries) in SELFTESTS {
+        let program = making.join("selftests").join(test.rsplit('/').next().unwrap_or(test));
+        let mut compiler = Command::new("gcc");
+        compiler.args(["-O2", "-w", "-I"]).arg(&selftests).arg("-o").arg(program);
+        shell::run(compiler.arg(selftests.join(format!("{test}.c"))).args(*libraries))?;
+    }
+    cache.finish(&making, name, &["vmlinuz", "release"])?;
+    Ok(())
+}
+
+/// Brings a tree from whatever patches it has to these, and writes only the files whose text is another one then.
+fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> Result {
+    let record = tree.with_extension("touched");
+    let mut touched: BTreeSet<String> =
+        std::fs::read_to_string(&record).unwrap_or_default().lines().map(str::to_owned).collect();
+    for patch in patches {
+        touched.extend(touched_by(&cache::read(patch)?));
+    }
+    // Noted before the first file changes: whoever is interrupted here leaves them all to the next one.
+    cache::write(&record, &touched.iter().map(|file| format!("{file}\n")).collect::<String>())?;
+    let scratch = cache.begin("patching")?;
+    let copy = |from: &Path, to: &Path| {
+        to.parent().map_or(Ok(()), cache::make_directory)?;
+        std::fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
+    };
+    for file in &touched {
+        let pristine = source.tree.join(file);
+        if pristine.is_file() {
+            copy(&pristine, &scratch.join(file))?;
+        }
+    }
+    for patch in patches {
+        let mut apply = Command::new("patch");
+        apply.current_dir(&scratch).args(["-p1", "--silent", "--fuzz=0", "--forward", "-i"]).arg(patch);
+        shell::run(&mut apply).map_err(|failed| {
+            format!("{} does not apply to {}: {failed}", patch.display(), source.version)
+        })?;
+    }
+    for file in &touched {
+        let (now, then) = (std::fs::read(tree.join(file)).ok(), std::fs::read(scratch.join(file)).ok());
+        if now != then {
+            // The tree's file may be one with the pristine one's: a link that must be cut before it is written.
+            cache::remove(&tree.join(file))?;
+            if then.is_some() {
+                copy(&scratch.join(file), &tree.join(file))?;
+            }
+        }
+    }
+    cache::remove(&scratch)
+}
+
+/// The files that a patch makes or changes, below the tree.
+fn touched_by(patch: &str) -> Vec<String> {
+    patch.lines().filter_map(|line| line.strip_prefix("+++ b/")).map(str::to_owned).collect()
+}
+
+/// What a build is known by, beside its source: the configuration and the patches.
+fn key(patches: &[PathBuf]) -> Result<String> {
+    let mut texts = vec![CONFIG.to_owned()];
+    for patch in patches {
+        texts.push(cache::read(patch)?);
+    }
+    cache::digest(&texts.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Where the name of the newest build of this key is noted.
+fn latest(patches: &[PathBuf]) -> Result<String> {
+    Ok(format!("patched-{}", key(patches)?))
+}
+
+#[cfg(test)]
+mod series {
+    use super::*;
+
+    #[test]
+    fn a_patch_names_the_files_that_it_makes_and_changes() {
+        let patch = "--- a/fs/eventpoll.c\n+++ b/fs/eventpoll.c\n+++b\n--- /dev/null\n+++ b/new.c\n";
+        assert_eq!(touched_by(patch), ["fs/eventpoll.c", "new.c"]);
+    }
+
+    #[test]
+    fn the_series_is_in_order_without_its_cover_letter() {
+        let patches = Patched::patches(&[]).expect("it is part of the tree");
+        let names: Vec<_> = patches.iter().filter_map(|path| path.file_name()?.to_str()?.get(..4)).collect();
+        assert_eq!(names, ["0001", "0002", "0003", "0004"]);
+        for patch in patches {
+            let text = std::fs::read_to_string(&patch).expect("it can be read");
+            assert!(
+                !touched_by(&text).is_empty() && text.contains("\nSigned-off-by: "),
+                "{}",
+                patch.display()
+            );
+        }
+    }
+}
