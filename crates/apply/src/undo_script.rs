@@ -189,10 +189,11 @@ fn value(setting: &Setting) -> String {
         Setting::DeviceThreaded(_, Threading::On) => "1".to_owned(),
         Setting::DeviceThreaded(_, Threading::BusyPoll) => "2".to_owned(),
         Setting::Epoll(_, params) => format!(
-            "{}/{}/{}",
+            "{}/{}/{}{}",
             params.busy_poll_usecs,
             params.busy_poll_budget,
-            u8::from(params.prefer_busy_poll)
+            u8::from(params.prefer_busy_poll),
+            if params.events_only { "/1" } else { "" }
         ),
         Setting::IoUringNapi(_, None) => "off".to_owned(),
         Setting::IoUringNapi(_, Some(napi)) => {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Caps how long epoll_wait(2) may sleep, for programs that cannot be asked to: full busy polling needs a loop that
- * comes back to the NAPI at least every millisecond, and the timeout is the program's own argument, which nothing
- * outside its process can change.
+ * comes back to the NAPI at least every millisecond, spinning for events one that never sleeps, and the timeout is
+ * the program's own argument, which nothing outside its process can change.
  *
- * NETPOLICY_EPOLL_WAIT_CAP_US holds the cap in microseconds, 1..=2147483647; otherwise nothing is capped. A
+ * NETPOLICY_EPOLL_WAIT_CAP_US holds the cap in microseconds, 0..=2147483647; otherwise nothing is capped. A
  * timeout of -1 (for ever) becomes the cap, 0 (return at once) stays 0, a shorter one stays. epoll_wait and
  * epoll_pwait count in milliseconds, so the cap is rounded up there.
  *
@@ -15,17 +15,19 @@
 
 #include "epoll_calls.h"
 
-#define NO_CAP 0L
+#define NO_CAP (-1L)
 
-static long cap_us;
+static long cap_us = NO_CAP;
 static int ready;
 
 static long read_cap(void)
 {
 	const char *digit = getenv("NETPOLICY_EPOLL_WAIT_CAP_US");
-	long us = NO_CAP;
+	long us = 0;
 
-	for (; digit && *digit; digit++) {
+	if (!digit || !*digit)
+		return NO_CAP;
+	for (; *digit; digit++) {
 		if (*digit < '0' || *digit > '9' || us > (2147483647L - (*digit - '0')) / 10)
 			return NO_CAP;
 		us = us * 10 + (*digit - '0');

@@ -484,7 +484,12 @@ mod test {
     #[test]
     fn an_epoll_that_lost_its_parameters_is_another() {
         let seen = |usecs| {
-            let params = EpollParams { busy_poll_usecs: usecs, busy_poll_budget: 0, prefer_busy_poll: false };
+            let params = EpollParams {
+                busy_poll_usecs: usecs,
+                busy_poll_budget: 0,
+                prefer_busy_poll: false,
+                events_only: false,
+            };
             Seen { fd: Fd(4), params: Some(params) }
         };
         assert!(seen(0).replaces(&seen(64)));

@@ -11,7 +11,7 @@ use crate::units::{EmptyPolls, Nanoseconds};
 /// How packets are delivered to an application. A policy chooses one; an expert may name one.
 ///
 /// Written as the IRQ-suspension document writes them: `interrupt` (its *base*), `defer20` (microseconds of
-/// `gro-flush-timeout`), `napibusy`, `fullbusy`, `suspend20`.
+/// `gro-flush-timeout`), `napibusy`, `fullbusy`, `suspend20`; `eventbusy` and `userbusy` are the epoll document's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeliveryMode {
     /// Every batch begins with an interrupt: the kernel's own way without any setting.
@@ -30,6 +30,11 @@ pub enum DeliveryMode {
         /// The short span, used when the application idles: `gro-flush-timeout`.
         gro_flush: Nanoseconds,
     },
+    /// `epoll_wait` looks for events for up to 200 µs before it sleeps, and polls no NAPI: softirq delivers.
+    EventBusy,
+    /// The application calls `epoll_wait` again and again, which never sleeps: what `EventBusy` is, without a kernel
+    /// that has it.
+    UserBusy,
 }
 
 /// The values behind a delivery mode.
@@ -44,7 +49,7 @@ pub struct DeliveryParams {
     pub irq_suspend_timeout: Nanoseconds,
     /// See [`crate::Setting::Epoll`]; all zero leaves busy polling off.
     pub epoll: EpollParams,
-    /// The longest that `epoll_wait` may sleep; `None` leaves the application's own timeout.
+    /// The longest that `epoll_wait` may sleep, 0 for not at all; `None` leaves the application's own timeout.
     pub epoll_wait_cap: Option<Nanoseconds>,
 }
 
@@ -66,16 +71,34 @@ impl DeliveryMode {
         Self::Suspend { gro_flush: Nanoseconds::from_micros(200) },
     ];
 
-    /// The document's values for this mode. They are start values: they suit its machine, and are measured on yours.
+    /// The epoll document's two, which it compares with [`Self::Interrupt`]: its "epoll busyloop" and "userspace
+    /// busyloop".
+    ///
+    /// Source: "Add provision to busyloop for events in ep_poll", linux-kernel, 2024-08-28.
+    pub const EPOLL_DOCUMENT: [Self; 2] = [Self::EventBusy, Self::UserBusy];
+
+    /// The documents' values for this mode. The epoll document gives no time; 200 µs outlast the gaps of a loop that
+    /// is worth it, and are what our own tables were made with. They are start values: they suit its machine, and are measured on yours.
     pub const fn params(self) -> DeliveryParams {
         const fn epoll(usecs: u32) -> EpollParams {
-            EpollParams { busy_poll_usecs: usecs, busy_poll_budget: 64, prefer_busy_poll: true }
+            EpollParams {
+                busy_poll_usecs: usecs,
+                busy_poll_budget: 64,
+                prefer_busy_poll: true,
+                events_only: false,
+            }
         }
+        const STILL: EpollParams = EpollParams {
+            busy_poll_usecs: 0,
+            busy_poll_budget: 0,
+            prefer_busy_poll: false,
+            events_only: false,
+        };
         const OFF: DeliveryParams = DeliveryParams {
             defer_hard_irqs: EmptyPolls(0),
             gro_flush_timeout: Nanoseconds::ZERO,
             irq_suspend_timeout: Nanoseconds::ZERO,
-            epoll: EpollParams { busy_poll_usecs: 0, busy_poll_budget: 0, prefer_busy_poll: false },
+            epoll: STILL,
             epoll_wait_cap: None,
         };
         const DEFER: DeliveryParams = DeliveryParams { defer_hard_irqs: EmptyPolls(100), ..OFF };
@@ -97,13 +120,19 @@ impl DeliveryMode {
                 epoll: epoll(0),
                 ..DEFER
             },
+            Self::EventBusy => DeliveryParams {
+                epoll: EpollParams { busy_poll_usecs: 200, events_only: true, ..STILL },
+                ..OFF
+            },
+            Self::UserBusy => DeliveryParams { epoll_wait_cap: Some(Nanoseconds::ZERO), ..OFF },
         }
     }
 
-    /// How many CPUs the mode keeps busy without traffic, per application thread.
+    /// How many CPUs the mode may keep busy with waiting, per application thread: without traffic, or, with
+    /// `eventbusy`, while events come more often than its time.
     pub const fn polling_cpus_per_thread(self) -> u32 {
         match self {
-            Self::FullBusy => 1,
+            Self::FullBusy | Self::EventBusy | Self::UserBusy => 1,
             Self::Interrupt | Self::Defer { .. } | Self::NapiBusy | Self::Suspend { .. } => 0,
         }
     }
@@ -121,6 +150,8 @@ impl fmt::Display for DeliveryMode {
             Self::NapiBusy => "napibusy".to_owned(),
             Self::FullBusy => "fullbusy".to_owned(),
             Self::Suspend { gro_flush } => timed("suspend", *gro_flush),
+            Self::EventBusy => "eventbusy".to_owned(),
+            Self::UserBusy => "userbusy".to_owned(),
         })
     }
 }
@@ -133,8 +164,8 @@ impl fmt::Display for NotADeliveryMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "`{}` is not a delivery mode: there are interrupt, deferX, napibusy, fullbusy and suspendX, \
-             X in microseconds as in suspend20, or with a unit as in suspend:1.5ms",
+            "`{}` is not a delivery mode: there are interrupt, deferX, napibusy, fullbusy, suspendX, \
+             eventbusy and userbusy, X in microseconds as in suspend20, or with a unit as in suspend:1.5ms",
             self.0
         )
     }
@@ -163,6 +194,8 @@ impl FromStr for DeliveryMode {
             "interrupt" | "base" => Ok(Self::Interrupt),
             "napibusy" => Ok(Self::NapiBusy),
             "fullbusy" => Ok(Self::FullBusy),
+            "eventbusy" => Ok(Self::EventBusy),
+            "userbusy" => Ok(Self::UserBusy),
             _ => {
                 if let Some(rest) = text.strip_prefix("defer") {
                     Ok(Self::Defer { gro_flush: positive(span(rest)?)? })
@@ -194,8 +227,8 @@ mod test {
     use super::*;
 
     #[test]
-    fn every_mode_of_the_document_survives_its_name() {
-        for mode in DeliveryMode::DOCUMENT {
+    fn every_mode_of_the_documents_survives_its_name() {
+        for mode in DeliveryMode::DOCUMENT.into_iter().chain(DeliveryMode::EPOLL_DOCUMENT) {
             assert_eq!(mode.to_string().parse::<DeliveryMode>(), Ok(mode));
         }
         for name in ["suspend:1.5us", "suspend5110000000"] {
@@ -210,6 +243,16 @@ mod test {
         {
             assert!(text.parse::<DeliveryMode>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn waiting_for_events_alone_goes_with_interrupts_and_counts_as_polling() {
+        for mode in DeliveryMode::EPOLL_DOCUMENT {
+            let params = mode.params();
+            assert!(params.gro_flush_timeout.is_zero() && !params.epoll.prefer_busy_poll, "{mode}");
+            assert_eq!(mode.polling_cpus_per_thread(), 1, "{mode}");
+        }
+        assert_eq!(DeliveryMode::EventBusy.params().epoll.to_string(), "200us/0/0/events-only");
     }
 
     #[test]

@@ -221,15 +221,30 @@ pub struct EpollParams {
     pub busy_poll_budget: u16,
     /// Whether the device's IRQ stays masked between polls, as long as the deferral settings allow.
     pub prefer_busy_poll: bool,
+    /// Whether `epoll_wait` waits busily for events alone: it polls no NAPI, and looks for `busy_poll_usecs`
+    /// whether an event has come. Then `busy_poll_usecs` is not 0, and the other two are.
+    ///
+    /// Kernel: in no release; the patches in `kernel/epoll-event-busy-loop/`, `EPOLL_PARAMS_F_EVENTS_ONLY`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub events_only: bool,
+}
+
+impl EpollParams {
+    /// Whether the application has a half in the mode that has these: a NAPI that it promises to poll, or events
+    /// that it waits for busily.
+    pub const fn waits_busily(self) -> bool {
+        self.prefer_busy_poll || self.events_only
+    }
 }
 
 impl fmt::Display for EpollParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!(
-            "{}us/{}/{}",
+            "{}us/{}/{}{}",
             self.busy_poll_usecs,
             self.busy_poll_budget,
-            u8::from(self.prefer_busy_poll)
+            u8::from(self.prefer_busy_poll),
+            if self.events_only { "/events-only" } else { "" }
         ))
     }
 }

@@ -397,12 +397,13 @@ fn wish(word: &str) -> Result<Wish, String> {
         return Ok(Wish::Policy(policy));
     }
     word.parse().map(Wish::Delivery).map_err(|_| {
-        let modes = ["interrupt", "defer20", "napibusy", "fullbusy", "suspend20"];
+        let modes = ["interrupt", "defer20", "napibusy", "fullbusy", "suspend20", "eventbusy", "userbusy"];
         let names = PolicyName::ALL.map(PolicyName::as_str);
         let meant = nearest(word, names.into_iter().chain(modes));
         let help = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
         format!(
-            "neither a policy ({}) nor a delivery mode (interrupt, deferX, napibusy, fullbusy, suspendX){help}",
+            "neither a policy ({}) nor a delivery mode (interrupt, deferX, napibusy, fullbusy, suspendX, \
+             eventbusy, userbusy){help}",
             names.join(", ")
         )
     })
@@ -423,7 +424,8 @@ pub struct Asked {
 /// What it may cost, for requests without a file.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Cost {
-    /// How many CPUs may poll without traffic, at most; fullbusy needs one per thread that waits in epoll_wait.
+    /// How many CPUs may poll without traffic, at most; fullbusy, eventbusy and userbusy need one per thread that waits in
+    /// epoll_wait.
     #[arg(long, global = true, value_name = "N")]
     pub polling_cpus: Option<u32>,
 }

@@ -246,6 +246,14 @@ fn fullbusy_is_refused_for_a_running_process_and_says_why() {
     insta::assert_snapshot!(text(&output.stderr));
 }
 
+#[test]
+fn userbusy_is_refused_for_a_running_process_and_names_what_the_kernel_could_do() {
+    let own = std::process::id().to_string();
+    let output = netpolicy(&["attach", &own, "--delivery", "userbusy"]);
+    assert_eq!(output.status.code(), Some(6));
+    insta::assert_snapshot!(text(&output.stderr));
+}
+
 /// Runs a command that must not hang, whatever it is given.
 fn ends(mut command: Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");

@@ -98,6 +98,7 @@ fn host() -> Host {
             irq_suspend: true,
             napi_threaded: true,
             epoll_params: true,
+            epoll_events_only: false,
             ptrace: true,
             net_admin: true,
             bpf: true,

@@ -33,10 +33,15 @@ pub(crate) fn check_polling(
     if needed <= allowed {
         return Ok(());
     }
+    let keeps = match mode {
+        DeliveryMode::EventBusy => format!("may keep {needed} CPU(s) busy between events"),
+        DeliveryMode::UserBusy => format!("keeps {needed} CPU(s) asking for events without traffic"),
+        _ => format!("keeps {needed} CPU(s) polling without traffic"),
+    };
     let mut refusal = Refusal::new(
         RefusalKind::Safety,
         &intent.target,
-        format!("{mode} keeps {needed} CPU(s) polling without traffic, the budget allows {allowed}"),
+        format!("{mode} {keeps}, the budget allows {allowed}"),
     )
     .because(format!("asked at {}", intent.origin))
     .nearest(format!(

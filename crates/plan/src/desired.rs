@@ -145,12 +145,35 @@ fn check_kernel(part: &Part, host: &Host) -> Result<(), Refusal> {
             lacks("busy-poll parameters of epolls", KernelVersion::since(6, 9)).nearest(defer.to_string())
         );
     }
+    if params.epoll.events_only && !host.capabilities.epoll_events_only {
+        return Err(no_events_only(part, host));
+    }
     let deferral = KernelVersion::since(5, 8);
     if params.defer_hard_irqs.0 > 0 && host.kernel < deferral {
         return Err(lacks("defer-hard-irqs", deferral)
             .nearest("interrupt, with the device's own interrupt moderation"));
     }
     Ok(())
+}
+
+/// No release of Linux has it, so a version says nothing: the kernel was asked, with an epoll of our own.
+fn no_events_only(part: &Part, host: &Host) -> Refusal {
+    let answer = if host.capabilities.epoll_params {
+        "EPIOCSPARAMS refuses EPOLL_PARAMS_F_EVENTS_ONLY"
+    } else {
+        "its epolls have no busy-poll parameters at all"
+    };
+    Refusal::new(
+        RefusalKind::Unsupported,
+        &part.intent.target,
+        format!(
+            "{} needs epolls that wait for events only, which no release of Linux has; this is {}",
+            part.delivery.mode, host.release
+        ),
+    )
+    .because(format!("asked at {}", part.intent.origin))
+    .because(format!("{answer}: this kernel is built without the patches in kernel/epoll-event-busy-loop"))
+    .nearest("userbusy, the same from user space: netpolicy run --delivery userbusy --polling-cpus N -- CMD")
 }
 
 /// What was wanted so far, by knob.
@@ -254,6 +277,12 @@ impl Wants<'_> {
             if napi.is_some() || polls_now {
                 collected.want(Setting::IoUringNapi(ring, napi), self.because_ring(napi))?;
             }
+            if params.events_only {
+                collected
+                    .desired
+                    .notes
+                    .push(format!("{ring}: only epoll_wait waits busily for events; the ring sleeps"));
+            }
             if !self.part.params.irq_suspend_timeout.is_zero() {
                 collected.desired.notes.push(format!(
                     "{ring}: only epoll_wait suspends IRQs; the ring busy-polls for {} us instead",
@@ -337,6 +366,11 @@ impl Wants<'_> {
     fn because_epoll(&self) -> Reason {
         let params = self.part.params.epoll;
         let why = match (params.prefer_busy_poll, params.busy_poll_usecs) {
+            (false, usecs) if params.events_only => {
+                format!(
+                    "epoll_wait looks for events for {usecs} us before it sleeps, and leaves polling to softirq"
+                )
+            }
             (false, _) => "epoll_wait sleeps at once and leaves polling to softirq".to_owned(),
             (true, 0) => {
                 "epoll_wait polls the NAPI once before it sleeps, and holds its IRQ off while it finds events"

@@ -152,9 +152,11 @@ fn amount(setting: &Setting) -> Amount {
             Threading::On => Amount(1, 0, 0),
             Threading::BusyPoll => Amount(2, 0, 0),
         },
-        Setting::Epoll(_, EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll }) => {
-            Amount(u8::from(*prefer_busy_poll), u64::from(*busy_poll_usecs), u64::from(*busy_poll_budget))
-        }
+        // Waiting for events only polls nothing, however long: it is less than preferring to poll.
+        Setting::Epoll(
+            _,
+            EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, events_only: _ },
+        ) => Amount(u8::from(*prefer_busy_poll), u64::from(*busy_poll_usecs), u64::from(*busy_poll_budget)),
         Setting::IoUringNapi(_, None) => Amount(0, 0, 0),
         Setting::IoUringNapi(_, Some(RingNapi { busy_poll_usecs, prefer_busy_poll })) => {
             Amount(1 + u8::from(*prefer_busy_poll), u64::from(*busy_poll_usecs), 0)

@@ -53,6 +53,14 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
                 .nearest("delivery = \"defer20\", or without these values")
         });
     }
+    if DeliveryMode::EPOLL_DOCUMENT.contains(&mode) {
+        return (params != &mode.params()).then(|| {
+            usage(format!(
+                "delivery mode {mode} polls no NAPI, so it takes no timeouts: events would come late by them"
+            ))
+            .nearest("delivery = \"napibusy\", or without these values")
+        });
+    }
     if defer.0 == 0 || flush.is_zero() {
         let knob = if defer.0 == 0 { "defer-hard-irqs 0" } else { "gro-flush-timeout 0" };
         let message = format!("{knob} switches deferral off, and {mode} stands on it");
@@ -115,7 +123,11 @@ fn added_delay(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -> 
         _ if allowed.is_zero() => DeliveryMode::Interrupt.to_string(),
         DeliveryMode::Suspend { .. } => DeliveryMode::Suspend { gro_flush: allowed }.to_string(),
         DeliveryMode::Defer { .. } => DeliveryMode::Defer { gro_flush: allowed }.to_string(),
-        DeliveryMode::Interrupt | DeliveryMode::NapiBusy | DeliveryMode::FullBusy => {
+        DeliveryMode::Interrupt
+        | DeliveryMode::NapiBusy
+        | DeliveryMode::FullBusy
+        | DeliveryMode::EventBusy
+        | DeliveryMode::UserBusy => {
             format!("{mode} with gro-flush-timeout {allowed}")
         }
     };

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Device, Process};
 use model::{
-    CpuSet, DeliveryMode, DeliveryParams, DeviceId, EpollId, Host, Intent, IrqNumber, NapiId, Pid, Policy,
-    ProcessId, RingId, RxQueue, Target, ThreadId,
+    CpuSet, DeliveryMode, DeliveryParams, DeviceId, EpollId, EpollParams, Host, Intent, IrqNumber, NapiId,
+    Pid, Policy, ProcessId, RingId, RxQueue, Target, ThreadId,
 };
 
 use crate::budget;
@@ -237,7 +237,7 @@ fn notes_on_cpus(intent: &Intent, host: &Host) -> Result<Vec<String>, Refusal> {
 
 /// What of a process is set.
 fn placed_process(process: &Process, part: &mut Part) -> Result<PlacedProcess, Refusal> {
-    let busy = part.params.epoll.prefer_busy_poll;
+    let busy = part.params.epoll.waits_busily();
     let closed: Vec<String> = process
         .rings
         .iter()
@@ -281,7 +281,7 @@ fn placed_process(process: &Process, part: &mut Part) -> Result<PlacedProcess, R
 
 /// The epolls of processes that no request names, for the devices whose packets they watch for.
 ///
-/// A mode that does not busy-poll takes along only those that prefer busy polling, which would poll for nothing;
+/// A mode that does not busy-poll takes along only those that prefer it or wait busily for events, for nothing then;
 /// what else an application has set for itself is its own.
 fn place_epolls_of_devices(
     index: &Index<'_>,
@@ -314,8 +314,8 @@ fn place_epolls_of_devices(
                 epoll.members.iter().filter_map(|m| device_of.get(&m.inode).copied()).collect();
             let mut watching = watching.into_iter();
             let Some(first) = watching.next() else { continue };
-            let prefers = epoll.params.is_some_and(|params| params.prefer_busy_poll);
-            if !wishes[first].of_epoll().prefer_busy_poll && !prefers {
+            let busy = epoll.params.is_some_and(EpollParams::waits_busily);
+            if !wishes[first].of_epoll().waits_busily() && !busy {
                 continue;
             }
             if let Some(other) = watching.find(|&o| wishes[o].of_epoll() != wishes[first].of_epoll()) {
@@ -336,11 +336,12 @@ fn place_epolls_of_devices(
 /// What a part's operator must know: busy polling has two halves, and full busy polling a third.
 fn note_halves(part: &mut Part) {
     let epolls: usize = part.processes.iter().map(|p| p.epolls.len()).sum();
-    if let (Target::Device(name), true) = (&part.intent.target, part.params.epoll.prefer_busy_poll) {
+    if let (Target::Device(name), true) = (&part.intent.target, part.params.epoll.waits_busily()) {
+        let half = if part.params.epoll.events_only { "its busy wait" } else { "prefer_busy_poll" };
         part.notes.push(if epolls == 0 {
             format!(
                 "this sets the NIC's half only: no epoll that was looked at watches sockets of {name}, and \
-                 {} needs prefer_busy_poll there (`netpolicy attach PID` sets both)",
+                 {} needs {half} there (`netpolicy attach PID` sets both)",
                 part.delivery.mode
             )
         } else {
@@ -348,8 +349,13 @@ fn note_halves(part: &mut Part) {
         });
     }
     if let Some(cap) = part.params.epoll_wait_cap {
+        let never = if cap.is_zero() {
+            "never to sleep".to_owned()
+        } else {
+            format!("never to sleep longer than {cap}")
+        };
         part.notes.push(format!(
-            "{} needs epoll_wait never to sleep longer than {cap}: the timeout is the application's own argument, \
+            "{} needs epoll_wait {never}: the timeout is the application's own argument, \
              so only `netpolicy run`, which starts it with a preload library, can see to that",
             part.delivery.mode
         ));

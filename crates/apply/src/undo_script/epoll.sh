@@ -1,5 +1,5 @@
-# epoll_params PID FD [USECS/BUDGET/PREFER]: sets the busy-poll parameters of another process's epoll, if given,
-# and prints them.
+# epoll_params PID FD [USECS/BUDGET/PREFER[/FLAGS]]: sets the busy-poll parameters of another process's epoll, if
+# given, and prints them; the flags only where there are any.
 epoll_params() {
 	python3 - "$@" <<-'END'
 		import ctypes, fcntl, os, struct, sys
@@ -10,10 +10,10 @@ epoll_params() {
 		if epoll < 0:
 		    sys.exit(f"pidfd_getfd: {os.strerror(ctypes.get_errno())}")
 		if len(sys.argv) > 3:
-		    params = map(int, sys.argv[3].split("/"))
-		    fcntl.ioctl(epoll, EPIOCSPARAMS, struct.pack("=IHBx", *params))
-		params = fcntl.ioctl(epoll, EPIOCGPARAMS, bytes(8))
-		print("/".join(map(str, struct.unpack("=IHBx", params))))
+		    params = [*map(int, sys.argv[3].split("/")), 0][:4]
+		    fcntl.ioctl(epoll, EPIOCSPARAMS, struct.pack("=IHBB", *params))
+		*params, flags = struct.unpack("=IHBB", fcntl.ioctl(epoll, EPIOCGPARAMS, bytes(8)))
+		print("/".join(map(str, params + [flags] * bool(flags))))
 	END
 }
 

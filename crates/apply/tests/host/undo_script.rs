@@ -55,7 +55,8 @@ fn shellcheck_is_content() -> Result<(), Failed> {
     let tx = TxQueue { device, index: QueueIndex(0) };
     let flag = FlagName::new("it's a $(flag)").ok_or("a name")?;
     let on = RingNapi { busy_poll_usecs: 50, prefer_busy_poll: true };
-    let some = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+    let some =
+        EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
     let [all, one]: [model::CpuSet; 2] = ["0-3".parse()?, "1".parse()?];
     let irq = IrqNumber(30);
     let span = Nanoseconds::from_micros(20);
@@ -170,7 +171,8 @@ fn an_epoll_goes_back() -> Result<(), Failed> {
         "import select, time; e = select.epoll(); print(e.fileno(), flush=True); time.sleep(600)",
     )?;
     let epoll = EpollId { process: child.process()?, fd: Fd(child.said().parse()?) };
-    let set = EpollParams { busy_poll_usecs: 3, busy_poll_budget: 16, prefer_busy_poll: true };
+    let set =
+        EpollParams { busy_poll_usecs: 3, busy_poll_budget: 16, prefer_busy_poll: true, events_only: false };
     let (was, is) = (Setting::Epoll(epoll, EpollParams::default()), Setting::Epoll(epoll, set));
     let there = Stage::new(&[change(was.clone(), is.clone())])?;
     let back = Stage::new(&[change(is, was)])?;

@@ -18,8 +18,12 @@ fn settings(numbers: &[u32; 16]) -> Vec<Setting> {
     let ring = RingId { process: process(), fd: Fd(9) };
     let threading = |n: u32| [Threading::Off, Threading::On, Threading::BusyPoll][n as usize % 3];
     let span = |n: u32| Nanoseconds(u64::from(n) * 1_000);
-    let params =
-        |n: u32| EpollParams { busy_poll_usecs: n, busy_poll_budget: 8, prefer_busy_poll: n % 2 == 1 };
+    let params = |n: u32| EpollParams {
+        busy_poll_usecs: n,
+        busy_poll_budget: 8,
+        prefer_busy_poll: n % 2 == 1,
+        events_only: false,
+    };
     let napi = |n: u32| (n > 0).then_some(RingNapi { busy_poll_usecs: n, prefer_busy_poll: true });
     let n = numbers;
     vec![

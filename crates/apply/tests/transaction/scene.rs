@@ -120,7 +120,8 @@ fn queue_step(index: u32) -> Step {
 
 /// What `latency` is for memcached, in small: two queues, one epoll, one thread and one interrupt.
 pub(crate) fn latency_plan() -> Plan {
-    let wanted = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+    let wanted =
+        EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
     let irq = IrqNumber(30);
     Plan {
         steps: vec![

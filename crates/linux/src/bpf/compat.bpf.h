@@ -59,6 +59,12 @@ static __always_inline bool epoll_has_params(struct eventpoll *ep)
 	       bpf_core_field_exists(ep->prefer_busy_poll);
 }
 
+/* In no release: kernel/epoll-event-busy-loop/. */
+static __always_inline bool epoll_events_only(struct eventpoll *ep)
+{
+	return bpf_core_field_exists(ep->events_only) && BPF_CORE_READ(ep, events_only);
+}
+
 /* The NAPI of a socket's last packet, likewise. */
 static __always_inline __u32 sock_napi_id(struct sock *sk)
 {

@@ -144,6 +144,7 @@ struct eventpoll {
 	u32 busy_poll_usecs;
 	u16 busy_poll_budget;
 	bool prefer_busy_poll;
+	bool events_only;
 };
 
 struct sock_common {

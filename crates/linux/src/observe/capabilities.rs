@@ -28,6 +28,7 @@ pub(super) fn capabilities(sources: &mut Sources, unread: &mut Vec<Unread>) -> C
         irq_suspend,
         napi_threaded,
         epoll_params: epolls_have_params(),
+        epoll_events_only: epolls_wait_for_events_only(),
         ptrace: held.contains(CapabilitySet::SYS_PTRACE),
         net_admin: held.contains(CapabilitySet::NET_ADMIN),
         bpf: loads_bpf && std::path::Path::new(BTF).exists(),
@@ -36,4 +37,14 @@ pub(super) fn capabilities(sources: &mut Sources, unread: &mut Vec<Unread>) -> C
 
 fn epolls_have_params() -> bool {
     epoll::create(epoll::CreateFlags::CLOEXEC).is_ok_and(|epoll| sys::epoll::params(epoll).is_ok())
+}
+
+/// Asked of an epoll of our own: a kernel that does not know the flag refuses it, and one that took it must say so.
+fn epolls_wait_for_events_only() -> bool {
+    let wanted =
+        sys::epoll::RawParams { busy_poll_usecs: 1, flags: sys::epoll::EVENTS_ONLY, ..Default::default() };
+    epoll::create(epoll::CreateFlags::CLOEXEC).is_ok_and(|epoll| {
+        sys::epoll::set_params(&epoll, wanted).is_ok()
+            && sys::epoll::params(&epoll).is_ok_and(|now| now.flags == sys::epoll::EVENTS_ONLY)
+    })
 }

@@ -52,6 +52,7 @@ fn params(epoll: OwnedFd) -> Result<EpollParams, Cause> {
         busy_poll_usecs: raw.busy_poll_usecs,
         busy_poll_budget: raw.busy_poll_budget,
         prefer_busy_poll: raw.prefer_busy_poll != 0,
+        events_only: raw.flags & sys::epoll::EVENTS_ONLY != 0,
     })
 }
 
@@ -60,9 +61,10 @@ fn set_params(epoll: OwnedFd, wanted: EpollParams) -> Result<(), Cause> {
         busy_poll_usecs: wanted.busy_poll_usecs,
         busy_poll_budget: wanted.busy_poll_budget,
         prefer_busy_poll: u8::from(wanted.prefer_busy_poll),
-        pad: 0,
+        flags: if wanted.events_only { sys::epoll::EVENTS_ONLY } else { 0 },
     };
     sys::epoll::set_params(epoll, raw).map_err(|errno| match errno {
+        Errno::INVAL if goes_together(wanted) => Cause::Absent { needs: EVENTS_ONLY_NEEDS.to_owned(), since: None },
         Errno::PERM if wanted.busy_poll_budget > BUDGET_WITHOUT_CAPABILITY_MAX => Cause::Denied {
             errno,
             needs: format!(
@@ -71,6 +73,18 @@ fn set_params(epoll: OwnedFd, wanted: EpollParams) -> Result<(), Cause> {
         },
         other => absent_or(other),
     })
+}
+
+/// What a kernel lacks that refuses to wait for events only.
+const EVENTS_ONLY_NEEDS: &str = "EPOLL_PARAMS_F_EVENTS_ONLY";
+
+/// Whether a kernel that can wait for events only would take this.
+fn goes_together(wanted: EpollParams) -> bool {
+    let EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, events_only } = wanted;
+    events_only
+        && (1..=i32::MAX.unsigned_abs()).contains(&busy_poll_usecs)
+        && busy_poll_budget == 0
+        && !prefer_busy_poll
 }
 
 /// What an epoll's refusal means, where the file is known to be an epoll.

@@ -15,9 +15,14 @@ pub(crate) struct RawParams {
     pub(crate) busy_poll_usecs: u32,
     pub(crate) busy_poll_budget: u16,
     pub(crate) prefer_busy_poll: u8,
-    /// Must be zero.
-    pub(crate) pad: u8,
+    /// [`EVENTS_ONLY`]; kernels that know no flags call it padding, and refuse all but 0 with `EINVAL`.
+    pub(crate) flags: u8,
 }
+
+/// `epoll_wait` waits busily for events and polls no NAPI.
+///
+/// Kernel: `kernel/epoll-event-busy-loop/`, `include/uapi/linux/eventpoll.h` `EPOLL_PARAMS_F_EVENTS_ONLY`.
+pub(crate) const EVENTS_ONLY: u8 = 1;
 
 const _: () = assert!(size_of::<RawParams>() == 8, "mirrors struct epoll_params");
 

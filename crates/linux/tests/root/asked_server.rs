@@ -91,7 +91,12 @@ impl AskedServer {
             threaded: None,
         })?;
         let process = self.process()?;
-        let params = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+        let params = EpollParams {
+            busy_poll_usecs: 0,
+            busy_poll_budget: 64,
+            prefer_busy_poll: true,
+            events_only: false,
+        };
         for epoll in linux::bpf::EpollScanner::load()?.epolls(process.pid)? {
             process::write_epoll(&EpollId { process, fd: epoll.fd }, params)?;
         }

@@ -94,7 +94,7 @@ fn parameters_as_set() -> Result<(), Failed> {
     let id = EpollId { process: process::identify(myself())?, fd: number(&epoll)? };
     let scanner = EpollScanner::load()?;
     for (busy_poll_usecs, busy_poll_budget, prefer_busy_poll) in [(0, 64, true), (200, 8, false)] {
-        let params = EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll };
+        let params = EpollParams { busy_poll_usecs, busy_poll_budget, prefer_busy_poll, events_only: false };
         process::write_epoll(&id, params)?;
         let scanned = scanner.epolls(myself())?;
         let ours = scanned.iter().find(|scanned| scanned.fd == id.fd).ok_or("not scanned")?;

@@ -142,7 +142,8 @@ fn replaced(how: How) -> Result<(), Failed> {
     let first = new_epoll()?;
     let id = EpollId { process, fd: number(&first)? };
     until(&mut follower, |heard| *heard == Event::NewEpoll(id))?;
-    let params = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+    let params =
+        EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
     process::write_epoll(&id, params)?;
     assert_eq!(settle(&mut follower)?, [], "its parameters were set: it is the same epoll");
     drop(first);

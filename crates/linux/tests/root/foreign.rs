@@ -27,7 +27,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-const SUSPEND: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+const SUSPEND: EpollParams =
+    EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
 
 /// Sets every epoll of a process, reads it back, and puts back what was there.
 fn every_epoll_can_be_set(process: &Process) -> Result<(), Failed> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
@@ -76,18 +77,7 @@ fn every_way_to_wait() -> Result<(), Failed> {
     let scratch = Scratch::new("waits")?;
     let program = scratch.compile("waits", &[])?;
     let library = install(Library::Cap, &scratch.path("lib"))?;
-    let mut command = Command::new(&program);
-    command.envs(environment(&library, Nanoseconds::from_micros(CAP_US), None));
-    // Without the cap it would wait for ever, and this test with it: it is given no more than this.
-    let mut bounded = Command::new("timeout");
-    bounded.arg("20").arg(&program).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let mut waits = BTreeMap::new();
-    for line in Subject::start(&mut bounded)?.lines()? {
-        let words: Vec<&str> = line.split(' ').collect();
-        let [name, found, elapsed] = words[..] else { return Err(format!("it said {line:?}").into()) };
-        waits.insert(name.to_owned(), (found.parse::<i32>()?, elapsed.parse::<u64>()?));
-    }
-    assert_eq!(waits.len(), 10, "{waits:?}");
+    let waits = waits_with_cap(&program, &library, Nanoseconds::from_micros(CAP_US))?;
     let waited = |name: &str, least_us| {
         let (found, elapsed_us) = waits[name];
         assert!(found == 0 && elapsed_us >= least_us, "{name}: {waits:?}");
@@ -104,8 +94,12 @@ fn every_way_to_wait() -> Result<(), Failed> {
         let (_, elapsed_us) = waits[name];
         assert!(elapsed_us < not_us, "a short wait was made longer: {name}: {waits:?}");
     }
+    let never = waits_with_cap(&program, &library, Nanoseconds::ZERO)?;
+    for (name, (found, elapsed_us)) in &never {
+        assert!(*found <= 0 && *elapsed_us < 21_000, "with a cap of 0 nobody sleeps: {name}: {never:?}");
+    }
     for name in ["pwait2-nonsense", "wait-on-nothing"] {
-        assert_eq!(waits[name].0, -1, "the kernel's refusal comes through: {name}");
+        assert_eq!((waits[name].0, never[name].0), (-1, -1), "the kernel's refusal comes through: {name}");
     }
     Ok(())
 }
@@ -162,6 +156,27 @@ fn every_way_is_counted() -> Result<(), Failed> {
     let found = after.batch_since(&before).ok_or("the program was not counted")?;
     assert_eq!((found.waits, found.empty, found.max), (0, 8, 0), "{found:?}");
     Ok(())
+}
+
+/// What each way to wait found, and how long it took in microseconds.
+fn waits_with_cap(
+    program: &Path,
+    library: &Path,
+    cap: Nanoseconds,
+) -> Result<BTreeMap<String, (i32, u64)>, Failed> {
+    let mut command = Command::new(program);
+    command.envs(environment(library, cap, None));
+    // Without the cap it would wait for ever, and this test with it: it is given no more than this.
+    let mut bounded = Command::new("timeout");
+    bounded.arg("20").arg(program).envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut waits = BTreeMap::new();
+    for line in Subject::start(&mut bounded)?.lines()? {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [name, found, elapsed] = words[..] else { return Err(format!("it said {line:?}").into()) };
+        waits.insert(name.to_owned(), (found.parse::<i32>()?, elapsed.parse::<u64>()?));
+    }
+    assert_eq!(waits.len(), 10, "{waits:?}");
+    Ok(waits)
 }
 
 fn setuid_program() -> Result<(), Failed> {

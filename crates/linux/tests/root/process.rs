@@ -23,6 +23,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         test("process/a_nested_epoll_is_a_member_and_a_pipe_is_not", &[Need::Root], nested_epoll),
         test("process/an_epolls_parameters_are_what_was_written", &[Need::Root], epoll_parameters),
+        test(
+            "process/waiting_for_events_only_is_read_back_or_known_to_be_absent",
+            &[Need::Root],
+            events_only,
+        ),
         test("process/an_epoll_number_that_was_used_again_is_gone", &[Need::Root], number_used_again),
         test("process/a_pid_that_was_used_again_is_gone", &[Need::Root], pid_used_again),
         test("process/a_process_that_ended_is_gone", &[Need::Root], process_that_ended),
@@ -54,7 +59,8 @@ pub(crate) fn epoll_of(pid: Pid, fd: u32) -> Result<EpollId, Failed> {
     Ok(EpollId { process: identify(pid)?, fd: Fd(fd) })
 }
 
-const SUSPEND: EpollParams = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+const SUSPEND: EpollParams =
+    EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
 
 fn ten_thousand_sockets() -> Result<(), Failed> {
     const SOCKETS: usize = 10_001;
@@ -111,9 +117,15 @@ fn epoll_parameters() -> Result<(), Failed> {
     let epoll = epoll_of(subject.pid(), numbers[0])?;
     let before = read_epoll(&epoll)?;
     assert_eq!(before, EpollParams::default());
-    for wanted in
-        [SUSPEND, EpollParams { busy_poll_usecs: 1000, busy_poll_budget: 65, prefer_busy_poll: false }]
-    {
+    for wanted in [
+        SUSPEND,
+        EpollParams {
+            busy_poll_usecs: 1000,
+            busy_poll_budget: 65,
+            prefer_busy_poll: false,
+            events_only: false,
+        },
+    ] {
         write_epoll(&epoll, wanted)?;
         assert_eq!(read_epoll(&epoll)?, wanted);
         let process = observed(subject.pid())?;
@@ -130,6 +142,26 @@ fn epoll_parameters() -> Result<(), Failed> {
             numbers[0]
         )
     );
+    Ok(())
+}
+
+fn events_only() -> Result<(), Failed> {
+    let (subject, numbers) = Subject::in_role("nested")?;
+    let epoll = epoll_of(subject.pid(), numbers[0])?;
+    let wanted = EpollParams { busy_poll_usecs: 200, events_only: true, ..EpollParams::default() };
+    let host = linux::observe(&linux::Netns::own()?, &linux::Processes::Only(Vec::new()))?;
+    let written = write_epoll(&epoll, wanted);
+    if host.capabilities.epoll_events_only {
+        written?;
+        assert_eq!(read_epoll(&epoll)?, wanted);
+        write_epoll(&epoll, EpollParams { prefer_busy_poll: true, ..wanted }).expect_err("it polls no NAPI");
+        assert_eq!(read_epoll(&epoll)?, wanted, "a refusal changes nothing");
+        write_epoll(&epoll, EpollParams::default())?;
+    } else {
+        let refused = written.expect_err("the probe was refused, too");
+        assert!(matches!(refused.cause, linux::Cause::Absent { since: None, .. }), "{refused}");
+    }
+    assert_eq!(read_epoll(&epoll)?, EpollParams::default());
     Ok(())
 }
 

@@ -129,7 +129,8 @@ fn kinds(into: Option<Pid>) -> Played {
 
 /// A user without rights tries everything, and says what it was told.
 fn outsider(pid: Pid, fd: Fd) -> Played {
-    let params = EpollParams { busy_poll_usecs: 0, busy_poll_budget: 65, prefer_busy_poll: true };
+    let params =
+        EpollParams { busy_poll_usecs: 0, busy_poll_budget: 65, prefer_busy_poll: true, events_only: false };
     let said = |result: Result<(), linux::KernelError>| match result {
         Ok(()) => "ok".to_owned(),
         Err(error) => error.to_string(),

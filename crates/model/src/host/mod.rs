@@ -67,6 +67,9 @@ pub struct Capabilities {
     pub napi_threaded: bool,
     /// Epolls have busy-poll parameters (6.9).
     pub epoll_params: bool,
+    /// Epolls can wait busily for events alone: [`crate::EpollParams::events_only`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub epoll_events_only: bool,
     /// The caller may duplicate descriptors of other users' processes (CAP_SYS_PTRACE).
     pub ptrace: bool,
     /// The caller may administer this namespace's network (CAP_NET_ADMIN).

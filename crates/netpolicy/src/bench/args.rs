@@ -69,7 +69,7 @@ pub struct Memcached {
     /// All eleven configurations of the IRQ-suspension document.
     #[arg(long, conflicts_with = "mode")]
     pub matrix: bool,
-    /// These configurations: base, deferX, napibusy, fullbusy, suspendX.
+    /// These configurations: base, deferX, napibusy, fullbusy, suspendX, eventbusy, userbusy.
     #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
     pub mode: Vec<DeliveryMode>,
     /// Within three minutes: fewer loads, short runs, and no run begins when the time is up.

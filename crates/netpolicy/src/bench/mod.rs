@@ -39,6 +39,8 @@ pub(crate) fn label(mode: DeliveryMode) -> String {
         DeliveryMode::Defer { .. }
         | DeliveryMode::NapiBusy
         | DeliveryMode::FullBusy
-        | DeliveryMode::Suspend { .. } => mode.to_string(),
+        | DeliveryMode::Suspend { .. }
+        | DeliveryMode::EventBusy
+        | DeliveryMode::UserBusy => mode.to_string(),
     }
 }

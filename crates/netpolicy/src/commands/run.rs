@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus};
 
 use linux::process::preload;
 use linux::{Arrived, Netns, Signals};
-use model::{Intent, Nanoseconds, Pid, Target};
+use model::{Intent, Pid, Target};
 
 use super::attachment::{Attachment, TURN, Tells};
 use crate::args::Run;
@@ -21,7 +21,7 @@ const LIBRARY_DIR: &str = "/run/netpolicy";
 /// Starts the command, follows it to its end, and puts everything back.
 pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
     let intent = arguments.asked.wish().intent(Target::Task(Pid(0)), "netpolicy run", arguments.cost);
-    let mut command = command(arguments, fullbusy::epoll_wait_cap(&intent))?;
+    let mut command = command(arguments, &intent)?;
     let netns = context.netns()?;
     let mut signals = Signals::catch()?;
     let mut child = netns.run(|| command.spawn())?.map_err(|error| not_started(arguments, error))?;
@@ -83,21 +83,22 @@ fn to_its_end(
 }
 
 /// The command, with the library that caps its `epoll_wait` if the mode needs one.
-fn command(arguments: &Run, cap: Option<Nanoseconds>) -> Result<Command, Fault> {
+fn command(arguments: &Run, intent: &Intent) -> Result<Command, Fault> {
     let (name, rest) = arguments
         .command
         .split_first()
         .ok_or_else(|| Fault::new(Exit::Usage, "there is no command to run"))?;
     let mut command = Command::new(name);
     command.args(rest);
-    if let Some(cap) = cap {
+    if let (Some(cap), Some(mode)) = (fullbusy::epoll_wait_cap(intent), intent.delivery) {
         let program = found(Path::new(name))
             .ok_or_else(|| not_started(arguments, std::io::ErrorKind::NotFound.into()))?;
         if let Some(why) = preload::refusal(&program)? {
             return Err(Fault::new(
                 Exit::Unsupported,
                 format!(
-                    "fullbusy needs a library in the program that caps its epoll_wait at {cap}, and {why}"
+                    "{mode} needs a library in the program, whose epoll_wait then {}, and {why}",
+                    fullbusy::sleeps(cap)
                 ),
             )
             .hint("suspend20 needs nothing inside the program: netpolicy run --delivery suspend20 -- …"));

@@ -370,7 +370,8 @@ fn nearest_unit(text: &str) -> Option<String> {
 fn nearest_mode(text: &str) -> Option<String> {
     let word = text.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = &text[word.len()..];
-    let mode = nearest(word, ["interrupt", "defer", "napibusy", "fullbusy", "suspend"])?;
+    let mode =
+        nearest(word, ["interrupt", "defer", "napibusy", "fullbusy", "suspend", "eventbusy", "userbusy"])?;
     let timed = matches!(mode, "defer" | "suspend");
     Some(match (timed, number.parse::<u32>()) {
         (true, Ok(micros)) if micros > 0 => format!("did you mean `{mode}{micros}`?"),

@@ -47,7 +47,7 @@ fn value(key: &Key) -> Json {
         Takes::Policy(_) => json!({ "enum": PolicyName::ALL.map(PolicyName::as_str) }),
         Takes::Delivery(_) => json!({
             "type": "string",
-            "pattern": "^(interrupt|base|napibusy|fullbusy|(defer|suspend)([0-9]+|:[0-9.]+ *(ns|us|µs|ms|s))?)$",
+            "pattern": "^(interrupt|base|napibusy|fullbusy|eventbusy|userbusy|(defer|suspend)([0-9]+|:[0-9.]+ *(ns|us|µs|ms|s))?)$",
         }),
         Takes::Span(_) | Takes::PositiveSpan(_) => {
             json!({ "type": "string", "pattern": "^(0|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$" })

@@ -14,7 +14,7 @@ use crate::{Need, test};
 const ROLE: &str = "NETPOLICY_TEST_EPOLL_MAKER";
 
 const SUSPENDING: EpollParams =
-    EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true };
+    EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension];
@@ -36,6 +36,17 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("attached/a_thread_of_the_kernel_is_refused", NEEDS, kernel_thread),
         test("attached/run_starts_under_the_policy_and_passes_on_signals_and_exit_codes", MEMCACHED, run),
         test("attached/run_caps_epoll_wait_for_fullbusy", MEMCACHED, run_fullbusy),
+        test(
+            "attached/eventbusy_is_refused_by_a_kernel_that_cannot_wait_for_events_only",
+            &[Need::Root, Need::Suspension, Need::NoEventsOnly],
+            eventbusy_refused,
+        ),
+        test(
+            "attached/eventbusy_is_set_on_every_epoll_and_taken_back_exactly",
+            &[Need::Root, Need::Memcached, Need::EventsOnly],
+            eventbusy,
+        ),
+        test("attached/run_gives_userbusy_an_epoll_wait_that_never_sleeps", MEMCACHED, run_userbusy),
         test("attached/run_refuses_fullbusy_where_no_library_can_be_loaded", NEEDS, run_without_linker),
     ]
 }
@@ -305,6 +316,75 @@ fn run_fullbusy() -> Result<(), Failed> {
     assert!(environment.contains("NETPOLICY_EPOLL_WAIT_CAP_US=1000"), "{environment}");
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
     assert!(maps.contains("netpolicy-epoll-cap"), "the library is loaded");
+    assert_eq!(running.terminated()?, Some(0));
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn eventbusy_refused() -> Result<(), Failed> {
+    let operator = Operator::new("no-eventbusy", 1)?;
+    let maker = EpollMaker::new(&operator)?;
+    let before = operator.host()?;
+    let pid = maker.pid().to_string();
+    for arguments in [["attach", &pid, "--delivery", "eventbusy"], ["set", "task", &pid, "eventbusy"]] {
+        let dear = operator.runs(&arguments, 7)?;
+        assert!(dear.words.contains("--polling-cpus 1"), "{}", dear.words);
+        let arguments: Vec<&str> = arguments.into_iter().chain(["--polling-cpus", "1"]).collect();
+        let refused = operator.runs(&arguments, 6)?;
+        for why in ["EPIOCSPARAMS refuses EPOLL_PARAMS_F_EVENTS_ONLY", "userbusy", "Nothing was changed."] {
+            assert!(refused.words.contains(why), "{why}: {}", refused.words);
+        }
+    }
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn eventbusy() -> Result<(), Failed> {
+    let operator = Operator::new("eventbusy", 1)?;
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let pid = server.process().pid;
+    let before = operator.host()?;
+    let arguments = ["attach", &pid.to_string(), "--delivery", "eventbusy", "--polling-cpus", "8"];
+    let attach = operator.starts(&arguments)?;
+    operator.waits_to_hear("Attached.")?;
+    let attached = operator.host()?;
+    let waits = EpollParams { busy_poll_usecs: 200, events_only: true, ..EpollParams::default() };
+    assert_eq!(epolls_of(&attached, pid), [waits; 2], "the main thread's epoll and the worker's");
+    assert_eq!(flushes(&attached), flushes(&before), "softirq delivers as before");
+    assert_eq!(attach.terminated()?, Some(0));
+    operator.waits_to_hear("Put back")?;
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn run_userbusy() -> Result<(), Failed> {
+    let operator = Operator::new("userbusy", 1)?;
+    let before = operator.host()?;
+    let beyond: Vec<&str> = ["run", "--delivery", "userbusy", "--"].into_iter().chain(SERVER).collect();
+    let refused = operator.runs(&beyond, 7)?;
+    assert!(refused.words.contains("asking for events without traffic"), "{}", refused.words);
+    let arguments: Vec<&str> =
+        ["run", "--delivery", "userbusy", "--polling-cpus", "8", "--"].into_iter().chain(SERVER).collect();
+    let running = operator.starts(&arguments)?;
+    let pid = started(&operator, "memcached")?;
+    let environment = std::fs::read(format!("/proc/{pid}/environ"))?;
+    assert!(String::from_utf8_lossy(&environment).contains("NETPOLICY_EPOLL_WAIT_CAP_US=0\0"));
+    // It is never found asleep in epoll_wait, and goes through it all the time.
+    let ticks = || -> Result<u64, Failed> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let after = stat.rsplit_once(')').ok_or("comm")?.1;
+        let used = after.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok());
+        Ok(used.sum())
+    };
+    let begin = ticks()?;
+    waited_for("CPU time without a connection", || Ok((ticks()? > begin + 5).then_some(())))?;
+    assert_eq!(
+        epolls_of(&operator.host()?, pid),
+        [EpollParams::default(); 2],
+        "nothing is set in the kernel"
+    );
+    let attach = operator.runs(&["attach", &pid.to_string(), "--delivery", "userbusy"], 6)?;
+    assert!(attach.words.contains("epoll_wait that never sleeps"), "{}", attach.words);
     assert_eq!(running.terminated()?, Some(0));
     assert_eq!(operator.host()?, before);
     Ok(())

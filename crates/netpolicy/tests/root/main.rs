@@ -34,6 +34,10 @@ pub enum Need {
     ThreadPerNapi,
     /// `strace` and `tc`, to see what tc sends.
     Strace,
+    /// Epolls that wait for events only: the patches in `kernel/epoll-event-busy-loop/`.
+    EventsOnly,
+    /// A kernel without them.
+    NoEventsOnly,
 }
 
 impl Need {
@@ -45,6 +49,8 @@ impl Need {
             Self::Memcached => (std::path::Path::new("/usr/bin/memcached").exists(), "needs memcached"),
             Self::Suspension => (kernel() >= Some(KernelVersion::since(6, 13)), "needs Linux 6.13"),
             Self::ThreadPerNapi => (kernel() >= Some(KernelVersion::since(6, 17)), "needs Linux 6.17"),
+            Self::EventsOnly => (waits_for_events_only(), "needs the kernel of kernel/epoll-event-busy-loop"),
+            Self::NoEventsOnly => (!waits_for_events_only(), "needs a kernel without events-only epolls"),
             Self::Strace => (runs("strace", "-V") && runs("tc", "-V"), "needs strace and tc"),
         };
         (!there).then_some(what)
@@ -54,6 +60,16 @@ impl Need {
 fn runs(program: &str, argument: &str) -> bool {
     let output = std::process::Command::new(program).arg(argument).output();
     output.is_ok_and(|output| output.status.success())
+}
+
+/// What `observe` says, which asks an epoll of its own.
+fn waits_for_events_only() -> bool {
+    static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let host =
+            linux::Netns::own().and_then(|netns| linux::observe(&netns, &linux::Processes::Only(Vec::new())));
+        host.is_ok_and(|host| host.capabilities.epoll_events_only)
+    })
 }
 
 fn kernel() -> Option<KernelVersion> {

@@ -141,7 +141,7 @@ fn pollers_share_a_cpu(case: &Case<'_>, _: &Causes) -> Vec<Found> {
 }
 
 /// A CPU for each poller where the host has so many, else fewer pollers.
-fn more_cpus(case: &Case<'_>, process: &ProcessCase<'_>, pollers: usize) -> String {
+pub(super) fn more_cpus(case: &Case<'_>, process: &ProcessCase<'_>, pollers: usize) -> String {
     let online = &case.host.topology.online;
     if online.len() < pollers {
         return format!("as many workers as CPUs, {} (memcached: -t {})", online.len(), online.len());
@@ -287,6 +287,6 @@ fn deferral(mode: DeliveryMode) -> DeliveryMode {
         DeliveryMode::NapiBusy | DeliveryMode::FullBusy => {
             DeliveryMode::Defer { gro_flush: Nanoseconds::from_micros(20) }
         }
-        DeliveryMode::Interrupt => DeliveryMode::Interrupt,
+        DeliveryMode::Interrupt | DeliveryMode::EventBusy | DeliveryMode::UserBusy => DeliveryMode::Interrupt,
     }
 }

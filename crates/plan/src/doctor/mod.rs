@@ -2,10 +2,10 @@
 //!
 //! [`doctor`] asks every rule of [`RULES`]. A rule reads a case, which is the host, the counts and what was
 //! asked for, brought together by NAPI, epoll and process, and says what it finds with evidence and remedy. The
-//! families go in this order, because the last one names what the first three found as its causes:
+//! families go in this order, because the last one names what the others found as its causes:
 //! `settings` (values that contradict each other), `traffic` (packets that take another way),
 //! `application` (processes that do not wait as they would have to), `device` (interrupts, rings, moderation and steering
-//! of the whole device), `engagement` (what the counts say).
+//! of the whole device), `waiting` (threads that wait busily for events alone), `engagement` (what the counts say).
 
 mod application;
 mod case;
@@ -14,6 +14,7 @@ mod engagement;
 mod remedy;
 mod settings;
 mod traffic;
+mod waiting;
 
 use std::collections::BTreeMap;
 
@@ -60,11 +61,12 @@ pub struct Rule {
 }
 
 /// All rules by family, in the order in which they are asked.
-pub const RULES: [(&str, &[Rule]); 5] = [
+pub const RULES: [(&str, &[Rule]); 6] = [
     ("settings", settings::RULES),
     ("traffic", traffic::RULES),
     ("application", application::RULES),
     ("device", device::RULES),
+    ("waiting", waiting::RULES),
     ("engagement", engagement::RULES),
 ];
 

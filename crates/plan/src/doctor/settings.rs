@@ -69,10 +69,15 @@ fn kernel_too_old(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             "irq-suspend-timeout, which Linux 6.13 brought"
         } else if params.epoll.prefer_busy_poll && !case.host.capabilities.epoll_params {
             "busy-poll parameters of epolls, which Linux 6.9 brought"
+        } else if params.epoll.events_only && !case.host.capabilities.epoll_events_only {
+            "epolls that wait for events only, which no release of Linux has (kernel/epoll-event-busy-loop brings them)"
         } else {
             continue;
         };
-        let defer = DeliveryMode::Defer { gro_flush: params.gro_flush_timeout };
+        let instead = match asked.mode {
+            DeliveryMode::EventBusy => DeliveryMode::Interrupt,
+            _ => DeliveryMode::Defer { gro_flush: params.gro_flush_timeout },
+        };
         let mut finding = Found::new(
             Severity::Problem,
             format!("Linux {}", case.host.release),
@@ -80,7 +85,7 @@ fn kernel_too_old(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         )
         .evidence(format!("asked at {}", asked.origin));
         if let Some(queue) = asked.queues.first() {
-            finding = finding.remedy(format!("netpolicy set device {} {defer}", queue.device));
+            finding = finding.remedy(format!("netpolicy set device {} {instead}", queue.device));
         }
         let napis = case.napis.values().filter(|n| n.queues.iter().any(|q| asked.queues.contains(q)));
         found.push(finding.hinders(napis.map(|n| n.napi.id)));

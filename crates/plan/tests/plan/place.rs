@@ -5,7 +5,7 @@ use model::host::IoUring;
 use model::policy::Overrides;
 use model::{
     Budget, CpuSet, DeliveryMode, EpollParams, Fd, Host, Intent, Nanoseconds, NapiId, NetnsId, Pid, Policy,
-    PolicyName, RingId, Target,
+    PolicyName, RingId, Setting, Target,
 };
 use plan::{Refusal, RefusalKind, Resolved, desired, place};
 
@@ -219,8 +219,12 @@ fn a_device_takes_along_the_epolls_that_watch_its_sockets() {
 fn a_device_that_defers_leaves_alone_what_applications_set_for_themselves() {
     let mut host = two_services();
     set_epolls(&mut host.processes[0], DeliveryMode::NapiBusy);
-    host.processes[1].epolls[0].params =
-        Some(EpollParams { busy_poll_usecs: 50, busy_poll_budget: 8, prefer_busy_poll: false });
+    host.processes[1].epolls[0].params = Some(EpollParams {
+        busy_poll_usecs: 50,
+        busy_poll_budget: 8,
+        prefer_busy_poll: false,
+        events_only: false,
+    });
     let placement = place(&policy([on_device(2, "eth0", PolicyName::Bulk)]), &host, &Resolved::default())
         .expect("placed");
     let pids: Vec<u32> = placement.parts[0].processes.iter().map(|p| p.id.pid.0).collect();
@@ -400,4 +404,58 @@ fn the_origin_of_a_refusal_is_always_told() {
     let refusal = refused(&policy([on_device(9, "eth0", PolicyName::Mix)]), &host(), &Resolved::default());
     assert_eq!(refusal.object, target.to_string());
     assert!(refusal.evidence.iter().any(|line| line.contains("10-cache.toml:9")), "{refusal:?}");
+}
+
+#[test]
+fn waiting_busily_for_events_is_refused_where_the_kernel_was_asked_and_said_no() {
+    let mut intent = named(DeliveryMode::EventBusy, on_task(2, 812, PolicyName::None));
+    let refusal = refused(&policy([intent.clone()]), &two_services(), &Resolved::default());
+    assert_eq!(refusal.kind, RefusalKind::Safety, "it counts against the budget: {refusal}");
+    intent.budget.polling_cpus = Some(2);
+    let mut host = two_services();
+    let placement = place(&policy([intent]), &host, &Resolved::default()).expect("affordable");
+    let refusal = desired(&placement, &host).expect_err("no release of Linux has it");
+    assert_eq!(refusal.kind, RefusalKind::Unsupported);
+    assert_snapshot!(read_aloud::refusal(&refusal));
+    host.capabilities.epoll_events_only = true;
+    let wanted = desired(&placement, &host).expect("this kernel has it").wanted;
+    let epolls: Vec<String> = wanted
+        .iter()
+        .filter(|wanted| matches!(wanted.setting, Setting::Epoll(..)))
+        .map(|wanted| format!("{}: {}", wanted.setting.value(), wanted.because))
+        .collect();
+    assert_eq!(epolls.len(), placement.parts[0].processes[0].epolls.len());
+    assert!(
+        epolls[0].starts_with("200us/0/0/events-only: epoll_wait looks for events for 200 us"),
+        "{epolls:?}"
+    );
+    let deferred = wanted.iter().any(|wanted| match wanted.setting {
+        Setting::DeferHardIrqs(_, polls) => polls.0 > 0,
+        Setting::GroFlushTimeout(_, span) | Setting::IrqSuspendTimeout(_, span) => !span.is_zero(),
+        _ => false,
+    });
+    assert!(!deferred, "somebody must deliver the events, and it is not the application");
+}
+
+#[test]
+fn a_mode_that_polls_no_napi_takes_no_timeouts() {
+    for mode in DeliveryMode::EPOLL_DOCUMENT {
+        let mut intent = named(mode, on_task(2, 812, PolicyName::None));
+        intent.budget.polling_cpus = Some(2);
+        intent.overrides.gro_flush_timeout = Some(Nanoseconds::from_micros(50));
+        let refusal = refused(&policy([intent]), &two_services(), &Resolved::default());
+        assert_eq!(refusal.kind, RefusalKind::Usage);
+        assert!(refusal.message.contains("events would come late"), "{refusal}");
+    }
+}
+
+#[test]
+fn asking_for_events_from_user_space_needs_a_budget_and_a_start_under_netpolicy() {
+    let mut intent = named(DeliveryMode::UserBusy, on_task(2, 812, PolicyName::None));
+    let refusal = refused(&policy([intent.clone()]), &two_services(), &Resolved::default());
+    assert!(refusal.message.contains("keeps 2 CPU(s) asking for events without traffic"), "{refusal}");
+    intent.budget.polling_cpus = Some(2);
+    let placement = place(&policy([intent]), &two_services(), &Resolved::default()).expect("affordable");
+    let note = placement.parts[0].notes.last().expect("a note");
+    assert!(note.contains("userbusy needs epoll_wait never to sleep: "), "{note}");
 }

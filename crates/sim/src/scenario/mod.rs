@@ -155,8 +155,19 @@ pub struct Layout {
 impl Scenario {
     /// The values of a delivery mode.
     pub fn deliver(&mut self, mode: DeliveryMode) {
+        let spun = DeliveryMode::EPOLL_DOCUMENT.contains(&self.delivery.mode);
+        self.application.waits = match mode {
+            DeliveryMode::UserBusy => Waits::UserSpin,
+            DeliveryMode::EventBusy => Waits::EventSpin(mode.params().epoll.busy_poll_usecs),
+            _ if spun => Waits::Sleep,
+            _ => self.application.waits,
+        };
         self.delivery.mode = mode;
         self.delivery.params = mode.params();
+        if DeliveryMode::EPOLL_DOCUMENT.contains(&mode) {
+            // How the application waits says it all here: nobody but softirq polls the NAPI.
+            self.delivery.params = DeliveryMode::Interrupt.params();
+        }
     }
 
     /// A hash over the whole scenario, in hexadecimal: FNV-1a over its debug text, which names every field.

@@ -47,7 +47,9 @@ int epolls_of(struct bpf_iter__task_file *ctx)
 	record.fd = ctx->fd;
 	record.napi_id = epoll_napi_id(ep);
 	if (epoll_has_params(ep)) {
-		record.has_params = 1;
+		record.known = EPOLL_HAS_PARAMS;
+		if (epoll_events_only(ep))
+			record.known |= EPOLL_EVENTS_ONLY;
 		record.busy_poll_usecs = BPF_CORE_READ(ep, busy_poll_usecs);
 		record.busy_poll_budget = BPF_CORE_READ(ep, busy_poll_budget);
 		record.prefer_busy_poll = BPF_CORE_READ(ep, prefer_busy_poll);

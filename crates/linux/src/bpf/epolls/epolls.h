@@ -13,9 +13,14 @@ struct epoll_record {
 	__u32 busy_poll_usecs;
 	__u16 busy_poll_budget;
 	__u8 prefer_busy_poll;
-	/* Whether the kernel has the three parameters (6.9). */
-	__u8 has_params;
+	/* EPOLL_HAS_PARAMS, EPOLL_EVENTS_ONLY. */
+	__u8 known;
 };
+
+/* The kernel has the three parameters (6.9). */
+#define EPOLL_HAS_PARAMS 1
+/* It waits busily for events, and polls no NAPI. */
+#define EPOLL_EVENTS_ONLY 2
 
 /* A socket among a process's files. */
 struct socket_record {

@@ -17,6 +17,9 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/epolls.bpf.o"));
 const SCAN_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
 /// `sizeof(struct epoll_record)` and `sizeof(struct socket_record)`.
 const RECORD_BYTES: usize = 24;
+/// `epolls.h`, of the same names.
+const EPOLL_HAS_PARAMS: u8 = 1;
+const EPOLL_EVENTS_ONLY: u8 = 2;
 /// How many bytes one `read(2)` asks for. Kernel: 6.18, `kernel/bpf/bpf_iter.c` `bpf_seq_read()` fills at most eight pages.
 const READ_BYTES: usize = 32 << 10;
 
@@ -123,9 +126,11 @@ impl EpollScanner {
             busy_poll_usecs: record.u32(),
             busy_poll_budget: record.u16(),
             prefer_busy_poll: record.u8() != 0,
+            events_only: false,
         };
-        let has_params = record.u8() != 0;
-        ScannedEpoll { fd, file, napi, params: has_params.then_some(params) }
+        let known = record.u8();
+        let params = EpollParams { events_only: known & EPOLL_EVENTS_ONLY != 0, ..params };
+        ScannedEpoll { fd, file, napi, params: (known & EPOLL_HAS_PARAMS != 0).then_some(params) }
     }
 
     /// Reads `struct socket_record`; `None` for a socket of another family.
