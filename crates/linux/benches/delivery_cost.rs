@@ -6,11 +6,14 @@
 //! pair counts. The interval is Wilcoxon's, around the median of the means of all two pairs (Hodges and Lehmann): a
 //! stretch that a neighbour disturbed moves it little, and it needs fewer pairs than the sign test.
 //!
+//! That of the sampler is told twice: over its own periods, of which a minute has thirty pairs, and over single samples
+//! that follow each other closely, each with both turns of the counter in it, as a share of a period.
+//!
 //! The programs' own run time, which the kernel counts, bounds the cost without that noise: as a share of a CPU while
 //! they count all the time, and by the share of the time in which the sampler counts.
 //!
 //! `cargo bench -p netpolicy-linux --bench delivery_cost [-- ROUNDS] [poll] [preload] [interrupt] [suspend200] [always]
-//! [sampled]`, as root; the words choose parts, and without any all are run.
+//! [sampled] [samples]`, as root; the words choose parts, and without any all are run.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 #[expect(dead_code, reason = "shared with the root tests, which use all of it")]
@@ -40,6 +43,10 @@ const SAMPLED_STRETCH: Duration = Duration::from_secs(1);
 const SETTLE: Duration = Duration::from_millis(20);
 /// What can be asked for by name, beside how it counts.
 const KINDS: &[&str] = &["poll", "preload", "interrupt", "suspend200"];
+/// How it counts.
+const WAYS: &[&str] = &["always", "sampled", "samples"];
+/// Single samples that are looked at for each pair of stretches.
+const SAMPLES_A_ROUND: usize = 8;
 /// How many pairs of stretches.
 const ROUNDS: usize = 100;
 
@@ -68,14 +75,17 @@ fn main() -> Result<(), Failed> {
         }
         println!("\n{mode}");
         let all_the_time = run_times(&server)?;
-        if wanted("always", &["always", "sampled"]) {
+        if wanted("always", WAYS) {
             let mut counter = DeliveryCounter::load()?;
             throughput("counting all the time", &server, rounds, STRETCH, |counts| {
                 turn(&mut counter, counts)
             })?;
         }
-        if wanted("sampled", &["always", "sampled"]) {
+        if wanted("sampled", WAYS) {
             sampled(&server, rounds, all_the_time)?;
+        }
+        if wanted("samples", WAYS) {
+            samples(&server, SAMPLES_A_ROUND * rounds)?;
         }
     }
     Ok(())
@@ -134,6 +144,53 @@ fn preloaded(rounds: usize) -> Result<(), Failed> {
     let found = found.ok_or("memcached was not counted")?;
     println!("\nepoll_wait, {:.1} events each", found.avg);
     print_loss("counting events by a preloaded library", &costs);
+    Ok(())
+}
+
+/// What one sample costs from the moment that counting is turned on until it is off again, beside as long without. The
+/// sampler is idle for the rest of a period, so that this is all that it costs, and samples close together tell more in
+/// a minute than its own turns do in an hour.
+fn samples(server: &AskedServer, pairs: usize) -> Result<(), Failed> {
+    /// As the sampler counts, and how long its period is.
+    const COUNTED: Duration = Duration::from_millis(50);
+    const PERIOD: Duration = Duration::from_secs(1);
+    let (answered, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let mut counter = DeliveryCounter::load()?;
+    counter.pause();
+    let mut stretch = |counts: bool| -> Result<(u64, Duration), Failed> {
+        std::thread::sleep(SETTLE);
+        let (begun, before) = (Instant::now(), answered.load(Ordering::Relaxed));
+        if counts {
+            counter.resume()?;
+        }
+        std::thread::sleep(COUNTED);
+        if counts {
+            counter.pause();
+        }
+        Ok((answered.load(Ordering::Relaxed) - before, begun.elapsed()))
+    };
+    let mut all_pairs = || {
+        let mut costs = Vec::new();
+        for pair in 0..pairs {
+            let mut found = [(0, Duration::ZERO); 2];
+            for counts in [pair % 2 == 0, pair % 2 != 0] {
+                found[usize::from(counts)] = stretch(counts)?;
+            }
+            let [plain, counted] =
+                found.map(|(answers, span)| per(answers, u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)));
+            let share = found[1].1.as_secs_f64() / PERIOD.as_secs_f64();
+            costs.push(100.0 * share * (1.0 - counted / plain));
+        }
+        Ok::<_, Failed>(costs)
+    };
+    let costs = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| server.ask_while(|| !done.load(Ordering::Relaxed), &answered));
+        let costs = all_pairs();
+        done.store(true, Ordering::Relaxed);
+        asking.join().map_err(|_| "the client panicked")??;
+        costs
+    })?;
+    print_loss("one sample a second, turns and all", &costs);
     Ok(())
 }
 

@@ -48,11 +48,12 @@ fn pin(cpu: usize) -> Result<(), Failure> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Pins the one client thread, and reads its CPU time at the window's edges.
+/// Pins the one client thread, and watches its CPU time from when the window opens until shortly before it closes: a
+/// thread that has all its answers may be gone at the edge itself.
 #[derive(Default)]
 struct OnClientCpu {
     thread: Mutex<Option<PathBuf>>,
-    used: Mutex<Vec<Duration>>,
+    watch: Mutex<Option<thread::JoinHandle<Result<f64, Failure>>>>,
 }
 
 impl Surroundings for OnClientCpu {
@@ -62,10 +63,21 @@ impl Surroundings for OnClientCpu {
         pin(CLIENT_CPU)
     }
 
-    fn at_edge(&self, _edge: Edge) {
-        let (Ok(thread), Ok(mut used)) = (self.thread.lock(), self.used.lock()) else { return };
-        used.extend(thread.as_deref().and_then(|thread| cpu_time(thread).ok()));
+    fn at_edge(&self, edge: Edge) {
+        let (Ok(thread), Ok(mut watch)) = (self.thread.lock(), self.watch.lock()) else { return };
+        if let (Edge::Opens, Some(path)) = (edge, thread.clone()) {
+            *watch = Some(thread::spawn(move || cpu_share(|| cpu_time(&path))));
+        }
     }
+}
+
+/// How much of a CPU was used over most of a run, 0..=1 for each thread.
+fn cpu_share(used: impl Fn() -> Result<Duration, Failure>) -> Result<f64, Failure> {
+    const WATCHED: Duration = Duration::from_millis(1100);
+    let (begun, before) = (Instant::now(), used()?);
+    thread::sleep(WATCHED);
+    let (watched, after) = (begun.elapsed(), used()?);
+    Ok((after - before).as_secs_f64() / watched.as_secs_f64())
 }
 
 /// The CPU time of a thread, by its directory in `/proc`. Kernel: `Documentation/scheduler/sched-stats.rst`,
@@ -133,17 +145,15 @@ fn ours_max(server: SocketAddr, connections: u32, depth: u32) -> Result<Did, Fai
     let place = OnClientCpu::default();
     let workload = MemcachedWorkload { waiting: Waiting::Sleep, ..workload(connections, depth) };
     let rate = ours_at(server, &workload, OfferedLoad::Max, &place)?.throughput;
-    let used = place.used.lock().map_err(|_| "poisoned")?.clone();
-    let [opened, closed] = used[..] else { return Err("the window has no edges".into()) };
-    let cpu_us = (closed - opened).as_secs_f64() * 1e6 / (rate * f64::from(SECONDS));
-    Ok(Did { rate, cpu_us })
+    let watch = place.watch.lock().map_err(|_| "poisoned")?.take().ok_or("the window never opened")?;
+    let share = watch.join().map_err(|_| "the watch panicked")??;
+    Ok(Did { rate, cpu_us: share * 1e6 / rate })
 }
 
 /// memcaslap on one thread: operations per second by its own words, and its CPU time from when it has filled the
 /// server until shortly before its end.
 fn memcaslap(server: SocketAddr, connections: u32) -> Result<Did, Failure> {
     const FILLED: Duration = Duration::from_millis(700);
-    const WATCHED: Duration = Duration::from_millis(1100);
     let client = Command::new("taskset")
         .args(["-c", &CLIENT_CPU.to_string(), "memcaslap", "-T", "1", "-s", &server.to_string()])
         .args(["-c", &connections.to_string(), "-t", &format!("{SECONDS}s"), "-X", &VALUE_BYTES.to_string()])
@@ -151,14 +161,11 @@ fn memcaslap(server: SocketAddr, connections: u32) -> Result<Did, Failure> {
         .stdout(Stdio::piped())
         .spawn()?;
     thread::sleep(FILLED);
-    let (begun, before) = (Instant::now(), cpu_time_of_all(client.id())?);
-    thread::sleep(WATCHED);
-    let (watched, after) = (begun.elapsed(), cpu_time_of_all(client.id())?);
+    let share = cpu_share(|| cpu_time_of_all(client.id()))?;
     let told = client.wait_with_output()?;
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     let rate = told.split("TPS:").nth(1).and_then(|rest| rest.split_whitespace().next());
     let rate: f64 = rate.ok_or_else(|| format!("memcaslap told no TPS: {told}"))?.parse()?;
-    let share = (after - before).as_secs_f64() / watched.as_secs_f64();
     Ok(Did { rate, cpu_us: share * 1e6 / rate })
 }
 
