@@ -17,7 +17,8 @@ for side in 0 1; do
     if [ $many = yes ]; then
         ip link set g$side master joined up
         backend="tap,id=v$side,ifname=g$side,queues=2,vhost=off,script=no,downscript=no"
-        queues=mq=on,vectors=6,rss=on,hash=on
+        # Without rss=on,hash=on: seen with them on QEMU 10.0, IP packets reach no queue, while ARP does.
+        queues=mq=on,vectors=6
     else
         # Without taps or a bridge on this machine: one queue each.
         backend="hubport,id=v$side,hubid=1"
