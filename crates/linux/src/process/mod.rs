@@ -18,7 +18,7 @@ mod waiting;
 pub use affinity::{pin_this_thread, read_thread_affinity, write_thread_affinity};
 pub use epoll::{read_epoll, write_epoll};
 pub use find::{Criteria, find};
-pub use pinned::identify;
+pub use pinned::{identify, identify_kernel_thread};
 pub use ring::{read_ring_napi, write_ring_napi};
 
 pub(crate) use descriptors::{Link, descriptors};

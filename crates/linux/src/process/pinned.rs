@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use model::{Fd, KernelVersion, Pid, ProcessId};
+use model::{Fd, KernelVersion, Pid, ProcessId, ThreadId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat};
 use rustix::io::Errno;
@@ -32,6 +32,21 @@ pub fn identify(pid: Pid) -> Result<ProcessId, KernelError> {
         }
         Ok(process) => Ok(process.id),
         Err(cause) => Err(KernelError { what: format!("process {pid}"), cause }),
+    }
+}
+
+/// The thread of the kernel that has this pid now, such as one that polls a NAPI.
+///
+/// # Errors
+/// [`Cause::Gone`] if nobody has it, [`Cause::Absent`] if a process has it.
+pub fn identify_kernel_thread(pid: Pid) -> Result<ThreadId, KernelError> {
+    match Pinned::open(pid) {
+        Ok(thread) if thread.kernel_thread => {
+            let ProcessId { started, comm, .. } = thread.id;
+            Ok(ThreadId { process: thread.id, tid: pid, started, comm })
+        }
+        Ok(process) => Err(KernelError::absent(process.id.to_string(), "a thread of the kernel", None)),
+        Err(cause) => Err(KernelError { what: format!("kernel thread {pid}"), cause }),
     }
 }
 

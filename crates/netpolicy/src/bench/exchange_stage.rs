@@ -10,12 +10,12 @@ use linux::bpf::delivery::Sampler;
 use linux::counters::CounterSource;
 use linux::lab::{Lab, LabOptions, Program, SERVER_ADDRESS};
 use linux::machine::{Machine, seconds_since_1970};
-use linux::process::identify;
+use linux::process::identify_kernel_thread;
 use linux::{Kernel, Netns, Processes, Signals};
 use measure::{Cell, Stage};
 use model::{
     Change, Cpu, CpuSet, DeliveryMode, Evidence, Host, MeasuredOn, Origin, Plan, Reason, Setting, Step,
-    ThreadId, Threading, Workload,
+    Threading, Workload,
 };
 
 use super::background::Background;
@@ -224,8 +224,7 @@ impl<'a> ExchangeStage<'a> {
                 continue;
             };
             for (pid, cpu) in pids.into_iter().zip(cpus.iter().copied().cycle()) {
-                let process = identify(pid)?;
-                let thread = ThreadId { process, tid: pid, started: process.started, comm: process.comm };
+                let thread = identify_kernel_thread(pid)?;
                 let now = linux::process::read_thread_affinity(&thread)?;
                 let from = Setting::ThreadAffinity(thread, now);
                 let to = Setting::ThreadAffinity(thread, [cpu].into_iter().collect());
