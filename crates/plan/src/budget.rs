@@ -1,17 +1,40 @@
 //! How many CPUs may poll without traffic. Never more than the request allows.
 
-use model::host::Process;
+use std::collections::BTreeSet;
+
+use model::host::{Epoll, Process, Socket, SocketState};
 use model::{DeliveryMode, Intent};
 
 use crate::refusal::{Refusal, RefusalKind};
 
 /// How many threads of a process can busy-poll at once: an epoll polls in a thread that waits on it.
 ///
-/// Every epoll counts, whether it has connections yet or not: it may get some at any moment. A process that has
-/// no epoll yet counts once.
-pub(crate) fn pollers(process: &Process) -> usize {
-    let waits = process.epolls.len() + process.rings.len();
+/// Every epoll counts, whether it has connections yet or not, since it may get some at any moment; but for one that
+/// [only accepts](only_accepts), which is left out of what is set, too. A process that has no epoll yet counts once.
+pub(crate) fn pollers(process: &Process, mode: DeliveryMode) -> usize {
+    let polling = process.epolls.iter().filter(|epoll| !only_accepts(process, epoll, mode)).count();
+    let waits = polling + process.rings.len();
     waits.min(process.threads.len()).max(1)
+}
+
+/// Whether an epoll only waits for new connections, to hand them to other epolls of its process: it watches a
+/// listening socket and no connection, and there is an epoll beside it that watches none. Such an epoll has no NAPI,
+/// and so has nothing to poll in `fullbusy`. The other modes that keep CPUs busy do not ask for a NAPI: in them it waits as
+/// busily as any. One that waits busily already does not count as such: it may still poll.
+///
+/// Kernel: 6.18, `fs/eventpoll.c` `ep_busy_loop()` polls the NAPI of a connection that the epoll had an event of.
+pub(crate) fn only_accepts(process: &Process, epoll: &Epoll, mode: DeliveryMode) -> bool {
+    let watched = |epoll: &Epoll, like: fn(&Socket) -> bool| {
+        let inodes: BTreeSet<u64> = epoll.members.iter().map(|member| member.inode).collect();
+        process.sockets.iter().any(|socket| like(socket) && inodes.contains(&socket.inode))
+    };
+    let listens = |socket: &Socket| socket.state == SocketState::TcpListen;
+    let busy = epoll.params.is_some_and(|params| params.waits_busily());
+    mode == DeliveryMode::FullBusy
+        && !busy
+        && watched(epoll, listens)
+        && !watched(epoll, |socket| socket.state != SocketState::TcpListen)
+        && process.epolls.iter().any(|other| other.id != epoll.id && !watched(other, listens))
 }
 
 /// Checks the CPUs that a mode keeps busy without traffic against the request's budget.
@@ -27,7 +50,7 @@ pub(crate) fn check_polling(
     if each == 0 {
         return Ok(());
     }
-    let threads: usize = processes.iter().map(|p| pollers(p)).sum();
+    let threads: usize = processes.iter().map(|p| pollers(p, mode)).sum();
     let needed = u32::try_from(threads).unwrap_or(u32::MAX).max(1).saturating_mul(each);
     let allowed = intent.budget.polling_cpus.unwrap_or(0);
     if needed <= allowed {
@@ -49,13 +72,15 @@ pub(crate) fn check_polling(
          or suspend20, which polls only while there is traffic"
     ));
     for process in processes {
+        let accepting = process.epolls.iter().filter(|epoll| only_accepts(process, epoll, mode)).count();
+        let accepting = if accepting > 0 { format!(" ({accepting} only to accept)") } else { String::new() };
         refusal = refusal.because(format!(
-            "{}: {} epoll(s), {} io_uring(s), {} thread(s) → {} polling",
+            "{}: {} epoll(s){accepting}, {} io_uring(s), {} thread(s) → {} polling",
             process.id,
             process.epolls.len(),
             process.rings.len(),
             process.threads.len(),
-            pollers(process)
+            pollers(process, mode)
         ));
     }
     Err(refusal)

@@ -81,6 +81,13 @@ impl<'h> Ground<'h> {
                 process.id
             ));
         }
+        if slots.is_empty() && receives_nothing(process) {
+            part.notes.push(format!(
+                "{} has no socket that packets could come to: no queue is set until it has one",
+                process.id
+            ));
+            return Ok(Vec::new());
+        }
         if slots.is_empty() {
             if self.likely.is_empty() && part.delivery.mode != DeliveryMode::Interrupt {
                 return Err(no_napi(format!("{} has received nothing yet", process.id), part));
@@ -169,6 +176,12 @@ impl<'h> Ground<'h> {
             );
         }
     }
+}
+
+/// Whether a process has nothing that packets could come to, and does not even wait for some: it is no server yet, and
+/// whole devices are not set for it. A process that waits by io_uring may have sockets which no descriptor shows.
+fn receives_nothing(process: &Process) -> bool {
+    process.sockets.is_empty() && process.rings.iter().all(|ring| ring.registered_sockets == 0)
 }
 
 fn note_shared(shared: &BTreeMap<usize, usize>, wishes: &[Wish<'_>], part: &mut Part) {

@@ -35,7 +35,7 @@ mod refusal;
 
 pub use desired::{Desired, Explained, Wanted, desired};
 pub use diff::diff;
-pub use doctor::{Asked, doctor};
+pub use doctor::{Asked, doctor, doctor_with};
 pub use place::{Part, PlacedProcess, PlacedQueue, Placement, Resolved, place};
 pub use recipe::Chosen;
 pub use refusal::{Refusal, RefusalKind};

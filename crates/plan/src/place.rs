@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::host::{Device, Process};
+use model::host::{Device, Epoll, Process};
 use model::{
     CpuSet, DeliveryMode, DeliveryParams, DeviceId, EpollId, EpollParams, Host, Intent, IrqNumber, NapiId,
     Pid, Policy, ProcessId, RingId, RxQueue, Target, ThreadId,
@@ -133,8 +133,9 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         budget::check_polling(&part.intent, part.delivery.mode, &processes)?;
     }
     ground.settle(&mut parts);
-    for part in &mut parts {
-        note_halves(part);
+    let elsewhere: Vec<Vec<String>> = parts.iter().map(|part| set_by_others(part, &parts)).collect();
+    for (part, elsewhere) in parts.iter_mut().zip(elsewhere) {
+        note_halves(part, &elsewhere);
     }
     Ok(Placement { parts })
 }
@@ -191,7 +192,9 @@ fn process_with<'h>(pid: Pid, intent: &Intent, index: &Index<'h>) -> Result<&'h 
     };
     let Some(&process) = index.processes.get(&pid) else {
         let mut refusal = missing("there is no such process, or it could not be looked into".to_owned());
-        for unread in &index.host.unread {
+        for unread in
+            index.host.unread.iter().filter(|unread| unread.process().is_none_or(|other| other == pid))
+        {
             refusal = refusal.because(format!("{}: {}", unread.what, unread.why));
         }
         return Err(refusal);
@@ -271,9 +274,12 @@ fn placed_process(process: &Process, part: &mut Part) -> Result<PlacedProcess, R
         Some(_) => process.threads.iter().map(|t| t.id).collect(),
         None => Vec::new(),
     };
+    // What does not count against the budget is not set either: it could poll otherwise.
+    let mode = part.delivery.mode;
+    let set = |epoll: &&Epoll| !budget::only_accepts(process, epoll, mode);
     Ok(PlacedProcess {
         id: process.id,
-        epolls: process.epolls.iter().map(|e| e.id).collect(),
+        epolls: process.epolls.iter().filter(set).map(|e| e.id).collect(),
         rings,
         threads,
     })
@@ -333,12 +339,26 @@ fn place_epolls_of_devices(
     Ok(())
 }
 
+/// Where other requests were made that set the application's half for a device's request: those whose processes
+/// receive on the device's queues.
+fn set_by_others(part: &Part, parts: &[Part]) -> Vec<String> {
+    let Target::Device(name) = &part.intent.target else { return Vec::new() };
+    let here = |other: &&Part| {
+        let sets = other.params.epoll.waits_busily() && other.processes.iter().any(|p| !p.epolls.is_empty());
+        let on_it = other.queues.iter().any(|placed| placed.queue.device.name.as_str() == name);
+        other.intent != part.intent && sets && on_it
+    };
+    parts.iter().filter(here).map(|other| other.intent.target.to_string()).collect()
+}
+
 /// What a part's operator must know: busy polling has two halves, and full busy polling a third.
-fn note_halves(part: &mut Part) {
+fn note_halves(part: &mut Part, set_by: &[String]) {
     let epolls: usize = part.processes.iter().map(|p| p.epolls.len()).sum();
     if let (Target::Device(name), true) = (&part.intent.target, part.params.epoll.waits_busily()) {
         let half = if part.params.epoll.events_only { "its busy wait" } else { "prefer_busy_poll" };
-        part.notes.push(if epolls == 0 {
+        part.notes.push(if epolls == 0 && !set_by.is_empty() {
+            format!("the application's half is set by the request for {}", set_by.join(", "))
+        } else if epolls == 0 {
             format!(
                 "this sets the NIC's half only: no epoll that was looked at watches sockets of {name}, and \
                  {} needs {half} there (`netpolicy attach PID` sets both)",

@@ -88,6 +88,19 @@ pub struct Unread {
     pub why: String,
 }
 
+impl Unread {
+    /// The process that this is about (`memcached[812]: its epolls`, `process 812`), if it is about one.
+    pub fn process(&self) -> Option<Pid> {
+        let after = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok().map(Pid);
+        let subject = self.what.split(": ").next().unwrap_or_default();
+        // A name may have brackets of its own; the pid is in the last.
+        match (subject.strip_suffix(']').and_then(|s| s.rsplit_once('[')), subject.strip_prefix("process ")) {
+            (Some((_, pid)), _) | (None, Some(pid)) => after(pid),
+            (None, None) => None,
+        }
+    }
+}
+
 impl Host {
     /// The device with this name.
     pub fn device_named(&self, name: &str) -> Option<&Device> {
@@ -130,5 +143,25 @@ impl Host {
     /// The epoll with this identity.
     pub fn epoll(&self, id: EpollId) -> Option<&Epoll> {
         self.process(id.process.pid)?.epolls.iter().find(|e| e.id == id)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_read_of_a_process_is_known_to_be_its() {
+        for (what, pid) in [
+            ("memcached[812]: its epolls, sockets and io_urings", Some(812)),
+            ("a[1]b[812]: its epolls", Some(812)),
+            ("process 812", Some(812)),
+            ("/sys/class/net/eth0/threaded", None),
+            ("rings[]: x", None),
+            ("netdev dump", None),
+        ] {
+            let unread = Unread { what: what.to_owned(), why: String::new() };
+            assert_eq!(unread.process(), pid.map(Pid), "{what}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use model::{
     RxQueue,
 };
 
-use super::Asked;
+use super::{Aside, Asked, Peer};
 use crate::index::Index;
 
 /// All that a rule may look at.
@@ -20,6 +20,8 @@ pub(super) struct Case<'h> {
     pub(super) delivered: Option<&'h Delivered>,
     /// What was asked for.
     pub(super) asked: &'h [Asked],
+    /// What is known beside the host.
+    pub(super) aside: &'h Aside,
     /// The NAPIs, by id.
     pub(super) napis: BTreeMap<NapiId, NapiCase<'h>>,
     /// The processes, by pid.
@@ -40,6 +42,28 @@ pub(super) struct NapiCase<'h> {
     pub(super) epolls: BTreeMap<EpollId, usize>,
     /// Whether one of them prefers busy polling.
     pub(super) preferred: bool,
+}
+
+/// The end of a veth that sends to another.
+#[derive(Debug)]
+pub(super) enum Sending<'h> {
+    /// It is a device here.
+    Here(&'h Device),
+    /// It is in another namespace, where it was found.
+    Elsewhere(&'h Peer),
+    /// It is in another namespace, as this one numbers it.
+    Unknown(String),
+}
+
+impl Sending<'_> {
+    /// Whether it segments TCP itself; `None` where that cannot be read.
+    pub(super) fn tso(&self) -> Option<bool> {
+        match self {
+            Self::Here(device) => device.features.tso,
+            Self::Elsewhere(peer) => peer.tso,
+            Self::Unknown(_) => None,
+        }
+    }
 }
 
 /// A process and where its connections receive.
@@ -69,7 +93,12 @@ pub(super) struct EpollCase<'h> {
 }
 
 impl<'h> Case<'h> {
-    pub(super) fn new(host: &'h Host, delivered: Option<&'h Delivered>, asked: &'h [Asked]) -> Self {
+    pub(super) fn new(
+        host: &'h Host,
+        delivered: Option<&'h Delivered>,
+        asked: &'h [Asked],
+        aside: &'h Aside,
+    ) -> Self {
         let delivered = delivered.filter(|d| !d.interval.is_zero());
         let counted: BTreeMap<NapiId, &NapiDelivered> =
             delivered.iter().flat_map(|d| &d.napis).map(|n| (n.napi, n)).collect();
@@ -104,7 +133,7 @@ impl<'h> Case<'h> {
             }
             processes.insert(process.id.pid, case);
         }
-        Self { host, delivered, asked, napis, processes }
+        Self { host, delivered, asked, aside, napis, processes }
     }
 
     /// The NAPIs that packets shall be suspended on: set so, or asked for so.
@@ -129,6 +158,39 @@ impl<'h> Case<'h> {
     /// A NAPI as the operator knows it: by the queue that it serves.
     pub(super) fn name(&self, id: NapiId) -> String {
         self.napis.get(&id).map_or_else(|| format!("napi {id}"), NapiCase::name)
+    }
+
+    /// What the per-CPU backlogs carried, as evidence: the kernel counts it by CPU, for all namespaces together.
+    pub(super) fn on_the_backlog(&self) -> Option<String> {
+        let packets = self.delivered?.backlog.packets;
+        Some(format!(
+            "packets on the per-CPU backlogs of the whole machine, other namespaces and loopback included: {}",
+            self.rate(packets)
+        ))
+    }
+
+    /// The end of a veth that sends to this one.
+    pub(super) fn sending_to(&self, device: &Device) -> Sending<'_> {
+        match (device.peer.as_deref(), self.aside.peers.get(&device.id)) {
+            (_, Some(peer)) => Sending::Elsewhere(peer),
+            (Some(name), None) => match self.host.device_named(name) {
+                Some(peer) => Sending::Here(peer),
+                None => Sending::Unknown(name.to_owned()),
+            },
+            (None, None) => Sending::Unknown("unknown".to_owned()),
+        }
+    }
+
+    /// The longest that a thread of these epolls' processes was ready to run and had no CPU, in percent of the interval.
+    pub(super) fn waited_for_cpu(&self, napi: &NapiCase<'_>) -> Option<(u64, &ProcessCase<'h>)> {
+        let interval = self.delivered?.interval;
+        let waits = napi.epolls.keys().filter_map(|epoll| {
+            let process = self.processes.get(&epoll.process.pid)?;
+            let waited = self.aside.cpu_waits.get(&epoll.process.pid)?;
+            let percent = u128::from(waited.0) * 100 / u128::from(interval.0);
+            Some((u64::try_from(percent).unwrap_or(u64::MAX), process))
+        });
+        waits.max_by_key(|(percent, _)| *percent)
     }
 
     /// Connections by NAPI, as evidence.

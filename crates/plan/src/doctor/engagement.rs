@@ -21,6 +21,10 @@ pub const NOT_ENGAGED_PERCENT_MAX: u64 = 10;
 /// Measured: 4 400 empty timer polls a second at 1 000 requests a second.
 pub const EMPTY_PERCENT_MIN: u64 = 50;
 
+/// From this share of the interval that the application was ready to run and had no CPU, the timer delivers in its
+/// place for want of CPU and not of traffic. An application that has its CPU to itself hardly waits at all.
+pub(super) const WAITED_PERCENT_MIN: u64 = 10;
+
 /// The rules of this family. Each NAPI that anything is set on or asked for gets one of them.
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -37,6 +41,11 @@ pub(super) const RULES: &[Rule] = &[
         id: "idle",
         doc: "Suspension is set, and there is too little traffic for it: deferral delivers, as it should.",
         find: |case, causes| all(case, causes, Verdict::Idle),
+    },
+    Rule {
+        id: "waits-for-cpu",
+        doc: "Suspension is set, and the timer delivers while the application waits for a CPU that others use.",
+        find: |case, causes| all(case, causes, Verdict::Waits),
     },
     Rule {
         id: "not-engaged",
@@ -71,6 +80,7 @@ enum Verdict {
     Engaged,
     Partly,
     Idle,
+    Waits,
     NotEngaged,
     NotCounted,
     BusyPolled,
@@ -118,7 +128,10 @@ fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<V
     let timers_hidden = case.delivered.is_some_and(|delivered| delivered.timers_hidden);
     if suspends {
         let hindered = causes.of(napi.napi.id).iter().any(|cause| cause.severity == Severity::Problem);
-        return Some(suspension(counts, hindered, timers_hidden));
+        return Some(match suspension(counts, hindered, timers_hidden) {
+            Verdict::Idle if waited(case, napi).is_some() => Verdict::Waits,
+            verdict => verdict,
+        });
     }
     if polls {
         return Some(Verdict::BusyPolled);
@@ -155,6 +168,12 @@ fn idles(counts: &NapiDelivered, timers_hidden: bool) -> bool {
     taken_up && percent(polled.empty, polled.polls).is_some_and(|share| share >= EMPTY_PERCENT_MIN)
 }
 
+/// For how much of the interval the application had no CPU, if that explains why it did not poll.
+fn waited(case: &Case<'_>, napi: &NapiCase<'_>) -> Option<(u64, String)> {
+    let (percent, process) = case.waited_for_cpu(napi)?;
+    (percent >= WAITED_PERCENT_MIN).then(|| (percent, process.process.id.to_string()))
+}
+
 fn percent(part: u64, whole: u64) -> Option<u64> {
     let share = (u128::from(part) * 100).checked_div(u128::from(whole))?;
     u64::try_from(share).ok()
@@ -181,6 +200,16 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
             Severity::Note,
             format!("suspension is set and idle: too little traffic, the application delivers {share}"),
         ),
+        Verdict::Waits => {
+            let (percent, process) = waited(case, napi).unwrap_or_default();
+            (
+                Severity::Warning,
+                format!(
+                    "suspension is set, but {process} waits for its CPU {percent} % of the time: the timer delivers \
+                     meanwhile, the application {share}"
+                ),
+            )
+        }
         Verdict::NotEngaged => {
             let set = if napi.suspends() { "set but not engaged" } else { "not set" };
             (Severity::Problem, format!("suspension is {set}: the application delivers {share}{why}"))
@@ -213,6 +242,9 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
     }
     if matches!(verdict, Verdict::Engaged | Verdict::Idle | Verdict::Deferred) {
         return found;
+    }
+    if verdict == Verdict::Waits {
+        return found.remedy(CPU_OF_ITS_OWN);
     }
     for cause in causes {
         found = found.evidence(format!("cause: {} of {}", cause.rule, cause.object));
@@ -257,6 +289,10 @@ fn counted(case: &Case<'_>, counts: &NapiDelivered) -> Vec<String> {
     }
     lines
 }
+
+/// What helps an application that waits for its CPU.
+const CPU_OF_ITS_OWN: &str =
+    "give the application a CPU that nobody else uses (`cpus` in the policy file, taskset)";
 
 /// How many processes the evidence names for one NAPI; the busiest come first.
 const PROCESSES_SHOWN_MAX: usize = 4;

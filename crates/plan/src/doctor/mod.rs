@@ -8,6 +8,7 @@
 //! of the whole device), `waiting` (threads that wait busily for events alone), `engagement` (what the counts say).
 
 mod application;
+mod aside;
 mod case;
 mod device;
 mod engagement;
@@ -22,6 +23,8 @@ use model::{Delivered, DeliveryMode, Finding, Host, NapiId, ProcessId, RxQueue, 
 
 use crate::place::Part;
 use case::Case;
+
+pub use aside::{Aside, Peer, Way};
 
 pub use engagement::{EMPTY_PERCENT_MIN, ENGAGED_PERCENT_MIN, NOT_ENGAGED_PERCENT_MAX};
 
@@ -76,7 +79,17 @@ pub const RULES: [(&str, &[Rule]); 6] = [
 /// `delivered` is what was counted over some seconds under the usual traffic; without it nothing is said about
 /// engagement. `asked` tells what ought to be in force; without it the rules go by what is set.
 pub fn doctor(host: &Host, delivered: Option<&Delivered>, asked: &[Asked]) -> Vec<Finding> {
-    let case = Case::new(host, delivered, asked);
+    doctor_with(host, delivered, asked, &Aside::default())
+}
+
+/// As [`doctor`], with what is known beside the host that was observed.
+pub fn doctor_with(
+    host: &Host,
+    delivered: Option<&Delivered>,
+    asked: &[Asked],
+    aside: &Aside,
+) -> Vec<Finding> {
+    let case = Case::new(host, delivered, asked, aside);
     let mut causes = Causes::default();
     let mut findings = Vec::new();
     for (_, rules) in RULES {
@@ -90,6 +103,9 @@ pub fn doctor(host: &Host, delivered: Option<&Delivered>, asked: &[Asked]) -> Ve
             }
             findings.push(found.finding);
         }
+    }
+    for remedy in findings.iter_mut().filter_map(|finding| finding.remedy.as_mut()) {
+        *remedy = aside.way.typed(remedy);
     }
     findings
 }

@@ -3,7 +3,8 @@
 use model::host::{Device, Pair};
 use model::{DeliveryMode, Nanoseconds, ProcessId, RxQueue};
 
-use super::case::{NapiCase, ProcessCase};
+use super::aside::{THEN, inside};
+use super::case::{NapiCase, ProcessCase, Sending};
 
 /// The mode that would mend a NAPI: the one asked for, else suspension with the NAPI's own short timeout.
 pub(super) fn mode_of(napi: &NapiCase<'_>) -> DeliveryMode {
@@ -40,26 +41,25 @@ pub(super) fn rps_off(queue: RxQueue) -> String {
 /// Kernel: 6.18, `drivers/net/veth.c` `veth_xmit()` uses the peer's NAPI only for packets that
 /// `veth_skb_is_eligible_for_gro()` takes, which is none while the sending end segments TCP itself; with XDP at the
 /// receiving end it switches the sender's TSO off by itself.
-pub(super) fn veth(receiving: &Device, sending: Option<&Device>) -> Option<String> {
+pub(super) fn veth(receiving: &Device, sending: &Sending<'_>) -> Option<String> {
     let mut commands = Vec::new();
     if !receiving.xdp && receiving.features.gro != Some(true) {
         commands.push(format!("ethtool -K {} gro on", receiving.id));
     }
     match sending {
-        Some(peer) if peer.features.tso == Some(false) => {}
-        Some(peer) => commands.push(format!("ethtool -K {} tso off", peer.id)),
-        None if receiving.xdp => {}
-        None => {
-            let peer = receiving.peer.as_deref().unwrap_or("PEER");
-            commands.push(format!("ethtool -K {} tso off (at the other end: {peer})", receiving_peer(peer)));
+        _ if sending.tso() == Some(false) => {}
+        Sending::Here(peer) => commands.push(format!("ethtool -K {} tso off", peer.id)),
+        Sending::Elsewhere(peer) => {
+            commands.push(inside(&peer.netns, &format!("ethtool -K {} tso off", peer.name)));
+        }
+        Sending::Unknown(_) if receiving.xdp => {}
+        Sending::Unknown(number) => {
+            commands.push(format!(
+                "at the other end ({number}), where it is the device PEER: ethtool -K PEER tso off"
+            ));
         }
     }
-    (!commands.is_empty()).then(|| commands.join("; "))
-}
-
-/// A peer that is only known by number has no name here.
-fn receiving_peer(peer: &str) -> &str {
-    if peer.contains(' ') { "PEER" } else { peer }
+    (!commands.is_empty()).then(|| commands.join(THEN))
 }
 
 /// Gives a device this many receive queues, if it can have them and has another number.

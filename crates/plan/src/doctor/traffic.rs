@@ -3,7 +3,8 @@
 use model::Severity;
 use model::host::Device;
 
-use super::case::{Case, NapiCase, ProcessCase};
+use super::aside::THEN;
+use super::case::{Case, NapiCase, ProcessCase, Sending};
 use super::{Causes, Found, Rule, remedy};
 
 /// The rules of this family.
@@ -47,16 +48,25 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         |process: &&ProcessCase<'_>| process.on_no_napi > 0 && (watching || case.concerns(process));
     let mut found = Vec::new();
     for process in case.processes.values().filter(affected) {
-        let finding = Found::new(
-            Severity::Problem,
-            process.process.id,
-            format!(
-                "{} of its {} connections receive on no NAPI, so that nobody can poll for them",
-                process.on_no_napi,
-                process.connections()
-            ),
-        )
-        .evidence("their SO_INCOMING_NAPI_ID is 0");
+        let summary = format!(
+            "{} of its {} connections receive on no NAPI, so that nobody can poll for them",
+            process.on_no_napi,
+            process.connections()
+        );
+        if others_arrive(case, process) {
+            // The way in is open: these have heard nothing since it is, or not yet.
+            found.push(
+                Found::new(Severity::Note, process.process.id, summary)
+                    .evidence("their SO_INCOMING_NAPI_ID is 0")
+                    .evidence(case.spread(&process.napis))
+                    .evidence(
+                        "the next packet of a connection brings the id of its NAPI, if it comes on one",
+                    ),
+            );
+            continue;
+        }
+        let finding = Found::new(Severity::Problem, process.process.id, summary)
+            .evidence("their SO_INCOMING_NAPI_ID is 0");
         found.push(with_backlog(finding, case).hinders(silent()));
     }
     // Without a process to ask, the counts can only hint at it: the backlog also carries what is meant for others.
@@ -66,7 +76,7 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             let finding = Found::new(
                 Severity::Warning,
                 napi.name(),
-                "no packet came on this NAPI while the per-CPU backlog had some, which may have been its own",
+                "no packet came on this NAPI while the machine's per-CPU backlogs had some, which may have been its own",
             );
             found.push(with_backlog(finding, case).hinders([napi.napi.id]));
         }
@@ -74,37 +84,51 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     found
 }
 
-/// Adds what the backlog counted, and the way in for every veth that could be the cause.
-fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
-    if let Some(delivered) = case.delivered {
-        found = found
-            .evidence(format!("packets on the per-CPU backlog: {}", case.rate(delivered.backlog.packets)));
-    }
-    let mut commands = Vec::new();
-    for device in case.host.devices.iter().filter(|device| device.kind == "veth" && device.up) {
-        let peer = device.peer.as_deref();
-        let sending = peer.and_then(|name| case.host.device_named(name));
-        found = found.evidence(veth_state(device, sending));
-        // Where both ends are here, only the one that receives for somebody is of interest.
-        let receives = !device.napis.is_empty() || sending.is_none_or(|peer| peer.napis.is_empty());
-        if receives {
-            commands.extend(remedy::veth(device, sending));
-        }
-    }
-    if commands.is_empty() { found } else { found.remedy(commands.join("; ")) }
+/// Whether most connections of a process receive on NAPIs, and nothing was counted that speaks against it: then
+/// those on none are old or idle, and there is nothing to mend.
+fn others_arrive(case: &Case<'_>, process: &ProcessCase<'_>) -> bool {
+    let on_napis: usize = process.napis.values().sum();
+    let arrives = |id| case.napis.get(id).and_then(NapiCase::packets).is_none_or(|packets| packets > 0);
+    on_napis > process.on_no_napi && process.napis.keys().any(arrives)
 }
 
-fn veth_state(device: &Device, sending: Option<&Device>) -> String {
+/// Adds what the backlog counted, and the way in for every veth that could be the cause.
+fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
+    if let Some(carried) = case.on_the_backlog() {
+        found = found.evidence(carried);
+    }
+    let (mut commands, mut veths) = (Vec::new(), 0);
+    for device in case.host.devices.iter().filter(|device| device.kind == "veth" && device.up) {
+        let sending = case.sending_to(device);
+        found = found.evidence(veth_state(device, &sending));
+        // Where both ends are here, only the one that receives for somebody is of interest.
+        let receives = match &sending {
+            Sending::Here(peer) => !device.napis.is_empty() || peer.napis.is_empty(),
+            Sending::Elsewhere(_) | Sending::Unknown(_) => true,
+        };
+        if receives {
+            veths += 1;
+            commands.extend(remedy::veth(device, &sending));
+        }
+    }
+    if veths > 0 && commands.is_empty() {
+        return found
+            .evidence("both ends are right now: the next packet of a connection brings the id of its NAPI");
+    }
+    if commands.is_empty() { found } else { found.remedy(commands.join(THEN)) }
+}
+
+fn veth_state(device: &Device, sending: &Sending<'_>) -> String {
     let state = |on: Option<bool>| match on {
         Some(true) => "on",
         Some(false) => "off",
         None => "not readable",
     };
+    let tso = state(sending.tso());
     let peer = match sending {
-        Some(peer) => format!("{} with TSO {}", peer.id, state(peer.features.tso)),
-        None => {
-            format!("{}, whose TSO cannot be read from here", device.peer.as_deref().unwrap_or("unknown"))
-        }
+        Sending::Here(peer) => format!("{} with TSO {tso}", peer.id),
+        Sending::Elsewhere(peer) => format!("{} with TSO {tso}, in {}", peer.name, peer.netns),
+        Sending::Unknown(number) => format!("{number}, whose TSO cannot be read from here"),
     };
     format!(
         "{} (veth): GRO {}, XDP {}, {} NAPI(s); sent to by {peer}",
@@ -127,11 +151,8 @@ fn rps_on(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 "RPS hands its packets on to softirqs of other CPUs, whoever polls the NAPI",
             )
             .evidence(format!("rps_cpus is {}", queue.rps_cpus));
-            if let Some(delivered) = case.delivered {
-                finding = finding.evidence(format!(
-                    "packets on the per-CPU backlog: {}",
-                    case.rate(delivered.backlog.packets)
-                ));
+            if let Some(carried) = case.on_the_backlog() {
+                finding = finding.evidence(carried);
             }
             found.push(finding.remedy(remedy::rps_off(queue.id)).hinders([napi.napi.id]));
         }

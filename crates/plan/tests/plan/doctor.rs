@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use insta::assert_snapshot;
 use model::host::{IoUring, SocketState, Unread};
 use model::{
-    CpuSet, Delivered, DeliveryMode, Fd, Finding, Host, NapiId, NetnsId, Pid, PolicyName, PollCounts, RingId,
-    RingNapi, Severity, Threading,
+    CpuSet, Delivered, DeliveryMode, Fd, Finding, Host, Label, Nanoseconds, NapiId, NetnsId, Pid, PolicyName,
+    PollCounts, RingId, RingNapi, Severity, Threading,
 };
-use plan::doctor::RULES;
-use plan::{Asked, Resolved, doctor, place};
+use plan::doctor::{Aside, Peer, RULES, Way};
+use plan::{Asked, Resolved, doctor, doctor_with, place};
 
 use crate::made::{
     Counted, defer, delivered, device, host, named, on_task, policy, server, set_epolls, set_napis, suspend,
@@ -90,7 +90,8 @@ fn a_sender_with_tso_on_or_a_server_without_gro_puts_packets_on_no_napi() {
     let remedy = found(&findings, "packets-on-no-napi").remedy.clone().expect("a command");
     assert_eq!(
         remedy,
-        "ethtool -K veth0 gro on; ethtool -K PEER tso off (at the other end: if7 of netnsid 0)"
+        "ethtool -K veth0 gro on; at the other end (if7 of netnsid 0), where it is the device PEER: ethtool -K PEER \
+         tso off"
     );
 
     no_tso.processes.clear();
@@ -116,6 +117,80 @@ fn both_ends_of_a_veth_are_named_where_both_are_here() {
     let findings = doctor(&host, Some(&delivered([])), &[]);
     let finding = found(&findings, "packets-on-no-napi");
     assert_eq!(finding.remedy.as_deref(), Some("ethtool -K veth1 tso off"));
+}
+
+#[test]
+fn a_peer_in_another_namespace_is_named_with_the_way_there() {
+    let host = memcached(&[328], &[&[0; 20]]);
+    let mut aside = Aside::default();
+    let mut peer = Peer { name: Label::new("client0"), netns: "/proc/77/ns/net".to_owned(), tso: Some(true) };
+    aside.peers.insert(host.devices[0].id, peer.clone());
+    aside.way = Way { ours: "--netns web".to_owned(), netns: Some("/run/netns/web".to_owned()) };
+    let findings = doctor_with(&host, Some(&delivered([])), &[], &aside);
+    let finding = found(&findings, "packets-on-no-napi");
+    assert_eq!(
+        finding.remedy.as_deref(),
+        Some("nsenter --net=/proc/77/ns/net ethtool -K client0 tso off"),
+        "there, not in the namespace that was looked at"
+    );
+    peer.tso = Some(false);
+    aside.peers.insert(host.devices[0].id, peer);
+    let findings = doctor_with(&host, Some(&delivered([])), &[], &aside);
+    let finding = found(&findings, "packets-on-no-napi");
+    assert_eq!(finding.remedy, None, "it is off already");
+    assert!(finding.evidence.iter().any(|line| line.contains("both ends are right now")), "{finding:?}");
+}
+
+#[test]
+fn one_old_connection_without_a_napi_is_no_fault_while_the_others_arrive() {
+    let mut connections = [328; 20];
+    connections[7] = 0;
+    let host = memcached(&[328], &[&connections]);
+    let findings = doctor(&host, Some(&delivered([HEALTHY.on(328)])), &[]);
+    let finding = found(&findings, "packets-on-no-napi");
+    assert_eq!((finding.severity, &finding.remedy), (Severity::Note, &None), "{finding:?}");
+    assert_eq!(rules(&findings), ["packets-on-no-napi", "engaged"]);
+    // The others' ids are old ones if their NAPI has delivered nothing since.
+    let findings = doctor(&host, Some(&delivered([])), &[]);
+    assert_eq!(found(&findings, "packets-on-no-napi").severity, Severity::Problem);
+}
+
+#[test]
+fn the_backlog_is_said_to_be_the_whole_machines() {
+    let host = memcached(&[328], &[&[0; 20]]);
+    let backlog = PollCounts { polls: 1, packets: 60_000, empty: 0 };
+    let findings = doctor(&host, Some(&Delivered { backlog, ..delivered([]) }), &[]);
+    let evidence = &found(&findings, "packets-on-no-napi").evidence;
+    assert!(evidence.iter().any(|line| line.contains("of the whole machine") && line.ends_with("60000/s")));
+}
+
+#[test]
+fn an_application_that_waits_for_its_cpu_is_not_called_idle() {
+    let host = memcached(&[328], &[&[328; 20]]);
+    let late = Counted { packets: 30_000, share: 3, timer_polls: 5_000, timer_empty: 2_600, ..HEALTHY };
+    let counts = delivered([late.on(328)]);
+    let waited = |millis| Aside {
+        cpu_waits: [(Pid(812), Nanoseconds::from_millis(millis))].into_iter().collect(),
+        ..Aside::default()
+    };
+    let findings = doctor_with(&host, Some(&counts), &[], &waited(480));
+    assert_eq!(rules(&findings), ["waits-for-cpu"]);
+    let summary = &findings[0].summary;
+    assert!(summary.contains("memcached[812] waits for its CPU 48 % of the time"), "{summary}");
+    assert_eq!(rules(&doctor_with(&host, Some(&counts), &[], &waited(20))), ["idle"]);
+}
+
+#[test]
+fn remedies_work_from_where_the_operator_is() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    set_epolls(&mut host.processes[0], DeliveryMode::Interrupt);
+    let way = Way { ours: "--netns web".to_owned(), netns: Some("/run/netns/web".to_owned()) };
+    let findings =
+        doctor_with(&host, Some(&delivered([SOFTIRQ.on(328)])), &[], &Aside { way, ..Aside::default() });
+    for rule in ["prefer-off", "not-engaged"] {
+        let remedy = found(&findings, rule).remedy.as_deref();
+        assert_eq!(remedy, Some("netpolicy --netns web set task 812 suspend200"), "{rule}");
+    }
 }
 
 #[test]

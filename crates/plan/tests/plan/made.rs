@@ -197,6 +197,16 @@ pub(crate) fn server(pid: u32, comm: &str, workers: &[&[u32]]) -> Process {
     Process { id, uid, exe, netns: Some(NETNS), threads, epolls, sockets, rings }
 }
 
+/// Lets an epoll of a process watch a listening socket, too.
+pub(crate) fn listen(process: &mut Process, epoll: usize) {
+    let inode = u64::from(process.id.pid.0) * 1000 + 900;
+    let fd = Fd(90);
+    process.epolls[epoll].members.push(Membership { fd, inode });
+    let state = SocketState::TcpListen;
+    let local = Some("0.0.0.0:11211".parse().expect("address"));
+    process.sockets.push(Socket { fd, inode, state, local, remote: None, napi: None });
+}
+
 /// Sets every epoll of a process.
 pub(crate) fn set_epolls(process: &mut Process, mode: DeliveryMode) {
     for epoll in &mut process.epolls {

@@ -10,8 +10,8 @@ use model::{
 use plan::{Refusal, RefusalKind, Resolved, desired, place};
 
 use crate::made::{
-    defer, device, host, named, on_device, on_service, on_task, policy, server, set_epolls, suspend, veth,
-    with_irqs, with_kernel,
+    defer, device, host, listen, named, on_device, on_service, on_task, policy, server, set_epolls, suspend,
+    veth, with_irqs, with_kernel,
 };
 use crate::read_aloud;
 
@@ -146,6 +146,7 @@ fn loopback_is_never_taken_for_a_device_that_could_bring_traffic() {
     lo.napis.clear();
     host.devices.insert(0, lo);
     host.processes = vec![server(812, "memcached", &[&[]])];
+    listen(&mut host.processes[0], 0);
     let bulk = policy([on_task(2, 812, PolicyName::Bulk)]);
     let part = &place(&bulk, &host, &Resolved::default()).expect("placed").parts[0];
     assert!(part.queues.iter().all(|q| q.queue.device.name.as_str() == "eth0"), "{:?}", part.queues);
@@ -176,6 +177,48 @@ fn every_thread_that_could_poll_counts_against_the_budget() {
 }
 
 #[test]
+fn an_epoll_that_only_accepts_neither_counts_nor_is_set_to_poll_all_the_time() {
+    let mut host = two_services();
+    host.processes[0] = server(812, "memcached", &[&[], &[259, 260]]);
+    listen(&mut host.processes[0], 0);
+    let mut busy = named(DeliveryMode::FullBusy, on_task(2, 812, PolicyName::None));
+    busy.budget.polling_cpus = Some(1);
+    let busy = policy([busy]);
+    let epolls = |host: &Host| -> Result<Vec<Fd>, Refusal> {
+        let part = place(&busy, host, &Resolved::default())?.parts.remove(0);
+        Ok(part.processes[0].epolls.iter().map(|epoll| epoll.fd).collect())
+    };
+    assert_eq!(
+        epolls(&host),
+        Ok(vec![Fd(8)]),
+        "memcached -t 1: the worker's, not that of the thread that accepts"
+    );
+    let mut userbusy = named(DeliveryMode::UserBusy, on_task(2, 812, PolicyName::None));
+    userbusy.budget.polling_cpus = Some(1);
+    let refusal = refused(&policy([userbusy]), &host, &Resolved::default());
+    assert_eq!(
+        refusal.kind,
+        RefusalKind::Safety,
+        "an epoll_wait that never sleeps spins whatever it waits for"
+    );
+    // suspend20 polls for nobody without traffic, and is set on both.
+    let resting = policy([named(suspend(20), on_task(2, 812, PolicyName::None))]);
+    let placed = place(&resting, &host, &Resolved::default()).expect("placed");
+    assert_eq!(placed.parts[0].processes[0].epolls.len(), 2);
+
+    let params = DeliveryMode::FullBusy.params().epoll;
+    host.processes[0].epolls[0].params = Some(params);
+    assert_eq!(epolls(&host).expect_err("it may poll").kind, RefusalKind::Safety);
+
+    host.processes[0] = server(812, "redis", &[&[]]);
+    listen(&mut host.processes[0], 0);
+    assert_eq!(epolls(&host), Ok(vec![Fd(7)]), "the only epoll will have the connections, too");
+    host.processes[0] = server(812, "envoy", &[&[259], &[260]]);
+    listen(&mut host.processes[0], 0);
+    assert_eq!(epolls(&host).expect_err("two poll").kind, RefusalKind::Safety, "it accepts and serves");
+}
+
+#[test]
 fn a_process_without_epolls_counts_beside_others_that_have_some() {
     let mut host = two_services();
     host.processes[0].epolls.clear();
@@ -202,6 +245,21 @@ fn a_device_alone_sets_the_nics_half_and_says_so() {
     let latency = policy([on_device(2, "eth0", PolicyName::Latency)]);
     let placement = place(&latency, &host, &Resolved::default()).expect("placed");
     assert_snapshot!(read_aloud::placement(&placement));
+}
+
+#[test]
+fn a_device_whose_other_half_a_service_sets_says_so() {
+    let mut host = two_services();
+    host.processes.truncate(1);
+    let both =
+        policy([on_device(2, "eth0", PolicyName::Latency), on_service(5, "memcached", PolicyName::Latency)]);
+    let placement = place(&both, &host, &Resolved::default().with(1, [Pid(812)])).expect("placed");
+    let notes = &placement.parts[0].notes;
+    assert!(
+        notes.contains(&"the application's half is set by the request for service memcached".to_owned()),
+        "{notes:?}"
+    );
+    assert!(!notes.iter().any(|note| note.contains("half only")), "{notes:?}");
 }
 
 #[test]
@@ -239,9 +297,25 @@ fn a_server_without_traffic_takes_every_device_that_could_bring_some() {
     down.up = false;
     host.devices.push(down);
     host.processes = vec![server(812, "memcached", &[&[], &[]])];
+    listen(&mut host.processes[0], 0);
     let placement =
         place(&policy([on_task(2, 812, PolicyName::Latency)]), &host, &Resolved::default()).expect("placed");
     assert_snapshot!(read_aloud::placement(&placement));
+}
+
+#[test]
+fn a_process_that_no_packet_can_come_to_takes_no_queues() {
+    let mut host = two_services();
+    host.processes = vec![server(812, "sleep", &[&[]])];
+    host.processes[0].epolls.clear();
+    let asked = policy([on_task(2, 812, PolicyName::Latency)]);
+    let part = place(&asked, &host, &Resolved::default()).expect("placed").parts.remove(0);
+    assert!(part.queues.is_empty(), "{:?}", part.queues);
+    assert!(
+        part.notes[0].contains("sleep[812] has no socket that packets could come to"),
+        "{:?}",
+        part.notes
+    );
 }
 
 #[test]
@@ -346,6 +420,7 @@ fn what_is_not_there_is_named_with_what_is() {
     let mut bare = host();
     bare.devices.push(veth(2, "veth0", &[]));
     bare.processes.push(server(812, "memcached", &[&[]]));
+    listen(&mut bare.processes[0], 0);
     let mut cpus = on_device(2, "eth0", PolicyName::Latency);
     cpus.cpus = Some("8-11".parse::<CpuSet>().expect("cpulist"));
     let text: String = [
