@@ -36,7 +36,9 @@ pub fn commit<'k, K: Knobs>(
     let lock = journal.lock().map_err(|e| CommitError::untouched(e.into()))?;
     check_that_nothing_is_taken(&plan, journal).map_err(CommitError::untouched)?;
     check_that_nothing_drifted(&plan, kernel).map_err(CommitError::untouched)?;
-    let pending = journal.begin(&lock, asked, plan).map_err(|e| CommitError::untouched(e.into()))?;
+    let landmarks = kernel.landmarks(&plan);
+    let pending =
+        journal.begin(&lock, asked, plan, landmarks).map_err(|e| CommitError::untouched(e.into()))?;
     // From here on, also a panic in the host's code leads through an undo.
     let mut held = Held::begun(kernel, lock, pending);
     match held.take_steps() {

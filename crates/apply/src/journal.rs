@@ -9,6 +9,7 @@ use model::{Pid, Plan};
 
 use crate::attendance::{Attendance, attends, own_pid};
 use crate::held::Pending;
+use crate::knobs::Landmarks;
 use crate::lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER, Lock};
 use crate::log::{JournalError, Log, UNBORN, create_directory, io_error};
 use crate::record::{Asked, Begin, FORMAT};
@@ -33,7 +34,17 @@ pub struct History {
     /// Those that can be read, the oldest first.
     pub transactions: Vec<Transaction>,
     /// Those that cannot.
-    pub unreadable: Vec<JournalError>,
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// A transaction whose journal cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Unreadable {
+    /// The transaction.
+    pub name: TransactionName,
+    /// What is wrong with its journal.
+    pub error: JournalError,
 }
 
 impl Journal {
@@ -98,7 +109,7 @@ impl Journal {
         for name in self.names()? {
             match self.transaction(name) {
                 Ok(transaction) => history.transactions.push(transaction),
-                Err(error) => history.unreadable.push(error),
+                Err(error) => history.unreadable.push(Unreadable { name, error }),
             }
         }
         Ok(history)
@@ -137,7 +148,13 @@ impl Journal {
     }
 
     /// Begins a transaction, under the lock: when this returns, all it takes to undo it is on disk.
-    pub(crate) fn begin(&self, lock: &Lock, asked: &Asked, plan: Plan) -> Result<Pending, JournalError> {
+    pub(crate) fn begin(
+        &self,
+        lock: &Lock,
+        asked: &Asked,
+        plan: Plan,
+        landmarks: Landmarks,
+    ) -> Result<Pending, JournalError> {
         self.sweep(lock)?;
         let newest = self.names()?.last().copied();
         // Enough to tell programs apart that begin in the same microsecond; the lock does the rest.
@@ -148,6 +165,7 @@ impl Journal {
             boot_id: self.boot_id.clone(),
             asked: asked.clone(),
             attended_by: self.attendance.as_ref().map(|_| own_pid()),
+            landmarks,
             plan,
         };
         let script = undo_script(name, &begin);
@@ -193,6 +211,12 @@ impl History {
     /// The newest transaction whose changes may be in force: what `rollback` without a name takes back.
     pub fn newest_live(&self) -> Option<&Transaction> {
         self.transactions.iter().rev().find(|t| t.standing().is_live())
+    }
+
+    /// A transaction that cannot be read and is newer than this one, or any if there is none: it may be in force, and
+    /// may have changed what this one did.
+    pub fn unreadable_after(&self, name: Option<TransactionName>) -> Option<&Unreadable> {
+        self.unreadable.iter().rev().find(|unreadable| name.is_none_or(|name| unreadable.name > name))
     }
 
     /// Those that stopped half way: killed, unless a writer is still at it.

@@ -1,6 +1,11 @@
 //! The only way from this room to a host.
 
-use model::Setting;
+use std::collections::BTreeMap;
+
+use model::{Plan, Setting};
+
+/// What tells objects from later ones of the same name, in a host's own words: by what, and which.
+pub type Landmarks = BTreeMap<String, String>;
 
 /// A host whose settings can be read and written: the running kernel, or a test's fake.
 pub trait Knobs {
@@ -20,6 +25,19 @@ pub trait Knobs {
     /// # Errors
     /// If the kernel refuses. Some of the settings may have been written then.
     fn write(&mut self, settings: &[Setting]) -> Result<(), Self::Error>;
+
+    /// What tells the objects of a plan from later ones of the same name, beyond what the plan itself says. The journal
+    /// keeps it as it is. By default there is no need of any.
+    fn landmarks(&mut self, plan: &Plan) -> Landmarks {
+        let _ = plan;
+        Landmarks::new()
+    }
+
+    /// From here on, objects are those that had these landmarks: what has others now is not them, and they are gone. What
+    /// is not named (as in journals of versions that knew no landmarks) is taken as it is.
+    fn recall(&mut self, landmarks: &Landmarks) {
+        let _ = landmarks;
+    }
 
     /// Whether an error says that the object is no longer there: its process or thread ended, its device was
     /// removed, its descriptor was closed or used again for something else. Its settings went with it, so

@@ -31,8 +31,8 @@ mod undo_script;
 
 pub use commit::{Allow, CommitError, CommitFault, Doing, Drift, commit};
 pub use held::{Held, KeepError};
-pub use journal::{History, Journal};
-pub use knobs::Knobs;
+pub use journal::{History, Journal, Unreadable};
+pub use knobs::{Knobs, Landmarks};
 pub use lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER};
 pub use log::{JOURNAL_BYTES_MAX, JournalError};
 pub use moment::Moment;

@@ -78,6 +78,13 @@ pub enum JournalError {
     },
 }
 
+impl JournalError {
+    /// Whether the kernel refused for want of permission.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+    }
+}
+
 struct Holder(Option<Pid>);
 
 impl std::fmt::Display for Holder {

@@ -16,6 +16,7 @@ use model::{Nanoseconds, Pid, Plan};
 use serde::{Deserialize, Serialize};
 
 use crate::crc32::crc32;
+use crate::knobs::Landmarks;
 use crate::moment::Moment;
 use crate::undo::Fate;
 
@@ -82,6 +83,9 @@ pub struct Begin {
     /// The program that puts the transaction back at its end, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attended_by: Option<Pid>,
+    /// What tells the plan's objects from later ones of the same name. Empty in journals of versions that knew none.
+    #[serde(default, skip_serializing_if = "Landmarks::is_empty")]
+    pub landmarks: Landmarks,
     /// Every change: its value before, its value after, and why. Names of devices and processes are in it.
     pub plan: Plan,
 }

@@ -200,6 +200,7 @@ impl Journal {
         if let Some((newer, knob)) = self.overlay(&transaction)? {
             return Err(RollBackError::Overlaid { name: transaction.name(), newer, knob: Box::new(knob) });
         }
+        kernel.recall(&transaction.begin().landmarks);
         let mut pending = Pending::reopen(transaction)?;
         let undone = pending.undo(kernel, why);
         pending.answer(undone)

@@ -72,7 +72,7 @@ pub struct Stuck {
 /// How a host stands after a transaction failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostState {
-    /// Nothing was written.
+    /// Nothing was written, or nothing of it took effect.
     Unchanged,
     /// What was written has been undone.
     Restored,
@@ -244,7 +244,8 @@ impl Undone {
     /// How the host stands now.
     pub fn host(&self) -> HostState {
         let stuck: Vec<Stuck> = self.stuck().collect();
-        if self.changes.is_empty() {
+        // What was begun may have been refused before it changed anything.
+        if self.changes.iter().all(|change| change.fate == Fate::AlreadyBack) {
             HostState::Unchanged
         } else if stuck.is_empty() {
             HostState::Restored

@@ -3,11 +3,13 @@
 mod inside;
 mod nic;
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
-use apply::Knobs;
-use model::{DeviceId, EmptyPolls, Interface, KernelVersion, Nanoseconds, NapiId, NetnsId, RxQueue, Setting};
+use apply::{Knobs, Landmarks};
+use model::{
+    DeviceId, EmptyPolls, Interface, KernelVersion, Nanoseconds, NapiId, NetnsId, Plan, RxQueue, Setting,
+};
 
 use self::inside::Inside;
 use crate::error::{Cause, KernelError};
@@ -25,19 +27,30 @@ use crate::sysctl;
 #[derive(Debug, Default)]
 pub struct Kernel {
     inside: BTreeMap<NetnsId, Inside>,
+    /// The cookies that namespaces must have, where they were noted: a number is given again once its namespace is gone.
+    cookies: BTreeMap<NetnsId, u64>,
 }
 
 impl Kernel {
     /// The running kernel.
     pub const fn new() -> Self {
-        Self { inside: BTreeMap::new() }
+        Self { inside: BTreeMap::new(), cookies: BTreeMap::new() }
     }
 
     fn inside(&mut self, id: NetnsId) -> Result<&mut Inside, KernelError> {
-        match self.inside.entry(id) {
-            Entry::Occupied(known) => Ok(known.into_mut()),
-            Entry::Vacant(unknown) => Ok(unknown.insert(Inside::open(id)?)),
+        let inside = match self.inside.entry(id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(Inside::open(id)?),
+        };
+        let another =
+            self.cookies.get(&id).is_some_and(|noted| inside.cookie().is_some_and(|own| own != *noted));
+        if another {
+            return Err(KernelError::gone(
+                format!("network namespace {id}"),
+                "another one has its number now",
+            ));
         }
+        Ok(inside)
     }
 
     /// All of one queue, by one look at its NAPI.
@@ -231,9 +244,31 @@ impl Knobs for Kernel {
         Ok(())
     }
 
+    fn landmarks(&mut self, plan: &Plan) -> Landmarks {
+        let namespaces: BTreeSet<NetnsId> =
+            plan.changes().filter_map(|change| Some(change.to().object().device()?.netns)).collect();
+        let cookie = |id: NetnsId| Some((netns_landmark(id), self.inside(id).ok()?.cookie()?.to_string()));
+        namespaces.into_iter().filter_map(cookie).collect()
+    }
+
+    fn recall(&mut self, landmarks: &Landmarks) {
+        self.cookies.clear();
+        for (what, cookie) in landmarks {
+            let id = what.strip_prefix(NETNS_LANDMARK).and_then(|id| id.parse().ok()).map(NetnsId);
+            self.cookies.extend(id.zip(cookie.parse().ok()));
+        }
+    }
+
     fn is_gone(error: &KernelError) -> bool {
         matches!(error.cause, Cause::Gone(_))
     }
+}
+
+/// How the journal names what a namespace is told by.
+const NETNS_LANDMARK: &str = "cookie of network namespace ";
+
+fn netns_landmark(id: NetnsId) -> String {
+    format!("{NETNS_LANDMARK}{id}")
 }
 
 /// How the settings of one interface are read and written.

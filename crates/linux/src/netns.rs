@@ -1,5 +1,6 @@
 //! A network namespace that can be entered.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -98,19 +99,26 @@ impl Netns {
         if own.id == id {
             return Ok(own);
         }
-        let named = entries(Path::new(NAMED)).map(|name| Path::new(NAMED).join(name));
-        let of_processes = entries(Path::new("/proc"))
-            .filter(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
-            .take(PROCESSES_MAX)
-            .map(|pid| Path::new("/proc").join(pid).join("ns/net"));
-        // A stat tells the number without opening, and so without the cost of a descriptor per process.
-        named
-            .chain(of_processes)
-            .filter(|path| rustix::fs::stat(path).is_ok_and(|stat| stat.st_ino == id.0))
-            .find_map(|path| Self::at(&path).ok().filter(|netns| netns.id == id))
+        known_files()
+            .filter(|(number, _)| *number == id)
+            .find_map(|(_, path)| Self::at(&path).ok().filter(|netns| netns.id == id))
             .ok_or_else(|| {
                 KernelError::gone(format!("network namespace {id}"), "no name and no process leads to it")
             })
+    }
+
+    /// All namespaces that a name, a process or a descriptor of a process leads to, each once.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let mut seen = BTreeSet::new();
+        known_files()
+            .chain(held_files())
+            .filter(move |(id, _)| seen.insert(*id))
+            .filter_map(|(_, path)| Self::at(&path).ok())
+    }
+
+    /// The file by which it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Its number.
@@ -159,6 +167,37 @@ impl AsFd for Netns {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// The files that stand for namespaces, with the namespace's number: those with names, and those of processes. A stat
+/// tells the number without opening, and so without the cost of a descriptor per process.
+fn known_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
+    let named = entries(Path::new(NAMED)).map(|name| Path::new(NAMED).join(name));
+    let of_processes = processes().map(|pid| Path::new("/proc").join(pid).join("ns/net"));
+    named.chain(of_processes).filter_map(|path| {
+        let id = NetnsId(rustix::fs::stat(&path).ok()?.st_ino);
+        Some((id, path))
+    })
+}
+
+/// The files of namespaces that processes hold open, as a lab does with its client's, with the namespace's number.
+fn held_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
+    processes().map(|pid| Path::new("/proc").join(pid).join("fd")).flat_map(|directory| {
+        let descriptors: Vec<_> = entries(&directory).collect();
+        descriptors.into_iter().filter_map(move |fd| {
+            let path = directory.join(fd);
+            let link = std::fs::read_link(&path).ok()?;
+            let number = link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()?;
+            Some((NetnsId(number), path))
+        })
+    })
+}
+
+/// The processes, by their directories' names.
+fn processes() -> impl Iterator<Item = std::ffi::OsString> {
+    entries(Path::new("/proc"))
+        .filter(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
+        .take(PROCESSES_MAX)
 }
 
 /// The number of a namespace's file; EINVAL if the file is something else.

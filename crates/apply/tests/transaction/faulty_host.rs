@@ -4,9 +4,9 @@ use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 
-use apply::Knobs;
+use apply::{Knobs, Landmarks};
 use model::setting::Threading;
-use model::{Cpu, EmptyPolls, Nanoseconds, Object, QueueIndex, RingNapi, Setting};
+use model::{Cpu, EmptyPolls, Nanoseconds, Object, Plan, QueueIndex, RingNapi, Setting};
 
 /// What a host does instead of what it was asked for. Reads and writes are counted apart, from 0.
 #[derive(Clone, Debug)]
@@ -46,6 +46,10 @@ pub(crate) struct FaultyHost {
     pub(crate) reads: usize,
     /// How often it was written.
     pub(crate) writes: usize,
+    /// What tells its objects from others of the same names.
+    pub(crate) landmarks: Landmarks,
+    /// What told the objects that it was last asked for.
+    pub(crate) recalled: Landmarks,
     /// What it was set to while the journal grew, if somebody wants to know.
     pub(crate) timeline: Option<Timeline>,
 }
@@ -144,9 +148,20 @@ impl Knobs for FaultyHost {
                 | Fault::PanicInWrite(_) => {}
             }
         }
+        if !self.recalled.is_empty() && self.recalled != self.landmarks {
+            return Err(HostError { what: like[0].object().to_string(), gone: true });
+        }
         self.check_there(like[0].object())?;
         let known = |knob: &Setting| self.settings.iter().find(|s| s.same_knob(knob)).cloned();
         Ok(like.iter().map(|knob| known(knob).expect("a knob of an object that is there")).collect())
+    }
+
+    fn landmarks(&mut self, _: &Plan) -> Landmarks {
+        self.landmarks.clone()
+    }
+
+    fn recall(&mut self, landmarks: &Landmarks) {
+        self.recalled.clone_from(landmarks);
     }
 
     fn write(&mut self, settings: &[Setting]) -> Result<(), HostError> {

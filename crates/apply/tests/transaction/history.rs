@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use apply::{CommitFault, Journal, JournalError, RollBackError, Standing, TransactionName};
+use apply::{CommitFault, Fate, Journal, JournalError, Landmarks, RollBackError, Standing, TransactionName};
 use model::{Pid, Plan, Setting, Step};
 
 use crate::faulty_host::{FaultyHost, nudged};
@@ -222,4 +222,47 @@ fn a_lock_file_that_cannot_be_written_is_a_lock_all_the_same() {
     std::fs::remove_file(&lock).expect("removes");
     std::os::unix::fs::symlink("/dev/full", &lock).expect("links");
     scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
+}
+
+#[test]
+fn what_only_has_the_number_of_what_was_changed_is_left_alone() {
+    let landmark = |cookie: &str| -> Landmarks { [("the namespace".to_owned(), cookie.to_owned())].into() };
+    let (scene, mut host) = (Scene::new(), host_of_three());
+    host.landmarks = landmark("7");
+    let name = scene.keep(one(gro(0, 0, 10)), &mut host);
+    assert_eq!(scene.journal.transaction(name).expect("reads").begin().landmarks, landmark("7"));
+
+    host.landmarks = landmark("8");
+    let before = (host.settings.clone(), host.writes);
+    let undone = scene.journal.roll_back(name, &mut host, second(1)).expect("nothing is left to undo");
+    assert_eq!(undone.changes[0].fate, Fate::Gone);
+    assert_eq!((host.settings, host.writes), before, "another host's queue has the number now");
+}
+
+#[test]
+fn a_journal_that_knows_no_landmarks_is_rolled_back_all_the_same() {
+    let (scene, mut host) = (Scene::new(), host_of_three());
+    let name = scene.keep(one(gro(0, 0, 10)), &mut host);
+    let file = scene.journal.transaction(name).expect("reads").directory().join("journal.jsonl");
+    assert!(
+        !std::fs::read_to_string(file).expect("reads").contains("landmarks"),
+        "as older versions wrote it"
+    );
+    host.landmarks = [("the namespace".to_owned(), "8".to_owned())].into();
+    let undone = scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
+    assert_eq!(undone.changes[0].fate, Fate::Restored);
+}
+
+#[test]
+fn a_transaction_that_cannot_be_read_is_known_to_be_newer() {
+    let (scene, mut host) = (Scene::new(), host_of_three());
+    let [first, _, third] = three(&scene, &mut host);
+    let journal = scene.journal.transaction(third).expect("reads").directory().join("journal.jsonl");
+    std::fs::write(&journal, b"not what was written\n").expect("writes");
+    let history = scene.journal.history().expect("reads");
+    let newest = history.newest_live().map(apply::Transaction::name);
+    assert_eq!(history.unreadable_after(newest).map(|unreadable| unreadable.name), Some(third));
+    assert_eq!(history.unreadable_after(Some(third)).map(|unreadable| unreadable.name), None);
+    assert_eq!(history.unreadable_after(None).map(|unreadable| unreadable.name), Some(third));
+    assert!(first < third);
 }

@@ -1,6 +1,6 @@
 //! The script that undoes a transaction without netpolicy, as a text. That it works is tested in `tests/host`.
 
-use apply::{Begin, FORMAT, TransactionName, undo_script};
+use apply::{Begin, FORMAT, Landmarks, TransactionName, undo_script};
 use model::setting::Threading;
 use model::{
     Change, DeviceId, EmptyPolls, Fd, IfIndex, Label, Nanoseconds, NetnsId, Plan, RingId, RingNapi, Setting,
@@ -13,7 +13,14 @@ fn script(plan: Plan) -> String {
     let name: TransactionName = "20261121T040500.123456Z-1a2b".parse().expect("a name");
     undo_script(
         name,
-        &Begin { format: FORMAT, boot_id: "this-boot".to_owned(), asked: asked(), attended_by: None, plan },
+        &Begin {
+            format: FORMAT,
+            boot_id: "this-boot".to_owned(),
+            asked: asked(),
+            attended_by: None,
+            landmarks: Landmarks::new(),
+            plan,
+        },
     )
 }
 

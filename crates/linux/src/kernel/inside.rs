@@ -34,6 +34,11 @@ impl Inside {
         Ok(Self { netns, links, netdev, sysfs: None, ethtool: None, ioctl: None })
     }
 
+    /// What no other namespace of this boot has; `None` on kernels before 5.14.
+    pub(super) fn cookie(&self) -> Option<u64> {
+        self.links.netns_cookie()
+    }
+
     /// Changes settings of a NAPI.
     pub(super) fn set_napi(&mut self, id: NapiId, change: &NapiChange) -> Result<(), NapiRefused> {
         let netdev = self.netdev().map_err(|error| NapiRefused { knob: None, cause: error.cause })?;

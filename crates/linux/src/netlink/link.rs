@@ -2,11 +2,14 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/if_link.h`, `net/core/rtnetlink.c` `rtnl_fill_ifinfo()`.
 
+use std::os::fd::{AsFd, AsRawFd};
+
 use model::IfIndex;
 
 use super::attr::{AttrBuf, Attrs, Malformed};
 use super::socket::{NetlinkSocket, Protocol};
 use crate::error::KernelError;
+use crate::netns::Netns;
 
 /// `RTM_GETLINK`.
 const GET_LINK: u16 = 18;
@@ -149,6 +152,47 @@ impl Links {
         let body = Self::question(ifindex.0);
         let read = |object: &[u8]| RawLink::parse(object).map(|link| link.is_admin_up());
         self.socket.get("rt-link getlink", GET_LINK, &body, read)
+    }
+
+    /// The cookie of the namespace, which no other one of this boot has; `None` on kernels before 5.14.
+    pub fn netns_cookie(&self) -> Option<u64> {
+        self.socket.netns_cookie()
+    }
+
+    /// A device's other end in another namespace: its index there, and the id that this namespace gave to that one.
+    /// `None` for a device without such an end.
+    ///
+    /// # Errors
+    /// ENODEV if there is no such device.
+    pub fn end_elsewhere(&mut self, ifindex: IfIndex) -> Result<Option<(IfIndex, i32)>, KernelError> {
+        let body = Self::question(ifindex.0);
+        let read = |object: &[u8]| {
+            let link = RawLink::parse(object)?;
+            Ok(link.link.map(IfIndex).zip(link.link_netnsid))
+        };
+        self.socket.get("rt-link getlink", GET_LINK, &body, read)
+    }
+
+    /// The id that this namespace gave to another one; below zero if it gave none.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn id_of(&mut self, netns: &Netns) -> Result<i32, KernelError> {
+        /// `RTM_GETNSID`.
+        const GET_NSID: u16 = 90;
+        /// The bytes of `struct rtgenmsg`, up to where attributes begin.
+        const GENERAL_BYTES: usize = 4;
+        /// `NETNSA_NSID`.
+        const NSID: u16 = 1;
+        /// `NETNSA_FD`.
+        const FD: u16 = 3;
+        let mut body = AttrBuf::after(&[0; GENERAL_BYTES]);
+        // A descriptor is never below zero.
+        body.u32(FD, u32::try_from(netns.as_fd().as_raw_fd()).unwrap_or(u32::MAX));
+        self.socket.get("rt-link getnsid", GET_NSID, &body, |object| {
+            let id = Attrs::after(GENERAL_BYTES, object)?.find(NSID)?;
+            id.map_or(Err(Malformed("no id")), |id| id.i32())
+        })
     }
 
     fn question(ifindex: u32) -> AttrBuf {

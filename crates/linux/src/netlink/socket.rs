@@ -137,6 +137,11 @@ impl NetlinkSocket {
         Ok(Self { socket, sequence: 0, buffer: vec![0; DATAGRAM_BYTES_MAX] })
     }
 
+    /// The cookie of the namespace that the socket is in; `None` on kernels before 5.14.
+    pub fn netns_cookie(&self) -> Option<u64> {
+        sys::netns_cookie::netns_cookie(&self.socket).ok()
+    }
+
     /// Asks for something to be done and waits until it is. `what` names the request in errors; `flags` are
     /// those beyond `NLM_F_REQUEST | NLM_F_ACK` (such as [`flag::CREATE`]).
     ///

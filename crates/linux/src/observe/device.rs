@@ -339,6 +339,16 @@ pub(crate) fn coalesce(raw: &RawCoalesce) -> Coalesce {
     }
 }
 
+/// Whether a device segments TCP itself; `None` where it does not say.
+pub(super) fn segments(
+    ethtool: &mut crate::netlink::Ethtool,
+    device: IfIndex,
+) -> Result<Option<bool>, KernelError> {
+    let names = ethtool.feature_names()?;
+    let all = ethtool.features()?;
+    Ok(all.iter().find(|raw| raw.ifindex == device.0).and_then(|raw| features(raw, &names).tso))
+}
+
 fn features(raw: &RawFeatures, names: &[String]) -> Features {
     let bit_of = |is_it: &dyn Fn(&str) -> bool| {
         let bits = names.iter().zip(0..).filter(|(name, _)| is_it(name));

@@ -7,9 +7,11 @@
 mod capabilities;
 pub(crate) mod device;
 pub(crate) mod irq;
+mod peer;
 mod process;
 mod topology;
 
+pub use peer::{PeerEnd, peer_end};
 pub use process::processes;
 
 use model::host::Unread;

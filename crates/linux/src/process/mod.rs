@@ -6,6 +6,7 @@
 
 mod affinity;
 mod cgroup;
+mod cpu_wait;
 mod descriptors;
 mod epoll;
 mod find;
@@ -16,6 +17,7 @@ mod stat;
 mod waiting;
 
 pub use affinity::{pin_this_thread, read_thread_affinity, write_thread_affinity};
+pub use cpu_wait::CpuWaits;
 pub use epoll::{read_epoll, write_epoll};
 pub use find::{Criteria, find};
 pub use pinned::{identify, identify_kernel_thread};

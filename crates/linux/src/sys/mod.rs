@@ -10,5 +10,6 @@ pub(crate) mod incoming_napi;
 pub(crate) mod io_uring;
 pub(crate) mod keeper;
 pub(crate) mod netlink;
+pub(crate) mod netns_cookie;
 pub(crate) mod perf;
 pub(crate) mod signals;

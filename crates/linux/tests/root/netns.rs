@@ -2,13 +2,14 @@
 
 use std::process::{Command, Stdio};
 
+use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
 use linux::netlink::Links;
 use linux::sysfs::SysFs;
-use linux::{Cause, Errno, Netns};
-use model::{NetnsId, Pid};
+use linux::{Cause, Errno, Kernel, Netns};
+use model::{Change, EmptyPolls, NetnsId, Pid, Plan, Reason, Setting, Step};
 
-use crate::wire::Wire;
+use crate::wire::{Wire, run};
 use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -37,6 +38,12 @@ pub(crate) fn tests() -> Vec<Trial> {
             assert_eq!(Netns::with_id(near.id())?.id(), near.id());
             nameless_namespace_is_found()
         }),
+        test(
+            "a_namespace_with_the_number_of_one_that_is_gone_is_not_taken_for_it",
+            &[Need::Root, Need::Wire],
+            number_of_another,
+        ),
+        test("the_other_end_of_a_veth_is_found_in_its_namespace", &[Need::Root, Need::Wire], other_end),
         test("a_namespace_that_is_gone_is_said_to_be_gone", &[Need::Root, Need::Wire], || {
             let id = Wire::new(1)?.near()?.id();
             let error = Netns::with_id(id).expect_err("the wire is gone");
@@ -94,4 +101,48 @@ fn running_in_another(child: &mut std::process::Child, own: NetnsId) -> Result<N
     let id = Netns::of_process(Pid(child.id()))?.id();
     assert_ne!(id, own);
     Ok(id)
+}
+
+/// The kernel gives a number again as soon as its namespace is gone; the cookie tells the two apart.
+fn number_of_another() -> Result<(), Failed> {
+    let wire = Wire::new(1)?;
+    let queue = wire.near0()?.rx_queues[0].id;
+    let from = Setting::DeferHardIrqs(queue, EmptyPolls(0));
+    let change = Change::new(from.clone(), Setting::DeferHardIrqs(queue, EmptyPolls(7)), Reason::new("", ""));
+    let plan = Plan { steps: vec![Step::new(vec![change])] };
+    let mut kernel = Kernel::new();
+    let landmarks = kernel.landmarks(&plan);
+    assert_eq!(landmarks.len(), 1, "{landmarks:?}");
+    kernel.recall(&landmarks);
+    assert_eq!(kernel.read(std::slice::from_ref(&from))?, [from.clone()], "it is the same one still");
+
+    let other = |cookie: &String| (cookie.parse::<u64>().unwrap_or(0) + 1).to_string();
+    let of_another = landmarks.iter().map(|(what, cookie)| (what.clone(), other(cookie))).collect();
+    kernel.recall(&of_another);
+    let error = kernel.read(std::slice::from_ref(&from)).expect_err("it is another one");
+    assert!(Kernel::is_gone(&error), "{error}");
+    let error = kernel.write(std::slice::from_ref(&from)).expect_err("it is another one");
+    assert!(Kernel::is_gone(&error), "{error}");
+    kernel.recall(&apply::Landmarks::new());
+    assert_eq!(
+        kernel.read(std::slice::from_ref(&from))?,
+        [from],
+        "a journal without landmarks asks for none"
+    );
+    Ok(())
+}
+
+fn other_end() -> Result<(), Failed> {
+    let wire = Wire::new(1)?;
+    let near = wire.near()?;
+    let end = linux::observe::peer_end(&near, wire.near0()?.id)?.ok_or("not found")?;
+    assert_eq!((end.name.as_str(), end.tso), ("far0", Some(false)));
+    assert_eq!(Netns::at(&end.netns)?.id(), Netns::named(&wire.far)?.id());
+    run(&format!("ip netns exec {} ethtool -K far0 tso on", wire.far))?;
+    let end = linux::observe::peer_end(&near, wire.near0()?.id)?.ok_or("not found")?;
+    assert_eq!(end.tso, Some(true));
+    let host = wire.observe()?;
+    let lo = host.device_named("lo").ok_or("no loopback")?;
+    assert_eq!(linux::observe::peer_end(&near, lo.id)?, None, "it has no other end");
+    Ok(())
 }

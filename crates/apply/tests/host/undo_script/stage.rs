@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use apply::{Asked, Begin, FORMAT, Moment, undo_script};
+use apply::{Asked, Begin, FORMAT, Landmarks, Moment, undo_script};
 use libtest_mimic::Failed;
 use model::{Change, Label, Nanoseconds, Pid, Plan, ProcessId, Step, ThreadId};
 
@@ -38,7 +38,14 @@ impl Stage {
         let (kernel_release, netpolicy) = ("6.18.44".to_owned(), "0.1.0".to_owned());
         let asked = Asked { at, command: command.to_owned(), kernel_release, netpolicy, deadline: None };
         let plan = Plan { steps: changes.iter().map(|c| Step::new(vec![c.clone()])).collect() };
-        let begin = Begin { format: FORMAT, boot_id: boot_id.to_owned(), asked, attended_by: None, plan };
+        let begin = Begin {
+            format: FORMAT,
+            boot_id: boot_id.to_owned(),
+            asked,
+            attended_by: None,
+            landmarks: Landmarks::new(),
+            plan,
+        };
         let stage = Self { directory };
         fs::write(stage.script(), undo_script(TRANSACTION.parse()?, &begin))?;
         Ok(stage)

@@ -1,0 +1,47 @@
+//! The other end of a veth, where that is in another namespace.
+
+use std::path::PathBuf;
+
+use model::{DeviceId, Label};
+
+use crate::error::KernelError;
+use crate::netlink::{Ethtool, Links};
+use crate::netns::Netns;
+
+/// How many namespaces are looked at to find one end.
+const NAMESPACES_MAX: usize = 4096;
+
+/// The other end of a veth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerEnd {
+    /// Its name there.
+    pub name: Label,
+    /// A file that stands for its namespace.
+    pub netns: PathBuf,
+    /// Whether it segments TCP itself; `None` where that could not be read.
+    pub tso: Option<bool>,
+}
+
+/// Finds the other end of a device of this namespace among the namespaces that a name, a process or a
+/// descriptor of a process leads to. `None`
+/// for a device whose other end is here or that has none, and where no file leads to its namespace.
+///
+/// # Errors
+/// If the namespace cannot be entered, or the device is gone.
+pub fn peer_end(netns: &Netns, device: DeviceId) -> Result<Option<PeerEnd>, KernelError> {
+    let mut links = netns.run(Links::open_here)??;
+    let Some((ifindex, id)) = links.end_elsewhere(device.ifindex)? else { return Ok(None) };
+    for there in Netns::all().filter(|there| there.id() != netns.id()).take(NAMESPACES_MAX) {
+        // One that may not be asked about is not found, and the next may be the one.
+        if !links.id_of(&there).is_ok_and(|found| found == id) {
+            continue;
+        }
+        let looked =
+            there.run(|| Ok::<_, KernelError>((Links::open_here()?.name(ifindex)?, Ethtool::open_here())))?;
+        let (name, ethtool) = looked?;
+        let tso =
+            ethtool.and_then(|mut ethtool| super::device::segments(&mut ethtool, ifindex)).ok().flatten();
+        return Ok(Some(PeerEnd { name: Label::new(&name), netns: there.path().to_owned(), tso }));
+    }
+    Ok(None)
+}
