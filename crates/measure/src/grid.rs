@@ -58,6 +58,8 @@ pub struct Row {
     pub load: OfferedLoad,
     /// What must be known to read it rightly.
     pub remarks: Vec<String>,
+    /// Runs that count.
+    pub runs: usize,
     /// Answers per second; of streams, gigabits per second. This and all below: `None` without runs that count.
     pub rate: Option<Interval>,
     /// Response times in microseconds, at [`Row::QUANTILES`].
@@ -100,6 +102,7 @@ impl Row {
             label: label.to_owned(),
             load,
             remarks: remarks(&runs, all.len()),
+            runs: runs.len(),
             rate: over(&|run| Some(rate(run))),
             latency_us,
             cpu_percent: over(&|run| Some(run.cpu?.busy() * 100.0)),
@@ -249,8 +252,9 @@ pub(crate) fn columns(variant: &Variant) -> [&'static str; COLUMNS.len()] {
 
 /// A row's cells.
 pub(crate) fn cells(row: &Row) -> [String; COLUMNS.len()] {
-    let [p50, p90, p99, p999, p9999] = row.latency_us.each_ref().map(|value| number(value.as_ref()));
-    let number = |value: &Option<Interval>| number(value.as_ref());
+    let [p50, p90, p99, p999, p9999] =
+        row.latency_us.each_ref().map(|value| number(value.as_ref(), row.runs));
+    let number = |value: &Option<Interval>| number(value.as_ref(), row.runs);
     [
         row.label.clone(),
         row.load.to_string(),
@@ -289,12 +293,17 @@ fn ratio(interval: &Option<Interval>) -> String {
 
 /// What the numbers are.
 pub(crate) fn legend(rounds: u32) -> String {
+    let what = match rounds {
+        0 | 1 => "One run each, from which no interval can be told.".to_owned(),
+        _ => format!(
+            "Medians of {rounds} runs, ± the wider side of the interval that holds the true median with {:.0} %.",
+            coverage(rounds as usize) * 100.0
+        ),
+    };
     format!(
-        "Medians of {rounds} runs, ± the wider side of the interval that holds the true median with {:.0} %. Response \
-         times in us from when each request was due; cpu: percent of the server's CPUs; csw/s: context switches of the \
+        "{what} Response times in us from when each request was due; cpu: percent of the server's CPUs; csw/s: context switches of the \
          machine; softirq/s, kthread/s, own/s: polls of the server's NAPIs by softirqs, by their kernel threads, by the \
-         server itself. Ratios are over pairs of runs of the same round, with intervals of 95 % (Student's t).",
-        coverage(rounds as usize) * 100.0
+         server itself. Ratios are over pairs of runs of the same round, with intervals of 95 % (Student's t)."
     )
 }
 

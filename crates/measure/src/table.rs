@@ -41,8 +41,10 @@ pub fn render(results: &Results) -> String {
     let mut text = String::new();
     for label in &results.experiment.labels {
         let rows: Vec<&Summary> = summaries.iter().filter(|s| s.label == *label).collect();
-        let cells: Vec<Vec<String>> =
-            rows.iter().map(|row| columns.iter().map(|(_, of)| number(of(row))).collect()).collect();
+        let cells: Vec<Vec<String>> = rows
+            .iter()
+            .map(|row| columns.iter().map(|(_, of)| number(of(row), row.runs)).collect())
+            .collect();
         let width = |column: usize| {
             cells.iter().chain([&names]).map(|cells| cells[column].chars().count()).max().unwrap_or(0)
         };
@@ -86,6 +88,11 @@ pub(crate) const EMPTY_LEGEND: &str = "empty: how many percent of its epoll_wait
 /// What the numbers are, in a sentence.
 pub(crate) fn legend(rounds: u32) -> String {
     let runs = rounds as usize;
+    if runs < 2 {
+        return "One run each, response times in us from when each request was due, cpu in percent of the server's \
+                CPUs.\nNo interval can be told from a single run: how far these numbers may be off is not known.\n"
+            .to_owned();
+    }
     format!(
         "Medians of {rounds} runs, response times in us from when each request was due, cpu in percent of the \
          server's CPUs.\n± is the wider side of the interval that holds the true median with {:.0} % (order \
@@ -94,10 +101,12 @@ pub(crate) fn legend(rounds: u32) -> String {
     )
 }
 
-/// An estimate and its reach, in as many digits as the estimate's size deserves.
-pub(crate) fn number(interval: Option<&Interval>) -> String {
+/// An estimate and its reach over so many runs, in as many digits as the estimate's size deserves. One run has no reach.
+pub(crate) fn number(interval: Option<&Interval>, runs: usize) -> String {
     match interval {
         None => "-".to_owned(),
+        Some(i) if runs < 2 && i.estimate < 9.95 => format!("{:.1}", i.estimate),
+        Some(i) if runs < 2 => format!("{:.0}", i.estimate),
         Some(i) if i.estimate < 9.95 => format!("{:.1} ±{:.1}", i.estimate, i.half_width()),
         Some(i) => format!("{:.0} ±{:.0}", i.estimate, i.half_width()),
     }
@@ -153,6 +162,28 @@ Medians of 3 runs, response times in us from when each request was due, cpu in p
 ± is the wider side of the interval that holds the true median with 75 % (order statistics).
 ";
         assert_eq!(render(&results()), expected);
+    }
+
+    #[test]
+    fn a_single_run_has_no_interval_and_says_so() {
+        let mut results = results();
+        results.experiment.rounds = 1;
+        results.evidence.truncate(4);
+        let expected = "\
+base
+  load    qps  avglat  95%lat  99%lat  cpu
+   20K  10000     8.2     100     100   40
+   MAX  10000     8.2     100     100   40
+
+suspend20
+  load    qps  avglat  95%lat  99%lat  cpu
+   20K  10000     8.2     100     100   40
+   MAX  10000     8.2     100     100   40
+
+One run each, response times in us from when each request was due, cpu in percent of the server's CPUs.
+No interval can be told from a single run: how far these numbers may be off is not known.
+";
+        assert_eq!(render(&results), expected);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use apply::TransactionName;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use model::{DeliveryMode, Intent, PolicyName};
 
 pub use crate::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
@@ -57,7 +58,7 @@ impl Arguments {
         {
             return Self { globals, command: Command::Tc(command) };
         }
-        Self::parse()
+        Self::try_parse().unwrap_or_else(|error| without_hidden(error).exit())
     }
 }
 
@@ -88,7 +89,7 @@ pub struct Globals {
     #[arg(long, global = true, value_name = "NAME|PATH|pid:N")]
     pub netns: Option<String>,
     /// Where transactions are journalled.
-    #[arg(long, global = true, value_name = "DIR", default_value = "/var/lib/netpolicy")]
+    #[arg(long, global = true, value_name = "DIR", default_value = STATE_DIR)]
     pub state_dir: PathBuf,
     /// Read this policy file instead of the drop-in directories. May be given more than once; the last one wins.
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "policy_dir")]
@@ -106,6 +107,51 @@ pub struct Globals {
     /// Say nothing but data and errors.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
+}
+
+/// A mistake of the command line, which suggests only what the help names, too.
+pub(crate) fn without_hidden(mut error: clap::Error) -> clap::Error {
+    let hidden: Vec<String> = Arguments::command()
+        .get_subcommands()
+        .filter(|command| command.is_hide_set())
+        .map(|command| command.get_name().to_owned())
+        .collect();
+    let named = |name: &String| !hidden.contains(name);
+    match error.remove(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::String(name)) if named(&name) => {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(name));
+        }
+        Some(ContextValue::Strings(names)) => {
+            let names: Vec<String> = names.into_iter().filter(named).collect();
+            if !names.is_empty() {
+                error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+            }
+        }
+        _ => {}
+    }
+    error
+}
+
+/// Where transactions are journalled unless told otherwise.
+const STATE_DIR: &str = "/var/lib/netpolicy";
+
+impl Globals {
+    /// The option that leads to this journal, as it is typed before a command; empty for the usual one.
+    pub(crate) fn state_dir_option(&self) -> String {
+        if self.state_dir.as_os_str() == STATE_DIR {
+            return String::new();
+        }
+        format!("--state-dir {} ", quoted(&self.state_dir.to_string_lossy()))
+    }
+}
+
+/// A word as a shell takes it.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._:-+=@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// How data is printed.
@@ -155,7 +201,6 @@ pub enum Command {
     Tc(Tc),
     Schema(Schema),
     Completions(Completions),
-    #[command(hide = true)]
     Man(Man),
     #[command(hide = true)]
     Guard(Guard),
@@ -669,7 +714,6 @@ impl Wish {
 #[cfg(test)]
 mod test {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_formed() {

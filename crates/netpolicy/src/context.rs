@@ -6,13 +6,13 @@ use apply::{Asked, Journal, Standing};
 use linux::Netns;
 use model::{Nanoseconds, Pid};
 
-use crate::args::Globals;
+use crate::args::{Globals, quoted};
 use crate::clock;
 use crate::cycle::Planned;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::policy_file::{DROP_IN_DIRS, Merged, Mistakes, PolicyFile, Sources, merge, parse, read};
-use crate::render::Console;
+use crate::render::{Console, count};
 
 /// What every command works with.
 #[derive(Debug)]
@@ -32,11 +32,11 @@ const HISTORY_MAX: usize = 200;
 impl Context {
     /// The context that the command line asks for.
     pub(crate) fn new(mut globals: Globals) -> Self {
-        let console = Console::new(&globals);
         // The guard of a trial works in another directory, and a path that was printed is read in any.
         if let Ok(absolute) = std::path::absolute(&globals.state_dir) {
             globals.state_dir = absolute;
         }
+        let console = Console::new(&globals);
         Self { globals, console }
     }
 
@@ -58,6 +58,21 @@ impl Context {
             Some(name) => Netns::named(name),
         };
         netns.map_err(Fault::from)
+    }
+
+    /// How commands are typed that shall reach this namespace and this journal from where the operator is.
+    pub(crate) fn way(&self) -> plan::doctor::Way {
+        let mut ours = self.globals.state_dir_option();
+        let mut file = None;
+        if let Some(netns) = self.globals.netns.as_deref() {
+            ours = format!("--netns {} {ours}", quoted(netns));
+            file = Some(match netns.strip_prefix("pid:") {
+                Some(pid) => format!("/proc/{pid}/ns/net"),
+                None if netns.contains('/') => quoted(netns),
+                None => format!("/run/netns/{}", quoted(netns)),
+            });
+        }
+        plan::doctor::Way { ours: ours.trim_end().to_owned(), netns: file }
     }
 
     /// The network namespace of a process, unless the operator named one.
@@ -92,7 +107,9 @@ impl Context {
     pub(crate) fn forget_old_transactions(&self) {
         match self.journal().and_then(|journal| Ok(journal.forget_all_but(HISTORY_MAX)?)) {
             Ok(0) => {}
-            Ok(forgotten) => self.console.detail(&format!("{forgotten} old transactions were forgotten")),
+            Ok(forgotten) => {
+                self.console.detail(&format!("forgotten: {}", count(forgotten, "old transaction")))
+            }
             Err(fault) => self.console.detail(&format!("old transactions are kept: {}", fault.cause)),
         }
     }
@@ -130,7 +147,7 @@ impl Context {
         if !mistakes.is_empty() {
             return Err(Fault::new(Exit::Usage, Mistakes(mistakes)));
         }
-        self.console.detail(&format!("{} policy files from {}", files.len(), described(&sources)));
+        self.console.detail(&format!("{} from {}", count(files.len(), "policy file"), described(&sources)));
         merge(&files).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
     }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use apply::{CommitError, CommitFault, ConfirmError, JournalError, KeepError, RollBackError};
 use linux::{Cause, Errno, KernelError};
 use model::Host;
+use model::host::Unread;
 use plan::{Refusal, RefusalKind};
 
 use crate::exit::Exit;
@@ -73,7 +74,13 @@ impl Fault {
             RefusalKind::Safety | RefusalKind::Conflict => Exit::Refused,
             RefusalKind::Missing => Exit::Failed,
         };
-        let unread = host.unread.iter().map(|unread| format!("not read: {}: {}", unread.what, unread.why));
+        // What could not be read of one process is no cause for another's.
+        let related = |unread: &&Unread| {
+            refusal.kind == RefusalKind::Missing
+                && unread.process().is_none_or(|pid| refusal.object == format!("task {pid}"))
+        };
+        let unread = host.unread.iter().filter(related);
+        let unread = unread.map(|unread| format!("not read: {}: {}", unread.what, unread.why));
         let unread = unread.filter(|line| !refusal.evidence.contains(line)).take(UNREAD_MAX);
         let lines = refusal.evidence.iter().cloned().chain(unread);
         let evidence: String = lines.map(|line| format!("\n  {line}")).collect();
@@ -147,7 +154,7 @@ impl From<CommitError<KernelError>> for Fault {
 
 impl From<JournalError> for Fault {
     fn from(error: JournalError) -> Self {
-        let denied = matches!(&error, JournalError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied);
+        let denied = error.is_denied();
         let fault = Self::failed(error);
         if denied {
             fault.hint("run netpolicy as root, or give it a journal of its own with --state-dir")

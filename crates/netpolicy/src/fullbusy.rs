@@ -1,6 +1,6 @@
 //! What polling or asking for events all the time asks of an application, and why it cannot be had from outside.
 
-use model::{DeliveryMode, Intent, Nanoseconds};
+use model::{DeliveryMode, Intent, Nanoseconds, Policy};
 
 use crate::exit::Exit;
 use crate::fault::Fault;
@@ -15,15 +15,21 @@ pub(crate) fn sleeps(cap: Nanoseconds) -> String {
     if cap.is_zero() { "never sleeps".to_owned() } else { format!("sleeps no longer than {cap}") }
 }
 
-/// Refuses a mode that caps the timeout of `epoll_wait`, for an application that runs already.
+/// Refuses a mode that caps the timeout of `epoll_wait`, wherever it is asked for other than with `netpolicy run`: for
+/// applications that run already.
 ///
 /// # Errors
 /// Why that cannot be, and what can.
-pub(crate) fn refuse_from_outside(intent: &Intent) -> Result<(), Fault> {
+pub(crate) fn refuse_from_outside(policy: &Policy) -> Result<(), Fault> {
+    policy.intents.iter().try_for_each(refuse_one)
+}
+
+fn refuse_one(intent: &Intent) -> Result<(), Fault> {
     let (Some(cap), Some(mode)) = (epoll_wait_cap(intent), intent.delivery) else { return Ok(()) };
     let sleeps = sleeps(cap);
+    let (target, origin) = (&intent.target, &intent.origin);
     let why = format!(
-        "{mode} cannot be given to a process that runs already. It needs an epoll_wait that {sleeps}, \
+        "{target}: {mode} (asked at {origin}) cannot be given to a process that runs already. It needs an epoll_wait that {sleeps}, \
          and that timeout is an argument which the application passes with each call: the parameters of an epoll can be \
          set from outside, the arguments of a call cannot"
     );

@@ -38,7 +38,7 @@ pub(crate) fn keep(
         let first_stage = planned.desired.first_stage && !planned.plan.is_empty();
         changes.steps.extend(planned.plan.steps.iter().cloned());
         if !first_stage {
-            context.console.report(&PlanReport::of(&changes))?;
+            context.console.report_done(&PlanReport::of(&changes))?;
         }
         if changes.is_empty() {
             context.console.say(words.nothing);

@@ -1,49 +1,12 @@
 //! The command as its users see it: words, exit codes, and which of the two outputs they are on. Nothing here changes
 //! a host; what does is in `tests/root`.
 
+mod command;
+
 use std::io::Read;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-fn netpolicy(arguments: &[&str]) -> Output {
-    command(arguments).output().expect("runs")
-}
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
-    command.args(arguments).env("COLUMNS", "100").env_remove("NO_COLOR").stdin(Stdio::null());
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("UTF-8")
-}
-
-/// A directory that goes away with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("netpolicy-cli-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("scratch directory");
-        Self(dir)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-
-    fn file(&self, name: &str, text: &str) -> String {
-        std::fs::write(self.0.join(name), text).expect("file");
-        self.path(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use command::{Scratch, command, netpolicy, text};
 
 #[test]
 fn every_command_has_help_with_what_it_takes() {
@@ -77,6 +40,7 @@ fn every_command_has_help_with_what_it_takes() {
         "cat",
         "schema",
         "completions",
+        "man",
     ] {
         let words: Vec<&str> = name.split(' ').chain(["--help"]).collect();
         let output = netpolicy(&words);
@@ -91,6 +55,7 @@ fn every_command_has_help_with_what_it_takes() {
 fn a_mistake_on_the_command_line_ends_with_2_and_says_what_was_meant() {
     for (case, arguments) in [
         ("a_command_that_is_misspelt", &["shwo"][..]),
+        ("a_command_like_one_that_is_not_for_operators", &["gard"]),
         ("a_policy_that_is_misspelt", &["set", "device", "eth0", "latecny"]),
         ("a_transaction_that_is_none", &["rollback", "../../etc"]),
         ("processes_that_are_none", &["show", "--processes", "nginx"]),
@@ -243,7 +208,7 @@ fn fullbusy_is_refused_for_a_running_process_and_says_why() {
     let own = std::process::id().to_string();
     let output = netpolicy(&["attach", &own, "--delivery", "fullbusy"]);
     assert_eq!(output.status.code(), Some(6));
-    insta::assert_snapshot!(text(&output.stderr));
+    insta::assert_snapshot!(text(&output.stderr).replace(&own, "PID"));
 }
 
 #[test]
@@ -349,4 +314,98 @@ fn a_rollback_says_so_if_what_may_be_in_force_cannot_be_read() {
     assert!(words.contains("undo.sh"), "{words}");
     let words = text(&netpolicy(&["--state-dir", &scratch.path("."), "verify"]).stderr);
     assert!(words.contains("not compared"), "{words}");
+}
+
+#[test]
+fn the_last_transaction_is_not_skipped_for_an_older_one_because_it_cannot_be_read() {
+    let scratch = Scratch::new("unreadable-newest");
+    let journal = scratch.0.join("journal");
+    for name in ["20261121T040500.123456Z-1a2b", "20261121T040501.123456Z-1a2b"] {
+        std::fs::create_dir_all(journal.join(name)).expect("directory");
+        std::fs::write(journal.join(name).join("journal.jsonl"), "not a journal\n").expect("a journal");
+    }
+    let output = netpolicy(&["--state-dir", &scratch.path("."), "rollback"]);
+    let words = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains("the last transaction, 20261121T040501.123456Z-1a2b, cannot be read"), "{words}");
+}
+
+#[test]
+fn netpolicy_does_not_attach_to_itself() {
+    // The shell becomes the command, and keeps its number.
+    for words in ["attach $$ --policy latency", "set task $$ latency"] {
+        let script = format!("exec \"$0\" {words}");
+        let output = Command::new("sh")
+            .args(["-c", &script, env!("CARGO_BIN_EXE_netpolicy")])
+            .stdin(Stdio::null())
+            .output()
+            .expect("runs");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words}: {said}");
+        assert!(said.contains("is this netpolicy itself"), "{said}");
+    }
+}
+
+#[test]
+fn fullbusy_in_a_policy_file_is_refused_as_it_is_on_the_command_line() {
+    let scratch = Scratch::new("fullbusy");
+    let file =
+        scratch.file("a.toml", "[device.eth9]\ndelivery = \"fullbusy\"\nbudget = { polling_cpus = 4 }\n");
+    for command in ["plan", "apply", "try"] {
+        let output = netpolicy(&["--state-dir", &scratch.path("state"), "--policy-file", &file, command]);
+        let words = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(6), "{command}: {words}");
+        assert!(words.contains("device eth9: fullbusy (asked at ") && words.contains("a.toml:2)"), "{words}");
+    }
+    assert!(!scratch.0.join("state/journal").exists(), "no transaction was begun");
+}
+
+#[test]
+fn a_command_without_a_name_is_a_mistake_of_the_command_line() {
+    let output = netpolicy(&["run", "--policy", "latency", "--", ""]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output.stderr).contains("the name of the command to run is empty"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn the_kernels_words_are_not_followed_by_the_librarys_numbers() {
+    let output = netpolicy(&["show", "--processes", "none", "--svg", "/nonexistent/a.svg"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        text(&output.stderr),
+        "error: /nonexistent/a.svg: No such file or directory\nNothing was changed.\n"
+    );
+}
+
+#[test]
+fn a_refusal_about_a_device_does_not_talk_of_processes() {
+    let output = netpolicy(&["set", "device", "no-such-device", "latency"]);
+    let words = text(&output.stderr);
+    assert!(words.contains("there is no such device") && !words.contains("not read: "), "{words}");
+}
+
+#[test]
+fn thousands_of_sections_keep_the_lines_they_were_asked_at() {
+    let scratch = Scratch::new("many");
+    let sections: String = (0..20_000).map(|n| format!("[device.e{n}]\npolicy = \"latency\"\n")).collect();
+    let file = scratch.file("a.toml", &sections);
+    let output = netpolicy(&["--policy-file", &file, "cat"]);
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(printed.matches("[device.").count(), 20_000);
+    assert!(printed.contains("a.toml:40000"), "the last one's policy stands on the last line");
+}
+
+#[test]
+fn a_journal_that_cannot_be_read_is_told_before_it_hides_a_trial() {
+    let scratch = Scratch::new("no-journal");
+    scratch.file("journal", "not a directory");
+    let output = netpolicy(&["--state-dir", &scratch.path("."), "show", "--processes", "none"]);
+    let words = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "it shows the host all the same: {words}");
+    assert!(words.contains("cannot read") && words.contains("Not a directory"), "{words}");
 }

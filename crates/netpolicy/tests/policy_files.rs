@@ -52,6 +52,10 @@ const MISTAKES: &[(&str, &str)] = &[
     ("text_that_is_not_toml", "[device.eth0\npolicy = latency\n"),
     ("a_key_that_is_given_twice", "[device.eth0]\npolicy = \"latency\"\npolicy = \"bulk\"\n"),
     (
+        "a_section_that_is_given_twice",
+        "[device.eth0]\npolicy = \"latency\"\n[device.eth0]\npolicy = \"bulk\"\ncpus = \"0\"\n",
+    ),
+    (
         "several_mistakes_at_once",
         "# a cache\n[service.cache]\nmatch = { unit = 7 }\npolcy = \"latency\"\ngoal = { p98 = \"300us\" }\n\n[device.eth0]\n\tpolicy = \"fast\"\n",
     ),

@@ -1,47 +1,8 @@
 //! `sim` as its users see it: words, exit codes, evidence. Nothing here touches a host.
 
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+mod command;
 
-fn netpolicy(arguments: &[&str]) -> Output {
-    command(arguments).output().expect("runs")
-}
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
-    command.args(arguments).env("COLUMNS", "100").env_remove("NO_COLOR").stdin(Stdio::null());
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("UTF-8")
-}
-
-/// A directory that goes away with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("netpolicy-cli-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("scratch directory");
-        Self(dir)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-
-    fn file(&self, name: &str, text: &str) -> String {
-        std::fs::write(self.0.join(name), text).expect("file");
-        self.path(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use command::{Scratch, netpolicy, text};
 
 #[test]
 fn every_subcommand_has_help_with_what_it_takes() {

@@ -153,7 +153,7 @@ fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
                 &summary.batch,
                 &summary.empty_percent,
             ] {
-                let text = table::number(number.as_ref());
+                let text = table::number(number.as_ref(), summary.runs);
                 let (estimate, reach) = text.split_once(' ').unwrap_or((&text, ""));
                 let _ = write!(page, "<td>{estimate}<small>{reach}</small>");
             }

@@ -5,12 +5,14 @@ use crate::context::Context;
 use crate::cycle;
 use crate::exit::Exit;
 use crate::fault::Fault;
+use crate::fullbusy;
 use crate::render::PlanReport;
 use crate::staged;
 
 /// Commits the plan, and keeps it.
 pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
     let policy = context.required_policy()?.policy();
+    fullbusy::refuse_from_outside(&policy)?;
     let netns = context.netns()?;
     if arguments.dry_run {
         let planned = cycle::plan(&policy, &netns)?;

@@ -1,7 +1,7 @@
 //! `attach`: gives a running process and its queues a policy.
 
 use linux::Signals;
-use model::{Pid, Target};
+use model::{Pid, Policy, ProcessId, Target};
 
 use super::attachment::{Attachment, Tells};
 use crate::args::Attach;
@@ -13,10 +13,10 @@ use crate::fullbusy;
 /// Attaches, and stays until it is interrupted or the process ends.
 pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> {
     let pid = Pid(arguments.pid);
-    let process = linux::process::identify(pid)?;
+    let process = another_process(pid)?;
     let netns = context.netns_of(pid)?;
     let intent = arguments.asked.wish().intent(Target::Task(pid), "netpolicy attach", arguments.cost);
-    fullbusy::refuse_from_outside(&intent)?;
+    fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()] })?;
     // From here on a signal ends the attachment in order instead of ending this process.
     let signals = Signals::catch()?;
     let mut attachment = Attachment::begin(context, Tells::AsData, netns, process, intent)?;
@@ -32,6 +32,18 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
     }
     attachment.end()?;
     Ok(Exit::Done)
+}
+
+/// A process that can be given a policy: any but this one, which ends with the command.
+///
+/// # Errors
+/// If it is this process, or there is none.
+pub(super) fn another_process(pid: Pid) -> Result<ProcessId, Fault> {
+    if pid.0 == std::process::id() {
+        let words = format!("process {pid} is this netpolicy itself, and ends with the command");
+        return Err(Fault::new(Exit::Usage, words).hint("name the process that receives the packets"));
+    }
+    Ok(linux::process::identify(pid)?)
 }
 
 /// Stays until there is a signal or the process ends; tells which of the two it was.

@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::cycle;
 use crate::exit::Exit;
 use crate::fault::{Fault, HostState};
-use crate::render::EventReport;
+use crate::render::{EventReport, count};
 
 /// How long to wait at most for an event before somebody may want to look at signals.
 pub(crate) const TURN: Duration = Duration::from_millis(50);
@@ -39,6 +39,14 @@ const FAILURES_MAX: u32 = 5;
 
 /// The most transactions of one attachment that are in force at once. Far beyond this something makes epolls in a loop.
 const TRANSACTIONS_MAX: usize = 4096;
+
+/// What is said when there are so many.
+const FULL: &str = "the process has been given as many transactions as one attachment may have, 4096";
+
+/// Whether an attachment that has so many transactions may have one more.
+const fn has_room(transactions: usize) -> bool {
+    transactions < TRANSACTIONS_MAX
+}
 
 /// How an attachment tells what happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +136,7 @@ impl<'a> Attachment<'a> {
     fn tell(&self, event: &'static str, object: impl ToString, summary: String) -> Result<(), Fault> {
         let report = EventReport::new(event, object, summary);
         match self.tells {
-            Tells::AsData => self.context.console.report(&report),
+            Tells::AsData => self.context.console.report_done(&report),
             Tells::AsTalk => {
                 self.context.console.say(report.summary());
                 Ok(())
@@ -189,14 +197,26 @@ impl<'a> Attachment<'a> {
         for note in planned.placement.parts.iter().flat_map(|part| &part.notes).chain(&planned.desired.notes)
         {
             if self.told.insert(note.clone()) {
-                self.context.console.detail(note);
+                match self.tells {
+                    Tells::AsData => self.context.console.say(note),
+                    Tells::AsTalk => self.context.console.detail(note),
+                }
             }
         }
         Ok(planned.plan)
     }
 
     fn commit(&mut self, plan: Plan) -> Result<(), Fault> {
-        if plan.is_empty() || self.transactions.len() >= TRANSACTIONS_MAX {
+        if plan.is_empty() {
+            return Ok(());
+        }
+        if !has_room(self.transactions.len()) {
+            let what = count(plan.changes().count(), "setting");
+            if self.told.insert(FULL.to_owned()) {
+                self.context
+                    .console
+                    .say(&format!("{FULL}: {what} are left as they are, as will be all to come"));
+            }
             return Ok(());
         }
         let changes: Vec<Change> = plan.changes().cloned().collect();
@@ -233,7 +253,7 @@ impl<'a> Attachment<'a> {
             .collect();
         left.iter().for_each(|line| self.context.console.say(line));
         if total > 0 {
-            self.context.console.say(&format!("Put back: {total} settings."));
+            self.context.console.say(&format!("Put back: {}.", count(total, "setting")));
         }
         Ok(())
     }

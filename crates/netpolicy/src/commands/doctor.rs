@@ -1,17 +1,20 @@
 //! `doctor`: what is wrong, and why.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use linux::bpf::delivery::Sampler;
 use linux::pressure::PressureSource;
+use linux::process::CpuWaits;
 use linux::{Netns, Processes};
-use model::{Delivered, Host, Severity};
+use model::{Delivered, DeviceId, Host, Severity};
+use plan::doctor::{Aside, Peer};
 
-use crate::args::Doctor;
+use crate::args::{Doctor, quoted};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::render::FindingsReport;
+use crate::render::{FindingsReport, count as counted};
 use crate::services;
 
 /// Counting that takes longer says how far it is.
@@ -20,28 +23,64 @@ const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 /// Judges the host: its settings, and what was counted.
 pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> {
     let netns = context.netns()?;
+    let processes = Processes::from(&arguments.processes);
+    let mut aside = Aside { way: context.way(), ..Aside::default() };
     let watched = match arguments.seconds {
         0 => None,
         _ => begin(&netns).map_err(|error| context.console.say(&format!("{error}"))).ok(),
     };
     let delivered = match arguments.seconds {
         0 => None,
-        seconds => count(Duration::from_secs(seconds), context),
+        seconds => {
+            let waits = CpuWaits::of(&linux::observe(&netns, &processes)?);
+            let delivered = count(Duration::from_secs(seconds), context);
+            aside.cpu_waits = waits.since();
+            delivered
+        }
     };
-    let mut host = linux::observe(&netns, &Processes::from(&arguments.processes))?;
+    let mut host = linux::observe(&netns, &processes)?;
     host.pressure = watched
         .and_then(|source| source.end(&host).map_err(|error| context.console.say(&format!("{error}"))).ok());
-    let findings = plan::doctor(&host, delivered.as_ref(), &asked(context, &netns, &host));
+    let asked = asked(context, &netns, &host);
+    let mut findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &aside);
+    // Finding the other ends takes a look at every namespace, and is of use for this only.
+    if findings.iter().any(|finding| finding.rule == ON_NO_NAPI && finding.severity > Severity::Note) {
+        aside.peers = peers(&netns, &host, context);
+        findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &aside);
+    }
     context.console.report(&FindingsReport::of(&findings, delivered.as_ref()))?;
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
-    context.console.say(&format!("{problems} problems, {warnings} warnings."));
+    context.console.say(&format!("{}, {}.", counted(problems, "problem"), counted(warnings, "warning")));
     Ok(if problems > 0 { Exit::Pending } else { Exit::Done })
 }
 
 /// Begins to count where the receive path is too slow.
 fn begin(netns: &Netns) -> Result<PressureSource, linux::KernelError> {
     PressureSource::begin(netns, &linux::observe(netns, &Processes::None)?)
+}
+
+/// The rule whose remedy is at the other end of a veth.
+const ON_NO_NAPI: &str = "packets-on-no-napi";
+
+/// How many veths' other ends are looked for.
+const PEERS_MAX: usize = 64;
+
+/// The other ends of the veths, where they are in another namespace that can be found.
+fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Peer> {
+    let veths = host.devices.iter().filter(|device| device.kind == "veth" && device.up).take(PEERS_MAX);
+    let found = veths.filter_map(|device| match linux::observe::peer_end(netns, device.id) {
+        Ok(end) => {
+            let end = end?;
+            let netns = quoted(&end.netns.to_string_lossy());
+            Some((device.id, Peer { name: end.name, netns, tso: end.tso }))
+        }
+        Err(error) => {
+            context.console.detail(&format!("the other end of {} was not found: {error}", device.id));
+            None
+        }
+    });
+    found.collect()
 }
 
 /// What the policy files ask for on this host. Files that cannot be followed do not keep the doctor from looking.

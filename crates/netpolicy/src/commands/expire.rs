@@ -6,15 +6,35 @@ use crate::clock;
 use crate::context::Context;
 use crate::fault::Fault;
 
+/// Who looks for trials that have expired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// A command on its way to something else, maybe of a user who has no business with the journal.
+    Anybody,
+    /// The guard of a trial, which is there for nothing else.
+    Guard,
+}
+
 /// Rolls back every trial that has expired, and says so. Every command that reads or changes the host begins with
 /// this, so that a trial ends even if its guard was killed.
 ///
 /// # Errors
-/// The first trial that could not be rolled back; the others were, all the same.
-pub(crate) fn roll_back_expired(context: &Context) -> Result<(), Fault> {
+/// A journal that cannot be read, other than by somebody who may not; the first trial that could not be rolled back; the others were, all the same.
+pub(crate) fn roll_back_expired(context: &Context, who: Who) -> Result<(), Fault> {
     let journal = context.journal()?;
-    // Who may not read the journal has not made it either.
-    let Ok(history) = journal.history() else { return Ok(()) };
+    let history = match journal.history() {
+        Ok(history) => history,
+        // Who may not read the journal has not made it either.
+        Err(error) if who == Who::Anybody && error.is_denied() => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    if who == Who::Guard {
+        for unreadable in &history.unreadable {
+            context
+                .console
+                .say(&format!("{} cannot be ended, should it be on trial: {unreadable}", unreadable.name));
+        }
+    }
     let (mut kernel, mut failed) = (linux::Kernel::new(), None);
     for transaction in history.transactions.iter().rev().filter(|t| t.expired(clock::now())) {
         let name = transaction.name();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use model::Nanoseconds;
 
-use super::expire::roll_back_expired;
+use super::expire::{Who, roll_back_expired};
 use crate::args::Guard;
 use crate::clock;
 use crate::context::Context;
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
     }
     let mut last = Ok(());
     for _ in 0..ATTEMPTS_MAX {
-        last = roll_back_expired(context);
+        last = roll_back_expired(context, Who::Guard);
         match &last {
             Ok(()) => break,
             Err(fault) => context.console.fault(fault),

@@ -34,7 +34,7 @@ use crate::fault::Fault;
 /// Runs a command.
 pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
     if looks_at_host(command)
-        && let Err(fault) = expire::roll_back_expired(context)
+        && let Err(fault) = expire::roll_back_expired(context, expire::Who::Anybody)
     {
         // Told, and no more: the command may be the one that puts this right.
         context.console.fault(&fault);

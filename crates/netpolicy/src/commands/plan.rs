@@ -4,11 +4,13 @@ use crate::context::Context;
 use crate::cycle;
 use crate::exit::Exit;
 use crate::fault::Fault;
+use crate::fullbusy;
 use crate::render::PlanReport;
 
 /// Prints the difference between the host and what is asked.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let policy = context.required_policy()?.policy();
+    fullbusy::refuse_from_outside(&policy)?;
     let planned = cycle::plan(&policy, &context.netns()?)?;
     context.tell(&planned);
     context.console.report(&PlanReport::of(&planned.plan))?;

@@ -14,23 +14,30 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
         Some(name) => name,
         None => {
             let history = journal.history()?;
-            match (history.newest_live(), history.unreadable.first()) {
-                (Some(transaction), _) => transaction.name(),
-                (None, None) => {
-                    context.console.say("Nothing to roll back: no transaction is in force.");
-                    return Ok(Exit::Done);
-                }
-                (None, Some(unreadable)) => {
-                    return Err(Fault::failed(format!(
-                        "no transaction that can be read is in force, but one cannot be read: {unreadable}"
-                    )));
-                }
+            let newest = history.newest_live().map(apply::Transaction::name);
+            // Which transaction is the last is what is not known then.
+            if let Some(unreadable) = history.unreadable_after(newest) {
+                let fault = Fault::failed(format!(
+                    "the last transaction, {}, cannot be read: {unreadable}",
+                    unreadable.name
+                ));
+                return Err(match newest {
+                    Some(name) => fault.hint(format!(
+                        "undo it by its script first; for the one before it, name that: netpolicy rollback {name}"
+                    )),
+                    None => fault,
+                });
             }
+            let Some(name) = newest else {
+                context.console.say("Nothing to roll back: no transaction is in force.");
+                return Ok(Exit::Done);
+            };
+            name
         }
     };
     let mut kernel = linux::Kernel::new();
     let undone = journal.roll_back(name, &mut kernel, clock::now())?;
-    let told = context.console.report(&UndoneReport::of(name, &undone));
+    let told = context.console.report_done(&UndoneReport::of(name, &undone));
     told.map_err(|fault| fault.leaving(HostState::Restored))?;
     if let Some(error) = &undone.unrecorded {
         context

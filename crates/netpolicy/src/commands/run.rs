@@ -88,6 +88,9 @@ fn command(arguments: &Run, intent: &Intent) -> Result<Command, Fault> {
         .command
         .split_first()
         .ok_or_else(|| Fault::new(Exit::Usage, "there is no command to run"))?;
+    if name.is_empty() {
+        return Err(Fault::new(Exit::Usage, "the name of the command to run is empty"));
+    }
     let mut command = Command::new(name);
     command.args(rest);
     if let (Some(cap), Some(mode)) = (fullbusy::epoll_wait_cap(intent), intent.delivery) {

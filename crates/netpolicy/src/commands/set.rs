@@ -2,6 +2,7 @@
 
 use model::{Intent, Pid, Policy, Target};
 
+use super::attach::another_process;
 use crate::args::{Set, SetTarget};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -18,12 +19,13 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
             (Target::Device(name.clone()), *wish, context.netns()?)
         }
         SetTarget::Task { pid, wish } => {
-            linux::process::identify(Pid(*pid))?;
+            another_process(Pid(*pid))?;
             (Target::Task(Pid(*pid)), *wish, context.netns_of(Pid(*pid))?)
         }
     };
     let intent = Intent { nic, ..wish.intent(target, "netpolicy set", arguments.cost) };
-    fullbusy::refuse_from_outside(&intent)?;
+    let policy = Policy { intents: vec![intent] };
+    fullbusy::refuse_from_outside(&policy)?;
     let words = staged::Words { nothing: "Nothing to change: it is so already.", done: "Set" };
-    staged::keep(&Policy { intents: vec![intent] }, &netns, arguments.allow.into(), &words, context)
+    staged::keep(&policy, &netns, arguments.allow.into(), &words, context)
 }

@@ -9,14 +9,16 @@ use crate::context::Context;
 use crate::cycle;
 use crate::exit::Exit;
 use crate::fault::Fault;
+use crate::fullbusy;
 use crate::render::PlanReport;
 
 /// Commits the plan on trial. The guard is at its post before the first write.
 pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
     let policy = context.required_policy()?.policy();
+    fullbusy::refuse_from_outside(&policy)?;
     let planned = cycle::plan(&policy, &context.netns()?)?;
     context.tell(&planned);
-    context.console.report(&PlanReport::of(&planned.plan))?;
+    context.console.report_done(&PlanReport::of(&planned.plan))?;
     if planned.plan.is_empty() {
         context.console.say("Nothing to try: the host is as the policy says.");
         return Ok(Exit::Done);

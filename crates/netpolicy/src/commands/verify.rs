@@ -21,6 +21,7 @@ pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     }
     context.console.say(&match report.held() {
         0 => "Nothing is applied.".to_owned(),
+        1 => "No drift: 1 setting is as it was applied.".to_owned(),
         n => format!("No drift: {n} settings are as they were applied."),
     });
     Ok(Exit::Done)
@@ -53,10 +54,15 @@ fn compare(in_force: &[InForce], kernel: &mut linux::Kernel) -> DriftReport {
     let mut report = DriftReport::default();
     for InForce { transaction, change } in in_force {
         let name = transaction.name();
+        kernel.recall(&transaction.begin().landmarks);
         match kernel.read(std::slice::from_ref(change.to())) {
             Ok(found) if found.first() == Some(change.to()) => report.holds(),
             Ok(found) => found.iter().for_each(|found| report.drifted(name, change, found)),
-            Err(error) => report.unreadable(name, change, linux::Kernel::is_gone(&error), error.to_string()),
+            // Object and setting have their columns.
+            Err(error) => {
+                let gone = linux::Kernel::is_gone(&error);
+                report.unreadable(name, change, gone, error.cause.to_string());
+            }
         }
     }
     report

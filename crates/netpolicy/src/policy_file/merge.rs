@@ -1,5 +1,6 @@
 //! Several [`PolicyFile`]s → one [`Policy`]. A later file's key replaces an earlier one's; the others stay.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use model::policy::{Match, Overrides};
@@ -36,11 +37,10 @@ pub struct MergedSection {
 /// Sections that ask for nothing, services that match nothing, values that contradict each other.
 pub fn merge(files: &[PolicyFile]) -> Result<Merged, Mistakes> {
     let mut merging: Vec<Merging<'_>> = Vec::new();
+    let mut known: BTreeMap<(Kind, &str), usize> = BTreeMap::new();
     for file in files {
         for section in &file.sections {
-            let known =
-                merging.iter().position(|m| (m.kind, m.name) == (section.kind, section.name.as_str()));
-            let index = known.unwrap_or_else(|| {
+            let index = *known.entry((section.kind, &section.name)).or_insert_with(|| {
                 merging.push(Merging {
                     kind: section.kind,
                     name: &section.name,
@@ -143,7 +143,7 @@ impl<'a> Merging<'a> {
         let mut mistakes = Vec::new();
         let mut wrong = |at: Place<'_>, message: String, help: &str| {
             let help = (!help.is_empty()).then(|| help.to_owned());
-            mistakes.push(Mistake::new(&at.0.name, &at.0.text, at.1, message, help));
+            mistakes.push(at.0.lines.mistake(&at.0.name, &at.0.text, at.1, message, help));
         };
         let named = self.at[0].clone();
         let find = |is: fn(&Value) -> bool| self.asks.iter().find(|(asked, _)| is(&asked.value));
@@ -214,6 +214,5 @@ fn details_a_policy(value: &Value) -> bool {
 }
 
 fn origin(file: &PolicyFile, at: usize) -> String {
-    let line = file.text[..at].matches('\n').count() + 1;
-    format!("{}:{line}", file.name)
+    format!("{}:{}", file.name, file.lines.number(at))
 }

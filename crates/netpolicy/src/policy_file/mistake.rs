@@ -25,6 +25,42 @@ pub struct Mistake {
 /// The longest piece of a line that is drawn, in characters.
 const DRAWN_CHARS_MAX: usize = 160;
 
+/// Where the lines of a text begin: made once for a text, so that the place of a byte is found without reading it again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lines {
+    starts: Vec<usize>,
+}
+
+impl Lines {
+    /// The lines of this text.
+    pub fn of(text: &str) -> Self {
+        let after = text.match_indices('\n').map(|(newline, _)| newline + 1);
+        Self { starts: std::iter::once(0).chain(after).collect() }
+    }
+
+    /// The number of the line that has this byte, from 1.
+    pub fn number(&self, at: usize) -> usize {
+        self.starts.partition_point(|start| *start <= at)
+    }
+
+    /// A mistake at these bytes of the text.
+    pub(crate) fn mistake(
+        &self,
+        file: &str,
+        text: &str,
+        at: Range<usize>,
+        message: impl Into<String>,
+        help: Option<String>,
+    ) -> Mistake {
+        let number = self.number(at.start.min(text.len()));
+        let start = self.starts.get(number.saturating_sub(1)).copied().unwrap_or(0);
+        let end = self.starts.get(number).copied().unwrap_or(text.len());
+        let line = text.get(start..end).unwrap_or_default();
+        let within = at.start.saturating_sub(start)..at.end.saturating_sub(start);
+        Mistake::of_line(file, number, line, within, message, help)
+    }
+}
+
 impl Mistake {
     /// A mistake at these bytes of a file.
     pub(crate) fn new(

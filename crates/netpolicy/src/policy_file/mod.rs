@@ -14,7 +14,7 @@ mod schema;
 pub use drop_in::{DROP_IN_DIRS, Sources, read};
 pub use key::{Kind, Value};
 pub use merge::{Merged, MergedSection, merge};
-pub use mistake::{Mistake, Mistakes};
+pub use mistake::{Lines, Mistake, Mistakes};
 pub use nearest::nearest;
 pub use parse::{Asked, PolicyFile, Section, parse, setting};
 pub use schema::json_schema;

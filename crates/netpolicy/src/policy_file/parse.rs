@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::key::{KEYS, Key, Kind, Takes, Value};
-use super::mistake::{Mistake, Mistakes};
+use super::mistake::{Lines, Mistake, Mistakes};
 use super::nearest::nearest;
 
 /// A policy file as it was written.
@@ -18,6 +18,8 @@ pub struct PolicyFile {
     pub name: String,
     /// Its text.
     pub text: String,
+    /// Where its lines begin.
+    pub lines: Lines,
     /// Its sections, in the order of the text.
     pub sections: Vec<Section>,
 }
@@ -55,14 +57,34 @@ const DEVICE_NAME_BYTES_MAX: usize = 15;
 /// # Errors
 /// Every mistake of the text, each with its place.
 pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
-    let mut reader = Reader { name, text, mistakes: Vec::new() };
+    let mut reader = Reader { name, text, lines: Lines::of(text), mistakes: Vec::new() };
     if text.len() > FILE_BYTES_MAX {
         reader.wrong(0..0, format!("the file is larger than {FILE_BYTES_MAX} bytes"), None);
         return Err(Mistakes(reader.mistakes));
     }
     let (table, broken) = DeTable::parse_recoverable(text);
+    let mut within: Option<Range<usize>> = None;
     for error in &broken {
-        reader.wrong(error.span().unwrap_or(0..0), error.message(), None);
+        let at = error.span().unwrap_or(0..0);
+        if error.message() != DUPLICATE {
+            reader.wrong(at, error.message(), None);
+            continue;
+        }
+        // Of a section that is there twice, every key may be, too: that is the same mistake.
+        if within.as_ref().is_some_and(|section| section.contains(&at.start)) {
+            continue;
+        }
+        let word = text.get(at.clone()).unwrap_or_default();
+        if let Some(section) = section_at(text, at.start) {
+            reader.wrong(
+                at,
+                format!("a section `{word}` is there already"),
+                Some("write its keys under the first one".to_owned()),
+            );
+            within = Some(section);
+        } else {
+            reader.wrong(at, format!("`{word}` is given twice in its section"), None);
+        }
     }
     // A text that is not TOML is not read on: what it was recovered to may not be what was meant.
     let mut sections = if broken.is_empty() { reader.file(table.get_ref()) } else { Vec::new() };
@@ -74,7 +96,18 @@ pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
         section.asks.sort_by_key(|asked| asked.at.start);
     }
     sections.sort_by_key(|section| section.at.start);
-    Ok(PolicyFile { name: name.to_owned(), text: text.to_owned(), sections })
+    Ok(PolicyFile { name: name.to_owned(), text: text.to_owned(), lines: reader.lines, sections })
+}
+
+/// What the TOML reader says of a key or a section that stands twice.
+const DUPLICATE: &str = "duplicate key";
+
+/// The bytes of the section whose header these bytes are in, up to the next header; `None` if they are in none.
+fn section_at(text: &str, at: usize) -> Option<Range<usize>> {
+    let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+    let header = text[start..at].trim_start().starts_with('[');
+    let end = text[at..].find("\n[").map_or(text.len(), |next| at + next);
+    header.then_some(start..end)
 }
 
 /// Reads one setting as a command line gives it: `rx-usecs=8`, `rx-gro=off`, `rps_cpus=0-3`.
@@ -112,6 +145,7 @@ pub fn setting(text: &str) -> Result<NicWish, String> {
 struct Reader<'a> {
     name: &'a str,
     text: &'a str,
+    lines: Lines,
     mistakes: Vec<Mistake>,
 }
 
@@ -120,7 +154,7 @@ type Raw<'i> = Spanned<DeValue<'i>>;
 
 impl Reader<'_> {
     fn wrong(&mut self, at: Range<usize>, message: impl Into<String>, help: Option<String>) {
-        self.mistakes.push(Mistake::new(self.name, self.text, at, message, help));
+        self.mistakes.push(self.lines.mistake(self.name, self.text, at, message, help));
     }
 
     fn file(&mut self, table: &DeTable<'_>) -> Vec<Section> {

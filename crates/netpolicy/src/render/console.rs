@@ -19,6 +19,8 @@ pub(crate) struct Console {
     colour_err: bool,
     quiet: bool,
     verbose: u8,
+    /// What the commands need that work on this journal: empty for the usual one.
+    journal: String,
     /// Whether standard output still has a reader.
     heard: Cell<bool>,
 }
@@ -39,6 +41,7 @@ impl Console {
             colour_err: colour(io::stderr().is_terminal()),
             quiet: globals.quiet,
             verbose: globals.verbose,
+            journal: globals.state_dir_option(),
             heard: Cell::new(true),
         }
     }
@@ -58,6 +61,14 @@ impl Console {
             Output::Jsonl => report.records(),
         };
         self.text(&text)
+    }
+
+    /// Prints what a command did beside what it was asked for: people who want quiet are spared it, programs are not.
+    ///
+    /// # Errors
+    /// As [`Console::report`].
+    pub(crate) fn report_done<R: Report>(&self, report: &R) -> Result<(), Fault> {
+        if self.quiet && self.output == Output::Table { Ok(()) } else { self.report(report) }
     }
 
     /// Prints text as it is.
@@ -106,8 +117,16 @@ impl Console {
     /// Tells the operator something, unless told to be quiet.
     pub(crate) fn say(&self, words: &str) {
         if !self.quiet {
-            talk(&printable(words));
+            talk(&printable(&self.typed(words)));
         }
+    }
+
+    /// Words in which the commands that need the journal can be typed as they stand.
+    fn typed(&self, words: &str) -> String {
+        let with = |words: String, command: &str| {
+            words.replace(&format!("netpolicy {command}"), &format!("netpolicy {}{command}", self.journal))
+        };
+        ["rollback", "confirm"].into_iter().fold(words.to_owned(), with)
     }
 
     /// Tells the operator something that only the curious want to know.
@@ -119,7 +138,7 @@ impl Console {
 
     /// Tells the operator what went wrong, quiet or not.
     pub(crate) fn fault(&self, fault: &Fault) {
-        talk(&super::fault::words(fault, self.colour_err));
+        talk(&self.typed(&super::fault::words(fault, self.colour_err)));
     }
 }
 

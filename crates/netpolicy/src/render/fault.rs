@@ -38,9 +38,23 @@ pub(super) fn words(fault: &Fault, colour: bool) -> String {
     text
 }
 
-/// The text without what would steer a terminal: names of devices and processes are anybody's choice.
+/// The text without what would steer a terminal, since names of devices and processes are anybody's choice, and without
+/// the numbers that the library adds to the kernel's words.
 pub(super) fn printable(text: &str) -> String {
-    text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+    without_numbers(text).replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+}
+
+fn without_numbers(text: &str) -> String {
+    const BEFORE: &str = " (os error ";
+    let mut parts = text.split(BEFORE);
+    let mut told = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|digit| digit.is_ascii_digit()) => told.push_str(rest),
+            _ => told.extend([BEFORE, part]),
+        }
+    }
+    told
 }
 
 fn state(fault: &Fault, colour: bool) -> Option<String> {
@@ -68,6 +82,13 @@ fn state(fault: &Fault, colour: bool) -> Option<String> {
 mod test {
     use super::*;
     use linux::KernelError;
+
+    #[test]
+    fn the_kernels_words_go_without_the_librarys_numbers() {
+        let error = std::io::Error::from_raw_os_error(2);
+        assert_eq!(printable(&format!("a: {error}; b")), "a: No such file or directory; b");
+        assert_eq!(printable("x (os error y) z"), "x (os error y) z", "not the library's");
+    }
 
     #[test]
     fn a_fault_says_the_object_the_setting_the_kernels_words_and_the_hosts_state() {

@@ -3,6 +3,7 @@
 mod bench;
 mod calibration;
 mod console;
+mod count;
 mod curves;
 mod drift;
 mod event;
@@ -27,6 +28,7 @@ mod validation;
 pub(crate) use bench::{BenchReport, GridReport};
 pub(crate) use calibration::CalibrationReport;
 pub(crate) use console::Console;
+pub(crate) use count::count;
 pub(crate) use drift::DriftReport;
 pub(crate) use event::EventReport;
 pub(crate) use explained::ExplainedReport;

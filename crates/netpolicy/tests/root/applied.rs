@@ -20,6 +20,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("applied/a_device_that_is_not_there_is_named_and_nothing_is_changed", NEEDS, missing_device),
         test("applied/a_user_without_privileges_is_told_what_it_takes", NEEDS, nobody),
         test("applied/set_gives_one_device_a_mode_without_a_file", NEEDS, set_device),
+        test("applied/quiet_leaves_nothing_to_read_but_for_programs", NEEDS, quiet),
         test("applied/a_transaction_under_a_newer_one_is_not_pulled_out", NEEDS, overlaid),
         test(
             "applied/a_service_gets_both_halves_and_its_namesakes_elsewhere_get_none",
@@ -205,7 +206,7 @@ fn nobody() -> Result<(), Failed> {
     let shown = operator.runs_as_nobody(&["-o", "json", "show", "--processes", "none"], 0)?;
     assert!(shown.data.contains("veth-server"), "looking at devices takes no privileges");
     let failed = operator.runs_as_nobody(&["apply"], 1)?;
-    for words in ["veth-server rx-0", "EPERM", "hint: run netpolicy as root", "host was restored"] {
+    for words in ["veth-server rx-0", "EPERM", "hint: run netpolicy as root", "Nothing was changed."] {
         assert!(failed.words.contains(words), "{words}: {}", failed.words);
     }
     assert_eq!(operator.host()?, before);
@@ -225,6 +226,21 @@ fn set_device() -> Result<(), Failed> {
     operator.runs(&["rollback"], 0)?;
     operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn quiet() -> Result<(), Failed> {
+    let operator = Operator::new("quiet", 1)?;
+    operator.asks(SUSPEND20)?;
+    for (arguments, code) in [(&["-q", "apply"][..], 0), (&["-q", "rollback"], 0)] {
+        let said = operator.runs(arguments, code)?;
+        assert_eq!((said.data.as_str(), said.words.as_str()), ("", ""), "{arguments:?}");
+    }
+    let planned = operator.runs(&["-q", "plan"], 3)?;
+    assert!(planned.data.contains("irq-suspend-timeout"), "the plan is what was asked for: {}", planned.data);
+    let set = operator.runs(&["-q", "-o", "json", "set", "device", "veth-server", "defer50"], 0)?;
+    assert!(set.data.contains("gro-flush-timeout"), "{}", set.data);
+    operator.runs(&["rollback"], 0)?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
-use model::{NetnsId, OfferedLoad, Pid};
+use model::{OfferedLoad, Pid};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
@@ -18,6 +18,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     const COUNTED: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension, Need::Bpf];
     vec![
         test("lab/a_command_runs_on_the_client_and_its_exit_code_is_ours", LAB, command_on_client),
+        test("lab/what_it_starts_is_known_to_be_ours", LAB, marks_what_it_starts),
         test("lab/nothing_is_left_after_ctrl_c", LAB, || ended(Signal::INT, Some(0))),
         test("lab/nothing_is_left_after_kill_9_with_two_labs_side_by_side", LAB, killed_beside_another),
         test("bench/each_configuration_is_measured_and_engagement_stands_beside_it", COUNTED, measured),
@@ -31,7 +32,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 fn netpolicy(words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
-    command.args(words.split(' ')).stdin(Stdio::null());
+    command.args(words.split(' ')).env(MARK, std::process::id().to_string()).stdin(Stdio::null());
     command
 }
 
@@ -43,22 +44,24 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The namespaces that processes are in, and the processes named after the lab.
-fn seen() -> Result<(BTreeSet<NetnsId>, BTreeSet<Pid>), Failed> {
-    let (mut namespaces, mut keepers) = (BTreeSet::new(), BTreeSet::new());
+/// The variable that marks what these tests start, and whatever that starts: another program may make labs and
+/// namespaces at the same time. Its value is the test program's number.
+const MARK: &str = "NETPOLICY_TEST_OURS";
+
+/// The processes that were started by these tests and live. A namespace of theirs that no process is in, and that has no
+/// name, is gone with the last of them.
+fn ours() -> Result<BTreeSet<Pid>, Failed> {
+    let mark = format!("{MARK}={}", std::process::id());
+    let mut ours = BTreeSet::new();
     for entry in std::fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        if let Ok(netns) = rustix::fs::stat(format!("/proc/{pid}/ns/net")) {
-            namespaces.insert(NetnsId(netns.st_ino));
-        }
-        if std::fs::read_to_string(format!("/proc/{pid}/comm"))
-            .is_ok_and(|comm| comm.trim() == "netpolicy-lab")
-        {
-            keepers.insert(Pid(pid));
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        if environment.split(|&byte| byte == 0).any(|variable| variable == mark.as_bytes()) {
+            ours.insert(Pid(pid));
         }
     }
-    Ok((namespaces, keepers))
+    Ok(ours)
 }
 
 /// A running `netpolicy lab`, with the pids that it tells.
@@ -129,14 +132,25 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) -> Result<(), Failed> {
     Err(format!("{what}: not within 20 s").into())
 }
 
-/// Runs something, and makes sure that no process of a lab and no namespace is left that was not there before.
+/// Runs something, and makes sure that no process of it is left, and with them none of its namespaces.
 fn leaves_nothing<T>(body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
-    let (namespaces, keepers) = seen()?;
+    let before = ours()?;
+    assert!(before.is_empty(), "left by the test before: {before:?}");
     let value = body()?;
-    eventually("namespaces and processes of the lab are gone", || {
-        seen().is_ok_and(|(left, keeping)| left.is_subset(&namespaces) && keeping.is_subset(&keepers))
-    })?;
+    eventually("the processes that were started are gone", || ours().is_ok_and(|left| left.is_empty()))?;
     Ok(value)
+}
+
+/// That there would be something to find.
+fn marks_what_it_starts() -> Result<(), Failed> {
+    leaves_nothing(|| {
+        let lab = Running::start()?;
+        let ours = ours()?;
+        assert!(ours.contains(&lab.keeper) && ours.contains(&lab.server), "{ours:?}");
+        lab.signal(Signal::TERM)?;
+        assert_eq!(lab.gone()?, Some(0));
+        Ok(())
+    })
 }
 
 fn command_on_client() -> Result<(), Failed> {

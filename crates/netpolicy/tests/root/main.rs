@@ -10,6 +10,7 @@ mod matrix;
 mod only;
 mod operator;
 mod pinned;
+mod remedy;
 mod rules;
 mod rules_compared;
 mod stage;
@@ -104,6 +105,7 @@ fn main() {
         bench::tests(),
         exchange::tests(),
         matrix::tests(),
+        remedy::tests(),
         rules::tests(),
         rules_compared::tests(),
         pinned::tests(),

@@ -57,11 +57,9 @@ fn asked_meanwhile() -> Result<(), Failed> {
     operator.asks(SUSPEND20)?;
     operator.runs(&["try", "--seconds", "30"], 0)?;
     let applied = operator.runs(&["apply"], 0)?;
-    assert!(
-        applied.words.contains("on trial") && applied.words.contains("netpolicy confirm"),
-        "{}",
-        applied.words
-    );
+    // With the journal that it is in, so that it can be typed as it stands.
+    let keeps = format!("`netpolicy --state-dir {} confirm`", operator.state().display());
+    assert!(applied.words.contains("on trial") && applied.words.contains(&keeps), "{}", applied.words);
     operator.runs(&["rollback"], 0)?;
     Ok(())
 }
