@@ -114,7 +114,11 @@ fn number_of_another() -> Result<(), Failed> {
     let landmarks = kernel.landmarks(&plan);
     assert_eq!(landmarks.len(), 1, "{landmarks:?}");
     kernel.recall(&landmarks);
-    assert_eq!(kernel.read(std::slice::from_ref(&from))?, [from.clone()], "it is the same one still");
+    assert_eq!(
+        kernel.read(std::slice::from_ref(&from))?,
+        std::slice::from_ref(&from),
+        "it is the same one still"
+    );
 
     let other = |cookie: &String| (cookie.parse::<u64>().unwrap_or(0) + 1).to_string();
     let of_another = landmarks.iter().map(|(what, cookie)| (what.clone(), other(cookie))).collect();
