@@ -325,8 +325,11 @@ impl Police {
         self
     }
 
-    /// The words for it.
+    /// The words for it; `None` where a burst is so short at its rate that the kernel has none left to tell.
     pub(crate) fn words(&self) -> Option<String> {
+        if (self.rate != 0 && self.burst == 0) || (self.packet_rate != 0 && self.packet_burst == 0) {
+            return None;
+        }
         let mut words = "police".to_owned();
         let mut put = |name: &str, value: u64, unit: &str| {
             if value != 0 {
