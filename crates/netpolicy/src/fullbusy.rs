@@ -29,7 +29,7 @@ fn refuse_one(intent: &Intent) -> Result<(), Fault> {
     let sleeps = sleeps(cap);
     let (target, origin) = (&intent.target, &intent.origin);
     let why = format!(
-        "{target}: {mode} (asked at {origin}) cannot be given to a process that runs already. It needs an epoll_wait that {sleeps}, \
+        "{target}: {mode} (asked at {origin}) cannot be given to processes that run already. It needs an epoll_wait that {sleeps}, \
          and that timeout is an argument which the application passes with each call: the parameters of an epoll can be \
          set from outside, the arguments of a call cannot"
     );

@@ -1,14 +1,16 @@
 //! Planning and committing once, or twice where the first plan makes queues anew: what stands on queues can be planned
-//! only when they are there. Each stage is a transaction of its own, and undone by itself, the last one first.
+//! only when they are there. Each stage is a transaction of its own, and undone by itself, the last one first. If the
+//! second fails, the first is rolled back with it.
 
-use apply::Allow;
+use apply::{Allow, TransactionName};
 use linux::Netns;
 use model::{Plan, Policy};
 
+use crate::clock;
 use crate::context::Context;
 use crate::cycle;
 use crate::exit::Exit;
-use crate::fault::Fault;
+use crate::fault::{Fault, HostState};
 use crate::render::PlanReport;
 
 /// How many stages there are: queues, and what stands on them. A device that makes its queues anew once more, for the
@@ -32,28 +34,68 @@ pub(crate) fn keep(
     context: &Context,
 ) -> Result<Exit, Fault> {
     let mut changes = Plan::default();
+    let mut earlier = None;
     for _ in 0..STAGES_MAX {
-        let planned = cycle::plan(policy, netns)?;
-        context.tell(&planned);
-        let first_stage = planned.desired.first_stage && !planned.plan.is_empty();
-        changes.steps.extend(planned.plan.steps.iter().cloned());
-        if !first_stage {
-            context.console.report_done(&PlanReport::of(&changes))?;
-        }
-        if changes.is_empty() {
-            context.console.say(words.nothing);
-            context.tell_of_trials();
-        }
-        let kept = cycle::keep(planned.plan, &context.journal()?, &context.asked(None), allow)?;
-        if let Some(transaction) = kept {
-            let done = words.done;
-            context
-                .console
-                .say(&format!("{done} and read back. `netpolicy rollback {transaction}` undoes it."));
-        }
-        if !first_stage {
-            break;
+        match stage(policy, netns, allow, words, context, &mut changes) {
+            Ok((Some(transaction), true)) => earlier = Some(transaction),
+            Ok(_) => break,
+            Err(fault) => {
+                return Err(match earlier {
+                    Some(earlier) => taken_back(fault, earlier, context),
+                    None => fault,
+                });
+            }
         }
     }
     Ok(Exit::Done)
+}
+
+/// Does what can be done at once. Says what was committed, and whether there is more to do on top of it.
+fn stage(
+    policy: &Policy,
+    netns: &Netns,
+    allow: Allow,
+    words: &Words<'_>,
+    context: &Context,
+    changes: &mut Plan,
+) -> Result<(Option<TransactionName>, bool), Fault> {
+    let planned = cycle::plan(policy, netns)?;
+    context.tell(&planned);
+    let first_stage = planned.desired.first_stage && !planned.plan.is_empty();
+    changes.steps.extend(planned.plan.steps.iter().cloned());
+    if !first_stage {
+        context.console.report_done(&PlanReport::of(changes))?;
+    }
+    if changes.is_empty() {
+        context.console.say(words.nothing);
+        context.tell_of_trials();
+    }
+    let kept = cycle::keep(planned.plan, &context.journal()?, &context.asked(None), allow)?;
+    if let Some(transaction) = kept {
+        let done = words.done;
+        context.console.say(&format!("{done} and read back. `netpolicy rollback {transaction}` undoes it."));
+    }
+    Ok((kept, first_stage))
+}
+
+/// What stands on the queues could not be done: the queues become what they were, too.
+fn taken_back(fault: Fault, earlier: TransactionName, context: &Context) -> Fault {
+    let undone = context
+        .journal()
+        .and_then(|journal| Ok(journal.roll_back(earlier, &mut linux::Kernel::new(), clock::now())?));
+    match undone {
+        Ok(_) if matches!(fault.host, HostState::Unchanged | HostState::Restored) => {
+            context.console.say(&format!("Rolled back {earlier}, too."));
+            fault.leaving(HostState::Restored)
+        }
+        Ok(_) => fault,
+        Err(stuck) => Fault {
+            exit: Exit::NotRestored,
+            host: HostState::NotRestored {
+                stuck: vec![format!("transaction {earlier} is in force: {}", stuck.cause)],
+                undo: None,
+            },
+            ..fault
+        },
+    }
 }

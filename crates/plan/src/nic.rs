@@ -2,7 +2,7 @@
 
 use model::host::Device;
 use model::nic::NicWish;
-use model::{ChannelKind, CpuSet, Reason, RingKind, RxQueue, Setting, TxQueue};
+use model::{ChannelKind, CpuSet, DeliveryMode, Offload, Reason, RingKind, RxQueue, Setting, TxQueue};
 
 use crate::desired::Collected;
 use crate::in_force;
@@ -15,13 +15,20 @@ use crate::refusal::{Refusal, RefusalKind};
 pub(crate) fn remakes_queues(part: &Part, device: &Device, index: &Index<'_>) -> Result<bool, Refusal> {
     for wish in &part.intent.nic {
         for setting in settings(wish, part, device, index)? {
-            let remakes = setting.disruption() != model::setting::Disruption::None;
-            if remakes && in_force::value(&setting, index)? != setting {
+            if remakes(&setting, device) && in_force::value(&setting, index)? != setting {
                 return Ok(true);
             }
         }
     }
     Ok(false)
+}
+
+/// Whether a setting makes the device's queues or NAPIs anew. A veth makes and unmakes its NAPIs with GRO.
+///
+/// Kernel: 6.18, `drivers/net/veth.c` `veth_set_features()`.
+fn remakes(setting: &Setting, device: &Device) -> bool {
+    let napis_of_veth = device.kind == "veth" && matches!(setting, Setting::Offload(_, Offload::Gro, _));
+    napis_of_veth || setting.disruption() != model::setting::Disruption::None
 }
 
 /// Adds what the part's request wants of its device; of wishes that make the queues anew alone if `remaking`.
@@ -34,7 +41,7 @@ pub(crate) fn want(
 ) -> Result<(), Refusal> {
     for wish in &part.intent.nic {
         for setting in settings(wish, part, device, index)? {
-            if remaking && setting.disruption() == model::setting::Disruption::None {
+            if remaking && !remakes(&setting, device) {
                 continue;
             }
             let why = format!("`{}` was asked for by name", wish.key().trim_start_matches("settings."));
@@ -63,6 +70,17 @@ fn settings(
             vec![Setting::Ring(id, *kind, *size)]
         }
         NicWish::Coalescing(param, value) => vec![Setting::Coalescing(id, *param, *value)],
+        NicWish::Offload(Offload::Gro, false)
+            if device.kind == "veth" && !device.xdp && part.delivery.mode != DeliveryMode::Interrupt =>
+        {
+            let message = format!(
+                "rx-gro = false takes a veth's NAPIs away, and {} is set on NAPIs",
+                part.delivery.mode
+            );
+            return Err(Refusal::new(RefusalKind::Usage, device.id, message)
+                .because(format!("asked at {}", part.intent.origin))
+                .nearest("delivery = \"interrupt\", or without rx-gro"));
+        }
         NicWish::Offload(offload, on) => vec![Setting::Offload(id, *offload, *on)],
         NicWish::PrivateFlags(flags) => {
             flags.iter().map(|(flag, on)| Setting::PrivateFlag(id, *flag, *on)).collect()

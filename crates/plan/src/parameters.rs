@@ -95,7 +95,7 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
         let nearest = if own.irq_suspend_timeout > flush {
             format!("irq-suspend-timeout {}", own.irq_suspend_timeout)
         } else {
-            format!("gro-flush-timeout {}", own.gro_flush_timeout)
+            "suspend20, or an irq_suspend_timeout in a policy file that is longer".to_owned()
         };
         return Some(
             usage(format!(

@@ -130,6 +130,10 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     for part in &parts {
         let processes: Vec<&Process> =
             part.processes.iter().filter_map(|p| index.processes.get(&p.id.pid).copied()).collect();
+        // What the kernel lacks no budget buys: that is refused where it is known, and with what there is instead.
+        if part.params.epoll.events_only && !host.capabilities.epoll_events_only {
+            continue;
+        }
         budget::check_polling(&part.intent, part.delivery.mode, &processes)?;
     }
     ground.settle(&mut parts);
@@ -361,8 +365,8 @@ fn note_halves(part: &mut Part, set_by: &[String]) {
         } else if epolls == 0 {
             format!(
                 "this sets the NIC's half only: no epoll that was looked at watches sockets of {name}, and \
-                 {} needs {half} there (`netpolicy attach PID` sets both)",
-                part.delivery.mode
+                 {mode} needs {half} there (`netpolicy attach PID --policy {mode}` sets both)",
+                mode = part.delivery.mode
             )
         } else {
             format!("the application's half is set on {epolls} epoll(s) that watch sockets of {name}")

@@ -7,7 +7,7 @@ use linux::bpf::delivery::Sampler;
 use linux::pressure::PressureSource;
 use linux::process::CpuWaits;
 use linux::{Netns, Processes};
-use model::{Delivered, DeviceId, Host, Severity};
+use model::{Delivered, DeviceId, Host, Nanoseconds, Severity};
 use plan::doctor::{Aside, Peer};
 
 use crate::args::{Doctor, quoted};
@@ -33,7 +33,9 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         0 => None,
         seconds => {
             let waits = CpuWaits::of(&linux::observe(&netns, &processes)?);
+            let begun = Instant::now();
             let delivered = count(Duration::from_secs(seconds), context);
+            aside.watched = Nanoseconds(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
             aside.cpu_waits = waits.since();
             delivered
         }

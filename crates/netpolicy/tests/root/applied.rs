@@ -98,6 +98,16 @@ fn settings_of_a_device() -> Result<(), Failed> {
     };
     assert_eq!(known(&after), known(&before));
 
+    operator.asks(
+        "[device.veth-server]\npolicy = \"latency\"\nsettings = { rx-channels = 1, rps_cpus = \"7000\" }\n",
+    )?;
+    let refused = operator.runs(&["apply", "--disruptive"], 1)?;
+    assert!(refused.words.contains("Rolled back") && refused.words.contains("restored"), "{}", refused.words);
+    assert_eq!(known(&operator.host()?), known(&before), "no half of it is left");
+    let refused = operator.runs(&["try", "--disruptive"], 6)?;
+    assert!(refused.words.contains("cannot be tried together"), "{}", refused.words);
+    assert_eq!(known(&operator.host()?), known(&before));
+
     let wrong = operator.runs(&["set", "device", "veth-server", "none", "--setting", "rx-usecs=8"], 6)?;
     assert!(wrong.words.contains("its driver has no rx-usecs"), "{}", wrong.words);
     let wrong = operator.runs(&["set", "device", "veth-server", "none", "--setting", "rx-usec=8"], 2)?;

@@ -9,7 +9,9 @@ use model::{DeviceId, Label, Nanoseconds, Pid};
 pub struct Aside {
     /// The other ends of veths, where they are in another namespace and could be found.
     pub peers: BTreeMap<DeviceId, Peer>,
-    /// For how much of the counted interval a thread of the process that waits in epolls was ready to run and had no
+    /// How long was watched for [`Aside::cpu_waits`]. Longer than what was counted, which are samples of it.
+    pub watched: Nanoseconds,
+    /// For how much of that time a thread of the process that waits in epolls was ready to run and had no
     /// CPU; of several threads the longest.
     pub cpu_waits: BTreeMap<Pid, Nanoseconds>,
     /// How the commands that mend have to be typed.

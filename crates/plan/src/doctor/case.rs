@@ -181,13 +181,13 @@ impl<'h> Case<'h> {
         }
     }
 
-    /// The longest that a thread of these epolls' processes was ready to run and had no CPU, in percent of the interval.
+    /// The longest that a thread of these epolls' processes was ready to run and had no CPU, in percent of the time that it was watched.
     pub(super) fn waited_for_cpu(&self, napi: &NapiCase<'_>) -> Option<(u64, &ProcessCase<'h>)> {
-        let interval = self.delivered?.interval;
+        let watched = self.aside.watched;
         let waits = napi.epolls.keys().filter_map(|epoll| {
             let process = self.processes.get(&epoll.process.pid)?;
             let waited = self.aside.cpu_waits.get(&epoll.process.pid)?;
-            let percent = u128::from(waited.0) * 100 / u128::from(interval.0);
+            let percent = (u128::from(waited.0) * 100).checked_div(u128::from(watched.0))?;
             Some((u64::try_from(percent).unwrap_or(u64::MAX), process))
         });
         waits.max_by_key(|(percent, _)| *percent)

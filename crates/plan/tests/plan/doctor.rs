@@ -169,15 +169,17 @@ fn an_application_that_waits_for_its_cpu_is_not_called_idle() {
     let host = memcached(&[328], &[&[328; 20]]);
     let late = Counted { packets: 30_000, share: 3, timer_polls: 5_000, timer_empty: 2_600, ..HEALTHY };
     let counts = delivered([late.on(328)]);
+    // Counted are samples of what was watched: the wait is of the whole.
     let waited = |millis| Aside {
+        watched: Nanoseconds(counts.interval.0 * 20),
         cpu_waits: [(Pid(812), Nanoseconds::from_millis(millis))].into_iter().collect(),
         ..Aside::default()
     };
-    let findings = doctor_with(&host, Some(&counts), &[], &waited(480));
+    let findings = doctor_with(&host, Some(&counts), &[], &waited(9_600));
     assert_eq!(rules(&findings), ["waits-for-cpu"]);
     let summary = &findings[0].summary;
     assert!(summary.contains("memcached[812] waits for its CPU 48 % of the time"), "{summary}");
-    assert_eq!(rules(&doctor_with(&host, Some(&counts), &[], &waited(20))), ["idle"]);
+    assert_eq!(rules(&doctor_with(&host, Some(&counts), &[], &waited(400))), ["idle"]);
 }
 
 #[test]

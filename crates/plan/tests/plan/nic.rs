@@ -5,7 +5,7 @@ use model::nic::{NicWish, Rss};
 use model::{ChannelKind, CoalesceParam, CpuSet, Host, Offload, PolicyName, RingKind, Setting};
 use plan::{RefusalKind, Resolved, desired, diff, place};
 
-use crate::made::{device, host, on_device, policy, write};
+use crate::made::{device, host, on_device, policy, veth, write};
 
 /// A NIC that has everything.
 fn with_nic() -> Host {
@@ -73,6 +73,24 @@ fn what_makes_queues_anew_comes_alone_and_the_rest_when_they_are_there() {
         write(&mut host, change.to());
     }
     assert!(planned(&host, wishes).expect("planned").0.is_empty(), "applying twice changes nothing");
+}
+
+#[test]
+fn a_veth_that_would_lose_its_napis_is_not_given_a_mode_on_them() {
+    let mut host = host();
+    host.devices.push(veth(2, "eth0", &[300]));
+    host.devices[0].offloads.insert(Offload::Gro, true);
+    let asked = |policy| model::Intent {
+        nic: vec![NicWish::Offload(Offload::Gro, false)],
+        ..on_device(2, "eth0", policy)
+    };
+    let planned = |host: &Host, name| {
+        let placement = place(&policy(vec![asked(name)]), host, &Resolved::default())?;
+        desired(&placement, host)
+    };
+    let refused = planned(&host, PolicyName::Latency).expect_err("no NAPI would be left");
+    assert!(refused.to_string().contains("takes a veth's NAPIs away"), "{refused}");
+    assert!(planned(&host, PolicyName::None).expect("planned").first_stage, "its NAPIs are others after it");
 }
 
 #[test]

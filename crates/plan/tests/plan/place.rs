@@ -484,8 +484,13 @@ fn the_origin_of_a_refusal_is_always_told() {
 #[test]
 fn waiting_busily_for_events_is_refused_where_the_kernel_was_asked_and_said_no() {
     let mut intent = named(DeliveryMode::EventBusy, on_task(2, 812, PolicyName::None));
-    let refusal = refused(&policy([intent.clone()]), &two_services(), &Resolved::default());
+    let mut patched = two_services();
+    patched.capabilities.epoll_events_only = true;
+    let refusal = refused(&policy([intent.clone()]), &patched, &Resolved::default());
     assert_eq!(refusal.kind, RefusalKind::Safety, "it counts against the budget: {refusal}");
+    let placement = place(&policy([intent.clone()]), &two_services(), &Resolved::default());
+    let refusal = desired(&placement.expect("no budget buys it"), &two_services()).expect_err("not here");
+    assert_eq!(refusal.kind, RefusalKind::Unsupported, "what the kernel lacks is said first: {refusal}");
     intent.budget.polling_cpus = Some(2);
     let mut host = two_services();
     let placement = place(&policy([intent]), &host, &Resolved::default()).expect("affordable");
