@@ -115,6 +115,8 @@ struct Followed {
     /// Epolls that were told of, and so reported, since the last scan.
     told: Vec<Fd>,
     due: Instant,
+    /// How many new images it was heard to have.
+    images: u32,
     /// Its executable at the last scan, or its parent's, where scans have to find a new image.
     image: Option<String>,
 }
@@ -131,6 +133,20 @@ struct Seen {
 enum Identity {
     File(EpollFile),
     Descriptor(Fd),
+}
+
+impl Followed {
+    /// A process of which nothing is known yet; it is scanned at once.
+    fn new(id: ProcessId) -> Self {
+        let (known, told) = (BTreeMap::new(), Vec::new());
+        Self { id, known, told, due: Instant::now(), images: 0, image: None }
+    }
+
+    /// A child, which shares what was reported of its parent.
+    fn child(&self, id: ProcessId) -> Self {
+        let (known, told, image) = (self.known.clone(), self.told.clone(), self.image.clone());
+        Self { known, told, image, ..Self::new(id) }
+    }
 }
 
 impl Seen {
@@ -214,7 +230,7 @@ impl Follower {
             }
             return Err(KernelError { what: what(), cause });
         }
-        self.adopt(process, BTreeMap::new(), None);
+        self.adopt(Followed::new(process));
         Ok(())
     }
 
@@ -254,10 +270,9 @@ impl Follower {
         }
     }
 
-    fn adopt(&mut self, process: ProcessId, known: BTreeMap<Identity, Seen>, image: Option<String>) {
+    fn adopt(&mut self, followed: Followed) {
         if self.followed.len() < FOLLOWED_MAX {
-            let followed = Followed { id: process, known, told: Vec::new(), due: Instant::now(), image };
-            self.followed.insert(process.pid, followed);
+            self.followed.insert(followed.id.pid, followed);
         }
     }
 
@@ -291,14 +306,16 @@ impl Follower {
             // It was there already when its parent was looked at.
             Birth::Child { child, .. } if self.is_followed(&child) => {}
             Birth::Child { child, parent } => {
-                let known = self.followed.get(&parent).map(|parent| parent.known.clone()).unwrap_or_default();
-                self.adopt(child, known, None);
+                let parent = self.followed.get(&parent);
+                let born = parent.map_or_else(|| Followed::new(child), |parent| parent.child(child));
+                self.adopt(born);
                 self.events.push_back(Event::Child(child));
             }
             Birth::Exec(process) => {
                 if let Some(followed) = self.followed.get_mut(&process.pid) {
                     followed.id = process;
                     followed.known.clear();
+                    followed.images += 1;
                     followed.due = Instant::now();
                     self.events.push_back(Event::Exec(process));
                 }
@@ -347,6 +364,7 @@ impl Follower {
     fn scan(&mut self, pid: Pid) -> Result<(), KernelError> {
         let begun = Instant::now();
         let Some(followed) = self.followed.get_mut(&pid) else { return Ok(()) };
+        let (images, told_before) = (followed.images, followed.told.len());
         let mut children = Vec::new();
         let seen = match &self.ears {
             Ears::Bpf { scanner, .. } => by_iterator(scanner, pid)?,
@@ -363,21 +381,33 @@ impl Follower {
                 scan.epolls
             }
         };
+        // An epoll that was made while the scan ran was told of before the scan ended: it is no second one.
+        self.listen(Duration::ZERO)?;
+        let Some(followed) = self.followed.get_mut(&pid) else { return Ok(()) };
+        if followed.images != images {
+            // The scan saw the image before, or both; with the new one it became due again.
+            return Ok(());
+        }
         for (what, epoll) in &seen {
             let is_new = followed.known.get(what).is_none_or(|before| epoll.replaces(before));
             if is_new && !followed.told.contains(&epoll.fd) {
                 self.events.push_back(Event::NewEpoll(EpollId { process: followed.id, fd: epoll.fd }));
             }
         }
-        followed.told.clear();
+        // What was told of meanwhile may have come too late for this scan; the next one sees it.
+        followed.told.drain(..told_before);
+        followed.told.retain(|fd| seen.values().all(|epoll| epoll.fd != *fd));
         followed.known = seen;
         let now = Instant::now();
         followed.due = now + pause(self.how, &followed.id, now.duration_since(begun));
-        let (known, image) = (followed.known.clone(), followed.image.clone());
+        let mut born = Vec::new();
         for child in children.into_iter().filter_map(|child| process::identify(child).ok()) {
-            if !self.followed.contains_key(&child.pid) {
-                self.adopt(child, known.clone(), image.clone());
-                self.events.push_back(Event::Child(child));
+            born.push(followed.child(child));
+        }
+        for child in born {
+            if !self.followed.contains_key(&child.id.pid) {
+                self.events.push_back(Event::Child(child.id));
+                self.adopt(child);
             }
         }
         Ok(())

@@ -23,6 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     const PARENT: &[Need] = &[Need::Root, Need::Memcached];
     const BPF_PARENT: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
     const FENTRY: &[Need] = &[Need::Root, Need::Fentry];
+    const FENTRY_PARENT: &[Need] = &[Need::Root, Need::Fentry, Need::Memcached];
     const RESCAN: How = How::Rescan { interval: SCAN };
     const PROC: How = How::Proc { interval: SCAN };
     vec![
@@ -42,6 +43,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         }),
         test("follow/told_by_the_kernel_an_epoll_in_place_of_a_closed_one_is_heard_of", FENTRY, || {
             replaced(How::Fentry)
+        }),
+        test("follow/told_by_the_kernel_a_childs_epolls_are_heard_of", FENTRY_PARENT, || {
+            childs_epolls(How::Fentry)
         }),
         test("follow/the_best_way_is_to_be_told_where_the_kernel_tells", FENTRY, says_how),
         test("follow/a_follower_says_how_it_hears_and_why_not_better", BPF, says_how),
