@@ -12,6 +12,8 @@ mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null
 mount -t bpf bpf /sys/fs/bpf 2>/dev/null
 [ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
 hostname guest
+# As many descriptors as systemd allows; the kernel's own limit is 4096.
+ulimit -n 524288
 ip link set lo up
 if [ -f $guest/modules ]; then
     mkdir -p "/lib/modules/$(uname -r)"

@@ -42,7 +42,11 @@ impl AskedServer {
 
     /// With these variables in the server's environment.
     pub(crate) fn start_with(environment: &[(&'static str, OsString)]) -> Result<Self, Failed> {
-        let wire = Wire::new(1)?;
+        Self::behind(Wire::new(1)?, environment)
+    }
+
+    /// Behind the near end of this wire.
+    pub(crate) fn behind(wire: Wire, environment: &[(&'static str, OsString)]) -> Result<Self, Failed> {
         let memcached = "memcached -u root -t 1 -U 0 -l 192.0.2.1 -p 11211";
         let line = format!("netns exec {} nice -n {FIRST} {memcached}", wire.near);
         // `ip netns exec` and `nice` become what they execute, so the pid stays.
@@ -58,6 +62,11 @@ impl AskedServer {
     pub(crate) fn with_segmentation_offload(self) -> Result<Self, Failed> {
         run(&format!("ip netns exec {} ethtool -K far0 tso on", self.wire.far))?;
         Ok(self)
+    }
+
+    /// What it is asked over.
+    pub(crate) fn wire(&self) -> &Wire {
+        &self.wire
     }
 
     pub(crate) fn process(&self) -> Result<ProcessId, Failed> {
@@ -84,10 +93,15 @@ impl AskedServer {
 
     /// The IRQ-suspension document's suspend200 on the NAPI and on the server's epolls.
     pub(crate) fn suspend(&self) -> Result<(), Failed> {
+        self.suspend_by(Nanoseconds::from_micros(200), Nanoseconds::from_millis(20))
+    }
+
+    /// Suspension with other spans: between timer polls, and for the longest turn of the server's loop.
+    pub(crate) fn suspend_by(&self, flush: Nanoseconds, turn: Nanoseconds) -> Result<(), Failed> {
         self.set_napis(NapiChange {
             defer_hard_irqs: Some(EmptyPolls(100)),
-            gro_flush_timeout: Some(Nanoseconds::from_micros(200)),
-            irq_suspend_timeout: Some(Nanoseconds::from_millis(20)),
+            gro_flush_timeout: Some(flush),
+            irq_suspend_timeout: Some(turn),
             threaded: None,
         })?;
         let process = self.process()?;

@@ -8,8 +8,10 @@ mod epolls;
 mod follow;
 mod foreign;
 mod guest_nics;
+mod interrupts;
 mod knobs;
 mod lab;
+mod netdevsim;
 mod netns;
 mod nic;
 mod only;
@@ -57,6 +59,8 @@ pub enum Need {
     VirtioNics,
     /// The emulated guest's joined igb NICs.
     IgbNics,
+    /// NICs that netdevsim simulates.
+    Netdevsim,
 }
 
 impl Need {
@@ -78,6 +82,9 @@ impl Need {
             Self::Fentry => (linux::follow::Follower::new(&[], How::Fentry).is_ok(), "needs fentry"),
             Self::BusyPollThreads => (kernel() >= Some(KernelVersion::since(7, 0)), "needs Linux 7.0"),
             Self::VirtioNics => (are_devices(["virtio0", "virtio1"]), "needs a guest's virtio NICs"),
+            Self::Netdevsim => {
+                (std::path::Path::new("/sys/bus/netdevsim/new_device").exists(), "needs netdevsim")
+            }
             Self::IgbNics => (are_devices(["igb0", "igb1"]), "needs a guest's igb NICs"),
         };
         (!there).then_some(what)
@@ -148,6 +155,8 @@ fn main() {
         follow::tests(),
         lab::tests(),
         guest_nics::tests(),
+        interrupts::tests(),
+        netdevsim::tests(),
     ];
     let trials = only::only(trials.into_iter().flatten().collect());
     libtest_mimic::run(&arguments, trials).exit();

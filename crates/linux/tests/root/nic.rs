@@ -104,7 +104,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// Writes, reads back, compares what is observed with what was read, and puts back: then the device is as it was.
-fn there_and_back(wire: &Wire, wanted: &[Setting]) -> Result<(), Failed> {
+pub(crate) fn there_and_back(wire: &Wire, wanted: &[Setting]) -> Result<(), Failed> {
     let before = wire.near0()?;
     let mut kernel = Kernel::new();
     let original = kernel.read(wanted)?;

@@ -18,12 +18,18 @@ pub(crate) struct Wire {
     pub(crate) far: String,
     /// Where its ends come from and go back to, if they are NICs that were here before.
     lent: Option<[String; 2]>,
+    /// The number of the simulated NIC that is its near end, if it is one.
+    simulated: Option<u32>,
 }
 
 impl Wire {
-    pub(crate) fn new(queues: u32) -> Result<Self, Failed> {
+    fn unmade(lent: Option<[String; 2]>) -> Self {
         let unique = format!("np-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        let wire = Self { near: format!("{unique}-near"), far: format!("{unique}-far"), lent: None };
+        Self { near: format!("{unique}-near"), far: format!("{unique}-far"), lent, simulated: None }
+    }
+
+    pub(crate) fn new(queues: u32) -> Result<Self, Failed> {
+        let wire = Self::unmade(None);
         let (near, far) = (&wire.near, &wire.far);
         run(&format!("ip netns add {near}"))?;
         run(&format!("ip netns add {far}"))?;
@@ -40,10 +46,8 @@ impl Wire {
 
     /// The two NICs of a guest that are joined: `virtio1` or `igb1` is the near end.
     pub(crate) fn between(nics: &str) -> Result<Self, Failed> {
-        let unique = format!("np-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let lent = [format!("{nics}1"), format!("{nics}0")];
-        let wire =
-            Self { near: format!("{unique}-near"), far: format!("{unique}-far"), lent: Some(lent.clone()) };
+        let wire = Self::unmade(Some(lent.clone()));
         for (netns, nic, end, address) in
             [(&wire.near, &lent[0], "near0", "192.0.2.1/24"), (&wire.far, &lent[1], "far0", "192.0.2.2/24")]
         {
@@ -52,6 +56,23 @@ impl Wire {
             run(&format!("ip -n {netns} addr add {address} dev {end}"))?;
             run(&format!("ip -n {netns} link set {end} up"))?;
         }
+        Ok(wire)
+    }
+
+    /// A NIC that netdevsim simulates is the near end, with nothing at its other one.
+    ///
+    /// Kernel: 6.18, `drivers/net/netdevsim/bus.c` `new_device_store()`: it is made in the writer's namespace.
+    pub(crate) fn simulated(queues: u32) -> Result<Self, Failed> {
+        let mut wire = Self::unmade(None);
+        run(&format!("ip netns add {}", wire.near))?;
+        // Numbers are the whole kernel's; another test process may have one, too.
+        let number = std::process::id() % 10_000 * 100 + MADE.fetch_add(1, Ordering::Relaxed) % 100;
+        let order = format!("{number} 1 {queues}");
+        wire.near()?.run(|| std::fs::write("/sys/bus/netdevsim/new_device", order))??;
+        wire.simulated = Some(number);
+        let listed = wire.in_near(&format!("ls /sys/bus/netdevsim/devices/netdevsim{number}/net"))?;
+        wire.in_near(&format!("ip link set {listed} name near0"))?;
+        wire.in_near("ip link set near0 up")?;
         Ok(wire)
     }
 
@@ -82,6 +103,11 @@ impl Drop for Wire {
                 let back = format!("-n {netns} link set {end} down netns 1 name {nic}");
                 let _ = Command::new("ip").args(back.split(' ')).status();
             }
+        }
+        if let Some(number) = self.simulated {
+            let _ = std::fs::write("/sys/bus/netdevsim/del_device", number.to_string());
+            let _ = Command::new("ip").args(["netns", "del", &self.near]).status();
+            return;
         }
         for netns in [&self.near, &self.far] {
             let _ = Command::new("ip").args(["netns", "del", netns]).status();

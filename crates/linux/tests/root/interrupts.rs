@@ -1,0 +1,91 @@
+//! Interrupts of a NIC, counted while memcached is asked over it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use model::{IrqNumber, Nanoseconds};
+
+use super::asked_server::AskedServer;
+use super::wire::{Wire, run};
+use super::{Need, test};
+
+/// How long is counted.
+const SPAN: Duration = Duration::from_secs(5);
+/// An emulated CPU is a hundred times slower than a real one: so are the spans of the IRQ-suspension document's suspend200.
+const FLUSH: Nanoseconds = Nanoseconds::from_millis(20);
+const TURN: Nanoseconds = Nanoseconds::from_millis(1000);
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached, Need::Wire, Need::VirtioNics];
+    vec![test("interrupts/of_a_nic_fall_tenfold_while_they_are_suspended", NEEDS, fall_tenfold)]
+}
+
+/// A wire whose near end has one queue while this exists.
+struct OneQueue(AskedServer);
+
+impl OneQueue {
+    fn new() -> Result<Self, Failed> {
+        let wire = Wire::between("virtio")?;
+        wire.in_near("ethtool -L near0 combined 1")?;
+        Ok(Self(AskedServer::behind(wire, &[])?))
+    }
+
+    fn interrupts(&self) -> Result<BTreeSet<IrqNumber>, Failed> {
+        let host = self.0.wire().observe()?;
+        let near = host.device_named("near0").ok_or("near0 was not observed")?;
+        let irqs: BTreeSet<_> = near.napis.iter().filter_map(|napi| Some(napi.irq?.irq)).collect();
+        for irq in &irqs {
+            let name = &host.irq(*irq).ok_or("its interrupt is not there")?.name;
+            assert!(name.contains("-input."), "{name}");
+        }
+        Ok(irqs)
+    }
+}
+
+impl Drop for OneQueue {
+    fn drop(&mut self) {
+        // Were it not back, the tests that want two queues say so.
+        let _ = self.0.wire().in_near("ethtool -L near0 combined 2");
+    }
+}
+
+/// How often these came so far, on all CPUs.
+fn count(irqs: &BTreeSet<IrqNumber>) -> Result<u64, Failed> {
+    let mut sum = 0;
+    for line in run("cat /proc/interrupts")?.lines() {
+        if let Some((number, rest)) = line.split_once(':')
+            && number.trim().parse().is_ok_and(|number| irqs.contains(&IrqNumber(number)))
+        {
+            sum += rest.split_whitespace().map_while(|word| word.parse::<u64>().ok()).sum::<u64>();
+        }
+    }
+    Ok(sum)
+}
+
+/// Interrupts for each thousand answered requests.
+fn for_each_thousand(server: &OneQueue) -> Result<f64, Failed> {
+    let irqs = server.interrupts()?;
+    assert_eq!(irqs.len(), 1, "{irqs:?}");
+    // Connections are made, and suspension begins, before anything is counted.
+    server.0.ask(SPAN / 5)?;
+    let before = count(&irqs)?;
+    let answered = server.0.ask(SPAN)?;
+    let came = count(&irqs)? - before;
+    assert!(answered >= 1000, "{answered} were answered");
+    #[expect(clippy::cast_precision_loss, reason = "counts of a few seconds")]
+    Ok(came as f64 * 1000.0 / answered as f64)
+}
+
+fn fall_tenfold() -> Result<(), Failed> {
+    let server = OneQueue::new()?;
+    let base = for_each_thousand(&server)?;
+    server.0.suspend_by(FLUSH, TURN)?;
+    let suspended = for_each_thousand(&server)?;
+    assert!(base > 0.0, "there are some without suspension");
+    assert!(
+        suspended * 10.0 <= base,
+        "for a thousand requests {suspended:.2} interrupts, {base:.2} without suspension"
+    );
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! What netdevsim simulates of a NIC: queues with NAPIs that survive the device's going down, rings, channels and
+//! interrupt moderation that can be written.
+
+use apply::Knobs;
+use libtest_mimic::{Failed, Trial};
+use linux::netlink::netdev::{NapiChange, Netdev};
+use linux::{Cause, Errno, Kernel};
+use model::host::Confidence;
+use model::nic::{ChannelKind, CoalesceParam, RingKind};
+use model::{EmptyPolls, Nanoseconds, NapiId, Offload, QueueIndex, RxQueue, Setting};
+
+use super::nic::there_and_back;
+use super::wire::Wire;
+use super::{Need, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Wire, Need::Netdevsim];
+    vec![
+        test("netdevsim/rings_and_channels_are_written_read_back_and_put_back", NEEDS, rings_and_channels),
+        test("netdevsim/moderation_is_written_read_back_and_put_back", NEEDS, moderation),
+        test("netdevsim/the_offload_of_rules_is_switched_and_put_back", NEEDS, rule_offload),
+        test("netdevsim/what_a_nic_refuses_leaves_it_as_it_was", NEEDS, refusals),
+        test("netdevsim/each_queue_leads_to_its_napi", NEEDS, edges),
+        test("netdevsim/napis_and_their_settings_survive_a_device_that_goes_down", NEEDS, down_and_up),
+    ]
+}
+
+fn rings_and_channels() -> Result<(), Failed> {
+    let wire = Wire::simulated(4)?;
+    let device = wire.near0()?.id;
+    there_and_back(
+        &wire,
+        &[Setting::Ring(device, RingKind::Rx, 1024), Setting::Ring(device, RingKind::Tx, 2048)],
+    )?;
+    there_and_back(&wire, &[Setting::Channels(device, ChannelKind::Combined, 2)])
+}
+
+fn moderation() -> Result<(), Failed> {
+    let wire = Wire::simulated(1)?;
+    let device = wire.near0()?.id;
+    let values = [
+        (CoalesceParam::RxUsecs, 50),
+        (CoalesceParam::RxMaxFrames, 32),
+        (CoalesceParam::TxUsecs, 100),
+        (CoalesceParam::TxMaxFrames, 64),
+        (CoalesceParam::AdaptiveRx, 1),
+        (CoalesceParam::AdaptiveTx, 1),
+    ];
+    let all = values.map(|(param, value)| Setting::Coalescing(device, param, value));
+    for one in &all {
+        there_and_back(&wire, std::slice::from_ref(one))?;
+    }
+    there_and_back(&wire, &all)
+}
+
+fn rule_offload() -> Result<(), Failed> {
+    let wire = Wire::simulated(1)?;
+    let device = wire.near0()?.id;
+    there_and_back(&wire, &[Setting::Offload(device, Offload::TcOffload, true)])
+}
+
+fn refusals() -> Result<(), Failed> {
+    let wire = Wire::simulated(2)?;
+    let device = wire.near0()?.id;
+    let before = wire.near0()?;
+    let mut kernel = Kernel::new();
+    for refused in [
+        Setting::Ring(device, RingKind::Rx, 4097),
+        Setting::Channels(device, ChannelKind::Combined, 3),
+        Setting::Channels(device, ChannelKind::Combined, 0),
+        Setting::Channels(device, ChannelKind::Rx, 1),
+    ] {
+        let error = kernel.write(std::slice::from_ref(&refused)).expect_err("it is refused");
+        assert!(matches!(error.cause, Cause::Extack { errno: Errno::INVAL, .. }), "{refused:?}: {error}");
+        assert!(error.what.starts_with(&format!("near0: {}", refused.knob())), "{error}");
+    }
+    // Of settings that are written together, all or none are taken.
+    let mixed = [Setting::Ring(device, RingKind::Tx, 1024), Setting::Ring(device, RingKind::Rx, 4097)];
+    kernel.write(&mixed).expect_err("one of them is refused");
+    assert_eq!(wire.near0()?, before);
+    Ok(())
+}
+
+fn napi_ids(wire: &Wire) -> Result<Vec<NapiId>, Failed> {
+    let near = wire.near0()?;
+    let edges: Option<Vec<_>> = near.rx_queues.iter().map(|queue| queue.napi).collect();
+    let edges = edges.ok_or("a queue without a NAPI")?;
+    assert!(edges.iter().all(|edge| edge.confidence == Confidence::Stated), "{edges:?}");
+    assert!(edges.iter().all(|edge| near.napis.iter().any(|napi| napi.id == edge.napi)), "{near:?}");
+    Ok(edges.iter().map(|edge| edge.napi).collect())
+}
+
+fn edges() -> Result<(), Failed> {
+    let wire = Wire::simulated(3)?;
+    let mut napis = napi_ids(&wire)?;
+    napis.sort();
+    napis.dedup();
+    assert_eq!(napis.len(), 3, "each has its own");
+    Ok(())
+}
+
+fn down_and_up() -> Result<(), Failed> {
+    let wire = Wire::simulated(2)?;
+    let napis = napi_ids(&wire)?;
+    let change = NapiChange {
+        defer_hard_irqs: Some(EmptyPolls(7)),
+        gro_flush_timeout: Some(Nanoseconds::from_micros(70)),
+        irq_suspend_timeout: Some(Nanoseconds::from_millis(7)),
+        threaded: None,
+    };
+    let set = || Netdev::open_here().map(|mut netdev| netdev.set_napi(napis[1], &change));
+    wire.near()?.run(set)??.map_err(|refused| format!("napi-set: {refused:?}"))?;
+    wire.in_near("ip link set near0 down")?;
+    assert_eq!(wire.near0()?.napis.len(), 0, "a device that is down has none");
+    wire.in_near("ip link set near0 up")?;
+    assert_eq!(napi_ids(&wire)?, napis);
+    let device = wire.near0()?.id;
+    let (set, unset) = (RxQueue { device, index: QueueIndex(1) }, RxQueue { device, index: QueueIndex(0) });
+    let wanted = [
+        Setting::DeferHardIrqs(set, EmptyPolls(7)),
+        Setting::GroFlushTimeout(set, Nanoseconds::from_micros(70)),
+        Setting::IrqSuspendTimeout(set, Nanoseconds::from_millis(7)),
+    ];
+    assert_eq!(Kernel::new().read(&wanted)?, wanted);
+    let default = [Setting::DeferHardIrqs(unset, EmptyPolls(0))];
+    assert_eq!(Kernel::new().read(&default)?, default);
+    Ok(())
+}
