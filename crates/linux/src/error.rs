@@ -165,6 +165,7 @@ fn name(errno: Errno) -> Option<&'static str> {
         Errno::NOBUFS => "ENOBUFS",
         Errno::CONNREFUSED => "ECONNREFUSED",
         Errno::TIMEDOUT => "ETIMEDOUT",
+        Errno::OVERFLOW => "EOVERFLOW",
         _ => return None,
     })
 }

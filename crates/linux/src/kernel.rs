@@ -12,7 +12,7 @@ use model::{
 };
 
 use self::inside::Inside;
-use crate::error::{Cause, KernelError};
+use crate::error::{Cause, Errno, KernelError};
 use crate::netlink::netdev::{self, NAPI_SET_SINCE, NapiChange, NapiKnob, RawNapi};
 use crate::observe::device::parse_threading;
 use crate::observe::irq;
@@ -212,9 +212,10 @@ impl Knobs for Kernel {
         for like in like.chunk_by(|a, b| a.interface() == b.interface()) {
             let read = match door(&like[0]) {
                 Door::Queue(queue) => self.read_queue(queue, like),
-                Door::Nic(device) => {
-                    self.inside(device.netns).and_then(|inside| nic::read(inside, device, like))
-                }
+                Door::Nic(device) => self
+                    .inside(device.netns)
+                    .and_then(|inside| nic::read(inside, device, like))
+                    .map_err(gone_with_its_device),
                 Door::Each => like
                     .iter()
                     .map(|one| {
@@ -235,6 +236,7 @@ impl Knobs for Kernel {
                 Door::Nic(device) => self
                     .inside(device.netns)
                     .and_then(|inside| nic::write(inside, device, settings))
+                    .map_err(gone_with_its_device)
                     .map_err(|error| about(&written(settings), error))?,
                 Door::Each => settings.iter().try_for_each(|one| {
                     self.write_one(one).map_err(|error| about(&one.to_string(), error))
@@ -269,6 +271,14 @@ const NETNS_LANDMARK: &str = "cookie of network namespace ";
 
 fn netns_landmark(id: NetnsId) -> String {
     format!("{NETNS_LANDMARK}{id}")
+}
+
+/// ethtool says ENODEV of a device that is not there any more; what was set on it went with it.
+fn gone_with_its_device(error: KernelError) -> KernelError {
+    match error.number() {
+        Some(Errno::NODEV) => KernelError::gone(error.what, "no device has its index any more"),
+        _ => error,
+    }
 }
 
 /// How the settings of one interface are read and written.

@@ -159,6 +159,13 @@ fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
         let message = format!("its driver has no {}", wanted.knob());
         return Refusal::new(RefusalKind::Unsupported, wanted.object(), message);
     }
+    if matches!(wanted, Setting::Sysctl(..)) {
+        let message = format!(
+            "{} is of the whole machine, and is shown in the initial network namespace only",
+            wanted.knob()
+        );
+        return Refusal::new(RefusalKind::Unsupported, wanted.object(), message);
+    }
     let message = if there {
         format!("the value of {} could not be read, so it could not be put back", wanted.knob())
     } else {

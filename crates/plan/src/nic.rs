@@ -63,6 +63,7 @@ fn settings(
     Ok(match wish {
         NicWish::Channels(kind, count) => {
             check_channels(*kind, *count, part, device)?;
+            check_that_nothing_is_lost(part, device, index)?;
             vec![Setting::Channels(id, *kind, *count)]
         }
         NicWish::Ring(kind, size) => {
@@ -86,6 +87,16 @@ fn settings(
             flags.iter().map(|(flag, on)| Setting::PrivateFlag(id, *flag, *on)).collect()
         }
         NicWish::RssQueues(queues) => vec![Setting::RssTable(id, even_table(*queues, part, device)?)],
+        NicWish::RpsCpus(cpus) if !cpus.is_subset(&index.host.topology.online) => {
+            let none = cpus.difference(&index.host.topology.online);
+            return Err(Refusal::new(
+                RefusalKind::Usage,
+                device.id,
+                format!("rps_cpus names CPUs that are not online: {none}"),
+            )
+            .because(format!("asked at {}", part.intent.origin))
+            .nearest(format!("CPUs of {}", index.host.topology.online)));
+        }
         NicWish::RpsCpus(cpus) => rx().map(|queue| Setting::RpsCpus(queue, cpus.clone())).collect(),
         NicWish::RpsFlowCount(count) => {
             // As the kernel rounds it, so that what is read back is what was wanted.
@@ -152,6 +163,46 @@ fn check_channels(kind: ChannelKind, count: u32, part: &Part, device: &Device) -
     Ok(())
 }
 
+/// Queues that go away take their own values with them, and nothing could put those back.
+fn check_that_nothing_is_lost(part: &Part, device: &Device, index: &Index<'_>) -> Result<(), Refusal> {
+    let Some(channels) = device.channels else { return Ok(()) };
+    let after = |kind: ChannelKind| {
+        let wish = part.intent.nic.iter().find_map(|wish| match wish {
+            NicWish::Channels(of, count) if *of == kind => Some(*count),
+            _ => None,
+        });
+        wish.unwrap_or(channels.of(kind).current)
+    };
+    let left = after(ChannelKind::Rx) + after(ChannelKind::Combined);
+    for queue in device.rx_queues.iter().filter(|queue| queue.id.index.0 >= left) {
+        let napi = index.napi_of(queue.id);
+        let defers = napi.is_some_and(|napi| {
+            napi.defer_hard_irqs.is_some_and(|polls| polls.0 > 0)
+                || [napi.gro_flush_timeout, napi.irq_suspend_timeout]
+                    .into_iter()
+                    .flatten()
+                    .any(|span| !span.is_zero())
+        });
+        let values = [
+            (!queue.rps_cpus.is_empty()).then(|| format!("rps_cpus {}", queue.rps_cpus)),
+            queue.rps_flow_cnt.filter(|flows| *flows > 0).map(|flows| format!("rps_flow_cnt {flows}")),
+            defers.then(|| "settings of its NAPI".to_owned()),
+        ];
+        let values: Vec<String> = values.into_iter().flatten().collect();
+        if values.is_empty() {
+            continue;
+        }
+        let message = format!("it would go away with {}, which nothing could put back", values.join(", "));
+        return Err(Refusal::new(RefusalKind::Safety, queue.id, message)
+            .because(format!("asked at {}", part.intent.origin))
+            .nearest(format!(
+                "first netpolicy set device {} interrupt --setting rps_cpus=none --setting rps_flow_cnt=0, which can be undone",
+                device.id
+            )));
+    }
+    Ok(())
+}
+
 fn check_ring(kind: RingKind, size: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
     match device.rings {
         Some(rings) => check_max(kind.as_str(), size, rings.of(kind).max, part, device),
@@ -162,6 +213,11 @@ fn check_ring(kind: RingKind, size: u32, part: &Part, device: &Device) -> Result
 fn check_max(word: &str, wanted: u32, max: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
     if wanted <= max {
         return Ok(());
+    }
+    if max == 0 {
+        let message = format!("its driver has no {word}");
+        return Err(Refusal::new(RefusalKind::Unsupported, device.id, message)
+            .because(format!("asked at {}", part.intent.origin)));
     }
     let message = format!("{word} {wanted} is more than its driver can: {max}");
     Err(Refusal::new(RefusalKind::Usage, device.id, message)

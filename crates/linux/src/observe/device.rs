@@ -488,7 +488,8 @@ mod test {
     fn features_join_all_kinds_of_tcp_segmentation() {
         let names = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "rx-gro", "tx-udp-segmentation"]
             .map(String::from);
-        let raw = |active| RawFeatures { ifindex: 5, size: 4, active: vec![active] };
+        let raw =
+            |active| RawFeatures { ifindex: 5, size: 4, active: vec![active], ..RawFeatures::default() };
         assert_eq!(features(&raw(0b0010), &names).tso, Some(true));
         assert_eq!(features(&raw(0b1000), &names).tso, Some(false));
         assert_eq!(features(&raw(0b0100), &names).gro, Some(true));

@@ -13,11 +13,17 @@ pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let journal = context.journal()?;
     let report = compare(&in_force(&journal)?, &mut linux::Kernel::new());
     context.console.report(&report)?;
-    for unreadable in &journal.history()?.unreadable {
+    let history = journal.history()?;
+    for unreadable in &history.unreadable {
         context.console.say(&format!("not compared: {unreadable}"));
     }
     if report.is_drift() {
         return Ok(Exit::Pending);
+    }
+    if !history.unreadable.is_empty() {
+        let what =
+            "not everything that was applied could be compared: transactions cannot be read".to_owned();
+        return Err(Fault::failed(what));
     }
     context.console.say(&match report.held() {
         0 => "Nothing is applied.".to_owned(),

@@ -169,6 +169,10 @@ const DEFER_HARD_IRQS_MAX: u32 = i32::MAX.cast_unsigned();
 /// The most queues that a device can have. Kernel: 6.18, `include/uapi/linux/ethtool.h` `MAX_NUM_QUEUE`.
 const QUEUES_MAX: u32 = 4096;
 
+/// The most flows of one queue that may be asked for: the kernel makes a table of 16 bytes for each at once.
+/// Kernel: Documentation/networking/scaling.rst suggests 32768 for the whole host.
+const RPS_FLOWS_MAX: u32 = 1 << 20;
+
 /// The largest number that the kernel's `int` sysctls take.
 const INT_MAX: u32 = i32::MAX.cast_unsigned();
 
@@ -473,7 +477,7 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "settings.rps_flow_cnt",
         of: DEVICE,
-        takes: Takes::Number { min: 0, max: INT_MAX, make: |n| Value::Nic(NicWish::RpsFlowCount(n)) },
+        takes: Takes::Number { min: 0, max: RPS_FLOWS_MAX, make: |n| Value::Nic(NicWish::RpsFlowCount(n)) },
         meaning: "How many flows receive flow steering remembers for each receive queue; rounded up to a power of two.",
     },
     Key {
@@ -487,7 +491,7 @@ pub(super) const KEYS: &[Key] = &[
         of: DEVICE,
         takes: Takes::Number {
             min: 0,
-            max: INT_MAX,
+            max: RPS_FLOWS_MAX,
             make: |n| Value::Nic(NicWish::Sysctl(Sysctl::NetdevBudget, n as u64)),
         },
         meaning: "How many packets one run of the receive softirq takes at most. Of the whole host.",

@@ -198,7 +198,8 @@ impl Reader<'_> {
             Kind::Device
                 if *text == "."
                     || *text == ".."
-                    || text.contains(|c: char| c == '/' || c == ':' || c.is_whitespace()) =>
+                    || text
+                        .contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control()) =>
             {
                 Some(format!("`{text}` is no device's name: the kernel's names have no spaces, `/` or `:`"))
             }

@@ -98,11 +98,18 @@ fn settings_of_a_device() -> Result<(), Failed> {
     };
     assert_eq!(known(&after), known(&before));
 
+    // Without checksums the kernel acknowledges TSO and leaves it off.
+    operator.inside("ethtool -K veth-server tso off")?;
+    operator.inside("ethtool -K veth-server tx off")?;
     operator.asks(
-        "[device.veth-server]\npolicy = \"latency\"\nsettings = { rx-channels = 1, rps_cpus = \"7000\" }\n",
+        "[device.veth-server]\npolicy = \"latency\"\n\
+         settings = { rx-channels = 1, tx-tcp-segmentation = true }\n",
     )?;
     let refused = operator.runs(&["apply", "--disruptive"], 1)?;
     assert!(refused.words.contains("Rolled back") && refused.words.contains("restored"), "{}", refused.words);
+    let tso = operator.inside("ethtool -k veth-server")?;
+    assert!(tso.contains("tx-tcp-segmentation: off\n"), "nor is it asked for any more: {tso}");
+    operator.inside("ethtool -K veth-server tx on tso on")?;
     assert_eq!(known(&operator.host()?), known(&before), "no half of it is left");
     let refused = operator.runs(&["try", "--disruptive"], 6)?;
     assert!(refused.words.contains("cannot be tried together"), "{}", refused.words);

@@ -49,6 +49,16 @@ impl Operator {
         status.success().then_some(()).ok_or_else(|| format!("ip link set {state}: {status}").into())
     }
 
+    /// Runs a command on this host; what it printed.
+    pub(crate) fn inside(&self, command: &str) -> Result<String, Failed> {
+        let there = format!("--net=/proc/{}/ns/net", self.lab.server_pid());
+        let output = Command::new("nsenter").arg(&there).args(command.split(' ')).output()?;
+        if !output.status.success() {
+            return Err(format!("{command}: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
     /// Where the journal is.
     pub(crate) fn state(&self) -> PathBuf {
         self.scratch.join("state")

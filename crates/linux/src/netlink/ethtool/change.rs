@@ -193,11 +193,31 @@ impl Ethtool {
     }
 
     /// Switches offloads of a device, all in one message. The kernel acknowledges wishes that a driver does not
-    /// fulfil: what counts is what is read back.
-    #[expect(clippy::missing_errors_doc, reason = "said at `set_channels`")]
+    /// fulfil, and remembers them: then what was asked for before is asked for again.
+    ///
+    /// # Errors
+    /// The kernel's refusal; [`crate::Cause::Malformed`] if it acknowledged and a feature is not as asked.
     pub fn set_offloads(&mut self, device: IfIndex, to: &[(Offload, bool)]) -> Result<(), KernelError> {
+        let names = self.feature_names()?;
+        let bit_of =
+            |name: &str| (0..).zip(&names).find(|(_, known)| known.as_str() == name).map(|(bit, _)| bit);
+        let before = self.features_of(device)?;
         let named: Vec<(&str, bool)> = to.iter().map(|&(offload, on)| (offload.as_str(), on)).collect();
-        self.set_features(device, &named)
+        self.set_features(device, &named)?;
+        let after = self.features_of(device)?;
+        let is = |name: &str| bit_of(name).and_then(|bit| after.is_active(bit));
+        let Some((refused, on)) = named.iter().find(|(name, on)| is(name) == Some(!*on)) else {
+            return Ok(());
+        };
+        let asked_before: Vec<(&str, bool)> = named
+            .iter()
+            .filter_map(|(name, _)| Some((*name, bit_of(name).and_then(|bit| before.is_wanted(bit))?)))
+            .collect();
+        self.set_features(device, &asked_before)?;
+        let is = if *on { "off" } else { "on" };
+        let why =
+            format!("acknowledged, but {refused} is {is}: the driver, or another offload, does not allow it");
+        Err(KernelError::malformed("ethtool features-set", why))
     }
 
     /// As [`Ethtool::set_offloads`], for features by their names.

@@ -168,6 +168,8 @@ pub struct RawFeatures {
     pub size: u32,
     /// Their bits in words of 32 (`ETHTOOL_A_BITSET_VALUE` of `ETHTOOL_A_FEATURES_ACTIVE`), feature 0 lowest in the first.
     pub active: Vec<u32>,
+    /// The features that somebody asked for, whether they are on or not (`ETHTOOL_A_FEATURES_WANTED`), as `active`.
+    pub wanted: Vec<u32>,
 }
 
 impl RawFeatures {
@@ -176,6 +178,7 @@ impl RawFeatures {
     /// # Errors
     /// If an attribute is malformed.
     pub fn parse(object: &[u8]) -> Result<Self, Malformed> {
+        const WANTED: u16 = 3;
         const ACTIVE: u16 = 4;
         const SIZE: u16 = 2;
         const VALUE: u16 = 4;
@@ -184,7 +187,7 @@ impl RawFeatures {
             let attr = attr?;
             match attr.number {
                 HEADER => raw.ifindex = ifindex(attr)?,
-                ACTIVE => {
+                WANTED | ACTIVE => {
                     if let Some(size) = attr.nested().find(SIZE)? {
                         raw.size = size.u32()?;
                     }
@@ -193,7 +196,8 @@ impl RawFeatures {
                         if !rest.is_empty() {
                             return Err(Malformed("a set of bits that is no whole words"));
                         }
-                        raw.active = words.iter().map(|&word| u32::from_ne_bytes(word)).collect();
+                        let words = words.iter().map(|&word| u32::from_ne_bytes(word)).collect();
+                        *(if attr.number == ACTIVE { &mut raw.active } else { &mut raw.wanted }) = words;
                     }
                 }
                 _ => {}
@@ -207,9 +211,18 @@ impl RawFeatures {
         if bit >= self.size {
             return None;
         }
-        let word = self.active.get(usize::try_from(bit / 32).ok()?).copied().unwrap_or(0);
-        Some(word >> (bit % 32) & 1 == 1)
+        Some(has(&self.active, bit))
     }
+
+    /// Whether a feature is asked for; `None` if there is no such feature.
+    pub fn is_wanted(&self, bit: u32) -> Option<bool> {
+        (bit < self.size).then(|| has(&self.wanted, bit))
+    }
+}
+
+fn has(words: &[u32], bit: u32) -> bool {
+    let word = usize::try_from(bit / 32).ok().and_then(|at| words.get(at)).copied().unwrap_or(0);
+    word >> (bit % 32) & 1 == 1
 }
 
 fn ifindex(header: Attr<'_>) -> Result<u32, Malformed> {
