@@ -5,7 +5,8 @@ use std::io::{self, Read};
 use crate::command::Command;
 use crate::lines::Lines;
 use crate::lookup::Lookup;
-use crate::words::{self, Mistake, Spans, Words};
+use crate::memory::{Memory, Rest};
+use crate::words::{self, Mistake, Spans, Words, split_plain};
 
 /// Why the next command could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -25,12 +26,14 @@ pub struct Batch<R> {
     lines: Lines<R>,
     spans: Spans,
     command: Command,
+    memory: Memory,
 }
 
 impl<R: Read> Batch<R> {
     /// The commands of this input.
     pub fn new(input: R) -> Self {
-        Self { lines: Lines::new(input), spans: Spans::default(), command: Command::default() }
+        let (spans, command, memory) = (Spans::default(), Command::default(), Memory::default());
+        Self { lines: Lines::new(input), spans, command, memory }
     }
 
     /// How many bytes of the file are behind us.
@@ -39,6 +42,7 @@ impl<R: Read> Batch<R> {
     }
 
     /// The next command and its line; `None` at the end of the file. It is lent to be changed before it is encoded.
+    /// A name means the same in all lines: what stands in several of them may be looked up once.
     ///
     /// # Errors
     /// [`ReadError::Mistake`] for a line that is wrong, after which reading may go on.
@@ -46,18 +50,129 @@ impl<R: Read> Batch<R> {
         &mut self,
         lookup: &mut dyn Lookup,
     ) -> Result<Option<(u32, &mut Command)>, ReadError> {
+        let Self { lines, spans, command, memory } = self;
         loop {
-            let Some(line) = self.lines.next_line()? else { return Ok(None) };
-            let text = words::split(&line, &mut self.spans).map_err(ReadError::Mistake)?;
-            if self.spans.is_empty() {
+            let Some(line) = lines.next_line()? else { return Ok(None) };
+            let number = line.number;
+            if read_rest(line.bytes, memory, spans, command, lookup) {
+                return Ok(Some((number, command)));
+            }
+            let plain = split_plain(line.bytes, spans);
+            let text = match plain {
+                Some(text) => text,
+                None => words::split(&line, spans).map_err(ReadError::Mistake)?,
+            };
+            if spans.is_empty() {
                 continue;
             }
-            let number = line.number;
-            let mut words = Words::new(text, &self.spans);
-            if let Err(wrong) = self.command.parse(&mut words, lookup) {
-                return Err(ReadError::Mistake(Box::new(words.mistake(*wrong, &line))));
+            let mut words = Words::new(text, spans);
+            let head = match command.parse_with_head(&mut words, lookup) {
+                Ok(head) => head,
+                Err(wrong) => return Err(ReadError::Mistake(Box::new(words.mistake(*wrong, &line)))),
+            };
+            if plain.is_some() {
+                let end = head.and_then(|(_, word)| words.begin_of(word));
+                if let (Some((head, _)), Some(end)) = (head, end) {
+                    memory.learn_head(&line.bytes[..end], head);
+                }
+                let action = words.actions_begin();
+                learn_tail(line.bytes, action, memory, command);
             }
-            return Ok(Some((number, &mut self.command)));
+            return Ok(Some((number, command)));
+        }
+    }
+}
+
+/// Reads a line with what is known from those before it; whether that was possible. A line that is wrong is then read as a
+/// whole, for its words to be told.
+fn read_rest(
+    line: &[u8],
+    memory: &mut Memory,
+    spans: &mut Spans,
+    command: &mut Command,
+    lookup: &mut dyn Lookup,
+) -> bool {
+    let Some(Rest { head, mut words }) = memory.rest(line, spans) else { return false };
+    let read = match head {
+        Some((head, _)) => command.parse_behind(head, &mut words, lookup),
+        None => command.parse(&mut words, lookup),
+    };
+    if read.is_err() || !words.all_read() {
+        return false;
+    }
+    let action = words.actions_begin().map(|at| head.map_or(0, |(_, start)| start) + at);
+    learn_tail(line, action, memory, command);
+    true
+}
+
+/// Remembers the actions of a plain line, if they go from this byte to its end.
+fn learn_tail(line: &[u8], action: Option<usize>, memory: &mut Memory, command: &Command) {
+    if let Some(blank) = action.and_then(|action| action.checked_sub(1))
+        && let Some(rule) = command.rule()
+    {
+        memory.learn_tail(&line[blank..], &rule.actions);
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::lookup::Table;
+    use model::IfIndex;
+    use proptest::prelude::*;
+
+    /// What comes of a file: the number and the bytes of each command, or the words about a mistake.
+    fn all(text: &str, table: &mut Table) -> Vec<Result<(u32, Vec<u8>), String>> {
+        let (mut batch, mut found) = (Batch::new(text.as_bytes()), Vec::new());
+        loop {
+            match batch.next_command(table) {
+                Ok(Some((line, command))) => {
+                    let mut out = crate::attr::AttrBuf::new();
+                    command.encode(line, 0, &mut out);
+                    found.push(Ok((line, out.into_bytes())));
+                    // Whoever borrows a command may change it.
+                    if let Command::Filter(rule) = command {
+                        rule.actions.iter_mut().for_each(|action| action.no_percpu ^= true);
+                        rule.priority = 9;
+                    }
+                }
+                Ok(None) => return found,
+                Err(error) => found.push(Err(error.to_string())),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_line_means_the_same_whatever_lines_are_before_it(
+            lines in proptest::collection::vec((0_usize..7, 0_usize..6, 0_usize..9, 0_usize..12), 1..12)
+        ) {
+            const HEADS: [&str; 7] = [
+                "filter add dev a ingress protocol ip prio 1", "filter replace dev b egress prio 2",
+                "filter add dev a ingress", "  filter  add dev a ingress protocol ip prio 1 ", "filter add dev 'a' ingress",
+                "chain add dev a ingress", "qdisc add dev a",
+            ];
+            const HANDLES: [&str; 6] = ["handle 1", "handle 2::3", "prio 3", "", "handle action", "dev b"];
+            const MATCHES: [&str; 9] = [
+                "u32 match u32 0 0", "u32 match ip src 10.0.0.1", "flower", "flower dst_mac 1:2", "matchall", "clsact",
+                "flower indev", "u32 match u32 0 0 action pass", "",
+            ];
+            const ACTIONS: [&str; 12] = [
+                "action drop", "action mirred egress redirect dev b", "action mirred egress redirect dev b no_percpu",
+                "action drop classid 1:2", "act drop", "action drop skip_hw", "action drop action pass", "action",
+                "action wrong", "", "action  drop", "action drop cookie 'aa'",
+            ];
+            let lines: Vec<String> = lines
+                .into_iter()
+                .map(|(a, b, c, d)| format!("{} {} {} {}\n", HEADS[a], HANDLES[b], MATCHES[c], ACTIONS[d]))
+                .collect();
+            let mut table = Table::of([("a".to_owned(), IfIndex(1)), ("b".to_owned(), IfIndex(2))]);
+            let together = all(&lines.concat(), &mut table);
+            let mut alone = Vec::new();
+            for (before, line) in lines.iter().enumerate() {
+                alone.extend(all(&format!("{}{line}", "\n".repeat(before)), &mut table));
+            }
+            prop_assert_eq!(together, alone);
         }
     }
 }

@@ -216,6 +216,15 @@ impl Command {
     /// # Errors
     /// What tc would not take, or takes and we do not know.
     pub fn parse(&mut self, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<()> {
+        self.parse_with_head(words, lookup).map(drop)
+    }
+
+    /// The same; gives the words before the handle and the classifier, and how many there are.
+    pub(crate) fn parse_with_head(
+        &mut self,
+        words: &mut Words<'_>,
+        lookup: &mut dyn Lookup,
+    ) -> Read<Option<(Head, usize)>> {
         let about = words.peek().and_then(About::find).ok_or_else(|| words.unknown_here(About::WORDS))?;
         words.skip();
         let verb =
@@ -227,21 +236,34 @@ impl Command {
             VerbWord::Replace => Verb::Replace,
             VerbWord::Delete => Verb::Delete,
         };
+        let mut found = None;
         match about {
             About::Filter | About::Chain => {
-                if !matches!(self, Self::Filter(_)) {
-                    *self = Self::default();
-                }
-                let Self::Filter(filter) = self else { return Ok(()) };
-                filter.parse(verb, about == About::Chain, words, lookup)?;
+                let head = Head::parse(verb, about == About::Chain, words, lookup)?;
+                found = Some((head, words.place()));
+                self.parse_behind(head, words, lookup)?;
             }
             About::Qdisc => *self = Self::Qdisc(Qdisc::parse(verb, words, lookup)?),
             About::Actions | About::Action => *self = Self::Actions(Standing::parse(verb, words, lookup)?),
         }
         match words.peek() {
-            None => Ok(()),
+            None => Ok(found),
             Some(_) => Err(words.wrong_here("the line should end here")),
         }
+    }
+
+    /// Reads what follows the head of a rule or chain.
+    pub(crate) fn parse_behind(
+        &mut self,
+        head: Head,
+        words: &mut Words<'_>,
+        lookup: &mut dyn Lookup,
+    ) -> Read<()> {
+        if !matches!(self, Self::Filter(_)) {
+            *self = Self::default();
+        }
+        let Self::Filter(filter) = self else { return Ok(()) };
+        filter.parse_behind(head, words, lookup)
     }
 
     /// Writes the message for it, with this number and these flags beside its own.
@@ -271,27 +293,90 @@ impl Command {
     }
 }
 
+/// What a line says of a rule before its handle and its classifier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    verb: Verb,
+    is_chain: bool,
+    hook: Hook,
+    protocol: Option<u16>,
+    priority: u16,
+    chain: Option<u32>,
+}
+
+impl Head {
+    fn parse(verb: Verb, is_chain: bool, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<Self> {
+        if is_chain && matches!(verb, Verb::Change | Verb::Replace) {
+            return Err(words.wrong("a chain is added or deleted"));
+        }
+        let mut head =
+            Self { verb, is_chain, hook: Hook::default(), protocol: None, priority: 0, chain: None };
+        while let Some(word) = words.peek().and_then(PlaceWord::find).filter(|w| *w != PlaceWord::Handle) {
+            words.skip();
+            head.word(word, words, lookup)?;
+        }
+        Ok(head)
+    }
+
+    /// Reads what belongs to a word.
+    fn word(&mut self, word: PlaceWord, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<()> {
+        let hook = match word {
+            PlaceWord::Dev if self.hook.device.0 == 0 && self.hook.block == 0 => {
+                self.hook.device =
+                    words.read("the name of a device that is there", |name| lookup.device(name))?;
+                return Ok(());
+            }
+            PlaceWord::Block if self.hook.block == 0 && self.hook.device.0 == 0 => {
+                let number = |word| number::u32(word, Base::Prefix).filter(|block| *block != 0);
+                self.hook.block = words.read("a block: 1 or more", number)?;
+                return Ok(());
+            }
+            PlaceWord::Dev | PlaceWord::Block => {
+                return Err(words.wrong("the line names a device or block already"));
+            }
+            PlaceWord::Protocol if self.protocol.is_none() => {
+                let read = words.read("a protocol", protocol::parse);
+                self.protocol = Some(read.map_err(|wrong| wrong.expecting(protocol::WORDS))?);
+                return Ok(());
+            }
+            PlaceWord::Preference | PlaceWord::Priority if self.priority == 0 => {
+                self.priority =
+                    words.read("a priority: 0 to 65535", |word| number::u16(word, Base::Prefix))?;
+                return Ok(());
+            }
+            PlaceWord::Chain if self.chain.is_none() => {
+                self.chain = Some(words.read("a chain", |word| number::u32(word, Base::Prefix))?);
+                return Ok(());
+            }
+            PlaceWord::Root => ROOT,
+            PlaceWord::Ingress => INGRESS,
+            PlaceWord::Egress => EGRESS,
+            PlaceWord::Parent => words.read("a class, as in 1:10 or ffff:", number::class)?,
+            PlaceWord::Handle
+            | PlaceWord::Protocol
+            | PlaceWord::Preference
+            | PlaceWord::Priority
+            | PlaceWord::Chain => {
+                return Err(words.wrong("the line says this already"));
+            }
+        };
+        if self.hook.parent != 0 {
+            return Err(words.wrong("the line names a parent already"));
+        }
+        self.hook.parent = hook;
+        Ok(())
+    }
+}
+
 impl Filter {
     /// Where it belongs.
     pub fn group(&self) -> Group {
         Group { hook: self.hook, chain: self.chain.unwrap_or(0), priority: self.priority }
     }
 
-    fn parse(
-        &mut self,
-        verb: Verb,
-        is_chain: bool,
-        words: &mut Words<'_>,
-        lookup: &mut dyn Lookup,
-    ) -> Read<()> {
-        self.actions.clear();
-        (self.verb, self.is_chain) = (verb, is_chain);
-        (self.hook, self.priority, self.chain, self.handle) = (Hook::default(), 0, None, 0);
-        if is_chain && matches!(verb, Verb::Change | Verb::Replace) {
-            return Err(words.wrong("a chain is added or deleted"));
-        }
-        let (mut protocol, mut handle) = (None, None);
-        let mut kind = None;
+    /// Reads what follows the head.
+    fn parse_behind(&mut self, mut head: Head, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<()> {
+        let (mut kind, mut handle) = (None, None);
         while let Some(word) = words.peek() {
             words.skip();
             match PlaceWord::find(word) {
@@ -301,17 +386,17 @@ impl Filter {
                     place.back();
                     handle = Some(place);
                 }
-                Some(PlaceWord::Protocol) if protocol.is_none() => {
-                    let read = words.read("a protocol", protocol::parse);
-                    protocol = Some(read.map_err(|wrong| wrong.expecting(protocol::WORDS))?);
-                }
-                Some(word) => self.place(word, words, lookup)?,
+                Some(word) => head.word(word, words, lookup)?,
                 None => {
                     kind = Some(word);
                     break;
                 }
             }
         }
+        let Head { verb, is_chain, hook, protocol, priority, chain } = head;
+        self.actions.clear();
+        (self.verb, self.is_chain, self.hook) = (verb, is_chain, hook);
+        (self.priority, self.chain, self.handle) = (priority, chain, 0);
         let every = if matches!(verb, Verb::Add | Verb::Replace) && !(is_chain && verb == Verb::Replace) {
             protocol::ALL
         } else {
@@ -340,49 +425,6 @@ impl Filter {
         let has_handle = self.handle != 0;
         let place = (self.protocol, self.hook.parent);
         self.classifier.parse(words, lookup, &mut self.actions, (&mut self.handle, has_handle), place)
-    }
-
-    fn place(&mut self, word: PlaceWord, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<()> {
-        let hook = match word {
-            PlaceWord::Dev if self.hook.device.0 == 0 && self.hook.block == 0 => {
-                self.hook.device =
-                    words.read("the name of a device that is there", |name| lookup.device(name))?;
-                return Ok(());
-            }
-            PlaceWord::Block if self.hook.block == 0 && self.hook.device.0 == 0 => {
-                let number = |word| number::u32(word, Base::Prefix).filter(|block| *block != 0);
-                self.hook.block = words.read("a block: 1 or more", number)?;
-                return Ok(());
-            }
-            PlaceWord::Dev | PlaceWord::Block => {
-                return Err(words.wrong("the line names a device or block already"));
-            }
-            PlaceWord::Preference | PlaceWord::Priority if self.priority == 0 => {
-                self.priority =
-                    words.read("a priority: 0 to 65535", |word| number::u16(word, Base::Prefix))?;
-                return Ok(());
-            }
-            PlaceWord::Chain if self.chain.is_none() => {
-                self.chain = Some(words.read("a chain", |word| number::u32(word, Base::Prefix))?);
-                return Ok(());
-            }
-            PlaceWord::Root => ROOT,
-            PlaceWord::Ingress => INGRESS,
-            PlaceWord::Egress => EGRESS,
-            PlaceWord::Parent => words.read("a class, as in 1:10 or ffff:", number::class)?,
-            PlaceWord::Handle
-            | PlaceWord::Protocol
-            | PlaceWord::Preference
-            | PlaceWord::Priority
-            | PlaceWord::Chain => {
-                return Err(words.wrong("the line says this already"));
-            }
-        };
-        if self.hook.parent != 0 {
-            return Err(words.wrong("the line names a parent already"));
-        }
-        self.hook.parent = hook;
-        Ok(())
     }
 
     pub(crate) fn encode(&self, sequence: u32, flags: u16, out: &mut AttrBuf) {

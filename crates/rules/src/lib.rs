@@ -18,6 +18,7 @@ pub mod few;
 pub mod fingerprint;
 pub mod lines;
 pub mod lookup;
+mod memory;
 pub mod number;
 pub mod percpu;
 pub mod protocol;

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::action::Action;
 use crate::lines::{HIGH, LOW, Line};
 
 /// The most words of one line. iproute2 6.1 takes 511 (`MAX_ARGS`).
@@ -27,6 +28,11 @@ impl Spans {
     /// Whether there is no word.
     pub const fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// How many words there are.
+    const fn len(&self) -> usize {
+        self.count / 2
     }
 
     /// The first byte of a word, and the one behind its last.
@@ -138,7 +144,7 @@ pub fn split<'a>(line: &Line<'a>, spans: &mut Spans) -> Result<&'a str, Box<Mist
 
 /// The same for a line of printable ASCII without quotes, whose only blanks are spaces: eight bytes at a time. `None` for
 /// every other line.
-fn split_plain<'a>(bytes: &'a [u8], spans: &mut Spans) -> Option<&'a str> {
+pub(crate) fn split_plain<'a>(bytes: &'a [u8], spans: &mut Spans) -> Option<&'a str> {
     /// What, added to a byte of ASCII, makes its high bit unless it is below a space, or is one or below.
     const NOT_CONTROL: u64 = LOW * (0x80 - 0x20);
     const NOT_BLANK: u64 = LOW * (0x80 - 0x21);
@@ -172,6 +178,9 @@ fn split_plain<'a>(bytes: &'a [u8], spans: &mut Spans) -> Option<&'a str> {
     Some(text)
 }
 
+/// The word before actions.
+const ACTION: &str = "action";
+
 const fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
@@ -195,18 +204,62 @@ pub struct Words<'a> {
     text: &'a str,
     spans: &'a Spans,
     at: usize,
+    /// The actions at the end of the line, if they were known before it was split: then `action` is its last word.
+    tail: Option<&'a [Action]>,
+    /// The first word of the actions, if they go on to the end of the line.
+    actions: Option<usize>,
 }
 
 impl<'a> Words<'a> {
     /// The words of this text.
     pub const fn new(text: &'a str, spans: &'a Spans) -> Self {
-        Self { text, spans, at: 0 }
+        Self { text, spans, at: 0, tail: None, actions: None }
+    }
+
+    /// The words of this text, and behind them `action` and these actions, where there are some.
+    pub(crate) const fn before(text: &'a str, spans: &'a Spans, tail: Option<&'a [Action]>) -> Self {
+        Self { text, spans, at: 0, tail, actions: None }
+    }
+
+    /// The actions that are known, if the word `action` before them was read last. They can be had once.
+    pub(crate) const fn known_actions(&mut self) -> Option<&'a [Action]> {
+        if self.at > self.spans.len() { self.tail.take() } else { None }
+    }
+
+    /// Whether every word was read, and the actions that are known were taken.
+    pub(crate) const fn all_read(&self) -> bool {
+        self.tail.is_none() && self.at >= self.spans.len()
+    }
+
+    /// The number of the next word.
+    pub(crate) const fn place(&self) -> usize {
+        self.at
+    }
+
+    /// The actions that begin at this word end with the one that was read last. It counts if that is the end of the line.
+    pub(crate) const fn note_actions(&mut self, first: usize) {
+        self.actions = if self.at == self.spans.len() { Some(first) } else { None };
+    }
+
+    /// Where the word `action` begins, if it is written out and all behind it is actions.
+    pub(crate) fn actions_begin(&self) -> Option<usize> {
+        let (start, end) = self.spans.get(self.actions?.checked_sub(1)?)?;
+        (&self.text[start..end] == ACTION).then_some(start)
+    }
+
+    /// Where a word begins.
+    pub(crate) fn begin_of(&self, word: usize) -> Option<usize> {
+        self.spans.get(word).map(|(start, _)| start)
     }
 
     /// The next word, which stays the next one.
     #[inline]
     pub fn peek(&self) -> Option<&'a str> {
-        self.spans.get(self.at).map(|(start, end)| &self.text[start..end])
+        match self.spans.get(self.at) {
+            Some((start, end)) => Some(&self.text[start..end]),
+            None if self.tail.is_some() && self.at == self.spans.len() => Some(ACTION),
+            None => None,
+        }
     }
 
     /// Goes on to the word behind the next one.

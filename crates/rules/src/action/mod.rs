@@ -188,7 +188,11 @@ impl Action {
     /// # Errors
     /// What is no action.
     pub fn parse_list(words: &mut Words<'_>, lookup: &mut dyn Lookup, actions: &mut Vec<Self>) -> Read<()> {
-        let before = actions.len();
+        if let Some(known) = words.known_actions() {
+            actions.extend_from_slice(known);
+            return Ok(());
+        }
+        let (before, first) = (actions.len(), words.place());
         let mut cookie = None;
         while let Some(word) = words.peek() {
             match word {
@@ -211,6 +215,9 @@ impl Action {
         }
         if actions.len() == before {
             return Err(words.unknown_here(KINDS));
+        }
+        if before == 0 {
+            words.note_actions(first);
         }
         Ok(())
     }
