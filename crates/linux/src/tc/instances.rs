@@ -26,8 +26,25 @@ const SHARED_FROM: u32 = 0x1000_0000;
 /// # Errors
 /// The kernel's refusal; a kind that it does not have has no instances.
 pub fn first_free<'a>(netns: &Netns, kinds: impl IntoIterator<Item = &'a str>) -> Result<u32, KernelError> {
-    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
     let mut free = SHARED_FROM;
+    for highest in highest(netns, kinds)? {
+        free = free.max(highest.saturating_add(1));
+    }
+    Ok(free)
+}
+
+/// Whether there is any instance of these kinds.
+///
+/// # Errors
+/// As [`first_free`].
+pub fn any<'a>(netns: &Netns, kinds: impl IntoIterator<Item = &'a str>) -> Result<bool, KernelError> {
+    Ok(highest(netns, kinds)?.into_iter().any(|highest| highest > 0))
+}
+
+/// The highest index of each kind; 0 where there is no instance.
+fn highest<'a>(netns: &Netns, kinds: impl IntoIterator<Item = &'a str>) -> Result<Vec<u32>, KernelError> {
+    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
+    let mut all = Vec::new();
     for kind in kinds {
         let mut body = AttrBuf::after(&[0; 4]); // struct tcamsg
         body.unmarked(TAB, |out| _ = out.unmarked(1, |out| _ = out.text(KIND, kind)));
@@ -51,7 +68,7 @@ pub fn first_free<'a>(netns: &Netns, kinds: impl IntoIterator<Item = &'a str>) -
             Err(error) if matches!(error.number(), Some(Errno::NOENT | Errno::INVAL | Errno::OPNOTSUPP)) => 0,
             Err(error) => return Err(error),
         };
-        free = free.max(highest.saturating_add(1));
+        all.push(highest);
     }
-    Ok(free)
+    Ok(all)
 }

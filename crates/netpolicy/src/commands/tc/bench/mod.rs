@@ -1,20 +1,22 @@
 //! `tc bench`: how fast rules are loaded here, beside tc, in a network namespace of its own.
 
+mod flower;
+
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use linux::Netns;
 use linux::netlink::rtlink::{RtLink, VethEnd};
-use linux::tc::{Devices, Loader, Options, Portion, RECEIVE_BYTES, RuleSocket, dump, undo};
+use linux::tc::{Devices, Loader, Options, Portion, RECEIVE_BYTES, RuleSocket, dump, instances, undo};
 use model::IfIndex;
 use rules::{Batch, Hook, Lookup, Table, command};
 
-use crate::args::TcBench;
+use crate::args::{BenchPart, TcBench};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
@@ -23,6 +25,14 @@ use crate::render::{BenchRow, RuleBenchReport};
 /// The devices of the namespace.
 const DEVICE: &str = "np0";
 const PEER: &str = "np1";
+
+/// How long the kernel may take to free what was removed before, and how often it is asked. A rule that was removed is
+/// freed later, one by one and under rtnl: a load that is measured meanwhile waits for that.
+const FREED_WITHIN: Duration = Duration::from_secs(60);
+const ASKED_EVERY: Duration = Duration::from_millis(10);
+
+/// The kinds of actions that are measured.
+const KINDS: [&str; 3] = ["mirred", "gact", "tunnel_key"];
 
 /// The rules of the stream whose memory is measured, and of the one whose parsing is.
 const STREAM_RULES: u64 = 10_000_000;
@@ -84,20 +94,19 @@ pub(crate) fn run(arguments: &TcBench, context: &Context) -> Result<Exit, Fault>
     let itself = std::env::current_exe().map_err(|error| Fault::file("this program", error))?;
     let scratch = Scratch::new()?;
     let mut bench = Bench { arguments, context, netns, device, scratch, itself, rows: Vec::new() };
-    bench.loads()?;
-    bench.one_rule()?;
-    bench.parsing()?;
-    bench.memory()?;
-    bench.failing()?;
-    bench.rollback()?;
-    bench.check()?;
-    for criterion in [
-        "flower + gact drop, loader : tc -b, 1 and 2 workers",
-        "flower + tunnel_key + mirred, loader : tc -b, 1 and 2 workers",
-        "flower, 2 workers : 1, own devices or priorities",
-        "no_percpu : percpu in the loader, drop and tunnel_key",
-    ] {
-        bench.skipped(criterion, "needs the guest kernel: this one has no flower, gact and tunnel_key");
+    for part in bench.parts() {
+        match part {
+            BenchPart::Footprint => bench.footprint()?,
+            BenchPart::Loads => bench.loads()?,
+            BenchPart::OneRule => bench.one_rule()?,
+            BenchPart::Parsing => bench.parsing()?,
+            BenchPart::Memory => bench.memory()?,
+            BenchPart::Failing => bench.failing()?,
+            BenchPart::Rollback => bench.rollback()?,
+            BenchPart::Check => bench.check()?,
+            BenchPart::Flower => bench.flower()?,
+            BenchPart::FlowerCheck => bench.flower_check()?,
+        }
     }
     let report = RuleBenchReport {
         repeats: arguments.repeats,
@@ -114,29 +123,67 @@ impl Bench<'_> {
         Hook { device: self.device, block: 0, parent: command::INGRESS }
     }
 
+    /// The parts that were asked for, or all that need no kernel that was just booted.
+    fn parts(&self) -> Vec<BenchPart> {
+        let all = [
+            BenchPart::Loads,
+            BenchPart::OneRule,
+            BenchPart::Parsing,
+            BenchPart::Memory,
+            BenchPart::Failing,
+            BenchPart::Rollback,
+            BenchPart::Check,
+            BenchPart::Flower,
+            BenchPart::FlowerCheck,
+        ];
+        if self.arguments.only.is_empty() { all.to_vec() } else { self.arguments.only.clone() }
+    }
+
     fn row(&mut self, criterion: &str, goal: impl Into<String>, measured: String, met: bool) {
         self.context.console.detail(&format!("{criterion}: {measured}"));
         let row = BenchRow { criterion: criterion.to_owned(), goal: goal.into(), measured, met: Some(met) };
         self.rows.push(row);
     }
 
+    /// Something to know that has no goal.
+    fn told(&mut self, criterion: impl Into<String>, measured: String) {
+        let criterion = criterion.into();
+        self.context.console.detail(&format!("{criterion}: {measured}"));
+        self.rows.push(BenchRow { criterion, goal: String::new(), measured, met: None });
+    }
+
     fn skipped(&mut self, criterion: &str, why: &str) {
-        let row = BenchRow {
-            criterion: criterion.to_owned(),
-            goal: String::new(),
-            measured: format!("skipped: {why}"),
-            met: None,
-        };
-        self.rows.push(row);
+        self.told(criterion, format!("skipped: {why}"));
     }
 
     /// Makes the hook and the hash tables for so many rules anew, without rules.
     fn fresh(&self, rules: u32) -> Result<(), Fault> {
-        let text = format!(
-            "qdisc del dev {DEVICE} clsact\nqdisc add dev {DEVICE} clsact\n\
-             {}",
-            tables(rules)
-        );
+        self.prepare(&tables(rules))
+    }
+
+    /// Makes the hook anew, and loads these lines.
+    fn prepare(&self, lines: &str) -> Result<(), Fault> {
+        self.clear(&[DEVICE])?;
+        self.send(lines)
+    }
+
+    /// Makes the hooks of these devices anew, and waits until what was there is gone.
+    fn clear(&self, devices: &[&str]) -> Result<(), Fault> {
+        for device in devices {
+            self.send(&format!("qdisc del dev {device} clsact\nqdisc add dev {device} clsact\n"))?;
+        }
+        let began = Instant::now();
+        while instances::any(&self.netns, KINDS)? {
+            if began.elapsed() > FREED_WITHIN {
+                return Err(Fault::failed("the kernel does not come to free the rules of the last load"));
+            }
+            std::thread::sleep(ASKED_EVERY);
+        }
+        Ok(())
+    }
+
+    /// Loads lines; the first one may be refused.
+    fn send(&self, text: &str) -> Result<(), Fault> {
         let mut loader = Loader::open(&self.netns, Options { stop_at_refusal: false, ..Options::default() })?;
         let (mut batch, mut devices) = (Batch::new(text.as_bytes()), Devices::of(&self.netns)?);
         while let Ok(Some((line, command))) = batch.next_command(&mut devices) {
@@ -242,12 +289,7 @@ impl Bench<'_> {
         ratio("one thread : the kernel's own cost", 0.9, floor, lean);
         ratio("no_percpu : percpu, in the loader", 1.5, percpu, lean);
         let words = format!("{:.2} x (u32 holds rtnl: one worker sends)", lean / two);
-        self.rows.push(BenchRow {
-            criterion: "u32, 2 workers : 1".to_owned(),
-            goal: String::new(),
-            measured: words,
-            met: None,
-        });
+        self.told("u32, 2 workers : 1", words);
         Ok(())
     }
 

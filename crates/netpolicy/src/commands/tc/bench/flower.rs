@@ -1,0 +1,286 @@
+//! Rules of flower, of the two profiles that the measurements of `no_percpu` came with.
+
+use std::fmt::Write as _;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use linux::netlink::rtlink::{RtLink, VethEnd};
+use linux::tc::Devices;
+use rules::Lookup as _;
+
+use super::{Bench, CHECKED_RULES, DEVICE, median};
+use crate::fault::Fault;
+
+/// The device of the second worker.
+const SECOND: &str = "np2";
+const SECOND_PEER: &str = "np3";
+
+/// The CPUs of the machine that the published figures are of.
+const PUBLISHED_CPUS: f64 = 24.0;
+
+/// What the rules match and do.
+#[derive(Clone, Copy)]
+struct Profile {
+    name: &'static str,
+    matches: &'static str,
+    actions: &'static [&'static str],
+    /// The goal of no_percpu against percpu.
+    lean_goal: f64,
+    /// What was published for 24 CPUs: thousands of rules a second, and KB for each rule, with and without counters for each CPU.
+    published: [f64; 4],
+}
+
+const PROFILES: [Profile; 2] = [
+    Profile {
+        name: "gact drop",
+        matches: "dst_mac e4:12:0:0:0:0",
+        actions: &["drop"],
+        lean_goal: 1.25,
+        published: [203.0, 259.0, 3.91, 2.51],
+    },
+    Profile {
+        name: "tunnel_key + mirred",
+        matches: "dst_mac e4:12:0:0:0:0 src_ip 192.168.111.1 dst_ip 192.168.111.2 ip_proto udp dst_port 1 src_port 1",
+        actions: &[
+            "tunnel_key set id 1 src_ip 2.2.2.2 dst_ip 2.2.2.3 dst_port 4789",
+            "mirred egress redirect dev np1",
+        ],
+        lean_goal: 1.4,
+        published: [92.0, 204.0, 6.73, 3.91],
+    },
+];
+
+impl Profile {
+    /// So many rules of a device and a priority.
+    fn rules(&self, device: &str, priority: u32, count: u32, lean: bool) -> String {
+        let suffix = if lean { " no_percpu" } else { "" };
+        let mut text = String::new();
+        for rule in 1..=count {
+            let [_, high, middle, low] = rule.to_be_bytes();
+            let _ = write!(
+                text,
+                "filter add dev {device} protocol ip ingress prio {priority} handle {rule} flower skip_hw \
+                 src_mac e4:11:0:{high:x}:{middle:x}:{low:x} {}",
+                self.matches
+            );
+            for action in self.actions {
+                let _ = write!(text, " action {action}{suffix}");
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+impl Bench<'_> {
+    /// Whether this kernel has what the profiles need.
+    fn has_flower(&mut self) -> Result<bool, Fault> {
+        self.prepare("")?;
+        let lines: String =
+            PROFILES.iter().zip(1..).map(|(p, priority)| p.rules(DEVICE, priority, 1, true)).collect();
+        let file = self.scratch.file("needs", &lines)?;
+        let has = self.status_of(&self.itself.clone(), &["tc", "load", &file.to_string_lossy()])?.success();
+        self.prepare("")?;
+        if has && Devices::of(&self.netns)?.device(SECOND).is_none() {
+            let end = |name| VethEnd { name, queues: 1 };
+            self.netns.run(|| {
+                RtLink::open_here()?.create_veth(end(SECOND), end(SECOND_PEER), self.netns.as_fd())
+            })??;
+        }
+        Ok(has)
+    }
+
+    fn status_of(&self, program: &Path, arguments: &[&str]) -> Result<ExitStatus, Fault> {
+        self.spawn(program, arguments)?.wait().map_err(|error| Fault::file(program, error))
+    }
+
+    fn spawn(&self, program: &Path, arguments: &[&str]) -> Result<Child, Fault> {
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.netns.run(|| command.spawn())?.map_err(|error| Fault::file(program, error))
+    }
+
+    /// Seconds that these take side by side, from empty hooks.
+    fn beside(&self, program: &Path, all: &[&[&str]]) -> Result<f64, Fault> {
+        self.clear(&[DEVICE, SECOND])?;
+        let began = Instant::now();
+        let children =
+            all.iter().map(|arguments| self.spawn(program, arguments)).collect::<Result<Vec<_>, _>>()?;
+        let mut whole = true;
+        for mut child in children {
+            whole &= child.wait().map_err(|error| Fault::file(program, error))?.success();
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        if whole { Ok(seconds) } else { Err(Fault::failed(format!("{}: a load failed", program.display()))) }
+    }
+
+    /// Both profiles beside tc, with one worker and with two, each worker with a device of its own.
+    pub(super) fn flower(&mut self) -> Result<(), Fault> {
+        if !self.has_flower()? {
+            for profile in PROFILES {
+                self.skipped(&format!("flower + {}", profile.name), NEEDS);
+            }
+            return Ok(());
+        }
+        for profile in PROFILES {
+            self.profile(profile)?;
+        }
+        Ok(())
+    }
+
+    fn profile(&mut self, profile: Profile) -> Result<(), Fault> {
+        let count = self.arguments.rules;
+        let plain = profile.rules(DEVICE, 1, count, false);
+        let lean = profile.rules(DEVICE, 1, count, true);
+        let second = profile.rules(SECOND, 1, count, true);
+        // Both devices in one file, in turns of some rules, as a file has them that was made rule by rule.
+        let mut both = String::new();
+        let (first, other): (Vec<_>, Vec<_>) = (lean.lines().collect(), second.lines().collect());
+        for (a, b) in first.chunks(64).zip(other.chunks(64)) {
+            for line in a.iter().chain(b) {
+                both.push_str(line);
+                both.push('\n');
+            }
+        }
+        let file = |name: &str, text: &str| -> Result<String, Fault> {
+            Ok(self.scratch.file(name, text)?.to_string_lossy().into_owned())
+        };
+        let (plain, lean, second, both) =
+            (file("plain", &plain)?, file("lean", &lean)?, file("second", &second)?, file("both", &both)?);
+        let mut seconds: [Vec<f64>; 6] = Default::default();
+        for repeat in 0..self.arguments.repeats {
+            self.context.console.progress(&format!("{}: repeat {}", profile.name, repeat + 1));
+            let tc = &self.arguments.tc;
+            let measured = [
+                self.beside(tc, &[&["-b", &plain]])?,
+                self.beside(tc, &[&["-b", &lean]])?,
+                self.beside(tc, &[&["-b", &lean], &["-b", &second]])?,
+                self.beside(&self.itself, &[&["tc", "load", &plain]])?,
+                self.beside(&self.itself, &[&["tc", "load", &lean]])?,
+                self.beside(&self.itself, &[&["tc", "load", &both, "--workers", "2"]])?,
+            ];
+            for (all, one) in seconds.iter_mut().zip(measured) {
+                all.push(one);
+            }
+        }
+        self.context.console.progress("");
+        let rules = f64::from(count);
+        let [tc_plain, tc_lean, tc_two, percpu, one, two] = seconds.map(median);
+        let (name, goal) = (profile.name, profile.lean_goal);
+        let mut ratio = |what: String, goal: f64, fast: f64, slow: f64| {
+            let measured = format!("{:.2} x ({fast:.0} : {slow:.0} rules/s)", fast / slow);
+            self.row(&what, format!(">= {goal} x"), measured, fast / slow >= goal);
+        };
+        ratio(format!("flower + {name} no_percpu, 1 worker : tc -b"), 3.5, rules / one, rules / tc_lean);
+        ratio(
+            format!("flower + {name} no_percpu, 2 workers : two tc -b"),
+            3.5,
+            2.0 * rules / two,
+            2.0 * rules / tc_two,
+        );
+        ratio(format!("flower + {name}, 2 workers : 1, own devices"), 1.5, 2.0 * rules / two, rules / one);
+        ratio(
+            format!("flower + {name}, no_percpu : percpu, in the loader"),
+            goal,
+            rules / one,
+            rules / percpu,
+        );
+        let [published_percpu, published_lean, ..] = profile.published;
+        self.told(
+            format!("flower + {name}, tc -b, thousand rules/s"),
+            format!(
+                "percpu {:.1}, no_percpu {:.1}: {:.2} x (published, 24 CPUs, 20 at once: {published_percpu}, {published_lean}: {:.2} x)",
+                rules / tc_plain / 1e3,
+                rules / tc_lean / 1e3,
+                tc_plain / tc_lean,
+                published_lean / published_percpu
+            ),
+        );
+        Ok(())
+    }
+
+    /// Comparing a file of flower with the kernel.
+    pub(super) fn flower_check(&mut self) -> Result<(), Fault> {
+        let criterion = "flower, check of 100 000 rules";
+        if !self.has_flower()? {
+            self.skipped(criterion, NEEDS);
+            return Ok(());
+        }
+        let [profile, _] = PROFILES;
+        let file = self.scratch.file("check", &profile.rules(DEVICE, 1, CHECKED_RULES, true))?;
+        let path = file.to_string_lossy().into_owned();
+        self.timed(&self.itself, &["tc", "load", &path])?;
+        let (mut own, mut tc) = (Vec::new(), Vec::new());
+        for _ in 0..self.arguments.repeats {
+            own.push(self.timed(&self.itself, &["tc", "diff", &path])?);
+            tc.push(self.timed(&self.arguments.tc, &["filter", "show", "dev", DEVICE, "ingress"])?);
+        }
+        let (own, tc) = (median(own), median(tc));
+        let measured = format!("{own:.2} s, {:.1} x (tc filter show {tc:.2} s)", tc / own);
+        self.row(criterion, "< 1 s, >= 10 x", measured, own < 1.0 && tc / own >= 10.0);
+        Ok(())
+    }
+
+    /// The kernel's memory for each rule. Nothing is removed in between: memory of that kind stays where it was used once,
+    /// so this is true only on a kernel that has not held rules before.
+    pub(super) fn footprint(&mut self) -> Result<(), Fault> {
+        if !self.has_flower()? {
+            self.skipped("memory for each rule", NEEDS);
+            return Ok(());
+        }
+        let (count, cpus) = (self.arguments.rules, possible_cpus()?);
+        let rules = f64::from(count);
+        let mut priority = 0;
+        for profile in PROFILES {
+            let mut kilobytes = [[0.0; 2]; 2];
+            for (lean, cell) in [true, false].into_iter().zip(&mut kilobytes) {
+                priority += 1;
+                let file = self.scratch.file("footprint", &profile.rules(DEVICE, priority, count, lean))?;
+                let before = meminfo()?;
+                self.timed(&self.itself, &["tc", "load", &file.to_string_lossy()])?;
+                let after = meminfo()?;
+                *cell = [(after[0] - before[0]) / rules, (after[1] - before[1]) / rules];
+            }
+            let [lean, percpu] = kilobytes;
+            let [.., published_percpu, published_lean] = profile.published;
+            let less = (percpu[0] - lean[0]) / cpus * PUBLISHED_CPUS;
+            self.told(
+                format!("flower + {}, KB for each rule, {cpus} CPUs", profile.name),
+                format!(
+                    "percpu {:.3} + {:.2} slab, no_percpu {:.3} + {:.2} slab; with 24 CPUs {less:.2} less (published: {:.2} less)",
+                    percpu[0],
+                    percpu[1],
+                    lean[0],
+                    lean[1],
+                    published_percpu - published_lean
+                ),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Why the parts about flower are left out.
+const NEEDS: &str = "this kernel has no flower, gact and tunnel_key; a guest has (docs/guest.md)";
+
+/// How many CPUs the kernel keeps memory for.
+fn possible_cpus() -> Result<f64, Fault> {
+    const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+    let text = std::fs::read_to_string(POSSIBLE).map_err(|error| Fault::file(POSSIBLE, error))?;
+    let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<f64>().ok());
+    last.map(|last| last + 1.0).ok_or_else(|| Fault::failed(format!("{POSSIBLE} has no list of CPUs")))
+}
+
+/// `Percpu:` and `Slab:`, in KB.
+fn meminfo() -> Result<[f64; 2], Fault> {
+    const MEMINFO: &str = "/proc/meminfo";
+    let text = std::fs::read_to_string(MEMINFO).map_err(|error| Fault::file(MEMINFO, error))?;
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        let value = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
+        value.ok_or_else(|| Fault::failed(format!("{MEMINFO} does not tell {name}")))
+    };
+    Ok([value("Percpu:")?, value("Slab:")?])
+}
