@@ -176,6 +176,16 @@ pub(super) fn make_directory(path: &Path) -> Result {
     std::fs::create_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
+/// Removes a file that may not be there.
+pub(super) fn remove_file(path: &Path) -> Result {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("{}: {error}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Removes a directory that may not be there.
 pub(super) fn remove(path: &Path) -> Result {
     match std::fs::remove_dir_all(path) {

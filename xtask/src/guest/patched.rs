@@ -166,7 +166,7 @@ fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> 
         let (now, then) = (std::fs::read(tree.join(file)).ok(), std::fs::read(scratch.join(file)).ok());
         if now != then {
             // The tree's file may be one with the pristine one's: a link that must be cut before it is written.
-            cache::remove(&tree.join(file))?;
+            cache::remove_file(&tree.join(file))?;
             if then.is_some() {
                 copy(&scratch.join(file), &tree.join(file))?;
             }
