@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use apply::{Knobs, Landmarks};
 use model::{
     DeviceId, EmptyPolls, Interface, KernelVersion, Nanoseconds, NapiId, NetnsId, Plan, RxQueue, Setting,
+    Threading,
 };
 
 use self::inside::Inside;
@@ -164,7 +165,15 @@ impl Kernel {
             let culprit =
                 settings.iter().find(|setting| refused.knob.is_some_and(|knob| is_about(setting, knob)));
             let what = written(culprit.map_or(settings, std::slice::from_ref));
-            KernelError { what, cause: refused.cause }.needing("CAP_NET_ADMIN in the initial user namespace")
+            let refused = KernelError { what, cause: refused.cause };
+            // Before 7.0 the attribute's range ends at "enabled". Kernel: `Documentation/netlink/specs/netdev.yaml`.
+            if let (Some(Setting::Threaded(_, Threading::BusyPoll)), Some(Errno::RANGE)) =
+                (culprit, refused.number())
+            {
+                let needs = "napi-set with threaded busy-poll";
+                return KernelError::absent(refused.what, needs, Some(KernelVersion::since(7, 0)));
+            }
+            refused.needing("CAP_NET_ADMIN in the initial user namespace")
         })
     }
 
