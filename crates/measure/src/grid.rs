@@ -7,12 +7,13 @@ use model::{Evidence, ExchangeWorkload, OfferedLoad, PollCounts, Schema, Workloa
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Results;
+use crate::gate::Judged;
 use crate::record::Recorder;
 use crate::statistics::{Interval, coverage, median_interval, paired_ratio};
 use crate::table::number;
 
 /// Experiments under one title. Written and read as JSON.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grid {
     /// The format.
@@ -25,6 +26,9 @@ pub struct Grid {
     pub skipped: Vec<Skipped>,
     /// One experiment for each variant.
     pub variants: Vec<Variant>,
+    /// What came of the gates, if there were any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<Judged>,
 }
 
 /// A configuration without a run.
@@ -132,7 +136,8 @@ pub struct Ratios {
 }
 
 impl Ratios {
-    fn of(results: &Results, label: &str, against: &str, load: OfferedLoad) -> Self {
+    /// Over the runs of an experiment.
+    pub(crate) fn of(results: &Results, label: &str, against: &str, load: OfferedLoad) -> Self {
         let (before, after) = (results.cell(against, load), results.cell(label, load));
         // Runs of one round have the same seed, and no other runs have.
         let pairs: Vec<(&Evidence, &Evidence)> = before
@@ -329,6 +334,9 @@ impl Grid {
             }
             text.push('\n');
         }
+        for judged in &self.gates {
+            let _ = writeln!(text, "{judged}");
+        }
         for Skipped { label, reason } in &self.skipped {
             let _ = writeln!(text, "skipped: {label}: {reason}");
         }
@@ -337,6 +345,23 @@ impl Grid {
         }
         let _ = writeln!(text, "{}", legend(self.rounds()));
         text
+    }
+
+    /// Several grids as one, under the title of the first: what was measured in turn is shown side by side.
+    #[must_use]
+    pub fn joined(grids: Vec<Self>) -> Self {
+        let mut grids = grids.into_iter();
+        let mut all = grids.next().unwrap_or_default();
+        for grid in grids {
+            all.notes
+                .extend(grid.notes.into_iter().filter(|note| !all.notes.contains(note)).collect::<Vec<_>>());
+            all.skipped.extend(
+                grid.skipped.into_iter().filter(|skipped| !all.skipped.contains(skipped)).collect::<Vec<_>>(),
+            );
+            all.variants.extend(grid.variants);
+            all.gates.extend(grid.gates);
+        }
+        all
     }
 
     /// Whether any run counts.
@@ -448,6 +473,7 @@ mod test {
                 reason: "in the simulator only".to_owned(),
             }],
             variants: vec![Variant { name: "1 B/1 B, 64 flows".to_owned(), borne: None, results }],
+            gates: Vec::new(),
         }
     }
 
@@ -473,6 +499,13 @@ mod test {
         let rows = grid().variants[0].rows();
         assert!(rows[0].latency_us[3].is_some(), "one answer in a thousand");
         assert_eq!(rows[0].latency_us[4], None, "a thousand answers say nothing of the ten thousandth");
+    }
+
+    #[test]
+    fn grids_of_several_files_stand_side_by_side() {
+        let joined = Grid::joined(vec![grid(), grid()]);
+        assert_eq!((joined.variants.len(), joined.notes.len(), joined.skipped.len()), (2, 1, 1));
+        assert_eq!(joined.title, "threaded");
     }
 
     #[test]

@@ -15,6 +15,7 @@
 
 mod clock;
 pub mod experiment;
+pub mod gate;
 pub mod generator;
 pub mod grid;
 pub mod protocol;
@@ -29,6 +30,7 @@ pub mod table;
 pub mod verdict;
 
 pub use experiment::{Cell, Experiment, Failure, Progress, Results, Stage, Stopped};
+pub use gate::{Gates, Judged};
 pub use generator::{Edge, Run, RunError, Surroundings, memcached, offer};
 pub use grid::{Grid, Skipped, Variant};
 pub use statistics::Interval;

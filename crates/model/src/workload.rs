@@ -52,6 +52,15 @@ impl Workload {
         workload
     }
 
+    /// Lets client threads wait in another way.
+    pub fn set_waiting(&mut self, waiting: Waiting) {
+        match self {
+            Self::Memcached(memcached) => memcached.waiting = waiting,
+            Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.pace.waiting = waiting,
+            Self::Storage(storage) => storage.pace.waiting = waiting,
+        }
+    }
+
     /// When and over what its requests go.
     pub fn pace(&self) -> Pace {
         match self {

@@ -1,6 +1,7 @@
 //! One run: prepare every thread, open the window for all of them at once, put their counts together.
 
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
@@ -39,6 +40,20 @@ pub trait Surroundings: Sync {
     /// Whatever went wrong; it ends the run.
     fn on_thread_start(&self, thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let _ = thread;
+        Ok(())
+    }
+
+    /// Called in every client thread when its connections are made, with the epoll that it will wait on: the place to set
+    /// how that waits.
+    ///
+    /// # Errors
+    /// Whatever went wrong; it ends the run.
+    fn on_thread_ready(
+        &self,
+        thread: u32,
+        epoll: BorrowedFd<'_>,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let _ = (thread, epoll);
         Ok(())
     }
 
@@ -223,6 +238,8 @@ fn client_thread(
     {
         preload(&mut worker, memcached)?;
     }
+    let prepared = surroundings.on_thread_ready(thread, worker.epoll.as_fd());
+    prepared.map_err(|cause| RunError::ThreadStart { thread, cause })?;
     // Whoever started the run is waiting for us until `ready` is dropped.
     let _ = ready.send(());
     drop(ready);

@@ -42,6 +42,9 @@ pub fn html(grid: &Grid) -> String {
     for note in &grid.notes {
         let _ = writeln!(page, "<p>{}</p>", Escaped(note));
     }
+    for judged in &grid.gates {
+        let _ = writeln!(page, "<p>{}</p>", Escaped(&judged.to_string()));
+    }
     for skipped in &grid.skipped {
         let _ = writeln!(page, "<p>Skipped: {}: {}</p>", Escaped(&skipped.label), Escaped(&skipped.reason));
     }
@@ -220,6 +223,7 @@ mod test {
             notes: Vec::new(),
             skipped,
             variants: vec![Variant { name: "1 B".to_owned(), borne: None, results }],
+            gates: Vec::new(),
         });
         assert_eq!(page.matches("<figure").count(), 1);
         // Two configurations at the four percentiles that two thousand answers tell.

@@ -36,11 +36,16 @@ pub enum Application {
 #[command(after_help = "\
 Examples:
   netpolicy bench report evidence.json --report report.html
-  gzip -dc evidence.json.gz | netpolicy bench report -")]
+  gzip -dc evidence.json.gz | netpolicy bench report -
+  netpolicy bench report monday.json tuesday.json --gates wanted.gates")]
 pub struct FromEvidence {
-    /// What `bench --json` wrote; - for standard input.
-    #[arg(value_name = "FILE")]
-    pub evidence: PathBuf,
+    /// What a bench wrote with `--json` or printed with `-o json`; - for standard input. Several of the benches with
+    /// netpolicy's own server are shown side by side.
+    #[arg(value_name = "FILE", required = true)]
+    pub evidence: Vec<PathBuf>,
+    /// What configurations must reach of others, for the benches with netpolicy's own server.
+    #[arg(long, value_name = "FILE")]
+    pub gates: Option<PathBuf>,
     /// Write a report into this file: one HTML page that needs no other.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,

@@ -152,6 +152,10 @@ pub struct Common {
     /// Server and client on this host, over its loopback, instead of a lab of two.
     #[arg(long)]
     pub loopback: bool,
+    /// The client's threads wait in the same way as the server's, as neper's do; else they sleep under every
+    /// configuration.
+    #[arg(long, requires = "loopback", conflicts_with = "spin")]
+    pub both_sides: bool,
     /// Connections of all client threads together; more than one number are measured one after the other.
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     pub flows: Vec<u32>,
@@ -207,6 +211,10 @@ pub struct Common {
     /// Do not count who delivers the packets.
     #[arg(long)]
     pub uncounted: bool,
+    /// What configurations must reach of others, as kernel/one-thread.gates says it: each is judged by the ratio over
+    /// pairs of runs, and one that is missed makes the exit code 1.
+    #[arg(long, value_name = "FILE")]
+    pub gates: Option<PathBuf>,
     /// Write a report into this file: one HTML page that needs no other.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,

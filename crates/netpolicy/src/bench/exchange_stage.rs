@@ -14,8 +14,8 @@ use linux::process::identify_kernel_thread;
 use linux::{Kernel, Netns, Processes, Signals};
 use measure::{Cell, Stage};
 use model::{
-    Change, Cpu, CpuSet, DeliveryMode, Evidence, Host, MeasuredOn, Origin, Plan, Reason, Setting, Step,
-    Threading, Workload,
+    Change, Cpu, CpuSet, DeliveryMode, Evidence, Host, MeasuredOn, Nanoseconds, Origin, Plan, Reason,
+    Setting, Step, Threading, Waiting, Workload,
 };
 
 use super::background::Background;
@@ -54,6 +54,8 @@ pub(crate) struct ExchangeStage<'a> {
     layout: Layout,
     kthread_cpus: CpuSet,
     background: Background,
+    /// Whether the client waits as the server does.
+    both_sides: bool,
     threads: u32,
     storage: Option<(PathBuf, bool)>,
     workload: Workload,
@@ -111,6 +113,7 @@ impl<'a> ExchangeStage<'a> {
                 cpus: or_servers(&common.background_cpus),
             },
             layout,
+            both_sides: common.both_sides,
             threads,
             storage,
             workload,
@@ -273,8 +276,9 @@ impl<'a> ExchangeStage<'a> {
             }
         };
         let machine = format!(
-            "{cpu_model}, {place}, server on CPU {}, client on CPU {client}{beside}",
-            self.layout.server
+            "{cpu_model}, {place}, server on CPU {}, client on CPU {client}{}{beside}",
+            self.layout.server,
+            if self.both_sides { ", which waits as the server" } else { "" }
         );
         let server = format!("netpolicy bench serve, {} thread(s)", self.threads);
         Origin::Measured(MeasuredOn { host, kernel, machine, server, started })
@@ -314,6 +318,10 @@ impl Place {
             }
         }
     }
+}
+
+fn way_of(label: &str) -> Result<Way, Fault> {
+    label.parse().map_err(|error| Fault::failed(format!("{error}")))
 }
 
 fn unsupported(why: &str) -> Fault {
@@ -360,7 +368,7 @@ impl Stage for ExchangeStage<'_> {
 
     fn apply(&mut self, label: &str) -> Result<(), BenchError> {
         self.may_go_on()?;
-        let way: Way = label.parse().map_err(|error| Fault::failed(format!("{error}")))?;
+        let way = way_of(label)?;
         let brought = self.bring_into(way);
         if brought.is_err() {
             self.put_back()?;
@@ -371,7 +379,15 @@ impl Stage for ExchangeStage<'_> {
     fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, BenchError> {
         let started = seconds_since_1970();
         let origin = self.origin(started);
-        let workload = self.workload.with_seed(cell.seed);
+        let way = way_of(cell.label)?;
+        let mut workload = self.workload.with_seed(cell.seed);
+        if self.both_sides && way.wait_at_most() == Some(Nanoseconds::ZERO) {
+            workload.set_waiting(Waiting::Spin);
+        }
+        let client_epolls = match way {
+            Way::Mode(mode) if self.both_sides => Some(mode.params().epoll),
+            _ => None,
+        };
         let Self { signals, layout, counters, delivery, cell: applied, place, background, .. } = self;
         let Some(Applied { server, before, .. }) = applied else {
             return Err(Fault::failed("nothing was applied").into());
@@ -381,7 +397,8 @@ impl Stage for ExchangeStage<'_> {
         };
         let devices = before.iter().flat_map(|host| &host.devices);
         let napis = devices.flat_map(|device| &device.napis).map(|napi| napi.id).collect();
-        let watch = Watch::new(place.client(), layout, counters, delivery.as_mut(), None, None);
+        let watch = Watch::new(place.client(), layout, counters, delivery.as_mut(), None, None)
+            .with_client_epolls(client_epolls);
         let beside = background.start().map_err(|error| Fault::file("a background thread", error))?;
         // Without a server the run ends at once, instead of at its time.
         let run = interruptible(

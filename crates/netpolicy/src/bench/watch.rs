@@ -5,6 +5,7 @@
 //! linked is not counted, and the evidence has none.
 
 use std::collections::BTreeSet;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 
 use linux::Netns;
@@ -12,9 +13,10 @@ use linux::bpf::delivery::Sampler;
 use linux::counters::CounterSource;
 use linux::cycles::Cycles;
 use linux::process::preload::{EpollCalls, EpollCounts};
+use linux::process::{identify, write_epoll};
 use measure::{Edge, Surroundings};
 use model::evidence::Counters;
-use model::{CounterRates, CpuSet, CpuUse, Delivered, Evidence, NapiId};
+use model::{CounterRates, CpuSet, CpuUse, Delivered, EpollId, EpollParams, Evidence, Fd, NapiId, Pid};
 
 use super::layout::Layout;
 
@@ -22,6 +24,7 @@ use super::layout::Layout;
 pub(super) struct Watch<'a> {
     netns: &'a Netns,
     layout: &'a Layout,
+    client_epolls: Option<EpollParams>,
     read: Mutex<Read<'a>>,
 }
 
@@ -54,8 +57,16 @@ impl<'a> Watch<'a> {
         Self {
             netns,
             layout,
+            client_epolls: None,
             read: Mutex::new(Read { source, delivery, cycles, epolls, edges: Vec::with_capacity(2) }),
         }
+    }
+
+    /// The same, with client threads whose epolls have these parameters.
+    #[must_use]
+    pub(super) const fn with_client_epolls(mut self, params: Option<EpollParams>) -> Self {
+        self.client_epolls = params;
+        self
     }
 
     /// Puts what was counted into the evidence of the run. Polls are counted for the whole machine: only those of
@@ -100,6 +111,18 @@ impl Surroundings for Watch<'_> {
         self.netns.enter()?;
         if let Some(cpu) = self.layout.client_cpu(thread) {
             linux::process::pin_this_thread(&[cpu].into_iter().collect())?;
+        }
+        Ok(())
+    }
+
+    fn on_thread_ready(
+        &self,
+        _thread: u32,
+        epoll: BorrowedFd<'_>,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        if let Some(params) = self.client_epolls {
+            let process = identify(Pid(std::process::id()))?;
+            write_epoll(&EpollId { process, fd: Fd(epoll.as_raw_fd().unsigned_abs()) }, params)?;
         }
         Ok(())
     }

@@ -13,10 +13,13 @@ use super::{Need, test};
 pub(crate) fn tests() -> Vec<Trial> {
     const LAB: &[Need] = &[Need::Root];
     const COUNTED: &[Need] = &[Need::Root, Need::ThreadPerNapi, Need::Bpf];
+    const THREADS: &[Need] = &[Need::Root, Need::ThreadPerNapi];
     vec![
         test("exchange/kernel_threads_poll_where_they_are_asked_to_and_only_there", COUNTED, threaded),
         test("exchange/every_size_of_the_document_is_exchanged_over_loopback", LAB, sizes),
         test("exchange/a_stream_goes_either_way", LAB, stream),
+        test("exchange/gates_decide_the_exit_code_and_are_judged_again_from_the_evidence", LAB, gates),
+        test("exchange/what_a_configuration_fails_with_is_no_lack_of_the_kernel", THREADS, fails),
         test("exchange/storage_is_read_and_written_for_a_remote_client", LAB, storage),
         test("exchange/what_would_be_lost_is_not_overwritten", LAB, kept),
     ]
@@ -78,6 +81,51 @@ fn sizes() -> Result<(), Failed> {
     for run in grid.variants.iter().flat_map(|variant| &variant.results.evidence) {
         assert_eq!(run.requests.answered, run.requests.due, "{}: {:?}", run.label, run.requests);
     }
+    Ok(())
+}
+
+/// A bound that every ratio keeps, and one that none does: what was measured decides nothing here.
+fn gates() -> Result<(), Failed> {
+    let dir = std::env::temp_dir().join(format!("netpolicy-gates-{}", std::process::id()));
+    std::fs::create_dir(&dir)?;
+    let file = |name: &str, text: &str| std::fs::write(dir.join(name), text).map(|()| dir.join(name));
+    let loose =
+        file("loose", "2 userbusy softirq qps >= 0.000001  # anything\n7 userbusy softirq qps >= 1e9\n")?;
+    let tight = file("tight", "* userbusy softirq qps >= 1e9\n")?;
+    let json = dir.join("evidence.json");
+    let measured = bench(&format!(
+        "tcp-rr --loopback --both-sides --mode softirq,userbusy --flows 2 --rate max --repeats 3 --seconds 200ms --warmup 20ms --json {} \
+         --gates {}",
+        json.display(),
+        loose.display()
+    ))?;
+    let printed = file("printed", &String::from_utf8_lossy(&measured.stdout))?;
+    let again = |gates: &std::path::Path| {
+        let output =
+            bench(&format!("report {} {} --gates {}", json.display(), printed.display(), gates.display()))?;
+        let document: Value = serde_json::from_slice(&output.stdout)?;
+        let grid: Grid = serde_json::from_value(document["data"].clone())?;
+        Ok::<_, Failed>((output.status.code(), grid.gates))
+    };
+    let (good, bad) = (again(&loose), again(&tight));
+    std::fs::remove_dir_all(&dir)?;
+    assert_eq!(measured.status.code(), Some(0), "{}", String::from_utf8_lossy(&measured.stderr));
+    let (code, judged) = good?;
+    // Two files, one experiment in each; nobody asked for seven flows.
+    assert_eq!((code, judged.len()), (Some(0), 2), "{judged:?}");
+    assert!(judged.iter().all(|judged| judged.met == Some(true) && judged.pairs >= 2), "{judged:?}");
+    let (code, judged) = bad?;
+    assert_eq!(code, Some(1));
+    assert!(judged.iter().all(|judged| judged.met == Some(false)), "{judged:?}");
+    Ok(())
+}
+
+/// CPUs that no kernel thread can be pinned to are the operator's mistake.
+fn fails() -> Result<(), Failed> {
+    let output =
+        bench("threaded --mode softirq,threaded+pinned --kthread-cpus 4000 --size 1 --flows 2 --rate 100")?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("4000"), "{said}");
     Ok(())
 }
 

@@ -1,12 +1,12 @@
 //! `bench tcp-rr`, `tcp-stream`, `threaded` and `storage`: configurations against each other, with our own server.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use linux::{Processes, Signals, observe};
-use measure::{Experiment, Grid, Skipped, Stage, Stopped, Variant};
+use measure::{Experiment, Gates, Grid, Skipped, Stage, Stopped, Variant};
 use model::{CpuSet, Nanoseconds, OfferedLoad, Schema};
 
 use super::{Told, early, of_signal, writable};
@@ -22,6 +22,9 @@ const FILL_BYTES: usize = 1 << 20;
 
 /// The largest file of our own.
 const FILE_BYTES_MAX: u64 = 16 << 30;
+
+/// The largest file of gates.
+const GATES_BYTES_MAX: u64 = 64 << 10;
 
 /// Measures, prints the tables, and writes the files.
 pub(super) fn run<B: Compares>(bench: &B, context: &Context) -> Result<Exit, Fault> {
@@ -77,6 +80,7 @@ fn conduct<B: Compares>(
     for path in [&common.report, &common.json].into_iter().flatten() {
         writable(path)?;
     }
+    let gates = common.gates.as_deref().map(read_gates).transpose()?;
     let online = observe(&context.netns()?, &Processes::None)?.topology.online;
     let halves = Layout::of(&online);
     let layout = Layout {
@@ -98,6 +102,7 @@ fn conduct<B: Compares>(
         notes: notes(common.background, common.background_duty, &layout),
         skipped: Vec::new(),
         variants: Vec::new(),
+        gates: Vec::new(),
     };
     let mut signals = Signals::catch()?;
     let mut stage =
@@ -115,6 +120,9 @@ fn conduct<B: Compares>(
     let stopped = experiments(bench, context, &mut stage, &cases, &labels, &mut grid);
     drop(stage);
     context.console.progress("");
+    if let Some(gates) = &gates {
+        grid.gates = grid.judge(gates);
+    }
     let exit = publish(bench, context, &grid)?;
     match stopped {
         None => Ok(exit),
@@ -168,7 +176,7 @@ fn possible(
                     stage.restore()?;
                     None
                 }
-                Err(BenchError::Failed(fault)) if is_refusal(labels.is_empty(), &fault) => {
+                Err(BenchError::Failed(fault)) if is_refusal(&fault) => {
                     Some(BenchError::Failed(fault).to_string())
                 }
                 Err(error) => return Err(error),
@@ -182,12 +190,11 @@ fn possible(
     Ok(labels)
 }
 
-/// Whether this kernel does not take a configuration, and is as it was. It says so with many numbers: threads that never
-/// sleep are out of range before 7.0 (ERANGE). The first configuration is what all others are compared with: without it
-/// there is nothing to measure.
-fn is_refusal(first: bool, fault: &Fault) -> bool {
+/// Whether this kernel does not have a configuration, or a rule of ours is against it, and the host is as it was. Anything
+/// else is a failure, and ends the bench.
+fn is_refusal(fault: &Fault) -> bool {
     let as_before = matches!(fault.host, HostState::Unchanged | HostState::Restored);
-    as_before && (!first || matches!(fault.exit, Exit::Unsupported | Exit::Refused))
+    as_before && matches!(fault.exit, Exit::Unsupported | Exit::Refused)
 }
 
 /// One experiment after the other, until one stops.
@@ -263,13 +270,45 @@ fn publish<B: Compares>(bench: &B, context: &Context, grid: &Grid) -> Result<Exi
         context.console.say(&format!("Evidence: {}", path.display()));
     }
     if let Some(path) = &bench.common().report {
-        std::fs::write(path, measure::report::html_of_grid(grid))
-            .map_err(|error| Fault::file(path, error))?;
-        context.console.say(&format!("Report: {}", path.display()));
+        write_report(path, grid, context)?;
     }
-    if grid.counts() {
-        return Ok(Exit::Done);
+    Ok(verdict(context, grid, bench.common().gates.is_some()))
+}
+
+pub(super) fn write_report(path: &Path, grid: &Grid, context: &Context) -> Result<(), Fault> {
+    std::fs::write(path, measure::report::html_of_grid(grid)).map_err(|error| Fault::file(path, error))?;
+    context.console.say(&format!("Report: {}", path.display()));
+    Ok(())
+}
+
+/// How a bench ends: well if any run counts and no gate is missed.
+pub(super) fn verdict(context: &Context, grid: &Grid, gated: bool) -> Exit {
+    if !grid.counts() {
+        context.console.say("No run counts.");
+        return Exit::Failed;
     }
-    context.console.say("No run counts.");
-    Ok(Exit::Failed)
+    let missed = grid.gates.iter().filter(|judged| judged.met != Some(true)).count();
+    match (gated, grid.gates.len(), missed) {
+        (false, ..) => Exit::Done,
+        (true, 0, _) => {
+            context.console.say("No gate is about what was measured.");
+            Exit::Failed
+        }
+        (true, all, 0) => {
+            context.console.say(&format!("All {all} gates are met."));
+            Exit::Done
+        }
+        (true, all, missed) => {
+            context.console.say(&format!("{missed} of {all} gates are not met."));
+            Exit::Failed
+        }
+    }
+}
+
+/// Reads what configurations must reach.
+pub(super) fn read_gates(path: &Path) -> Result<Gates, Fault> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(GATES_BYTES_MAX).read_to_string(&mut text));
+    read.map_err(|error| Fault::file(path, error))?;
+    text.parse().map_err(|error| Fault::new(Exit::Usage, format!("{}: {error}", path.display())))
 }

@@ -7,15 +7,16 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use linux::{Processes, Signals, observe};
-use measure::{Cell, Experiment, Failure, Progress, Results, Stage, Stopped};
+use measure::{Cell, Experiment, Failure, Grid, Progress, Results, Stage, Stopped};
 use model::{DeliveryMode, Nanoseconds, OfferedLoad};
+use serde_json::Value;
 
 use crate::args::{Application, Bench, FromEvidence, MemcachedBench};
 use crate::bench::{BenchError, LabStage, Layout, PlainStage, label};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::render::BenchReport;
+use crate::render::{BenchReport, GridReport};
 
 /// Evidence that is read at most: ten thousand runs.
 const EVIDENCE_BYTES_MAX: u64 = 256 << 20;
@@ -167,9 +168,48 @@ fn write_report(path: &Path, results: &Results, context: &Context) -> Result<(),
     Ok(())
 }
 
-/// Prints the table of an experiment that was made before, and writes its report.
+/// Prints the tables of experiments that were made before, and writes their report.
 fn from_evidence(arguments: &FromEvidence, context: &Context) -> Result<Exit, Fault> {
-    let path = &arguments.evidence;
+    let gates = arguments.gates.as_deref().map(exchange::read_gates).transpose()?;
+    let mut grids = Vec::new();
+    for path in &arguments.evidence {
+        match read_evidence(path)? {
+            Written::Grid(grid) => grids.push(*grid),
+            Written::Results(results) if arguments.evidence.len() == 1 && gates.is_none() => {
+                context.console.report(&BenchReport { results: &results, borne: None })?;
+                if let Some(path) = &arguments.report {
+                    write_report(path, &results, context)?;
+                }
+                return Ok(Exit::Done);
+            }
+            Written::Results(_) => {
+                let why = format!(
+                    "{}: evidence of `bench memcached` is shown alone and has no gates",
+                    path.display()
+                );
+                return Err(Fault::new(Exit::Usage, why));
+            }
+        }
+    }
+    let mut grid = Grid::joined(grids);
+    if let Some(gates) = &gates {
+        grid.gates = grid.judge(gates);
+    }
+    context.console.report(&GridReport { grid: &grid })?;
+    if let Some(path) = &arguments.report {
+        exchange::write_report(path, &grid, context)?;
+    }
+    Ok(exchange::verdict(context, &grid, gates.is_some()))
+}
+
+/// What a bench wrote.
+enum Written {
+    Results(Box<Results>),
+    Grid(Box<Grid>),
+}
+
+/// Reads what a bench wrote with `--json`, or printed with `-o json`, where it is one part of the document.
+fn read_evidence(path: &Path) -> Result<Written, Fault> {
     let mut text = String::new();
     let read = match path.as_os_str() == "-" {
         true => std::io::stdin().lock().take(EVIDENCE_BYTES_MAX).read_to_string(&mut text),
@@ -178,13 +218,15 @@ fn from_evidence(arguments: &FromEvidence, context: &Context) -> Result<Exit, Fa
         }
     };
     read.map_err(|error| Fault::file(path, error))?;
-    let results: Results = serde_json::from_str(&text)
-        .map_err(|error| Fault::new(Exit::Usage, format!("{}: no evidence: {error}", path.display())))?;
-    context.console.report(&BenchReport { results: &results, borne: None })?;
-    if let Some(path) = &arguments.report {
-        write_report(path, &results, context)?;
+    let no_evidence = |error| Fault::new(Exit::Usage, format!("{}: no evidence: {error}", path.display()));
+    let mut value: Value = serde_json::from_str(&text).map_err(no_evidence)?;
+    if let Some(data) = value.get_mut("data") {
+        value = data.take();
     }
-    Ok(Exit::Done)
+    if value.get("variants").is_some() {
+        return serde_json::from_value(value).map(Written::Grid).map_err(no_evidence);
+    }
+    serde_json::from_value(value).map(Written::Results).map_err(no_evidence)
 }
 
 /// How an experiment ends that was not made to its end; `None` if what was measured decides.
