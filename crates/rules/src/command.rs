@@ -513,6 +513,14 @@ impl Filter {
         self.handle = self.classifier.canonical_handle(self.handle);
         self.classifier.canonicalize();
         self.actions.iter_mut().for_each(Action::canonicalize);
+        // A rule's actions are where the rule is: the kernel says so of each, and refuses what differs.
+        // Kernel: 6.18, net/sched/act_api.c tcf_action_init().
+        let (skip_hw, skip_sw) =
+            self.classifier.offload().map_or((false, false), |offload| (offload.skip_hw, offload.skip_sw));
+        for action in &mut self.actions {
+            action.skip_hw |= skip_hw;
+            action.skip_sw |= skip_sw;
+        }
     }
 
     /// Becomes another rule, with the memory that this one has.

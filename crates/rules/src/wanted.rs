@@ -287,6 +287,18 @@ mod test {
         Filter { verb: Verb::Add, priority, handle, ..rule }
     }
 
+    #[test]
+    fn the_actions_of_a_rule_are_where_the_rule_is() {
+        let line = |flag, of_action| {
+            rules(&format!("filter add dev d0 ingress flower {flag} action drop {of_action}\n")).remove(0).1
+        };
+        // The kernel dumps the second of each pair for the first.
+        assert_eq!(line("skip_hw", "").canonical(), line("skip_hw", "skip_hw").canonical());
+        assert_eq!(line("skip_sw", "").canonical(), line("skip_sw", "skip_sw").canonical());
+        assert_ne!(line("", "").canonical(), line("skip_hw", "").canonical());
+        assert_ne!(line("", "").canonical(), line("", "skip_hw").canonical());
+    }
+
     const A: &str = "filter add dev d0 ingress protocol ip flower dst_ip 10.0.0.1\n";
     const B: &str = "filter add dev d0 ingress protocol ip flower dst_ip 10.0.0.2\n";
 

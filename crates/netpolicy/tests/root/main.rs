@@ -11,6 +11,7 @@ mod only;
 mod operator;
 mod pinned;
 mod remedy;
+mod rule_kinds;
 mod rules;
 mod rules_compared;
 mod stage;
@@ -39,6 +40,16 @@ pub enum Need {
     EventsOnly,
     /// A kernel without them.
     NoEventsOnly,
+    /// The classifier flower.
+    Flower,
+    /// The classifier matchall.
+    Matchall,
+    /// The action gact: drop, pass, goto chain.
+    Gact,
+    /// The action tunnel_key.
+    TunnelKey,
+    /// NICs that netdevsim simulates: they take rules as hardware does.
+    Netdevsim,
 }
 
 impl Need {
@@ -52,6 +63,15 @@ impl Need {
             Self::ThreadPerNapi => (kernel() >= Some(KernelVersion::since(6, 17)), "needs Linux 6.17"),
             Self::EventsOnly => (waits_for_events_only(), "needs the kernel of kernel/epoll-event-busy-loop"),
             Self::NoEventsOnly => (!waits_for_events_only(), "needs a kernel without events-only epolls"),
+            Self::Flower => (rule_kinds::kernel_takes("flower classid 1:1"), "needs flower"),
+            Self::Matchall => (rule_kinds::kernel_takes("matchall classid 1:1"), "needs matchall"),
+            Self::Gact => (rule_kinds::kernel_takes("u32 match u32 0 0 action pass"), "needs gact"),
+            Self::TunnelKey => {
+                (rule_kinds::kernel_takes("u32 match u32 0 0 action tunnel_key unset"), "needs tunnel_key")
+            }
+            Self::Netdevsim => {
+                (std::path::Path::new("/sys/bus/netdevsim/new_device").exists(), "needs netdevsim")
+            }
             Self::Strace => (runs("strace", "-V") && runs("tc", "-V"), "needs strace and tc"),
         };
         (!there).then_some(what)
@@ -107,6 +127,7 @@ fn main() {
         matrix::tests(),
         remedy::tests(),
         rules::tests(),
+        rule_kinds::tests(),
         rules_compared::tests(),
         pinned::tests(),
     ];
