@@ -5,6 +5,7 @@
 
 mod apt;
 mod boot;
+mod budget;
 mod cache;
 mod patched;
 mod qemu;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::apt::Apt;
+use super::budget;
 use super::cache::{self, Cache};
 use super::source::Source;
 use super::uml;
@@ -99,12 +100,12 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
     let wanted = objects.join("wanted.config");
     let make = |targets: &[&str]| {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut command = Command::new("make");
+        let mut command = budget::make();
         // The build of whoever calls us is not ours: its flags stay out.
         command.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("CFLAGS").current_dir(&tree);
         command.env("KCONFIG_ALLCONFIG", &wanted);
         command.args(["-s", &format!("-j{cpus}"), &format!("O={}", objects.display())]).args(targets);
-        shell::run(&mut command)
+        budget::run(&mut command, "--patched")
     };
     if !objects.join(".config").is_file() {
         cache::write(&wanted, CONFIG)?;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::boot::{self, Guest, Order, Stream};
+use super::budget;
 use super::cache::{self, Cache};
 use super::{Kind, ready};
 use crate::shell::{self, Result};
@@ -78,7 +79,10 @@ pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
 }
 
 /// Every test that the running kernel skips, in the guests.
+///
+/// Kernels that are not there yet are built first, for so long as tests can wait: see [`budget`].
 pub(crate) fn run_skipped() -> Result<Guests> {
+    budget::begin();
     run_in(&[Kind::Uml, Kind::Qemu, Kind::Patched], None)
 }
 

@@ -5,9 +5,10 @@ use std::process::Command;
 
 use super::apt::Apt;
 use super::boot::{Guest, Run};
+use super::budget;
 use super::cache::{self, Cache};
 use super::source::Source;
-use crate::shell::{self, Result};
+use crate::shell::Result;
 
 /// What it is built with, beyond the architecture's defaults.
 const CONFIG: &str = include_str!("uml.config");
@@ -81,13 +82,13 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], key: &str, name:
     }
     let make = |targets: &[&str]| {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut command = Command::new("make");
+        let mut command = budget::make();
         // The build of whoever calls us is not ours: its flags stay out.
         command.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("CFLAGS").current_dir(&tree);
         command
             .args(["-s", "ARCH=um", &format!("-j{cpus}"), &format!("O={}", objects.display())])
             .args(targets);
-        shell::run(&mut command)
+        budget::run(&mut command, "--uml")
     };
     if !objects.join(".config").is_file() {
         make(&["defconfig"])?;
