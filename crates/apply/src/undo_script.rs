@@ -79,7 +79,17 @@ fn call(change: &Change) -> Call {
         needs: vec![Part::Device, Part::MaskFile, Part::Netns],
         line: format!("in_netns {} mask_file {what} {} {file} {set} {old}", device.netns, device.ifindex),
     };
+    let kthread = |queue: &RxQueue, kind: &str| {
+        let RxQueue { device: DeviceId { netns, ifindex, .. }, index } = queue;
+        Call {
+            needs: vec![Part::Device, Part::Netns, Part::Napi, Part::Kthread],
+            line: format!("in_netns {netns} kthread {what} {ifindex} {index} {kind} {set} {old}"),
+        }
+    };
     match change.to() {
+        Setting::KthreadAffinity(queue, _) => kthread(queue, "cpus"),
+        Setting::KthreadScheduling(queue, _) => kthread(queue, "class"),
+        Setting::KthreadUtilClamp(queue, _) => kthread(queue, "clamp"),
         Setting::DeferHardIrqs(queue, _) => napi(queue, "defer-hard-irqs"),
         Setting::GroFlushTimeout(queue, _) => napi(queue, "gro-flush-timeout"),
         Setting::IrqSuspendTimeout(queue, _) => napi(queue, "irq-suspend-timeout"),
@@ -150,6 +160,9 @@ fn by_ethtool(id: DeviceId, setting: &Setting, what: &str, set: &str, old: &str)
         | Setting::IoUringNapi(..)
         | Setting::IrqAffinity(..)
         | Setting::ThreadAffinity(..)
+        | Setting::KthreadAffinity(..)
+        | Setting::KthreadScheduling(..)
+        | Setting::KthreadUtilClamp(..)
         | Setting::RpsCpus(..)
         | Setting::RpsFlowCount(..)
         | Setting::XpsCpus(..)
@@ -199,7 +212,11 @@ fn value(setting: &Setting) -> String {
         Setting::IoUringNapi(_, Some(napi)) => {
             format!("{}/{}", napi.busy_poll_usecs, u8::from(napi.prefer_busy_poll))
         }
-        Setting::IrqAffinity(_, cpus) | Setting::ThreadAffinity(_, cpus) => cpus.to_string(),
+        Setting::IrqAffinity(_, cpus)
+        | Setting::ThreadAffinity(_, cpus)
+        | Setting::KthreadAffinity(_, cpus) => cpus.to_string(),
+        Setting::KthreadScheduling(_, class) => class.to_string(),
+        Setting::KthreadUtilClamp(_, clamp) => clamp.to_string(),
         Setting::RpsCpus(_, cpus) | Setting::XpsCpus(_, cpus) => cpus.to_mask(),
         Setting::XpsRxQueues(_, queues) => {
             queues.iter().map(|index| Cpu(index.0)).collect::<CpuSet>().to_mask()
@@ -239,6 +256,7 @@ enum Part {
     MaskFile,
     Netns,
     Napi,
+    Kthread,
     Started,
     Thread,
     Epoll,
@@ -255,6 +273,7 @@ impl Part {
             Self::MaskFile => include_str!("undo_script/mask_file.sh"),
             Self::Netns => include_str!("undo_script/netns.sh"),
             Self::Napi => include_str!("undo_script/napi.sh"),
+            Self::Kthread => include_str!("undo_script/kthread.sh"),
             Self::Started => include_str!("undo_script/started.sh"),
             Self::Thread => include_str!("undo_script/thread.sh"),
             Self::Epoll => include_str!("undo_script/epoll.sh"),

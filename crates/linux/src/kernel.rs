@@ -1,6 +1,7 @@
 //! The running kernel, as what settings are read from and written to: the only exhaustive `match` that writes.
 
 mod inside;
+mod kthread;
 mod nic;
 
 use std::collections::btree_map::Entry;
@@ -96,6 +97,9 @@ impl Kernel {
             Setting::ThreadAffinity(thread, _) => {
                 Setting::ThreadAffinity(*thread, process::read_thread_affinity(thread)?)
             }
+            Setting::KthreadAffinity(queue, _)
+            | Setting::KthreadScheduling(queue, _)
+            | Setting::KthreadUtilClamp(queue, _) => kthread::read(self.inside(queue.device.netns)?, like)?,
             Setting::Sysctl(number, _) => Setting::Sysctl(*number, sysctl::read(*number)?),
             Setting::Channels(..)
             | Setting::Ring(..)
@@ -144,6 +148,9 @@ impl Kernel {
                 | Setting::IoUringNapi(..)
                 | Setting::IrqAffinity(..)
                 | Setting::ThreadAffinity(..)
+                | Setting::KthreadAffinity(..)
+                | Setting::KthreadScheduling(..)
+                | Setting::KthreadUtilClamp(..)
                 | Setting::Sysctl(..)
                 | Setting::Channels(..)
                 | Setting::Ring(..)
@@ -196,6 +203,11 @@ impl Kernel {
             Setting::IoUringNapi(ring, napi) => process::write_ring_napi(ring, *napi),
             Setting::IrqAffinity(irq, cpus) => irq::set_affinity(*irq, cpus),
             Setting::ThreadAffinity(thread, cpus) => process::write_thread_affinity(thread, cpus),
+            Setting::KthreadAffinity(queue, _)
+            | Setting::KthreadScheduling(queue, _)
+            | Setting::KthreadUtilClamp(queue, _) => {
+                kthread::write(self.inside(queue.device.netns)?, setting)
+            }
             Setting::Sysctl(number, value) => sysctl::write(*number, *value),
             Setting::Channels(..)
             | Setting::Ring(..)
@@ -310,6 +322,7 @@ fn door(setting: &Setting) -> Door {
             | Interface::IoUring
             | Interface::IrqAffinity
             | Interface::ThreadAffinity
+            | Interface::Kthread
             | Interface::Sysctl,
             _,
         ) => Door::Each,

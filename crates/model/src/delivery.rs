@@ -5,13 +5,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::setting::EpollParams;
+use crate::setting::{EpollParams, Threading};
 use crate::units::{EmptyPolls, Nanoseconds};
 
 /// How packets are delivered to an application. A policy chooses one; an expert may name one.
 ///
 /// Written as the IRQ-suspension document writes them: `interrupt` (its *base*), `defer20` (microseconds of
-/// `gro-flush-timeout`), `napibusy`, `fullbusy`, `suspend20`; `eventbusy` and `userbusy` are the epoll document's.
+/// `gro-flush-timeout`), `napibusy`, `fullbusy`, `suspend20`; `eventbusy` and `userbusy` are the epoll document's,
+/// `threaded` is the threaded NAPI document's, and `threaded-busy` what the kernel has made of it since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeliveryMode {
     /// Every batch begins with an interrupt: the kernel's own way without any setting.
@@ -35,6 +36,10 @@ pub enum DeliveryMode {
     /// The application calls `epoll_wait` again and again, which never sleeps: what `EventBusy` is, without a kernel
     /// that has it.
     UserBusy,
+    /// A kernel thread polls, which the scheduler sees and places like any other.
+    Threaded,
+    /// A kernel thread polls all the time: one whole CPU per queue.
+    ThreadedBusy,
 }
 
 /// The values behind a delivery mode.
@@ -76,6 +81,11 @@ impl DeliveryMode {
     ///
     /// Source: "Add provision to busyloop for events in ep_poll", linux-kernel, 2024-08-28.
     pub const EPOLL_DOCUMENT: [Self; 2] = [Self::EventBusy, Self::UserBusy];
+
+    /// The threaded NAPI document's one, which it compares with [`Self::Interrupt`], and the kernel's busy variant of it.
+    ///
+    /// Source: "implement kthread based napi poll", netdev, 2021-02; Linux 7.0, `NETDEV_NAPI_THREADED_BUSY_POLL`.
+    pub const THREADED: [Self; 2] = [Self::Threaded, Self::ThreadedBusy];
 
     /// The documents' values for this mode. The epoll document gives no time; 200 µs outlast the gaps of a loop that
     /// is worth it, and are what our own tables were made with. They are start values: they suit its machine, and are measured on yours.
@@ -125,6 +135,7 @@ impl DeliveryMode {
                 ..OFF
             },
             Self::UserBusy => DeliveryParams { epoll_wait_cap: Some(Nanoseconds::ZERO), ..OFF },
+            Self::Threaded | Self::ThreadedBusy => OFF,
         }
     }
 
@@ -133,7 +144,42 @@ impl DeliveryMode {
     pub const fn polling_cpus_per_thread(self) -> u32 {
         match self {
             Self::FullBusy | Self::EventBusy | Self::UserBusy => 1,
-            Self::Interrupt | Self::Defer { .. } | Self::NapiBusy | Self::Suspend { .. } => 0,
+            Self::Interrupt
+            | Self::Defer { .. }
+            | Self::NapiBusy
+            | Self::Suspend { .. }
+            | Self::Threaded
+            | Self::ThreadedBusy => 0,
+        }
+    }
+
+    /// Who polls the NAPIs where the application does not: see [`crate::Setting::Threaded`].
+    pub const fn threading(self) -> Threading {
+        match self {
+            Self::Threaded => Threading::On,
+            Self::ThreadedBusy => Threading::BusyPoll,
+            Self::Interrupt
+            | Self::Defer { .. }
+            | Self::NapiBusy
+            | Self::FullBusy
+            | Self::Suspend { .. }
+            | Self::EventBusy
+            | Self::UserBusy => Threading::Off,
+        }
+    }
+
+    /// How many CPUs the mode keeps busy without traffic, per NAPI.
+    pub const fn polling_cpus_per_napi(self) -> u32 {
+        match self {
+            Self::ThreadedBusy => 1,
+            Self::Interrupt
+            | Self::Defer { .. }
+            | Self::NapiBusy
+            | Self::FullBusy
+            | Self::Suspend { .. }
+            | Self::EventBusy
+            | Self::UserBusy
+            | Self::Threaded => 0,
         }
     }
 }
@@ -152,6 +198,8 @@ impl fmt::Display for DeliveryMode {
             Self::Suspend { gro_flush } => timed("suspend", *gro_flush),
             Self::EventBusy => "eventbusy".to_owned(),
             Self::UserBusy => "userbusy".to_owned(),
+            Self::Threaded => "threaded".to_owned(),
+            Self::ThreadedBusy => "threaded-busy".to_owned(),
         })
     }
 }
@@ -165,7 +213,7 @@ impl fmt::Display for NotADeliveryMode {
         write!(
             f,
             "`{}` is not a delivery mode: there are interrupt, deferX, napibusy, fullbusy, suspendX, \
-             eventbusy and userbusy, X in microseconds as in suspend20, or with a unit as in suspend:1.5ms",
+             eventbusy, userbusy, threaded and threaded-busy, X in microseconds as in suspend20, or with a unit as in suspend:1.5ms",
             self.0
         )
     }
@@ -196,6 +244,8 @@ impl FromStr for DeliveryMode {
             "fullbusy" => Ok(Self::FullBusy),
             "eventbusy" => Ok(Self::EventBusy),
             "userbusy" => Ok(Self::UserBusy),
+            "threaded" => Ok(Self::Threaded),
+            "threaded-busy" => Ok(Self::ThreadedBusy),
             _ => {
                 if let Some(rest) = text.strip_prefix("defer") {
                     Ok(Self::Defer { gro_flush: positive(span(rest)?)? })
@@ -228,7 +278,8 @@ mod test {
 
     #[test]
     fn every_mode_of_the_documents_survives_its_name() {
-        for mode in DeliveryMode::DOCUMENT.into_iter().chain(DeliveryMode::EPOLL_DOCUMENT) {
+        let documents = DeliveryMode::DOCUMENT.into_iter().chain(DeliveryMode::EPOLL_DOCUMENT);
+        for mode in documents.chain(DeliveryMode::THREADED) {
             assert_eq!(mode.to_string().parse::<DeliveryMode>(), Ok(mode));
         }
         for name in ["suspend:1.5us", "suspend5110000000"] {

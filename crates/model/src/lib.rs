@@ -21,6 +21,7 @@ pub mod ids;
 pub mod nic;
 pub mod plan;
 pub mod policy;
+pub mod scheduling;
 pub mod setting;
 pub mod units;
 pub mod workload;
@@ -43,6 +44,7 @@ pub use ids::{
 pub use nic::{ChannelKind, CoalesceParam, FlagName, NicWish, Offload, RingKind, Rss, Sysctl};
 pub use plan::{Change, Plan, Reason, Step};
 pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};
+pub use scheduling::{KthreadCpus, KthreadState, KthreadWish, RtThrottling, Scheduling, UtilClamp};
 pub use setting::{EpollParams, Interface, Object, RingNapi, Setting, Threading};
 pub use units::{EmptyPolls, KernelVersion, Nanoseconds};
 pub use workload::{Arrivals, KeySize, MemcachedWorkload, OfferedLoad, ValueSize, Waiting, Workload};

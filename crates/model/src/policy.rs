@@ -9,6 +9,7 @@ use crate::cpu_set::CpuSet;
 use crate::delivery::DeliveryMode;
 use crate::ids::Pid;
 use crate::nic::NicWish;
+use crate::scheduling::KthreadWish;
 use crate::units::Nanoseconds;
 
 /// One word for what traffic shall be good at.
@@ -100,6 +101,9 @@ pub struct Intent {
     /// What else an expert wants of the device. Of a device's request alone.
     #[serde(default)]
     pub nic: Vec<NicWish>,
+    /// How the scheduler shall treat the kernel threads of its NAPIs.
+    #[serde(default, skip_serializing_if = "KthreadWish::is_empty")]
+    pub kthread: KthreadWish,
     /// When it counts as reached.
     pub goal: Goal,
     /// What it may cost.
@@ -178,4 +182,15 @@ pub struct Budget {
     pub polling_cpus: Option<u32>,
     /// By how much deferral may delay a packet on an idle application, at most.
     pub added_delay: Option<Nanoseconds>,
+    /// The real-time priority of a kernel thread, at most. `None` allows [`Self::RT_PRIORITY_UNASKED`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rt_priority: Option<u32>,
+}
+
+impl Budget {
+    /// The real-time priority that nobody has to ask for: that of the kernel's own interrupt threads, and below its
+    /// watchdogs and migration.
+    ///
+    /// Kernel: 6.18, `kernel/sched/syscalls.c` `sched_set_fifo()`.
+    pub const RT_PRIORITY_UNASKED: u32 = 50;
 }

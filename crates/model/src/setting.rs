@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpu_set::CpuSet;
 use crate::ids::{DeviceId, EpollId, IrqNumber, QueueIndex, RingId, RxQueue, ThreadId, TxQueue};
 use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, RingKind, Sysctl};
+use crate::scheduling::{Scheduling, UtilClamp};
 use crate::units::{EmptyPolls, KernelVersion, Nanoseconds};
 
 /// One knob of one object with a value.
@@ -44,6 +45,25 @@ pub enum Setting {
     ///
     /// Kernel: 6.17 (per NAPI, netlink `napi-set`), `net/core/dev.c` `napi_set_threaded()`.
     Threaded(RxQueue, Threading),
+
+    /// The CPUs that the kernel thread which polls the queue may run on.
+    ///
+    /// The thread is looked up at the moment of reading and writing, by the NAPI's `pid`: it may be another one after
+    /// each reset. While there is none, the value is that which it will begin with.
+    ///
+    /// Kernel: 5.12 (the thread), 6.8 (netlink `napi-get` names it), `net/core/dev.c` `napi_kthread_create()`;
+    /// `kernel/sched/syscalls.c` `sched_setaffinity()`.
+    KthreadAffinity(RxQueue, CpuSet),
+
+    /// The scheduling class and priority of that thread.
+    ///
+    /// Kernel: 5.12, `net/core/dev.c` `napi_kthread_create()`; 3.14, `kernel/sched/syscalls.c` `sched_setattr()`.
+    KthreadScheduling(RxQueue, Scheduling),
+
+    /// How much of a CPU that thread counts for at least and at most.
+    ///
+    /// Kernel: 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `sched_setattr()`, `uclamp_validate()`.
+    KthreadUtilClamp(RxQueue, UtilClamp),
 
     /// [`Setting::DeferHardIrqs`] for every queue of a device at once, where the kernel has no per-NAPI setting.
     ///
@@ -183,6 +203,8 @@ pub enum Interface {
     IrqAffinity,
     /// `sched_setaffinity`.
     ThreadAffinity,
+    /// `sched_setaffinity` and `sched_setattr` on the kernel thread of a NAPI.
+    Kthread,
 }
 
 /// Who polls a NAPI that is not polled in softirq.
@@ -349,6 +371,9 @@ impl Setting {
             | Self::GroFlushTimeout(queue, _)
             | Self::IrqSuspendTimeout(queue, _)
             | Self::Threaded(queue, _)
+            | Self::KthreadAffinity(queue, _)
+            | Self::KthreadScheduling(queue, _)
+            | Self::KthreadUtilClamp(queue, _)
             | Self::QueueCoalescing(queue, ..)
             | Self::RpsCpus(queue, _)
             | Self::RpsFlowCount(queue, _) => Object::Queue(*queue),
@@ -385,6 +410,9 @@ impl Setting {
             Self::IoUringNapi(..) => Interface::IoUring,
             Self::IrqAffinity(..) => Interface::IrqAffinity,
             Self::ThreadAffinity(..) => Interface::ThreadAffinity,
+            Self::KthreadAffinity(..) | Self::KthreadScheduling(..) | Self::KthreadUtilClamp(..) => {
+                Interface::Kthread
+            }
             Self::Channels(..) => Interface::Channels,
             Self::Ring(..) => Interface::Rings,
             Self::Coalescing(..) => Interface::Coalescing,
@@ -412,6 +440,9 @@ impl Setting {
             Self::IoUringNapi(..) => "napi busy_poll usecs/prefer",
             Self::IrqAffinity(..) => "smp_affinity",
             Self::ThreadAffinity(..) => "cpus_allowed",
+            Self::KthreadAffinity(..) => "kthread cpus_allowed",
+            Self::KthreadScheduling(..) => "kthread policy",
+            Self::KthreadUtilClamp(..) => "kthread util-clamp",
             Self::Channels(_, kind, _) => kind.as_str(),
             Self::Ring(_, kind, _) => kind.as_str(),
             Self::Coalescing(_, param, _) | Self::QueueCoalescing(_, param, _) => param.as_str(),
@@ -438,7 +469,11 @@ impl Setting {
             Self::Epoll(_, params) => params.to_string(),
             Self::IoUringNapi(_, Some(napi)) => napi.to_string(),
             Self::IoUringNapi(_, None) => "off".to_owned(),
-            Self::IrqAffinity(_, cpus) | Self::ThreadAffinity(_, cpus) => cpus.to_string(),
+            Self::IrqAffinity(_, cpus) | Self::ThreadAffinity(_, cpus) | Self::KthreadAffinity(_, cpus) => {
+                cpus.to_string()
+            }
+            Self::KthreadScheduling(_, scheduling) => scheduling.to_string(),
+            Self::KthreadUtilClamp(_, clamp) => clamp.to_string(),
             Self::RpsCpus(_, cpus) | Self::XpsCpus(_, cpus) if cpus.is_empty() => "none".to_owned(),
             Self::RpsCpus(_, cpus) | Self::XpsCpus(_, cpus) => cpus.to_string(),
             Self::Coalescing(_, param, value) | Self::QueueCoalescing(_, param, value) => {
@@ -476,7 +511,9 @@ impl Setting {
     /// EINVAL without a CPU that is online.
     pub fn restorable(&self) -> bool {
         match self {
-            Self::IrqAffinity(_, cpus) | Self::ThreadAffinity(_, cpus) => !cpus.is_empty(),
+            Self::IrqAffinity(_, cpus) | Self::ThreadAffinity(_, cpus) | Self::KthreadAffinity(_, cpus) => {
+                !cpus.is_empty()
+            }
             // An empty table would mean "the driver's own" (`ETHTOOL_SRSSH`), which is not what was read.
             Self::RssTable(_, table) => !table.is_empty(),
             Self::RssKey(_, key) => !key.is_empty(),
@@ -484,6 +521,8 @@ impl Setting {
             | Self::GroFlushTimeout(..)
             | Self::IrqSuspendTimeout(..)
             | Self::Threaded(..)
+            | Self::KthreadScheduling(..)
+            | Self::KthreadUtilClamp(..)
             | Self::DeviceDeferHardIrqs(..)
             | Self::DeviceGroFlushTimeout(..)
             | Self::DeviceThreaded(..)
@@ -510,6 +549,9 @@ impl Setting {
             | Self::GroFlushTimeout(..)
             | Self::IrqSuspendTimeout(..)
             | Self::Threaded(..)
+            | Self::KthreadAffinity(..)
+            | Self::KthreadScheduling(..)
+            | Self::KthreadUtilClamp(..)
             | Self::DeviceDeferHardIrqs(..)
             | Self::DeviceGroFlushTimeout(..)
             | Self::DeviceThreaded(..)
@@ -564,6 +606,9 @@ impl Setting {
             | Self::RpsFlowCount(..)
             | Self::XpsCpus(..)
             | Self::Sysctl(..) => KernelVersion::since(2, 6),
+            Self::KthreadAffinity(..) | Self::KthreadScheduling(..) | Self::KthreadUtilClamp(..) => {
+                KernelVersion::since(5, 12)
+            }
             Self::XpsRxQueues(..) => KernelVersion::since(4, 19),
             Self::RssTable(..) => KernelVersion::since(3, 0),
             Self::RssKey(..) => KernelVersion::since(3, 16),

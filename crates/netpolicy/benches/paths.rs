@@ -112,6 +112,7 @@ fn device_plan(netns: &Netns) -> Done<model::Plan> {
         nic: Vec::new(),
         goal: model::Goal::default(),
         budget: model::Budget::default(),
+        kthread: model::KthreadWish::default(),
         cpus: None,
         origin: "bench".to_owned(),
     };

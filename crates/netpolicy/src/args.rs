@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use apply::TransactionName;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use model::{DeliveryMode, Intent, PolicyName};
+use model::{DeliveryMode, Intent, KthreadCpus, KthreadWish, PolicyName, Scheduling, UtilClamp};
 
 pub use crate::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
 pub use crate::lab::Lab;
@@ -366,6 +366,7 @@ pub struct Explain {
 Examples:
   netpolicy set device eth0 latency       a policy: netpolicy chooses the delivery mode
   netpolicy set device eth0 defer50       a delivery mode, named by an expert
+  netpolicy set device eth0 threaded --kthread-cpus irq --kthread-class fifo:50
   netpolicy set task 812 suspend20        a running process and the queues it receives from")]
 pub struct Set {
     /// What to set.
@@ -377,6 +378,9 @@ pub struct Set {
     /// What it may cost.
     #[command(flatten)]
     pub cost: Cost,
+    /// How kernel threads are scheduled.
+    #[command(flatten)]
+    pub kthread: Kthread,
 }
 
 /// What `set` sets.
@@ -442,13 +446,23 @@ fn wish(word: &str) -> Result<Wish, String> {
         return Ok(Wish::Policy(policy));
     }
     word.parse().map(Wish::Delivery).map_err(|_| {
-        let modes = ["interrupt", "defer20", "napibusy", "fullbusy", "suspend20", "eventbusy", "userbusy"];
+        let modes = [
+            "interrupt",
+            "defer20",
+            "napibusy",
+            "fullbusy",
+            "suspend20",
+            "eventbusy",
+            "userbusy",
+            "threaded",
+            "threaded-busy",
+        ];
         let names = PolicyName::ALL.map(PolicyName::as_str);
         let meant = nearest(word, names.into_iter().chain(modes));
         let help = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
         format!(
             "neither a policy ({}) nor a delivery mode (interrupt, deferX, napibusy, fullbusy, suspendX, \
-             eventbusy, userbusy){help}",
+             eventbusy, userbusy, threaded, threaded-busy){help}",
             names.join(", ")
         )
     })
@@ -470,15 +484,41 @@ pub struct Asked {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Cost {
     /// How many CPUs may poll without traffic, at most; fullbusy, eventbusy and userbusy need one per thread that waits in
-    /// epoll_wait.
+    /// epoll_wait, and threaded-busy one per NAPI.
     #[arg(long, global = true, value_name = "N")]
     pub polling_cpus: Option<u32>,
+    /// The real-time priority of kernel threads, at most [default: 50].
+    #[arg(long, global = true, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub rt_priority: Option<u32>,
+}
+
+/// How the scheduler shall treat the kernel threads of threaded and threaded-busy.
+#[derive(Clone, Debug, Args)]
+pub struct Kthread {
+    /// Where they run: irq (with their interrupts), sibling (beside them), any, or a list of CPUs.
+    #[arg(long, global = true, value_name = "CPUS")]
+    pub kthread_cpus: Option<KthreadCpus>,
+    /// Their class, with nice value or priority: other:-5, batch, fifo:50, rr:10.
+    #[arg(long, global = true, value_name = "CLASS", allow_hyphen_values = true)]
+    pub kthread_class: Option<Scheduling>,
+    /// How much of a CPU they count for at least and at most, in 1024ths: 512-1024.
+    #[arg(long, global = true, value_name = "MIN-MAX")]
+    pub kthread_util_clamp: Option<UtilClamp>,
+}
+
+impl Kthread {
+    /// The same as a policy has it.
+    pub fn wish(&self) -> KthreadWish {
+        let (cpus, scheduling, util_clamp) =
+            (self.kthread_cpus.clone(), self.kthread_class, self.kthread_util_clamp);
+        KthreadWish { cpus, scheduling, util_clamp }
+    }
 }
 
 impl Cost {
     /// The same as a policy has it.
     pub const fn budget(self) -> model::Budget {
-        model::Budget { polling_cpus: self.polling_cpus, added_delay: None }
+        model::Budget { polling_cpus: self.polling_cpus, added_delay: None, rt_priority: self.rt_priority }
     }
 }
 
@@ -511,6 +551,9 @@ pub struct Attach {
     /// What it may cost.
     #[command(flatten)]
     pub cost: Cost,
+    /// How kernel threads are scheduled.
+    #[command(flatten)]
+    pub kthread: Kthread,
     /// Leave the settings in force at the end.
     #[arg(long)]
     pub keep: bool,
@@ -534,6 +577,9 @@ pub struct Run {
     /// What it may cost.
     #[command(flatten)]
     pub cost: Cost,
+    /// How kernel threads are scheduled.
+    #[command(flatten)]
+    pub kthread: Kthread,
     /// The command and its arguments.
     #[arg(value_name = "CMD", required = true, last = true)]
     pub command: Vec<std::ffi::OsString>,
@@ -732,6 +778,7 @@ impl Wish {
             delivery,
             overrides: model::policy::Overrides::default(),
             nic: Vec::new(),
+            kthread: KthreadWish::default(),
             goal: model::Goal::default(),
             budget: cost.budget(),
             cpus: None,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use model::KthreadWish;
 use model::host::{
     Capabilities, Confidence, Device, Epoll, Features, Irq, IrqEdge, Membership, Napi, NapiEdge, Process,
     RxQueueState, Socket, SocketState, Thread, Topology,
@@ -72,6 +73,7 @@ fn host() -> Host {
         rps_cpus: CpuSet::new(),
         rps_flow_cnt: None,
         coalesce: None,
+        kthread: None,
     };
     let napi = |index| Napi {
         id: NapiId(1000 + index),
@@ -97,6 +99,7 @@ fn host() -> Host {
             napi_set: true,
             irq_suspend: true,
             napi_threaded: true,
+            napi_threaded_busy: false,
             epoll_params: true,
             epoll_events_only: false,
             ptrace: true,
@@ -128,6 +131,8 @@ fn host() -> Host {
             rss: None,
         }],
         sysctls: BTreeMap::new(),
+        kthread_begins: None,
+        rt_throttling: None,
         pressure: None,
         irqs: (0..QUEUES).map(irq).collect(),
         processes: (0..SERVICES).map(|service| process(service, &online)).collect(),
@@ -187,6 +192,7 @@ fn policy() -> Policy {
         delivery: None,
         overrides: Overrides::default(),
         nic: Vec::new(),
+        kthread: KthreadWish::default(),
         goal: Goal::default(),
         budget: Budget::default(),
         cpus: None,

@@ -45,7 +45,11 @@ pub(crate) fn check_polling(
     intent: &Intent,
     mode: DeliveryMode,
     processes: &[&Process],
+    napis: usize,
 ) -> Result<(), Refusal> {
+    if mode.polling_cpus_per_napi() > 0 {
+        return check_kthreads(intent, mode, napis);
+    }
     let each = mode.polling_cpus_per_thread();
     if each == 0 {
         return Ok(());
@@ -84,4 +88,24 @@ pub(crate) fn check_polling(
         ));
     }
     Err(refusal)
+}
+
+/// The same for kernel threads, of which each NAPI has one.
+fn check_kthreads(intent: &Intent, mode: DeliveryMode, napis: usize) -> Result<(), Refusal> {
+    let needed = u32::try_from(napis).unwrap_or(u32::MAX).saturating_mul(mode.polling_cpus_per_napi());
+    let allowed = intent.budget.polling_cpus.unwrap_or(0);
+    if needed <= allowed {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        RefusalKind::Safety,
+        &intent.target,
+        format!("{mode} keeps {needed} CPU(s) polling without traffic, the budget allows {allowed}"),
+    )
+    .because(format!("asked at {}", intent.origin))
+    .because(format!("{napis} NAPI(s), each with a kernel thread that never sleeps"))
+    .nearest(format!(
+        "`budget = {{ polling_cpus = {needed} }}` in the policy file or `--polling-cpus {needed}`; \
+         or threaded, whose kernel threads sleep without traffic"
+    )))
 }

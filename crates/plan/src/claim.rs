@@ -4,7 +4,9 @@
 //! receive on it, and a device's request has the queues that are left. Two requests that want the same of an
 //! object may share it; two that want different values are a conflict, until queues can be divided.
 
-use model::{CpuSet, DeliveryParams, EmptyPolls, EpollParams, Intent, Nanoseconds, ProcessId};
+use model::{
+    CpuSet, DeliveryParams, EmptyPolls, EpollParams, Intent, KthreadWish, Nanoseconds, ProcessId, Threading,
+};
 
 use crate::place::PlacedQueue;
 use crate::refusal::{Refusal, RefusalKind};
@@ -16,6 +18,8 @@ pub(crate) struct Wish<'p> {
     pub(crate) intent: &'p Intent,
     /// Its delivery mode, by name.
     pub(crate) mode: String,
+    /// Who polls its NAPIs.
+    pub(crate) threading: Threading,
     /// Its values.
     pub(crate) params: DeliveryParams,
 }
@@ -24,6 +28,11 @@ impl Wish<'_> {
     /// The values of a queue.
     pub(crate) fn of_queue(&self) -> (EmptyPolls, Nanoseconds, Nanoseconds) {
         (self.params.defer_hard_irqs, self.params.gro_flush_timeout, self.params.irq_suspend_timeout)
+    }
+
+    /// Who polls a queue, and how that thread is scheduled.
+    pub(crate) fn of_kthread(&self) -> (Threading, &KthreadWish) {
+        (self.threading, &self.intent.kthread)
     }
 
     /// The values of an epoll.
@@ -107,7 +116,8 @@ impl Claims {
         }
         let (theirs, ours) = (&wishes[owner.part], &wishes[part]);
         let same_cpus = queue.irq.is_none() || theirs.cpus() == ours.cpus();
-        if theirs.of_queue() == ours.of_queue() && same_cpus {
+        let same = theirs.of_queue() == ours.of_queue() && theirs.of_kthread() == ours.of_kthread();
+        if same && same_cpus {
             return Ok(Claimed::Shared(owner.part));
         }
         if process.is_none() && owner.process.is_some() {

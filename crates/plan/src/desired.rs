@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use model::host::{Device, Napi};
 use model::{
-    DeliveryMode, DeviceId, EmptyPolls, EpollParams, Host, KernelVersion, Nanoseconds, Object, Reason,
-    RingNapi, Setting, Target, Threading,
+    CpuSet, DeliveryMode, DeviceId, EmptyPolls, EpollParams, Host, IrqNumber, KernelVersion, Nanoseconds,
+    Object, Reason, RingNapi, Setting, Target, Threading,
 };
 
 use crate::affinity::Deal;
 use crate::in_force;
 use crate::index::Index;
+use crate::kthread;
 use crate::nic;
 use crate::place::{Part, PlacedProcess, PlacedQueue, Placement};
 use crate::refusal::{Refusal, RefusalKind};
@@ -79,20 +80,22 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     }
     for part in &placement.parts {
         check_kernel(part, host)?;
+        kthread::check(part, &index)?;
         let wants = Wants { part, index: &index };
         if host.capabilities.napi_set {
             for queue in &part.queues {
                 wants.queue(queue, &mut collected)?;
             }
         } else {
-            for device in part.queues.iter().map(|q| q.queue.device) {
-                wants.device(device, &mut collected)?;
+            for placed in &part.queues {
+                wants.device(placed, &mut collected)?;
             }
         }
         for process in &part.processes {
             wants.process(process, &mut collected)?;
         }
         wants.affinity(&mut collected)?;
+        kthread::want(part, &index, &mut collected)?;
     }
     Ok(collected.desired)
 }
@@ -184,6 +187,15 @@ pub(crate) struct Collected {
 }
 
 impl Collected {
+    /// The CPUs that are wanted for an interrupt.
+    pub(crate) fn wanted_of_irq(&self, irq: IrqNumber) -> Option<&CpuSet> {
+        let affinity = self.desired.wanted.iter().find_map(|wanted| match &wanted.setting {
+            Setting::IrqAffinity(number, cpus) => Some((*number, cpus)).filter(|(number, _)| *number == irq),
+            _ => None,
+        });
+        affinity.map(|(_, cpus)| cpus)
+    }
+
     pub(crate) fn want(&mut self, setting: Setting, because: Reason) -> Result<(), Refusal> {
         let knob = (setting.object(), setting.knob());
         let Some(&earlier) = self.by_knob.get(&knob) else {
@@ -223,7 +235,7 @@ impl Wants<'_> {
         let (queue, params) = (placed.queue, &self.part.params);
         let capabilities = &self.index.host.capabilities;
         if let Some(napi) = self.index.napi_of(queue) {
-            self.unthread(placed, napi, collected)?;
+            self.thread(placed, napi, collected)?;
         }
         collected.want(Setting::DeferHardIrqs(queue, params.defer_hard_irqs), self.because_defer())?;
         collected.want(Setting::GroFlushTimeout(queue, params.gro_flush_timeout), self.because_flush())?;
@@ -237,11 +249,15 @@ impl Wants<'_> {
     }
 
     /// The values of a whole device, on kernels without settings for single NAPIs.
-    fn device(&self, id: DeviceId, collected: &mut Collected) -> Result<(), Refusal> {
-        let params = &self.part.params;
+    fn device(&self, placed: &PlacedQueue, collected: &mut Collected) -> Result<(), Refusal> {
+        let (id, params) = (placed.queue.device, &self.part.params);
         let device: Option<&Device> = self.index.devices.get(&id).copied();
-        if device.and_then(|d| d.threaded).is_some_and(|threaded| threaded != Threading::Off) {
+        let wanted = self.part.delivery.mode.threading();
+        if wanted != Threading::Off {
+            collected.want(Setting::DeviceThreaded(id, wanted), self.because_threaded(id))?;
+        } else if device.and_then(|d| d.threaded).is_some_and(|threaded| threaded != Threading::Off) {
             collected.want(Setting::DeviceThreaded(id, Threading::Off), self.because_unthreaded())?;
+            kthread::want_to_end(placed, self.index, &self.because_unthreaded(), collected)?;
         }
         // Before 5.8 there is nothing to defer with, and so nothing to take back.
         if self.index.host.kernel >= KernelVersion::since(5, 8) {
@@ -250,17 +266,27 @@ impl Wants<'_> {
         collected.want(Setting::DeviceGroFlushTimeout(id, params.gro_flush_timeout), self.because_flush())
     }
 
-    /// No delivery mode of this version polls in a kernel thread, so a NAPI that has one gives it up.
-    fn unthread(&self, placed: &PlacedQueue, napi: &Napi, collected: &mut Collected) -> Result<(), Refusal> {
-        if napi.threaded.is_none_or(|threaded| threaded == Threading::Off) {
+    /// Gives the NAPI a kernel thread if the mode polls in one; else a NAPI that has one gives it up.
+    fn thread(&self, placed: &PlacedQueue, napi: &Napi, collected: &mut Collected) -> Result<(), Refusal> {
+        let device = placed.queue.device;
+        let set = |threading| {
+            if self.index.host.capabilities.napi_threaded {
+                Setting::Threaded(placed.queue, threading)
+            } else {
+                Setting::DeviceThreaded(device, threading)
+            }
+        };
+        let wanted = self.part.delivery.mode.threading();
+        if wanted != Threading::Off {
+            return collected.want(set(wanted), self.because_threaded(device));
+        }
+        // Before 6.17 a NAPI does not say whether it is threaded, but its device does.
+        let of_device = || self.index.devices.get(&device).and_then(|device| device.threaded);
+        if napi.threaded.or_else(of_device).is_none_or(|threaded| threaded == Threading::Off) {
             return Ok(());
         }
-        let setting = if self.index.host.capabilities.napi_threaded {
-            Setting::Threaded(placed.queue, Threading::Off)
-        } else {
-            Setting::DeviceThreaded(placed.queue.device, Threading::Off)
-        };
-        collected.want(setting, self.because_unthreaded())
+        collected.want(set(Threading::Off), self.because_unthreaded())?;
+        kthread::want_to_end(placed, self.index, &self.because_unthreaded(), collected)
     }
 
     /// The busy polling of a process.
@@ -356,6 +382,21 @@ impl Wants<'_> {
             ),
         };
         self.reason(why, self.part.intent.overrides.irq_suspend_timeout.is_some())
+    }
+
+    fn because_threaded(&self, device: DeviceId) -> Reason {
+        let whole = if self.index.host.capabilities.napi_threaded {
+            String::new()
+        } else {
+            format!("; this kernel has that for the whole of {device} only (single queues: 6.17)")
+        };
+        let why = match self.part.delivery.mode.threading() {
+            Threading::BusyPoll => "a kernel thread polls without a pause, on a CPU of its own",
+            Threading::On | Threading::Off => {
+                "a kernel thread polls, which the scheduler places like any other"
+            }
+        };
+        self.reason(format!("{why}{whole}"), false)
     }
 
     fn because_unthreaded(&self) -> Reason {

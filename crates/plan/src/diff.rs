@@ -28,7 +28,9 @@ pub fn diff(desired: &Desired, host: &Host) -> Result<Plan, Refusal> {
             changes.entry(step).or_default().push(change);
         }
     }
-    let mut steps: Vec<Step> = changes.into_values().map(|c| Step::new(order::within_step(c))).collect();
-    steps.sort_by_key(order::phase);
+    let leaving = order::Leaving::of(changes.values().flatten());
+    let mut steps: Vec<Step> =
+        changes.into_values().map(|c| Step::new(order::within_step(c, &leaving))).collect();
+    steps.sort_by_key(|step| order::phase(step, &leaving));
     Ok(Plan { steps })
 }

@@ -1,7 +1,9 @@
 //! The value that a knob has on the observed host.
 
 use model::host::{Device, RxQueueState, TxQueueState};
-use model::{DeviceId, EmptyPolls, Interface, Nanoseconds, Object, RxQueue, Setting, Threading, TxQueue};
+use model::{
+    DeviceId, EmptyPolls, Interface, KthreadState, Nanoseconds, Object, RxQueue, Setting, Threading, TxQueue,
+};
 
 use crate::index::{Index, IndexedNapi};
 use crate::refusal::{Refusal, RefusalKind};
@@ -44,6 +46,15 @@ pub(crate) fn value(wanted: &Setting, index: &Index<'_>) -> Result<Setting, Refu
         Setting::ThreadAffinity(id, _) => {
             index.threads.get(id).map(|thread| Setting::ThreadAffinity(*id, thread.affinity.clone()))
         }
+        Setting::KthreadAffinity(queue, _) => {
+            kthread(queue, index).map(|thread| Setting::KthreadAffinity(*queue, thread.cpus.clone()))
+        }
+        Setting::KthreadScheduling(queue, _) => kthread(queue, index)
+            .and_then(|thread| thread.scheduling)
+            .map(|class| Setting::KthreadScheduling(*queue, class)),
+        Setting::KthreadUtilClamp(queue, _) => kthread(queue, index)
+            .and_then(|thread| thread.util_clamp)
+            .map(|clamp| Setting::KthreadUtilClamp(*queue, clamp)),
         Setting::Channels(..)
         | Setting::Ring(..)
         | Setting::Coalescing(..)
@@ -97,6 +108,18 @@ fn of_device(wanted: &Setting, index: &Index<'_>) -> Option<Setting> {
         Setting::RssTable(..) => device.rss.as_ref().map(|rss| Setting::RssTable(id, rss.table.clone())),
         Setting::RssKey(..) => device.rss.as_ref().map(|rss| Setting::RssKey(id, rss.key.clone())),
         _ => None,
+    }
+}
+
+/// The kernel thread of a queue's NAPI; where there is none yet, what it will begin with.
+pub(crate) fn kthread<'a>(queue: &RxQueue, index: &'a Index<'_>) -> Option<&'a KthreadState> {
+    let state = rx_queue(queue, index)?;
+    let of_napi = index.napi_of(*queue).and_then(|napi| napi.threaded);
+    let threading = of_napi.or_else(|| device(&queue.device, index)?.threaded);
+    match &state.kthread {
+        Some(thread) => Some(thread),
+        None if threading == Some(Threading::Off) => index.host.kthread_begins.as_ref(),
+        None => None,
     }
 }
 

@@ -26,6 +26,7 @@ pub mod doctor;
 mod ground;
 mod in_force;
 mod index;
+mod kthread;
 mod nic;
 mod order;
 mod parameters;

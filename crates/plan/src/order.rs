@@ -26,10 +26,19 @@
 //! mirror, and what falls falls before anything rises. By netlink all of one queue is one message anyway; the
 //! order counts where it is not, and in the undo script.
 //!
-//! Both rules are mirrors of themselves, so a plan's inverse, which is only its reverse, is in order too: an undo
+//! **A kernel thread comes before what is set on it.** It is there once its queue is threaded; then its CPUs are set, and
+//! on these its class, so that a thread before which nobody else runs never runs where it should not. Going, the class
+//! falls first, then the CPUs go back, and then the thread ends.
+//!
+//! All rules are mirrors of themselves, so a plan's inverse, which is only its reverse, is in order too: an undo
 //! goes the way that a plan back would have gone.
 
-use model::{Change, EmptyPolls, EpollParams, Nanoseconds, RingNapi, Setting, Step, Threading};
+use std::collections::BTreeSet;
+
+use model::{
+    Change, DeviceId, EmptyPolls, EpollParams, Interface, Nanoseconds, Object, RingNapi, RxQueue, Setting,
+    Step, Threading,
+};
 
 /// When a step is written: the smaller first, steps of one phase by object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,23 +65,62 @@ pub(crate) enum Phase {
     EpollRises,
     /// The same for io_urings.
     RingRises,
+    /// Kernel threads that are about to end.
+    KthreadLeaves,
     /// Whole devices, whose values overwrite those of their queues.
     Device,
     /// Queues.
     Queue,
+    /// Kernel threads that are there now.
+    Kthread,
     /// io_urings that poll less.
     RingFalls,
     /// The same for epolls.
     EpollFalls,
 }
 
+/// The queues and devices whose kernel threads a plan ends.
+#[derive(Debug, Default)]
+pub(crate) struct Leaving {
+    queues: BTreeSet<RxQueue>,
+    devices: BTreeSet<DeviceId>,
+}
+
+impl Leaving {
+    /// As these changes have it.
+    pub(crate) fn of<'c>(changes: impl Iterator<Item = &'c Change>) -> Self {
+        let mut leaving = Self::default();
+        for change in changes {
+            if let Setting::Threaded(queue, Threading::Off) = change.to() {
+                leaving.queues.insert(*queue);
+            } else if let Setting::DeviceThreaded(device, Threading::Off) = change.to() {
+                leaving.devices.insert(*device);
+            }
+        }
+        leaving
+    }
+
+    fn has(&self, queue: &RxQueue) -> bool {
+        self.queues.contains(queue) || self.devices.contains(&queue.device)
+    }
+}
+
 /// When a step is written.
-pub(crate) fn phase(step: &Step) -> Phase {
+pub(crate) fn phase(step: &Step, leaving: &Leaving) -> Phase {
     let change = &step.changes()[0];
     let falls = falls(change);
     match change.to() {
         Setting::IrqAffinity(..) => Phase::Irq,
         Setting::ThreadAffinity(..) => Phase::Thread,
+        Setting::KthreadAffinity(queue, _)
+        | Setting::KthreadScheduling(queue, _)
+        | Setting::KthreadUtilClamp(queue, _) => {
+            if leaving.has(queue) {
+                Phase::KthreadLeaves
+            } else {
+                Phase::Kthread
+            }
+        }
         Setting::Epoll(..) if falls => Phase::EpollFalls,
         Setting::Epoll(..) => Phase::EpollRises,
         Setting::IoUringNapi(..) if falls => Phase::RingFalls,
@@ -98,10 +146,12 @@ pub(crate) fn phase(step: &Step) -> Phase {
 }
 
 /// The changes of one object in the order of writing.
-pub(crate) fn within_step(mut changes: Vec<Change>) -> Vec<Change> {
+pub(crate) fn within_step(mut changes: Vec<Change>, leaving: &Leaving) -> Vec<Change> {
     changes.sort_by_key(|change| {
         let floor = floor(change.to());
-        if falls(change) { -floor } else { floor }
+        let kthread = change.to().interface() == Interface::Kthread;
+        let leaves = kthread && matches!(change.to().object(), Object::Queue(queue) if leaving.has(&queue));
+        if leaves || falls(change) { -floor } else { floor }
     });
     changes
 }
@@ -110,6 +160,9 @@ pub(crate) fn within_step(mut changes: Vec<Change>) -> Vec<Change> {
 fn floor(setting: &Setting) -> i8 {
     match setting {
         Setting::Threaded(..) | Setting::DeviceThreaded(..) => 1,
+        Setting::KthreadAffinity(..) => 1,
+        Setting::KthreadScheduling(..) => 2,
+        Setting::KthreadUtilClamp(..) => 3,
         Setting::DeferHardIrqs(..) | Setting::DeviceDeferHardIrqs(..) => 2,
         Setting::GroFlushTimeout(..) | Setting::DeviceGroFlushTimeout(..) => 3,
         Setting::IrqSuspendTimeout(..) => 4,
@@ -163,6 +216,9 @@ fn amount(setting: &Setting) -> Amount {
         }
         Setting::IrqAffinity(..)
         | Setting::ThreadAffinity(..)
+        | Setting::KthreadAffinity(..)
+        | Setting::KthreadScheduling(..)
+        | Setting::KthreadUtilClamp(..)
         | Setting::Channels(..)
         | Setting::Ring(..)
         | Setting::Coalescing(..)

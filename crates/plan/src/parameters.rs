@@ -53,6 +53,24 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
                 .nearest("delivery = \"defer20\", or without these values")
         });
     }
+    if mode == DeliveryMode::ThreadedBusy {
+        return (params != &mode.params()).then(|| {
+            usage("delivery mode threaded-busy polls without a pause, so it takes no timeouts".to_owned())
+                .nearest("delivery = \"threaded\", or without these values")
+        });
+    }
+    if mode == DeliveryMode::Threaded {
+        let off = defer.0 == 0 && flush.is_zero();
+        let on = defer.0 > 0 && !flush.is_zero();
+        return (!(off || on) || !suspend.is_zero()).then(|| {
+            usage(
+                "delivery mode threaded takes defer-hard-irqs and gro-flush-timeout together or not at all, and no \
+                 irq-suspend-timeout: no application polls"
+                    .to_owned(),
+            )
+            .nearest("delivery = \"threaded\", without these values")
+        });
+    }
     if DeliveryMode::EPOLL_DOCUMENT.contains(&mode) {
         return (params != &mode.params()).then(|| {
             usage(format!(
@@ -127,7 +145,9 @@ fn added_delay(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -> 
         | DeliveryMode::NapiBusy
         | DeliveryMode::FullBusy
         | DeliveryMode::EventBusy
-        | DeliveryMode::UserBusy => {
+        | DeliveryMode::UserBusy
+        | DeliveryMode::Threaded
+        | DeliveryMode::ThreadedBusy => {
             format!("{mode} with gro-flush-timeout {allowed}")
         }
     };

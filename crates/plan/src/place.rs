@@ -109,7 +109,12 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         .intents
         .iter()
         .zip(&parts)
-        .map(|(intent, part)| Wish { intent, mode: part.delivery.mode.to_string(), params: part.params })
+        .map(|(intent, part)| Wish {
+            intent,
+            mode: part.delivery.mode.to_string(),
+            threading: part.delivery.mode.threading(),
+            params: part.params,
+        })
         .collect();
 
     let mut ground = Ground::new(&index);
@@ -127,16 +132,17 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         }
     }
     place_epolls_of_devices(&index, &ground, &owned, &wishes, &mut parts)?;
+    ground.settle(&mut parts);
     for part in &parts {
         let processes: Vec<&Process> =
             part.processes.iter().filter_map(|p| index.processes.get(&p.id.pid).copied()).collect();
         // What the kernel lacks no budget buys: that is refused where it is known, and with what there is instead.
-        if part.params.epoll.events_only && !host.capabilities.epoll_events_only {
+        let busy = part.delivery.mode == DeliveryMode::ThreadedBusy && !host.capabilities.napi_threaded_busy;
+        if busy || part.params.epoll.events_only && !host.capabilities.epoll_events_only {
             continue;
         }
-        budget::check_polling(&part.intent, part.delivery.mode, &processes)?;
+        budget::check_polling(&part.intent, part.delivery.mode, &processes, part.queues.len())?;
     }
-    ground.settle(&mut parts);
     let elsewhere: Vec<Vec<String>> = parts.iter().map(|part| set_by_others(part, &parts)).collect();
     for (part, elsewhere) in parts.iter_mut().zip(elsewhere) {
         note_halves(part, &elsewhere);
@@ -173,7 +179,8 @@ fn owners_of_processes<'h>(
                 owners.insert(pid, (rank, part));
             } else if rank == other_rank {
                 let (theirs, ours) = (&wishes[other], &wishes[part]);
-                if theirs.params != ours.params || theirs.cpus() != ours.cpus() {
+                let same = theirs.params == ours.params && theirs.of_kthread() == ours.of_kthread();
+                if !same || theirs.cpus() != ours.cpus() {
                     let process = index.processes.get(&pid).map(|p| p.id.to_string());
                     let object = process.unwrap_or_else(|| format!("task {pid}"));
                     return Err(claim::conflict(object, theirs, ours));

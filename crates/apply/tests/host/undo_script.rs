@@ -10,7 +10,7 @@ use model::setting::Threading;
 use model::{
     Change, ChannelKind, CoalesceParam, Cpu, CpuSet, DeviceId, EmptyPolls, EpollId, EpollParams, Fd,
     FlagName, IfIndex, IrqNumber, Label, Nanoseconds, NetnsId, Offload, Pid, ProcessId, QueueIndex, Reason,
-    RingId, RingKind, RingNapi, RxQueue, Setting, Sysctl, ThreadId, TxQueue,
+    RingId, RingKind, RingNapi, RxQueue, Scheduling, Setting, Sysctl, ThreadId, TxQueue, UtilClamp,
 };
 
 use self::stage::{Child, Stage, runs};
@@ -20,6 +20,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     let shellcheck = (!runs("shellcheck", &["--version"])).then_some("shellcheck");
     let python = (!runs("python3", &["--version"])).then_some("python3");
     let taskset = (!runs("taskset", &["--version"])).then_some("taskset");
+    let chrt = (!runs("chrt", &["--version"])).then_some("chrt");
     let two_cpus = (std::thread::available_parallelism().is_ok_and(|n| n.get() < 2)).then_some("two CPUs");
     let epoll_params = (!kernel_has_epoll_params()).then_some("python3 and Linux 6.9");
     let rings = (!kernel_has_rings()).then_some("io_uring");
@@ -36,6 +37,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("an_io_uring_goes_back_to_not_polling", rings, a_ring_goes_back),
         test("a_device_in_another_namespace_goes_back", netns, a_device_goes_back),
         test("a_napi_is_found_by_its_queue_and_goes_back", python, a_napi_goes_back),
+        test(
+            "a_kernel_thread_is_found_by_its_queue_and_goes_back",
+            python.or(taskset).or(chrt).or(two_cpus),
+            a_kernel_thread_goes_back,
+        ),
         test("a_file_that_does_not_take_its_old_value_is_stuck", taskset, a_stuck_thread_is_told),
         test("netpolicy_is_asked_first", None, netpolicy_is_asked_first),
         test("after_a_reboot_nothing_is_undone", None, nothing_after_a_reboot),
@@ -76,6 +82,15 @@ fn shellcheck_is_content() -> Result<(), Failed> {
         change(
             Setting::DeviceThreaded(device, Threading::Off),
             Setting::DeviceThreaded(device, Threading::On),
+        ),
+        change(Setting::KthreadAffinity(queue, all.clone()), Setting::KthreadAffinity(queue, one.clone())),
+        change(
+            Setting::KthreadScheduling(queue, Scheduling::Other(0)),
+            Setting::KthreadScheduling(queue, Scheduling::Fifo(50)),
+        ),
+        change(
+            Setting::KthreadUtilClamp(queue, UtilClamp::NONE),
+            Setting::KthreadUtilClamp(queue, UtilClamp { min: 512, max: 1024 }),
         ),
         change(Setting::Epoll(epoll, EpollParams::default()), Setting::Epoll(epoll, some)),
         change(Setting::IoUringNapi(ring, None), Setting::IoUringNapi(ring, Some(on))),
@@ -295,6 +310,64 @@ fn a_napi_goes_back() -> Result<(), Failed> {
     let (status, said) = stage.run(&["--by-hand"])?;
     assert!(status == 5 && said.contains("no NAPI found"), "{said}");
     Ok(())
+}
+
+/// The thread is a process of ours, which the stand-in names as the NAPI's; the tools are the real ones.
+fn a_kernel_thread_goes_back() -> Result<(), Failed> {
+    let own: u64 = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata("/proc/self/ns/net")?);
+    let device = DeviceId { netns: NetnsId(own), ifindex: IfIndex(1), name: Label::new("lo") };
+    let queue = RxQueue { device, index: QueueIndex(2) };
+    let child = Child::python("import time; print('ready', flush=True); time.sleep(600)")?;
+    let before: CpuSet = child.affinity()?.parse()?;
+    let first: CpuSet = before.iter().take(1).collect();
+    let nice: i8 = field_of_stat(&child, 19)?.parse()?;
+    let changes = [
+        change(
+            Setting::KthreadAffinity(queue, before.clone()),
+            Setting::KthreadAffinity(queue, first.clone()),
+        ),
+        change(
+            Setting::KthreadScheduling(queue, Scheduling::Other(nice)),
+            Setting::KthreadScheduling(queue, Scheduling::Batch(5)),
+        ),
+    ];
+    let stage = Stage::new(&changes)?;
+    stage.program("ynl", YNL)?;
+    let pid = child.process()?.pid;
+    std::fs::write(stage.directory().join("napi.json"), format!(r#"{{"id": 517, "pid": {pid}}}"#))?;
+    child.set_affinity(&first.to_string())?;
+    assert!(runs("chrt", &["--batch", "-p", "0", &pid.to_string()]));
+    assert!(runs("renice", &["-n", "5", "-p", &pid.to_string()]));
+
+    let (status, said) = stage.run(&["--by-hand"])?;
+    assert_eq!((status, child.affinity()?), (0, before.to_string()), "{said}");
+    assert_eq!(
+        (field_of_stat(&child, 41)?, field_of_stat(&child, 19)?),
+        ("0".to_owned(), nice.to_string()),
+        "{said}"
+    );
+    let (status, said) = stage.run(&["--by-hand"])?;
+    assert!(status == 0 && said.matches("already").count() == 2, "{said}");
+
+    assert!(runs("renice", &["-n", "7", "-p", &pid.to_string()]));
+    let (status, said) = stage.run(&["--by-hand"])?;
+    assert!(
+        status == 0 && said.contains("kthread policy: left alone: is other:7, we had set batch:5"),
+        "{said}"
+    );
+
+    // A NAPI that has no thread any more has nothing to put back.
+    std::fs::write(stage.directory().join("napi.json"), r#"{"id": 517}"#)?;
+    let (status, said) = stage.run(&["--by-hand"])?;
+    assert!(status == 0 && said.matches("gone").count() == 2, "{said}");
+    Ok(())
+}
+
+/// A field of a process's stat file, by its number in proc_pid_stat(5), from 3 on.
+fn field_of_stat(child: &Child, number: usize) -> Result<String, Failed> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.process()?.pid))?;
+    let fields = stat.rsplit_once(") ").ok_or("no name")?.1;
+    Ok(fields.split(' ').nth(number - 3).ok_or("no such field")?.to_owned())
 }
 
 /// Stands in for the kernel's `ynl`, with the same arguments and answers, on a NAPI that is a file.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use apply::{Knobs, Landmarks};
 use model::setting::Threading;
-use model::{Cpu, EmptyPolls, Nanoseconds, Object, Plan, QueueIndex, RingNapi, Setting};
+use model::{Cpu, EmptyPolls, Nanoseconds, Object, Plan, QueueIndex, RingNapi, Scheduling, Setting};
 
 /// What a host does instead of what it was asked for. Reads and writes are counted apart, from 0.
 #[derive(Clone, Debug)]
@@ -237,7 +237,15 @@ pub(crate) fn nudged(setting: &Setting) -> Setting {
         Setting::RssKey(_, key) => key.push(77),
         Setting::XpsRxQueues(_, queues) => queues.push(QueueIndex(7_777)),
         Setting::Sysctl(_, value) => *value += 7_777,
+        Setting::KthreadScheduling(_, class) => {
+            *class = match *class {
+                Scheduling::Fifo(77) => Scheduling::Fifo(78),
+                _ => Scheduling::Fifo(77),
+            };
+        }
+        Setting::KthreadUtilClamp(_, clamp) => clamp.min = if clamp.min == 77 { 78 } else { 77 },
         Setting::IrqAffinity(_, cpus)
+        | Setting::KthreadAffinity(_, cpus)
         | Setting::ThreadAffinity(_, cpus)
         | Setting::RpsCpus(_, cpus)
         | Setting::XpsCpus(_, cpus) => {

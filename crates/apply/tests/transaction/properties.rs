@@ -4,7 +4,7 @@ use apply::{Allow, CommitFault, HostState};
 use model::setting::Threading;
 use model::{
     Change, DeviceId, EmptyPolls, EpollParams, Fd, IfIndex, IrqNumber, Label, Nanoseconds, NetnsId, Object,
-    Plan, RingId, RingNapi, Setting, Step,
+    Plan, RingId, RingNapi, Scheduling, Setting, Step, UtilClamp,
 };
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ use crate::scene::{Scene, asked, change, cpus, epoll, host_after, process, queue
 
 /// Every kind of knob, on a few objects each, with a value from a small number: the same knobs in the same order
 /// for any numbers.
-fn settings(numbers: &[u32; 16]) -> Vec<Setting> {
+fn settings(numbers: &[u32; 19]) -> Vec<Setting> {
     let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(3), name: Label::new("eth1") };
     let ring = RingId { process: process(), fd: Fd(9) };
     let threading = |n: u32| [Threading::Off, Threading::On, Threading::BusyPoll][n as usize % 3];
@@ -23,6 +23,11 @@ fn settings(numbers: &[u32; 16]) -> Vec<Setting> {
         busy_poll_budget: 8,
         prefer_busy_poll: n % 2 == 1,
         events_only: false,
+    };
+    let small = |n: u32| u16::try_from(n).expect("a small number");
+    let class = |n: u32| {
+        [Scheduling::Other(0), Scheduling::Batch(-3), Scheduling::Fifo(50), Scheduling::RoundRobin(9)]
+            [n as usize % 4]
     };
     let napi = |n: u32| (n > 0).then_some(RingNapi { busy_poll_usecs: n, prefer_busy_poll: true });
     let n = numbers;
@@ -43,6 +48,9 @@ fn settings(numbers: &[u32; 16]) -> Vec<Setting> {
         Setting::IrqAffinity(IrqNumber(31), cpus([n[13], n[13] + 2])),
         Setting::ThreadAffinity(thread(), cpus([n[14]])),
         Setting::IrqSuspendTimeout(queue(1), span(n[15])),
+        Setting::KthreadAffinity(queue(0), cpus([n[16]])),
+        Setting::KthreadScheduling(queue(0), class(n[17])),
+        Setting::KthreadUtilClamp(queue(0), UtilClamp { min: small(n[18]), max: 1024 }),
     ]
 }
 
@@ -60,7 +68,7 @@ fn diff(from: &[Setting], to: &[Setting]) -> Plan {
 }
 
 fn hosts() -> impl Strategy<Value = (Vec<Setting>, Plan)> {
-    let numbers = || proptest::array::uniform16(0_u32..4);
+    let numbers = || proptest::array::uniform19(0_u32..4);
     (numbers(), numbers(), any::<proptest::sample::Index>()).prop_map(|(was, wanted, rotation)| {
         let was = settings(&was);
         let mut plan = diff(&was, &settings(&wanted));

@@ -3,11 +3,11 @@
 use apply::{Begin, FORMAT, Landmarks, TransactionName, undo_script};
 use model::setting::Threading;
 use model::{
-    Change, DeviceId, EmptyPolls, Fd, IfIndex, Label, Nanoseconds, NetnsId, Plan, RingId, RingNapi, Setting,
-    Step,
+    Change, DeviceId, EmptyPolls, Fd, IfIndex, Label, Nanoseconds, NetnsId, Plan, RingId, RingNapi,
+    Scheduling, Setting, Step, UtilClamp,
 };
 
-use crate::scene::{asked, change, latency_plan, process, queue};
+use crate::scene::{asked, change, cpus, latency_plan, process, queue};
 
 fn script(plan: Plan) -> String {
     let name: TransactionName = "20261121T040500.123456Z-1a2b".parse().expect("a name");
@@ -51,6 +51,20 @@ fn every_knob() -> Plan {
             Setting::Threaded(queue(2), Threading::Off),
             Setting::Threaded(queue(2), Threading::On),
         )]),
+        step(vec![
+            change(
+                Setting::KthreadAffinity(queue(2), cpus(0..4)),
+                Setting::KthreadAffinity(queue(2), cpus([1])),
+            ),
+            change(
+                Setting::KthreadScheduling(queue(2), Scheduling::Other(0)),
+                Setting::KthreadScheduling(queue(2), Scheduling::Fifo(50)),
+            ),
+            change(
+                Setting::KthreadUtilClamp(queue(2), UtilClamp::NONE),
+                Setting::KthreadUtilClamp(queue(2), UtilClamp { min: 512, max: 1024 }),
+            ),
+        ]),
     ]);
     plan
 }

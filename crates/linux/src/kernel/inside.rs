@@ -133,16 +133,26 @@ impl Inside {
         })
     }
 
+    /// How many receive queues a device has, as sysfs shows them.
+    pub(super) fn rx_queues(&mut self, device: DeviceId) -> Result<usize, KernelError> {
+        let name = self.name(device)?;
+        let queues = self.sysfs()?.list(&format!("class/net/{name}/queues"))?;
+        Ok(queues.iter().filter(|queue| queue.starts_with("rx-")).count())
+    }
+
+    fn sysfs(&mut self) -> Result<&SysFs, KernelError> {
+        match &mut self.sysfs {
+            Some(sysfs) => Ok(sysfs),
+            closed @ None => Ok(closed.insert(SysFs::open(&self.netns)?)),
+        }
+    }
+
     /// A device's directory in sysfs, by the name that it has now.
     ///
     /// # Errors
     /// [`crate::Cause::Gone`] if the device is not there any more.
     pub(super) fn directory(&mut self, device: DeviceId) -> Result<DeviceDir, KernelError> {
         let name = self.name(device)?;
-        let sysfs = match &mut self.sysfs {
-            Some(sysfs) => sysfs,
-            closed @ None => closed.insert(SysFs::open(&self.netns)?),
-        };
-        sysfs.device(&name, device.ifindex)
+        self.sysfs()?.device(&name, device.ifindex)
     }
 }

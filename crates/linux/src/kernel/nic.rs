@@ -90,7 +90,8 @@ pub(super) fn read(
         | Interface::Epoll
         | Interface::IoUring
         | Interface::IrqAffinity
-        | Interface::ThreadAffinity => unreachable!("{interface:?} is no interface of a NIC"),
+        | Interface::ThreadAffinity
+        | Interface::Kthread => unreachable!("{interface:?} is no interface of a NIC"),
     }
 }
 
@@ -137,6 +138,9 @@ pub(super) fn write(inside: &mut Inside, device: DeviceId, settings: &[Setting])
             | Setting::IoUringNapi(..)
             | Setting::IrqAffinity(..)
             | Setting::ThreadAffinity(..)
+            | Setting::KthreadAffinity(..)
+            | Setting::KthreadScheduling(..)
+            | Setting::KthreadUtilClamp(..)
             | Setting::Sysctl(..) => unreachable!("{setting} is no setting of a NIC"),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/genetlink.h`, `net/netlink/genetlink.c`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::KernelVersion;
 
@@ -32,6 +32,8 @@ mod attribute {
     pub(super) const OP: u16 = 10;
     /// Within one of the operations: `CTRL_ATTR_OP_ID`.
     pub(super) const OP_ID: u16 = 1;
+    /// Within the policy of an attribute: `NL_POLICY_TYPE_ATTR_MAX_VALUE_U`.
+    pub(super) const POLICY_MAX_VALUE_U: u16 = 5;
 }
 
 /// A family, as this kernel has it.
@@ -114,11 +116,16 @@ impl Family {
         AttrBuf::after(&[command, self.version, 0, 0])
     }
 
-    /// Which attributes the kernel takes in requests for this command, by their numbers. Since 5.7.
+    /// Which attributes the kernel takes in requests for this command, by their numbers, and the largest value of each
+    /// where the kernel states one. Since 5.7.
     ///
     /// # Errors
     /// If the kernel is older, or does not have the command.
-    pub fn accepted(&self, socket: &mut NetlinkSocket, command: u8) -> Result<BTreeSet<u16>, KernelError> {
+    pub fn accepted(
+        &self,
+        socket: &mut NetlinkSocket,
+        command: u8,
+    ) -> Result<BTreeMap<u16, Option<u64>>, KernelError> {
         let what = format!("generic netlink family {}: attributes of command {command}", self.name);
         let mut body = AttrBuf::after(&[command::GET_POLICY, 1, 0, 0]);
         body.u16(attribute::FAMILY_ID, self.id).u32(attribute::OP, u32::from(command));
@@ -128,7 +135,9 @@ impl Family {
                 // Policies by their index, and in each the attributes by their number.
                 for policy in policies.nested() {
                     for attr in policy?.nested() {
-                        accepted.push(attr?.number);
+                        let attr = attr?;
+                        let largest = attr.nested().find(attribute::POLICY_MAX_VALUE_U)?;
+                        accepted.push((attr.number, largest.map(|largest| largest.uint()).transpose()?));
                     }
                 }
             }

@@ -2,8 +2,6 @@
 //!
 //! Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, `include/uapi/linux/netdev.h`, `net/core/netdev-genl.c`.
 
-use std::collections::BTreeSet;
-
 use model::{EmptyPolls, IfIndex, KernelVersion, Nanoseconds, NapiId, QueueIndex, Threading};
 
 use super::attr::{AttrBuf, Malformed};
@@ -225,6 +223,17 @@ pub const fn threading(raw: u32) -> Option<Threading> {
     }
 }
 
+/// What a kernel's `napi-set` takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NapiSetTakes {
+    /// `irq-suspend-timeout`.
+    pub irq_suspend: bool,
+    /// `threaded`.
+    pub threaded: bool,
+    /// `threaded` with `busy-poll`.
+    pub threaded_busy: bool,
+}
+
 /// The `netdev` family of one namespace.
 #[derive(Debug)]
 pub struct Netdev {
@@ -248,13 +257,20 @@ impl Netdev {
         self.family.has(command::NAPI_SET)
     }
 
-    /// Whether `napi-set` takes `irq-suspend-timeout`, and whether it takes `threaded`.
+    /// What `napi-set` takes beyond the settings that it began with.
     ///
     /// # Errors
     /// If the kernel does not tell what it takes.
-    pub fn napi_set_takes(&mut self) -> Result<(bool, bool), KernelError> {
-        let accepted: BTreeSet<u16> = self.family.accepted(&mut self.socket, command::NAPI_SET)?;
-        Ok((accepted.contains(&napi::IRQ_SUSPEND_TIMEOUT), accepted.contains(&napi::THREADED)))
+    pub fn napi_set_takes(&mut self) -> Result<NapiSetTakes, KernelError> {
+        let accepted = self.family.accepted(&mut self.socket, command::NAPI_SET)?;
+        let busy_poll = u64::from(raw_threading(Threading::BusyPoll));
+        Ok(NapiSetTakes {
+            irq_suspend: accepted.contains_key(&napi::IRQ_SUSPEND_TIMEOUT),
+            threaded: accepted.contains_key(&napi::THREADED),
+            threaded_busy: accepted
+                .get(&napi::THREADED)
+                .is_some_and(|largest| largest.is_some_and(|largest| largest >= busy_poll)),
+        })
     }
 
     /// The queues of all devices that are up, or of one.

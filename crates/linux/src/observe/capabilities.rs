@@ -6,6 +6,7 @@ use rustix::thread::{CapabilitySet, capabilities as capability_sets};
 
 use super::{OrUnread, Sources};
 use crate::error::KernelError;
+use crate::netlink::netdev::NapiSetTakes;
 use crate::sys;
 
 /// Types of the running kernel, without which no BPF program of ours can be loaded.
@@ -16,17 +17,18 @@ pub(super) fn capabilities(sources: &mut Sources, unread: &mut Vec<Unread>) -> C
         .map(|sets| sets.effective)
         .map_err(|errno| KernelError::errno("capabilities of the calling thread", errno));
     let held = held.map(Some).or_unread(unread).unwrap_or(CapabilitySet::empty());
-    let (napi_set, (irq_suspend, napi_threaded)) = match &mut sources.netdev {
+    let (napi_set, takes) = match &mut sources.netdev {
         // A kernel that has the command and does not say what it takes is older than either attribute.
         Ok(netdev) if netdev.has_napi_set() => (true, netdev.napi_set_takes().or_unread(unread)),
-        Ok(_) | Err(_) => (false, (false, false)),
+        Ok(_) | Err(_) => (false, NapiSetTakes::default()),
     };
     let loads_bpf =
         held.contains(CapabilitySet::SYS_ADMIN) || held.contains(CapabilitySet::BPF | CapabilitySet::PERFMON);
     Capabilities {
         napi_set,
-        irq_suspend,
-        napi_threaded,
+        irq_suspend: takes.irq_suspend,
+        napi_threaded: takes.threaded,
+        napi_threaded_busy: takes.threaded_busy,
         epoll_params: epolls_have_params(),
         epoll_events_only: epolls_wait_for_events_only(),
         ptrace: held.contains(CapabilitySet::SYS_PTRACE),

@@ -14,12 +14,13 @@ use model::{
 
 use super::irq::{Interrupts, queue_in_name};
 use super::{OrUnread, Sources};
-use crate::error::KernelError;
+use crate::error::{Cause, KernelError};
 use crate::ioctl::EthtoolIoctl;
 use crate::netlink::ethtool::change::RawPrivateFlags;
 use crate::netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
 use crate::netlink::link::RawLink;
 use crate::netlink::netdev::{self, QueueType, RawNapi, RawQueue};
+use crate::process::kthread;
 use crate::sysfs::SysFs;
 
 /// A device and the interrupts of its bus device, of which some are its queues'.
@@ -48,6 +49,7 @@ pub(super) fn devices(
     let seen = devices.into_iter().map(|mut device| {
         let vectors = sysfs.map(|sysfs| from_sysfs(&mut device, sysfs, unread)).unwrap_or_default();
         netdev.complete(&mut device);
+        kthreads(&mut device, unread);
         ethtool.complete(&mut device);
         if let Some(ioctl) = ioctl {
             from_ioctl(&mut device, ioctl, unread);
@@ -136,6 +138,7 @@ fn queues(device: &mut Device, sysfs: &SysFs, directory: &str, unread: &mut Vec<
                 rps_cpus: mask(sysfs, &format!("{directory}/queues/{name}/rps_cpus"), unread),
                 rps_flow_cnt: number(sysfs, &format!("{directory}/queues/{name}/rps_flow_cnt"), unread),
                 coalesce: None,
+                kthread: None,
             }),
             "tx" => device.tx_queues.push(TxQueueState {
                 index,
@@ -255,6 +258,27 @@ impl NetdevSays {
 /// queue, and drivers make them in the order of the queues, so that their ids ascend with these.
 pub(crate) fn napis_by_order(rx_queues: usize, any_stated: bool, ascending: &[NapiId]) -> Option<&[NapiId]> {
     (!any_stated && rx_queues == ascending.len()).then_some(ascending)
+}
+
+/// The kernel threads of the NAPIs; by their names and order where nothing else names the NAPIs.
+fn kthreads(device: &mut Device, unread: &mut Vec<Unread>) {
+    let named = if device.napis.is_empty() && device.threaded.is_some_and(|t| t != Threading::Off) {
+        kthread::by_name(device.id.name.as_str()).or_unread(unread)
+    } else {
+        Vec::new()
+    };
+    let complete = named.len() == device.rx_queues.len();
+    for (position, queue) in device.rx_queues.iter_mut().enumerate() {
+        let of_napi =
+            queue.napi.and_then(|edge| device.napis.iter().find(|napi| napi.id == edge.napi)?.kthread);
+        let by_name = || named.get(position).copied().filter(|_| complete);
+        let Some(pid) = of_napi.or_else(by_name) else { continue };
+        match kthread::read(pid) {
+            // One that ends meanwhile is no longer there, which is what is said then.
+            Err(error) if matches!(error.cause, Cause::Gone(_)) => {}
+            state => queue.kthread = state.map(Some).or_unread(unread),
+        }
+    }
 }
 
 fn napi(raw: &RawNapi) -> Napi {
@@ -418,6 +442,7 @@ mod test {
                 rps_cpus: CpuSet::new(),
                 rps_flow_cnt: None,
                 coalesce: None,
+                kthread: None,
             })
             .collect();
         device.tx_queues = (0..count)

@@ -15,12 +15,13 @@ pub use peer::{PeerEnd, peer_end};
 pub use process::processes;
 
 use model::host::Unread;
-use model::{Host, KernelVersion, Pid};
+use model::{Host, KernelVersion, KthreadState, Pid};
 
-use crate::error::KernelError;
+use crate::error::{Cause, KernelError};
 use crate::ioctl::EthtoolIoctl;
 use crate::netlink::{Ethtool, Links, Netdev};
 use crate::netns::Netns;
+use crate::process::kthread;
 use crate::sysctl;
 use crate::sysfs::SysFs;
 
@@ -63,9 +64,19 @@ pub fn observe(netns: &Netns, processes: &Processes) -> Result<Host, KernelError
         sysctls: netns.run(|| sysctl::all(&mut unread))?,
         irqs,
         processes: process::processes(netns, processes, &mut unread),
+        kthread_begins: kthread_begins(&mut unread),
+        rt_throttling: kthread::rt_throttling().map(Some).or_unread(&mut unread),
         pressure: None,
         unread,
     })
+}
+
+/// In a pid namespace that is not the initial one no kernel thread can be seen, which is nothing to report.
+fn kthread_begins(unread: &mut Vec<Unread>) -> Option<KthreadState> {
+    match kthread::begins() {
+        Err(error) if matches!(error.cause, Cause::Absent { .. } | Cause::Gone(_)) => None,
+        begins => begins.map(Some).or_unread(unread),
+    }
 }
 
 /// What is asked in a namespace, opened in one visit to it. Parts that this kernel or caller lacks carry the reason.

@@ -12,4 +12,5 @@ pub(crate) mod keeper;
 pub(crate) mod netlink;
 pub(crate) mod netns_cookie;
 pub(crate) mod perf;
+pub(crate) mod scheduling;
 pub(crate) mod signals;

@@ -10,6 +10,7 @@ mod foreign;
 mod guest_nics;
 mod interrupts;
 mod knobs;
+mod kthread;
 mod lab;
 mod netdevsim;
 mod netns;
@@ -145,6 +146,7 @@ fn main() {
         netns::tests(),
         device::tests(),
         knobs::tests(),
+        kthread::tests(),
         nic::tests(),
         process::tests(),
         foreign::tests(),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpu_set::CpuSet;
 use crate::ids::{Cpu, DeviceId, IrqNumber, NapiId, NumaNode, Pid, QueueIndex, RxQueue};
 use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, RingKind, Rss};
+use crate::scheduling::KthreadState;
 use crate::setting::Threading;
 use crate::units::{EmptyPolls, Nanoseconds};
 
@@ -87,6 +88,9 @@ pub struct RxQueueState {
     /// Interrupt moderation of this queue; `None` where the driver has none for single queues.
     #[serde(default)]
     pub coalesce: Option<Coalesce>,
+    /// The kernel thread that polls it; `None` where there is none, or none that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kthread: Option<KthreadState>,
 }
 
 /// A transmit queue.

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{DeviceId, EpollId, IrqNumber, NapiId, NetnsId, Pid, RxQueue};
 use crate::nic::Sysctl;
+use crate::scheduling::{KthreadState, RtThrottling};
 use crate::units::KernelVersion;
 
 /// What was observed of a host, in one network namespace.
@@ -48,6 +49,12 @@ pub struct Host {
     pub irqs: Vec<Irq>,
     /// The processes that were asked for, by pid.
     pub processes: Vec<Process>,
+    /// What a NAPI's kernel thread begins with; `None` where that could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kthread_begins: Option<KthreadState>,
+    /// How much real-time threads may run; `None` where that could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rt_throttling: Option<RtThrottling>,
     /// Where the receive path was too slow; `None` where nobody counted.
     #[serde(default)]
     pub pressure: Option<Pressure>,
@@ -65,6 +72,9 @@ pub struct Capabilities {
     pub irq_suspend: bool,
     /// `napi-set` takes `threaded` (6.17).
     pub napi_threaded: bool,
+    /// `napi-set` takes `threaded: busy-poll` (7.0).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub napi_threaded_busy: bool,
     /// Epolls have busy-poll parameters (6.9).
     pub epoll_params: bool,
     /// Epolls can wait busily for events alone: [`crate::EpollParams::events_only`].

@@ -163,7 +163,8 @@ pub(super) fn policy(server: Pid, mode: DeliveryMode) -> Policy {
         overrides: model::policy::Overrides::default(),
         nic: Vec::new(),
         goal: Goal::default(),
-        budget: Budget { polling_cpus: Some(u32::MAX), added_delay: None },
+        kthread: model::KthreadWish::default(),
+        budget: Budget { polling_cpus: Some(u32::MAX), ..Budget::default() },
         cpus: None,
         origin: "netpolicy bench".to_owned(),
     };

@@ -41,6 +41,8 @@ pub(crate) fn label(mode: DeliveryMode) -> String {
         | DeliveryMode::FullBusy
         | DeliveryMode::Suspend { .. }
         | DeliveryMode::EventBusy
-        | DeliveryMode::UserBusy => mode.to_string(),
+        | DeliveryMode::UserBusy
+        | DeliveryMode::Threaded
+        | DeliveryMode::ThreadedBusy => mode.to_string(),
     }
 }

@@ -69,7 +69,8 @@ impl Way {
         match self {
             Self::Threaded { .. } => Threading::On,
             Self::ThreadedBusy => Threading::BusyPoll,
-            Self::Mode(_) | Self::Softirq | Self::UserBusy | Self::Workqueue => Threading::Off,
+            Self::Mode(mode) => mode.threading(),
+            Self::Softirq | Self::UserBusy | Self::Workqueue => Threading::Off,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `attach`: gives a running process and its queues a policy.
 
 use linux::Signals;
-use model::{Pid, Policy, ProcessId, Target};
+use model::{Intent, Pid, Policy, ProcessId, Target};
 
 use super::attachment::{Attachment, Tells};
 use crate::args::Attach;
@@ -15,7 +15,11 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
     let pid = Pid(arguments.pid);
     let process = another_process(pid)?;
     let netns = context.netns_of(pid)?;
-    let intent = arguments.asked.wish().intent(Target::Task(pid), "netpolicy attach", arguments.cost);
+    let kthread = arguments.kthread.wish();
+    let intent = Intent {
+        kthread,
+        ..arguments.asked.wish().intent(Target::Task(pid), "netpolicy attach", arguments.cost)
+    };
     fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()] })?;
     // From here on a signal ends the attachment in order instead of ending this process.
     let signals = Signals::catch()?;

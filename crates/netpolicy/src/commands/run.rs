@@ -20,7 +20,11 @@ const LIBRARY_DIR: &str = "/run/netpolicy";
 
 /// Starts the command, follows it to its end, and puts everything back.
 pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
-    let intent = arguments.asked.wish().intent(Target::Task(Pid(0)), "netpolicy run", arguments.cost);
+    let kthread = arguments.kthread.wish();
+    let intent = Intent {
+        kthread,
+        ..arguments.asked.wish().intent(Target::Task(Pid(0)), "netpolicy run", arguments.cost)
+    };
     let mut command = command(arguments, &intent)?;
     let netns = context.netns()?;
     let mut signals = Signals::catch()?;

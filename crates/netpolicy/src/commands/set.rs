@@ -23,7 +23,11 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
             (Target::Task(Pid(*pid)), *wish, context.netns_of(Pid(*pid))?)
         }
     };
-    let intent = Intent { nic, ..wish.intent(target, "netpolicy set", arguments.cost) };
+    let intent = Intent {
+        nic,
+        kthread: arguments.kthread.wish(),
+        ..wish.intent(target, "netpolicy set", arguments.cost)
+    };
     let policy = Policy { intents: vec![intent] };
     fullbusy::refuse_from_outside(&policy)?;
     let words = staged::Words { nothing: "Nothing to change: it is so already.", done: "Set" };

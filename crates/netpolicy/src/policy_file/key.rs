@@ -1,7 +1,7 @@
 //! The language of policy files as one table. The parser, the merged view and the published schema read it.
 
 use model::nic::{ChannelKind, CoalesceParam, FlagName, NicWish, Offload, RingKind, Sysctl};
-use model::{CpuSet, DeliveryMode, Nanoseconds, PolicyName};
+use model::{CpuSet, DeliveryMode, KthreadCpus, Nanoseconds, PolicyName, Scheduling, UtilClamp};
 
 /// What a section is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +39,10 @@ pub enum Value {
     GoalP99(Nanoseconds),
     PollingCpus(u32),
     AddedDelay(Nanoseconds),
+    RtPriority(u32),
+    KthreadCpus(KthreadCpus),
+    KthreadClass(Scheduling),
+    KthreadUtilClamp(UtilClamp),
     MatchUnit(String),
     MatchCgroup(String),
     MatchExe(String),
@@ -61,6 +65,10 @@ impl Value {
             Self::GoalP99(_) => "goal.p99",
             Self::PollingCpus(_) => "budget.polling_cpus",
             Self::AddedDelay(_) => "budget.added_delay",
+            Self::RtPriority(_) => "budget.rt_priority",
+            Self::KthreadCpus(_) => "kthread.cpus",
+            Self::KthreadClass(_) => "kthread.class",
+            Self::KthreadUtilClamp(_) => "kthread.util-clamp",
             Self::MatchUnit(_) => "match.unit",
             Self::MatchCgroup(_) => "match.cgroup",
             Self::MatchExe(_) => "match.exe",
@@ -82,9 +90,14 @@ impl Value {
             | Self::AddedDelay(span) => quoted(&span.to_string()),
             Self::Cpus(cpus) => quoted(&cpus.to_string()),
             Self::MatchUnit(text) | Self::MatchCgroup(text) | Self::MatchExe(text) => quoted(text),
-            Self::DeferHardIrqs(n) | Self::PollingCpus(n) | Self::MatchPort(n) | Self::MatchUid(n) => {
-                n.to_string()
-            }
+            Self::DeferHardIrqs(n)
+            | Self::PollingCpus(n)
+            | Self::RtPriority(n)
+            | Self::MatchPort(n)
+            | Self::MatchUid(n) => n.to_string(),
+            Self::KthreadCpus(place) => quoted(&place.to_string()),
+            Self::KthreadClass(class) => quoted(&class.to_string()),
+            Self::KthreadUtilClamp(clamp) => quoted(&clamp.to_string()),
             Self::Nic(wish) => nic_toml(wish),
         }
     }
@@ -128,6 +141,9 @@ pub(super) enum Takes {
         make: fn(u32) -> Value,
     },
     Cpus(fn(CpuSet) -> Value),
+    KthreadCpus(fn(KthreadCpus) -> Value),
+    KthreadClass(fn(Scheduling) -> Value),
+    UtilClamp(fn(UtilClamp) -> Value),
     Text(fn(String) -> Value),
     Switch(fn(bool) -> Value),
     /// CPUs, or `none`.
@@ -144,6 +160,9 @@ impl Takes {
             Self::Span(_) | Self::PositiveSpan(_) => "a span of time in quotes, as in \"20us\"",
             Self::Number { .. } => "a whole number",
             Self::Cpus(_) => "a list of CPUs in quotes, as in \"0-3,8\"",
+            Self::KthreadCpus(_) => "any, irq, sibling or a list of CPUs in quotes, as in \"irq\"",
+            Self::KthreadClass(_) => "a scheduling class in quotes, as in \"fifo:50\" or \"other:-5\"",
+            Self::UtilClamp(_) => "two numbers up to 1024 in quotes, as in \"512-1024\"",
             Self::Text(_) => "text in quotes",
             Self::Switch(_) => "true or false",
             Self::CpusOrNone(_) => "a list of CPUs in quotes, as in \"0-3,8\", or \"none\"",
@@ -241,6 +260,30 @@ pub(super) const KEYS: &[Key] = &[
         of: BOTH,
         takes: Takes::Span(Value::AddedDelay),
         meaning: "By how much deferral may delay a packet of an idle application, at most.",
+    },
+    Key {
+        path: "budget.rt_priority",
+        of: BOTH,
+        takes: Takes::Number { min: 1, max: 99, make: Value::RtPriority },
+        meaning: "The real-time priority of a kernel thread, at most.",
+    },
+    Key {
+        path: "kthread.cpus",
+        of: BOTH,
+        takes: Takes::KthreadCpus(Value::KthreadCpus),
+        meaning: "Where the kernel threads that poll run: with their interrupts, beside them, on CPUs of their own, or anywhere.",
+    },
+    Key {
+        path: "kthread.class",
+        of: BOTH,
+        takes: Takes::KthreadClass(Value::KthreadClass),
+        meaning: "The scheduling class of the kernel threads that poll, with its nice value or priority.",
+    },
+    Key {
+        path: "kthread.util-clamp",
+        of: BOTH,
+        takes: Takes::UtilClamp(Value::KthreadUtilClamp),
+        meaning: "How much of a CPU the kernel threads that poll count for at least and at most, in 1024ths.",
     },
     Key {
         path: "match.unit",

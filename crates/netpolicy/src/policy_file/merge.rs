@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use model::policy::{Match, Overrides};
-use model::{Budget, EmptyPolls, Goal, Intent, Policy, PolicyName, Target};
+use model::{Budget, EmptyPolls, Goal, Intent, KthreadWish, Policy, PolicyName, Target};
 
 use super::key::{Kind, Value};
 use super::mistake::{Mistake, Mistakes};
@@ -30,8 +30,8 @@ pub struct MergedSection {
 
 /// Merges files, the last one winning, and checks what only the whole can show.
 ///
-/// A section that names a `policy` replaces what earlier files detailed under theirs: `delivery` and the three
-/// timeouts. Everything else is replaced key by key.
+/// A section that names a `policy` replaces what earlier files detailed under theirs: `delivery`, the three
+/// timeouts and `kthread`. Everything else is replaced key by key.
 ///
 /// # Errors
 /// Sections that ask for nothing, services that match nothing, values that contradict each other.
@@ -74,6 +74,7 @@ impl MergedSection {
             delivery: None,
             overrides: Overrides::default(),
             nic: Vec::new(),
+            kthread: KthreadWish::default(),
             goal: Goal::default(),
             budget: Budget::default(),
             cpus: None,
@@ -92,6 +93,10 @@ impl MergedSection {
                 Value::GoalP99(span) => intent.goal.p99 = Some(span),
                 Value::PollingCpus(cpus) => intent.budget.polling_cpus = Some(cpus),
                 Value::AddedDelay(span) => intent.budget.added_delay = Some(span),
+                Value::RtPriority(priority) => intent.budget.rt_priority = Some(priority),
+                Value::KthreadCpus(cpus) => intent.kthread.cpus = Some(cpus),
+                Value::KthreadClass(class) => intent.kthread.scheduling = Some(class),
+                Value::KthreadUtilClamp(clamp) => intent.kthread.util_clamp = Some(clamp),
                 Value::MatchUnit(unit) => matches.unit = Some(unit),
                 Value::MatchCgroup(cgroup) => matches.cgroup = Some(cgroup),
                 Value::MatchExe(exe) => matches.exe = Some(exe),
@@ -210,6 +215,9 @@ fn details_a_policy(value: &Value) -> bool {
             | Value::DeferHardIrqs(_)
             | Value::GroFlushTimeout(_)
             | Value::IrqSuspendTimeout(_)
+            | Value::KthreadCpus(_)
+            | Value::KthreadClass(_)
+            | Value::KthreadUtilClamp(_)
     )
 }
 

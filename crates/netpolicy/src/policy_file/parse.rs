@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use model::nic::NicWish;
+use model::scheduling::NotScheduling;
 use model::{CpuSet, DeliveryMode, FlagName, Nanoseconds, PolicyName};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
@@ -336,6 +337,9 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
             Ok(cpus) => Ok(make(cpus)),
             Err(wrong) => Err((wrong.to_string(), None)),
         },
+        Takes::KthreadCpus(make) => text.parse().map(make).map_err(scheduling_is_wrong),
+        Takes::KthreadClass(make) => text.parse().map(make).map_err(scheduling_is_wrong),
+        Takes::UtilClamp(make) => text.parse().map(make).map_err(scheduling_is_wrong),
         Takes::Text(make) if !text.is_empty() => Ok(make(text.to_owned())),
         Takes::Text(_) => Err((format!("`{name}` is empty"), None)),
         Takes::CpusOrNone(make) if text == "none" => Ok(make(CpuSet::new())),
@@ -349,6 +353,10 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
         Takes::PrivateFlags(make) => private_flags(name, text).map(make),
         Takes::Number { .. } | Takes::Switch(_) => Err(kind_is_wrong()),
     }
+}
+
+fn scheduling_is_wrong(wrong: NotScheduling) -> Wrong {
+    (wrong.to_string(), None)
 }
 
 /// `rx_striding_rq=on,tx_port_ts=off`
@@ -405,8 +413,20 @@ fn nearest_unit(text: &str) -> Option<String> {
 fn nearest_mode(text: &str) -> Option<String> {
     let word = text.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = &text[word.len()..];
-    let mode =
-        nearest(word, ["interrupt", "defer", "napibusy", "fullbusy", "suspend", "eventbusy", "userbusy"])?;
+    let mode = nearest(
+        word,
+        [
+            "interrupt",
+            "defer",
+            "napibusy",
+            "fullbusy",
+            "suspend",
+            "eventbusy",
+            "userbusy",
+            "threaded",
+            "threaded-busy",
+        ],
+    )?;
     let timed = matches!(mode, "defer" | "suspend");
     Some(match (timed, number.parse::<u32>()) {
         (true, Ok(micros)) if micros > 0 => format!("did you mean `{mode}{micros}`?"),

@@ -47,7 +47,7 @@ fn value(key: &Key) -> Json {
         Takes::Policy(_) => json!({ "enum": PolicyName::ALL.map(PolicyName::as_str) }),
         Takes::Delivery(_) => json!({
             "type": "string",
-            "pattern": "^(interrupt|base|napibusy|fullbusy|eventbusy|userbusy|(defer|suspend)([0-9]+|:[0-9.]+ *(ns|us|µs|ms|s))?)$",
+            "pattern": "^(interrupt|base|napibusy|fullbusy|eventbusy|userbusy|threaded|threaded-busy|(defer|suspend)([0-9]+|:[0-9.]+ *(ns|us|µs|ms|s))?)$",
         }),
         Takes::Span(_) | Takes::PositiveSpan(_) => {
             json!({ "type": "string", "pattern": "^(0|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$" })
@@ -58,6 +58,14 @@ fn value(key: &Key) -> Json {
             "pattern": "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$",
             "$comment": format!("CPU numbers are below {}", CpuSet::CPUS_MAX),
         }),
+        Takes::KthreadCpus(_) => json!({
+            "type": "string",
+            "pattern": "^(any|irq|sibling|[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)$",
+        }),
+        Takes::KthreadClass(_) => {
+            json!({ "type": "string", "pattern": "^((other|batch)(:-?[0-9]{1,2})?|(fifo|rr):[0-9]{1,2})$" })
+        }
+        Takes::UtilClamp(_) => json!({ "type": "string", "pattern": "^[0-9]{1,4}-[0-9]{1,4}$" }),
         Takes::Text(_) => json!({ "type": "string", "minLength": 1 }),
         Takes::Switch(_) => json!({ "type": "boolean" }),
         Takes::CpusOrNone(_) => {

@@ -1,7 +1,9 @@
 //! A host as `show` prints it: the devices with their queues, then the processes with their sockets.
 
-use model::host::{Channels, Coalesce, Confidence, Device, Irq, Napi, NapiEdge, Pair, Process, Rings};
-use model::{CpuSet, Fd, Host, NapiId};
+use model::host::{
+    Channels, Coalesce, Confidence, Device, Irq, Napi, NapiEdge, Pair, Process, Rings, RxQueueState,
+};
+use model::{CpuSet, Fd, Host, KthreadState, NapiId, UtilClamp};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -221,7 +223,10 @@ fn queue_row(
     }
     let threaded =
         napi.and_then(|napi| napi.threaded).map(|threading| match napi.and_then(|napi| napi.kthread) {
-            Some(pid) => format!("{threading} (pid {pid})"),
+            Some(pid) => match kthread_of(device, edge) {
+                Some(thread) => format!("{threading} (pid {pid}, CPUs {}{})", thread.cpus, scheduled(thread)),
+                None => format!("{threading} (pid {pid})"),
+            },
             None => threading.to_string(),
         });
     let cpu = irq.and_then(|edge| host.irq(edge.irq)).map(|irq| match irq.effective_affinity.is_empty() {
@@ -239,6 +244,21 @@ fn queue_row(
         Cell::optional(irq.map(|edge| format!("{}{}", edge.irq, mark(edge.confidence)))),
         Cell::optional(cpu),
     ]);
+}
+
+/// The kernel thread of a NAPI, as far as it was read.
+fn kthread_of(device: &Device, edge: Option<NapiEdge>) -> Option<&KthreadState> {
+    let napi = edge?.napi;
+    let serves = |queue: &&RxQueueState| queue.napi.is_some_and(|edge| edge.napi == napi);
+    device.rx_queues.iter().find(serves)?.kthread.as_ref()
+}
+
+/// Its class, and its clamp where it has one.
+fn scheduled(thread: &KthreadState) -> String {
+    let class = thread.scheduling.map(|class| format!(", {class}"));
+    let clamp =
+        thread.util_clamp.filter(|clamp| *clamp != UtilClamp::NONE).map(|clamp| format!(", util {clamp}"));
+    class.into_iter().chain(clamp).collect()
 }
 
 fn irqs(host: &Host) -> Table {

@@ -5,6 +5,7 @@ mod applied;
 mod attached;
 mod bench;
 mod exchange;
+mod kthreads;
 mod matrix;
 #[path = "../../../linux/tests/root/only.rs"]
 mod only;
@@ -124,6 +125,7 @@ fn main() {
         attached::tests(),
         bench::tests(),
         exchange::tests(),
+        kthreads::tests(),
         matrix::tests(),
         remedy::tests(),
         rules::tests(),

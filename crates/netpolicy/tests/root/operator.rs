@@ -43,10 +43,15 @@ impl Operator {
 
     /// Takes the device down or up.
     pub(crate) fn sets_link(&self, state: &str) -> Result<(), Failed> {
+        self.changes_link(linux::lab::SERVER_DEVICE, &[state])
+    }
+
+    /// Changes a device of the host by `ip link set`.
+    pub(crate) fn changes_link(&self, device: &str, change: &[&str]) -> Result<(), Failed> {
         let there = format!("--net=/proc/{}/ns/net", self.lab.server_pid());
         let status =
-            Command::new("nsenter").args([&there, "ip", "link", "set", "veth-server", state]).status()?;
-        status.success().then_some(()).ok_or_else(|| format!("ip link set {state}: {status}").into())
+            Command::new("nsenter").args([&there, "ip", "link", "set", device]).args(change).status()?;
+        status.success().then_some(()).ok_or_else(|| format!("ip link set {change:?}: {status}").into())
     }
 
     /// Runs a command on this host; what it printed.

@@ -287,6 +287,7 @@ fn deferral(mode: DeliveryMode) -> DeliveryMode {
         DeliveryMode::NapiBusy | DeliveryMode::FullBusy => {
             DeliveryMode::Defer { gro_flush: Nanoseconds::from_micros(20) }
         }
+        DeliveryMode::Threaded | DeliveryMode::ThreadedBusy => mode,
         DeliveryMode::Interrupt | DeliveryMode::EventBusy | DeliveryMode::UserBusy => DeliveryMode::Interrupt,
     }
 }

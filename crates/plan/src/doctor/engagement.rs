@@ -5,7 +5,7 @@
 //! were mixed and suspension came and went, at most 8 % where a setting was missing, and 5 % where all was right
 //! but the load was low and deferral rightly took over.
 
-use model::{DeliveryMode, NapiDelivered, Severity};
+use model::{DeliveryMode, NapiDelivered, Severity, Threading};
 
 use super::case::{Case, NapiCase};
 use super::{Causes, Found, Rule};
@@ -63,6 +63,16 @@ pub(super) const RULES: &[Rule] = &[
         find: |case, causes| all(case, causes, Verdict::BusyPolled),
     },
     Rule {
+        id: "kthread-polls",
+        doc: "A kernel thread polls the NAPI, as it was set; the share of packets that it delivered.",
+        find: |case, causes| all(case, causes, Verdict::Threaded),
+    },
+    Rule {
+        id: "kthread-does-not-poll",
+        doc: "A kernel thread was to poll the NAPI, and softirq delivers the packets.",
+        find: |case, causes| all(case, causes, Verdict::NotThreaded),
+    },
+    Rule {
         id: "deferred",
         doc: "IRQs are deferred: the timer polls in their place.",
         find: |case, causes| all(case, causes, Verdict::Deferred),
@@ -86,6 +96,8 @@ enum Verdict {
     BusyPolled,
     Deferred,
     NotDeferred,
+    Threaded,
+    NotThreaded,
 }
 
 /// The NAPIs with this verdict.
@@ -121,6 +133,16 @@ fn verdict_of(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>) -> Option<V
     let suspends = napi.suspends() || napi.asked_to_suspend();
     let polls = napi.preferred || matches!(asked, Some(DeliveryMode::NapiBusy | DeliveryMode::FullBusy));
     let defers = napi.defers() || matches!(asked, Some(DeliveryMode::Defer { .. }));
+    let threaded = napi.napi.threaded.is_some_and(|threading| threading != Threading::Off);
+    let asked_to_thread = asked.is_some_and(|mode| mode.threading() != Threading::Off);
+    if !suspends && !polls && (threaded || asked_to_thread) {
+        let Some(counts) = &napi.counts else { return Some(Verdict::NotCounted) };
+        return Some(match percent(counts.kthread.packets, counts.total().packets) {
+            Some(share) if share >= ENGAGED_PERCENT_MIN => Verdict::Threaded,
+            None if threaded => Verdict::Threaded,
+            Some(_) | None => Verdict::NotThreaded,
+        });
+    }
     if !suspends && !polls && !defers {
         return None;
     }
@@ -217,6 +239,8 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
         Verdict::NotCounted => {
             let set = if napi.suspends() {
                 "suspension is set"
+            } else if napi.napi.threaded.is_some_and(|threading| threading != Threading::Off) {
+                "a kernel thread is set"
             } else if napi.preferred {
                 "preferred busy polling is set"
             } else if napi.defers() {
@@ -229,6 +253,17 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
         Verdict::BusyPolled => {
             (Severity::Note, format!("busy polling without suspension: the application delivers {share}"))
         }
+        Verdict::Threaded => {
+            (Severity::Ok, format!("the kernel thread polls: it delivers {}", by_kthread(napi)))
+        }
+        Verdict::NotThreaded => {
+            let set = if napi.napi.threaded.is_some_and(|threading| threading != Threading::Off) {
+                "set but not engaged"
+            } else {
+                "not set"
+            };
+            (Severity::Problem, format!("the kernel thread is {set}: it delivers {}{why}", by_kthread(napi)))
+        }
         Verdict::Deferred => (Severity::Ok, "deferral is set and engaged: the timer polls".to_owned()),
         Verdict::NotDeferred => {
             (Severity::Warning, format!("deferral is not engaged: interrupts do most of the polling{why}"))
@@ -240,7 +275,7 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
             found = found.evidence(line);
         }
     }
-    if matches!(verdict, Verdict::Engaged | Verdict::Idle | Verdict::Deferred) {
+    if matches!(verdict, Verdict::Engaged | Verdict::Idle | Verdict::Deferred | Verdict::Threaded) {
         return found;
     }
     if verdict == Verdict::Waits {
@@ -253,6 +288,11 @@ fn said(case: &Case<'_>, causes: &Causes, napi: &NapiCase<'_>, verdict: Verdict)
         Some(remedy) => found.remedy(remedy),
         None => found,
     }
+}
+
+fn by_kthread(napi: &NapiCase<'_>) -> String {
+    let share = napi.counts.as_ref().and_then(|c| percent(c.kthread.packets, c.total().packets));
+    share.map_or_else(|| "no packets".to_owned(), |share| format!("{share} % of the packets"))
 }
 
 /// What was counted, as evidence.

@@ -5,13 +5,14 @@
 //! families go in this order, because the last one names what the others found as its causes:
 //! `settings` (values that contradict each other), `traffic` (packets that take another way),
 //! `application` (processes that do not wait as they would have to), `device` (interrupts, rings, moderation and steering
-//! of the whole device), `waiting` (threads that wait busily for events alone), `engagement` (what the counts say).
+//! of the whole device), `kthread` (the kernel threads of NAPIs), `waiting` (threads that wait busily for events alone), `engagement` (what the counts say).
 
 mod application;
 mod aside;
 mod case;
 mod device;
 mod engagement;
+mod kthread;
 mod remedy;
 mod settings;
 mod traffic;
@@ -64,11 +65,12 @@ pub struct Rule {
 }
 
 /// All rules by family, in the order in which they are asked.
-pub const RULES: [(&str, &[Rule]); 6] = [
+pub const RULES: [(&str, &[Rule]); 7] = [
     ("settings", settings::RULES),
     ("traffic", traffic::RULES),
     ("application", application::RULES),
     ("device", device::RULES),
+    ("kthread", kthread::RULES),
     ("waiting", waiting::RULES),
     ("engagement", engagement::RULES),
 ];

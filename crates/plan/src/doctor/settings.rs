@@ -71,11 +71,14 @@ fn kernel_too_old(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             "busy-poll parameters of epolls, which Linux 6.9 brought"
         } else if params.epoll.events_only && !case.host.capabilities.epoll_events_only {
             "epolls that wait for events only, which no release of Linux has (kernel/epoll-event-busy-loop brings them)"
+        } else if asked.mode == DeliveryMode::ThreadedBusy && !case.host.capabilities.napi_threaded_busy {
+            "kernel threads that poll all the time, which Linux 7.0 brought"
         } else {
             continue;
         };
         let instead = match asked.mode {
             DeliveryMode::EventBusy => DeliveryMode::Interrupt,
+            DeliveryMode::ThreadedBusy => DeliveryMode::Threaded,
             _ => DeliveryMode::Defer { gro_flush: params.gro_flush_timeout },
         };
         let mut finding = Found::new(
@@ -229,7 +232,8 @@ fn prefer_off(case: &Case<'_>, _: &Causes) -> Vec<Found> {
 fn napi_threaded(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let threaded = |napi: &&NapiCase<'_>| {
         let thread = napi.napi.threaded.is_some_and(|threaded| threaded != Threading::Off);
-        thread && (napi.suspends() || napi.preferred || napi.asked.is_some())
+        let asked_for = |asked: &crate::Asked| asked.mode.threading() == Threading::Off;
+        thread && (napi.suspends() || napi.preferred || napi.asked.is_some_and(asked_for))
     };
     let found = |napi: &NapiCase<'_>| {
         let kthread =

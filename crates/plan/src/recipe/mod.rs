@@ -2,7 +2,7 @@
 
 mod measured;
 
-use model::{DeliveryMode, Intent, Nanoseconds, PolicyName, Reason};
+use model::{DeliveryMode, Intent, Nanoseconds, PolicyName, Reason, Threading};
 
 use crate::refusal::{Refusal, RefusalKind};
 
@@ -30,6 +30,9 @@ pub(crate) fn choose(intent: &Intent) -> Result<Chosen, Refusal> {
     if let Some(mode) = intent.delivery {
         let source = match mode {
             DeliveryMode::Interrupt => intent.origin.clone(),
+            _ if mode.threading() != Threading::Off => {
+                format!("{}: {mode}, threaded NAPI document", intent.origin)
+            }
             _ => format!("{}: {mode}, {DOCUMENT}", intent.origin),
         };
         return Ok(Chosen { mode, because: Reason::new(format!("{mode} was asked for by name"), source) });

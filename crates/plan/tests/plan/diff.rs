@@ -120,7 +120,7 @@ fn epolls_begin_before_their_queues_and_end_after_them() {
 #[test]
 fn from_full_busy_polling_to_suspension_nothing_is_set_twice() {
     let mut busy = named(DeliveryMode::FullBusy, on_task(2, 812, PolicyName::None));
-    busy.budget = Budget { polling_cpus: Some(2), added_delay: None };
+    busy.budget = Budget { polling_cpus: Some(2), ..Budget::default() };
     let host = applied(&policy([busy]), cache());
     let latency = policy([on_task(2, 812, PolicyName::Latency)]);
     let plan = planned(&latency, &host, &Resolved::default()).expect("planned");

@@ -9,9 +9,9 @@ use model::host::{
 use model::policy::{Match, Overrides};
 use model::{
     Budget, ChannelKind, CoalesceParam, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, EmptyPolls, EpollId,
-    EpollParams, Fd, Goal, Host, IfIndex, Intent, IrqNumber, KernelVersion, Label, Nanoseconds,
-    NapiDelivered, NapiId, NetnsId, Pid, Policy, PolicyName, PollCounts, ProcessId, QueueIndex, RingKind,
-    RxQueue, Setting, Target, ThreadId, Threading, TxQueue,
+    EpollParams, Fd, Goal, Host, IfIndex, Intent, IrqNumber, KernelVersion, KthreadState, KthreadWish, Label,
+    Nanoseconds, NapiDelivered, NapiId, NetnsId, Pid, Policy, PolicyName, PollCounts, ProcessId, QueueIndex,
+    RingKind, RtThrottling, RxQueue, Scheduling, Setting, Target, ThreadId, Threading, TxQueue, UtilClamp,
 };
 
 pub(crate) const NETNS: NetnsId = NetnsId(4_026_531_840);
@@ -32,6 +32,7 @@ pub(crate) fn host() -> Host {
             napi_set: true,
             irq_suspend: true,
             napi_threaded: true,
+            napi_threaded_busy: false,
             epoll_params: true,
             epoll_events_only: false,
             ptrace: true,
@@ -42,6 +43,13 @@ pub(crate) fn host() -> Host {
         netns: NETNS,
         devices: Vec::new(),
         sysctls: BTreeMap::new(),
+        kthread_begins: Some(KthreadState {
+            pid: None,
+            cpus: (0..4).map(Cpu).collect(),
+            scheduling: Some(Scheduling::Other(0)),
+            util_clamp: Some(UtilClamp::NONE),
+        }),
+        rt_throttling: Some(RtThrottling { runtime_us: 950_000, period_us: 1_000_000 }),
         pressure: None,
         irqs: Vec::new(),
         processes: Vec::new(),
@@ -74,6 +82,7 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
         rps_cpus: CpuSet::new(),
         rps_flow_cnt: None,
         coalesce: None,
+        kthread: None,
     };
     let queues = u32::try_from(napis.len()).expect("few queues");
     Device {
@@ -230,6 +239,7 @@ pub(crate) fn intent(line: u32, target: Target, policy: PolicyName) -> Intent {
         delivery: None,
         overrides: Overrides::default(),
         nic: Vec::new(),
+        kthread: KthreadWish::default(),
         goal: Goal::default(),
         budget: Budget::default(),
         cpus: None,
@@ -325,6 +335,8 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
         }
         Setting::Threaded(queue, threading) => {
             set_napi(host, *queue, &|napi| napi.threaded = Some(*threading));
+            let begun = begun(host, *threading);
+            *kthread_of(host, *queue) = begun;
         }
         Setting::DeviceDeferHardIrqs(id, polls) => {
             let device = device_of(host, *id);
@@ -341,6 +353,10 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
             for napi in &mut device.napis {
                 napi.threaded = Some(*threading);
             }
+            let begun = begun(host, *threading);
+            for queue in &mut host.devices.iter_mut().find(|d| d.id == *id).expect("a device").rx_queues {
+                queue.kthread.clone_from(&begun);
+            }
         }
         Setting::Epoll(id, params) => {
             let mut epolls = host.processes.iter_mut().flat_map(|p| &mut p.epolls);
@@ -356,6 +372,15 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
         Setting::ThreadAffinity(id, cpus) => {
             let mut threads = host.processes.iter_mut().flat_map(|p| &mut p.threads);
             threads.find(|t| t.id == *id).expect("a thread").affinity = cpus.clone();
+        }
+        Setting::KthreadAffinity(queue, cpus) => {
+            kthread_of(host, *queue).as_mut().expect("a thread").cpus = cpus.clone();
+        }
+        Setting::KthreadScheduling(queue, class) => {
+            kthread_of(host, *queue).as_mut().expect("a thread").scheduling = Some(*class);
+        }
+        Setting::KthreadUtilClamp(queue, clamp) => {
+            kthread_of(host, *queue).as_mut().expect("a thread").util_clamp = Some(*clamp);
         }
         Setting::Sysctl(number, value) => {
             host.sysctls.insert(*number, *value);
@@ -377,6 +402,17 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
             write_nic(&mut host.devices[device], setting);
         }
     }
+}
+
+/// What a NAPI's kernel thread is once it is threaded so.
+fn begun(host: &Host, threading: Threading) -> Option<KthreadState> {
+    let begins = host.kthread_begins.clone().filter(|_| threading != Threading::Off);
+    begins.map(|begins| KthreadState { pid: Some(Pid(400)), ..begins })
+}
+
+fn kthread_of(host: &mut Host, queue: RxQueue) -> &mut Option<KthreadState> {
+    let mut queues = host.devices.iter_mut().flat_map(|device| &mut device.rx_queues);
+    &mut queues.find(|state| state.id == queue).expect("a queue").kthread
 }
 
 /// What a NIC and its driver can be told.

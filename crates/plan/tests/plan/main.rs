@@ -4,6 +4,7 @@ mod diff;
 mod doctor;
 mod doctor_device;
 mod explain;
+mod kthread;
 mod made;
 mod nic;
 mod place;

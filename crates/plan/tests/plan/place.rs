@@ -156,7 +156,7 @@ fn loopback_is_never_taken_for_a_device_that_could_bring_traffic() {
 fn every_thread_that_could_poll_counts_against_the_budget() {
     let needed = |host: &Host, intent: Intent| {
         let needed = (0..9).find(|&cpus| {
-            let budget = Budget { polling_cpus: Some(cpus), added_delay: None };
+            let budget = Budget { polling_cpus: Some(cpus), ..Budget::default() };
             let busy = named(DeliveryMode::FullBusy, Intent { budget, ..intent.clone() });
             place(&policy([busy]), host, &Resolved::default()).is_ok()
         });
@@ -356,7 +356,7 @@ fn full_busy_polling_needs_a_budget() {
     let mut intent = named(DeliveryMode::FullBusy, on_task(2, 812, PolicyName::None));
     let refusal = refused(&policy([intent.clone()]), &two_services(), &Resolved::default());
     assert_snapshot!(read_aloud::refusal(&refusal));
-    intent.budget = Budget { polling_cpus: Some(1), added_delay: None };
+    intent.budget = Budget { polling_cpus: Some(1), ..Budget::default() };
     let refusal = refused(&policy([intent.clone()]), &two_services(), &Resolved::default());
     assert_eq!(refusal.kind, RefusalKind::Safety, "two threads poll");
     intent.budget.polling_cpus = Some(2);

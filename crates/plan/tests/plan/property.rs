@@ -18,7 +18,7 @@ const NAPIS: [u32; 5] = [259, 260, 261, 300, 301];
 const PIDS: [u32; 3] = [812, 901, 950];
 
 fn modes() -> impl Strategy<Value = DeliveryMode> {
-    select(DeliveryMode::DOCUMENT.to_vec())
+    select(DeliveryMode::DOCUMENT.into_iter().chain([DeliveryMode::Threaded]).collect::<Vec<_>>())
 }
 
 fn spans() -> impl Strategy<Value = Nanoseconds> {
@@ -55,7 +55,12 @@ prop_compose! {
             napi.defer_hard_irqs = Some(value.0);
             napi.gro_flush_timeout = Some(value.1);
             napi.irq_suspend_timeout = Some(value.2);
-            napi.threaded = Some(value.3);
+            // Where single NAPIs cannot be set, none differs from its device.
+            napi.threaded = Some(if per_napi { value.3 } else { Threading::Off });
+        }
+        for queue in host.devices.iter().flat_map(|d| &d.rx_queues).map(|q| q.id).collect::<Vec<_>>() {
+            let threading = host.napi_of(queue).and_then(|napi| napi.threaded).expect("a NAPI");
+            write(&mut host, &Setting::Threaded(queue, threading));
         }
         for ((&pid, mode), connections) in PIDS.iter().zip(epolls).zip(connections) {
             let (first, rest) = connections.split_at(connections.len() / 2);
@@ -97,7 +102,7 @@ prop_compose! {
             None => intent,
         };
         Intent {
-            budget: Budget { polling_cpus: Some(64), added_delay: None },
+            budget: Budget { polling_cpus: Some(64), ..Budget::default() },
             cpus: cpus.map(|cpus: BTreeSet<u32>| cpus.into_iter().map(Cpu).collect::<CpuSet>()),
             ..intent
         }

@@ -4,7 +4,7 @@ mod check;
 mod key;
 mod parameter;
 
-use model::{Arrivals, DeliveryMode, DeliveryParams, KernelVersion, Nanoseconds, OfferedLoad};
+use model::{Arrivals, DeliveryMode, DeliveryParams, KernelVersion, Nanoseconds, OfferedLoad, Threading};
 
 pub use check::Impossible;
 pub use key::{KEYS, Key, Refused, Takes};
@@ -161,6 +161,13 @@ impl Scenario {
             DeliveryMode::EventBusy => Waits::EventSpin(mode.params().epoll.busy_poll_usecs),
             _ if spun => Waits::Sleep,
             _ => self.application.waits,
+        };
+        let threaded = self.delivery.mode.threading() != Threading::Off;
+        self.delivery.processing = match mode.threading() {
+            Threading::On => Processing::Kthread,
+            Threading::BusyPoll => Processing::BusyKthread,
+            Threading::Off if threaded => Processing::Softirq,
+            Threading::Off => self.delivery.processing,
         };
         self.delivery.mode = mode;
         self.delivery.params = mode.params();

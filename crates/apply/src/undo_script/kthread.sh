@@ -1,0 +1,87 @@
+# task PID FIELD: a field of a task's stat file, by its number in proc_pid_stat(5), from 3 on.
+task() {
+	tr '\n' ' ' <"/proc/$1/stat" | sed 's/.*) //' | cut -d ' ' -f $(($2 - 2))
+}
+
+# kthreads_named NAME: the kernel threads of a device's NAPIs, in the order of the NAPIs' ids.
+kthreads_named() {
+	for comm in /proc/[0-9]*/comm; do
+		thread=${comm#/proc/}
+		thread=${thread%/comm}
+		name=$(cat "$comm" 2>/dev/null)
+		case $name in
+		"napi/$1-"*) [ "$(task "$thread" 4 2>/dev/null)" != 2 ] || echo "${name##*-} $thread" ;;
+		esac
+	done | sort -n | cut -d ' ' -f 2
+}
+
+# kthread_of IFINDEX QUEUE: the kernel thread that polls a receive queue now. Without ynl it is known by its name,
+# where there is one for every queue.
+kthread_of() {
+	id=$(netdev queue-get "{\"ifindex\": $1, \"id\": $2, \"type\": \"rx\"}" 2>/dev/null | field napi-id)
+	if [ -n "$id" ]; then
+		netdev napi-get "{\"id\": $id}" | field pid
+		return
+	fi
+	directory=$(device_directory "$1")
+	threads=$(kthreads_named "${directory##*/}")
+	set -- "$2" "$directory"/queues/rx-*
+	if [ "$(echo "$threads" | wc -w)" -eq $(($# - 1)) ]; then
+		echo "$threads" | sed -n "$(($1 + 1))p"
+	fi
+}
+
+# kthread_now PID KIND: how a kernel thread is scheduled.
+kthread_now() {
+	case $2 in
+	cpus) sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "/proc/$1/status" ;;
+	clamp) uclampset -p "$1" | sed -n 's/.*min: *\([0-9]*\) *max: *\([0-9]*\).*/\1-\2/p' ;;
+	class)
+		case $(task "$1" 41) in
+		0) class=other number=$(task "$1" 19) ;;
+		1) class=fifo number=$(task "$1" 40) ;;
+		2) class=rr number=$(task "$1" 40) ;;
+		3) class=batch number=$(task "$1" 19) ;;
+		*) class=unknown number=0 ;;
+		esac
+		if [ "$number" = 0 ]; then
+			echo "$class"
+		else
+			echo "$class:$number"
+		fi
+		;;
+	esac
+}
+
+# kthread_set PID KIND VALUE: changes that.
+kthread_set() {
+	number=0
+	case $3 in
+	*:*) number=${3#*:} ;;
+	esac
+	case $2:$3 in
+	cpus:*) taskset -cp "$3" "$1" >/dev/null ;;
+	clamp:0-1024) uclampset -m -1 -M -1 -p "$1" ;;
+	clamp:*) uclampset -m "${3%-*}" -M "${3#*-}" -p "$1" ;;
+	class:fifo:*) chrt --fifo -p "$number" "$1" ;;
+	class:rr:*) chrt --rr -p "$number" "$1" ;;
+	class:batch*) chrt --batch -p 0 "$1" && renice -n "$number" -p "$1" >/dev/null ;;
+	class:*) chrt --other -p 0 "$1" && renice -n "$number" -p "$1" >/dev/null ;;
+	esac
+}
+
+# kthread WHAT IFINDEX QUEUE KIND SET OLD: how the kernel thread that polls a receive queue is scheduled. It may be
+# another one after each reset, so it is asked for now.
+kthread() {
+	if [ -z "$(device_directory "$2")" ]; then
+		echo "$1: gone"
+		return
+	fi
+	pid=$(kthread_of "$2" "$3")
+	if [ -z "$pid" ]; then
+		echo "$1: gone"
+	elif ours "$1" "$(kthread_now "$pid" "$4")" "$5" "$6"; then
+		kthread_set "$pid" "$4" "$6"
+		seen "$1" "$(kthread_now "$pid" "$4")" "$6"
+	fi
+}

@@ -1,0 +1,124 @@
+//! The kernel thread of a queue's NAPI, looked up at the moment of reading and writing.
+
+use model::{Pid, RxQueue, Setting, Threading};
+
+use super::inside::Inside;
+use crate::error::{Cause, KernelError};
+use crate::observe::device::parse_threading;
+use crate::process::kthread;
+
+/// How often a thread is looked up that ends while it is read or written.
+const TRIES: usize = 3;
+
+/// The setting as it is; while there is no thread, as it will begin.
+pub(super) fn read(inside: &mut Inside, like: &Setting) -> Result<Setting, KernelError> {
+    let state = with_thread(inside, queue_of(like), |thread| match thread {
+        Some(pid) => kthread::read(pid),
+        None => kthread::begins(),
+    })?;
+    let unknown = |needs: &str| KernelError::absent(like.object().to_string(), needs, None);
+    Ok(match like {
+        Setting::KthreadScheduling(queue, _) => {
+            let class = state
+                .scheduling
+                .ok_or_else(|| unknown("a kernel thread of class other, batch, fifo or rr"))?;
+            Setting::KthreadScheduling(*queue, class)
+        }
+        Setting::KthreadUtilClamp(queue, _) => {
+            let clamp = state.util_clamp.ok_or_else(|| unknown("a kernel with CONFIG_UCLAMP_TASK"))?;
+            Setting::KthreadUtilClamp(*queue, clamp)
+        }
+        _ => Setting::KthreadAffinity(queue_of(like), state.cpus),
+    })
+}
+
+/// Writes the setting on the thread that there is now.
+pub(super) fn write(inside: &mut Inside, setting: &Setting) -> Result<(), KernelError> {
+    with_thread(inside, queue_of(setting), |thread| {
+        let Some(pid) = thread else {
+            let needs = "a kernel thread of its NAPI, and it has none: threaded is off";
+            return Err(KernelError::absent(setting.object().to_string(), needs, None));
+        };
+        match setting {
+            Setting::KthreadAffinity(_, cpus) => kthread::set_cpus(pid, cpus),
+            Setting::KthreadScheduling(_, class) => kthread::set_scheduling(pid, *class),
+            Setting::KthreadUtilClamp(_, clamp) => kthread::set_clamp(pid, *clamp),
+            other => unreachable!("{other} is no setting of a kernel thread"),
+        }
+    })
+}
+
+fn queue_of(setting: &Setting) -> RxQueue {
+    match setting {
+        Setting::KthreadAffinity(queue, _)
+        | Setting::KthreadScheduling(queue, _)
+        | Setting::KthreadUtilClamp(queue, _) => *queue,
+        other => unreachable!("{other} is no setting of a kernel thread"),
+    }
+}
+
+/// Does something with the thread, once more if it ends meanwhile: a reset has put another one in its place.
+fn with_thread<T>(
+    inside: &mut Inside,
+    queue: RxQueue,
+    mut work: impl FnMut(Option<Pid>) -> Result<T, KernelError>,
+) -> Result<T, KernelError> {
+    for _ in 1..TRIES {
+        let thread = thread_of(inside, queue)?;
+        match work(thread) {
+            Err(KernelError { cause: Cause::Gone(_), .. }) => {}
+            done => return done,
+        }
+    }
+    let thread = thread_of(inside, queue)?;
+    work(thread)
+}
+
+/// The thread that polls a queue's NAPI; `None` if none does.
+///
+/// # Errors
+/// [`Cause::Absent`] if one is to poll it and does not appear in time.
+fn thread_of(inside: &mut Inside, queue: RxQueue) -> Result<Option<Pid>, KernelError> {
+    let mut wanted = true;
+    let found = kthread::wait_for(|| {
+        let (threading, thread) = look(inside, queue)?;
+        wanted = threading != Threading::Off;
+        Ok(if wanted || thread.is_some() { thread.map(Some) } else { Some(None) })
+    })?;
+    match found {
+        Some(thread) => Ok(thread),
+        None => {
+            let needs = format!(
+                "the kernel thread of its NAPI, which is threaded: none appeared within {} ms",
+                kthread::APPEARS_WITHIN.as_millis()
+            );
+            Err(KernelError::absent(queue.to_string(), needs, None))
+        }
+    }
+}
+
+/// Whether a thread is to poll a queue's NAPI, and which one does.
+fn look(inside: &mut Inside, queue: RxQueue) -> Result<(Threading, Option<Pid>), KernelError> {
+    let device = |inside: &mut Inside| {
+        let text = inside.directory(queue.device)?.read("threaded")?;
+        parse_threading(&text).ok_or_else(|| KernelError::malformed("threaded", format!("`{text}`")))
+    };
+    match inside.napi_of(queue) {
+        Ok(napi) => {
+            let stated = napi.threaded.and_then(crate::netlink::netdev::threading);
+            let threading = stated.map_or_else(|| device(inside), Ok)?;
+            Ok((threading, napi.pid.map(Pid)))
+        }
+        // Before 6.8 nothing names NAPIs but their threads.
+        Err(KernelError { cause: Cause::Absent { since: Some(_), .. }, .. }) => {
+            let threading = device(inside)?;
+            let (name, queues) = (inside.name(queue.device)?, inside.rx_queues(queue.device)?);
+            let threads = kthread::by_name(&name)?;
+            let position = usize::try_from(queue.index.0).unwrap_or(usize::MAX);
+            // Drivers make their NAPIs in the order of their queues.
+            let thread = (threads.len() == queues).then(|| threads.get(position).copied()).flatten();
+            Ok((threading, thread))
+        }
+        Err(error) => Err(error),
+    }
+}

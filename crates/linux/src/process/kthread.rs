@@ -1,0 +1,279 @@
+//! The kernel threads of NAPIs: how they are scheduled, and how that is changed.
+//!
+//! They have no descriptor that could hold them, so a number is compared with the thread's name and start time before
+//! and after each use.
+
+use std::time::{Duration, Instant};
+
+use model::{CpuSet, KthreadState, Pid, RtThrottling, Scheduling, UtilClamp};
+use rustix::io::Errno;
+
+use super::stat::{Stat, Status};
+use crate::error::{Cause, KernelError};
+use crate::sys::affinity::set_affinity;
+use crate::sys::scheduling::{RawAttr, attributes, set_attributes};
+
+/// `SCHED_*`. Kernel: `include/uapi/linux/sched.h`.
+mod policy {
+    pub(super) const OTHER: u32 = 0;
+    pub(super) const FIFO: u32 = 1;
+    pub(super) const RR: u32 = 2;
+    pub(super) const BATCH: u32 = 3;
+}
+
+/// `SCHED_FLAG_*`. Kernel: `include/uapi/linux/sched.h`.
+mod flag {
+    pub(super) const RESET_ON_FORK: u64 = 0x01;
+    pub(super) const KEEP_POLICY: u64 = 0x08;
+    pub(super) const KEEP_PARAMS: u64 = 0x10;
+    pub(super) const UTIL_CLAMP: u64 = 0x60;
+}
+
+/// The thread that makes all kernel threads. Kernel: `init/main.c` `rest_init()`.
+const KTHREADD: Pid = Pid(2);
+
+/// What every NAPI's thread is called, and a `kthreadd`.
+const NAMES: [&str; 2] = ["napi/", "kthreadd"];
+
+/// How long a NAPI's thread may take to appear after it was asked for. The kernel makes it before it answers; a driver
+/// that opens its device anew makes it a little later.
+pub(crate) const APPEARS_WITHIN: Duration = Duration::from_millis(500);
+
+/// How long there is between two looks for it.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Looks until there is something, for [`APPEARS_WITHIN`] at most.
+pub(crate) fn wait_for<T, E>(mut look: impl FnMut() -> Result<Option<T>, E>) -> Result<Option<T>, E> {
+    let until = Instant::now() + APPEARS_WITHIN;
+    loop {
+        match look()? {
+            None if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
+            found => return Ok(found),
+        }
+    }
+}
+
+/// How the kernel thread of a NAPI is scheduled.
+///
+/// # Errors
+/// [`Cause::Gone`] if it has ended, [`Cause::Absent`] if the number is no such thread's here, as in another pid namespace.
+pub(crate) fn read(pid: Pid) -> Result<KthreadState, KernelError> {
+    let started = confirm(pid, None)?;
+    let status = file(pid, "status")?;
+    let status = Status::parse(&status).ok_or_else(|| KernelError::malformed(name(pid), "status"))?;
+    let attr = attributes(number(pid)?).map_err(|errno| failed(pid, errno))?;
+    confirm(pid, Some(started))?;
+    Ok(KthreadState {
+        pid: Some(pid),
+        cpus: status.affinity,
+        scheduling: scheduling(attr),
+        util_clamp: clamp(attr).filter(|_| has_clamps()),
+    })
+}
+
+/// What a NAPI's thread begins with: `kthreadd` has the CPUs that every kernel thread is given, and the class too unless
+/// somebody has changed it, which its children do not inherit.
+///
+/// Kernel: 6.18, `kernel/kthread.c` `kthread()`, `kthreadd()`.
+pub(crate) fn begins() -> Result<KthreadState, KernelError> {
+    let kthreadd = read(KTHREADD)?;
+    let clamp = kthreadd.util_clamp.map(|_| UtilClamp::NONE);
+    Ok(KthreadState { pid: None, scheduling: Some(Scheduling::Other(0)), util_clamp: clamp, ..kthreadd })
+}
+
+/// Lets the thread run on these CPUs only.
+pub(crate) fn set_cpus(pid: Pid, cpus: &CpuSet) -> Result<(), KernelError> {
+    write(pid, |tid| set_affinity(tid, cpus))
+}
+
+/// Gives the thread a class and its priority.
+pub(crate) fn set_scheduling(pid: Pid, class: Scheduling) -> Result<(), KernelError> {
+    write(pid, |tid| {
+        let flags = attributes(tid)?.flags & flag::RESET_ON_FORK;
+        let (policy, nice, priority) = match class {
+            Scheduling::Other(nice) => (policy::OTHER, nice, 0),
+            Scheduling::Batch(nice) => (policy::BATCH, nice, 0),
+            Scheduling::Fifo(priority) => (policy::FIFO, 0, priority),
+            Scheduling::RoundRobin(priority) => (policy::RR, 0, priority),
+        };
+        let (nice, priority) = (i32::from(nice), u32::from(priority));
+        set_attributes(tid, RawAttr { policy, flags, nice, priority, ..RawAttr::default() })
+    })
+}
+
+/// Clamps the thread's utilisation; [`UtilClamp::NONE`] takes the clamp away.
+pub(crate) fn set_clamp(pid: Pid, clamp: UtilClamp) -> Result<(), KernelError> {
+    /// Takes a clamp away. Kernel: 5.11, `uclamp_reset()`.
+    const RESET: u32 = u32::MAX;
+    write(pid, |tid| {
+        let flags = flag::KEEP_POLICY | flag::KEEP_PARAMS | flag::UTIL_CLAMP;
+        let (util_min, util_max) =
+            if clamp == UtilClamp::NONE { (RESET, RESET) } else { (clamp.min.into(), clamp.max.into()) };
+        let flags = flags | attributes(tid)?.flags & flag::RESET_ON_FORK;
+        set_attributes(tid, RawAttr { flags, util_min, util_max, ..RawAttr::default() })
+    })
+    .map_err(|error| match error.number() {
+        Some(Errno::OPNOTSUPP) => KernelError::absent(error.what, "a kernel with CONFIG_UCLAMP_TASK", None),
+        _ => error,
+    })
+}
+
+/// The threads of a device's NAPIs by their names, in the order of the NAPIs' ids: `napi/eth0-317`.
+///
+/// # Errors
+/// If `/proc` cannot be listed, or a name was cut short so that its NAPI cannot be told.
+pub fn by_name(device: &str) -> Result<Vec<Pid>, KernelError> {
+    let mut found = Vec::new();
+    for pid in super::pids()? {
+        let Ok(text) = file(pid, "comm") else { continue };
+        let comm = String::from_utf8_lossy(&text);
+        if let Some(id) = napi_in_name(comm.trim_end(), device) {
+            // Any process may call itself so.
+            if confirm(pid, None).is_ok() {
+                found.push((id, pid));
+            }
+        }
+    }
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(_, pid)| pid).collect())
+}
+
+/// The NAPI's id in the name of its thread; `None` for a thread of another device, or a name that was cut short.
+///
+/// Kernel: 5.12, `net/core/dev.c` `napi_kthread_create()`, `"napi/%s-%d"`; before 5.17 `/proc/PID/comm` shows 15 bytes of it.
+fn napi_in_name(comm: &str, device: &str) -> Option<u32> {
+    /// The bytes of a name that older kernels keep. Kernel: `include/linux/sched.h` `TASK_COMM_LEN` less the closing zero.
+    const KEPT: usize = 15;
+    let id = comm.strip_prefix("napi/")?.strip_prefix(device)?.strip_prefix('-')?;
+    if comm.len() == KEPT {
+        return None; // Whether that is all of it cannot be told.
+    }
+    id.parse().ok()
+}
+
+/// How much real-time threads may run.
+pub(crate) fn rt_throttling() -> Result<RtThrottling, KernelError> {
+    let number = |name: &str| {
+        let path = format!("/proc/sys/kernel/{name}");
+        let text = std::fs::read_to_string(&path).map_err(|error| KernelError::io(&*path, &error))?;
+        let number = text.trim().parse();
+        number.map_err(|_| KernelError::malformed(path, format!("`{}` is no number", text.trim())))
+    };
+    Ok(RtThrottling { runtime_us: number("sched_rt_runtime_us")?, period_us: number("sched_rt_period_us")? })
+}
+
+/// Changes the thread with this number, and makes sure that it was a NAPI's, before and after.
+fn write(pid: Pid, change: impl FnOnce(libc::pid_t) -> Result<(), Errno>) -> Result<(), KernelError> {
+    let started = confirm(pid, None)?;
+    change(number(pid)?).map_err(|errno| failed(pid, errno))?;
+    confirm(pid, Some(started)).map(drop)
+}
+
+/// That a number means a NAPI's thread, and still the one that started then. Returns when it started.
+fn confirm(pid: Pid, since: Option<u64>) -> Result<u64, KernelError> {
+    let stat = Stat::parse(&file(pid, "stat")?).ok_or_else(|| KernelError::malformed(name(pid), "stat"))?;
+    if !stat.kernel_thread || !NAMES.iter().any(|name| stat.comm.as_str().starts_with(name)) {
+        let needs = format!("the pid namespace of the kernel threads: here the number means {}", stat.comm);
+        return Err(KernelError::absent(name(pid), needs, None));
+    }
+    match since {
+        Some(started) if started != stat.started => Err(gone(pid)),
+        _ => Ok(stat.started),
+    }
+}
+
+fn file(pid: Pid, file: &str) -> Result<Vec<u8>, KernelError> {
+    let path = format!("/proc/{pid}/{file}");
+    std::fs::read(&path).map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOENT | Errno::SRCH) => gone(pid),
+        _ => KernelError::io(path, &error),
+    })
+}
+
+fn scheduling(attr: RawAttr) -> Option<Scheduling> {
+    let nice = || i8::try_from(attr.nice).ok();
+    let priority = || u8::try_from(attr.priority).ok();
+    match attr.policy {
+        policy::OTHER => nice().map(Scheduling::Other),
+        policy::BATCH => nice().map(Scheduling::Batch),
+        policy::FIFO => priority().map(Scheduling::Fifo),
+        policy::RR => priority().map(Scheduling::RoundRobin),
+        _ => None,
+    }
+}
+
+fn clamp(attr: RawAttr) -> Option<UtilClamp> {
+    Some(UtilClamp { min: attr.util_min.try_into().ok()?, max: attr.util_max.try_into().ok()? })
+}
+
+/// Whether this kernel clamps utilisation, asked of the calling thread: without, it says that nothing may run at all.
+///
+/// Kernel: 6.18, `kernel/sched/syscalls.c` `sched_getattr()`.
+fn has_clamps() -> bool {
+    const THIS: libc::pid_t = 0;
+    attributes(THIS).is_ok_and(|own| own.util_max > 0)
+}
+
+fn number(pid: Pid) -> Result<libc::pid_t, KernelError> {
+    libc::pid_t::try_from(pid.0).map_err(|_| gone(pid))
+}
+
+fn name(pid: Pid) -> String {
+    format!("kernel thread {pid}")
+}
+
+fn gone(pid: Pid) -> KernelError {
+    KernelError::gone(name(pid), "it has ended")
+}
+
+fn failed(pid: Pid, errno: Errno) -> KernelError {
+    match errno {
+        Errno::SRCH => gone(pid),
+        Errno::PERM => {
+            let needs = "CAP_SYS_NICE in the initial user namespace".to_owned();
+            KernelError { what: name(pid), cause: Cause::Denied { errno, needs } }
+        }
+        _ => KernelError::errno(name(pid), errno),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_known_by_the_device_and_id_in_its_name() {
+        assert_eq!(napi_in_name("napi/eth0-317", "eth0"), Some(317));
+        assert_eq!(napi_in_name("napi/nkb0-12345678", "nkb0"), Some(12_345_678));
+        for other in ["napi/eth0-317", "napi/eth0.5-317", "napi/eth01-317", "ksoftirqd/0", "napi/eth-"] {
+            assert_eq!(napi_in_name(other, "eth"), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_may_have_been_cut_short_names_no_napi() {
+        assert_eq!(napi_in_name("napi/enp1s0f0-8", "enp1s0f0"), None, "8193, cut after 15 bytes");
+        assert_eq!(napi_in_name("napi/enp1s0f0-8193", "enp1s0f0"), Some(8193), "as newer kernels show it");
+    }
+
+    #[test]
+    fn a_process_that_is_no_napis_thread_is_not_read_as_one() {
+        let error = read(Pid(std::process::id())).expect_err("a test is no kernel thread");
+        assert!(matches!(error.cause, Cause::Absent { .. }), "{error}");
+        let error = read(Pid(i32::MAX.unsigned_abs())).expect_err("no such thread");
+        assert!(matches!(error.cause, Cause::Gone(_)), "{error}");
+    }
+
+    #[test]
+    fn a_thread_that_appears_late_is_waited_for_and_one_that_never_does_is_not_forever() {
+        let mut looks = 0;
+        let found = wait_for(|| {
+            looks += 1;
+            Ok::<_, ()>((looks == 3).then_some("there"))
+        });
+        assert_eq!((found, looks), (Ok(Some("there")), 3));
+        let begun = Instant::now();
+        assert_eq!(wait_for(|| Ok::<Option<()>, ()>(None)), Ok(None));
+        assert!(begun.elapsed() >= APPEARS_WITHIN);
+    }
+}

@@ -1,0 +1,167 @@
+//! The kernel thread of a NAPI is found by its queue, placed and scheduled, and put back.
+
+use apply::Knobs;
+use libtest_mimic::{Failed, Trial};
+use linux::{Cause, Kernel};
+use model::{CpuSet, Pid, QueueIndex, RxQueue, Scheduling, Setting, Threading, UtilClamp};
+
+use crate::wire::{Wire, run};
+use crate::{Need, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Wire, Need::ThreadPerNapi];
+    vec![
+        test("kthread/it_begins_as_was_foretold_is_placed_scheduled_and_put_back", NEEDS, there_and_back),
+        test("kthread/it_is_found_again_after_its_napi_was_replaced", NEEDS, replaced),
+        test("kthread/a_queue_without_one_says_so_and_nothing_is_written", NEEDS, without),
+        test("kthread/of_two_queues_each_has_its_own", NEEDS, of_two),
+        test("kthread/a_clamp_is_taken_or_its_absence_is_told", NEEDS, clamped),
+        test("kthread/it_is_found_by_its_name_where_nothing_else_names_it", NEEDS, by_name),
+    ]
+}
+
+fn queue(wire: &Wire, index: u32) -> Result<RxQueue, Failed> {
+    Ok(RxQueue { device: wire.near0()?.id, index: QueueIndex(index) })
+}
+
+fn both(queue: RxQueue, cpus: &str, class: Scheduling) -> Result<[Setting; 2], Failed> {
+    let cpus: CpuSet = cpus.parse()?;
+    Ok([Setting::KthreadAffinity(queue, cpus), Setting::KthreadScheduling(queue, class)])
+}
+
+/// What the tools say of the thread of a queue.
+fn as_tools_say(wire: &Wire, index: usize) -> Result<(String, String), Failed> {
+    let pid = thread_of(wire, index)?;
+    let last = |text: String| text.rsplit(' ').next().unwrap_or_default().to_owned();
+    let class = run(&format!("chrt -p {pid}"))?;
+    let class: Vec<String> = class.lines().map(|line| last(line.to_owned())).collect();
+    Ok((last(run(&format!("taskset -cp {pid}"))?), class.join(" ")))
+}
+
+fn thread_of(wire: &Wire, index: usize) -> Result<Pid, Failed> {
+    Ok(wire.near0()?.napis[index].kthread.ok_or("a NAPI that is threaded has a thread")?)
+}
+
+fn there_and_back() -> Result<(), Failed> {
+    let wire = Wire::new(1)?;
+    let queue = queue(&wire, 0)?;
+    let mut kernel = Kernel::new();
+    let wanted = both(queue, "0", Scheduling::Fifo(50))?;
+    let foretold = kernel.read(&wanted)?;
+    let host = wire.observe()?;
+    assert_eq!(host.kthread_begins.as_ref().and_then(|begins| begins.scheduling), Some(Scheduling::Other(0)));
+    kernel.write(&[Setting::Threaded(queue, Threading::On)])?;
+    assert_eq!(kernel.read(&wanted)?, foretold, "what was said before there was a thread is how it began");
+
+    kernel.write(&wanted)?;
+    assert_eq!(kernel.read(&wanted)?, wanted);
+    assert_eq!(as_tools_say(&wire, 0)?, ("0".to_owned(), "SCHED_FIFO 50".to_owned()));
+    let observed = wire.near0()?.rx_queues[0].kthread.clone().ok_or("it is observed")?;
+    assert_eq!(
+        (observed.cpus.to_string(), observed.scheduling),
+        ("0".to_owned(), Some(Scheduling::Fifo(50)))
+    );
+
+    for class in [Scheduling::RoundRobin(3), Scheduling::Batch(7), Scheduling::Other(-5)] {
+        let wanted = [Setting::KthreadScheduling(queue, class)];
+        kernel.write(&wanted)?;
+        assert_eq!(kernel.read(&wanted)?, wanted);
+    }
+    kernel.write(&foretold)?;
+    assert_eq!(kernel.read(&wanted)?, foretold);
+    kernel.write(&[Setting::Threaded(queue, Threading::Off)])?;
+    assert_eq!(kernel.read(&wanted)?, foretold);
+    Ok(())
+}
+
+fn replaced() -> Result<(), Failed> {
+    let wire = Wire::new(1)?;
+    let queue = queue(&wire, 0)?;
+    let mut kernel = Kernel::new();
+    kernel.write(&[Setting::DeviceThreaded(queue.device, Threading::On)])?;
+    let wanted = both(queue, "0", Scheduling::RoundRobin(2))?;
+    let began = kernel.read(&wanted)?;
+    kernel.write(&wanted)?;
+    let before = thread_of(&wire, 0)?;
+    for state in ["down", "up"] {
+        run(&format!("ip -n {} link set near0 {state}", wire.near))?;
+    }
+    assert_ne!(thread_of(&wire, 0)?, before, "the premise: a veth's NAPI does not survive, nor its thread");
+    assert_eq!(kernel.read(&wanted)?, began, "the reset is seen: the new thread is as it began");
+    kernel.write(&wanted)?;
+    assert_eq!(kernel.read(&wanted)?, wanted);
+    assert_eq!(as_tools_say(&wire, 0)?, ("0".to_owned(), "SCHED_RR 2".to_owned()));
+    kernel.write(&[Setting::DeviceThreaded(queue.device, Threading::Off)])?;
+    Ok(())
+}
+
+fn without() -> Result<(), Failed> {
+    let wire = Wire::new(1)?;
+    let setting = Setting::KthreadScheduling(queue(&wire, 0)?, Scheduling::Fifo(1));
+    let before = wire.near0()?;
+    let error = Kernel::new().write(std::slice::from_ref(&setting)).expect_err("refused");
+    assert!(matches!(error.cause, Cause::Absent { .. }), "{error}");
+    assert!(error.to_string().contains("it has none: threaded is off"), "{error}");
+    assert_eq!(wire.near0()?, before);
+    Ok(())
+}
+
+fn of_two() -> Result<(), Failed> {
+    let wire = Wire::new(2)?;
+    let mut kernel = Kernel::new();
+    let queues = [queue(&wire, 0)?, queue(&wire, 1)?];
+    for queue in queues {
+        kernel.write(&[Setting::Threaded(queue, Threading::On)])?;
+    }
+    kernel.write(&both(queues[1], "0", Scheduling::Fifo(1))?)?;
+    assert_eq!(as_tools_say(&wire, 0)?.1, "SCHED_OTHER 0");
+    assert_eq!(as_tools_say(&wire, 1)?, ("0".to_owned(), "SCHED_FIFO 1".to_owned()));
+    Ok(())
+}
+
+fn clamped() -> Result<(), Failed> {
+    let wire = Wire::new(1)?;
+    let queue = queue(&wire, 0)?;
+    let mut kernel = Kernel::new();
+    kernel.write(&[Setting::Threaded(queue, Threading::On)])?;
+    let wanted = [Setting::KthreadUtilClamp(queue, UtilClamp { min: 256, max: 768 })];
+    let has = wire.observe()?.kthread_begins.and_then(|begins| begins.util_clamp).is_some();
+    if has {
+        let original = kernel.read(&wanted)?;
+        assert_eq!(original, [Setting::KthreadUtilClamp(queue, UtilClamp::NONE)]);
+        kernel.write(&wanted)?;
+        assert_eq!(kernel.read(&wanted)?, wanted);
+        kernel.write(&original)?;
+        assert_eq!(kernel.read(&wanted)?, original);
+    } else {
+        for error in
+            [kernel.read(&wanted).map(drop), kernel.write(&wanted)].map(|done| done.expect_err("absent"))
+        {
+            assert!(error.to_string().contains("CONFIG_UCLAMP_TASK"), "{error}");
+        }
+    }
+    Ok(())
+}
+
+/// Kernels before 6.8 name no NAPIs; their threads' names are the same as here.
+fn by_name() -> Result<(), Failed> {
+    let wire = Wire::new(2)?;
+    // No other test has a device of this name, so that the threads of this name are all this device's.
+    let name = format!("kt{}", std::process::id() % 100_000);
+    for command in ["down".to_owned(), format!("name {name}"), "up".to_owned()] {
+        run(&format!(
+            "ip -n {} link set {} {command}",
+            wire.near,
+            if command == "up" { &name } else { "near0" }
+        ))?;
+    }
+    let host = wire.observe()?;
+    let device = host.device_named(&name).ok_or("the device")?;
+    Kernel::new().write(&[Setting::DeviceThreaded(device.id, Threading::On)])?;
+    let host = wire.observe()?;
+    let stated: Vec<_> =
+        host.device_named(&name).ok_or("the device")?.napis.iter().filter_map(|n| n.kthread).collect();
+    assert_eq!(linux::process::napi_threads_named(&name)?, stated);
+    assert_eq!(stated.len(), 2);
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! How the scheduler treats the kernel thread of a NAPI: where it runs, before whom, and how much of a CPU it counts for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::cpu_set::CpuSet;
+use crate::ids::Pid;
+
+/// A scheduling class with its priority: `other`, `other:-5`, `batch:5`, `fifo:50`, `rr:10`.
+///
+/// Kernel: 2.6.16 (`SCHED_BATCH`), `include/uapi/linux/sched.h`, `kernel/sched/syscalls.c` `sched_setattr()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scheduling {
+    /// `SCHED_OTHER` with its nice value, -20..=19: what every thread begins with.
+    Other(i8),
+    /// `SCHED_BATCH` with its nice value, -20..=19: as `Other`, and it preempts no one when it wakes.
+    Batch(i8),
+    /// `SCHED_FIFO` with its priority, 1..=99: before all threads of the other classes, until it sleeps.
+    Fifo(u8),
+    /// `SCHED_RR` with its priority, 1..=99: as `Fifo`, in turn with threads of its own priority.
+    RoundRobin(u8),
+}
+
+impl Scheduling {
+    /// The nice values. Kernel: `include/linux/sched/prio.h` `MIN_NICE`, `MAX_NICE`.
+    pub const NICE: std::ops::RangeInclusive<i8> = -20..=19;
+
+    /// The real-time priorities. Kernel: `include/linux/sched/prio.h` `MAX_RT_PRIO` less one.
+    pub const PRIORITY: std::ops::RangeInclusive<u8> = 1..=99;
+
+    /// The priority among real-time threads; `None` for a thread that is none.
+    pub const fn real_time(self) -> Option<u8> {
+        match self {
+            Self::Fifo(priority) | Self::RoundRobin(priority) => Some(priority),
+            Self::Other(_) | Self::Batch(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Scheduling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&match self {
+            Self::Other(0) => "other".to_owned(),
+            Self::Other(nice) => format!("other:{nice}"),
+            Self::Batch(0) => "batch".to_owned(),
+            Self::Batch(nice) => format!("batch:{nice}"),
+            Self::Fifo(priority) => format!("fifo:{priority}"),
+            Self::RoundRobin(priority) => format!("rr:{priority}"),
+        })
+    }
+}
+
+/// Why a text says nothing about scheduling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotScheduling {
+    text: String,
+    meant: &'static str,
+}
+
+impl fmt::Display for NotScheduling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not {}", self.text, self.meant)
+    }
+}
+
+impl std::error::Error for NotScheduling {}
+
+impl FromStr for Scheduling {
+    type Err = NotScheduling;
+
+    fn from_str(text: &str) -> Result<Self, NotScheduling> {
+        let wrong = || NotScheduling {
+            text: text.to_owned(),
+            meant: "a scheduling class: there are other and batch, with a nice value from -20 to 19 as in other:-5, \
+                    and fifo and rr, with a priority from 1 to 99 as in fifo:50",
+        };
+        let (class, number) = match text.split_once(':') {
+            Some((class, number)) => (class, Some(number)),
+            None => (text, None),
+        };
+        let nice = || match number {
+            None => Some(0),
+            Some(number) => number.parse().ok().filter(|nice| Self::NICE.contains(nice)),
+        };
+        let priority = || number?.parse().ok().filter(|priority| Self::PRIORITY.contains(priority));
+        match class {
+            "other" => nice().map(Self::Other),
+            "batch" => nice().map(Self::Batch),
+            "fifo" => priority().map(Self::Fifo),
+            "rr" => priority().map(Self::RoundRobin),
+            _ => None,
+        }
+        .ok_or_else(wrong)
+    }
+}
+
+/// How much of a CPU a thread counts for at least and at most when its CPU and frequency are chosen, in 1024ths of the
+/// largest: `512-1024`. `0-1024` is none.
+///
+/// Kernel: 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `uclamp_validate()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UtilClamp {
+    /// At least so much, at most `max`.
+    pub min: u16,
+    /// At most so much, at most 1024.
+    pub max: u16,
+}
+
+impl UtilClamp {
+    /// A whole CPU. Kernel: `include/linux/sched.h` `SCHED_CAPACITY_SCALE`.
+    pub const WHOLE: u16 = 1024;
+
+    /// What a thread has that nobody clamped.
+    pub const NONE: Self = Self { min: 0, max: Self::WHOLE };
+}
+
+impl fmt::Display for UtilClamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}-{}", self.min, self.max))
+    }
+}
+
+impl FromStr for UtilClamp {
+    type Err = NotScheduling;
+
+    fn from_str(text: &str) -> Result<Self, NotScheduling> {
+        let parsed = text.split_once('-').and_then(|(min, max)| {
+            let clamp = Self { min: min.trim().parse().ok()?, max: max.trim().parse().ok()? };
+            (clamp.min <= clamp.max && clamp.max <= Self::WHOLE).then_some(clamp)
+        });
+        parsed.ok_or_else(|| NotScheduling {
+            text: text.to_owned(),
+            meant: "a utilisation clamp: write the least and the most in 1024ths of a CPU, as in 512-1024",
+        })
+    }
+}
+
+/// Where the kernel thread of a NAPI shall run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KthreadCpus {
+    /// Where the scheduler likes: on the CPUs that it begins with.
+    Any,
+    /// On the CPUs that the NAPI's interrupt is delivered to.
+    Irq,
+    /// On the other hardware threads of the interrupt's core.
+    Sibling,
+    /// On these.
+    Set(CpuSet),
+}
+
+impl fmt::Display for KthreadCpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.pad("any"),
+            Self::Irq => f.pad("irq"),
+            Self::Sibling => f.pad("sibling"),
+            Self::Set(cpus) => f.pad(&cpus.to_string()),
+        }
+    }
+}
+
+impl FromStr for KthreadCpus {
+    type Err = NotScheduling;
+
+    fn from_str(text: &str) -> Result<Self, NotScheduling> {
+        match text {
+            "any" => Ok(Self::Any),
+            "irq" => Ok(Self::Irq),
+            "sibling" => Ok(Self::Sibling),
+            list => list.parse().ok().filter(|cpus: &CpuSet| !cpus.is_empty()).map(Self::Set).ok_or_else(|| {
+                NotScheduling {
+                    text: text.to_owned(),
+                    meant: "a place for kernel threads: there are any, irq, sibling, and lists of CPUs as in 4-7",
+                }
+            }),
+        }
+    }
+}
+
+macro_rules! as_text {
+    ($($name:ident)+) => {$(
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )+};
+}
+
+as_text! { Scheduling UtilClamp KthreadCpus }
+
+/// What an expert wants of the kernel threads of NAPIs; `None` leaves a value as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KthreadWish {
+    /// Where they shall run.
+    pub cpus: Option<KthreadCpus>,
+    /// In which class.
+    pub scheduling: Option<Scheduling>,
+    /// See [`crate::Setting::KthreadUtilClamp`].
+    pub util_clamp: Option<UtilClamp>,
+}
+
+impl KthreadWish {
+    /// Whether nothing is wanted.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What a kernel thread's scheduling is, as read; `None` for what this kernel does not have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KthreadState {
+    /// Its number now; `None` for one that does not exist yet.
+    pub pid: Option<Pid>,
+    /// The CPUs that it may run on.
+    pub cpus: CpuSet,
+    /// Its class; `None` for one that a NAPI's thread has no use for, such as `SCHED_DEADLINE`.
+    pub scheduling: Option<Scheduling>,
+    /// Its clamp.
+    pub util_clamp: Option<UtilClamp>,
+}
+
+/// How much of each period real-time threads may run.
+///
+/// Kernel: 2.6.25, `kernel/sched/rt.c`; `/proc/sys/kernel/sched_rt_runtime_us`, `sched_rt_period_us`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RtThrottling {
+    /// Microseconds of each period; -1 for all of it, 0 for none.
+    pub runtime_us: i64,
+    /// The period, in microseconds.
+    pub period_us: i64,
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn every_class_and_place_survives_its_name() {
+        for text in ["other", "other:-20", "batch", "batch:19", "fifo:1", "rr:99"] {
+            assert_eq!(text.parse::<Scheduling>().expect("parses").to_string(), text);
+        }
+        for text in ["any", "irq", "sibling", "4-7"] {
+            assert_eq!(text.parse::<KthreadCpus>().expect("parses").to_string(), text);
+        }
+        assert_eq!("0-1024".parse::<UtilClamp>(), Ok(UtilClamp::NONE));
+    }
+
+    #[test]
+    fn a_priority_or_clamp_out_of_range_is_refused() {
+        for text in ["fifo", "fifo:0", "fifo:100", "rr:", "other:-21", "other:20", "batch:x", "deadline", ""]
+        {
+            assert!(text.parse::<Scheduling>().is_err(), "{text}");
+        }
+        for text in ["5", "6-5", "0-1025", "-1-5"] {
+            assert!(text.parse::<UtilClamp>().is_err(), "{text}");
+        }
+        for text in ["", "core", "4-", "none"] {
+            assert!(text.parse::<KthreadCpus>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_fifo_and_rr_are_real_time() {
+        let priorities =
+            [Scheduling::Other(-20), Scheduling::Batch(0), Scheduling::Fifo(3), Scheduling::RoundRobin(4)];
+        assert_eq!(priorities.map(Scheduling::real_time), [None, None, Some(3), Some(4)]);
+    }
+}

@@ -1,0 +1,203 @@
+//! `threaded` as an operator uses it: set, seen, engaged, lost by a reset and asserted again, refused, and taken back with
+//! netpolicy and without.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+
+use libtest_mimic::{Failed, Trial};
+use linux::bpf::delivery::{DeliveryCounter, between};
+use linux::lab::MemcachedOptions;
+use model::{Host, KthreadState, NapiDelivered, Scheduling, Threading};
+
+use crate::operator::Operator;
+use crate::{Need, test};
+
+const DEVICE: &str = linux::lab::SERVER_DEVICE;
+const PINNED: &str =
+    "[device.veth-server]\ndelivery = \"threaded\"\nkthread = { cpus = \"0\", class = \"fifo:50\" }\n";
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::ThreadPerNapi];
+    vec![
+        test("kthreads/the_kernel_thread_alone_polls_where_it_is_told_to_and_goes_back", COUNTED, engaged),
+        test("kthreads/a_reset_is_seen_as_drift_and_all_is_asserted_again", NEEDS, reset),
+        test("kthreads/without_netpolicy_the_undo_script_gives_it_back", NEEDS, undo_script),
+        test("kthreads/what_would_starve_others_is_refused", NEEDS, refused),
+        test("kthreads/polling_without_a_pause_is_refused_or_done_as_the_kernel_has_it", NEEDS, busy),
+        test("kthreads/another_mode_takes_the_threads_and_a_rollback_gives_them_back", NEEDS, overlaid),
+    ]
+}
+
+const COUNTED: &[Need] = &[Need::Root, Need::ThreadPerNapi, Need::Bpf, Need::Memcached];
+
+/// The threads of the device's queues, without their numbers, which no two have in common.
+fn threads(host: &Host) -> Result<Vec<Option<KthreadState>>, Failed> {
+    let device = host.devices.iter().find(|device| device.kind == "veth").ok_or("the device")?;
+    let without_pid = |thread: &KthreadState| KthreadState { pid: None, ..thread.clone() };
+    Ok(device.rx_queues.iter().map(|queue| queue.kthread.as_ref().map(without_pid)).collect())
+}
+
+fn are_pinned(host: &Host) -> Result<bool, Failed> {
+    let pinned = |thread: &Option<KthreadState>| {
+        thread.as_ref().is_some_and(|thread| {
+            thread.cpus.to_string() == "0" && thread.scheduling == Some(Scheduling::Fifo(50))
+        })
+    };
+    Ok(threads(host)?.iter().all(pinned))
+}
+
+/// Asks the server of the lab one request after the other, and tells who polled its NAPIs meanwhile.
+fn asked(operator: &Operator, address: std::net::SocketAddr) -> Result<NapiDelivered, Failed> {
+    const REQUESTS: usize = 2_000;
+    let mut counter = DeliveryCounter::load()?;
+    let earlier = counter.snapshot()?;
+    let mut connection = operator.lab.client().run(|| TcpStream::connect(address))??;
+    connection.set_nodelay(true)?;
+    let mut answer = [0; 5];
+    for _ in 0..REQUESTS {
+        connection.write_all(b"get nothing\r\n")?;
+        connection.read_exact(&mut answer)?;
+    }
+    let delivered = between(&earlier, &counter.snapshot()?);
+    let host = operator.host()?;
+    let ours = delivered.napis.into_iter().filter(|napi| host.napi(napi.napi).is_some());
+    Ok(ours.max_by_key(|napi| napi.total().packets).ok_or("nobody polled")?)
+}
+
+fn engaged() -> Result<(), Failed> {
+    let operator = Operator::new("kthread-engaged", 1)?;
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let before = operator.host()?;
+    let softirq = asked(&operator, server.address())?;
+    assert!(softirq.total() == softirq.interrupt && softirq.interrupt.packets > 1_000, "{softirq:?}");
+
+    operator.asks(PINNED)?;
+    operator.runs(&["apply"], 0)?;
+    assert!(are_pinned(&operator.host()?)?);
+    let shown = operator.runs(&["show", "--processes", "none"], 0)?.data;
+    assert!(shown.contains("CPUs 0, fifo:50"), "{shown}");
+    let threaded = asked(&operator, server.address())?;
+    assert_eq!(threaded.total(), threaded.kthread, "no softirq polls it any more: {threaded:?}");
+    assert!(threaded.kthread.packets > 1_000, "{threaded:?}");
+    operator.runs(&["verify"], 0)?;
+
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(operator.host()?, before, "the whole host is as it was");
+    let back = asked(&operator, server.address())?;
+    assert_eq!(back.total(), back.interrupt, "{back:?}");
+    Ok(())
+}
+
+fn reset() -> Result<(), Failed> {
+    let operator = Operator::new("kthread-reset", 2)?;
+    let before = operator.host()?;
+    operator.asks(PINNED)?;
+    operator.runs(&["apply"], 0)?;
+    assert!(operator.runs(&["apply"], 0)?.words.contains("Nothing to change"));
+    for state in ["down", "up"] {
+        operator.sets_link(state)?;
+    }
+    let drift = operator.runs(&["verify"], 3)?.data;
+    for knob in ["threaded", "kthread cpus_allowed", "kthread policy"] {
+        assert!(drift.contains(knob), "{knob}: {drift}");
+    }
+    operator.runs(&["apply"], 0)?;
+    assert!(are_pinned(&operator.host()?)?);
+    operator.runs(&["verify"], 0)?;
+    operator.runs(&["rollback"], 0)?;
+    operator.runs(&["rollback"], 0)?;
+    let after = operator.host()?;
+    assert_eq!(threads(&after)?, threads(&before)?);
+    assert_eq!(threaded(&after), threaded(&before));
+    Ok(())
+}
+
+fn threaded(host: &Host) -> Vec<Option<Threading>> {
+    host.devices.iter().flat_map(|device| &device.napis).map(|napi| napi.threaded).collect()
+}
+
+/// The kernel's own `ynl` may not be there. Without it the threads go back, found by their names, and the script says
+/// that it could not end them.
+fn undo_script() -> Result<(), Failed> {
+    let operator = Operator::new("kthread-script", 1)?;
+    // No other lab on this machine has a device of this name, nor threads that are called after it.
+    let name = format!("kt{}", std::process::id());
+    for change in [&["down"][..], &["name", &name]] {
+        operator.changes_link(DEVICE, change)?;
+    }
+    operator.changes_link(&name, &["up"])?;
+    operator.asks(&PINNED.replace(DEVICE, &name))?;
+    operator.runs(&["apply"], 0)?;
+    let script = std::fs::read_dir(operator.state().join("journal"))?
+        .find_map(|entry| Some(entry.ok()?.path().join("undo.sh")).filter(|script| script.exists()))
+        .ok_or("a script")?;
+    let output = Command::new("sh").arg(script).arg("--by-hand").output()?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let host = operator.host()?;
+    let begins = host.kthread_begins.clone().ok_or("what threads begin with")?;
+    for thread in threads(&host)?.into_iter().flatten() {
+        assert_eq!((thread.cpus, thread.scheduling), (begins.cpus.clone(), begins.scheduling), "{said}");
+    }
+    assert!(said.contains("kthread policy: put back to other"), "{said}");
+    assert!(said.contains("kthread cpus_allowed: put back to"), "{said}");
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(threaded(&operator.host()?), [Some(Threading::Off)], "netpolicy ends what is left");
+    Ok(())
+}
+
+fn refused() -> Result<(), Failed> {
+    let operator = Operator::new("kthread-refused", 1)?;
+    let before = operator.host()?;
+    let set = ["set", "device", "veth-server", "threaded"];
+    for (arguments, code, words) in [
+        (&["--kthread-class", "fifo:51"][..], 7, "no budget is given, which allows 50"),
+        (&["--kthread-class", "fifo:20", "--rt-priority", "10"], 7, "the budget allows 10"),
+        (&["--kthread-class", "fifo:100"], 2, "a priority from 1 to 99"),
+        (&["--kthread-cpus", "8000"], 1, "none of the CPUs for its kernel thread (8000) is online"),
+        (&["--kthread-cpus", "irq"], 1, "no interrupt of it is known"),
+    ] {
+        let said = operator.runs(&[&set[..], arguments].concat(), code)?;
+        assert!(said.words.contains(words), "{words}: {}", said.words);
+        assert_eq!(operator.host()?, before);
+    }
+    let said = operator.runs(&["set", "device", "veth-server", "suspend20", "--kthread-cpus", "0"], 2)?;
+    assert!(said.words.contains("under suspend20 no kernel thread polls"), "{}", said.words);
+    Ok(())
+}
+
+fn busy() -> Result<(), Failed> {
+    let operator = Operator::new("kthread-busy", 1)?;
+    let before = operator.host()?;
+    let set = ["set", "device", "veth-server", "threaded-busy"];
+    let within = [&set[..], &["--polling-cpus", "1"]].concat();
+    if before.capabilities.napi_threaded_busy {
+        let over = operator.runs(&set, 7)?;
+        let told = "keeps 1 CPU(s) polling without traffic, the budget allows 0";
+        assert!(over.words.contains(told), "{}", over.words);
+        operator.runs(&within, 0)?;
+        assert_eq!(threaded(&operator.host()?), [Some(Threading::BusyPoll)]);
+        operator.runs(&["rollback"], 0)?;
+    } else {
+        for arguments in [&set[..], &within] {
+            let lacking = operator.runs(arguments, 6)?;
+            assert!(lacking.words.contains("2 (busy-poll) is refused with ERANGE"), "{}", lacking.words);
+        }
+    }
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn overlaid() -> Result<(), Failed> {
+    let operator = Operator::new("kthread-overlaid", 1)?;
+    let before = operator.host()?;
+    operator.asks(PINNED)?;
+    operator.runs(&["apply"], 0)?;
+    operator.runs(&["set", "device", "veth-server", "defer20"], 0)?;
+    assert_eq!(threaded(&operator.host()?), [Some(Threading::Off)]);
+    operator.runs(&["rollback"], 0)?;
+    assert!(are_pinned(&operator.host()?)?, "the thread is another one, and scheduled as it was");
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}

@@ -1,0 +1,250 @@
+//! The kernel threads that poll NAPIs: who may have one, where it runs, and before whom.
+//!
+//! A real-time thread runs before all others of its CPU for as long as it has packets, and a peer decides how long that
+//! is. So its priority has a bound, and it is not planned where nothing would ever stop it.
+
+use model::{
+    Budget, CpuSet, IrqNumber, KernelVersion, KthreadCpus, KthreadState, Reason, Scheduling, Setting,
+    Threading,
+};
+
+use crate::desired::Collected;
+use crate::in_force;
+use crate::index::Index;
+use crate::place::{Part, PlacedQueue};
+use crate::refusal::{Refusal, RefusalKind};
+
+/// Checks that a request's kernel threads can be had here, and do not starve anybody.
+///
+/// # Errors
+/// [`RefusalKind::Unsupported`] where the kernel lacks them, [`RefusalKind::Safety`] for a real-time class without a
+/// bound, [`RefusalKind::Usage`] for wishes about kernel threads under a mode that has none.
+pub(crate) fn check(part: &Part, index: &Index<'_>) -> Result<(), Refusal> {
+    let (mode, wish) = (part.delivery.mode, &part.intent.kthread);
+    let refuse = |kind, message: String| {
+        Refusal::new(kind, &part.intent.target, message).because(format!("asked at {}", part.intent.origin))
+    };
+    if mode.threading() == Threading::Off {
+        if wish.is_empty() {
+            return Ok(());
+        }
+        let message = format!("kthread values are given, and under {mode} no kernel thread polls");
+        return Err(
+            refuse(RefusalKind::Usage, message).nearest("delivery = \"threaded\", or without these values")
+        );
+    }
+    supported(part, index, &refuse)?;
+    match wish.scheduling {
+        Some(class) => real_time(part, index, class, &refuse),
+        None => Ok(()),
+    }
+}
+
+fn supported(
+    part: &Part,
+    index: &Index<'_>,
+    refuse: &impl Fn(RefusalKind, String) -> Refusal,
+) -> Result<(), Refusal> {
+    let (mode, host) = (part.delivery.mode, index.host);
+    if mode.threading() == Threading::BusyPoll && !host.capabilities.napi_threaded_busy {
+        let answer = if host.capabilities.napi_threaded {
+            "its `napi-set` takes threaded up to 1 (enabled); 2 (busy-poll) is refused with ERANGE"
+        } else {
+            "its `napi-set` takes no threaded at all"
+        };
+        let message = format!(
+            "{mode} needs kernel threads that poll without a pause, which Linux {} brought; this is {}",
+            KernelVersion::since(7, 0),
+            host.release
+        );
+        return Err(refuse(RefusalKind::Unsupported, message).because(answer).nearest("threaded"));
+    }
+    if host.capabilities.napi_threaded {
+        return Ok(());
+    }
+    for placed in &part.queues {
+        let id = placed.queue.device;
+        if index.devices.get(&id).is_none_or(|device| device.threaded.is_none()) {
+            let message = format!(
+                "{mode} needs kernel threads for NAPIs, which Linux {} brought; this is {}",
+                KernelVersion::since(5, 12),
+                host.release
+            );
+            return Err(refuse(RefusalKind::Unsupported, message)
+                .because(format!("/sys/class/net/{id}/threaded is not there"))
+                .nearest("interrupt"));
+        }
+    }
+    Ok(())
+}
+
+/// That a real-time thread stays below the bound, and that something else gets to run all the same.
+fn real_time(
+    part: &Part,
+    index: &Index<'_>,
+    class: Scheduling,
+    refuse: &impl Fn(RefusalKind, String) -> Refusal,
+) -> Result<(), Refusal> {
+    let Some(priority) = class.real_time() else { return Ok(()) };
+    let asked = part.intent.budget.rt_priority;
+    let allowed = asked.unwrap_or(Budget::RT_PRIORITY_UNASKED);
+    if u32::from(priority) > allowed {
+        let who = if asked.is_some() { "the budget allows" } else { "no budget is given, which allows" };
+        return Err(refuse(
+            RefusalKind::Safety,
+            format!("kernel threads with {class} are above the real-time priority that is allowed: {who} {allowed}"),
+        )
+        .nearest(format!(
+            "`budget = {{ rt_priority = {priority} }}` in the policy file or `--rt-priority {priority}`; \
+             or a priority of {allowed} and less"
+        )));
+    }
+    if part.delivery.mode.threading() == Threading::BusyPoll {
+        return Err(refuse(
+            RefusalKind::Safety,
+            format!("a kernel thread that polls without a pause and with {class} leaves its CPU to nobody"),
+        )
+        .nearest("threaded-busy with `other:-20` on CPUs of its own, or threaded with this class"));
+    }
+    let Some(throttling) = index.host.rt_throttling else {
+        return Err(refuse(
+            RefusalKind::Missing,
+            format!(
+                "kernel threads with {class} need RT throttling, and sched_rt_runtime_us could not be read"
+            ),
+        ));
+    };
+    let why = match throttling.runtime_us {
+        i64::MIN..=-1 => "nothing would stop it while packets come",
+        0 => "no real-time thread runs at all",
+        1.. => return Ok(()),
+    };
+    Err(refuse(
+        RefusalKind::Safety,
+        format!("kernel threads with {class} are not safe here: RT throttling is such that {why}"),
+    )
+    .because(format!(
+        "/proc/sys/kernel/sched_rt_runtime_us is {}, of a period of {} us",
+        throttling.runtime_us, throttling.period_us
+    ))
+    .nearest("sysctl -w kernel.sched_rt_runtime_us=950000, the kernel's own value; or `other:-20`"))
+}
+
+/// What the part's request wants of the kernel threads of its queues. Comes after the interrupts' affinity.
+pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) -> Result<(), Refusal> {
+    let wish = &part.intent.kthread;
+    if part.delivery.mode.threading() == Threading::Off {
+        return Ok(());
+    }
+    for placed in &part.queues {
+        let queue = placed.queue;
+        let reason = |why: String| Reason::new(why, part.intent.origin.clone());
+        if let Some((cpus, why)) = cpus(part, placed, index, collected)? {
+            collected.want(Setting::KthreadAffinity(queue, cpus), reason(why))?;
+        }
+        if let Some(class) = wish.scheduling {
+            let why = match class.real_time() {
+                Some(_) => "the kernel thread runs before every thread that is not real-time",
+                None => "the kernel thread shares its CPU by this class and nice value",
+            };
+            collected.want(Setting::KthreadScheduling(queue, class), reason(why.to_owned()))?;
+        }
+        if let Some(clamp) = wish.util_clamp {
+            let why = "the scheduler takes the kernel thread for so large when it chooses CPU and frequency";
+            collected.want(Setting::KthreadUtilClamp(queue, clamp), reason(why.to_owned()))?;
+        }
+    }
+    Ok(())
+}
+
+/// The CPUs of one queue's kernel thread, and why; `None` to leave them as they are.
+fn cpus(
+    part: &Part,
+    placed: &PlacedQueue,
+    index: &Index<'_>,
+    collected: &Collected,
+) -> Result<Option<(CpuSet, String)>, Refusal> {
+    let refuse = |kind, message: String| {
+        Refusal::new(kind, placed.queue, message).because(format!("asked at {}", part.intent.origin))
+    };
+    let (near, sibling) = match &part.intent.kthread.cpus {
+        None => return Ok(None),
+        Some(KthreadCpus::Any) => {
+            let begins = index.host.kthread_begins.as_ref();
+            return Ok(begins
+                .map(|begins| (begins.cpus.clone(), "the scheduler places the kernel thread".to_owned())));
+        }
+        Some(KthreadCpus::Set(asked)) => {
+            let running = asked.intersection(&index.host.topology.online);
+            if running.is_empty() {
+                let message = format!("none of the CPUs for its kernel thread ({asked}) is online");
+                let online = format!("online: {}", index.host.topology.online);
+                return Err(refuse(RefusalKind::Missing, message).because(online));
+            }
+            return Ok(Some((
+                running,
+                format!("kernel threads of {} run on CPUs {asked}", placed.queue.device),
+            )));
+        }
+        Some(KthreadCpus::Irq) => (irq_cpus(placed, index, collected), false),
+        Some(KthreadCpus::Sibling) => (irq_cpus(placed, index, collected), true),
+    };
+    let Some((irq, near)) = near else {
+        let message =
+            "no interrupt of it is known, so its kernel thread cannot be placed beside it".to_owned();
+        return Err(
+            refuse(RefusalKind::Missing, message).nearest("a list of CPUs, as in kthread = { cpus = \"0\" }")
+        );
+    };
+    if !sibling {
+        return Ok(Some((near, format!("the kernel thread runs where interrupt {irq} is delivered"))));
+    }
+    let cores = index.host.topology.cpus.iter().filter(|cpu| near.contains(cpu.cpu));
+    let threads: CpuSet = cores.flat_map(|cpu| cpu.siblings.iter()).collect();
+    let siblings = threads.difference(&near).intersection(&index.host.topology.online);
+    if siblings.is_empty() {
+        let message =
+            format!("the core of interrupt {irq} (CPU {near}) has no other hardware thread that runs");
+        return Err(refuse(RefusalKind::Unsupported, message).nearest("kthread = { cpus = \"irq\" }"));
+    }
+    Ok(Some((
+        siblings,
+        format!("the kernel thread runs beside interrupt {irq}, on the other threads of its core"),
+    )))
+}
+
+/// A queue's interrupt and the CPUs that it will be delivered to.
+fn irq_cpus(placed: &PlacedQueue, index: &Index<'_>, collected: &Collected) -> Option<(IrqNumber, CpuSet)> {
+    let number = placed.irq?;
+    if let Some(wanted) = collected.wanted_of_irq(number) {
+        return Some((number, wanted.clone()));
+    }
+    let irq = index.irqs.get(&number)?;
+    let cpus = if irq.effective_affinity.is_empty() { &irq.affinity } else { &irq.effective_affinity };
+    (!cpus.is_empty()).then(|| (number, cpus.clone()))
+}
+
+/// A kernel thread that ends takes its scheduling with it. So that undoing can give it back, it is set to what a thread
+/// begins with before.
+pub(crate) fn want_to_end(
+    placed: &PlacedQueue,
+    index: &Index<'_>,
+    because: &Reason,
+    collected: &mut Collected,
+) -> Result<(), Refusal> {
+    let queue = placed.queue;
+    let (Some(now), Some(begins)) = (in_force::kthread(&queue, index), &index.host.kthread_begins) else {
+        return Ok(());
+    };
+    let KthreadState { pid: _, cpus, scheduling, util_clamp } = begins;
+    if now.cpus != *cpus {
+        collected.want(Setting::KthreadAffinity(queue, cpus.clone()), because.clone())?;
+    }
+    if let (Some(_), Some(class)) = (now.scheduling.filter(|now| Some(*now) != *scheduling), scheduling) {
+        collected.want(Setting::KthreadScheduling(queue, *class), because.clone())?;
+    }
+    if let (Some(_), Some(clamp)) = (now.util_clamp.filter(|now| Some(*now) != *util_clamp), util_clamp) {
+        collected.want(Setting::KthreadUtilClamp(queue, *clamp), because.clone())?;
+    }
+    Ok(())
+}
