@@ -12,6 +12,7 @@ pub mod follow;
 mod ioctl;
 mod kernel;
 pub mod lab;
+mod latency;
 pub mod machine;
 pub mod netlink;
 pub mod netns;
@@ -25,6 +26,7 @@ pub mod tc;
 
 pub use error::{Cause, Errno, KernelError};
 pub use kernel::Kernel;
+pub use latency::WakeLatency;
 pub use netns::Netns;
 pub use observe::{Processes, observe};
 pub use sys::signals::{Arrived, Signal, Signals};

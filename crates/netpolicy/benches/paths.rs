@@ -38,6 +38,9 @@ fn main() -> Done<()> {
     for queues in QUEUES {
         apply_a_device_policy(queues)?;
     }
+    for queues in QUEUES {
+        observe_beside_the_tools(queues)?;
+    }
     Ok(())
 }
 
@@ -72,6 +75,59 @@ fn time_show(lab: &Lab) -> Done<Times> {
         let status = show.args(["--netns", &netns, "show"]).stdout(Stdio::null()).status()?;
         if status.success() { Ok(()) } else { Err(format!("show ended with {status}").into()) }
     })
+}
+
+/// Everything that is known of a namespace's devices, and as much of it as `ethtool` and `ip` tell of the one device, in
+/// turn. What they do not tell (NAPIs, the steering files of each queue) is left out on their side, or asked by `ynl`
+/// where `NETPOLICY_BENCH_YNL` names the kernel's `cli.py`.
+fn observe_beside_the_tools(queues: u32) -> Done<()> {
+    const DEVICE: &str = linux::lab::SERVER_DEVICE;
+    let lab = Lab::new(&LabOptions::with_queues(queues))?;
+    let mut tools: Vec<Vec<String>> =
+        ["-l", "-g", "-c", "-k", "-x", "-i", "--show-priv-flags", "--show-fec", "-n"]
+            .map(|question| vec!["ethtool".to_owned(), question.to_owned(), DEVICE.to_owned()])
+            .into();
+    tools.push(["ip", "-d", "-s", "link", "show", "dev", DEVICE].map(str::to_owned).into());
+    if let Ok(ynl) = std::env::var("NETPOLICY_BENCH_YNL") {
+        for dump in ["queue-get", "napi-get"] {
+            tools.push(["python3", &ynl, "--family", "netdev", "--dump", dump].map(str::to_owned).into());
+        }
+    }
+    let (mut ours, mut theirs) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));
+    // In turn, so that whatever else this machine does meets both.
+    for round in 0..=ROUNDS {
+        let began = Instant::now();
+        let host = linux::observe(lab.server(), &Processes::None)?;
+        let observed = began.elapsed();
+        let device = host.device_named(DEVICE).ok_or("the device was not observed")?;
+        if device.rx_queues.len() != usize::try_from(queues)? {
+            return Err("not all queues were observed".into());
+        }
+        let began = Instant::now();
+        lab.server().run(|| tools.iter().try_for_each(|command| ask(command)))??;
+        if round > 0 {
+            ours.push(observed);
+            theirs.push(began.elapsed());
+        }
+    }
+    let (ours, theirs) = (Times(ours), Times(theirs));
+    println!(
+        "observe, {queues} queues: {ours}; {} commands of ethtool, ip and ynl: {theirs}; {:.1} times as long",
+        tools.len(),
+        theirs.median().as_secs_f64() / ours.median().as_secs_f64()
+    );
+    Ok(())
+}
+
+/// Runs a command to its end. That a driver has no answer is an answer, too.
+fn ask(command: &[String]) -> Result<(), std::io::Error> {
+    let mut tool = Command::new(&command[0]);
+    tool.args(&command[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .map(drop)
 }
 
 /// `suspend20` on every queue of a device, committed with its journal, and rolled back.
@@ -225,6 +281,12 @@ fn hold_sockets() -> Done<()> {
 struct Times(Vec<Duration>);
 
 impl Times {
+    fn median(&self) -> Duration {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        sorted[(sorted.len() - 1) / 2]
+    }
+
     fn of(mut body: impl FnMut() -> Done<()>) -> Done<Self> {
         body()?; // the first fills caches, and is not counted
         let mut times = Vec::with_capacity(ROUNDS);

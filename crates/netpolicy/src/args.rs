@@ -554,6 +554,9 @@ pub struct Attach {
     /// How kernel threads are scheduled.
     #[command(flatten)]
     pub kthread: Kthread,
+    /// Let no CPU enter an idle state that takes longer to leave, in microseconds, while this command runs.
+    #[arg(long, value_name = "US", conflicts_with_all = ["keep", "once"], value_parser = clap::value_parser!(u32).range(..=i64::from(linux::WakeLatency::MICROS_MAX)))]
+    pub cpu_dma_latency: Option<u32>,
     /// Leave the settings in force at the end.
     #[arg(long)]
     pub keep: bool,
@@ -580,6 +583,9 @@ pub struct Run {
     /// How kernel threads are scheduled.
     #[command(flatten)]
     pub kthread: Kthread,
+    /// Let no CPU enter an idle state that takes longer to leave, in microseconds, while this command runs.
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u32).range(..=i64::from(linux::WakeLatency::MICROS_MAX)))]
+    pub cpu_dma_latency: Option<u32>,
     /// The command and its arguments.
     #[arg(value_name = "CMD", required = true, last = true)]
     pub command: Vec<std::ffi::OsString>,

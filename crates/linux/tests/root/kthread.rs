@@ -2,7 +2,7 @@
 
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
-use linux::{Cause, Kernel};
+use linux::{Cause, Kernel, WakeLatency};
 use model::{CpuSet, Pid, QueueIndex, RxQueue, Scheduling, Setting, Threading, UtilClamp};
 
 use crate::wire::{Wire, run};
@@ -16,6 +16,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("kthread/a_queue_without_one_says_so_and_nothing_is_written", NEEDS, without),
         test("kthread/of_two_queues_each_has_its_own", NEEDS, of_two),
         test("kthread/a_clamp_is_taken_or_its_absence_is_told", NEEDS, clamped),
+        test(
+            "a_wake_latency_is_held_as_long_as_its_holder_lives",
+            &[Need::Root, Need::DmaLatency],
+            wake_latency,
+        ),
         test("kthread/it_is_found_by_its_name_where_nothing_else_names_it", NEEDS, by_name),
     ]
 }
@@ -140,6 +145,19 @@ fn clamped() -> Result<(), Failed> {
             assert!(error.to_string().contains("CONFIG_UCLAMP_TASK"), "{error}");
         }
     }
+    Ok(())
+}
+
+/// Requests that bind nobody: nothing on this machine takes as long to wake.
+fn wake_latency() -> Result<(), Failed> {
+    const LONG: u32 = WakeLatency::MICROS_MAX;
+    let looser = WakeLatency::hold(LONG - 1)?;
+    let in_force = looser.in_force();
+    assert!(in_force < LONG, "{in_force}");
+    let tighter = WakeLatency::hold(LONG - 2)?;
+    assert!(tighter.in_force() < in_force || in_force < LONG - 1, "the least counts");
+    drop(tighter);
+    assert_eq!(WakeLatency::hold(LONG)?.in_force(), in_force, "what was dropped does not count");
     Ok(())
 }
 

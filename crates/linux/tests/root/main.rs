@@ -56,6 +56,8 @@ pub enum Need {
     Fentry,
     /// NAPI threads that poll without a pause.
     BusyPollThreads,
+    /// `/dev/cpu_dma_latency`.
+    DmaLatency,
     /// The emulated guest's joined virtio NICs.
     VirtioNics,
     /// The emulated guest's joined igb NICs.
@@ -82,6 +84,9 @@ impl Need {
             Self::Vectors => (a_device_has_vectors(), "needs a network device with MSI vectors"),
             Self::Fentry => (linux::follow::Follower::new(&[], How::Fentry).is_ok(), "needs fentry"),
             Self::BusyPollThreads => (kernel() >= Some(KernelVersion::since(7, 0)), "needs Linux 7.0"),
+            Self::DmaLatency => {
+                (std::path::Path::new("/dev/cpu_dma_latency").exists(), "needs /dev/cpu_dma_latency")
+            }
             Self::VirtioNics => (are_devices(["virtio0", "virtio1"]), "needs a guest's virtio NICs"),
             Self::Netdevsim => {
                 (std::path::Path::new("/sys/bus/netdevsim/new_device").exists(), "needs netdevsim")

@@ -1,6 +1,6 @@
 //! `attach`: gives a running process and its queues a policy.
 
-use linux::Signals;
+use linux::{Signals, WakeLatency};
 use model::{Intent, Pid, Policy, ProcessId, Target};
 
 use super::attachment::{Attachment, Tells};
@@ -21,6 +21,8 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
         ..arguments.asked.wish().intent(Target::Task(pid), "netpolicy attach", arguments.cost)
     };
     fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()] })?;
+    // Held to the end of this function.
+    let _held = arguments.cpu_dma_latency.map(WakeLatency::hold).transpose()?;
     // From here on a signal ends the attachment in order instead of ending this process.
     let signals = Signals::catch()?;
     let mut attachment = Attachment::begin(context, Tells::AsData, netns, process, intent)?;

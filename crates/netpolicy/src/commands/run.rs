@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
 use linux::process::preload;
-use linux::{Arrived, Netns, Signals};
+use linux::{Arrived, Netns, Signals, WakeLatency};
 use model::{Intent, Pid, Target};
 
 use super::attachment::{Attachment, TURN, Tells};
@@ -26,6 +26,8 @@ pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
         ..arguments.asked.wish().intent(Target::Task(Pid(0)), "netpolicy run", arguments.cost)
     };
     let mut command = command(arguments, &intent)?;
+    // Held to the end of this function, and so of the command.
+    let _held = arguments.cpu_dma_latency.map(WakeLatency::hold).transpose()?;
     let netns = context.netns()?;
     let mut signals = Signals::catch()?;
     let mut child = netns.run(|| command.spawn())?.map_err(|error| not_started(arguments, error))?;

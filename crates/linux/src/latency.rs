@@ -1,0 +1,50 @@
+//! How long a CPU may take to wake, held down for as long as somebody needs it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+
+use crate::error::KernelError;
+
+/// The device that takes the requests.
+const DEVICE: &str = "/dev/cpu_dma_latency";
+
+/// A request that no CPU enters an idle state which takes longer to leave. It counts while this is held: the kernel takes
+/// it back when the descriptor is closed, however that comes about.
+///
+/// Kernel: 2.6.25, `kernel/power/qos.c` `cpu_latency_qos_open()`.
+#[derive(Debug)]
+pub struct WakeLatency {
+    _held: File,
+    in_force: u32,
+}
+
+impl WakeLatency {
+    /// The longest that can be asked for, in microseconds. Kernel: `PM_QOS_CPU_LATENCY_DEFAULT_VALUE`.
+    pub const MICROS_MAX: u32 = 2_000_000_000;
+
+    /// Asks for at most so many microseconds; 0 lets no CPU sleep at all.
+    ///
+    /// # Errors
+    /// ENOENT on kernels without it, EACCES without root; [`crate::Cause::Malformed`] if the kernel took another value.
+    pub fn hold(micros: u32) -> Result<Self, KernelError> {
+        let failed = |error: std::io::Error| KernelError::io(DEVICE, &error).needing("root");
+        let mut device = OpenOptions::new().read(true).write(true).open(DEVICE).map_err(failed)?;
+        let asked = i32::try_from(micros.min(Self::MICROS_MAX)).unwrap_or(i32::MAX);
+        device.write_all(&asked.to_ne_bytes()).map_err(failed)?;
+        let mut found = [0; size_of::<i32>()];
+        device.read_exact(&mut found).map_err(failed)?;
+        let found = i32::from_ne_bytes(found);
+        match u32::try_from(found) {
+            Ok(in_force) if found <= asked => Ok(Self { _held: device, in_force }),
+            _ => Err(KernelError::malformed(
+                DEVICE,
+                format!("asked for {asked} us, and {found} us are in force"),
+            )),
+        }
+    }
+
+    /// What is in force, in microseconds: the least of all requests on the host.
+    pub const fn in_force(&self) -> u32 {
+        self.in_force
+    }
+}
