@@ -7,7 +7,7 @@
 use crate::cpu::Doing;
 use crate::napi::{Poll, Running};
 use crate::nic::NEVER;
-use crate::watch::{Fact, Watch};
+use crate::watch::{Fact, Poller, Watch};
 use crate::world::{Step, World};
 
 impl<W: Watch> World<W> {
@@ -40,6 +40,11 @@ impl<W: Watch> World<W> {
             false => 1,
         };
         self.tally.polls += turns;
+        if W::ON && turns == 1 {
+            // Of longer spins nobody is told each turn.
+            let (budget, by) = (self.busy_poll_budget, Poller::Application);
+            self.watch.see(self.now, Fact::Polled { napi: n, cpu: c, work: 0, budget, by });
+        }
         self.napis[n].spinner = Some(c);
         self.segment(c, Doing::Spin, turns * self.costs.busy_poll);
     }

@@ -4,6 +4,7 @@
 mod applied;
 mod attached;
 mod bench;
+mod conformance;
 mod exchange;
 mod kthreads;
 mod matrix;
@@ -11,6 +12,7 @@ mod matrix;
 mod only;
 mod operator;
 mod pinned;
+mod recorder;
 mod remedy;
 mod rule_kinds;
 mod rules;
@@ -35,6 +37,8 @@ pub enum Need {
     Suspension,
     /// `napi-set` with `threaded`.
     ThreadPerNapi,
+    /// tracefs with the tracepoints of system calls, which `unshare` mounts where nobody else sees it.
+    Tracefs,
     /// `strace` and `tc`, to see what tc sends.
     Strace,
     /// Epolls that wait for events only: the patches in `kernel/epoll-event-busy-loop/`.
@@ -73,6 +77,7 @@ impl Need {
             Self::Netdevsim => {
                 (std::path::Path::new("/sys/bus/netdevsim/new_device").exists(), "needs netdevsim")
             }
+            Self::Tracefs => (has_tracefs(), "needs tracefs with system calls, and unshare"),
             Self::Strace => (runs("strace", "-V") && runs("tc", "-V"), "needs strace and tc"),
         };
         (!there).then_some(what)
@@ -81,6 +86,13 @@ impl Need {
 
 fn runs(program: &str, argument: &str) -> bool {
     let output = std::process::Command::new(program).arg(argument).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+fn has_tracefs() -> bool {
+    const LOOK: &str =
+        "mount -t tracefs none /sys/kernel/tracing && test -d /sys/kernel/tracing/events/syscalls";
+    let output = std::process::Command::new("unshare").args(["--mount", "sh", "-c", LOOK]).output();
     output.is_ok_and(|output| output.status.success())
 }
 
@@ -124,6 +136,7 @@ fn main() {
         trial::tests(),
         attached::tests(),
         bench::tests(),
+        conformance::tests(),
         exchange::tests(),
         kthreads::tests(),
         matrix::tests(),

@@ -1,0 +1,246 @@
+//! The model's sequence of station events beside the running kernel's, for one queue, one connection and requests at
+//! fixed times: between two returns of `epoll_wait`, who polls how much, when the timer runs out, when IRQs are suspended.
+//!
+//! A veth has no interrupt of its own, and which of two CPUs does something is a matter of placement: neither is
+//! compared.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Failed, Trial};
+use linux::lab::{Memcached, MemcachedOptions};
+use rustix::process::setpriority_process;
+use sim::outcome::Length;
+use sim::trace::Trace;
+use sim::watch::{Fact, Poller};
+use sim::{Scenario, run_watched};
+
+use crate::operator::Operator;
+use crate::recorder::{Line, Recorder, Seen, ours};
+use crate::{Need, test};
+
+/// Requests come this far apart: ten times the deferral.
+const GAP: Duration = Duration::from_millis(2);
+/// Requests that are compared, and those before, in which TCP acknowledges at once.
+const REQUESTS: usize = 200;
+const WARM_UP: usize = 60;
+/// A timer that is set for longer than this suspends IRQs; deferral is 200 µs, suspension 20 ms.
+const SUSPENSION_MIN: u64 = 5_000_000;
+/// The niceness of both ends: what is compared shall not depend on what else this machine does.
+const FIRST: i32 = -19;
+/// A busy machine is looked at again.
+const ATTEMPTS: usize = 4;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension, Need::Tracefs];
+    let case =
+        |name: &'static str, mode: &'static str, bound: f64| test(name, NEEDS, move || compare(mode, bound));
+    // Bounds are shares of the kernel's events that would have to be added, taken out or changed.
+    vec![
+        case("conformance/interrupts_come_in_the_models_sequence", "interrupt", 0.05),
+        case("conformance/deferral_polls_in_the_models_sequence", "defer200", 0.20),
+        case("conformance/suspension_polls_in_the_models_sequence", "suspend200", 0.20),
+    ]
+}
+
+/// An event of either, without places and times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Timer,
+    Poll(Poll, u32),
+    Suspend,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Poll {
+    Softirq,
+    Kthread,
+    Application,
+}
+
+/// What happened between two returns of `epoll_wait`.
+type Cycle = Vec<Event>;
+
+#[expect(clippy::print_stdout, reason = "the numbers are what it is for")]
+fn compare(mode: &str, bound: f64) -> Result<(), Failed> {
+    let model = modelled(mode)?;
+    let mut said = String::new();
+    for attempt in 1..=ATTEMPTS {
+        let kernel = recorded(mode)?;
+        let events: usize = kernel.iter().map(Vec::len).sum();
+        let differ: usize = kernel.iter().zip(&model).map(|(kernel, model)| distance(kernel, model)).sum();
+        let same = kernel.iter().zip(&model).filter(|(kernel, model)| kernel == model).count();
+        let share = count(differ) / count(events.max(1));
+        let _ = writeln!(
+            said,
+            "{mode}, attempt {attempt}: of the kernel's {events} events for {} requests {differ} differ from the model's \
+             ({:.1} %); {same} requests go as the model says\n  kernel, most often: {}\n  model, most often:  {}",
+            kernel.len(),
+            100.0 * share,
+            most_often(&kernel),
+            most_often(&model),
+        );
+        if share <= bound {
+            println!("{said}");
+            return Ok(());
+        }
+    }
+    Err(format!("at most {:.0} % may differ:\n{said}", 100.0 * bound).into())
+}
+
+/// The model's cycles.
+fn modelled(mode: &str) -> Result<Vec<Cycle>, Failed> {
+    let gap = u64::try_from(GAP.as_nanos())?;
+    let load = (1_000_000_000 / gap).to_string();
+    let file = netpolicy::scenario_file::shipped("lab").ok_or("there is no lab")?;
+    let mut scenario: Scenario = netpolicy::scenario_file::parse(file.name, file.scenario)?.scenario;
+    let keys = [
+        ("clients.connections", "1"),
+        ("clients.arrivals", "fixed"),
+        ("clients.load", load.as_str()),
+        // Its client answers at once, so that the ACK travels with the next request.
+        ("clients.acks", "false"),
+        ("delivery.mode", mode),
+    ];
+    for (key, value) in keys {
+        scenario.set(key, value).map_err(|refused| refused.to_string())?;
+    }
+    let length = Length { warmup: 0, window: gap * (REQUESTS + WARM_UP + 2) as u64 };
+    let (_, trace) = run_watched(&scenario, 1, length, Trace::new(usize::MAX))?;
+    let mut cycles = Cycles::default();
+    for line in trace.lines() {
+        match line.fact {
+            Fact::Timer { .. } => cycles.add(Event::Timer),
+            Fact::Suspended { .. } => cycles.add(Event::Suspend),
+            Fact::EpollReturned { .. } => cycles.next(),
+            Fact::Polled { work, by, .. } => {
+                let by = match by {
+                    Poller::Softirq => Poll::Softirq,
+                    Poller::Kthread => Poll::Kthread,
+                    Poller::Application => Poll::Application,
+                };
+                cycles.add(Event::Poll(by, work));
+            }
+            _ => {}
+        }
+    }
+    cycles.last(REQUESTS)
+}
+
+/// The running kernel's cycles.
+fn recorded(mode: &str) -> Result<Vec<Cycle>, Failed> {
+    let operator = Operator::new("conformance", 1)?;
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let pid = server.process().pid.to_string();
+    operator.runs(&["set", "device", "veth-server", mode], 0)?;
+    operator.runs(&["set", "task", &pid, mode], 0)?;
+    let tasks: Vec<u32> = std::fs::read_dir(format!("/proc/{pid}/task"))?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    for task in &tasks {
+        let task = rustix::process::Pid::from_raw(i32::try_from(*task)?);
+        setpriority_process(task, FIRST)?;
+    }
+    let lines = std::thread::scope(|scope| {
+        let ask = || ask(&operator, &server);
+        scope.spawn(ask).join().map_err(|_| "the client panicked")?
+    })?;
+    let (napi, timer) = ours(&lines, u32::try_from(REQUESTS + WARM_UP)?).ok_or("nothing was polled")?;
+    let mut cycles = Cycles::default();
+    for Line { task, seen, .. } in &lines {
+        match seen {
+            Seen::Expired { timer: expired } if timer.as_ref() == Some(expired) => cycles.add(Event::Timer),
+            Seen::Armed { timer: armed, span } if timer.as_ref() == Some(armed) && *span > SUSPENSION_MIN => {
+                cycles.add(Event::Suspend);
+            }
+            Seen::Polled { napi: polled, work, by_task } if *polled == napi => {
+                let by = if *by_task { Poll::Application } else { Poll::Softirq };
+                cycles.add(Event::Poll(by, *work));
+            }
+            Seen::EpollReturned { events: 1.. } if tasks.contains(task) => cycles.next(),
+            Seen::Armed { .. } | Seen::Expired { .. } | Seen::Polled { .. } | Seen::EpollReturned { .. } => {}
+        }
+    }
+    cycles.last(REQUESTS)
+}
+
+/// One request after another, each when it is due.
+fn ask(operator: &Operator, server: &Memcached) -> Result<Vec<Line>, Failed> {
+    setpriority_process(Some(rustix::thread::gettid()), FIRST)?; // of this thread alone
+    let address = server.address();
+    let mut stream = operator.lab.client().run(|| TcpStream::connect(address))??;
+    stream.set_nodelay(true)?;
+    let recorder = Recorder::start("conformance")?;
+    let begin = Instant::now();
+    let mut due = Duration::ZERO;
+    for _ in 0..REQUESTS + WARM_UP {
+        due += GAP;
+        std::thread::sleep(due.saturating_sub(begin.elapsed()));
+        stream.write_all(b"get nothing\r\n")?;
+        stream.read_exact(&mut [0; b"END\r\n".len()])?;
+    }
+    recorder.end("veth-server")
+}
+
+#[derive(Default)]
+struct Cycles(Vec<Cycle>);
+
+impl Cycles {
+    /// The system call's tracepoint comes after it has suspended IRQs; the model tells of both in the other order.
+    fn next(&mut self) {
+        let suspended = self.0.last_mut().and_then(|cycle| cycle.pop_if(|event| *event == Event::Suspend));
+        self.0.push(suspended.into_iter().collect());
+    }
+
+    /// What comes before the first return belongs to no cycle.
+    fn add(&mut self, event: Event) {
+        if let Some(cycle) = self.0.last_mut() {
+            cycle.push(event);
+        }
+    }
+
+    /// The last whole ones.
+    fn last(mut self, wanted: usize) -> Result<Vec<Cycle>, Failed> {
+        self.0.pop();
+        let enough = self.0.len().checked_sub(wanted - 1);
+        let first = enough.ok_or_else(|| format!("epoll_wait returned {} times only", self.0.len()))?;
+        Ok(self.0.split_off(first))
+    }
+}
+
+/// How many events must be added, taken out or changed to make one of the other (Levenshtein).
+fn distance(one: &[Event], other: &[Event]) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in other.iter().enumerate() {
+            let changed = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+fn count(n: usize) -> f64 {
+    u32::try_from(n).map_or(f64::MAX, f64::from)
+}
+
+fn most_often(cycles: &[Cycle]) -> String {
+    let mut times: BTreeMap<&Cycle, usize> = BTreeMap::new();
+    for cycle in cycles {
+        *times.entry(cycle).or_default() += 1;
+    }
+    let Some((cycle, times)) = times.into_iter().max_by_key(|(_, times)| *times) else {
+        return String::new();
+    };
+    let words: Vec<String> = cycle
+        .chunk_by(|a, b| a == b || *a == Event::Timer && matches!(b, Event::Poll(Poll::Softirq, 0)))
+        .map(|run| format!("{}{run:?}", run.len()))
+        .collect();
+    format!("{times} times {}", words.join(" "))
+}
