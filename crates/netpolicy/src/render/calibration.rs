@@ -30,25 +30,27 @@ struct Fitted {
     determined: bool,
 }
 
-/// Beyond this ratio between values that fit nearly as well, the rows do not determine a parameter.
+/// Beyond this ratio between the ends of its 90 % interval, the rows do not determine a parameter.
 const DETERMINED_RATIO: f64 = 1.5;
 
 impl CalibrationReport {
-    /// The report of a search.
+    /// The report of a fit: the best values, and sets drawn from its covariance, of which so many are kept.
     pub(crate) fn of(
         loss: f64,
         rows: &[String],
-        spread: &[(&'static Parameter, f64)],
+        names: &[&str],
         costs: &Costs,
-        samples: &[Costs],
+        draws: &[Costs],
+        kept: usize,
     ) -> Self {
-        let fitted = |&(parameter, deviation): &(&'static Parameter, f64)| {
+        let fitted = |parameter: &'static Parameter| {
             let value = costs.get(parameter.name).unwrap_or_default();
-            let others = samples.iter().filter_map(|sample| sample.get(parameter.name));
-            let (least, most) = others.fold((value, value), |(l, m), x| (l.min(x), m.max(x)));
-            // What the search itself would still vary counts too.
-            let least = least.min(value / (1.0 + deviation));
-            let most = most.max(value * (1.0 + deviation));
+            let mut others: Vec<f64> = draws.iter().filter_map(|draw| draw.get(parameter.name)).collect();
+            others.sort_by(f64::total_cmp);
+            // Nine tenths of the draws.
+            let tail = others.len() / 20;
+            let at = |i: usize| others.get(i).copied().unwrap_or(value);
+            let (least, most) = (at(tail).min(value), at(others.len().saturating_sub(tail + 1)).max(value));
             Fitted {
                 name: parameter.name,
                 unit: parameter.unit,
@@ -56,14 +58,15 @@ impl CalibrationReport {
                 value,
                 least,
                 most,
-                determined: most <= DETERMINED_RATIO * least,
+                determined: !draws.is_empty() && most <= DETERMINED_RATIO * least,
             }
         };
+        let named = Costs::PARAMETERS.iter().filter(|parameter| names.contains(&parameter.name));
         Self {
             loss,
             rows: rows.to_vec(),
-            parameters: spread.iter().map(fitted).collect(),
-            samples: samples.to_vec(),
+            parameters: named.map(fitted).collect(),
+            samples: draws.iter().take(kept).cloned().collect(),
         }
     }
 
@@ -94,7 +97,7 @@ impl Report for CalibrationReport {
             self.loss
         ));
         page.gap();
-        let mut table = Table::new(&["parameter", "value", "unit", "fits nearly as well", "", "meaning"]);
+        let mut table = Table::new(&["parameter", "value", "unit", "90 % interval", "", "meaning"]);
         for fitted in &self.parameters {
             let open = if fitted.determined { "" } else { "not determined by these rows" };
             table.row([

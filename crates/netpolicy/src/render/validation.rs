@@ -5,7 +5,8 @@ use serde::Serialize;
 use super::prediction::{flags, rounded};
 use super::report::{Page, Report};
 use super::table::{Cell, Style, Table};
-use crate::commands::sim::{Judged, Orderings, SummaryLine, error};
+use crate::commands::sim::Range;
+use crate::commands::sim::{Coverage, Judged, Orderings, SummaryLine, error};
 use crate::scenario_file::Metric;
 
 /// `sim validate`'s data.
@@ -15,6 +16,7 @@ pub(crate) struct ValidationReport {
     rows: Vec<Row>,
     summary: Vec<SummaryLine>,
     orderings: Orderings,
+    held_out: Coverage,
     #[serde(skip)]
     judged: Vec<Judged>,
 }
@@ -44,6 +46,7 @@ impl ValidationReport {
         title: &str,
         summary: Vec<SummaryLine>,
         orderings: Orderings,
+        held_out: Coverage,
         judged: Vec<Judged>,
     ) -> Self {
         let rows = judged.iter().map(|judged| Row {
@@ -68,7 +71,7 @@ impl ValidationReport {
                 })
                 .collect(),
         });
-        Self { title: title.to_owned(), rows: rows.collect(), summary, orderings, judged }
+        Self { title: title.to_owned(), rows: rows.collect(), summary, orderings, held_out, judged }
     }
 
     /// The report as a page of HTML.
@@ -78,7 +81,7 @@ impl ValidationReport {
             &self.judged,
             &self.table(),
             &self.summary_table(),
-            &self.ordering_line(),
+            &format!("{} {}", self.ordering_line(), self.coverage_line()),
         )
     }
 
@@ -89,7 +92,7 @@ impl ValidationReport {
             .collect();
         let mut headings = vec!["row", ""];
         for metric in &metrics {
-            headings.extend([metric.word(), "predicted", "error"]);
+            headings.extend([metric.word(), "predicted", "90 % interval", "error"]);
         }
         headings.push("");
         let mut table = Table::new(&headings);
@@ -106,9 +109,15 @@ impl ValidationReport {
                         let unit = if metric == Metric::Cpu { "" } else { "%" };
                         cells.push(Cell::number(rounded(metric, measured)));
                         cells.push(Cell::number(rounded(metric, predicted.value)));
+                        let Range { low, high } = predicted.range;
+                        cells.push(Cell::number(format!(
+                            "{}–{}",
+                            rounded(metric, low),
+                            rounded(metric, high)
+                        )));
                         cells.push(Cell::number(format!("{off:+.1}{unit}")));
                     }
-                    _ => cells.extend([Cell::new(""), Cell::new(""), Cell::new("")]),
+                    _ => cells.extend([Cell::new(""), Cell::new(""), Cell::new(""), Cell::new("")]),
                 }
             }
             let class = judged.row.class.word();
@@ -150,6 +159,13 @@ impl ValidationReport {
             "Of {clear} pairs of rows that differ clearly, {right} are predicted in the right order ({share:.1} %)."
         )
     }
+
+    #[expect(clippy::cast_precision_loss, reason = "a share for people")]
+    fn coverage_line(&self) -> String {
+        let Coverage { values, inside } = self.held_out;
+        let share = 100.0 * inside as f64 / values.max(1) as f64;
+        format!("Of {values} values of held-out rows, {inside} lie in their 90 % interval ({share:.1} %).")
+    }
 }
 
 impl Report for ValidationReport {
@@ -167,6 +183,7 @@ impl Report for ValidationReport {
         self.summary_table().lines().for_each(|line| page.line(line));
         page.gap();
         page.line(self.ordering_line());
+        page.line(self.coverage_line());
     }
 
     fn lines(&self) -> Vec<(&'static str, serde_json::Value)> {

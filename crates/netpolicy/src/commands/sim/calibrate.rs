@@ -1,13 +1,13 @@
 //! `sim calibrate`: fits physical parameters to chosen rows.
 
-use sim::fit::Search;
+use sim::fit::Descent;
 use sim::outcome::Length;
 use sim::{Costs, Outcome, Scenario};
 
 use super::points::{Job, run_all};
 use super::prediction::value;
 use super::source::scenario;
-use super::validate::{apply, error};
+use super::validate::apply;
 use crate::args::SimCalibrate;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -15,14 +15,13 @@ use crate::fault::Fault;
 use crate::render::CalibrationReport;
 use crate::scenario_file::{Calibration, MeasuredRow, Metric, RowClass};
 
-/// Points of one generation of the search.
-const POPULATION: usize = 16;
-/// Points whose loss is within this share of the best count as samples of what the rows leave open.
-const NEARLY_AS_GOOD: f64 = 0.10;
-/// The most samples that are written.
-const SAMPLES_MAX: usize = 16;
-/// From this many deviations on, an error counts linearly: no single row rules the fit (Huber).
-const HUBER: f64 = 2.0;
+/// Sets of parameters that are written, drawn from the fit's covariance; and those that ranges are told from.
+const SAMPLES: usize = 16;
+const DRAWS: usize = 200;
+/// Seeds that say how far runs of a row scatter before anything is fitted.
+const SCATTER_SEEDS: u64 = 6;
+/// Seeds of a row whose state is chaotic.
+const CHAOTIC_SEEDS: u64 = 3;
 
 /// Fits.
 pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, Fault> {
@@ -47,37 +46,44 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
     }
     let names: Vec<&str> = parameters.iter().map(String::as_str).collect();
     let base = source.file.scenario;
-    let mut search = Search::new(&names, &base.costs, POPULATION, arguments.seed)
+    let mut descent = Descent::new(&names, &base.costs)
         .ok_or_else(|| Fault::new(Exit::Usage, format!("not all of {} are parameters", names.join(", "))))?;
-    let generations = arguments.evaluations.div_ceil(POPULATION).max(1);
-    for generation in 1..=generations {
-        let proposed = search.propose();
+    let rows_of = |costs: &Costs, seeds: Option<u64>| {
         let mut jobs = Vec::new();
-        for costs in &proposed {
-            for row in &table.rows {
-                let mut scenario = Scenario { costs: merged(&base.costs, costs, &names), ..base.clone() };
-                apply(&mut scenario, row)?;
-                // Seeds change, so that no seed's luck is fitted.
-                jobs.push(Job {
-                    scenario,
-                    seed: arguments.seed + generation as u64 % 3,
-                    length: length(row),
-                });
+        for row in &table.rows {
+            let mut scenario = Scenario { costs: costs.clone(), ..base.clone() };
+            apply(&mut scenario, row)?;
+            for i in 0..seeds.unwrap_or_else(|| seeds_of(row)) {
+                jobs.push(Job { scenario: scenario.clone(), seed: arguments.seed + i, length: length(row) });
             }
         }
-        let words = format!("generation {generation} of {generations}");
-        let outcomes = run_all(&jobs, &context.console, &words)?;
-        let losses: Vec<f64> =
-            outcomes.chunks(table.rows.len()).map(|chunk| loss(&table.rows, chunk)).collect();
-        search.judge(&losses);
-        if let Some((best, _)) = search.best() {
-            context.console.detail(&format!("{words}: loss {best:.2}"));
+        Ok::<_, Fault>(jobs)
+    };
+    let outcomes = run_all(&rows_of(&base.costs, Some(SCATTER_SEEDS))?, &context.console, "scatter")?;
+    let units = units(&table.rows, &outcomes);
+    let mut evaluated = 0;
+    while evaluated < arguments.evaluations {
+        let proposed = descent.propose();
+        if proposed.is_empty() {
+            break;
         }
+        let mut jobs = Vec::new();
+        for costs in &proposed {
+            jobs.extend(rows_of(&merged(&base.costs, costs, &names), None)?);
+        }
+        evaluated += proposed.len();
+        let words = format!("{evaluated} of {} evaluations", arguments.evaluations);
+        let outcomes = run_all(&jobs, &context.console, &words)?;
+        let missed: Vec<Vec<f64>> = outcomes
+            .chunks(jobs.len() / proposed.len())
+            .map(|runs| residuals(&table.rows, runs, &units))
+            .collect();
+        descent.judge(&missed);
+        context.console.detail(&format!("{words}: loss {:.2}", descent.best().0));
     }
-    let Some((best, costs)) = search.best() else { return Err(Fault::failed("nothing was evaluated")) };
-    let samples: Vec<Costs> =
-        search.nearly_as_good(NEARLY_AS_GOOD).into_iter().skip(1).take(SAMPLES_MAX).collect();
-    let report = CalibrationReport::of(best, &rows, &search.spread(), &costs, &samples);
+    let (best, costs) = descent.best();
+    let draws = descent.samples(DRAWS, arguments.seed);
+    let report = CalibrationReport::of(best, &rows, &names, &costs, &draws, SAMPLES);
     if let Some(path) = &arguments.write {
         std::fs::write(path, report.toml()).map_err(|error| Fault::file(path, error))?;
         context.console.say(&format!("wrote {}: put it in place of [costs] and [samples]", path.display()));
@@ -100,38 +106,74 @@ fn merged(base: &Costs, fitted: &Costs, names: &[&str]) -> Costs {
 /// How long a row is simulated: as long as its state needs to settle.
 fn length(row: &MeasuredRow) -> Length {
     let (warmup, window) = match row.class {
-        RowClass::Stable => (40, 200),
-        RowClass::Knee => (100, 200),
-        RowClass::Overload => (150, 200),
-        RowClass::Max => (60, 80),
+        RowClass::Stable => (60, 100),
+        RowClass::Knee => (60, 100),
+        RowClass::Overload => (100, 100),
+        RowClass::Max => (40, 50),
     };
     Length { warmup: warmup * 1_000_000, window: window * 1_000_000 }
 }
 
-/// How far predictions are from the rows: a sum over rows and metrics, each in units of what would be a good prediction.
-fn loss(rows: &[MeasuredRow], outcomes: &[Outcome]) -> f64 {
-    let mut sum = 0.0;
-    for (row, outcome) in rows.iter().zip(outcomes) {
-        let steady = matches!(row.class, RowClass::Stable | RowClass::Max);
+/// Where queues may grow or not, one seed says little.
+fn seeds_of(row: &MeasuredRow) -> u64 {
+    match row.class {
+        RowClass::Knee | RowClass::Overload => CHAOTIC_SEEDS,
+        RowClass::Stable | RowClass::Max => 1,
+    }
+}
+
+/// What would be a good prediction: percent, for shares of CPU time points.
+fn good(class: RowClass, metric: Metric) -> f64 {
+    match (class, metric) {
+        (RowClass::Stable, Metric::Cpu) => 1.5,
+        (_, Metric::Cpu) => 3.0,
+        (RowClass::Max, Metric::Qps) => 1.5,
+        (_, Metric::Qps) => 2.0,
+        (RowClass::Stable | RowClass::Max, Metric::Avg | Metric::P50) => 3.0,
+        (RowClass::Stable, Metric::P90 | Metric::P95) => 5.0,
+        (RowClass::Stable, Metric::P99 | Metric::P999) | (RowClass::Max, Metric::P90 | Metric::P95) => 8.0,
+        (RowClass::Max, Metric::P99 | Metric::P999) | (RowClass::Overload, Metric::Avg | Metric::P50) => 12.0,
+        (RowClass::Knee, Metric::Avg | Metric::P50) | (RowClass::Overload, _) => 25.0,
+        (RowClass::Knee, _) => 40.0,
+    }
+}
+
+/// How far a run is from a row's value, in the unit of [`good`]. A factor too low weighs as much as the same factor too high.
+fn missed(row: &MeasuredRow, metric: Metric, measured: f64, outcome: &Outcome) -> f64 {
+    let predicted = value(outcome, metric);
+    let off = match metric {
+        Metric::Cpu => predicted - measured,
+        _ => 100.0 * sim::elementary::ln(predicted.max(1e-9) / measured.max(1e-9)),
+    };
+    off / good(row.class, metric)
+}
+
+/// The unit of each residual: a good prediction and twice the scatter of single runs, so that no seed's luck is fitted.
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a handful of seeds")]
+fn units(rows: &[MeasuredRow], outcomes: &[Outcome]) -> Vec<f64> {
+    let mut units = Vec::new();
+    for (row, runs) in rows.iter().zip(outcomes.chunks(SCATTER_SEEDS as usize)) {
         for &(metric, measured) in &row.values {
-            let good = match metric {
-                Metric::Qps => 2.0,
-                Metric::Cpu => 1.5,
-                Metric::Avg | Metric::P50 if steady => 4.0,
-                Metric::P90 | Metric::P95 if steady => 8.0,
-                Metric::P99 | Metric::P999 if steady => 12.0,
-                Metric::Avg | Metric::P50 => 20.0,
-                Metric::P90 | Metric::P95 | Metric::P99 | Metric::P999 => 40.0,
-            };
-            let predicted = value(outcome, metric);
-            // A factor too low weighs as much as the same factor too high.
-            let missed = match metric {
-                Metric::Cpu => error(metric, measured, predicted).abs(),
-                _ => 100.0 * sim::elementary::ln(predicted.max(1e-9) / measured.max(1e-9)).abs(),
-            };
-            let z = missed / good;
-            sum += if z < HUBER { 0.5 * z * z } else { HUBER * z - 0.5 * HUBER * HUBER };
+            let off: Vec<f64> = runs.iter().map(|run| missed(row, metric, measured, run)).collect();
+            let mean = off.iter().sum::<f64>() / off.len() as f64;
+            let squares: f64 = off.iter().map(|x| (x - mean) * (x - mean)).sum();
+            units.push((1.0 + 4.0 * squares / (off.len() - 1) as f64).sqrt());
         }
     }
-    sum
+    units
+}
+
+/// What runs of all rows miss: for each row and metric the mean over its seeds.
+#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a handful of seeds")]
+fn residuals(rows: &[MeasuredRow], mut runs: &[Outcome], units: &[f64]) -> Vec<f64> {
+    let mut residuals = Vec::new();
+    for row in rows {
+        let (mine, others) = runs.split_at((seeds_of(row) as usize).min(runs.len()));
+        runs = others;
+        for &(metric, measured) in &row.values {
+            let sum: f64 = mine.iter().map(|run| missed(row, metric, measured, run)).sum();
+            residuals.push(sum / mine.len().max(1) as f64);
+        }
+    }
+    residuals.iter().zip(units).map(|(residual, unit)| residual / unit).collect()
 }

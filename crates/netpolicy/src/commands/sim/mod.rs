@@ -8,8 +8,8 @@ mod run;
 mod source;
 mod validate;
 
-pub(crate) use prediction::Prediction;
-pub(crate) use validate::{Judged, Orderings, SummaryLine, error};
+pub(crate) use prediction::{Prediction, Range};
+pub(crate) use validate::{Coverage, Judged, Orderings, SummaryLine, error};
 
 use crate::args::{Sim, SimCommand};
 use crate::context::Context;

@@ -44,6 +44,13 @@ pub(crate) struct Orderings {
     pub(crate) right: usize,
 }
 
+/// How many held-out values lie in their intervals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Coverage {
+    pub(crate) values: usize,
+    pub(crate) inside: usize,
+}
+
 /// Measured response times are clearly different from this ratio on, CPU shares from this many points on.
 const CLEAR_RATIO: f64 = 1.10;
 const CLEAR_POINTS: f64 = 3.0;
@@ -68,7 +75,13 @@ pub(super) fn run(arguments: &SimValidate, context: &Context) -> Result<Exit, Fa
         .map(|(row, prediction)| Judged { fitted: fitted.contains(&row.name), row, prediction })
         .collect();
     widen(&mut judged);
-    let report = ValidationReport::of(&source.file.title, summary(&judged), orderings(&judged), judged);
+    let report = ValidationReport::of(
+        &source.file.title,
+        summary(&judged),
+        orderings(&judged),
+        coverage(&judged),
+        judged,
+    );
     if let Some(path) = &arguments.html {
         std::fs::write(path, report.html()).map_err(|error| Fault::file(path, error))?;
         context.console.say(&format!("wrote {}", path.display()));
@@ -103,7 +116,11 @@ fn widen(judged: &mut [Judged]) {
             let missed = |judged: &&Judged| {
                 let measured = judged.row.value(metric)?;
                 let predicted = judged.prediction.of(metric)?.value;
-                Some(error(metric, measured, predicted).abs())
+                // A factor too low widens as much as the same factor too high.
+                Some(match metric {
+                    Metric::Cpu => error(metric, measured, predicted).abs(),
+                    _ => 100.0 * ((measured / predicted).max(predicted / measured) - 1.0),
+                })
             };
             let of = |same_class: bool| {
                 let fitted = judged.iter().filter(|j| j.fitted && (!same_class || j.row.class == class));
@@ -137,6 +154,21 @@ fn widen(judged: &mut [Judged]) {
 fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     Some(sorted[((sorted.len() as f64 * share).ceil() as usize).saturating_sub(1).min(last)])
+}
+
+/// How many held-out values lie in their 90 % interval.
+fn coverage(judged: &[Judged]) -> Coverage {
+    let mut coverage = Coverage::default();
+    for held_out in judged.iter().filter(|judged| !judged.fitted) {
+        for &(metric, measured) in &held_out.row.values {
+            if let Some(predicted) = held_out.prediction.of(metric) {
+                coverage.values += 1;
+                coverage.inside +=
+                    usize::from((predicted.range.low..=predicted.range.high).contains(&measured));
+            }
+        }
+    }
+    coverage
 }
 
 fn summary(judged: &[Judged]) -> Vec<SummaryLine> {
