@@ -327,9 +327,7 @@ fn eventbusy_refused() -> Result<(), Failed> {
     let before = operator.host()?;
     let pid = maker.pid().to_string();
     for arguments in [["attach", &pid, "--delivery", "eventbusy"], ["set", "task", &pid, "eventbusy"]] {
-        let dear = operator.runs(&arguments, 7)?;
-        assert!(dear.words.contains("--polling-cpus 1"), "{}", dear.words);
-        let arguments: Vec<&str> = arguments.into_iter().chain(["--polling-cpus", "1"]).collect();
+        // No budget buys what the kernel lacks, so that is said first.
         let refused = operator.runs(&arguments, 6)?;
         for why in ["EPIOCSPARAMS refuses EPOLL_PARAMS_F_EVENTS_ONLY", "userbusy", "Nothing was changed."] {
             assert!(refused.words.contains(why), "{why}: {}", refused.words);
