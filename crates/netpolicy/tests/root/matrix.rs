@@ -166,7 +166,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         rows().into_iter().map(|row| test(format!("matrix/{}", row.name), NEEDS, move || check(&row))),
     );
     trials.push(test("matrix/a_threaded_napi_is_polled_by_its_kthread", THREADED, || {
-        let row = Row::new("threaded", &["not-engaged", "partly-engaged"], Some("napi-threaded"));
+        // How much the thread leaves to the application is for the scheduler to say; that it polls beside it is told.
+        let verdicts = &["not-engaged", "partly-engaged", "engaged"];
+        let row = Row::new("threaded", verdicts, Some("napi-threaded"));
         check(&Row { threaded: Threading::On, ..row })
     }));
     trials
