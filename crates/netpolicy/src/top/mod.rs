@@ -6,6 +6,7 @@ pub(crate) mod reader;
 pub(crate) mod reading;
 #[cfg(feature = "top")]
 mod screen;
+#[cfg(feature = "top")]
 pub(crate) mod state;
 
 #[cfg(feature = "top")]
