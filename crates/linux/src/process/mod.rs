@@ -14,6 +14,7 @@ pub(crate) mod kthread;
 mod pinned;
 pub mod preload;
 mod ring;
+mod same_epoll;
 mod stat;
 mod waiting;
 
@@ -24,6 +25,7 @@ pub use find::{Criteria, find};
 pub use kthread::by_name as napi_threads_named;
 pub use pinned::{identify, identify_kernel_thread};
 pub use ring::{read_ring_napi, write_ring_napi};
+pub use same_epoll::same_epoll;
 
 pub(crate) use descriptors::{Link, descriptors};
 pub(crate) use epoll::{Watched, params_if_any};

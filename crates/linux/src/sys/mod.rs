@@ -8,6 +8,7 @@ pub(crate) mod epoll;
 pub(crate) mod ethtool;
 pub(crate) mod incoming_napi;
 pub(crate) mod io_uring;
+pub(crate) mod kcmp;
 pub(crate) mod keeper;
 pub(crate) mod netlink;
 pub(crate) mod netns_cookie;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use apply::{Journal, RollBackError, TransactionName, Undone};
 use linux::Netns;
 use linux::follow::{Event, Follower, How};
-use model::{Change, Intent, Plan, Policy, ProcessId, Setting, Target};
+use model::{Change, EpollId, Intent, Object, Plan, Policy, ProcessId, Setting, Target};
 
 use crate::clock;
 use crate::context::Context;
@@ -203,7 +203,7 @@ impl<'a> Attachment<'a> {
                 }
             }
         }
-        Ok(planned.plan)
+        Ok(without_inherited(planned.plan))
     }
 
     fn commit(&mut self, plan: Plan) -> Result<(), Fault> {
@@ -311,4 +311,21 @@ impl Drop for Attachment<'_> {
             Err(fault) => self.context.console.fault(&fault),
         }
     }
+}
+
+/// A plan in which each epoll is set once. A process that forks leaves its epolls to its children: theirs is the same epoll
+/// under another name, which would be found changed when its turn came.
+fn without_inherited(plan: Plan) -> Plan {
+    let mut seen: Vec<EpollId> = Vec::new();
+    let steps = plan.steps.into_iter().filter(|step| {
+        let Object::Epoll(epoll) = step.object() else { return true };
+        let known = seen
+            .iter()
+            .any(|&other| other.process != epoll.process && linux::process::same_epoll(other, epoll));
+        if !known {
+            seen.push(epoll);
+        }
+        !known
+    });
+    Plan { steps: steps.collect() }
 }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::MemcachedOptions;
@@ -36,6 +37,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("attached/a_thread_of_the_kernel_is_refused", NEEDS, kernel_thread),
         test("attached/run_starts_under_the_policy_and_passes_on_signals_and_exit_codes", MEMCACHED, run),
         test("attached/run_caps_epoll_wait_for_fullbusy", MEMCACHED, run_fullbusy),
+        test(
+            "attached/a_server_that_forks_all_the_time_keeps_its_parameters",
+            &[Need::Root, Need::Suspension],
+            forking,
+        ),
         test(
             "attached/eventbusy_is_refused_by_a_kernel_that_cannot_wait_for_events_only",
             &[Need::Root, Need::Suspension, Need::NoEventsOnly],
@@ -318,6 +324,39 @@ fn run_fullbusy() -> Result<(), Failed> {
     assert!(maps.contains("netpolicy-epoll-cap"), "the library is loaded");
     assert_eq!(running.terminated()?, Some(0));
     assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+/// The child has its parent's epoll, under the same number, and no other.
+const FORKS: &str = "
+import os, select, socket, time
+listening = socket.create_server(('0.0.0.0', 9))
+epoll = select.epoll()
+epoll.register(listening, select.EPOLLIN)
+while True:
+    child = os.fork()
+    if child == 0:
+        time.sleep(0.3)
+        os._exit(0)
+    time.sleep(0.05)
+    while os.waitpid(-1, os.WNOHANG)[0]:
+        pass
+";
+
+fn forking() -> Result<(), Failed> {
+    let operator = Operator::new("forking", 1)?;
+    let mut command = Command::new("python3");
+    command.args(["-c", FORKS]);
+    let server = EpollMaker(operator.lab.server().run(|| command.spawn())??);
+    waited_for("the server's epoll", || Ok((server.epolls(&operator)?.len() == 1).then_some(())))?;
+    let before = server.epolls(&operator)?;
+    let attach = operator.starts(&["attach", &server.pid().to_string(), "--policy", "latency"])?;
+    operator.waits_to_hear("Attached.")?;
+    std::thread::sleep(Duration::from_secs(2));
+    let attached = server.epolls(&operator)?;
+    assert!(attached[0].prefer_busy_poll, "it is still attached: {attached:?}");
+    assert_eq!(attach.terminated()?, Some(0));
+    assert_eq!(server.epolls(&operator)?, before);
     Ok(())
 }
 
