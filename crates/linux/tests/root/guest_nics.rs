@@ -1,10 +1,11 @@
 //! NICs with queues, interrupts and rings of their own: those of an emulated guest, joined two by two.
 
+use std::net::UdpSocket;
 use std::time::Duration;
 
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
-use linux::Kernel;
+use linux::{Kernel, Netns};
 use model::host::{Confidence, Irq};
 use model::nic::{CoalesceParam, RingKind};
 use model::{Cpu, CpuSet, Host, IrqNumber, QueueIndex, RxQueue, Setting, Threading};
@@ -186,7 +187,15 @@ fn busy_polling_thread() -> Result<(), Failed> {
     kernel.write(&wanted)?;
     assert_eq!(kernel.read(&wanted)?, wanted);
     let thread = wire.near0()?.napis[0].kthread.ok_or("a NAPI that is threaded has a thread")?;
-    // A thread that waits for packets sleeps (S) without traffic; one that polls for them never does.
+    // It begins with the first packet. Kernel: 7.3, `net/core/dev.c` `napi_thread_wait()`.
+    let far = Netns::named(&wire.far)?.run(|| UdpSocket::bind("192.0.2.2:0"))??;
+    for _ in 0..10 {
+        // That nobody listens comes back as an error now and then.
+        let _ = far.send_to(b"x", "192.0.2.1:9");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // A thread that waits for packets sleeps (S) all the time without traffic; one that polls for them runs (R), but for
+    // moments between two rounds.
     let state = || -> Result<char, Failed> {
         let stat = std::fs::read_to_string(format!("/proc/{thread}/stat"))?;
         let behind_the_name = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
@@ -199,6 +208,7 @@ fn busy_polling_thread() -> Result<(), Failed> {
     }
     kernel.write(&original)?;
     assert_eq!(kernel.read(&wanted)?, original);
-    assert_eq!(states, "R".repeat(20), "it polls without traffic");
+    let running = states.matches('R').count();
+    assert!(running >= 5, "it polls although nothing comes: {states}");
     Ok(())
 }
