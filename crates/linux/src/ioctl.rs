@@ -99,7 +99,7 @@ impl EthtoolIoctl {
 fn failed(device: &str, what: &str, errno: Errno) -> KernelError {
     match errno {
         Errno::NODEV => KernelError::gone(device, "no device has this name any more"),
-        errno => KernelError::errno(format!("{device}: {what}"), errno),
+        errno => KernelError::errno(what, errno),
     }
 }
 

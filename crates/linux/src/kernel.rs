@@ -230,7 +230,7 @@ impl Knobs for Kernel {
 
     fn read(&mut self, like: &[Setting]) -> Result<Vec<Setting>, KernelError> {
         let mut found = Vec::with_capacity(like.len());
-        for like in like.chunk_by(|a, b| a.interface() == b.interface()) {
+        for like in like.chunk_by(same_call) {
             let read = match door(&like[0]) {
                 Door::Queue(queue) => self.read_queue(queue, like),
                 Door::Nic(device) => self
@@ -251,7 +251,7 @@ impl Knobs for Kernel {
     }
 
     fn write(&mut self, settings: &[Setting]) -> Result<(), KernelError> {
-        for settings in settings.chunk_by(|a, b| a.interface() == b.interface()) {
+        for settings in settings.chunk_by(same_call) {
             match door(&settings[0]) {
                 Door::Queue(queue) => self.write_queue(queue, settings)?,
                 Door::Nic(device) => self
@@ -300,6 +300,11 @@ fn gone_with_its_device(error: KernelError) -> KernelError {
         Some(Errno::NODEV) => KernelError::gone(error.what, "no device has its index any more"),
         _ => error,
     }
+}
+
+/// Whether two settings go to the kernel together: of one object, through one door.
+fn same_call(a: &Setting, b: &Setting) -> bool {
+    a.interface() == b.interface() && a.object() == b.object()
 }
 
 /// How the settings of one interface are read and written.

@@ -289,7 +289,7 @@ impl fmt::Display for RingNapi {
     }
 }
 
-/// What a setting belongs to. Settings of one object are written in one call to the kernel.
+/// What a setting belongs to. Settings of one object that share an [`Interface`] are written in one call to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Object {

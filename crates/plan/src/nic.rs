@@ -1,6 +1,6 @@
 //! What an expert wants of a device besides its delivery mode: its queues, rings, moderation, offloads, steering.
 
-use model::host::Device;
+use model::host::{Channels, Device};
 use model::nic::NicWish;
 use model::{ChannelKind, CpuSet, DeliveryMode, Offload, Reason, RingKind, RxQueue, Setting, TxQueue};
 
@@ -142,16 +142,19 @@ fn even_table(queues: u32, part: &Part, device: &Device) -> Result<Vec<u32>, Ref
     Ok((0..queues).cycle().take(rss.table.len()).collect())
 }
 
+/// How many queues of a kind there will be: as many as the request wants, else as many as there are.
+fn channels_after(kind: ChannelKind, part: &Part, channels: Channels) -> u32 {
+    let wish = part.intent.nic.iter().find_map(|wish| match wish {
+        NicWish::Channels(of, count) if *of == kind => Some(*count),
+        _ => None,
+    });
+    wish.unwrap_or(channels.of(kind).current)
+}
+
 fn check_channels(kind: ChannelKind, count: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
     let Some(channels) = device.channels else { return Ok(()) };
     check_max(kind.as_str(), count, channels.of(kind).max, part, device)?;
-    let after = |other: ChannelKind| {
-        let wish = part.intent.nic.iter().find_map(|wish| match wish {
-            NicWish::Channels(of, count) if *of == other => Some(*count),
-            _ => None,
-        });
-        wish.unwrap_or(channels.of(other).current)
-    };
+    let after = |other| channels_after(other, part, channels);
     let combined = after(ChannelKind::Combined);
     for other in [ChannelKind::Rx, ChannelKind::Tx] {
         if after(other) + combined == 0 {
@@ -166,13 +169,7 @@ fn check_channels(kind: ChannelKind, count: u32, part: &Part, device: &Device) -
 /// Queues that go away take their own values with them, and nothing could put those back.
 fn check_that_nothing_is_lost(part: &Part, device: &Device, index: &Index<'_>) -> Result<(), Refusal> {
     let Some(channels) = device.channels else { return Ok(()) };
-    let after = |kind: ChannelKind| {
-        let wish = part.intent.nic.iter().find_map(|wish| match wish {
-            NicWish::Channels(of, count) if *of == kind => Some(*count),
-            _ => None,
-        });
-        wish.unwrap_or(channels.of(kind).current)
-    };
+    let after = |kind| channels_after(kind, part, channels);
     let left = after(ChannelKind::Rx) + after(ChannelKind::Combined);
     for queue in device.rx_queues.iter().filter(|queue| queue.id.index.0 >= left) {
         let napi = index.napi_of(queue.id);

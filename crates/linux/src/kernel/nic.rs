@@ -177,7 +177,9 @@ fn collect(
     like.iter()
         .map(|one| {
             let needs = format!("a driver with {}", one.knob());
-            found(one).ok_or_else(|| KernelError::absent(one.object().to_string(), needs, Some(one.since())))
+            found(one).ok_or_else(|| {
+                KernelError::absent(format!("{}: {}", one.object(), one.knob()), needs, Some(one.since()))
+            })
         })
         .collect()
 }

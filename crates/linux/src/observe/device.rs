@@ -175,8 +175,10 @@ fn bus_device(
 /// What drivers tell by ioctl alone. Most virtual ones have neither.
 fn from_ioctl(device: &mut Device, ioctl: &EthtoolIoctl, unread: &mut Vec<Unread>) {
     let name = device.id.name.as_str();
-    device.rss = ioctl.rss(name).or_unread(unread);
-    let queues = ioctl.queue_coalesce(name, device.rx_queues.len()).or_unread(unread);
+    let of_device = |error: KernelError| KernelError { what: format!("{name}: {}", error.what), ..error };
+    let rss = ioctl.rss(name).map_err(of_device).or_unread(unread);
+    let queues = ioctl.queue_coalesce(name, device.rx_queues.len()).map_err(of_device).or_unread(unread);
+    device.rss = rss;
     for (queue, coalesce) in device.rx_queues.iter_mut().zip(queues.unwrap_or_default()) {
         queue.coalesce = Some(coalesce);
     }
