@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use apply::TransactionName;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use model::{DeliveryMode, Intent, KthreadCpus, KthreadWish, PolicyName, Scheduling, UtilClamp};
 
 pub use crate::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
 pub use crate::lab::Lab;
-use crate::policy_file::nearest;
 pub use crate::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
+pub use crate::tc_args::{BenchPart, Percpu, Tc, TcBench, TcCommand, TcDiff, TcDump, TcGuard, TcLoad};
+use crate::wish::wish;
+pub use crate::wish::{Asked, Cost, Kthread, Wish};
 
 /// Says how packets should reach each workload, and makes it so.
 ///
@@ -431,105 +432,6 @@ pub struct Top {
     pub interval: u16,
 }
 
-/// A word that asks for something: a policy, or a delivery mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// What the traffic shall be good at.
-    Policy(PolicyName),
-    /// How packets shall be delivered.
-    Delivery(DeliveryMode),
-}
-
-/// Reads `latency` or `suspend20`.
-fn wish(word: &str) -> Result<Wish, String> {
-    if let Ok(policy) = word.parse() {
-        return Ok(Wish::Policy(policy));
-    }
-    word.parse().map(Wish::Delivery).map_err(|_| {
-        let modes = [
-            "interrupt",
-            "defer20",
-            "napibusy",
-            "fullbusy",
-            "suspend20",
-            "eventbusy",
-            "userbusy",
-            "threaded",
-            "threaded-busy",
-        ];
-        let names = PolicyName::ALL.map(PolicyName::as_str);
-        let meant = nearest(word, names.into_iter().chain(modes));
-        let help = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
-        format!(
-            "neither a policy ({}) nor a delivery mode (interrupt, deferX, napibusy, fullbusy, suspendX, \
-             eventbusy, userbusy, threaded, threaded-busy){help}",
-            names.join(", ")
-        )
-    })
-}
-
-/// Which policy or delivery mode, for `attach` and `run`.
-#[derive(Clone, Debug, Args)]
-#[group(required = true, multiple = false)]
-pub struct Asked {
-    /// What the traffic shall be good at; a delivery mode is taken too.
-    #[arg(long, value_name = "POLICY", value_parser = wish)]
-    pub policy: Option<Wish>,
-    /// How packets shall be delivered, as in suspend20; a policy is taken too.
-    #[arg(long, value_name = "MODE", value_parser = wish)]
-    pub delivery: Option<Wish>,
-}
-
-/// What it may cost, for requests without a file.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct Cost {
-    /// How many CPUs may poll without traffic, at most; fullbusy, eventbusy and userbusy need one per thread that waits in
-    /// epoll_wait, and threaded-busy one per NAPI.
-    #[arg(long, global = true, value_name = "N")]
-    pub polling_cpus: Option<u32>,
-    /// The real-time priority of kernel threads, at most [default: 50].
-    #[arg(long, global = true, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=99))]
-    pub rt_priority: Option<u32>,
-}
-
-/// How the scheduler shall treat the kernel threads of threaded and threaded-busy.
-#[derive(Clone, Debug, Args)]
-pub struct Kthread {
-    /// Where they run: irq (with their interrupts), sibling (beside them), any, or a list of CPUs.
-    #[arg(long, global = true, value_name = "CPUS")]
-    pub kthread_cpus: Option<KthreadCpus>,
-    /// Their class, with nice value or priority: other:-5, batch, fifo:50, rr:10.
-    #[arg(long, global = true, value_name = "CLASS", allow_hyphen_values = true)]
-    pub kthread_class: Option<Scheduling>,
-    /// How much of a CPU they count for at least and at most, in 1024ths: 512-1024.
-    #[arg(long, global = true, value_name = "MIN-MAX")]
-    pub kthread_util_clamp: Option<UtilClamp>,
-}
-
-impl Kthread {
-    /// The same as a policy has it.
-    pub fn wish(&self) -> KthreadWish {
-        let (cpus, scheduling, util_clamp) =
-            (self.kthread_cpus.clone(), self.kthread_class, self.kthread_util_clamp);
-        KthreadWish { cpus, scheduling, util_clamp }
-    }
-}
-
-impl Cost {
-    /// The same as a policy has it.
-    pub const fn budget(self) -> model::Budget {
-        model::Budget { polling_cpus: self.polling_cpus, added_delay: None, rt_priority: self.rt_priority }
-    }
-}
-
-impl Asked {
-    /// The one that was given.
-    pub fn wish(&self) -> Wish {
-        // The group of arguments admits exactly one.
-        self.policy.or(self.delivery).unwrap_or(Wish::Policy(PolicyName::None))
-    }
-}
-
 /// Give a running process and its queues a policy for as long as this command runs.
 ///
 /// The process is neither stopped nor changed: the parameters of its epolls are set from outside. New epolls and
@@ -595,151 +497,6 @@ pub struct Run {
 #[derive(Debug, Args)]
 pub struct Cat {}
 
-/// Load filter rules from batch files of tc, several times faster than tc, with a result for every rule.
-#[derive(Debug, Args)]
-pub struct Tc {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: TcCommand,
-}
-
-/// What `tc` does.
-#[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "each command's own help says what it does")]
-pub enum TcCommand {
-    Load(TcLoad),
-    Diff(TcDiff),
-    Dump(TcDump),
-    Bench(TcBench),
-    #[command(hide = true)]
-    Guard(TcGuard),
-}
-
-/// Load a batch file.
-///
-/// The whole file is read first: if one line is wrong, nothing is sent. Then it is sent in portions, and every line has
-/// a result: loaded, refused in the kernel's own words, or not sent.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  netpolicy tc load rules.batch                   load it; stop at the first refusal
-  netpolicy tc load rules.batch --atomic          all of it or nothing
-  netpolicy tc load rules.batch --resume          what an interrupted load has left out
-  netpolicy tc load rules.batch --no-percpu auto --share-actions
-                                                  faster and smaller, with coarser counters")]
-pub struct TcLoad {
-    /// The file; - for standard input.
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-    /// Which actions have one counter for all CPUs: where packets are expected seldom, all, or none. Without this, those
-    /// whose line says no_percpu.
-    #[arg(long, value_enum, value_name = "WHEN")]
-    pub no_percpu: Option<Percpu>,
-    /// Make one instance of actions that do the same. Their rules then count together: the packets of one rule can
-    /// no longer be told.
-    #[arg(long)]
-    pub share_actions: bool,
-    /// Read the file, say what it would do, and stop.
-    #[arg(long)]
-    pub dry_run: bool,
-    /// Compare the kernel's rules with the file instead: missing, different, extra.
-    #[arg(long, conflicts_with_all = ["dry_run", "atomic", "resume"])]
-    pub check: bool,
-    /// All or nothing: the first refusal takes back what was loaded, and so does the death of this command.
-    #[arg(long, conflicts_with_all = ["keep_going", "resume"])]
-    pub atomic: bool,
-    /// Go on after lines that are wrong and rules that are refused.
-    #[arg(long)]
-    pub keep_going: bool,
-    /// Load only the rules that the kernel does not have yet.
-    #[arg(long)]
-    pub resume: bool,
-    /// How many threads send. Several are of use for flower, on several devices, chains or priorities.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
-    pub workers: u8,
-}
-
-/// Which actions have one counter for all CPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Percpu {
-    /// Those of rules that pick out few packets, or that are for hardware only.
-    Auto,
-    /// All that can.
-    Always,
-    /// None, even where the file asks for it.
-    Never,
-}
-
-/// Compare the kernel's rules with a batch file. Exit code 3 if they differ.
-#[derive(Debug, Args)]
-pub struct TcDiff {
-    /// The file; - for standard input.
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-}
-
-/// Print the kernel's rules as a batch file that can be loaded again.
-#[derive(Debug, Args)]
-pub struct TcDump {
-    /// The device.
-    #[arg(long, value_name = "NAME")]
-    pub dev: String,
-    /// The hook or class: ingress, egress, or a class as in 1:10.
-    #[arg(long, value_name = "HOOK", default_value = "ingress")]
-    pub parent: String,
-}
-
-/// Measure loading on this machine, in a network namespace of its own, side by side with tc.
-#[derive(Debug, Args)]
-pub struct TcBench {
-    /// How many rules each load has.
-    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=900_000))]
-    pub rules: u32,
-    /// How often each load is repeated.
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeats: u32,
-    /// The program to compare with.
-    #[arg(long, value_name = "PROGRAM", default_value = "tc")]
-    pub tc: PathBuf,
-    /// Measures this part; may be given more than once. Without it, all but footprint, which is only true on a kernel
-    /// that was just booted.
-    #[arg(long, value_name = "PART")]
-    pub only: Vec<BenchPart>,
-}
-
-/// What `tc bench` measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum BenchPart {
-    /// Rules of u32, beside tc and beside the kernel's own cost.
-    Loads,
-    /// A file of one rule.
-    OneRule,
-    /// Reading and encoding alone.
-    Parsing,
-    /// The memory of a long stream.
-    Memory,
-    /// Refusals.
-    Failing,
-    /// Taking a load back.
-    Rollback,
-    /// Comparing rules of u32.
-    Check,
-    /// Rules of flower, beside tc, with one worker and with two.
-    Flower,
-    /// Comparing rules of flower.
-    FlowerCheck,
-    /// The kernel's memory for each rule of flower.
-    Footprint,
-}
-
-/// Take a load back unless told to keep it. Started by `tc load --atomic`.
-#[derive(Debug, Args)]
-pub struct TcGuard {
-    /// The file that is being loaded.
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-}
-
 /// Print the JSON Schema of policy files.
 #[derive(Debug, Args)]
 pub struct Schema {}
@@ -771,28 +528,6 @@ pub struct Guard {
     pub deadline: u64,
 }
 
-impl Wish {
-    /// The request that this word is, about a target.
-    pub fn intent(self, target: model::Target, origin: impl Into<String>, cost: Cost) -> Intent {
-        let (policy, delivery) = match self {
-            Self::Policy(policy) => (policy, None),
-            Self::Delivery(mode) => (PolicyName::None, Some(mode)),
-        };
-        Intent {
-            target,
-            policy,
-            delivery,
-            overrides: model::policy::Overrides::default(),
-            nic: Vec::new(),
-            kthread: KthreadWish::default(),
-            goal: model::Goal::default(),
-            budget: cost.budget(),
-            cpus: None,
-            origin: origin.into(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod test {
     use super::*;
@@ -800,12 +535,5 @@ mod test {
     #[test]
     fn the_command_line_is_well_formed() {
         Arguments::command().debug_assert();
-    }
-
-    #[test]
-    fn a_word_is_a_policy_or_a_delivery_mode() {
-        assert_eq!(wish("latency"), Ok(Wish::Policy(PolicyName::Latency)));
-        assert_eq!(wish("suspend20").map(|w| matches!(w, Wish::Delivery(_))), Ok(true));
-        assert!(wish("supsend20").expect_err("misspelt").contains("did you mean `suspend20`?"));
     }
 }

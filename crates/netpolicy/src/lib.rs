@@ -25,7 +25,9 @@ mod services;
 mod show;
 pub mod sim_args;
 mod staged;
+pub mod tc_args;
 mod top;
+pub mod wish;
 
 use std::process::ExitCode;
 

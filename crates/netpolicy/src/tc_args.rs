@@ -1,0 +1,150 @@
+//! The command line of `tc`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Load filter rules from batch files of tc, several times faster than tc, with a result for every rule.
+#[derive(Debug, Args)]
+pub struct Tc {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: TcCommand,
+}
+
+/// What `tc` does.
+#[derive(Debug, Subcommand)]
+#[expect(missing_docs, reason = "each command's own help says what it does")]
+pub enum TcCommand {
+    Load(TcLoad),
+    Diff(TcDiff),
+    Dump(TcDump),
+    Bench(TcBench),
+    #[command(hide = true)]
+    Guard(TcGuard),
+}
+
+/// Load a batch file.
+///
+/// The whole file is read first: if one line is wrong, nothing is sent. Then it is sent in portions, and every line has
+/// a result: loaded, refused in the kernel's own words, or not sent.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy tc load rules.batch                   load it; stop at the first refusal
+  netpolicy tc load rules.batch --atomic          all of it or nothing
+  netpolicy tc load rules.batch --resume          what an interrupted load has left out
+  netpolicy tc load rules.batch --no-percpu auto --share-actions
+                                                  faster and smaller, with coarser counters")]
+pub struct TcLoad {
+    /// The file; - for standard input.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Which actions have one counter for all CPUs: where packets are expected seldom, all, or none. Without this, those
+    /// whose line says no_percpu.
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub no_percpu: Option<Percpu>,
+    /// Make one instance of actions that do the same. Their rules then count together: the packets of one rule can
+    /// no longer be told.
+    #[arg(long)]
+    pub share_actions: bool,
+    /// Read the file, say what it would do, and stop.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Compare the kernel's rules with the file instead: missing, different, extra.
+    #[arg(long, conflicts_with_all = ["dry_run", "atomic", "resume"])]
+    pub check: bool,
+    /// All or nothing: the first refusal takes back what was loaded, and so does the death of this command.
+    #[arg(long, conflicts_with_all = ["keep_going", "resume"])]
+    pub atomic: bool,
+    /// Go on after lines that are wrong and rules that are refused.
+    #[arg(long)]
+    pub keep_going: bool,
+    /// Load only the rules that the kernel does not have yet.
+    #[arg(long)]
+    pub resume: bool,
+    /// How many threads send. Several are of use for flower, on several devices, chains or priorities.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub workers: u8,
+}
+
+/// Which actions have one counter for all CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Percpu {
+    /// Those of rules that pick out few packets, or that are for hardware only.
+    Auto,
+    /// All that can.
+    Always,
+    /// None, even where the file asks for it.
+    Never,
+}
+
+/// Compare the kernel's rules with a batch file. Exit code 3 if they differ.
+#[derive(Debug, Args)]
+pub struct TcDiff {
+    /// The file; - for standard input.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
+
+/// Print the kernel's rules as a batch file that can be loaded again.
+#[derive(Debug, Args)]
+pub struct TcDump {
+    /// The device.
+    #[arg(long, value_name = "NAME")]
+    pub dev: String,
+    /// The hook or class: ingress, egress, or a class as in 1:10.
+    #[arg(long, value_name = "HOOK", default_value = "ingress")]
+    pub parent: String,
+}
+
+/// Measure loading on this machine, in a network namespace of its own, side by side with tc.
+#[derive(Debug, Args)]
+pub struct TcBench {
+    /// How many rules each load has.
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=900_000))]
+    pub rules: u32,
+    /// How often each load is repeated.
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
+    /// The program to compare with.
+    #[arg(long, value_name = "PROGRAM", default_value = "tc")]
+    pub tc: PathBuf,
+    /// Measures this part; may be given more than once. Without it, all but footprint, which is only true on a kernel
+    /// that was just booted.
+    #[arg(long, value_name = "PART")]
+    pub only: Vec<BenchPart>,
+}
+
+/// What `tc bench` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum BenchPart {
+    /// Rules of u32, beside tc and beside the kernel's own cost.
+    Loads,
+    /// A file of one rule.
+    OneRule,
+    /// Reading and encoding alone.
+    Parsing,
+    /// The memory of a long stream.
+    Memory,
+    /// Refusals.
+    Failing,
+    /// Taking a load back.
+    Rollback,
+    /// Comparing rules of u32.
+    Check,
+    /// Rules of flower, beside tc, with one worker and with two.
+    Flower,
+    /// Comparing rules of flower.
+    FlowerCheck,
+    /// The kernel's memory for each rule of flower.
+    Footprint,
+}
+
+/// Take a load back unless told to keep it. Started by `tc load --atomic`.
+#[derive(Debug, Args)]
+pub struct TcGuard {
+    /// The file that is being loaded.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}

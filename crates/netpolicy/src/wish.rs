@@ -1,0 +1,139 @@
+//! What `set`, `attach` and `run` are asked for: a policy or a delivery mode, what it may cost, and how its kernel threads run.
+
+use clap::Args;
+use model::{DeliveryMode, Intent, KthreadCpus, KthreadWish, PolicyName, Scheduling, UtilClamp};
+
+use crate::policy_file::nearest;
+
+/// A word that asks for something: a policy, or a delivery mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// What the traffic shall be good at.
+    Policy(PolicyName),
+    /// How packets shall be delivered.
+    Delivery(DeliveryMode),
+}
+
+/// Reads `latency` or `suspend20`.
+pub(crate) fn wish(word: &str) -> Result<Wish, String> {
+    if let Ok(policy) = word.parse() {
+        return Ok(Wish::Policy(policy));
+    }
+    word.parse().map(Wish::Delivery).map_err(|_| {
+        let modes = [
+            "interrupt",
+            "defer20",
+            "napibusy",
+            "fullbusy",
+            "suspend20",
+            "eventbusy",
+            "userbusy",
+            "threaded",
+            "threaded-busy",
+        ];
+        let names = PolicyName::ALL.map(PolicyName::as_str);
+        let meant = nearest(word, names.into_iter().chain(modes));
+        let help = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+        format!(
+            "neither a policy ({}) nor a delivery mode (interrupt, deferX, napibusy, fullbusy, suspendX, \
+             eventbusy, userbusy, threaded, threaded-busy){help}",
+            names.join(", ")
+        )
+    })
+}
+
+/// Which policy or delivery mode, for `attach` and `run`.
+#[derive(Clone, Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct Asked {
+    /// What the traffic shall be good at; a delivery mode is taken too.
+    #[arg(long, value_name = "POLICY", value_parser = wish)]
+    pub policy: Option<Wish>,
+    /// How packets shall be delivered, as in suspend20; a policy is taken too.
+    #[arg(long, value_name = "MODE", value_parser = wish)]
+    pub delivery: Option<Wish>,
+}
+
+/// What it may cost, for requests without a file.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Cost {
+    /// How many CPUs may poll without traffic, at most; fullbusy, eventbusy and userbusy need one per thread that waits in
+    /// epoll_wait, and threaded-busy one per NAPI.
+    #[arg(long, global = true, value_name = "N")]
+    pub polling_cpus: Option<u32>,
+    /// The real-time priority of kernel threads, at most [default: 50].
+    #[arg(long, global = true, value_name = "PRIORITY", value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub rt_priority: Option<u32>,
+}
+
+/// How the scheduler shall treat the kernel threads of threaded and threaded-busy.
+#[derive(Clone, Debug, Args)]
+pub struct Kthread {
+    /// Where they run: irq (with their interrupts), sibling (beside them), any, or a list of CPUs.
+    #[arg(long, global = true, value_name = "CPUS")]
+    pub kthread_cpus: Option<KthreadCpus>,
+    /// Their class, with nice value or priority: other:-5, batch, fifo:50, rr:10.
+    #[arg(long, global = true, value_name = "CLASS", allow_hyphen_values = true)]
+    pub kthread_class: Option<Scheduling>,
+    /// How much of a CPU they count for at least and at most, in 1024ths: 512-1024.
+    #[arg(long, global = true, value_name = "MIN-MAX")]
+    pub kthread_util_clamp: Option<UtilClamp>,
+}
+
+impl Kthread {
+    /// The same as a policy has it.
+    pub fn wish(&self) -> KthreadWish {
+        let (cpus, scheduling, util_clamp) =
+            (self.kthread_cpus.clone(), self.kthread_class, self.kthread_util_clamp);
+        KthreadWish { cpus, scheduling, util_clamp }
+    }
+}
+
+impl Cost {
+    /// The same as a policy has it.
+    pub const fn budget(self) -> model::Budget {
+        model::Budget { polling_cpus: self.polling_cpus, added_delay: None, rt_priority: self.rt_priority }
+    }
+}
+
+impl Asked {
+    /// The one that was given.
+    pub fn wish(&self) -> Wish {
+        // The group of arguments admits exactly one.
+        self.policy.or(self.delivery).unwrap_or(Wish::Policy(PolicyName::None))
+    }
+}
+
+impl Wish {
+    /// The request that this word is, about a target.
+    pub fn intent(self, target: model::Target, origin: impl Into<String>, cost: Cost) -> Intent {
+        let (policy, delivery) = match self {
+            Self::Policy(policy) => (policy, None),
+            Self::Delivery(mode) => (PolicyName::None, Some(mode)),
+        };
+        Intent {
+            target,
+            policy,
+            delivery,
+            overrides: model::policy::Overrides::default(),
+            nic: Vec::new(),
+            kthread: KthreadWish::default(),
+            goal: model::Goal::default(),
+            budget: cost.budget(),
+            cpus: None,
+            origin: origin.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_word_is_a_policy_or_a_delivery_mode() {
+        assert_eq!(wish("latency"), Ok(Wish::Policy(PolicyName::Latency)));
+        assert_eq!(wish("suspend20").map(|w| matches!(w, Wish::Delivery(_))), Ok(true));
+        assert!(wish("supsend20").expect_err("misspelt").contains("did you mean `suspend20`?"));
+    }
+}
