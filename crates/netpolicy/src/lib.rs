@@ -14,6 +14,7 @@ mod clock;
 mod commands;
 mod context;
 mod cycle;
+pub mod daemon;
 mod exit;
 mod fault;
 mod fullbusy;

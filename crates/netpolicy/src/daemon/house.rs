@@ -1,0 +1,332 @@
+//! The one epoll that the daemon waits in, and its guests: descriptors of others, such as the sockets of an API, each
+//! with what is to be done when it is ready.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+/// The most guests at once; the next one is turned away.
+pub const GUESTS_MAX: usize = 256;
+
+/// How many descriptors one wait tells of; the rest is told by the next.
+const READY_MAX: usize = 64;
+
+/// The first number that is a guest's; those before belong to the daemon.
+const FIRST_GUEST: u64 = 1 << 32;
+
+/// A descriptor in the daemon's loop that is not the daemon's own.
+pub trait Guest {
+    /// What is waited for. It must stay the same for as long as the guest stays.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// What the guest waits for; asked after each turn, so answer quickly.
+    fn wishes(&mut self) -> Wishes;
+
+    /// The descriptor is ready, or the time that was wished for has come. Must not block.
+    fn ready(&mut self, ready: Ready, door: &mut Door) -> Stay;
+}
+
+/// What a guest waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Something to read, or a connection to accept.
+    pub read: bool,
+    /// Room to write.
+    pub write: bool,
+    /// A time.
+    pub until: Option<Instant>,
+}
+
+/// What a guest is called for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// There is something to read, or to accept; also after the other end has closed.
+    pub read: bool,
+    /// There is room to write.
+    pub write: bool,
+    /// The other end is gone, or the descriptor is broken.
+    pub hung_up: bool,
+    /// The time that was wished for has come.
+    pub late: bool,
+}
+
+/// Whether a guest stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// It stays.
+    Stay,
+    /// It is dropped, and its descriptor with it.
+    Leave,
+}
+
+/// Where new guests come in, as connections do that were accepted.
+#[derive(Default)]
+pub struct Door {
+    waiting: Vec<Box<dyn Guest>>,
+    room: usize,
+}
+
+impl Door {
+    /// Lets a guest in; says whether there was room. One that finds none is dropped.
+    pub fn admit(&mut self, guest: Box<dyn Guest>) -> bool {
+        if self.waiting.len() >= self.room {
+            return false;
+        }
+        self.waiting.push(guest);
+        true
+    }
+
+    /// How many more guests there is room for.
+    pub fn room(&self) -> usize {
+        self.room.saturating_sub(self.waiting.len())
+    }
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Door({} waiting, room for {})", self.waiting.len(), self.room)
+    }
+}
+
+/// A guest and what the epoll knows of it.
+struct Seat {
+    guest: Box<dyn Guest>,
+    known: Wishes,
+}
+
+/// The epoll, and the guests.
+pub struct House {
+    epoll: OwnedFd,
+    guests: BTreeMap<u64, Seat>,
+    next: u64,
+}
+
+impl fmt::Debug for House {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "House({} guests)", self.guests.len())
+    }
+}
+
+impl House {
+    /// An empty house.
+    ///
+    /// # Errors
+    /// The kernel's, when there are no descriptors left.
+    pub fn new() -> Result<Self, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        Ok(Self { epoll, guests: BTreeMap::new(), next: FIRST_GUEST })
+    }
+
+    /// Waits for one of the daemon's own descriptors, too, which is told by this number.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn watch(&self, descriptor: impl AsFd, number: u32) -> Result<(), Errno> {
+        epoll::add(
+            &self.epoll,
+            descriptor,
+            epoll::EventData::new_u64(u64::from(number)),
+            epoll::EventFlags::IN,
+        )
+    }
+
+    /// Lets a guest in.
+    ///
+    /// # Errors
+    /// `EMFILE` if the house is full; the kernel's.
+    pub fn admit(&mut self, mut guest: Box<dyn Guest>) -> Result<(), Errno> {
+        if self.guests.len() >= GUESTS_MAX {
+            return Err(Errno::MFILE);
+        }
+        let known = guest.wishes();
+        let number = self.next;
+        let data = epoll::EventData::new_u64(number);
+        epoll::add(&self.epoll, guest.descriptor(), data, flags(known))?;
+        self.next += 1;
+        self.guests.insert(number, Seat { guest, known });
+        Ok(())
+    }
+
+    /// How many guests there are.
+    pub fn guests(&self) -> usize {
+        self.guests.len()
+    }
+
+    /// Waits at most until a time for something to be ready, and lets the guests do what they have to. Gives the numbers
+    /// of the daemon's own descriptors that are ready. A signal ends the wait, too.
+    ///
+    /// # Errors
+    /// The kernel's, other than for a signal.
+    pub fn wait(&mut self, until: Option<Instant>) -> Result<Vec<u32>, Errno> {
+        self.settle()?;
+        let theirs = self.guests.values().filter_map(|seat| seat.known.until).min();
+        let until = [until, theirs].into_iter().flatten().min();
+        let left = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+        let mut events = Vec::with_capacity(READY_MAX);
+        match epoll::wait(&self.epoll, spare_capacity(&mut events), left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let (mut own, mut ready) = (Vec::new(), BTreeMap::<u64, Ready>::new());
+        for event in events {
+            let number = event.data.u64();
+            match u32::try_from(number) {
+                Ok(number) => own.push(number),
+                Err(_) => drop(ready.insert(number, told(event.flags))),
+            }
+        }
+        let now = Instant::now();
+        for (number, seat) in &self.guests {
+            if seat.known.until.is_some_and(|until| until <= now) {
+                ready.entry(*number).or_default().late = true;
+            }
+        }
+        self.serve(ready)?;
+        Ok(own)
+    }
+
+    fn serve(&mut self, ready: BTreeMap<u64, Ready>) -> Result<(), Errno> {
+        let mut door = Door { waiting: Vec::new(), room: GUESTS_MAX - self.guests.len() };
+        for (number, ready) in ready {
+            let Some(seat) = self.guests.get_mut(&number) else { continue };
+            if seat.guest.ready(ready, &mut door) == Stay::Leave {
+                epoll::delete(&self.epoll, seat.guest.descriptor())?;
+                self.guests.remove(&number);
+            }
+        }
+        for guest in door.waiting {
+            match self.admit(guest) {
+                Ok(()) | Err(Errno::MFILE) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the epoll what the guests wait for by now.
+    fn settle(&mut self) -> Result<(), Errno> {
+        for (number, seat) in &mut self.guests {
+            let wishes = seat.guest.wishes();
+            if (wishes.read, wishes.write) != (seat.known.read, seat.known.write) {
+                let data = epoll::EventData::new_u64(*number);
+                epoll::modify(&self.epoll, seat.guest.descriptor(), data, flags(wishes))?;
+            }
+            seat.known = wishes;
+        }
+        Ok(())
+    }
+}
+
+fn flags(wishes: Wishes) -> epoll::EventFlags {
+    let mut flags = epoll::EventFlags::RDHUP;
+    flags.set(epoll::EventFlags::IN, wishes.read);
+    flags.set(epoll::EventFlags::OUT, wishes.write);
+    flags
+}
+
+fn told(flags: epoll::EventFlags) -> Ready {
+    use epoll::EventFlags;
+    Ready {
+        read: flags.intersects(EventFlags::IN | EventFlags::RDHUP),
+        write: flags.contains(EventFlags::OUT),
+        hung_up: flags.intersects(EventFlags::HUP | EventFlags::ERR),
+        late: false,
+    }
+}
+
+fn timespec(span: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(span.subsec_nanos()),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::cell::RefCell;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::rc::Rc;
+
+    use super::*;
+
+    /// Says back what it hears, once it may write.
+    struct Echo {
+        stream: UnixStream,
+        heard: Vec<u8>,
+        log: Rc<RefCell<Vec<Ready>>>,
+        until: Option<Instant>,
+    }
+
+    impl Guest for Echo {
+        fn descriptor(&self) -> BorrowedFd<'_> {
+            self.stream.as_fd()
+        }
+
+        fn wishes(&mut self) -> Wishes {
+            Wishes { read: true, write: !self.heard.is_empty(), until: self.until }
+        }
+
+        fn ready(&mut self, ready: Ready, _door: &mut Door) -> Stay {
+            self.log.borrow_mut().push(ready);
+            if ready.late {
+                self.until = None;
+            }
+            if ready.write {
+                self.stream.write_all(&std::mem::take(&mut self.heard)).expect("written");
+            } else if ready.read {
+                let mut bytes = [0; 8];
+                let length = self.stream.read(&mut bytes).expect("read");
+                if length == 0 {
+                    return Stay::Leave;
+                }
+                self.heard.extend_from_slice(&bytes[..length]);
+            }
+            Stay::Stay
+        }
+    }
+
+    fn soon() -> Option<Instant> {
+        Some(Instant::now() + Duration::from_secs(5))
+    }
+
+    #[test]
+    fn a_guest_hears_writes_when_it_has_something_to_say_and_leaves_when_the_other_end_does() {
+        let mut house = House::new().expect("an epoll");
+        let (mut ours, theirs) = UnixStream::pair().expect("a pair");
+        let log = Rc::default();
+        let echo = Echo { stream: theirs, heard: Vec::new(), log: Rc::clone(&log), until: None };
+        house.admit(Box::new(echo)).expect("room");
+        ours.write_all(b"hallo").expect("written");
+        assert!(house.wait(soon()).expect("a turn").is_empty());
+        assert!(house.wait(soon()).expect("another").is_empty());
+        let mut bytes = [0; 5];
+        ours.read_exact(&mut bytes).expect("an echo");
+        assert_eq!(&bytes, b"hallo");
+        drop(ours);
+        house.wait(soon()).expect("a turn");
+        assert_eq!(house.guests(), 0);
+    }
+
+    #[test]
+    fn a_guest_is_called_at_its_time_and_the_daemon_is_told_its_own() {
+        let mut house = House::new().expect("an epoll");
+        let (_ours, theirs) = UnixStream::pair().expect("a pair");
+        let log: Rc<RefCell<Vec<Ready>>> = Rc::default();
+        let until = Some(Instant::now() + Duration::from_millis(1));
+        house
+            .admit(Box::new(Echo { stream: theirs, heard: Vec::new(), log: Rc::clone(&log), until }))
+            .expect("room");
+        house.wait(soon()).expect("a turn");
+        assert_eq!(*log.borrow(), [Ready { late: true, ..Ready::default() }]);
+        let (reading, writing) = rustix::pipe::pipe().expect("a pipe");
+        house.watch(&reading, 7).expect("watched");
+        rustix::io::write(&writing, b"x").expect("written");
+        assert_eq!(house.wait(soon()).expect("a turn"), [7]);
+    }
+}

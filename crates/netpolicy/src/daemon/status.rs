@@ -1,0 +1,396 @@
+//! What the daemon is at, for others to read, and what others may ask of it.
+//!
+//! The daemon is one thread: a [`Shared`] is cloned freely within it, and nobody waits for anybody. Whoever serves
+//! others (a socket with an API, a page of metrics) reads [`Shared::status`] and hands in [`Request`]s, whose answers
+//! are given to the function that came along, at the end of the turn in which they were done.
+
+use std::cell::{Ref, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use model::{Finding, Intent, NetnsId, Target};
+use serde::{Deserialize, Serialize};
+
+/// The most requests that wait at once; the next one is refused.
+pub const REQUESTS_MAX: usize = 256;
+
+/// All that the daemon tells of itself. It grows with what is asked for, never with time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Status {
+    /// Counts the turns in which something of this changed: who has seen this number has seen the rest.
+    pub generation: u64,
+    /// The daemon's process.
+    pub pid: u32,
+    /// The version of netpolicy.
+    pub version: String,
+    /// When it started, in microseconds since 1970-01-01 00:00 UTC.
+    pub started_unix_micros: u64,
+    /// The network namespace that it works in; `None` before it has entered one.
+    pub netns: Option<NetnsId>,
+    /// What it is doing.
+    pub phase: Phase,
+    /// The policy files.
+    pub policy: PolicyStatus,
+    /// What it hears with, one for each kind of event.
+    pub hearing: Vec<Hearing>,
+    /// What is asked for, in the order of the files, and after them what was asked of the running daemon.
+    pub requests: Vec<RequestStatus>,
+    /// How many settings are held: in the journal, and to be kept.
+    pub settings: u64,
+    /// What is wrong, or worth knowing. One that is mended goes away.
+    pub findings: Vec<Finding>,
+    /// How often what happened, since the daemon started.
+    pub counters: Counters,
+    /// How long it took from an event to the policy in force, by the kind of the event.
+    pub reactions: BTreeMap<Kind, Reaction>,
+    /// The CPUs that poll without traffic.
+    pub polling: Polling,
+}
+
+/// What the daemon is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// It has not converged yet.
+    #[default]
+    Starting,
+    /// It keeps the policy true.
+    Managing,
+    /// It manages nothing, because all was rolled back; a reload begins again.
+    Released,
+    /// It is about to end.
+    Ending,
+}
+
+/// The policy files that are in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PolicyStatus {
+    /// How many sections ask for something.
+    pub sections: usize,
+    /// How many requests came by [`Request::Set`].
+    pub asked: usize,
+    /// How often the files were read.
+    pub reads: u64,
+    /// The mistakes of the files as they are now, drawn with line and caret. While there are any, the policy that was
+    /// read before stays.
+    pub mistakes: Option<String>,
+}
+
+/// What one kind of event is heard with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Hearing {
+    /// What is heard of: `links`, `processes`, `listeners`, `epolls`.
+    pub what: String,
+    /// How: `netlink`, `BPF on tracepoints`, `scans every 10 s`.
+    pub how: String,
+    /// The longest time until it is heard of; `None` where the kernel tells at once.
+    pub within: Option<Duration>,
+    /// Why no better way is used, in the kernel's words.
+    pub refused: Vec<String>,
+}
+
+/// A request and how it stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RequestStatus {
+    /// Whose traffic: `device eth0`, `service memcached`, `task 812`.
+    pub target: String,
+    /// The policy's word.
+    pub policy: String,
+    /// The delivery mode that it comes to; empty where it could not be placed.
+    pub delivery: String,
+    /// Where it was asked: a file and line, or a command.
+    pub origin: String,
+    /// How many queues are its own.
+    pub queues: usize,
+    /// How many processes are its own.
+    pub processes: usize,
+    /// How many epolls and io_urings of these are set.
+    pub epolls: usize,
+    /// How many knobs it wants.
+    pub wanted: usize,
+    /// How many of these have the wanted value. *Set*, not yet *engaged*.
+    pub set: usize,
+    /// Whether counters show that it works; `None` where nothing was counted.
+    pub engaged: Option<bool>,
+    /// What the operator should know of it.
+    pub notes: Vec<String>,
+}
+
+/// How often what happened. All of them only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Events that were heard, by kind.
+    pub events: BTreeMap<Kind, u64>,
+    /// Events that were lost because they came faster than they were taken, each followed by a look at everything.
+    pub lost: u64,
+    /// How often it was planned.
+    pub plans: u64,
+    /// How often everything was looked at.
+    pub whole_looks: u64,
+    /// Transactions that were committed.
+    pub commits: u64,
+    /// Transactions that failed, and were undone.
+    pub failures: u64,
+    /// Settings that were written.
+    pub changes: u64,
+    /// Settings of these that somebody else, or a reset, had taken away.
+    pub repairs: u64,
+    /// Settings that were left alone because they had been repaired too often.
+    pub flapping: u64,
+    /// Settings that were put back because nobody asks for them any more.
+    pub released: u64,
+    /// Requests and processes that were let go because there were too many.
+    pub evictions: u64,
+    /// Rollbacks by an operator that were seen.
+    pub rollbacks: u64,
+    /// Requests that were done, and that were refused.
+    pub answered: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+}
+
+/// A kind of event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A device came, went, was renamed, or changed its state.
+    Link,
+    /// A driver was told something: channels, rings, moderation, features, RSS.
+    Ethtool,
+    /// A device's queues changed, or its driver was reset.
+    Queues,
+    /// A CPU went on or off line.
+    Cpu,
+    /// A process has a new image.
+    Exec,
+    /// A managed process has forked.
+    Fork,
+    /// A managed process has ended.
+    Exit,
+    /// A socket listens.
+    Listener,
+    /// A managed process has a new epoll.
+    Epoll,
+    /// A policy file changed, or somebody asked to read them again.
+    Policy,
+    /// Somebody asked the running daemon for something.
+    Asked,
+    /// Somebody wrote to the journal.
+    Journal,
+    /// It was time to look again.
+    Timer,
+}
+
+/// The upper ends of a reaction's buckets, in microseconds; one more bucket has what took longer.
+pub const REACTION_MICROS: [u64; 14] =
+    [100, 200, 400, 700, 1_000, 1_500, 2_000, 3_000, 5_000, 10_000, 20_000, 50_000, 200_000, 1_000_000];
+
+/// How long it took from hearing of an event to the policy in force, for those that needed a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Reaction {
+    /// How many there were.
+    pub count: u64,
+    /// How long all of them took together, in microseconds.
+    pub sum_micros: u64,
+    /// The longest, in microseconds.
+    pub max_micros: u64,
+    /// How many took at most as long as the same place of [`REACTION_MICROS`] says, each counted once.
+    pub buckets: [u64; REACTION_MICROS.len() + 1],
+}
+
+impl Reaction {
+    /// Notes one more.
+    pub fn note(&mut self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.count += 1;
+        self.sum_micros = self.sum_micros.saturating_add(micros);
+        self.max_micros = self.max_micros.max(micros);
+        self.buckets[REACTION_MICROS.partition_point(|end| *end < micros)] += 1;
+    }
+}
+
+/// The CPUs that may poll without traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Polling {
+    /// How many the policy in force keeps polling.
+    pub used: u32,
+    /// How many all budgets together allow.
+    pub allowed: u32,
+}
+
+/// Something that is asked of the running daemon.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Give a target a policy until it is unset; it takes the place of what was set for the same target before, and
+    /// outlives the daemon. What the policy files say of the same target yields to it.
+    Set(Box<Intent>),
+    /// Let go what was set for a target: settings that nothing else asks for are put back.
+    Unset(Target),
+    /// Read the policy files again, and take back up what was left alone: after a rollback, after flapping.
+    Reload,
+    /// Put everything back that the daemon has set, and manage nothing until the next [`Request::Reload`].
+    RollBack,
+    /// Every setting that is held.
+    Settings,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// It is done.
+    Done {
+        /// In one sentence.
+        summary: String,
+        /// Each setting that was changed, as `plan` shows it.
+        changes: Vec<String>,
+        /// The transactions that it took, by name.
+        transactions: Vec<String>,
+    },
+    /// It was not done, and nothing was changed.
+    Refused {
+        /// The exit code that a command would end with.
+        exit: u8,
+        /// Why.
+        why: String,
+        /// What can be done about it.
+        hint: Option<String>,
+    },
+    /// The settings that are held.
+    Settings(Vec<HeldSetting>),
+}
+
+/// A setting that the daemon holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeldSetting {
+    /// The object, as the other commands name it.
+    pub object: String,
+    /// The knob.
+    pub knob: String,
+    /// The value that was there before.
+    pub before: String,
+    /// The value that it was given.
+    pub value: String,
+    /// Why it is not kept at the moment: `flapping`, `rolled back`; `None` while it is kept.
+    pub left_alone: Option<String>,
+}
+
+/// What is called with a request's answer.
+pub type Reply = Box<dyn FnOnce(Answer)>;
+
+/// The daemon's state, and the way to ask it for something.
+#[derive(Clone, Default)]
+pub struct Shared(Rc<RefCell<State>>);
+
+#[derive(Default)]
+struct State {
+    status: Status,
+    requests: VecDeque<(Request, Reply)>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.0.borrow();
+        f.debug_struct("Shared")
+            .field("status", &state.status)
+            .field("requests", &state.requests.len())
+            .finish()
+    }
+}
+
+impl Shared {
+    /// A daemon that has not begun yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How the daemon stands. Let go of it before the turn is over: the daemon writes it in the next.
+    ///
+    /// # Panics
+    /// While it is written, which nobody sees but the daemon itself.
+    pub fn status(&self) -> Ref<'_, Status> {
+        Ref::map(self.0.borrow(), |state| &state.status)
+    }
+
+    /// Asks for something. It is done in this turn, after all that is ready was heard; `reply` is called with the
+    /// answer then, or at once if too many requests wait already.
+    ///
+    /// # Panics
+    /// As [`Shared::status`].
+    pub fn submit(&self, request: Request, reply: Reply) {
+        let mut state = self.0.borrow_mut();
+        if state.requests.len() < REQUESTS_MAX {
+            state.requests.push_back((request, reply));
+            return;
+        }
+        state.status.counters.evictions += 1;
+        drop(state);
+        reply(Answer::Refused {
+            exit: 1,
+            why: format!("{REQUESTS_MAX} requests wait already"),
+            hint: Some("ask again in a moment".to_owned()),
+        });
+    }
+
+    /// The next request, for the daemon.
+    pub fn next_request(&self) -> Option<(Request, Reply)> {
+        self.0.borrow_mut().requests.pop_front()
+    }
+
+    /// Changes the status, for the daemon; the generation moves on if there is a change.
+    pub fn update(&self, change: impl FnOnce(&mut Status)) {
+        let mut state = self.0.borrow_mut();
+        let before = state.status.clone();
+        change(&mut state.status);
+        if state.status != before {
+            state.status.generation += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_reaction_is_counted_once_in_the_bucket_that_it_fits_in() {
+        let mut reaction = Reaction::default();
+        for micros in [100, 101, 1_999, 2_000, 10_000_000] {
+            reaction.note(Duration::from_micros(micros));
+        }
+        assert_eq!((reaction.count, reaction.max_micros), (5, 10_000_000));
+        assert_eq!((reaction.buckets[0], reaction.buckets[1], reaction.buckets[6]), (1, 1, 2));
+        assert_eq!(reaction.buckets[REACTION_MICROS.len()], 1);
+        assert_eq!(reaction.buckets.iter().sum::<u64>(), reaction.count);
+    }
+
+    #[test]
+    fn a_change_that_changes_nothing_is_no_new_generation() {
+        let shared = Shared::new();
+        shared.update(|status| status.settings = 4);
+        shared.update(|status| status.settings = 4);
+        assert_eq!(shared.status().generation, 1);
+    }
+
+    #[test]
+    fn requests_beyond_the_limit_are_refused_and_counted() {
+        let shared = Shared::new();
+        let refused = Rc::new(RefCell::new(0));
+        for _ in 0..=REQUESTS_MAX {
+            let refused = Rc::clone(&refused);
+            shared.submit(
+                Request::Reload,
+                Box::new(move |answer| {
+                    if matches!(answer, Answer::Refused { .. }) {
+                        *refused.borrow_mut() += 1;
+                    }
+                }),
+            );
+        }
+        assert_eq!((*refused.borrow(), shared.status().counters.evictions), (1, 1));
+        assert!(shared.next_request().is_some());
+    }
+}
