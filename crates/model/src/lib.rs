@@ -6,7 +6,7 @@
 //! (serde alone), by `clippy.toml` beside `src/`, and by `forbid(unsafe_code)`.
 //!
 //! Read in this order: [`units`] and [`cpu_set`] (words), [`host`] (what is), [`setting`] and [`plan`] (what
-//! shall be), [`policy`] (what was asked), [`workload`], [`delivered`] and [`evidence`] (what happened), [`chance`] (what is drawn).
+//! shall be), [`policy`] (what was asked), [`recipe`] and [`layout`] (what that comes to), [`workload`], [`delivered`] and [`evidence`] (what happened), [`chance`] (what is drawn).
 #![forbid(unsafe_code)]
 
 pub mod chance;
@@ -18,9 +18,11 @@ pub mod exchange;
 pub mod finding;
 pub mod host;
 pub mod ids;
+pub mod layout;
 pub mod nic;
 pub mod plan;
 pub mod policy;
+pub mod recipe;
 pub mod scheduling;
 pub mod setting;
 pub mod units;
@@ -41,9 +43,11 @@ pub use ids::{
     Cpu, DeviceId, EpollId, Fd, IfIndex, IrqNumber, Label, NapiId, NetnsId, NumaNode, Pid, ProcessId,
     QueueIndex, RingId, RxQueue, ThreadId, TxQueue,
 };
+pub use layout::{Layout, ObjectWish};
 pub use nic::{ChannelKind, CoalesceParam, FlagName, NicWish, Offload, RingKind, Rss, Sysctl};
 pub use plan::{Change, Plan, Reason, Step};
 pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};
+pub use recipe::{Dose, Ingredient, Mechanism, Recipe, Recipes};
 pub use scheduling::{KthreadCpus, KthreadState, KthreadWish, RtThrottling, Scheduling, UtilClamp};
 pub use setting::{EpollParams, Interface, Object, RingNapi, Setting, Threading};
 pub use units::{EmptyPolls, KernelVersion, Nanoseconds};

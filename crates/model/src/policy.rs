@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::cpu_set::CpuSet;
 use crate::delivery::DeliveryMode;
 use crate::ids::Pid;
+use crate::layout::Layout;
 use crate::nic::NicWish;
+use crate::recipe::Recipes;
 use crate::scheduling::KthreadWish;
 use crate::units::Nanoseconds;
 
@@ -84,6 +86,12 @@ impl FromStr for PolicyName {
 pub struct Policy {
     /// The requests.
     pub intents: Vec<Intent>,
+    /// What the policies that they name come to. A policy that has no recipe here cannot be placed.
+    #[serde(skip)]
+    pub recipes: Recipes,
+    /// Whether recipes may want what stops a queue or takes the link down; else that is only proposed.
+    #[serde(default)]
+    pub disruptive: bool,
 }
 
 /// One request.
@@ -108,8 +116,15 @@ pub struct Intent {
     pub goal: Goal,
     /// What it may cost.
     pub budget: Budget,
-    /// The CPUs that its interrupts and threads shall run on; `None` leaves them where they are.
+    /// The CPUs that its interrupts and threads shall run on; `None` leaves that to the recipe.
     pub cpus: Option<CpuSet>,
+    /// How a device's queues and CPUs are put together; `None` leaves that to the recipe. Of a device's request alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<Layout>,
+    /// How many receive queues a service shall have for itself where a device is divided; `None` for one for each
+    /// thread that waits, if its mode needs that. Of a service's or a task's request alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u32>,
     /// Where it was asked: a file and line, or a command.
     pub origin: String,
 }

@@ -170,9 +170,11 @@ fn device_plan(netns: &Netns) -> Done<model::Plan> {
         budget: model::Budget::default(),
         kthread: model::KthreadWish::default(),
         cpus: None,
+        layout: None,
+        queues: None,
         origin: "bench".to_owned(),
     };
-    let policy = Policy { intents: vec![intent] };
+    let policy = Policy { intents: vec![intent], ..Policy::default() };
     let placement = plan::place(&policy, &host, &plan::Resolved::default()).map_err(|r| r.message)?;
     let desired = plan::desired(&placement, &host).map_err(|r| r.message)?;
     Ok(plan::diff(&desired, &host).map_err(|r| r.message)?)

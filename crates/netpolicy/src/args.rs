@@ -99,6 +99,10 @@ pub struct Globals {
     /// masks those of the same name in directories given before.
     #[arg(long, global = true, value_name = "DIR")]
     pub policy_dir: Vec<PathBuf>,
+    /// Read the *.toml of this directory over the shipped recipes, instead of the site's directories. May be given more
+    /// than once, as --policy-dir.
+    #[arg(long, global = true, value_name = "DIR", hide = true)]
+    pub recipe_dir: Vec<PathBuf>,
     /// Whether to use colour. NO_COLOR in the environment means never, unless this is given.
     #[arg(long, global = true, value_enum, value_name = "WHEN")]
     pub color: Option<Color>,
@@ -354,10 +358,11 @@ pub struct History {}
 Examples:
   netpolicy explain                       everything that policy decides
   netpolicy explain 'eth0 rx-0'           one object, as the other commands name it
-  netpolicy explain eth0                  a device with its queues")]
+  netpolicy explain eth0                  a device with its queues
+  netpolicy explain latency               what a policy comes to, and why")]
 pub struct Explain {
-    /// An object, or the beginning of its name.
-    #[arg(value_name = "OBJECT")]
+    /// An object, or the beginning of its name; or a policy.
+    #[arg(value_name = "OBJECT|POLICY")]
     pub object: Option<String>,
 }
 

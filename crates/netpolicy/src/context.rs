@@ -4,14 +4,16 @@ use std::path::{Path, PathBuf};
 
 use apply::{Asked, Journal, Standing};
 use linux::Netns;
-use model::{Nanoseconds, Pid};
+use model::{Intent, Nanoseconds, Pid, Policy, Recipes};
 
-use crate::args::{Globals, quoted};
+use crate::args::{self, Globals, quoted};
 use crate::clock;
 use crate::cycle::Planned;
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::policy_file::{DROP_IN_DIRS, Merged, Mistakes, PolicyFile, Sources, merge, parse, read};
+use crate::policy_file::{
+    self, DROP_IN_DIRS, Merged, Mistakes, PolicyFile, RECIPE_DIRS, Sources, merge, parse, read,
+};
 use crate::render::{Console, count};
 
 /// What every command works with.
@@ -148,7 +150,30 @@ impl Context {
             return Err(Fault::new(Exit::Usage, Mistakes(mistakes)));
         }
         self.console.detail(&format!("{} from {}", count(files.len(), "policy file"), described(&sources)));
-        merge(&files).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
+        let merged = merge(&files).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))?;
+        Ok(Merged { recipes: self.recipes()?, ..merged })
+    }
+
+    /// What the policies come to: the recipes that are shipped, and over them the site's.
+    ///
+    /// # Errors
+    /// Files that cannot be read, and all mistakes of those that can.
+    pub(crate) fn recipes(&self) -> Result<Recipes, Fault> {
+        let dirs = match self.globals.recipe_dir.as_slice() {
+            [] => RECIPE_DIRS.map(PathBuf::from).to_vec(),
+            given => given.to_vec(),
+        };
+        let texts = read(&Sources::Dirs(dirs))
+            .map_err(|(path, error)| Fault { exit: Exit::Usage, ..Fault::file(path, error) })?;
+        policy_file::recipes(&texts).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
+    }
+
+    /// These requests with the recipes, and with what the operator allows.
+    ///
+    /// # Errors
+    /// As [`Context::recipes`].
+    pub(crate) fn policy_of(&self, intents: Vec<Intent>, allow: args::Allow) -> Result<Policy, Fault> {
+        Ok(Policy { intents, recipes: self.recipes()?, disruptive: allow.disruptive })
     }
 
     /// As [`Context::policy`], for commands that make no sense without one.
@@ -176,6 +201,14 @@ impl Context {
             }
         }
         planned.desired.notes.iter().for_each(|note| self.console.say(note));
+        planned.desired.left_out.iter().for_each(|note| self.console.detail(note));
+        if let Some((micros, because)) = &planned.desired.wake_latency {
+            self.console.detail(&format!(
+                "cpu_dma_latency {micros} us is in force only while somebody holds it: the daemon, or `attach` and `run` \
+                 with --cpu-dma-latency {micros} ({})",
+                because.why
+            ));
+        }
         for unread in &planned.host.unread {
             self.console.detail(&format!("not read: {}: {}", unread.what, unread.why));
         }

@@ -121,6 +121,8 @@ impl Wish {
             goal: model::Goal::default(),
             budget: cost.budget(),
             cpus: None,
+            layout: None,
+            queues: None,
             origin: origin.into(),
         }
     }

@@ -178,6 +178,7 @@ fn process(service: u32, online: &CpuSet) -> Process {
         uid: 0,
         exe: String::new(),
         netns: Some(NETNS),
+        cpuset: None,
         threads: threads.collect(),
         epolls: epolls.collect(),
         sockets,
@@ -196,13 +197,15 @@ fn policy() -> Policy {
         goal: Goal::default(),
         budget: Budget::default(),
         cpus: None,
+        layout: None,
+        queues: None,
         origin: "50-large.toml:1".to_owned(),
     };
     let device = request(Target::Device("eth0".to_owned()));
     let services =
         (0..SERVICES).map(|service| request(Target::Service(format!("service{service}"), Match::default())));
     let intents = std::iter::once(device).chain(services).collect();
-    Policy { intents }
+    Policy { intents, ..Policy::default() }
 }
 
 fn resolved() -> Resolved {

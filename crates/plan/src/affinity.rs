@@ -1,6 +1,15 @@
 //! Which CPU each interrupt and each thread of a request gets.
 
-use model::{Cpu, CpuSet, Host};
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Cpu, CpuSet, Dose, Host, Mechanism, Reason, Recipes, Setting, Target};
+
+use crate::desired::Collected;
+use crate::index::Index;
+use crate::near;
+use crate::objects::Objects;
+use crate::place::Part;
+use crate::refusal::Refusal;
 
 /// The request's CPUs that run, dealt out one by one and from the start again when they are used up.
 ///
@@ -25,5 +34,118 @@ impl Deal {
         let cpu = self.cpus[self.next % self.cpus.len()];
         self.next += 1;
         [cpu].into_iter().collect()
+    }
+}
+
+/// One part's wants about CPUs.
+pub(crate) struct Seats<'a> {
+    pub(crate) part: &'a Part,
+    pub(crate) index: &'a Index<'a>,
+    pub(crate) recipes: &'a Recipes,
+}
+
+impl Seats<'_> {
+    /// The CPUs of interrupts and threads: those of the layout, or where the request gives any, these.
+    pub(crate) fn affinity(&self, collected: &mut Collected) -> Result<(), Refusal> {
+        if let Some(objects) = &self.part.objects {
+            self.affinity_of_objects(objects, collected)?;
+        }
+        let Some(asked) = &self.part.intent.cpus else { return self.threads_beside(collected) };
+        let Some(mut irqs) = Deal::new(asked, self.index.host) else { return Ok(()) };
+        let origin = &self.part.intent.origin;
+        let mut dealt: BTreeMap<_, _> = BTreeMap::new();
+        for placed in self.part.queues.iter().filter(|_| self.part.objects.is_none()) {
+            let Some(irq) = placed.irq else { continue };
+            let cpus = dealt.entry(irq).or_insert_with(|| irqs.next()).clone();
+            let why = format!("interrupts of {} are dealt out to the CPUs {asked}", placed.queue.device);
+            collected.want(Setting::IrqAffinity(irq, cpus), Reason::new(why, origin.clone()))?;
+        }
+        for process in &self.part.processes {
+            let cpuset = self.index.processes.get(&process.id.pid).and_then(|p| p.cpuset.as_ref());
+            let within = cpuset.map_or_else(|| asked.clone(), |cpuset| asked.intersection(cpuset));
+            let Some(mut threads) = Deal::new(&within, self.index.host) else {
+                collected.desired.notes.push(format!(
+                    "none of the CPUs {asked} is in the cpuset of {}: its threads stay where they are",
+                    process.id
+                ));
+                continue;
+            };
+            for &thread in &process.threads {
+                let why = format!("threads of {} are dealt out to the CPUs {within}", process.id);
+                collected.want(
+                    Setting::ThreadAffinity(thread, threads.next()),
+                    Reason::new(why, origin.clone()),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The interrupts of a layout's objects.
+    fn affinity_of_objects(&self, objects: &Objects, collected: &mut Collected) -> Result<(), Refusal> {
+        let intent = &self.part.intent;
+        let because = match (&intent.layout, self.ingredient(Mechanism::Layout)) {
+            (Some(layout), _) => {
+                Reason::new(format!("layout {layout} was asked for by name"), intent.origin.clone())
+            }
+            (None, Some(because)) => because,
+            (None, None) => return Ok(()),
+        };
+        let mut dealt = BTreeSet::new();
+        for object in &objects.objects {
+            for &queue in &object.rx {
+                let irq = self.index.napi_of(queue).and_then(|napi| napi.irq).map(|edge| edge.irq);
+                if let Some(irq) = irq.filter(|irq| dealt.insert(*irq) && self.index.irqs.contains_key(irq)) {
+                    collected.want(Setting::IrqAffinity(irq, object.irq_cpus.clone()), because.clone())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the recipe asks for it: threads run on the CPUs that the interrupts of their queues are delivered to.
+    fn threads_beside(&self, collected: &mut Collected) -> Result<(), Refusal> {
+        let Some(Dose::Switch(true)) = self.dose(Mechanism::Threads) else { return Ok(()) };
+        let Some(because) = self.ingredient(Mechanism::Threads) else { return Ok(()) };
+        let irqs = self.part.queues.iter().filter_map(|placed| placed.irq);
+        let of_irq = |irq| match collected.wanted_of_irq(irq) {
+            Some(cpus) => cpus.clone(),
+            None => self.index.irqs.get(&irq).map(|irq| irq.affinity.clone()).unwrap_or_default(),
+        };
+        let near: CpuSet = irqs.flat_map(|irq| of_irq(irq).iter().collect::<Vec<_>>()).collect();
+        let near = near.intersection(&near::allowed(&self.part.intent, self.index.host));
+        for process in self.part.processes.iter().filter_map(|p| self.index.processes.get(&p.id.pid)) {
+            let cpus = process.cpuset.as_ref().map_or_else(|| near.clone(), |own| near.intersection(own));
+            for thread in process.threads.iter().filter(|_| !cpus.is_empty()) {
+                collected.want(Setting::ThreadAffinity(thread.id, cpus.clone()), because.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the part's recipe wants of a mechanism that no driver changes.
+    fn dose(&self, mechanism: Mechanism) -> Option<&Dose> {
+        self.recipes.of(self.part.intent.policy, mechanism).map(|found| &found.dose)
+    }
+
+    /// Why the part's recipe wants it.
+    fn ingredient(&self, mechanism: Mechanism) -> Option<Reason> {
+        let intent = &self.part.intent;
+        let driver = match &intent.target {
+            Target::Device(name) => self.index.host.device_named(name).map_or("", |device| &device.kind),
+            Target::Service(..) | Target::Task(_) => "",
+        };
+        let found = *self.recipes.for_driver(intent.policy, driver).get(&mechanism)?;
+        let source = format!("{}: policy {}, {}", intent.origin, intent.policy, found.because.source);
+        Some(Reason::new(found.because.why.clone(), source))
+    }
+
+    /// The longest that a CPU may take to wake: the shortest of all requests.
+    pub(crate) fn wake_latency(&self, collected: &mut Collected) {
+        let Some(Dose::Number(micros)) = self.dose(Mechanism::WakeLatency) else { return };
+        let Some(because) = self.ingredient(Mechanism::WakeLatency) else { return };
+        if collected.desired.wake_latency.as_ref().is_none_or(|(least, _)| micros < least) {
+            collected.desired.wake_latency = Some((*micros, because));
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Every knob with the value it shall have, and why.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Device, Napi};
 use model::{
@@ -8,12 +9,13 @@ use model::{
     Object, Reason, RingNapi, Setting, Target, Threading,
 };
 
-use crate::affinity::Deal;
+use crate::affinity::Seats;
 use crate::in_force;
 use crate::index::Index;
 use crate::kthread;
 use crate::nic;
 use crate::place::{Part, PlacedProcess, PlacedQueue, Placement};
+use crate::recipe::of_device;
 use crate::refusal::{Refusal, RefusalKind};
 
 /// A knob with the value it shall have.
@@ -35,6 +37,12 @@ pub struct Desired {
     pub first_stage: bool,
     /// What could not be wanted here although it was asked for, and what is wanted instead.
     pub notes: Vec<String>,
+    /// What recipes would set and is not wanted, because it stops a queue or takes the link down, and nobody allowed that.
+    pub proposed: Vec<Wanted>,
+    /// Of what recipes name, what the host does not have.
+    pub left_out: Vec<String>,
+    /// The longest that a CPU may take to wake, in microseconds, for as long as somebody holds that: no file keeps it.
+    pub wake_latency: Option<(u32, Reason)>,
 }
 
 /// A knob as it is and as it shall be.
@@ -94,14 +102,16 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
         for process in &part.processes {
             wants.process(process, &mut collected)?;
         }
-        wants.affinity(&mut collected)?;
+        let seats = Seats { part, index: &index, recipes: &placement.recipes };
+        seats.affinity(&mut collected)?;
+        seats.wake_latency(&mut collected);
         kthread::want(part, &index, &mut collected)?;
     }
     Ok(collected.desired)
 }
 
-/// What the requests want of devices by name. Returns the devices whose queues that makes anew: if there are any, this
-/// is only what does so.
+/// What the requests want of devices: experts by name, and recipes. Returns the devices whose queues that makes anew: if
+/// there are any, this is only what does so.
 fn want_of_devices(
     placement: &Placement,
     index: &Index<'_>,
@@ -109,18 +119,50 @@ fn want_of_devices(
 ) -> Result<Vec<String>, Refusal> {
     let mut parts = Vec::new();
     let mut remaking = Vec::new();
-    for part in placement.parts.iter().filter(|part| !part.intent.nic.is_empty()) {
-        let Target::Device(name) = &part.intent.target else { continue };
-        let Some(device) = index.host.device_named(name) else { continue };
-        if nic::remakes_queues(part, device, index)? {
-            remaking.push(name.clone());
+    for part in &placement.parts {
+        for device in devices_of(part, index) {
+            let of_recipe = of_device::wanted(part, device, placement, index);
+            let by_recipe = of_recipe.wanted.iter().any(|wanted| {
+                nic::remakes(&wanted.setting, device)
+                    && in_force::value(&wanted.setting, index).is_ok_and(|now| now != wanted.setting)
+            });
+            if by_recipe || nic::remakes_queues(part, device, index)? {
+                remaking.push(device.id.to_string());
+            }
+            parts.push((part, device, of_recipe));
         }
-        parts.push((part, device));
     }
-    for (part, device) in parts {
+    for (part, device, _) in &parts {
         nic::want(part, device, index, !remaking.is_empty(), collected)?;
     }
+    for (part, device, of_recipe) in parts {
+        for Wanted { setting, because } in of_recipe.wanted {
+            if remaking.is_empty() || nic::remakes(&setting, device) {
+                collected.want_unless_wanted(setting, because);
+            }
+        }
+        let desired = &mut collected.desired;
+        for wanted in of_recipe.proposed {
+            desired.notes.push(format!(
+                "proposed, and not done unless --disruptive is given, for it {}: {} ({})",
+                wanted.setting.disruption(),
+                wanted.setting,
+                wanted.because.why
+            ));
+            desired.proposed.push(wanted);
+        }
+        desired.left_out.extend(of_device::note_of_lacks(device.id, part, &of_recipe.lacks));
+    }
     Ok(remaking)
+}
+
+/// The devices that a request is about: its own, or those that its queues are of.
+fn devices_of<'h>(part: &Part, index: &Index<'h>) -> Vec<&'h Device> {
+    if let Target::Device(name) = &part.intent.target {
+        return index.host.device_named(name).into_iter().collect();
+    }
+    let ids: BTreeSet<DeviceId> = part.queues.iter().map(|placed| placed.queue.device).collect();
+    ids.iter().filter_map(|id| index.devices.get(id).copied()).collect()
 }
 
 /// Checks that the kernel has what the mode stands on.
@@ -182,20 +224,33 @@ fn no_events_only(part: &Part, host: &Host) -> Refusal {
 /// What was wanted so far, by knob.
 #[derive(Default)]
 pub(crate) struct Collected {
-    desired: Desired,
+    pub(crate) desired: Desired,
     by_knob: BTreeMap<(Object, &'static str), usize>,
 }
 
 impl Collected {
     /// The CPUs that are wanted for an interrupt.
     pub(crate) fn wanted_of_irq(&self, irq: IrqNumber) -> Option<&CpuSet> {
-        let affinity = self.desired.wanted.iter().find_map(|wanted| match &wanted.setting {
-            Setting::IrqAffinity(number, cpus) => Some((*number, cpus)).filter(|(number, _)| *number == irq),
+        let like = Setting::IrqAffinity(irq, CpuSet::new());
+        match &self.desired.wanted[*self.by_knob.get(&(like.object(), like.knob()))?].setting {
+            Setting::IrqAffinity(_, cpus) => Some(cpus),
             _ => None,
-        });
-        affinity.map(|(_, cpus)| cpus)
+        }
     }
 
+    /// Wants a recipe's value, if nobody wants another one of that knob: an expert's word or another request's goes first.
+    pub(crate) fn want_unless_wanted(&mut self, setting: Setting, because: Reason) {
+        let knob = (setting.object(), setting.knob());
+        if let Entry::Vacant(free) = self.by_knob.entry(knob) {
+            free.insert(self.desired.wanted.len());
+            self.desired.wanted.push(Wanted { setting, because });
+        }
+    }
+
+    /// Wants a value.
+    ///
+    /// # Errors
+    /// [`RefusalKind::Conflict`] if another one of that knob is wanted already.
     pub(crate) fn want(&mut self, setting: Setting, because: Reason) -> Result<(), Refusal> {
         let knob = (setting.object(), setting.knob());
         let Some(&earlier) = self.by_knob.get(&knob) else {
@@ -314,31 +369,6 @@ impl Wants<'_> {
                     "{ring}: only epoll_wait suspends IRQs; the ring busy-polls for {} us instead",
                     napi.map_or(0, |n| n.busy_poll_usecs)
                 ));
-            }
-        }
-        Ok(())
-    }
-
-    /// The CPUs of interrupts and threads, where the request gives any.
-    fn affinity(&self, collected: &mut Collected) -> Result<(), Refusal> {
-        let Some(asked) = &self.part.intent.cpus else { return Ok(()) };
-        let Some(mut irqs) = Deal::new(asked, self.index.host) else { return Ok(()) };
-        let mut threads = irqs.clone();
-        let origin = &self.part.intent.origin;
-        let mut dealt: BTreeMap<_, _> = BTreeMap::new();
-        for placed in &self.part.queues {
-            let Some(irq) = placed.irq else { continue };
-            let cpus = dealt.entry(irq).or_insert_with(|| irqs.next()).clone();
-            let why = format!("interrupts of {} are dealt out to the CPUs {asked}", placed.queue.device);
-            collected.want(Setting::IrqAffinity(irq, cpus), Reason::new(why, origin.clone()))?;
-        }
-        for process in &self.part.processes {
-            for &thread in &process.threads {
-                let why = format!("threads of {} are dealt out to the CPUs {asked}", process.id);
-                collected.want(
-                    Setting::ThreadAffinity(thread, threads.next()),
-                    Reason::new(why, origin.clone()),
-                )?;
             }
         }
         Ok(())

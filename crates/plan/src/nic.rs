@@ -26,7 +26,7 @@ pub(crate) fn remakes_queues(part: &Part, device: &Device, index: &Index<'_>) ->
 /// Whether a setting makes the device's queues or NAPIs anew. A veth makes and unmakes its NAPIs with GRO.
 ///
 /// Kernel: 6.18, `drivers/net/veth.c` `veth_set_features()`.
-fn remakes(setting: &Setting, device: &Device) -> bool {
+pub(crate) fn remakes(setting: &Setting, device: &Device) -> bool {
     let napis_of_veth = device.kind == "veth" && matches!(setting, Setting::Offload(_, Offload::Gro, _));
     napis_of_veth || setting.disruption() != model::setting::Disruption::None
 }
@@ -99,8 +99,7 @@ fn settings(
         }
         NicWish::RpsCpus(cpus) => rx().map(|queue| Setting::RpsCpus(queue, cpus.clone())).collect(),
         NicWish::RpsFlowCount(count) => {
-            // As the kernel rounds it, so that what is read back is what was wanted.
-            let count = count.checked_next_power_of_two().filter(|_| *count > 0).unwrap_or(*count);
+            let count = flows_as_rounded(*count);
             rx().map(|queue: RxQueue| Setting::RpsFlowCount(queue, count)).collect()
         }
         NicWish::Xps(spread) => xps(*spread, device, &index.host.topology.online),
@@ -108,10 +107,17 @@ fn settings(
     })
 }
 
+/// As the kernel rounds a count of flows, so that what is read back is what was wanted.
+///
+/// Kernel: 6.18, `net/core/net-sysfs.c` `store_rps_dev_flow_table_cnt()`.
+pub(crate) fn flows_as_rounded(count: u32) -> u32 {
+    count.checked_next_power_of_two().filter(|_| count > 0).unwrap_or(count)
+}
+
 /// CPU i sends by queue i modulo their number, as drivers spread them by default; or any CPU by any queue.
 ///
 /// Kernel: 6.18, `drivers/net/ethernet/intel/i40e/i40e_main.c` `i40e_config_xps_tx_ring()` is one of them.
-fn xps(spread: bool, device: &Device, online: &CpuSet) -> Vec<Setting> {
+pub(crate) fn xps(spread: bool, device: &Device, online: &CpuSet) -> Vec<Setting> {
     let queues = device.tx_queues.len().max(1);
     let of_queue = |position: usize| {
         let own = online.iter().enumerate().filter(|(at, _)| spread && at % queues == position);
@@ -171,7 +177,31 @@ fn check_that_nothing_is_lost(part: &Part, device: &Device, index: &Index<'_>) -
     let Some(channels) = device.channels else { return Ok(()) };
     let after = |kind| channels_after(kind, part, channels);
     let left = after(ChannelKind::Rx) + after(ChannelKind::Combined);
-    for queue in device.rx_queues.iter().filter(|queue| queue.id.index.0 >= left) {
+    match lost(left, device, index) {
+        None => Ok(()),
+        Some((queue, values)) => {
+            let message =
+                format!("it would go away with {}, which nothing could put back", values.join(", "));
+            Err(Refusal::new(RefusalKind::Safety, queue, message)
+                .because(format!("asked at {}", part.intent.origin))
+                .nearest(format!(
+                    "first netpolicy set device {} interrupt --setting rps_cpus=none --setting rps_flow_cnt=0, which can be undone",
+                    device.id
+                )))
+        }
+    }
+}
+
+/// Whether so many queues of a kind would leave a queue's own values without the queue.
+pub(crate) fn loses_values(kind: ChannelKind, count: u32, device: &Device, index: &Index<'_>) -> bool {
+    let Some(channels) = device.channels else { return false };
+    let after = |of: ChannelKind| if of == kind { count } else { channels.of(of).current };
+    lost(after(ChannelKind::Rx) + after(ChannelKind::Combined), device, index).is_some()
+}
+
+/// The first queue that goes away when so many are left and that has values of its own, and these.
+fn lost(left: u32, device: &Device, index: &Index<'_>) -> Option<(RxQueue, Vec<String>)> {
+    device.rx_queues.iter().filter(|queue| queue.id.index.0 >= left).find_map(|queue| {
         let napi = index.napi_of(queue.id);
         let defers = napi.is_some_and(|napi| {
             napi.defer_hard_irqs.is_some_and(|polls| polls.0 > 0)
@@ -186,18 +216,8 @@ fn check_that_nothing_is_lost(part: &Part, device: &Device, index: &Index<'_>) -
             defers.then(|| "settings of its NAPI".to_owned()),
         ];
         let values: Vec<String> = values.into_iter().flatten().collect();
-        if values.is_empty() {
-            continue;
-        }
-        let message = format!("it would go away with {}, which nothing could put back", values.join(", "));
-        return Err(Refusal::new(RefusalKind::Safety, queue.id, message)
-            .because(format!("asked at {}", part.intent.origin))
-            .nearest(format!(
-                "first netpolicy set device {} interrupt --setting rps_cpus=none --setting rps_flow_cnt=0, which can be undone",
-                device.id
-            )));
-    }
-    Ok(())
+        (!values.is_empty()).then_some((queue.id, values))
+    })
 }
 
 fn check_ring(kind: RingKind, size: u32, part: &Part, device: &Device) -> Result<(), Refusal> {

@@ -13,13 +13,16 @@ const DEFER_HARD_IRQS_MAX: u32 = i32::MAX.unsigned_abs();
 /// The longest timeout: the kernel's timers count signed nanoseconds. Kernel: `include/linux/ktime.h` `ktime_t`.
 const TIMEOUT_MAX: Nanoseconds = Nanoseconds(i64::MAX.unsigned_abs());
 
-/// The values of a mode for one request.
+/// The values of a mode for one request: those given, with the request's own instead.
 ///
 /// # Errors
 /// [`RefusalKind::Usage`] for values that contradict each other, [`RefusalKind::Safety`] beyond the delay that
 /// the budget allows.
-pub(crate) fn with_overrides(intent: &Intent, mode: DeliveryMode) -> Result<DeliveryParams, Refusal> {
-    let mut params = mode.params();
+pub(crate) fn with_overrides(
+    intent: &Intent,
+    mode: DeliveryMode,
+    mut params: DeliveryParams,
+) -> Result<DeliveryParams, Refusal> {
     let overrides = intent.overrides;
     if let Some(polls) = overrides.defer_hard_irqs {
         params.defer_hard_irqs = EmptyPolls(polls);

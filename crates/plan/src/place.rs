@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Device, Epoll, Process};
 use model::{
-    CpuSet, DeliveryMode, DeliveryParams, DeviceId, EpollId, EpollParams, Host, Intent, IrqNumber, NapiId,
-    Pid, Policy, ProcessId, RingId, RxQueue, Target, ThreadId,
+    CpuSet, DeliveryMode, DeliveryParams, DeviceId, Dose, EpollId, EpollParams, Host, Intent, IrqNumber,
+    Mechanism, NapiId, Pid, Policy, ProcessId, Recipes, RingId, RxQueue, Target, ThreadId,
 };
 
 use crate::budget;
 use crate::claim::{self, Wish};
 use crate::ground::Ground;
 use crate::index::Index;
+use crate::near::{self, Near};
+use crate::objects::{Objects, objects};
 use crate::parameters;
 use crate::recipe::{self, Chosen};
 use crate::refusal::{Refusal, RefusalKind};
@@ -36,12 +38,22 @@ impl Resolved {
 pub struct Placement {
     /// One for each request, in the policy's order.
     pub parts: Vec<Part>,
+    /// What the policies come to.
+    pub recipes: Recipes,
+    /// Whether recipes may want what stops a queue or takes the link down.
+    pub disruptive: bool,
 }
 
 impl Placement {
     /// What was asked for, as far as [`crate::doctor()`] must know it.
     pub fn asked(&self) -> Vec<crate::Asked> {
         self.parts.iter().map(crate::Asked::of).collect()
+    }
+
+    /// Whether no two requests have queues of this device.
+    pub(crate) fn is_undivided(&self, device: DeviceId) -> bool {
+        let on_it = |part: &&Part| part.queues.iter().any(|placed| placed.queue.device == device);
+        self.parts.iter().filter(on_it).count() <= 1
     }
 }
 
@@ -58,6 +70,8 @@ pub struct Part {
     pub queues: Vec<PlacedQueue>,
     /// The processes whose epolls, io_urings and threads it sets.
     pub processes: Vec<PlacedProcess>,
+    /// How a device's queues and CPUs are put together; `None` where nobody asks for a layout.
+    pub objects: Option<Objects>,
     /// What the operator should know about this placement.
     pub notes: Vec<String>,
 }
@@ -99,11 +113,12 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     let index = Index::new(host);
     let mut parts = Vec::with_capacity(policy.intents.len());
     for intent in &policy.intents {
-        let delivery = recipe::choose(intent)?;
-        let params = parameters::with_overrides(intent, delivery.mode)?;
+        let delivery = recipe::choose(intent, &policy.recipes)?;
+        let params = recipe::params(intent, delivery.mode, &policy.recipes);
+        let params = parameters::with_overrides(intent, delivery.mode, params)?;
         let notes = notes_on_cpus(intent, host)?;
-        let (queues, processes) = (Vec::new(), Vec::new());
-        parts.push(Part { intent: intent.clone(), delivery, params, queues, processes, notes });
+        let (queues, processes, objects) = (Vec::new(), Vec::new(), None);
+        parts.push(Part { intent: intent.clone(), delivery, params, queues, processes, objects, notes });
     }
     let wishes: Vec<Wish<'_>> = policy
         .intents
@@ -147,7 +162,61 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     for (part, elsewhere) in parts.iter_mut().zip(elsewhere) {
         note_halves(part, &elsewhere);
     }
-    Ok(Placement { parts })
+    let placement = Placement { parts, recipes: policy.recipes.clone(), disruptive: policy.disruptive };
+    laid_out(placement, &index)
+}
+
+/// Gives each device's request its objects, where it or its recipe asks for a layout. They are of all queues of the
+/// device but those whose own request names CPUs.
+fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Refusal> {
+    for at in 0..placement.parts.len() {
+        let part = &placement.parts[at];
+        let Target::Device(name) = &part.intent.target else { continue };
+        let Some(device) = index.host.device_named(name) else { continue };
+        let recipes = placement.recipes.for_driver(part.intent.policy, &device.kind);
+        let of_recipe = recipes.get(&Mechanism::Layout).and_then(|ingredient| match &ingredient.dose {
+            Dose::Layout(layout) => Some(layout),
+            _ => None,
+        });
+        let Some(layout) = part.intent.layout.as_ref().or(of_recipe) else { continue };
+        let allowed = near::allowed(&part.intent, index.host);
+        let own = |(other, part): &(usize, &Part)| *other == at || part.intent.cpus.is_none();
+        let mut queues: Vec<&PlacedQueue> = placement
+            .parts
+            .iter()
+            .enumerate()
+            .filter(own)
+            .flat_map(|(_, part)| &part.queues)
+            .filter(|placed| placed.queue.device == device.id)
+            .collect();
+        queues.sort_by_key(|placed| placed.queue);
+        let near = Near::new(device, &allowed, index.host);
+        let made = match objects(layout, device, &queues, near, &allowed) {
+            // A recipe's layout is for hosts that have CPUs for it; only an operator's own is refused.
+            Err(refusal) if part.intent.layout.is_none() => {
+                let note =
+                    format!("policy {}: {refusal}: interrupts stay where they are", part.intent.policy);
+                placement.parts[at].notes.push(note);
+                continue;
+            }
+            made => made.map_err(|refusal| refusal.because(format!("asked at {}", part.intent.origin)))?,
+        };
+        let part = &mut placement.parts[at];
+        part.notes.extend(made.notes.iter().cloned());
+        let without = queues_without_irq(&made, index);
+        if part.intent.layout.is_some() && without > 0 {
+            part.notes.push(format!(
+                "{without} queue(s) have no interrupt that is known: their affinity is left as it is"
+            ));
+        }
+        part.objects = Some(made);
+    }
+    Ok(placement)
+}
+
+fn queues_without_irq(objects: &Objects, index: &Index<'_>) -> usize {
+    let rx = objects.objects.iter().flat_map(|object| &object.rx);
+    rx.filter(|queue| index.napi_of(**queue).is_none_or(|napi| napi.irq.is_none())).count()
 }
 
 /// Each process with the part that it belongs to: the most specific request that names it.

@@ -16,7 +16,7 @@ use super::Processes;
 use crate::error::{Cause, Errno};
 use crate::netlink::sock_diag::InetSockets;
 use crate::netns::Netns;
-use crate::process::{self, Link, Pinned, Stat, Status};
+use crate::process::{self, Cpusets, Link, Pinned, Stat, Status};
 use crate::sys;
 
 /// Looks into processes, in ascending order of pid. `Networking` are those in `netns` that have an internet socket
@@ -24,7 +24,8 @@ use crate::sys;
 ///
 /// What could not be read is added to `unread`, once for each process; a process that was asked for and is gone too.
 pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> Vec<Process> {
-    let mut observer = Observer { netns, sockets: BTreeMap::new(), text: Vec::new(), unread };
+    let (sockets, cpusets, text) = (BTreeMap::new(), Cpusets::default(), Vec::new());
+    let mut observer = Observer { netns, sockets, cpusets, text, unread };
     let mut found = match which {
         Processes::None => Vec::new(),
         Processes::Only(pids) => pids.iter().filter_map(|pid| observer.asked_for(*pid)).collect(),
@@ -40,6 +41,8 @@ struct Observer<'a> {
     netns: &'a Netns,
     /// The TCP and UDP sockets of the namespaces seen so far, each asked for at the first need.
     sockets: BTreeMap<NetnsId, InetSockets>,
+    /// The CPUs that cgroups allow, each read at the first need.
+    cpusets: Cpusets,
     /// The text of the file in `/proc` that is read at the moment.
     text: Vec<u8>,
     unread: &'a mut Vec<Unread>,
@@ -101,11 +104,22 @@ impl Observer<'_> {
     fn whole(&mut self, process: &Pinned, files: Files) -> Result<Process, Cause> {
         process.read("status", &mut self.text)?;
         let uid = Status::parse(&self.text).ok_or_else(|| Cause::Malformed("status".to_owned()))?.uid;
+        process.read("cgroup", &mut self.text)?;
+        let cpuset = self.cpusets.of(&String::from_utf8_lossy(&self.text));
         let threads = self.threads(process, &files.epolls)?;
         let exe = process.executable().unwrap_or_default();
         let Files { epolls, sockets, rings } = files;
-        let whole =
-            Process { id: process.id, uid, exe, netns: netns_of(process), threads, epolls, sockets, rings };
+        let whole = Process {
+            id: process.id,
+            uid,
+            exe,
+            netns: netns_of(process),
+            cpuset,
+            threads,
+            epolls,
+            sockets,
+            rings,
+        };
         process.confirm_running()?;
         Ok(whole)
     }

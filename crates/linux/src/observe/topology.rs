@@ -18,6 +18,7 @@ pub(super) fn topology(sysfs: &Result<SysFs, KernelError>, unread: &mut Vec<Unre
     let Ok(sysfs) = sysfs else { return Topology::default() }; // the reason is listed with the devices
     let online = cpus(sysfs, "devices/system/cpu/online").or_unread(unread).unwrap_or_default();
     let isolated = cpus(sysfs, "devices/system/cpu/isolated").or_unread(unread).unwrap_or_default();
+    let isolated = isolated.iter().chain(isolated_partitions().iter()).collect();
     let node_of = nodes(sysfs).or_unread(unread);
     let mut siblings = Neighbours::default();
     let mut llcs = Neighbours::default();
@@ -31,6 +32,13 @@ pub(super) fn topology(sysfs: &Result<SysFs, KernelError>, unread: &mut Vec<Unre
     });
     let cpus = cpus.collect();
     Topology { online, isolated, cpus }
+}
+
+/// The CPUs of isolated cpuset partitions. Kernel: 6.7, `kernel/cgroup/cpuset.c` `isolated_cpus_show()`; nothing before.
+fn isolated_partitions() -> CpuSet {
+    let files = ["/sys/fs/cgroup/cpuset.cpus.isolated", "/sys/fs/cgroup/unified/cpuset.cpus.isolated"];
+    let text = files.iter().find_map(|file| std::fs::read_to_string(file).ok());
+    text.and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
 /// Groups that the CPUs are divided into, each read at the first of its CPUs only.

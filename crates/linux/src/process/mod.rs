@@ -7,6 +7,7 @@
 mod affinity;
 mod cgroup;
 mod cpu_wait;
+mod cpuset;
 mod descriptors;
 mod epoll;
 mod find;
@@ -27,6 +28,7 @@ pub use pinned::{identify, identify_kernel_thread};
 pub use ring::{read_ring_napi, write_ring_napi};
 pub use same_epoll::same_epoll;
 
+pub(crate) use cpuset::Cpusets;
 pub(crate) use descriptors::{Link, descriptors};
 pub(crate) use epoll::{Watched, params_if_any};
 pub(crate) use pinned::{Pinned, pids};

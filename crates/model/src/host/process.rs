@@ -20,6 +20,11 @@ pub struct Process {
     pub exe: String,
     /// Its network namespace.
     pub netns: Option<NetnsId>,
+    /// The CPUs that its cgroup lets it run on; `None` where that could not be read, or nothing says so.
+    ///
+    /// Kernel: Documentation/admin-guide/cgroup-v2.rst, `cpuset.cpus.effective`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpuset: Option<CpuSet>,
     /// Its threads, by number.
     pub threads: Vec<Thread>,
     /// Its epolls, by descriptor.

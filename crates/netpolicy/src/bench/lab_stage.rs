@@ -166,9 +166,11 @@ pub(super) fn policy(server: Pid, mode: DeliveryMode) -> Policy {
         kthread: model::KthreadWish::default(),
         budget: Budget { polling_cpus: Some(u32::MAX), ..Budget::default() },
         cpus: None,
+        layout: None,
+        queues: None,
         origin: "netpolicy bench".to_owned(),
     };
-    Policy { intents: vec![intent] }
+    Policy { intents: vec![intent], ..Policy::default() }
 }
 
 impl Stage for LabStage<'_> {

@@ -11,7 +11,8 @@ use crate::staged;
 
 /// Commits the plan, and keeps it.
 pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
-    let policy = context.required_policy()?.policy();
+    let mut policy = context.required_policy()?.policy();
+    policy.disruptive = arguments.allow.disruptive;
     fullbusy::refuse_from_outside(&policy)?;
     let netns = context.netns()?;
     if arguments.dry_run {

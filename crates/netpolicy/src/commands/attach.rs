@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
         kthread,
         ..arguments.asked.wish().intent(Target::Task(pid), "netpolicy attach", arguments.cost)
     };
-    fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()] })?;
+    fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()], ..Policy::default() })?;
     // Held to the end of this function.
     let _held = arguments.cpu_dma_latency.map(WakeLatency::hold).transpose()?;
     // From here on a signal ends the attachment in order instead of ending this process.

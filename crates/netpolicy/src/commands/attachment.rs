@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use apply::{Journal, RollBackError, TransactionName, Undone};
 use linux::Netns;
 use linux::follow::{Event, Follower, How};
-use model::{Change, EpollId, Intent, Object, Plan, Policy, ProcessId, Setting, Target};
+use model::{Change, EpollId, Intent, Object, Plan, Policy, ProcessId, Recipes, Setting, Target};
 
 use crate::clock;
 use crate::context::Context;
@@ -65,6 +65,7 @@ pub(crate) struct Attachment<'a> {
     netns: Netns,
     /// The request, whose target is replaced by each process in turn.
     intent: Intent,
+    recipes: Recipes,
     follower: Follower,
     transactions: Vec<TransactionName>,
     look_at: Instant,
@@ -96,6 +97,7 @@ impl<'a> Attachment<'a> {
             journal,
             netns,
             intent,
+            recipes: context.recipes()?,
             follower,
             transactions: Vec::new(),
             look_at: Instant::now(),
@@ -193,7 +195,8 @@ impl<'a> Attachment<'a> {
         let intents: Vec<Intent> = followed
             .map(|process| Intent { target: Target::Task(process.pid), ..self.intent.clone() })
             .collect();
-        let planned = cycle::plan(&Policy { intents }, &self.netns)?;
+        let policy = Policy { intents, recipes: self.recipes.clone(), disruptive: false };
+        let planned = cycle::plan(&policy, &self.netns)?;
         for note in planned.placement.parts.iter().flat_map(|part| &part.notes).chain(&planned.desired.notes)
         {
             if self.told.insert(note.clone()) {

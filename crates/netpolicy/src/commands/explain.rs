@@ -1,16 +1,22 @@
 //! `explain`: why each setting is as it is.
 
+use model::PolicyName;
+
 use super::verify::{InForce, in_force};
 use crate::args::Explain;
 use crate::context::Context;
 use crate::cycle;
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::render::ExplainedReport;
+use crate::render::{ExplainedReport, RecipeReport};
 
-/// Prints the reason of every setting in force and of every one that the policy files ask for.
+/// Prints the reason of every setting in force and of every one that the policy files ask for; of a policy, its recipe.
 pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault> {
     let asked = arguments.object.as_deref().unwrap_or("");
+    if let Ok(policy) = asked.parse::<PolicyName>() {
+        context.console.report(&RecipeReport::of(policy, &context.recipes()?))?;
+        return Ok(Exit::Done);
+    }
     let is_asked = |change: &model::Change| is_within(&change.to().object().to_string(), asked);
     let mut report = ExplainedReport::default();
     for InForce { transaction, change } in in_force(&context.journal()?)? {
@@ -22,6 +28,12 @@ pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault>
     if !policy.intents.is_empty() {
         let planned = cycle::plan(&policy, &context.netns()?)?;
         planned.plan.changes().filter(|change| is_asked(change)).for_each(|change| report.pending(change));
+        for line in planned.desired.explain(&planned.host) {
+            let asked = is_within(&line.wanted.object().to_string(), asked);
+            if asked && line.in_force.as_ref() == Some(&line.wanted) && !report.names(&line.wanted) {
+                report.already(&line.wanted, &line.because);
+            }
+        }
     }
     context.console.report(&report)?;
     if report.is_empty() {

@@ -1,6 +1,6 @@
 //! `set`: gives one device or process a policy, without a file.
 
-use model::{Intent, Pid, Policy, Target};
+use model::{Intent, Pid, Target};
 
 use super::attach::another_process;
 use crate::args::{Set, SetTarget};
@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
         kthread: arguments.kthread.wish(),
         ..wish.intent(target, "netpolicy set", arguments.cost)
     };
-    let policy = Policy { intents: vec![intent] };
+    let policy = context.policy_of(vec![intent], arguments.allow)?;
     fullbusy::refuse_from_outside(&policy)?;
     let words = staged::Words { nothing: "Nothing to change: it is so already.", done: "Set" };
     staged::keep(&policy, &netns, arguments.allow.into(), &words, context)

@@ -1,7 +1,7 @@
 //! The language of policy files as one table. The parser, the merged view and the published schema read it.
 
 use model::nic::{ChannelKind, CoalesceParam, FlagName, NicWish, Offload, RingKind, Sysctl};
-use model::{CpuSet, DeliveryMode, KthreadCpus, Nanoseconds, PolicyName, Scheduling, UtilClamp};
+use model::{CpuSet, DeliveryMode, KthreadCpus, Layout, Nanoseconds, PolicyName, Scheduling, UtilClamp};
 
 /// What a section is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +48,8 @@ pub enum Value {
     MatchExe(String),
     MatchPort(u32),
     MatchUid(u32),
+    Layout(Layout),
+    Queues(u32),
     Nic(NicWish),
 }
 
@@ -74,6 +76,8 @@ impl Value {
             Self::MatchExe(_) => "match.exe",
             Self::MatchPort(_) => "match.port",
             Self::MatchUid(_) => "match.uid",
+            Self::Layout(_) => "layout",
+            Self::Queues(_) => "queues",
             Self::Nic(wish) => wish.key(),
         }
     }
@@ -92,12 +96,14 @@ impl Value {
             Self::MatchUnit(text) | Self::MatchCgroup(text) | Self::MatchExe(text) => quoted(text),
             Self::DeferHardIrqs(n)
             | Self::PollingCpus(n)
+            | Self::Queues(n)
             | Self::RtPriority(n)
             | Self::MatchPort(n)
             | Self::MatchUid(n) => n.to_string(),
             Self::KthreadCpus(place) => quoted(&place.to_string()),
             Self::KthreadClass(class) => quoted(&class.to_string()),
             Self::KthreadUtilClamp(clamp) => quoted(&clamp.to_string()),
+            Self::Layout(layout) => quoted(&layout.to_string()),
             Self::Nic(wish) => nic_toml(wish),
         }
     }
@@ -144,6 +150,7 @@ pub(super) enum Takes {
     KthreadCpus(fn(KthreadCpus) -> Value),
     KthreadClass(fn(Scheduling) -> Value),
     UtilClamp(fn(UtilClamp) -> Value),
+    Layout(fn(Layout) -> Value),
     Text(fn(String) -> Value),
     Switch(fn(bool) -> Value),
     /// CPUs, or `none`.
@@ -163,6 +170,7 @@ impl Takes {
             Self::KthreadCpus(_) => "any, irq, sibling or a list of CPUs in quotes, as in \"irq\"",
             Self::KthreadClass(_) => "a scheduling class in quotes, as in \"fifo:50\" or \"other:-5\"",
             Self::UtilClamp(_) => "two numbers up to 1024 in quotes, as in \"512-1024\"",
+            Self::Layout(_) => "a layout in quotes, as in \"rx-per-core\"",
             Self::Text(_) => "text in quotes",
             Self::Switch(_) => "true or false",
             Self::CpusOrNone(_) => "a list of CPUs in quotes, as in \"0-3,8\", or \"none\"",
@@ -236,6 +244,18 @@ pub(super) const KEYS: &[Key] = &[
         of: BOTH,
         takes: Takes::Cpus(Value::Cpus),
         meaning: "The CPUs that interrupts and threads shall run on.",
+    },
+    Key {
+        path: "layout",
+        of: DEVICE,
+        takes: Takes::Layout(Value::Layout),
+        meaning: "How queues, interrupts and CPUs are put together, instead of the policy's own layout.",
+    },
+    Key {
+        path: "queues",
+        of: SERVICE,
+        takes: Takes::Number { min: 1, max: QUEUES_MAX, make: Value::Queues },
+        meaning: "How many receive queues the service has for itself where a device is divided.",
     },
     Key {
         path: "goal.p50",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use model::policy::{Match, Overrides};
-use model::{Budget, EmptyPolls, Goal, Intent, KthreadWish, Policy, PolicyName, Target};
+use model::{Budget, EmptyPolls, Goal, Intent, KthreadWish, Policy, PolicyName, Recipes, Target};
 
 use super::key::{Kind, Value};
 use super::mistake::{Mistake, Mistakes};
@@ -15,6 +15,8 @@ use super::parse::{Asked, PolicyFile, Section};
 pub struct Merged {
     /// The sections, in the order of their first appearance.
     pub sections: Vec<MergedSection>,
+    /// What the policies come to. Not of these files: whoever reads the recipe files puts it here.
+    pub recipes: Recipes,
 }
 
 /// One section, from however many files.
@@ -56,13 +58,15 @@ pub fn merge(files: &[PolicyFile]) -> Result<Merged, Mistakes> {
     if !mistakes.is_empty() {
         return Err(Mistakes(mistakes));
     }
-    Ok(Merged { sections: merging.iter().map(Merging::finished).collect() })
+    let sections = merging.iter().map(Merging::finished).collect();
+    Ok(Merged { sections, recipes: Recipes::default() })
 }
 
 impl Merged {
     /// The requests, one per section.
     pub fn policy(&self) -> Policy {
-        Policy { intents: self.sections.iter().map(MergedSection::intent).collect() }
+        let intents = self.sections.iter().map(MergedSection::intent).collect();
+        Policy { intents, recipes: self.recipes.clone(), disruptive: false }
     }
 }
 
@@ -78,6 +82,8 @@ impl MergedSection {
             goal: Goal::default(),
             budget: Budget::default(),
             cpus: None,
+            layout: None,
+            queues: None,
             origin: String::new(),
         };
         let mut matches = Match::default();
@@ -102,6 +108,8 @@ impl MergedSection {
                 Value::MatchExe(exe) => matches.exe = Some(exe),
                 Value::MatchPort(port) => matches.port = u16::try_from(port).ok(),
                 Value::MatchUid(uid) => matches.uid = Some(uid),
+                Value::Layout(layout) => intent.layout = Some(layout),
+                Value::Queues(queues) => intent.queues = Some(queues),
                 Value::Nic(wish) => intent.nic.push(wish),
             }
             let decides = matches!(value, Value::Policy(_) | Value::Delivery(_));

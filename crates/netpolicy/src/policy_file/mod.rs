@@ -1,4 +1,4 @@
-//! Policy files: text → [`PolicyFile`] → [`model::Policy`].
+//! Policy files: text → [`PolicyFile`] → [`model::Policy`]. Recipe files: text → [`RecipeFile`] → [`model::Recipes`].
 //!
 //! Every value keeps the line it was read from, so that each change of a plan can say who asked for it. Every
 //! mistake is drawn with its place, and a file's mistakes are reported together.
@@ -9,6 +9,7 @@ mod merge;
 mod mistake;
 mod nearest;
 mod parse;
+mod recipe_file;
 mod schema;
 
 pub use drop_in::{DROP_IN_DIRS, Sources, read};
@@ -17,4 +18,5 @@ pub use merge::{Merged, MergedSection, merge};
 pub use mistake::{Lines, Mistake, Mistakes};
 pub use nearest::nearest;
 pub use parse::{Asked, PolicyFile, Section, parse, setting};
+pub use recipe_file::{RECIPE_DIRS, RecipeFile, SHIPPED, parse_recipes, recipes};
 pub use schema::json_schema;

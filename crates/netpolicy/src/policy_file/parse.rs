@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use model::nic::NicWish;
 use model::scheduling::NotScheduling;
-use model::{CpuSet, DeliveryMode, FlagName, Nanoseconds, PolicyName};
+use model::{CpuSet, DeliveryMode, FlagName, Layout, Nanoseconds, PolicyName};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
@@ -340,6 +340,10 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
         Takes::KthreadCpus(make) => text.parse().map(make).map_err(scheduling_is_wrong),
         Takes::KthreadClass(make) => text.parse().map(make).map_err(scheduling_is_wrong),
         Takes::UtilClamp(make) => text.parse().map(make).map_err(scheduling_is_wrong),
+        Takes::Layout(make) => text.parse::<Layout>().map(make).map_err(|wrong| {
+            let layouts = ["one-to-one", "rx-per-core", "local-numa", "shared:2"];
+            (wrong.to_string(), did_you_mean(text, layouts))
+        }),
         Takes::Text(make) if !text.is_empty() => Ok(make(text.to_owned())),
         Takes::Text(_) => Err((format!("`{name}` is empty"), None)),
         Takes::CpusOrNone(make) if text == "none" => Ok(make(CpuSet::new())),

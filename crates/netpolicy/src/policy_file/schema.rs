@@ -66,6 +66,10 @@ fn value(key: &Key) -> Json {
             json!({ "type": "string", "pattern": "^((other|batch)(:-?[0-9]{1,2})?|(fifo|rr):[0-9]{1,2})$" })
         }
         Takes::UtilClamp(_) => json!({ "type": "string", "pattern": "^[0-9]{1,4}-[0-9]{1,4}$" }),
+        Takes::Layout(_) => json!({
+            "type": "string",
+            "pattern": "^(one-to-one|rx-per-core|local-numa|shared:[0-9]+|rx [0-9].*)$",
+        }),
         Takes::Text(_) => json!({ "type": "string", "minLength": 1 }),
         Takes::Switch(_) => json!({ "type": "boolean" }),
         Takes::CpusOrNone(_) => {

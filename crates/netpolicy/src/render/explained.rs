@@ -1,7 +1,7 @@
 //! Why each setting is as it is.
 
 use apply::TransactionName;
-use model::{Change, Reason};
+use model::{Change, Reason, Setting};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -23,7 +23,9 @@ struct Entry {
     /// The value before.
     before: String,
     because: Reason,
-    /// The transaction that set it; `None` if it is only planned.
+    /// Whether the value is there.
+    in_force: bool,
+    /// The transaction that set it; `None` if it is only planned, or was there already.
     transaction: Option<TransactionName>,
     /// The command of that transaction.
     command: Option<String>,
@@ -40,6 +42,26 @@ impl ExplainedReport {
         self.add(change, None, None);
     }
 
+    /// Adds a value that is wanted and was there already: nobody had to set it.
+    pub(crate) fn already(&mut self, wanted: &Setting, because: &Reason) {
+        self.settings.push(Entry {
+            object: wanted.object().to_string(),
+            knob: wanted.knob(),
+            value: wanted.value(),
+            before: wanted.value(),
+            because: because.clone(),
+            in_force: true,
+            transaction: None,
+            command: None,
+        });
+    }
+
+    /// Whether there is something about this knob already.
+    pub(crate) fn names(&self, setting: &Setting) -> bool {
+        let object = setting.object().to_string();
+        self.settings.iter().any(|entry| entry.knob == setting.knob() && entry.object == object)
+    }
+
     fn add(&mut self, change: &Change, transaction: Option<TransactionName>, command: Option<String>) {
         self.settings.push(Entry {
             object: change.to().object().to_string(),
@@ -47,6 +69,7 @@ impl ExplainedReport {
             value: change.to().value(),
             before: change.from().value(),
             because: change.because().clone(),
+            in_force: transaction.is_some(),
             transaction,
             command,
         });
@@ -78,6 +101,7 @@ impl Report for ExplainedReport {
             page.line(format!("    because {}", entry.because));
             page.line(match (&entry.transaction, &entry.command) {
                 (Some(transaction), Some(command)) => format!("    set by {transaction}: {command}"),
+                _ if entry.in_force => "    was so already".to_owned(),
                 _ => format!(
                     "    {}",
                     page.word(Style::Warning, "not in force yet: `netpolicy apply` sets it")

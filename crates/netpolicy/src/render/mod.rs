@@ -16,6 +16,7 @@ mod merged;
 mod plan;
 mod prediction;
 mod reading;
+mod recipe;
 mod report;
 mod svg;
 mod table;
@@ -39,6 +40,7 @@ pub(crate) use merged::MergedReport;
 pub(crate) use plan::PlanReport;
 pub(crate) use prediction::PredictionReport;
 pub(crate) use reading::ReadingReport;
+pub(crate) use recipe::RecipeReport;
 
 pub(crate) use svg::svg;
 pub(crate) use tc::{BenchRow, DiffReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport};

@@ -1,17 +1,11 @@
-//! Which delivery mode serves a policy, argued from what the IRQ-suspension document measured.
+//! What a policy's recipe comes to: the delivery mode and its values here, what the device is told in [`of_device`].
 
-mod measured;
+pub(crate) mod of_device;
 
-use model::{DeliveryMode, Intent, Nanoseconds, PolicyName, Reason, Threading};
+use model::recipe::{Dose, Mechanism};
+use model::{DeliveryMode, EmptyPolls, Intent, PolicyName, Reason, Recipes, Target, Threading};
 
 use crate::refusal::{Refusal, RefusalKind};
-
-/// The document whose measurements the recipes argue from, and whose parameters are the start values.
-const DOCUMENT: &str = "IRQ-suspension document";
-
-const SUSPEND20: DeliveryMode = DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(20) };
-const SUSPEND200: DeliveryMode = DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(200) };
-const DEFER200: DeliveryMode = DeliveryMode::Defer { gro_flush: Nanoseconds::from_micros(200) };
 
 /// The delivery mode that a request gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,50 +16,69 @@ pub struct Chosen {
     pub because: Reason,
 }
 
-/// The delivery mode that a request gets: the one that an expert named, else the policy's.
+/// The delivery mode that a request gets: the one that an expert named, else that of the policy's recipe.
 ///
 /// # Errors
-/// [`RefusalKind::Unsupported`] for policies without a recipe.
-pub(crate) fn choose(intent: &Intent) -> Result<Chosen, Refusal> {
+/// [`RefusalKind::Missing`] for a policy whose recipe is not there, [`RefusalKind::Usage`] for `mix` on anything but a
+/// device.
+pub(crate) fn choose(intent: &Intent, recipes: &Recipes) -> Result<Chosen, Refusal> {
+    if intent.policy == PolicyName::Mix && !matches!(intent.target, Target::Device(_)) {
+        return Err(Refusal::new(
+            RefusalKind::Usage,
+            &intent.target,
+            "mix is for devices that several policies share",
+        )
+        .because(format!("asked at {}", intent.origin))
+        .nearest("one of them, as in latency or bulk"));
+    }
     if let Some(mode) = intent.delivery {
         let source = match mode {
             DeliveryMode::Interrupt => intent.origin.clone(),
             _ if mode.threading() != Threading::Off => {
                 format!("{}: {mode}, threaded NAPI document", intent.origin)
             }
-            _ => format!("{}: {mode}, {DOCUMENT}", intent.origin),
+            _ => format!("{}: {mode}, IRQ-suspension document", intent.origin),
         };
         return Ok(Chosen { mode, because: Reason::new(format!("{mode} was asked for by name"), source) });
     }
-    let (mode, why) = match intent.policy {
-        PolicyName::Latency => (SUSPEND20, measured::latency()),
-        PolicyName::Cpu => (SUSPEND200, measured::cpu()),
-        PolicyName::Bulk => (DEFER200, measured::bulk()),
-        PolicyName::None => {
-            (DeliveryMode::Interrupt, "policy none is the kernel's own way, without any setting".to_owned())
+    let named = recipes.of(intent.policy, Mechanism::Delivery);
+    match named.map(|ingredient| (&ingredient.dose, &ingredient.because)) {
+        Some((Dose::Delivery(mode), because)) => {
+            let source = format!("{}: policy {} → {mode}, {}", intent.origin, intent.policy, because.source);
+            Ok(Chosen { mode: *mode, because: Reason::new(because.why.clone(), source) })
         }
-        PolicyName::Mix => {
-            let why = "policy mix is not supported yet: it needs the device's queues divided between policies \
-                       (RSS contexts, ntuple rules or SO_REUSEPORT steering)";
-            let nearest =
-                "one policy for the device, or a policy for each service that has queues of its own";
-            return Err(unsupported(intent, why).nearest(nearest));
-        }
-        PolicyName::Power => {
-            let why = "policy power is not supported yet: it needs the idle states and frequencies of CPUs, \
-                       which no delivery mode sets";
-            let nearest =
-                format!("policy cpu ({SUSPEND200}), which serves each request with the fewest cycles");
-            return Err(unsupported(intent, why).nearest(nearest));
-        }
-    };
-    let source = match intent.policy {
-        PolicyName::None => intent.origin.clone(),
-        _ => format!("{}: policy {} → {mode}, {DOCUMENT}", intent.origin, intent.policy),
-    };
-    Ok(Chosen { mode, because: Reason::new(why, source) })
+        Some(_) | None if intent.policy == PolicyName::None => Ok(Chosen {
+            mode: DeliveryMode::Interrupt,
+            because: Reason::new(
+                "policy none is the kernel's own way, without any setting",
+                intent.origin.clone(),
+            ),
+        }),
+        Some(_) | None => Err(Refusal::new(
+            RefusalKind::Missing,
+            &intent.target,
+            format!("policy {} has no recipe that names a delivery mode", intent.policy),
+        )
+        .because(format!("asked at {}", intent.origin))
+        .nearest("a delivery mode by name, as in suspend20")),
+    }
 }
 
-fn unsupported(intent: &Intent, why: &str) -> Refusal {
-    Refusal::new(RefusalKind::Unsupported, &intent.target, why).because(format!("asked at {}", intent.origin))
+/// The values of a mode, with those that the policy's recipe gives instead. A mode that an expert named has its own.
+pub(crate) fn params(intent: &Intent, mode: DeliveryMode, recipes: &Recipes) -> model::DeliveryParams {
+    let mut params = mode.params();
+    if intent.delivery.is_some() {
+        return params;
+    }
+    let dose = |mechanism| recipes.of(intent.policy, mechanism).map(|ingredient| &ingredient.dose);
+    if let Some(Dose::Number(polls)) = dose(Mechanism::DeferHardIrqs) {
+        params.defer_hard_irqs = EmptyPolls(*polls);
+    }
+    if let Some(Dose::Span(span)) = dose(Mechanism::GroFlushTimeout) {
+        params.gro_flush_timeout = *span;
+    }
+    if let Some(Dose::Span(span)) = dose(Mechanism::IrqSuspendTimeout) {
+        params.irq_suspend_timeout = *span;
+    }
+    params
 }

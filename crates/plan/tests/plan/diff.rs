@@ -57,19 +57,6 @@ fn an_expert_mode_with_a_value_of_its_own() {
 }
 
 #[test]
-fn bulk_and_cpu_say_what_they_are_argued_from() {
-    let text: String = [PolicyName::Bulk, PolicyName::Cpu]
-        .iter()
-        .map(|&name| {
-            let placement =
-                plan::place(&policy([on_device(2, "eth0", name)]), &cache(), &Resolved::default());
-            read_aloud::placement(&placement.expect("placed"))
-        })
-        .collect();
-    assert_snapshot!(text);
-}
-
-#[test]
 fn only_what_differs_is_changed() {
     let mut host = cache();
     set_napis(&mut host.devices[0], 100, 20, 0);

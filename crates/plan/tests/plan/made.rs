@@ -8,10 +8,11 @@ use model::host::{
 };
 use model::policy::{Match, Overrides};
 use model::{
-    Budget, ChannelKind, CoalesceParam, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, EmptyPolls, EpollId,
-    EpollParams, Fd, Goal, Host, IfIndex, Intent, IrqNumber, KernelVersion, KthreadState, KthreadWish, Label,
-    Nanoseconds, NapiDelivered, NapiId, NetnsId, Pid, Policy, PolicyName, PollCounts, ProcessId, QueueIndex,
-    RingKind, RtThrottling, RxQueue, Scheduling, Setting, Target, ThreadId, Threading, TxQueue, UtilClamp,
+    Budget, ChannelKind, CoalesceParam, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, Dose, EmptyPolls,
+    EpollId, EpollParams, Fd, Goal, Host, IfIndex, Ingredient, Intent, IrqNumber, KernelVersion,
+    KthreadState, KthreadWish, Label, Mechanism, Nanoseconds, NapiDelivered, NapiId, NetnsId, Pid, Policy,
+    PolicyName, PollCounts, ProcessId, QueueIndex, Reason, Recipes, RingKind, RtThrottling, RxQueue,
+    Scheduling, Setting, Target, ThreadId, Threading, TxQueue, UtilClamp,
 };
 
 pub(crate) const NETNS: NetnsId = NetnsId(4_026_531_840);
@@ -202,8 +203,8 @@ pub(crate) fn server(pid: u32, comm: &str, workers: &[&[u32]]) -> Process {
             waits_on: Some(fd),
         });
     }
-    let (uid, exe, rings) = (0, format!("/usr/bin/{comm}"), Vec::new());
-    Process { id, uid, exe, netns: Some(NETNS), threads, epolls, sockets, rings }
+    let (uid, exe, rings, cpuset) = (0, format!("/usr/bin/{comm}"), Vec::new(), None);
+    Process { id, uid, exe, netns: Some(NETNS), cpuset, threads, epolls, sockets, rings }
 }
 
 /// Lets an epoll of a process watch a listening socket, too.
@@ -243,6 +244,8 @@ pub(crate) fn intent(line: u32, target: Target, policy: PolicyName) -> Intent {
         goal: Goal::default(),
         budget: Budget::default(),
         cpus: None,
+        layout: None,
+        queues: None,
         origin: format!("10-cache.toml:{line}"),
     }
 }
@@ -265,7 +268,26 @@ pub(crate) fn named(mode: DeliveryMode, intent: Intent) -> Intent {
 }
 
 pub(crate) fn policy(intents: impl IntoIterator<Item = Intent>) -> Policy {
-    Policy { intents: intents.into_iter().collect() }
+    Policy { intents: intents.into_iter().collect(), recipes: recipes(), disruptive: false }
+}
+
+/// Recipes that name a delivery mode and nothing else.
+pub(crate) fn recipes() -> Recipes {
+    let modes = [
+        (PolicyName::Latency, suspend(20)),
+        (PolicyName::Cpu, suspend(200)),
+        (PolicyName::Bulk, defer(200)),
+        (PolicyName::Mix, DeliveryMode::Interrupt),
+        (PolicyName::Power, defer(500)),
+    ];
+    let mut recipes = Recipes::default();
+    for (policy, mode) in modes {
+        let because = Reason::new(format!("{mode} suits {policy}"), "recipe of a test");
+        let ingredient = Ingredient { dose: Dose::Delivery(mode), because };
+        let recipe = recipes.policies.entry(policy).or_default();
+        recipe.ingredients.insert(Mechanism::Delivery, ingredient);
+    }
+    recipes
 }
 
 /// What was counted in a second on a NAPI, in the terms of the study.

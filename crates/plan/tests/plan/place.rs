@@ -342,13 +342,15 @@ fn an_idle_service_is_no_fault() {
 }
 
 #[test]
-fn policies_without_a_recipe_are_refused_with_what_works_instead() {
-    let text: String = [PolicyName::Mix, PolicyName::Power]
-        .map(|name| refused(&policy([on_device(2, "eth0", name)]), &two_services(), &Resolved::default()))
-        .iter()
-        .map(read_aloud::refusal)
-        .collect();
-    assert_snapshot!(text);
+fn a_policy_without_a_recipe_and_mix_for_a_task_are_refused_with_what_works_instead() {
+    let mut unread = policy([on_device(2, "eth0", PolicyName::Power)]);
+    unread.recipes.policies.remove(&PolicyName::Power);
+    let refusal = refused(&unread, &two_services(), &Resolved::default());
+    assert_eq!(refusal.kind, RefusalKind::Missing);
+    assert!(refusal.message.contains("power has no recipe"), "{refusal}");
+    let mix = policy([on_task(2, 812, PolicyName::Mix)]);
+    let refusal = refused(&mix, &two_services(), &Resolved::default());
+    assert_eq!((refusal.kind, refusal.nearest.is_some()), (RefusalKind::Usage, true));
 }
 
 #[test]

@@ -1,0 +1,82 @@
+//! The CPUs that a process's cgroup lets it run on.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use model::CpuSet;
+
+/// Where the hierarchies with the cpuset controller are mounted, with their name of the file and of themselves in
+/// `/proc/PID/cgroup`: unified, unified beside v1, and v1.
+const HIERARCHIES: [(&str, &str, &str); 3] = [
+    ("/sys/fs/cgroup", "cpuset.cpus.effective", ""),
+    ("/sys/fs/cgroup/unified", "cpuset.cpus.effective", ""),
+    ("/sys/fs/cgroup/cpuset", "cpuset.effective_cpus", "cpuset"),
+];
+
+/// How many levels up a cgroup is looked for that has the controller.
+const LEVELS_MAX: usize = 32;
+
+/// The sets of cgroups that were read: many processes share one.
+#[derive(Debug, Default)]
+pub(crate) struct Cpusets {
+    known: BTreeMap<String, Option<CpuSet>>,
+}
+
+impl Cpusets {
+    /// The set of a process, out of its `/proc/PID/cgroup`; `None` where no hierarchy has the controller.
+    ///
+    /// Kernel: Documentation/admin-guide/cgroup-v2.rst, `cpuset.cpus.effective`.
+    pub(crate) fn of(&mut self, cgroups: &str) -> Option<CpuSet> {
+        if let Some(known) = self.known.get(cgroups) {
+            return known.clone();
+        }
+        let found = HIERARCHIES.iter().find_map(|(mount, file, controller)| {
+            let path = path_in(cgroups, controller)?;
+            effective(Path::new(mount), path, file)
+        });
+        self.known.insert(cgroups.to_owned(), found.clone());
+        found
+    }
+}
+
+/// The path of a process in the hierarchy with this controller; the unified one for none.
+fn path_in<'t>(cgroups: &'t str, controller: &str) -> Option<&'t str> {
+    cgroups.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        controllers.split(',').any(|one| one == controller).then_some(path)
+    })
+}
+
+/// What the file says in the cgroup or in the nearest above it that has the file.
+fn effective(mount: &Path, path: &str, file: &str) -> Option<CpuSet> {
+    let whole = mount.join(path.trim_start_matches('/'));
+    let above = whole.ancestors().take(LEVELS_MAX).take_while(|level| level.starts_with(mount));
+    let text = above.filter_map(|level| std::fs::read_to_string(level.join(file)).ok()).next()?;
+    text.parse().ok().filter(|cpus: &CpuSet| !cpus.is_empty())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_hierarchy_with_the_controller_is_found_on_every_kind_of_host() {
+        let hybrid = "9:name=systemd:/a.service\n4:cpu,cpuset:/caged\n0::/unified.scope\n";
+        assert_eq!(path_in(hybrid, "cpuset"), Some("/caged"));
+        assert_eq!(path_in(hybrid, ""), Some("/unified.scope"));
+        assert_eq!(path_in("0::/x\n", "cpuset"), None);
+    }
+
+    #[test]
+    fn a_cgroup_without_the_controller_has_the_set_of_the_nearest_above_it() {
+        let dir = std::env::temp_dir().join(format!("netpolicy-cpuset-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("outer/inner")).expect("directories");
+        std::fs::write(dir.join("outer/cpuset.cpus.effective"), "2-3\n").expect("file");
+        let of = |path| effective(&dir, path, "cpuset.cpus.effective").map(|cpus| cpus.to_string());
+        assert_eq!(of("/outer/inner"), Some("2-3".to_owned()));
+        assert_eq!(of("/outer"), Some("2-3".to_owned()));
+        assert_eq!(of("/elsewhere"), None);
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
+}

@@ -1,0 +1,210 @@
+//! Layouts: how a device's queues, their interrupts and CPUs are put together into objects.
+//!
+//! An object is a set of receive and transmit queues with their NAPIs and interrupts, and the CPUs that they belong to.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::cpu_set::CpuSet;
+use crate::ids::{Cpu, QueueIndex};
+
+/// How a device's queues are put together with CPUs.
+///
+/// Written `one-to-one`, `rx-per-core`, `local-numa`, `shared:2`, or object by object as in
+/// `rx 0 tx 0-1 cpus 0,24; rx 1 tx 2-3 cpus 1,25`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Each queue pair has a CPU of its own, the nearest first.
+    OneToOne,
+    /// One receive queue for each physical core, one transmit queue for each logical CPU.
+    RxPerCore,
+    /// Each queue pair has a CPU of its own, and only those of the NIC's NUMA node are used.
+    LocalNuma,
+    /// All queues share so many CPUs, the nearest to the NIC.
+    Shared(u32),
+    /// The objects, one by one.
+    Explicit(Vec<ObjectWish>),
+}
+
+/// One object of an explicit layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectWish {
+    /// Its receive queues: at least one.
+    pub rx: Vec<QueueIndex>,
+    /// Its transmit queues.
+    pub tx: Vec<QueueIndex>,
+    /// Its CPUs: at least one.
+    pub cpus: CpuSet,
+}
+
+impl Layout {
+    /// The most objects of an explicit layout: as many as a device can have queues.
+    ///
+    /// Kernel: 6.18, `include/uapi/linux/ethtool.h` `MAX_NUM_QUEUE`.
+    pub const OBJECTS_MAX: usize = 4096;
+}
+
+impl fmt::Display for ObjectWish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rx {}", queues(&self.rx))?;
+        if !self.tx.is_empty() {
+            write!(f, " tx {}", queues(&self.tx))?;
+        }
+        write!(f, " cpus {}", self.cpus)
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OneToOne => f.pad("one-to-one"),
+            Self::RxPerCore => f.pad("rx-per-core"),
+            Self::LocalNuma => f.pad("local-numa"),
+            Self::Shared(cpus) => f.pad(&format!("shared:{cpus}")),
+            Self::Explicit(objects) => {
+                let objects: Vec<String> = objects.iter().map(ToString::to_string).collect();
+                f.pad(&objects.join("; "))
+            }
+        }
+    }
+}
+
+/// Queues are written as CPUs are: `0-3,8`.
+fn queues(queues: &[QueueIndex]) -> CpuSet {
+    queues.iter().map(|queue| Cpu(queue.0)).collect()
+}
+
+/// Why a text is no layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotALayout(pub String);
+
+impl fmt::Display for NotALayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotALayout {}
+
+impl FromStr for Layout {
+    type Err = NotALayout;
+
+    fn from_str(text: &str) -> Result<Self, NotALayout> {
+        match text {
+            "one-to-one" => return Ok(Self::OneToOne),
+            "rx-per-core" => return Ok(Self::RxPerCore),
+            "local-numa" => return Ok(Self::LocalNuma),
+            _ => {}
+        }
+        if let Some(count) = text.strip_prefix("shared:") {
+            let cpus = count.parse().ok().filter(|cpus| (1..=CpuSet::CPUS_MAX).contains(cpus));
+            return cpus.map(Self::Shared).ok_or_else(|| {
+                NotALayout(format!("`{text}` does not say over how many CPUs: write shared:2"))
+            });
+        }
+        if !text.starts_with("rx ") {
+            return Err(NotALayout(format!(
+                "`{text}` is no layout: there are one-to-one, rx-per-core, local-numa, shared:N, or objects as in \
+                 `rx 0 tx 0-1 cpus 0,24; rx 1 cpus 1`"
+            )));
+        }
+        let (mut rx, mut tx) = (BTreeSet::new(), BTreeSet::new());
+        let mut objects = Vec::new();
+        for object in text.split(';').take(Self::OBJECTS_MAX + 1) {
+            let object = object_wish(object.trim())?;
+            for (queues, kind, seen) in [(&object.rx, "rx", &mut rx), (&object.tx, "tx", &mut tx)] {
+                if let Some(twice) = queues.iter().find(|queue| !seen.insert(**queue)) {
+                    return Err(NotALayout(format!("{kind} queue {twice} is in two objects")));
+                }
+            }
+            objects.push(object);
+        }
+        if objects.len() > Self::OBJECTS_MAX {
+            return Err(NotALayout(format!("more than {} objects", Self::OBJECTS_MAX)));
+        }
+        Ok(Self::Explicit(objects))
+    }
+}
+
+/// `rx 0 tx 0-1 cpus 0,24`
+fn object_wish(text: &str) -> Result<ObjectWish, NotALayout> {
+    let (mut rx, mut tx, mut cpus) = (CpuSet::new(), CpuSet::new(), CpuSet::new());
+    let words: Vec<&str> = text.split_whitespace().collect();
+    for pair in words.chunks(2) {
+        let [word, list] = pair else {
+            return Err(NotALayout(format!("`{text}`: `{}` has no list after it", pair.concat())));
+        };
+        let set = match *word {
+            "rx" => &mut rx,
+            "tx" => &mut tx,
+            "cpus" => &mut cpus,
+            other => return Err(NotALayout(format!("`{other}` is neither rx, tx nor cpus"))),
+        };
+        if !set.is_empty() {
+            return Err(NotALayout(format!("`{text}` gives {word} twice")));
+        }
+        *set = list.parse().map_err(|_| {
+            NotALayout(format!("`{list}` is no list of {word}: write it as the kernel does, as in 0-3,8"))
+        })?;
+    }
+    if rx.is_empty() || cpus.is_empty() {
+        return Err(NotALayout(format!("`{text}` needs receive queues and CPUs, as in rx 0 cpus 0,24")));
+    }
+    let indices = |set: &CpuSet| set.iter().map(|queue| QueueIndex(queue.0)).collect();
+    Ok(ObjectWish { rx: indices(&rx), tx: indices(&tx), cpus })
+}
+
+impl Serialize for Layout {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Layout {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_layout_survives_being_written_and_read() {
+        for text in [
+            "one-to-one",
+            "rx-per-core",
+            "local-numa",
+            "shared:2",
+            "rx 0 cpus 3",
+            "rx 0 tx 0-1 cpus 0,24; rx 1-2 cpus 1",
+        ] {
+            assert_eq!(text.parse::<Layout>().expect(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_layout_is_refused_in_its_own_words() {
+        for (text, words) in [
+            ("1:1", "is no layout"),
+            ("shared:0", "over how many CPUs"),
+            ("rx 0", "needs receive queues and CPUs"),
+            ("rx 0 cpus 0; rx 0 cpus 1", "rx queue 0 is in two objects"),
+            ("rx 0 tx 1 cpus 0; rx 1 tx 0-1 cpus 1", "tx queue 1 is in two objects"),
+            ("rx 0 cpu 0", "neither rx, tx nor cpus"),
+            ("rx 0 rx 1 cpus 0", "gives rx twice"),
+            ("rx 0 cpus", "has no list after it"),
+            ("rx 3-1 cpus 0", "is no list of rx"),
+        ] {
+            let wrong = text.parse::<Layout>().expect_err(text);
+            assert!(wrong.to_string().contains(words), "{wrong}");
+        }
+        let many = vec!["rx 0 cpus 0"; Layout::OBJECTS_MAX + 1].join(";");
+        assert!(many.parse::<Layout>().is_err());
+    }
+}

@@ -1,0 +1,113 @@
+//! What a policy comes to, mechanism by mechanism.
+
+use model::recipe::{Dose, Mechanism};
+use model::{DeliveryMode, PolicyName, Reason, Recipes};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::report::{Page, Report, to_json};
+use super::table::Style;
+
+/// A recipe as data: one entry for each mechanism, in the order of the documentation.
+#[derive(Debug, Serialize)]
+pub(crate) struct RecipeReport {
+    policy: PolicyName,
+    mechanisms: Vec<Entry>,
+    /// Where drivers differ.
+    drivers: Vec<DriverEntry>,
+}
+
+#[derive(Debug, Serialize)]
+struct Entry {
+    mechanism: &'static str,
+    value: String,
+    because: Reason,
+    /// What the value brings along, as a delivery mode does.
+    brings: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct DriverEntry {
+    driver: String,
+    mechanism: &'static str,
+    value: String,
+    because: Reason,
+}
+
+impl RecipeReport {
+    /// What this policy comes to.
+    pub(crate) fn of(policy: PolicyName, recipes: &Recipes) -> Self {
+        let entry = |mechanism: Mechanism| {
+            let found = recipes.of(policy, mechanism)?;
+            let brings = match &found.dose {
+                Dose::Delivery(mode) => brings(*mode),
+                _ => Vec::new(),
+            };
+            let because = found.because.clone();
+            Some(Entry { mechanism: mechanism.as_str(), value: found.dose.to_string(), because, brings })
+        };
+        let mut drivers = Vec::new();
+        for (driver, by_policy) in &recipes.drivers {
+            let layers = [by_policy.get(&None), by_policy.get(&Some(policy))];
+            for (mechanism, found) in layers.into_iter().flatten().flat_map(|recipe| &recipe.ingredients) {
+                drivers.push(DriverEntry {
+                    driver: driver.clone(),
+                    mechanism: mechanism.as_str(),
+                    value: found.dose.to_string(),
+                    because: found.because.clone(),
+                });
+            }
+        }
+        Self { policy, mechanisms: Mechanism::all().filter_map(entry).collect(), drivers }
+    }
+}
+
+/// The values that a delivery mode brings along.
+fn brings(mode: DeliveryMode) -> Vec<String> {
+    let params = mode.params();
+    vec![
+        format!("defer-hard-irqs {}", params.defer_hard_irqs),
+        format!("gro-flush-timeout {}", params.gro_flush_timeout),
+        format!("irq-suspend-timeout {}", params.irq_suspend_timeout),
+        format!("busy_poll usecs/budget/prefer {}", params.epoll),
+        format!("threaded {}", mode.threading()),
+    ]
+}
+
+impl Report for RecipeReport {
+    const KIND: &'static str = "recipe";
+
+    fn page(&self, page: &mut Page) {
+        page.styled(Style::Strong, format!("policy {}", self.policy));
+        let (kept, set): (Vec<&Entry>, Vec<&Entry>) =
+            self.mechanisms.iter().partition(|entry| entry.value == "keep");
+        for entry in set {
+            page.line(format!("  {} {}", entry.mechanism, page.word(Style::Good, &entry.value)));
+            for brought in &entry.brings {
+                page.line(format!("    brings {brought}"));
+            }
+            page.line(format!("    because {}", entry.because));
+        }
+        page.gap();
+        page.styled(Style::Strong, "left as it is");
+        for entry in kept {
+            page.line(format!("  {}", entry.mechanism));
+            page.line(format!("    because {}", entry.because));
+        }
+        let mut driver = "";
+        for entry in &self.drivers {
+            if driver != entry.driver {
+                page.gap();
+                driver = &entry.driver;
+                page.styled(Style::Strong, format!("driver {driver}"));
+            }
+            page.line(format!("  {} {}", entry.mechanism, page.word(Style::Good, &entry.value)));
+            page.line(format!("    because {}", entry.because));
+        }
+    }
+
+    fn lines(&self) -> Vec<(&'static str, Value)> {
+        let mechanisms = self.mechanisms.iter().map(|entry| ("mechanism", to_json(entry)));
+        mechanisms.chain(self.drivers.iter().map(|entry| ("driver", to_json(entry)))).collect()
+    }
+}

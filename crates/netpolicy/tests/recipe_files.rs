@@ -1,0 +1,107 @@
+//! What recipe files may say, how each mistake is drawn, and what the shipped ones say.
+
+use model::recipe::{Dose, Mechanism};
+use model::{CoalesceParam, PolicyName};
+use netpolicy::policy_file::{SHIPPED, parse_recipes, recipes};
+
+mod command;
+
+use command::{Scratch, netpolicy, text};
+
+/// Every kind of mistake that one file can hold, each with a file that makes it.
+const MISTAKES: &[(&str, &str)] = &[
+    ("a_kind_of_section_that_is_misspelt", "[recpie.latency.layout]\nvalue = \"one-to-one\"\n"),
+    ("a_policy_that_is_misspelt", "[recipe.latecny.layout]\nvalue = \"one-to-one\"\n"),
+    ("a_mechanism_that_is_misspelt", "[recipe.latency.rx-usec]\nvalue = 8\n"),
+    ("a_key_that_is_misspelt", "[recipe.latency.rx-usecs]\nvalue = 8\nbecause = \"x\"\n"),
+    ("no_value", "[recipe.latency.rx-usecs]\nwhy = \"x\"\n"),
+    ("a_number_that_is_text", "[recipe.latency.rx-usecs]\nvalue = \"8\"\n"),
+    ("a_number_below_zero", "[recipe.latency.rx-usecs]\nvalue = -1\n"),
+    ("a_switch_that_is_a_number", "[recipe.latency.adaptive-rx]\nvalue = 1\n"),
+    ("a_layout_that_is_misspelt", "[recipe.latency.layout]\nvalue = \"rx-per-cpu\"\n"),
+    ("a_mode_that_no_file_can_give", "[recipe.latency.delivery]\nvalue = \"fullbusy\"\n"),
+    ("a_mode_of_a_driver", "[driver.igb.any.delivery]\nvalue = \"defer20\"\n"),
+    ("a_value_without_its_table", "[recipe.latency]\nrx-usecs = 8\n"),
+    ("a_driver_without_a_policy", "[driver.igb]\ntx-usecs = { value = 8 }\n"),
+    ("a_reason_that_is_a_number", "[recipe.latency.rx-usecs]\nvalue = 8\nwhy = 1\n"),
+    (
+        "a_mechanism_that_is_given_twice",
+        "[recipe.latency.xps]\nvalue = true\n[recipe.latency.xps]\nvalue = false\n",
+    ),
+];
+
+#[test]
+fn every_mistake_is_drawn_with_its_place_and_with_what_was_probably_meant() {
+    for (name, toml) in MISTAKES {
+        let mistakes = parse_recipes("10-site.toml", toml).expect_err(name);
+        insta::assert_snapshot!(*name, mistakes.to_string());
+    }
+}
+
+#[test]
+fn the_shipped_recipes_have_a_word_on_every_mechanism_with_its_reason_and_source() {
+    let recipes = recipes(&[]).expect("well-formed");
+    for policy in PolicyName::ALL {
+        for mechanism in Mechanism::all() {
+            let found = recipes.of(policy, mechanism);
+            assert!(found.is_some(), "{policy}: no word on {mechanism}");
+        }
+    }
+    for (name, text) in SHIPPED {
+        let reasons = text.matches("\nwhy = \"").count();
+        assert_eq!(reasons, text.matches("\nvalue = ").count(), "{name}: a value without its reason");
+        assert_eq!(reasons, text.matches("\nsource = \"").count(), "{name}: a reason without its source");
+    }
+}
+
+#[test]
+fn power_never_polls_and_none_leaves_everything_as_it_is() {
+    let recipes = recipes(&[]).expect("well-formed");
+    let Some(Dose::Delivery(mode)) = recipes.of(PolicyName::Power, Mechanism::Delivery).map(|i| &i.dose)
+    else {
+        panic!("power has a mode")
+    };
+    let params = mode.params();
+    assert!(
+        !params.epoll.waits_busily() && mode.polling_cpus_per_napi() + mode.polling_cpus_per_thread() == 0
+    );
+    assert!(params.irq_suspend_timeout.is_zero());
+    for mechanism in Mechanism::all().filter(|mechanism| *mechanism != Mechanism::Delivery) {
+        assert_eq!(
+            recipes.of(PolicyName::None, mechanism).map(|i| &i.dose),
+            Some(&Dose::Keep),
+            "{mechanism}"
+        );
+    }
+}
+
+#[test]
+fn a_sites_file_replaces_one_mechanism_and_says_where_it_stands() {
+    let site = ("/etc/netpolicy/recipes.d/10-site.toml", "# ours\n[recipe.bulk.rx-usecs]\nvalue = 80\n");
+    let with_site = recipes(&[(site.0.to_owned(), site.1.to_owned())]).expect("well-formed");
+    let mechanism = Mechanism::Coalescing(CoalesceParam::RxUsecs);
+    let found = with_site.of(PolicyName::Bulk, mechanism).expect("there");
+    assert_eq!(found.dose, Dose::Number(80));
+    assert_eq!(found.because.source, "/etc/netpolicy/recipes.d/10-site.toml:2");
+    let shipped = recipes(&[]).expect("well-formed");
+    let other = Mechanism::Coalescing(CoalesceParam::TxUsecs);
+    assert_eq!(with_site.of(PolicyName::Bulk, other), shipped.of(PolicyName::Bulk, other));
+    assert_eq!(with_site.of(PolicyName::Cpu, mechanism), shipped.of(PolicyName::Cpu, mechanism));
+}
+
+#[test]
+fn explain_says_what_a_policy_comes_to() {
+    let scratch = Scratch::new("recipes");
+    let dir = scratch.path("none");
+    for policy in ["latency", "power"] {
+        let output = netpolicy(&["--recipe-dir", &dir, "explain", policy]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        insta::assert_snapshot!(format!("explain_{policy}"), text(&output.stdout));
+    }
+    scratch.file("10-site.toml", "[recipe.latency.rx-usec]\nvalue = 8\n");
+    let own = scratch.path("");
+    let output = netpolicy(&["--recipe-dir", &own, "explain", "latency"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    assert!(said.contains("did you mean `rx-usecs`?") && said.contains("10-site.toml:1:17"), "{said}");
+}

@@ -1,0 +1,196 @@
+//! Layouts made concrete: which queues, interrupts and CPUs are one object.
+
+use model::host::Device;
+use model::{Cpu, CpuSet, Layout, ObjectWish, QueueIndex, RxQueue};
+
+use crate::near::Near;
+use crate::place::PlacedQueue;
+use crate::refusal::{Refusal, RefusalKind};
+
+/// A set of queues with their interrupts, and the CPUs that they belong to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueueObject {
+    /// Its receive queues, each standing for its NAPI.
+    pub rx: Vec<RxQueue>,
+    /// Its transmit queues.
+    pub tx: Vec<QueueIndex>,
+    /// The CPUs that its interrupts are delivered to.
+    pub irq_cpus: CpuSet,
+    /// All CPUs that belong to it: those of the interrupts, and those that only send by it.
+    pub cpus: CpuSet,
+    /// The same in the order of sending: the n-th sends by the n-th transmit queue.
+    senders: Vec<Cpu>,
+}
+
+/// A device's objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Objects {
+    /// In the order of their first receive queue.
+    pub objects: Vec<QueueObject>,
+    /// Over how many of the first receive queues packets shall be spread, where the layout leaves some out.
+    pub spread: Option<u32>,
+    /// What the operator should know.
+    pub notes: Vec<String>,
+}
+
+impl Objects {
+    /// The CPUs that send by each transmit queue. Empty for layouts in which not every CPU has an object.
+    pub fn senders(&self) -> impl Iterator<Item = (QueueIndex, CpuSet)> {
+        self.objects.iter().flat_map(|object| {
+            object.tx.iter().enumerate().map(|(at, tx)| {
+                let own = object.senders.iter().skip(at).step_by(object.tx.len());
+                (*tx, own.copied().collect::<CpuSet>())
+            })
+        })
+    }
+}
+
+/// Puts a device's queues together as a layout says. The same input gives the same objects.
+///
+/// # Errors
+/// [`RefusalKind::Usage`] if an explicit layout names queues that are not there, [`RefusalKind::Missing`] if no CPU of an
+/// object, or none at all, may be used.
+pub(crate) fn objects(
+    layout: &Layout,
+    device: &Device,
+    queues: &[&PlacedQueue],
+    near: Near,
+    allowed: &CpuSet,
+) -> Result<Objects, Refusal> {
+    if near.cores() == 0 {
+        let message = format!("no CPU may be used for layout {layout}");
+        return Err(Refusal::new(RefusalKind::Missing, device.id, message)
+            .because("the CPUs that run are isolated, or the request names none that runs"));
+    }
+    let mut notes = Vec::new();
+    if near.local_is_closed && *layout == Layout::LocalNuma {
+        notes.push(format!(
+            "no CPU of the NUMA node of {} may be used: layout local-numa takes others",
+            device.id
+        ));
+    }
+    let mut made = match layout {
+        Layout::OneToOne => spread(queues, &near, near.in_turn().len()),
+        Layout::LocalNuma => {
+            let near = near.local();
+            let cpus = near.in_turn().len();
+            spread(queues, &near, cpus)
+        }
+        Layout::RxPerCore => {
+            let cores = near.cores();
+            let mut made = spread(queues, &near, cores);
+            if queues.len() > cores && device.rss.is_some() {
+                made.spread = u32::try_from(cores).ok();
+                notes.push(format!(
+                    "{} has {} receive queues for {cores} cores: packets are spread over the first {cores}",
+                    device.id,
+                    queues.len()
+                ));
+            }
+            made
+        }
+        Layout::Shared(count) => shared(queues, &near, *count, &mut notes),
+        Layout::Explicit(wishes) => explicit(wishes, device, queues, allowed)?,
+    };
+    if !matches!(layout, Layout::Explicit(_)) {
+        deal_transmit_queues(&mut made.objects, device);
+    }
+    made.notes = notes;
+    Ok(made)
+}
+
+/// Queue i belongs to CPU i of the first `width`; every other CPU joins the object that is nearest to it.
+fn spread(queues: &[&PlacedQueue], near: &Near, width: usize) -> Objects {
+    let turn = near.in_turn();
+    let used = width.min(queues.len()).min(turn.len());
+    let mut objects: Vec<QueueObject> = turn[..used]
+        .iter()
+        .map(|&cpu| QueueObject {
+            irq_cpus: [cpu].into_iter().collect(),
+            senders: vec![cpu],
+            ..QueueObject::default()
+        })
+        .collect();
+    if objects.is_empty() {
+        return Objects::default();
+    }
+    for (at, placed) in queues.iter().enumerate() {
+        objects[at % used].rx.push(placed.queue);
+    }
+    for &cpu in &turn[used..] {
+        let nearest = (0..used)
+            .min_by_key(|&at| (near.distance(objects[at].senders[0], cpu), objects[at].senders.len(), at));
+        objects[nearest.unwrap_or(0)].senders.push(cpu);
+    }
+    Objects { objects, ..Objects::default() }
+}
+
+/// All queues on so many CPUs.
+fn shared(queues: &[&PlacedQueue], near: &Near, count: u32, notes: &mut Vec<String>) -> Objects {
+    let turn = near.in_turn();
+    let wanted = usize::try_from(count).unwrap_or(usize::MAX);
+    if wanted > turn.len() {
+        notes.push(format!("layout shared:{count}: only {} CPUs may be used", turn.len()));
+    }
+    let mut objects: Vec<QueueObject> = turn
+        .iter()
+        .take(wanted.min(queues.len()))
+        .map(|&cpu| QueueObject { irq_cpus: [cpu].into_iter().collect(), ..QueueObject::default() })
+        .collect();
+    let used = objects.len().max(1);
+    for (at, placed) in queues.iter().enumerate() {
+        objects[at % used].rx.push(placed.queue);
+    }
+    Objects { objects, ..Objects::default() }
+}
+
+/// As the operator wrote it.
+fn explicit(
+    wishes: &[ObjectWish],
+    device: &Device,
+    queues: &[&PlacedQueue],
+    allowed: &CpuSet,
+) -> Result<Objects, Refusal> {
+    let refuse = |kind, message: String| Refusal::new(kind, device.id, message);
+    let mut objects = Vec::with_capacity(wishes.len());
+    for wish in wishes {
+        let mut rx = Vec::with_capacity(wish.rx.len());
+        for index in &wish.rx {
+            if !device.rx_queues.iter().any(|queue| queue.id.index == *index) {
+                let message = format!("layout: it has no receive queue {index}");
+                return Err(refuse(RefusalKind::Usage, message)
+                    .nearest(format!("receive queues 0 to {}", device.rx_queues.len().saturating_sub(1))));
+            }
+            let serves = |placed: &&&PlacedQueue| {
+                placed.queue.index == *index || placed.also.iter().any(|also| also.index == *index)
+            };
+            rx.extend(queues.iter().find(serves).map(|placed| placed.queue));
+        }
+        if let Some(none) =
+            wish.tx.iter().find(|tx| !device.tx_queues.iter().any(|queue| queue.index == **tx))
+        {
+            let message = format!("layout: it has no transmit queue {none}");
+            return Err(refuse(RefusalKind::Usage, message)
+                .nearest(format!("transmit queues 0 to {}", device.tx_queues.len().saturating_sub(1))));
+        }
+        let cpus = wish.cpus.intersection(allowed);
+        if cpus.is_empty() {
+            let message = format!("layout: none of the CPUs {} may be used", wish.cpus);
+            return Err(refuse(RefusalKind::Missing, message).because(format!("may be used: {allowed}")));
+        }
+        let senders = cpus.iter().collect();
+        objects.push(QueueObject { rx, tx: wish.tx.clone(), irq_cpus: cpus.clone(), cpus, senders });
+    }
+    Ok(Objects { objects, ..Objects::default() })
+}
+
+/// Transmit queue j belongs to object j modulo their number, where the objects have CPUs that send.
+fn deal_transmit_queues(objects: &mut [QueueObject], device: &Device) {
+    let count = objects.len().max(1);
+    for (at, object) in objects.iter_mut().enumerate() {
+        if !object.senders.is_empty() {
+            object.tx = device.tx_queues.iter().skip(at).step_by(count).map(|queue| queue.index).collect();
+        }
+        object.cpus = object.irq_cpus.iter().chain(object.senders.iter().copied()).collect();
+    }
+}

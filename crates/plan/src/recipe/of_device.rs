@@ -1,0 +1,219 @@
+//! What a recipe tells a device: only what the device has, and only what stops no queue unless that is allowed.
+
+use std::collections::BTreeSet;
+
+use model::host::{Device, RxQueueState};
+use model::nic::NicWish;
+use model::recipe::{Dose, Ingredient, Mechanism};
+use model::{ChannelKind, CpuSet, DeviceId, Reason, RingKind, Setting, Sysctl, Target, TxQueue};
+
+use crate::desired::Wanted;
+use crate::in_force;
+use crate::index::Index;
+use crate::near::{self, Near};
+use crate::nic::{self, remakes};
+use crate::place::{Part, Placement};
+
+/// What a part's recipe comes to on a device.
+#[derive(Debug, Default)]
+pub(crate) struct OfDevice {
+    /// What is wanted.
+    pub(crate) wanted: Vec<Wanted>,
+    /// What would stop queues, and so is only proposed.
+    pub(crate) proposed: Vec<Wanted>,
+    /// The words of what the device lacks.
+    pub(crate) lacks: BTreeSet<&'static str>,
+}
+
+/// What a part's recipe wants of one device: all of it if the part is the device's request, else of its own queues.
+pub(crate) fn wanted(part: &Part, device: &Device, placement: &Placement, index: &Index<'_>) -> OfDevice {
+    let mut found = OfDevice::default();
+    let of_device = matches!(&part.intent.target, Target::Device(name) if name == device.id.name.as_str());
+    let scope =
+        Scope { part, device, index, of_device, whole: of_device && placement.is_undivided(device.id) };
+    for (mechanism, ingredient) in placement.recipes.for_driver(part.intent.policy, &device.kind) {
+        let Ingredient { dose, because } = ingredient;
+        if !mechanism.is_of_device() && !matches!(mechanism, Mechanism::Sysctl(_))
+            || *dose == Dose::Keep
+            || part.intent.nic.iter().any(|wish| names(wish, mechanism))
+        {
+            continue;
+        }
+        let Some(settings) = scope.settings(mechanism, dose) else {
+            if of_device {
+                found.lacks.insert(mechanism.as_str());
+            }
+            continue;
+        };
+        let source = format!("{}: policy {}, {}", part.intent.origin, part.intent.policy, because.source);
+        let because = Reason::new(because.why.clone(), source);
+        for setting in settings {
+            let Ok(now) = in_force::value(&setting, index) else {
+                found.lacks.insert(mechanism.as_str());
+                continue;
+            };
+            let proposed = now != setting && remakes(&setting, device) && !placement.disruptive;
+            let list = if proposed { &mut found.proposed } else { &mut found.wanted };
+            list.push(Wanted { setting, because: because.clone() });
+        }
+    }
+    found
+}
+
+/// Whether an expert's wish is about this mechanism, and so goes before the recipe.
+fn names(wish: &NicWish, mechanism: Mechanism) -> bool {
+    wish.key().trim_start_matches("settings.") == mechanism.as_str()
+}
+
+struct Scope<'a> {
+    part: &'a Part,
+    device: &'a Device,
+    index: &'a Index<'a>,
+    /// Whether the part is the device's own request.
+    of_device: bool,
+    /// Whether all queues of the device are that request's.
+    whole: bool,
+}
+
+impl Scope<'_> {
+    /// The settings that a dose comes to; `None` if the device has nothing to set.
+    fn settings(&self, mechanism: Mechanism, dose: &Dose) -> Option<Vec<Setting>> {
+        let id = self.device.id;
+        match mechanism {
+            Mechanism::Coalescing(param) => {
+                let value = number(dose)?;
+                if self.whole {
+                    self.device.coalesce?.of(param)?;
+                    return Some(vec![Setting::Coalescing(id, param, value)]);
+                }
+                let queues: Vec<&RxQueueState> = self.own_queues().collect();
+                let each = queues.iter().all(|queue| queue.coalesce.is_some_and(|c| c.of(param).is_some()));
+                (each && !queues.is_empty())
+                    .then(|| queues.iter().map(|q| Setting::QueueCoalescing(q.id, param, value)).collect())
+            }
+            Mechanism::RpsCpus => {
+                let cpus = match dose {
+                    Dose::Cpus(cpus) => cpus.intersection(&self.index.host.topology.online),
+                    Dose::CpusIfShort => self.cpus_if_short(),
+                    _ => return None,
+                };
+                Some(self.own_queues().map(|queue| Setting::RpsCpus(queue.id, cpus.clone())).collect())
+            }
+            Mechanism::RpsFlowCount => {
+                let flows = nic::flows_as_rounded(number(dose)?);
+                Some(self.own_queues().map(|queue| Setting::RpsFlowCount(queue.id, flows)).collect())
+            }
+            _ if !self.of_device => Some(Vec::new()),
+            Mechanism::Channels(kind) => {
+                self.channels(kind, dose).map(|n| vec![Setting::Channels(id, kind, n)])
+            }
+            Mechanism::Ring(kind) => self.ring(kind, dose).map(|n| vec![Setting::Ring(id, kind, n)]),
+            Mechanism::Offload(offload) => {
+                let Dose::Switch(on) = dose else { return None };
+                self.device.offloads.get(&offload)?;
+                Some(vec![Setting::Offload(id, offload, *on)])
+            }
+            Mechanism::Xps => {
+                let Dose::Switch(spread) = dose else { return None };
+                // With a single queue there is nothing to choose, and the kernel refuses to be asked.
+                (self.device.tx_queues.len() > 1).then(|| self.xps(*spread))
+            }
+            Mechanism::Sysctl(sysctl) => self.sysctl(sysctl, dose),
+            Mechanism::Delivery
+            | Mechanism::DeferHardIrqs
+            | Mechanism::GroFlushTimeout
+            | Mechanism::IrqSuspendTimeout
+            | Mechanism::Layout
+            | Mechanism::Threads
+            | Mechanism::WakeLatency => Some(Vec::new()),
+        }
+    }
+
+    /// The receive queues that are the part's own; of a device that is not divided, all of them.
+    fn own_queues(&self) -> impl Iterator<Item = &RxQueueState> {
+        let own: BTreeSet<_> = self
+            .part
+            .queues
+            .iter()
+            .flat_map(|placed| std::iter::once(placed.queue).chain(placed.also.iter().copied()))
+            .collect();
+        self.device.rx_queues.iter().filter(move |queue| self.whole || own.contains(&queue.id))
+    }
+
+    fn near(&self) -> Near {
+        let allowed = near::allowed(&self.part.intent, self.index.host);
+        Near::new(self.device, &allowed, self.index.host)
+    }
+
+    /// The CPUs near the device, if it has fewer receive queues than there are cores near it.
+    ///
+    /// Kernel: Documentation/networking/scaling.rst, "Suggested Configuration" of RPS.
+    fn cpus_if_short(&self) -> CpuSet {
+        let near = self.near();
+        if self.device.rx_queues.len() < near.local_cores() { near.local_cpus() } else { CpuSet::new() }
+    }
+
+    fn channels(&self, kind: ChannelKind, dose: &Dose) -> Option<u32> {
+        let max = self.device.channels?.of(kind).max;
+        let wanted = match dose {
+            Dose::Number(count) => *count,
+            Dose::Max => max,
+            Dose::PerCore => u32::try_from(self.near().local_cores()).ok()?,
+            _ => return None,
+        };
+        let wanted = wanted.min(max);
+        // Queues that would go away may have values of their own, which nothing could put back.
+        let fewer = wanted < self.device.channels?.of(kind).current;
+        (max > 0 && wanted > 0 && !(fewer && nic::loses_values(kind, wanted, self.device, self.index)))
+            .then_some(wanted)
+    }
+
+    fn ring(&self, kind: RingKind, dose: &Dose) -> Option<u32> {
+        let max = self.device.rings?.of(kind).max;
+        let wanted = match dose {
+            Dose::Number(size) => (*size).min(max),
+            Dose::Max => max,
+            _ => return None,
+        };
+        (max > 0).then_some(wanted)
+    }
+
+    /// Each CPU that may be used sends by one queue: by that of its object, or dealt out in turn; or any by any.
+    fn xps(&self, spread: bool) -> Vec<Setting> {
+        let allowed = near::allowed(&self.part.intent, self.index.host);
+        let tx = |index| TxQueue { device: self.device.id, index };
+        let senders: Vec<_> = self.part.objects.iter().flat_map(|objects| objects.senders()).collect();
+        if !spread || senders.is_empty() {
+            return nic::xps(spread, self.device, &allowed);
+        }
+        senders.into_iter().map(|(index, cpus)| Setting::XpsCpus(tx(index), cpus)).collect()
+    }
+
+    fn sysctl(&self, sysctl: Sysctl, dose: &Dose) -> Option<Vec<Setting>> {
+        let value = number(dose)?;
+        self.index.host.sysctls.get(&sysctl)?;
+        Some(vec![Setting::Sysctl(sysctl, u64::from(value))])
+    }
+}
+
+fn number(dose: &Dose) -> Option<u32> {
+    match dose {
+        Dose::Number(number) => Some(*number),
+        Dose::Switch(on) => Some(u32::from(*on)),
+        Dose::Keep
+        | Dose::Delivery(_)
+        | Dose::Span(_)
+        | Dose::Max
+        | Dose::PerCore
+        | Dose::Cpus(_)
+        | Dose::CpusIfShort
+        | Dose::Layout(_) => None,
+    }
+}
+
+/// One line for what a device lacks.
+pub(crate) fn note_of_lacks(device: DeviceId, part: &Part, lacks: &BTreeSet<&'static str>) -> Option<String> {
+    let words: Vec<&str> = lacks.iter().copied().collect();
+    (!words.is_empty())
+        .then(|| format!("{device} has no {}: left out of policy {}", words.join(", "), part.intent.policy))
+}
