@@ -90,7 +90,11 @@ fn take_step<K: Knobs>(
 /// changed again: its undo would otherwise find a newer value in its way, and stay undone. The same holds for one
 /// that another program attends to.
 fn check_that_nothing_is_taken<E>(plan: &Plan, journal: &Journal) -> Result<(), CommitFault<E>> {
-    for transaction in journal.live()? {
+    let live = journal.live()?;
+    if let Some(name) = journal.kept().and_then(|kept| kept.missing_among(&live)) {
+        return Err(CommitFault::RolledBackMeanwhile { name });
+    }
+    for transaction in live {
         let (name, standing) = (transaction.name(), transaction.standing());
         let undecided = matches!(standing, Standing::Unfinished | Standing::HeldUntil(_));
         let attendant = journal.attendant(&transaction);
@@ -223,6 +227,11 @@ pub enum CommitFault<E> {
         /// What it did to the knob.
         knob: Box<Change>,
     },
+    /// A daemon's earlier transaction was rolled back while it made this plan: it must look first what that means.
+    RolledBackMeanwhile {
+        /// The earlier transaction.
+        name: TransactionName,
+    },
     /// The host is not as it was when the plan was made.
     Drifted(Vec<Drift>),
     /// The host refused.
@@ -299,6 +308,9 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
                 knob.to().knob(),
                 knob.to().object()
             ),
+            Self::RolledBackMeanwhile { name } => {
+                write!(f, "refused: {name} was rolled back while this was planned")
+            }
             Self::Drifted(drifts) => {
                 write!(f, "refused: someone else has set since the plan was made:{}", indented(drifts))
             }
@@ -347,6 +359,7 @@ impl<E: std::error::Error + 'static> std::error::Error for CommitError<E> {
             | CommitFault::Disruptive(_)
             | CommitFault::Undecided { .. }
             | CommitFault::Attended { .. }
+            | CommitFault::RolledBackMeanwhile { .. }
             | CommitFault::Drifted(_)
             | CommitFault::ReadBack { .. } => None,
         }

@@ -1,5 +1,6 @@
 //! All transactions of a host, in one directory.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use model::{Pid, Plan};
 
 use crate::attendance::{Attendance, attends, own_pid};
 use crate::held::Pending;
+use crate::keeping::Keeping;
 use crate::knobs::Landmarks;
 use crate::lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER, Lock};
 use crate::log::{JournalError, Log, UNBORN, create_directory, io_error};
@@ -26,6 +28,7 @@ pub struct Journal {
     boot_id: String,
     lock_retries_max: u32,
     attendance: Option<Arc<Attendance>>,
+    keeping: Option<Arc<Keeping>>,
 }
 
 /// All transactions that there are.
@@ -51,7 +54,13 @@ impl Journal {
     /// The journal in this directory, as seen from this boot (`/proc/sys/kernel/random/boot_id`). Opens nothing.
     pub fn new(directory: impl Into<PathBuf>, boot_id: impl Into<String>) -> Self {
         let boot_id = boot_id.into().trim().to_owned();
-        Self { directory: directory.into(), boot_id, lock_retries_max: LOCK_RETRIES_MAX, attendance: None }
+        Self {
+            directory: directory.into(),
+            boot_id,
+            lock_retries_max: LOCK_RETRIES_MAX,
+            attendance: None,
+            keeping: None,
+        }
     }
 
     /// The same journal, waiting for another writer for this long instead of five seconds.
@@ -71,6 +80,26 @@ impl Journal {
         let lock = self.lock()?;
         let attendance = Some(Arc::new(Attendance::begin(&lock, &self.directory)?));
         Ok(Self { attendance, ..self })
+    }
+
+    /// The same journal, for a daemon that keeps what it sets: as long as this journal, or a clone of it, lives, no other
+    /// daemon keeps this journal.
+    ///
+    /// What it begins is marked as the daemon's, so that the next daemon finds it. It is read as a daemon must that
+    /// commits often: a transaction that is settled is read once, and one that is not only when its file has grown.
+    ///
+    /// # Errors
+    /// [`JournalError::Kept`] if another daemon keeps it.
+    pub fn keeping(self) -> Result<Self, JournalError> {
+        create_directory(&self.directory)?;
+        let keeping = Some(Arc::new(Keeping::begin(&self.directory)?));
+        self.remove_replaced(&self.lock()?)?;
+        Ok(Self { keeping, ..self })
+    }
+
+    /// The daemon that keeps this journal, if one runs.
+    pub fn keeper(&self) -> Option<Pid> {
+        Keeping::keeper(&self.directory)
     }
 
     /// The other program that will put this transaction back at its end, if there is one.
@@ -112,6 +141,7 @@ impl Journal {
                 Err(error) => history.unreadable.push(Unreadable { name, error }),
             }
         }
+        leave_out_replaced(&mut history.transactions);
         Ok(history)
     }
 
@@ -121,24 +151,41 @@ impl Journal {
     /// # Errors
     /// If another process is writing, or a directory cannot be removed.
     pub fn forget_all_but(&self, keep: usize) -> Result<usize, JournalError> {
-        let _lock = self.lock()?;
+        let lock = self.lock()?;
+        self.remove_replaced(&lock)?;
         let settled: Vec<Transaction> =
             self.history()?.transactions.into_iter().filter(|t| !t.standing().is_live()).collect();
         let surplus = settled.len().saturating_sub(keep);
         for transaction in &settled[..surplus] {
-            // Renamed first, so that a kill half way leaves no transaction without its journal.
-            let unborn = self.directory.join(format!("{UNBORN}{}", transaction.name()));
-            fs::rename(transaction.directory(), &unborn)
-                .map_err(io_error(transaction.directory(), "remove"))?;
-            fs::remove_dir_all(&unborn).map_err(io_error(&unborn, "remove"))?;
+            self.remove(&lock, transaction.name())?;
         }
         Ok(surplus)
     }
 
     /// The transactions that may be in force, the newest first.
     pub(crate) fn live(&self) -> Result<Vec<Transaction>, JournalError> {
-        let all = self.history()?.transactions;
-        Ok(all.into_iter().rev().filter(|t| t.standing().is_live()).collect())
+        let mut live = match &self.keeping {
+            Some(keeping) => keeping.live(self.names()?, |name| self.transaction(name)),
+            None => {
+                let mut all = self.history()?.transactions;
+                all.retain(|transaction| transaction.standing().is_live());
+                all
+            }
+        };
+        leave_out_replaced(&mut live);
+        live.reverse();
+        Ok(live)
+    }
+
+    /// Those of daemons that may be in force, the oldest first: what a daemon finds when it starts, and has set since.
+    ///
+    /// # Errors
+    /// As [`Journal::history`].
+    pub fn kept_by_daemon(&self) -> Result<Vec<Transaction>, JournalError> {
+        let mut live = self.live()?;
+        live.retain(|transaction| transaction.begin().kept_by_daemon);
+        live.reverse();
+        Ok(live)
     }
 
     /// Takes the right to write.
@@ -165,6 +212,8 @@ impl Journal {
             boot_id: self.boot_id.clone(),
             asked: asked.clone(),
             attended_by: self.attendance.as_ref().map(|_| own_pid()),
+            kept_by_daemon: self.keeping.is_some(),
+            replaces: Vec::new(),
             landmarks,
             plan,
         };
@@ -172,6 +221,36 @@ impl Journal {
         let plan = begin.plan.clone();
         let log = Log::create(&self.directory, name, Box::new(begin), &script)?;
         Ok(Pending::begun(name, log, plan))
+    }
+
+    /// Which boot this is.
+    pub(crate) fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// The daemon's part of this, if this is a daemon's.
+    pub(crate) fn kept(&self) -> Option<&Keeping> {
+        self.keeping.as_deref()
+    }
+
+    /// Removes what a daemon that was killed left of transactions that another one stands for; the newest first, as
+    /// [`Journal::fold`] does.
+    fn remove_replaced(&self, lock: &Lock) -> Result<(), JournalError> {
+        let names = self.names()?;
+        let all = names.iter().filter_map(|name| self.transaction(*name).ok());
+        let replaced: BTreeSet<TransactionName> =
+            all.flat_map(|transaction| transaction.begin().replaces.clone()).collect();
+        let left = names.iter().rev().filter(|name| replaced.contains(name));
+        left.copied().try_for_each(|name| self.remove(lock, name))
+    }
+
+    /// Removes a transaction's directory, which must be settled or stood for by another.
+    pub(crate) fn remove(&self, _lock: &Lock, name: TransactionName) -> Result<(), JournalError> {
+        let directory = self.directory.join(name.to_string());
+        // Renamed first, so that a kill half way leaves no transaction without its journal.
+        let unborn = self.directory.join(format!("{UNBORN}{name}"));
+        fs::rename(&directory, &unborn).map_err(io_error(&directory, "remove"))?;
+        fs::remove_dir_all(&unborn).map_err(io_error(&unborn, "remove"))
     }
 
     /// Removes what a writer left behind that was killed before its transaction had begun.
@@ -187,7 +266,7 @@ impl Journal {
     }
 
     /// The names of all transactions, the oldest first.
-    fn names(&self) -> Result<Vec<TransactionName>, JournalError> {
+    pub(crate) fn names(&self) -> Result<Vec<TransactionName>, JournalError> {
         let entries = match fs::read_dir(&self.directory) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -205,6 +284,13 @@ impl Journal {
     fn lock_file(&self) -> PathBuf {
         self.directory.join("lock")
     }
+}
+
+/// Leaves out transactions that another one stands for: a daemon that was killed while it removed them left them there.
+fn leave_out_replaced(transactions: &mut Vec<Transaction>) {
+    let replaced: BTreeSet<TransactionName> =
+        transactions.iter().flat_map(|transaction| transaction.begin().replaces.iter().copied()).collect();
+    transactions.retain(|transaction| !replaced.contains(&transaction.name()));
 }
 
 impl History {

@@ -68,6 +68,14 @@ pub enum JournalError {
         /// How long it was waited for.
         waited: Duration,
     },
+    /// Another daemon keeps this journal.
+    #[error("a daemon keeps {} already{}", directory.display(), Holder(*by))]
+    Kept {
+        /// Its number, where it could be read.
+        by: Option<Pid>,
+        /// The journal.
+        directory: PathBuf,
+    },
     /// There is no such transaction.
     #[error("there is no transaction {name} in {}", directory.display())]
     NoSuchTransaction {
@@ -130,6 +138,28 @@ impl Log {
             let _swept_later = fs::remove_dir_all(&unborn);
         }
         log
+    }
+
+    /// As [`Log::create`], of a transaction that has come to its decision already: with these records behind the first.
+    pub(crate) fn create_decided(
+        state: &Path,
+        name: TransactionName,
+        begin: Box<Begin>,
+        script: &str,
+        records: &[Record],
+    ) -> Result<(), JournalError> {
+        let unborn = state.join(format!("{UNBORN}{name}"));
+        let created = Self::create_in(&unborn, begin, script).and_then(|mut log| {
+            records.iter().try_for_each(|record| log.append(record))?;
+            log.sync()?;
+            let born = state.join(name.to_string());
+            fs::rename(&unborn, &born).map_err(io_error(&born, "create"))?;
+            sync_directory(state)
+        });
+        if created.is_err() {
+            let _swept_later = fs::remove_dir_all(&unborn);
+        }
+        created
     }
 
     fn create_in(directory: &Path, begin: Box<Begin>, script: &str) -> Result<Self, JournalError> {

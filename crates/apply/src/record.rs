@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::crc32::crc32;
 use crate::knobs::Landmarks;
 use crate::moment::Moment;
+use crate::transaction::TransactionName;
 use crate::undo::Fate;
 
 /// The version of the journal's format that this program writes, and the only one it reads.
@@ -83,6 +84,13 @@ pub struct Begin {
     /// The program that puts the transaction back at its end, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attended_by: Option<Pid>,
+    /// Whether a daemon keeps what is set, as long as it runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept_by_daemon: bool,
+    /// The transactions that this one stands for: their changes, each knob's taken together, are its own. They are no
+    /// more, whether they are still there or not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaces: Vec<TransactionName>,
     /// What tells the plan's objects from later ones of the same name. Empty in journals of versions that knew none.
     #[serde(default, skip_serializing_if = "Landmarks::is_empty")]
     pub landmarks: Landmarks,

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use model::{Change, Nanoseconds, Plan};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::log::{JournalError, Log, Transcript};
 use crate::moment::{Moment, UNIX_MICROS_MAX, Utc};
@@ -24,6 +25,11 @@ pub struct TransactionName {
 }
 
 impl TransactionName {
+    /// What tells the program apart.
+    pub(crate) const fn tag(self) -> u16 {
+        self.tag
+    }
+
     /// The name of a transaction that begins at this moment, after all others.
     pub(crate) fn after(newest: Option<Self>, at: Moment, tag: u16) -> Self {
         let earliest = newest.map_or(0, |n| n.unix_micros + 1);
@@ -74,6 +80,13 @@ impl FromStr for TransactionName {
 impl Serialize for TransactionName {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for TransactionName {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -130,7 +143,7 @@ impl fmt::Display for Standing {
 pub struct Transaction {
     name: TransactionName,
     directory: PathBuf,
-    begin: Begin,
+    begin: Arc<Begin>,
     progress: Progress,
     lines: u64,
     whole_bytes: u64,
@@ -143,7 +156,7 @@ impl Transaction {
     pub(crate) fn read(name: TransactionName, directory: &Path, boot_id: &str) -> Result<Self, JournalError> {
         let Transcript { begin, progress, lines, whole_bytes, torn_bytes } = Transcript::read(directory)?;
         let rebooted = begin.boot_id != boot_id;
-        let directory = directory.to_owned();
+        let (directory, begin) = (directory.to_owned(), Arc::new(begin));
         Ok(Self { name, directory, begin, progress, lines, whole_bytes, torn_bytes, rebooted })
     }
 
@@ -226,6 +239,11 @@ impl Transaction {
         )
     }
 
+    /// How many bytes its journal has.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.whole_bytes + self.torn_bytes
+    }
+
     /// Bytes of a last line that was cut short, by a kill or a loss of power: what it would have said did not happen.
     pub fn torn_bytes(&self) -> u64 {
         self.torn_bytes
@@ -244,7 +262,7 @@ impl Transaction {
     /// The open end of its journal, its plan, and how far it has come: what it takes to go on with it.
     pub(crate) fn reopen(self) -> Result<(Log, Plan, Progress), JournalError> {
         let log = Log::reopen(&self.directory, self.lines, self.whole_bytes, self.torn_bytes)?;
-        Ok((log, self.begin.plan, self.progress))
+        Ok((log, self.begin.plan.clone(), self.progress))
     }
 }
 

@@ -142,6 +142,7 @@ impl From<CommitError<KernelError>> for Fault {
                 Some("end that process first; should it not end, kill -9 it and use netpolicy rollback"),
             ),
             CommitFault::Drifted(_) => (Exit::Failed, Some("plan again: netpolicy plan")),
+            CommitFault::RolledBackMeanwhile { .. } => (Exit::Failed, None),
             CommitFault::ReadBack { .. } => (Exit::RolledBack, None),
             CommitFault::Host { cause, .. } => (exit_of(cause), is_denied(cause).then_some(PRIVILEGES)),
             CommitFault::Journal(_) => (Exit::Failed, None),

@@ -7,6 +7,7 @@ mod every_kill;
 mod faulty_host;
 mod full_journal;
 mod history;
+mod keeping;
 mod properties;
 mod scene;
 mod undo_script;

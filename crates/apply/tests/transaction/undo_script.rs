@@ -18,6 +18,8 @@ fn script(plan: Plan) -> String {
             boot_id: "this-boot".to_owned(),
             asked: asked(),
             attended_by: None,
+            kept_by_daemon: false,
+            replaces: Vec::new(),
             landmarks: Landmarks::new(),
             plan,
         },

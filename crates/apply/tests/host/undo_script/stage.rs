@@ -43,6 +43,8 @@ impl Stage {
             boot_id: boot_id.to_owned(),
             asked,
             attended_by: None,
+            kept_by_daemon: false,
+            replaces: Vec::new(),
             landmarks: Landmarks::new(),
             plan,
         };
