@@ -101,7 +101,7 @@ pub struct Follower {
 #[derive(Debug)]
 enum Ears {
     /// The kernel tells of births, and a scan finds epolls.
-    Bpf { births: Births, scanner: EpollScanner },
+    Bpf { births: Box<Births>, scanner: EpollScanner },
     /// Scans find everything.
     Proc,
 }
@@ -321,6 +321,8 @@ impl Follower {
                 }
             }
             Birth::Exit(process) => self.end(process.pid),
+            // Not asked for here.
+            Birth::Listener { .. } => {}
             Birth::Epoll(epoll) => {
                 if let Some(followed) = self.followed.get_mut(&epoll.process.pid) {
                     followed.told.push(epoll.fd);
@@ -416,7 +418,7 @@ impl Follower {
 
 /// The ears for a way of hearing, and what better ways were refused.
 fn choose(how: How) -> Result<(How, Ears, Vec<KernelError>), KernelError> {
-    let bpf = |births: Births| Ok(Ears::Bpf { births, scanner: EpollScanner::load()? });
+    let bpf = |births: Births| Ok(Ears::Bpf { births: Box::new(births), scanner: EpollScanner::load()? });
     match how {
         How::Fentry => Ok((how, Births::of_processes_and_epolls().and_then(bpf)?, Vec::new())),
         How::Rescan { .. } => Ok((how, Births::of_processes().and_then(bpf)?, Vec::new())),

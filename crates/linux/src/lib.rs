@@ -8,6 +8,7 @@ pub mod bpf;
 pub mod counters;
 pub mod cycles;
 mod error;
+pub mod events;
 pub mod follow;
 mod ioctl;
 mod kernel;

@@ -71,8 +71,21 @@ struct signal_struct {
 	atomic_t live;
 };
 
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+struct nsproxy {
+	struct net *net_ns;
+};
+
 struct task_struct {
 	unsigned int flags;
+	struct nsproxy *nsproxy;
 	int pid;
 	int tgid;
 	void *stack;
@@ -147,8 +160,18 @@ struct eventpoll {
 	bool events_only;
 };
 
+struct linux_binprm {
+	struct file *file;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
 struct sock_common {
+	__u16 skc_num;
 	unsigned short skc_family;
+	possible_net_t skc_net;
 };
 
 struct sock {

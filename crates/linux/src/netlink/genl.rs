@@ -28,10 +28,14 @@ mod attribute {
     pub(super) const FAMILY_NAME: u16 = 2;
     pub(super) const VERSION: u16 = 3;
     pub(super) const OPS: u16 = 6;
+    pub(super) const GROUPS: u16 = 7;
     pub(super) const POLICY: u16 = 8;
     pub(super) const OP: u16 = 10;
     /// Within one of the operations: `CTRL_ATTR_OP_ID`.
     pub(super) const OP_ID: u16 = 1;
+    /// Within one of the multicast groups: `CTRL_ATTR_MCAST_GRP_NAME`, `CTRL_ATTR_MCAST_GRP_ID`.
+    pub(super) const GROUP_NAME: u16 = 1;
+    pub(super) const GROUP_ID: u16 = 2;
     /// Within the policy of an attribute: `NL_POLICY_TYPE_ATTR_MAX_VALUE_U`.
     pub(super) const POLICY_MAX_VALUE_U: u16 = 5;
 }
@@ -43,6 +47,7 @@ pub struct Family {
     id: u16,
     version: u8,
     commands: BTreeSet<u32>,
+    groups: BTreeMap<String, u32>,
 }
 
 impl Family {
@@ -69,13 +74,29 @@ impl Family {
     }
 
     fn parse(name: &str, object: &[u8]) -> Result<Self, Malformed> {
-        let mut family = Self { name: name.to_owned(), id: 0, version: 0, commands: BTreeSet::new() };
+        let mut family = Self {
+            name: name.to_owned(),
+            id: 0,
+            version: 0,
+            commands: BTreeSet::new(),
+            groups: BTreeMap::new(),
+        };
         for attr in attrs(object)? {
             let attr = attr?;
             match attr.number {
                 attribute::FAMILY_ID => family.id = attr.u16()?,
                 // The header has one byte for it, and no family ever had a greater one.
                 attribute::VERSION => family.version = attr.u32()?.try_into().unwrap_or(u8::MAX),
+                attribute::GROUPS => {
+                    for group in attr.nested() {
+                        let group = group?;
+                        let name = group.nested().find(attribute::GROUP_NAME)?;
+                        let id = group.nested().find(attribute::GROUP_ID)?;
+                        if let (Some(name), Some(id)) = (name, id) {
+                            family.groups.insert(name.text()?.to_owned(), id.u32()?);
+                        }
+                    }
+                }
                 attribute::OPS => {
                     for operation in attr.nested() {
                         if let Some(id) = operation?.nested().find(attribute::OP_ID)? {
@@ -92,6 +113,11 @@ impl Family {
     /// The message type of its requests.
     pub const fn id(&self) -> u16 {
         self.id
+    }
+
+    /// The number of a multicast group of the family, where the kernel has it.
+    pub fn group(&self, name: &str) -> Option<u32> {
+        self.groups.get(name).copied()
     }
 
     /// Whether the kernel has this command.

@@ -30,22 +30,28 @@ pub(super) struct Seen {
     vectors: BTreeSet<IrqNumber>,
 }
 
-/// The devices by index. Their NAPIs have the interrupts that the kernel states; see [`name_interrupts`] for the others.
+/// The devices by index, or the one that is asked for. Their NAPIs have the interrupts that the kernel states; see
+/// [`name_interrupts`] for the others.
 pub(super) fn devices(
     netns: NetnsId,
     sources: &mut Sources,
+    only: Option<IfIndex>,
     unread: &mut Vec<Unread>,
 ) -> Result<Vec<Seen>, KernelError> {
     let links = sources.links.all(|link| device(netns, &link))?;
     let mut devices: Vec<Device> =
         links.into_iter().filter_map(|link| link.map(Some).or_unread(unread)).collect();
     devices.sort_by_key(|device| device.id.ifindex);
-    let netdev = NetdevSays::ask(sources, unread);
+    let names: BTreeMap<IfIndex, Label> = devices.iter().map(|d| (d.id.ifindex, d.id.name)).collect();
+    devices.retain(|device| only.is_none_or(|only| device.id.ifindex == only));
+    if devices.is_empty() {
+        return Ok(Vec::new());
+    }
+    let netdev = NetdevSays::ask(sources, only, unread);
     let ethtool = EthtoolSays::ask(sources, unread);
     let sysfs = sources.sysfs.as_ref().map_err(Clone::clone);
     let sysfs = sysfs.map(Some).or_unread(unread);
     let ioctl = sources.ioctl.as_ref().map_err(Clone::clone).map(Some).or_unread(unread);
-    let names: BTreeMap<IfIndex, Label> = devices.iter().map(|d| (d.id.ifindex, d.id.name)).collect();
     let seen = devices.into_iter().map(|mut device| {
         let vectors = sysfs.map(|sysfs| from_sysfs(&mut device, sysfs, unread)).unwrap_or_default();
         netdev.complete(&mut device);
@@ -214,11 +220,11 @@ struct NetdevSays {
 }
 
 impl NetdevSays {
-    fn ask(sources: &mut Sources, unread: &mut Vec<Unread>) -> Self {
+    fn ask(sources: &mut Sources, only: Option<IfIndex>, unread: &mut Vec<Unread>) -> Self {
         match &mut sources.netdev {
             Ok(netdev) => Self {
-                queues: netdev.queues(None).or_unread(unread),
-                napis: netdev.napis(None).or_unread(unread),
+                queues: netdev.queues(only).or_unread(unread),
+                napis: netdev.napis(only).or_unread(unread),
             },
             Err(error) => Err(error.clone()).or_unread(unread),
         }
@@ -260,6 +266,32 @@ impl NetdevSays {
 /// queue, and drivers make them in the order of the queues, so that their ids ascend with these.
 pub(crate) fn napis_by_order(rx_queues: usize, any_stated: bool, ascending: &[NapiId]) -> Option<&[NapiId]> {
     (!any_stated && rx_queues == ascending.len()).then_some(ascending)
+}
+
+/// Takes the values of a device's NAPIs anew; false, and takes nothing, if it has other NAPIs than it had.
+pub(super) fn napis_again(
+    device: &mut Device,
+    sources: &mut Sources,
+    unread: &mut Vec<Unread>,
+) -> Result<bool, KernelError> {
+    let netdev = sources.netdev.as_mut().map_err(|error| error.clone())?;
+    let raw = netdev.napis(Some(device.id.ifindex))?;
+    let same = raw.len() == device.napis.len()
+        && raw
+            .iter()
+            .zip(&device.napis)
+            .all(|(raw, napi)| raw.id == napi.id.0 && raw.pid.map(Pid) == napi.kthread);
+    if !same {
+        return Ok(false);
+    }
+    for (raw, known) in raw.iter().zip(&mut device.napis) {
+        let irq = known.irq;
+        *known = Napi { irq, ..napi(raw) };
+    }
+    if device.rx_queues.iter().any(|queue| queue.kthread.is_some()) {
+        kthreads(device, unread);
+    }
+    Ok(true)
 }
 
 /// The kernel threads of the NAPIs; by their names and order where nothing else names the NAPIs.

@@ -4,6 +4,7 @@
 //! nothing; what it means is decided here. A part that cannot be read is named in [`model::Host::unread`] with the
 //! kernel's words, and the rest is observed all the same.
 
+mod again;
 mod capabilities;
 pub(crate) mod device;
 pub(crate) mod irq;
@@ -11,6 +12,7 @@ mod peer;
 mod process;
 mod topology;
 
+pub use again::Observer;
 pub use peer::{PeerEnd, peer_end};
 pub use process::processes;
 
@@ -43,9 +45,12 @@ pub enum Processes {
 /// If the namespace cannot be entered or its devices cannot be listed. Whatever else cannot be read is listed in
 /// [`Host::unread`].
 pub fn observe(netns: &Netns, processes: &Processes) -> Result<Host, KernelError> {
+    whole(netns, &mut netns.run(Sources::open_here)??, processes)
+}
+
+fn whole(netns: &Netns, sources: &mut Sources, processes: &Processes) -> Result<Host, KernelError> {
     let mut unread = Vec::new();
-    let mut sources = netns.run(Sources::open_here)??;
-    let mut devices = device::devices(netns.id(), &mut sources, &mut unread)?;
+    let mut devices = device::devices(netns.id(), sources, None, &mut unread)?;
     let vectors = device::vectors(&devices);
     let mut irqs = Vec::new();
     if !vectors.is_empty() {
@@ -57,7 +62,7 @@ pub fn observe(netns: &Netns, processes: &Processes) -> Result<Host, KernelError
     Ok(Host {
         kernel: KernelVersion::parse(&release).unwrap_or(KernelVersion::since(0, 0)),
         release,
-        capabilities: capabilities::capabilities(&mut sources, &mut unread),
+        capabilities: capabilities::capabilities(sources, &mut unread),
         topology: topology::topology(&sources.sysfs, &mut unread),
         netns: netns.id(),
         devices: devices.into_iter().map(|seen| seen.device).collect(),

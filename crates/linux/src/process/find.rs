@@ -50,6 +50,22 @@ pub fn find(criteria: &Criteria, unread: &mut Vec<Unread>) -> Result<Vec<Process
     Ok(found)
 }
 
+/// The process with this pid, if it meets the criteria; `None` also if it has ended.
+///
+/// # Errors
+/// If it could not be judged, or no criterion is given.
+pub fn meets(criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelError> {
+    let what = || format!("process {pid}");
+    if *criteria == Criteria::default() {
+        return Err(KernelError::malformed(what(), "no criterion is given"));
+    }
+    let mut search = Search { criteria, sockets: BTreeMap::new(), text: Vec::new() };
+    match search.judge(pid) {
+        Err(Cause::Gone(_)) => Ok(None),
+        judged => judged.map_err(|cause| KernelError { what: what(), cause }),
+    }
+}
+
 struct Search<'a> {
     criteria: &'a Criteria,
     /// The sockets of the namespaces seen so far.

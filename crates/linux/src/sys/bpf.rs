@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use libbpf_rs::RingBuffer;
 use libbpf_sys::{
     BPF_STATS_RUN_TIME, BPF_TRACE_ITER, bpf_enable_stats, bpf_iter_create, bpf_iter_link_info,
     bpf_iter_link_info__bindgen_ty_3, bpf_link_create, bpf_link_create_opts, bpf_prog_get_info_by_fd,
@@ -67,4 +68,10 @@ pub(crate) fn iterate_files_of(program: BorrowedFd<'_>, tid: u32) -> Result<Owne
         descriptor(unsafe { bpf_link_create(program.as_raw_fd(), 0, BPF_TRACE_ITER, &raw const options) })?;
     // SAFETY: takes no pointers; the descriptor is new, and keeps the link alive by itself.
     descriptor(unsafe { bpf_iter_create(link.as_raw_fd()) })
+}
+
+/// The descriptor that becomes readable when a ring buffer has something.
+pub(crate) fn ring_descriptor<'ring>(ring: &'ring RingBuffer<'_>) -> BorrowedFd<'ring> {
+    // SAFETY: libbpf's descriptor stays open for as long as the ring buffer, which is borrowed for as long as the result.
+    unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) }
 }

@@ -19,15 +19,23 @@ pub(crate) enum Switch {
 
 /// Turns a switch on.
 pub(crate) fn turn_on(socket: impl AsFd, switch: Switch) -> Result<(), Errno> {
-    let on: libc::c_int = 1;
+    set(socket, switch as libc::c_int, 1)
+}
+
+/// Joins a multicast group. Kernel: `NETLINK_ADD_MEMBERSHIP`.
+pub(crate) fn join(socket: impl AsFd, group: u32) -> Result<(), Errno> {
+    set(socket, libc::NETLINK_ADD_MEMBERSHIP, group)
+}
+
+fn set(socket: impl AsFd, option: libc::c_int, value: u32) -> Result<(), Errno> {
     let length: libc::socklen_t = 4;
-    // SAFETY: `on` is a live int and `length` its size; the kernel only reads it.
+    // SAFETY: `value` is a live number of four bytes and `length` its size; the kernel only reads it.
     let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
             libc::SOL_NETLINK,
-            switch as libc::c_int,
-            (&raw const on).cast(),
+            option,
+            (&raw const value).cast(),
             length,
         )
     };

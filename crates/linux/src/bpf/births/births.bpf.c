@@ -13,6 +13,10 @@
 
 #define WATCHED_MAX 65536
 #define EVENTS_BYTES (256 * 1024)
+#define NAMES_MAX 4096
+
+/* include/net/tcp_states.h */
+#define TCP_LISTEN 10
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -37,6 +41,30 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } lost SEC(".maps");
+
+/* What else is told: images by the names of their files, listeners by port. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct wanted_where);
+} wanted SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, NAMES_MAX);
+	__type(key, struct image_name);
+	__type(value, __u8);
+} images SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, NAMES_MAX);
+	__type(key, __u32);
+	__type(value, __u8);
+} ports SEC(".maps");
 
 static const __u8 yes = 1;
 
@@ -67,6 +95,7 @@ static __always_inline void tell(__u32 kind, struct task_struct *leader, __u32 o
 	birth->other = other;
 	birth->pad = 0;
 	birth->started_ns = leader->start_boottime;
+	birth->at_ns = bpf_ktime_get_ns();
 	bpf_probe_read_kernel(birth->comm, sizeof(birth->comm), &leader->comm);
 	bpf_ringbuf_submit(birth, 0);
 }
@@ -85,11 +114,54 @@ int BPF_PROG(process_forked, struct task_struct *parent, struct task_struct *chi
 	return 0;
 }
 
-SEC("tp_btf/sched_process_exec")
-int BPF_PROG(process_executed, struct task_struct *task)
+static __always_inline struct wanted_where *wanted_where(void)
 {
-	if (is_watched(task->tgid))
+	__u32 only = 0;
+
+	return bpf_map_lookup_elem(&wanted, &only);
+}
+
+/* The image's own file: for a script that is its interpreter, as in /proc/PID/exe. */
+static __always_inline bool is_wanted_image(struct task_struct *task, struct linux_binprm *bprm)
+{
+	struct wanted_where *where = wanted_where();
+	struct image_name name = {};
+
+	if (!where || !where->netns || task->nsproxy->net_ns->ns.inum != where->netns)
+		return false;
+	if (where->flags & WANTED_ALL_IMAGES)
+		return true;
+	bpf_probe_read_kernel_str(name.bytes, sizeof(name.bytes),
+				  bprm->file->f_path.dentry->d_name.name);
+	return bpf_map_lookup_elem(&images, &name);
+}
+
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(process_executed, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
+{
+	if (is_watched(task->tgid) || is_wanted_image(task, bprm))
 		tell(BIRTH_EXEC, task->group_leader, 0);
+	return 0;
+}
+
+/* Runs in the context of whoever calls listen(2). Loaded where it is asked for. */
+SEC("?tp_btf/inet_sock_set_state")
+int BPF_PROG(socket_listens, const struct sock *sk, const int oldstate, const int newstate)
+{
+	struct wanted_where *where;
+	struct task_struct *task;
+	__u32 port;
+
+	if (newstate != TCP_LISTEN)
+		return 0;
+	where = wanted_where();
+	if (!where || sk->__sk_common.skc_net.net->ns.inum != where->netns)
+		return 0;
+	task = bpf_get_current_task_btf();
+	port = sk->__sk_common.skc_num;
+	if (where->flags & WANTED_ALL_LISTENERS || is_watched(task->tgid) ||
+	    bpf_map_lookup_elem(&ports, &port))
+		tell(BIRTH_LISTENER, task->group_leader, port);
 	return 0;
 }
 

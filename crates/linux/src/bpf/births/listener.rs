@@ -1,21 +1,54 @@
 //! The listening programs in the kernel, and what they tell.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use libbpf_rs::{OpenObject, RingBuffer, RingBufferBuilder};
-use model::{EpollId, Fd, Label, Pid, ProcessId};
+use model::{EpollId, Fd, Label, Nanoseconds, NetnsId, Pid, ProcessId};
 
 use crate::bpf::in_initial_pid_namespace;
 use crate::bpf::loaded::{Loaded, refused};
 use crate::bpf::record::Record;
 use crate::error::KernelError;
+use crate::sys;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/births.bpf.o"));
 
 /// The longest that one wait lasts; longer ones are waits in a row.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+/// How many images and ports can be waited for. `births.bpf.c`, `NAMES_MAX`.
+pub const NAMES_MAX: usize = 4096;
+
+/// The longest piece of an image's file name that tells images apart, with a closing zero. `births.h`, `IMAGE_BYTES`.
+const IMAGE_BYTES: usize = 32;
+
+/// What is told beside what happens to watched processes. All of it only of processes and sockets in one network
+/// namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Waited {
+    /// Every new image. It costs each `execve` there a record, and the reader a look at the process.
+    pub all_images: bool,
+    /// New images of files that are called so, without their directory. Of a name that is longer than 31 bytes the
+    /// beginning counts.
+    pub images: BTreeSet<String>,
+    /// Every TCP socket that listens.
+    pub all_listeners: bool,
+    /// TCP sockets that listen on these ports.
+    pub ports: BTreeSet<u16>,
+}
+
+/// Something that was born, changed or died, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// What.
+    pub birth: Birth,
+    /// When, by `CLOCK_MONOTONIC`.
+    pub at: Nanoseconds,
+}
 
 /// Something that was born, changed or died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +66,21 @@ pub enum Birth {
     Exit(ProcessId),
     /// A watched process has a new epoll.
     Epoll(EpollId),
+    /// A process, watched or not, listens on a TCP port.
+    Listener {
+        /// Who called `listen(2)`.
+        process: ProcessId,
+        /// On which port.
+        port: u16,
+    },
 }
 
 /// Listens to the scheduler for watched processes and their children.
 pub struct Births {
     loaded: Loaded,
     ring: RingBuffer<'static>,
-    told: Receiver<Birth>,
+    told: Receiver<Told>,
+    waited: Waited,
     lost: u64,
 }
 
@@ -64,16 +105,51 @@ impl Births {
     /// As [`Births::of_processes`]; also the kernel's refusal where it admits no programs at function returns: it
     /// is locked down, or built without them.
     pub fn of_processes_and_epolls() -> Result<Self, KernelError> {
-        Self::load(|open| {
-            for mut program in open.progs_mut() {
-                program.set_autoload(true);
-            }
-            Ok(())
-        })
-        .map_err(|error| KernelError {
-            what: "listen at the return of do_epoll_create()".to_owned(),
-            ..error
-        })
+        Self::load(|open| load_too(open, &[EPOLLS])).map_err(not_at_epolls)
+    }
+
+    /// Listens to births of processes and listeners, and of epolls as well where `epolls` says so. What is waited for
+    /// beside watched processes is said by [`Births::wait_for`].
+    ///
+    /// # Errors
+    /// As [`Births::of_processes`], with `epolls` as [`Births::of_processes_and_epolls`].
+    pub fn of_processes_and_listeners(epolls: bool) -> Result<Self, KernelError> {
+        match epolls {
+            true => Self::load(|open| load_too(open, &[LISTENERS, EPOLLS])).map_err(not_at_epolls),
+            false => Self::load(|open| load_too(open, &[LISTENERS])),
+        }
+    }
+
+    /// From here on, tells of these too, in this namespace. What does not fit into the tables is an error, and nothing
+    /// of it is told then.
+    ///
+    /// # Errors
+    /// The kernel's, when the tables are full ([`NAMES_MAX`]).
+    pub fn wait_for(&mut self, netns: NetnsId, waited: Waited) -> Result<(), KernelError> {
+        let (images, ports) = (self.loaded.map("images")?, self.loaded.map("ports")?);
+        for old in self.waited.images.difference(&waited.images) {
+            images.remove(&image(old))?;
+        }
+        for old in self.waited.ports.difference(&waited.ports) {
+            ports.remove(&u32::from(*old).to_ne_bytes())?;
+        }
+        for new in &waited.images {
+            images.set(&image(new), &[1])?;
+        }
+        for new in &waited.ports {
+            ports.set(&u32::from(*new).to_ne_bytes(), &[1])?;
+        }
+        // The kernel's own number has 32 bits: `include/linux/ns_common.h`.
+        let inum = u32::try_from(netns.0).unwrap_or(0);
+        let flags = u32::from(waited.all_images) | u32::from(waited.all_listeners) << 1;
+        self.loaded.map("wanted")?.set(&[0; 4], &[inum.to_ne_bytes(), flags.to_ne_bytes()].concat())?;
+        self.waited = waited;
+        Ok(())
+    }
+
+    /// Becomes readable when something is told.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        sys::bpf::ring_descriptor(&self.ring)
     }
 
     fn load(prepare: impl FnOnce(&mut OpenObject) -> libbpf_rs::Result<()>) -> Result<Self, KernelError> {
@@ -88,7 +164,7 @@ impl Births {
         let (tell, told) = channel();
         let ring = ring(&loaded, tell)?;
         loaded.attach()?;
-        Ok(Self { loaded, ring, told, lost: 0 })
+        Ok(Self { loaded, ring, told, waited: Waited::default(), lost: 0 })
     }
 
     /// Watches a process and all children that it will have.
@@ -112,6 +188,14 @@ impl Births {
     /// # Errors
     /// The kernel's, which means that the buffer is gone.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<Birth>, KernelError> {
+        Ok(self.next_told(timeout)?.map(|told| told.birth))
+    }
+
+    /// As [`Births::next`], with the time at which it happened.
+    ///
+    /// # Errors
+    /// As [`Births::next`].
+    pub fn next_told(&mut self, timeout: Duration) -> Result<Option<Told>, KernelError> {
         if let Ok(birth) = self.told.try_recv() {
             return Ok(Some(birth));
         }
@@ -140,7 +224,7 @@ impl Births {
     }
 }
 
-fn ring(loaded: &Loaded, tell: Sender<Birth>) -> Result<RingBuffer<'static>, KernelError> {
+fn ring(loaded: &Loaded, tell: Sender<Told>) -> Result<RingBuffer<'static>, KernelError> {
     let events = loaded.map("events")?;
     let hear = move |bytes: &[u8]| {
         // Nobody listens any more only while this is being dropped.
@@ -152,8 +236,31 @@ fn ring(loaded: &Loaded, tell: Sender<Birth>) -> Result<RingBuffer<'static>, Ker
     builder.build().map_err(|_| refused("BPF map events: map into memory".to_owned()))
 }
 
+/// The programs that are loaded only where they are asked for.
+const EPOLLS: &str = "epoll_created";
+const LISTENERS: &str = "socket_listens";
+
+fn load_too(open: &mut OpenObject, names: &[&str]) -> libbpf_rs::Result<()> {
+    for mut program in open.progs_mut().filter(|program| names.iter().any(|name| program.name() == *name)) {
+        program.set_autoload(true);
+    }
+    Ok(())
+}
+
+fn not_at_epolls(error: KernelError) -> KernelError {
+    KernelError { what: "listen at the return of do_epoll_create()".to_owned(), ..error }
+}
+
+/// A file name as the program reads it: cut to its length, the rest zeros.
+fn image(name: &str) -> [u8; IMAGE_BYTES] {
+    let mut key = [0; IMAGE_BYTES];
+    let length = name.len().min(IMAGE_BYTES - 1);
+    key[..length].copy_from_slice(&name.as_bytes()[..length]);
+    key
+}
+
 /// Reads `struct birth`; `None` for a kind that we do not know.
-fn read(bytes: &[u8]) -> Option<Birth> {
+fn read(bytes: &[u8]) -> Option<Told> {
     /// How long a clock tick of `/proc` is, in nanoseconds: `USER_HZ` is 100 wherever we run.
     /// Kernel: 6.18, `include/uapi/asm-generic/param.h`.
     const TICK_NS: u64 = 10_000_000;
@@ -163,14 +270,17 @@ fn read(bytes: &[u8]) -> Option<Birth> {
     let other = record.u32();
     let _pad = record.u32();
     let started = record.u64() / TICK_NS;
+    let at = Nanoseconds(record.u64());
     let process = ProcessId { pid, started, comm: Label::new(&record.name()) };
-    match kind {
-        1 => Some(Birth::Child { child: process, parent: Pid(other) }),
-        2 => Some(Birth::Exec(process)),
-        3 => Some(Birth::Exit(process)),
-        4 => Some(Birth::Epoll(EpollId { process, fd: Fd(other) })),
-        _ => None,
-    }
+    let birth = match kind {
+        1 => Birth::Child { child: process, parent: Pid(other) },
+        2 => Birth::Exec(process),
+        3 => Birth::Exit(process),
+        4 => Birth::Epoll(EpollId { process, fd: Fd(other) }),
+        5 => Birth::Listener { process, port: u16::try_from(other).ok()? },
+        _ => return None,
+    };
+    Some(Told { birth, at })
 }
 
 #[cfg(test)]
@@ -184,13 +294,23 @@ mod test {
             bytes.extend(number.to_ne_bytes());
         }
         bytes.extend(77_319_999_999_u64.to_ne_bytes());
+        bytes.extend(88_000_000_001_u64.to_ne_bytes());
         bytes.extend(*b"memcached\0\0\0\0\0\0\0");
-        assert_eq!(bytes.len(), 40, "sizeof(struct birth)");
+        assert_eq!(bytes.len(), 48, "sizeof(struct birth)");
         let process = ProcessId { pid: Pid(812), started: 7731, comm: Label::new("memcached") };
-        let birth = read(&bytes);
+        let told = read(&bytes);
+        assert_eq!(told.map(|told| told.at), Some(Nanoseconds(88_000_000_001)));
+        let birth = told.map(|told| told.birth);
         assert_eq!(birth, Some(Birth::Epoll(EpollId { process, fd: Fd(17) })));
         assert!(matches!(birth, Some(Birth::Epoll(epoll)) if epoll.process.comm.as_str() == "memcached"));
         bytes[0] = 9;
         assert_eq!(read(&bytes), None);
+    }
+
+    #[test]
+    fn a_long_file_name_counts_as_its_beginning() {
+        assert_eq!(image("memcached")[..10], *b"memcached\0");
+        let long = "a".repeat(40);
+        assert_eq!((image(&long)[30], image(&long)[31]), (b'a', 0));
     }
 }

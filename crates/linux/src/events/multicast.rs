@@ -1,0 +1,264 @@
+//! The sockets on which the kernel tells, and the reading of what it says.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use model::{IfIndex, KernelVersion};
+use rustix::io::Errno;
+use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::{
+    AddressFamily, Protocol as Number, RecvFlags, SocketFlags, SocketType, bind, recvfrom, socket_with,
+    sockopt,
+};
+
+use super::{Notice, uevent};
+use crate::error::KernelError;
+use crate::netlink::attr::{Attrs, Malformed};
+use crate::netlink::genl::{self, Family};
+use crate::netlink::message::Messages;
+use crate::netlink::{NetlinkSocket, Protocol};
+use crate::netns::Netns;
+use crate::sys;
+
+/// The longest notice: a link's, with all its attributes, is below two kilobytes without virtual functions.
+const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
+
+/// How much the kernel keeps for us until we read: some thousand notices.
+const BUFFERED_BYTES: usize = 1 << 20;
+
+/// How many datagrams are taken at once; the rest is taken in the next turn.
+const TURN_MAX: usize = 1024;
+
+/// `RTMGRP_LINK` as a bit of the address, and the messages of that group.
+const GROUP_LINK: u32 = 1;
+const NEW_LINK: u16 = 16;
+const DEL_LINK: u16 = 17;
+/// The bytes of `struct ifinfomsg`, and where the device's index is in it.
+const LINK_HEADER_BYTES: usize = 16;
+const LINK_INDEX_AT: usize = 4;
+
+/// What the kernel itself multicasts as uevents; group 2 is udev's. Kernel: `lib/kobject_uevent.c`.
+const GROUP_KERNEL: u32 = 1;
+
+/// `NETDEV_A_DEV_IFINDEX`.
+const NETDEV_IFINDEX: u16 = 1;
+/// The header of every message of the family ethtool, and in it `ETHTOOL_A_HEADER_DEV_INDEX`.
+const ETHTOOL_HEADER: u16 = 1;
+const ETHTOOL_INDEX: u16 = 1;
+
+/// What the kernel tells in one network namespace.
+#[derive(Debug)]
+pub struct Notices {
+    ears: Vec<Ear>,
+    missing: Vec<KernelError>,
+}
+
+#[derive(Debug)]
+struct Ear {
+    says: Says,
+    socket: OwnedFd,
+}
+
+/// What a socket speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    Links,
+    Netdev(u16),
+    Ethtool(u16),
+    Uevents,
+}
+
+impl Notices {
+    /// Begins to listen in a namespace. What this kernel does not have is left out, and named by [`Notices::missing`].
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered, or the kernel does not tell of links.
+    pub fn of(netns: &Netns) -> Result<Self, KernelError> {
+        netns.run(Self::here)?
+    }
+
+    fn here() -> Result<Self, KernelError> {
+        let mut ears = vec![Ear { says: Says::Links, socket: socket(None, GROUP_LINK)? }];
+        let mut missing = Vec::new();
+        for ear in [netdev(), ethtool(), uevents()] {
+            match ear {
+                Ok(ear) => ears.push(ear),
+                Err(error) => missing.push(error),
+            }
+        }
+        Ok(Self { ears, missing })
+    }
+
+    /// What is not listened to, and why.
+    pub fn missing(&self) -> &[KernelError] {
+        &self.missing
+    }
+
+    /// The descriptors that become readable when something is told.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.ears.iter().map(|ear| ear.socket.as_fd())
+    }
+
+    /// What was told since this was last asked, each thing once. Does not wait.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn take(&self) -> Result<BTreeSet<Notice>, KernelError> {
+        let mut notices = BTreeSet::new();
+        let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+        for ear in &self.ears {
+            ear.take(&mut buffer, &mut notices)?;
+        }
+        Ok(notices)
+    }
+}
+
+impl Ear {
+    fn take(&self, buffer: &mut [u8], notices: &mut BTreeSet<Notice>) -> Result<(), KernelError> {
+        for _ in 0..TURN_MAX {
+            let (taken, whole, sender) = match recvfrom(&self.socket, &mut *buffer, RecvFlags::TRUNC) {
+                Ok(received) => received,
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::NOBUFS) => {
+                    notices.insert(Notice::Lost);
+                    continue;
+                }
+                Err(errno) => return Err(KernelError::errno(format!("notices ({:?})", self.says), errno)),
+            };
+            // Other programs may write to our port; only port 0 is the kernel.
+            let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
+            if sender.is_none_or(|sender| sender.pid() != 0) {
+                continue;
+            }
+            if whole > taken || self.read(&buffer[..taken], notices).is_err() {
+                // What cannot be read may have told anything.
+                notices.insert(Notice::Lost);
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, datagram: &[u8], notices: &mut BTreeSet<Notice>) -> Result<(), Malformed> {
+        if self.says == Says::Uevents {
+            notices.extend(uevent::notice(datagram));
+            return Ok(());
+        }
+        for message in Messages::new(datagram) {
+            let message = message?;
+            let notice = match self.says {
+                Says::Links if matches!(message.kind, NEW_LINK | DEL_LINK) => {
+                    Some(Notice::Link(link_index(message.body)?))
+                }
+                Says::Netdev(family) if message.kind == family => {
+                    let index = genl::attrs(message.body)?.find(NETDEV_IFINDEX)?;
+                    index.map(|index| index.u32().map(|index| Notice::Link(IfIndex(index)))).transpose()?
+                }
+                Says::Ethtool(family) if message.kind == family => {
+                    let header = genl::attrs(message.body)?.find(ETHTOOL_HEADER)?;
+                    let index =
+                        header.map(|header| header.nested().find(ETHTOOL_INDEX)).transpose()?.flatten();
+                    index.map(|index| index.u32().map(|index| Notice::Ethtool(IfIndex(index)))).transpose()?
+                }
+                Says::Links | Says::Netdev(_) | Says::Ethtool(_) | Says::Uevents => None,
+            };
+            notices.extend(notice);
+        }
+        Ok(())
+    }
+}
+
+fn link_index(body: &[u8]) -> Result<IfIndex, Malformed> {
+    Attrs::after(LINK_HEADER_BYTES, body)?;
+    let index = body.get(LINK_INDEX_AT..).and_then(|bytes| bytes.first_chunk());
+    index.map(|bytes| IfIndex(u32::from_ne_bytes(*bytes))).ok_or(Malformed("a link without an index"))
+}
+
+/// A socket that listens to these groups and never waits.
+fn socket(protocol: Option<Number>, groups: u32) -> Result<OwnedFd, KernelError> {
+    let failed = |errno| KernelError::errno("a socket for the kernel's notices", errno);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).map_err(failed)?;
+    // The forced size takes CAP_NET_ADMIN; without it, the usual one serves until it is full.
+    if sockopt::set_socket_recv_buffer_size_force(&socket, BUFFERED_BYTES).is_err() {
+        let _less = sockopt::set_socket_recv_buffer_size(&socket, BUFFERED_BYTES);
+    }
+    bind(&socket, &SocketAddrNetlink::new(0, groups)).map_err(failed)?;
+    Ok(socket)
+}
+
+fn of_family(
+    name: &str,
+    group: &str,
+    since: KernelVersion,
+    says: impl Fn(u16) -> Says,
+) -> Result<Ear, KernelError> {
+    let family = Family::resolve(&mut NetlinkSocket::open_here(Protocol::Generic)?, name, since)?;
+    let what = || format!("notices of {name} `{group}`");
+    let number = family.group(group).ok_or_else(|| KernelError::absent(what(), "the group", Some(since)))?;
+    let socket = socket(Some(netlink::GENERIC), 0)?;
+    sys::netlink::join(&socket, number).map_err(|errno| KernelError::errno(what(), errno))?;
+    Ok(Ear { says: says(family.id()), socket })
+}
+
+fn netdev() -> Result<Ear, KernelError> {
+    of_family("netdev", "mgmt", KernelVersion::since(6, 3), Says::Netdev)
+}
+
+fn ethtool() -> Result<Ear, KernelError> {
+    of_family("ethtool", "monitor", KernelVersion::since(5, 6), Says::Ethtool)
+}
+
+fn uevents() -> Result<Ear, KernelError> {
+    Ok(Ear { says: Says::Uevents, socket: socket(Some(netlink::KOBJECT_UEVENT), GROUP_KERNEL)? })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::netlink::attr::AttrBuf;
+    use crate::netlink::message;
+    use proptest::prelude::*;
+
+    fn ear(says: Says) -> Ear {
+        let (socket, _) = rustix::pipe::pipe().expect("a pipe");
+        Ear { says, socket }
+    }
+
+    fn read(says: Says, datagram: &[u8]) -> Result<BTreeSet<Notice>, Malformed> {
+        let mut notices = BTreeSet::new();
+        ear(says).read(datagram, &mut notices)?;
+        Ok(notices)
+    }
+
+    #[test]
+    fn a_link_is_told_by_its_index() {
+        let mut header = [0; LINK_HEADER_BYTES];
+        header[4..8].copy_from_slice(&7_u32.to_ne_bytes());
+        let datagram = message::request(NEW_LINK, 0, 0, &AttrBuf::after(&header));
+        assert_eq!(read(Says::Links, &datagram), Ok([Notice::Link(IfIndex(7))].into()));
+        let address = message::request(20, 0, 0, &AttrBuf::after(&header));
+        assert_eq!(read(Says::Links, &address), Ok(BTreeSet::new()), "an address is no link");
+        assert!(read(Says::Links, &message::request(DEL_LINK, 0, 0, &AttrBuf::new())).is_err());
+    }
+
+    #[test]
+    fn what_a_driver_was_told_names_its_device_in_the_header() {
+        let mut body = AttrBuf::after(&[20, 1, 0, 0]);
+        body.nested(ETHTOOL_HEADER, |header| {
+            header.u32(ETHTOOL_INDEX, 9).text(2, "eth0");
+        });
+        let datagram = message::request(0x1d, 0, 0, &body);
+        assert_eq!(read(Says::Ethtool(0x1d), &datagram), Ok([Notice::Ethtool(IfIndex(9))].into()));
+        assert_eq!(read(Says::Ethtool(0x1e), &datagram), Ok(BTreeSet::new()), "of another family");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_upset_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            for says in [Says::Links, Says::Netdev(0x1d), Says::Ethtool(0x1d), Says::Uevents] {
+                let _answer = read(says, &bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Observing the same host again and again, a part at a time: what is open stays open, and what did not change is not
+//! read.
+
+use model::host::{Epoll, Process, Unread};
+use model::{EpollId, Host, IfIndex, Pid};
+
+use super::{Processes, Sources, device, irq, process, topology, whole};
+use crate::bpf::EpollScanner;
+use crate::error::{Cause, KernelError};
+use crate::netns::Netns;
+use crate::process::{Link, Pinned, descriptors, params_if_any};
+
+/// The most that is kept of what could not be read: those who look again and again would gather it for ever.
+const UNREAD_MAX: usize = 256;
+
+/// Observes one network namespace, as often as it is asked to.
+#[derive(Debug)]
+pub struct Observer {
+    netns: Netns,
+    sources: Sources,
+    /// `None` where BPF is refused; `/proc` tells the same, and takes longer.
+    scanner: Option<EpollScanner>,
+    refused: Option<KernelError>,
+}
+
+impl Observer {
+    /// Opens what is needed to observe a namespace.
+    ///
+    /// # Errors
+    /// As [`super::observe`].
+    pub fn open(netns: Netns) -> Result<Self, KernelError> {
+        let sources = netns.run(Sources::open_here)??;
+        let (scanner, refused) = match EpollScanner::load() {
+            Ok(scanner) => (Some(scanner), None),
+            Err(error) => (None, Some(error)),
+        };
+        Ok(Self { netns, sources, scanner, refused })
+    }
+
+    /// The namespace.
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// Why epolls are read from `/proc` and not by a BPF iterator, if so.
+    pub fn refused(&self) -> Option<&KernelError> {
+        self.refused.as_ref()
+    }
+
+    /// Everything, as [`super::observe`] finds it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn whole(&mut self, processes: &Processes) -> Result<Host, KernelError> {
+        whole(&self.netns, &mut self.sources, processes)
+    }
+
+    /// One device as it is now, in place of what was known of it; says whether it is there.
+    ///
+    /// # Errors
+    /// If links cannot be listed.
+    pub fn device(&mut self, host: &mut Host, index: IfIndex) -> Result<bool, KernelError> {
+        let mut unread = Vec::new();
+        let mut seen = device::devices(self.netns.id(), &mut self.sources, Some(index), &mut unread)?;
+        let vectors = device::vectors(&seen);
+        if !vectors.is_empty() {
+            let interrupts = irq::Interrupts::read(&mut unread);
+            device::name_interrupts(&mut seen, &interrupts);
+            host.irqs.retain(|irq| !vectors.contains(&irq.number));
+            host.irqs.extend(irq::irqs(&vectors, &interrupts, &mut unread));
+            host.irqs.sort_by_key(|irq| irq.number);
+        }
+        host.devices.retain(|device| device.id.ifindex != index);
+        let there = !seen.is_empty();
+        host.devices.extend(seen.into_iter().map(|seen| seen.device));
+        host.devices.sort_by_key(|device| device.id.ifindex);
+        note(host, unread);
+        Ok(there)
+    }
+
+    /// The values of a device's NAPIs as they are now: one request, however many there are. If the device has other
+    /// NAPIs than were known, as after a reset, it is observed whole.
+    ///
+    /// # Errors
+    /// As [`Observer::device`].
+    pub fn napis(&mut self, host: &mut Host, index: IfIndex) -> Result<(), KernelError> {
+        let mut unread = Vec::new();
+        let known = host.devices.iter_mut().find(|device| device.id.ifindex == index);
+        let same = match known {
+            Some(known) => device::napis_again(known, &mut self.sources, &mut unread),
+            None => Ok(false),
+        };
+        note(host, unread);
+        match same {
+            Ok(true) => Ok(()),
+            // Gone, or of a kernel without the request: looking at the device tells.
+            Ok(false) | Err(_) => self.device(host, index).map(|_| ()),
+        }
+    }
+
+    /// One process as it is now, in place of what was known of it; says whether it is there.
+    pub fn process(&mut self, host: &mut Host, pid: Pid) -> bool {
+        let mut unread = Vec::new();
+        let seen = process::processes(&self.netns, &Processes::Only(vec![pid]), &mut unread);
+        host.unread.retain(|unread| unread.process() != Some(pid));
+        let there = !seen.is_empty();
+        // Of one that has ended there is nothing to say.
+        if there || Pinned::open(pid).is_ok() {
+            note(host, unread);
+        }
+        replace(host, pid, seen.into_iter().next());
+        there
+    }
+
+    /// The epolls of a known process as they are now, without what they watch: that of new ones is empty until the
+    /// process is observed. Says whether the process is there.
+    pub fn epolls(&mut self, host: &mut Host, pid: Pid) -> bool {
+        let Some(place) = host.processes.iter().position(|process| process.id.pid == pid) else {
+            return false;
+        };
+        let process = &mut host.processes[place];
+        match epolls_of(self.scanner.as_ref(), process) {
+            Ok(epolls) => {
+                process.epolls = epolls;
+                true
+            }
+            Err(Cause::Gone(_)) => {
+                host.processes.remove(place);
+                false
+            }
+            Err(cause) => {
+                let what = format!("{}: its epolls", process.id);
+                note(host, vec![Unread { what, why: cause.to_string() }]);
+                true
+            }
+        }
+    }
+
+    /// The CPUs as they are now.
+    pub fn cpus(&mut self, host: &mut Host) {
+        let mut unread = Vec::new();
+        host.topology = topology::topology(&self.sources.sysfs, &mut unread);
+        note(host, unread);
+    }
+}
+
+fn epolls_of(scanner: Option<&EpollScanner>, known: &Process) -> Result<Vec<Epoll>, Cause> {
+    let process = Pinned::reopen(&known.id)?;
+    let found: Vec<_> = match scanner {
+        Some(scanner) => {
+            let scanned = scanner.epolls(known.id.pid).map_err(|error| error.cause)?;
+            scanned.into_iter().map(|epoll| (epoll.fd, epoll.params)).collect()
+        }
+        None => {
+            let epolls = descriptors(&process)?.into_iter().filter(|(_, link)| *link == Link::Epoll);
+            epolls.map(|(fd, _)| (fd, params_if_any(&process, fd).unwrap_or(None))).collect()
+        }
+    };
+    process.confirm_running()?;
+    let mut known: Vec<Epoll> = known.epolls.clone();
+    let epolls = found.into_iter().map(|(fd, params)| {
+        let before = known.iter().position(|epoll| epoll.id.fd == fd).map(|place| known.swap_remove(place));
+        let id = EpollId { process: process.id, fd };
+        match before {
+            Some(before) => Epoll { id, params, ..before },
+            None => Epoll { id, params, members: Vec::new(), others: 0 },
+        }
+    });
+    Ok(epolls.collect())
+}
+
+fn replace(host: &mut Host, pid: Pid, process: Option<Process>) {
+    let place = host.processes.binary_search_by_key(&pid, |process| process.id.pid);
+    match (place, process) {
+        (Ok(place), Some(process)) => host.processes[place] = process,
+        (Ok(place), None) => drop(host.processes.remove(place)),
+        (Err(place), Some(process)) => host.processes.insert(place, process),
+        (Err(_), None) => {}
+    }
+}
+
+fn note(host: &mut Host, unread: Vec<Unread>) {
+    for unread in unread {
+        if host.unread.len() < UNREAD_MAX && !host.unread.contains(&unread) {
+            host.unread.push(unread);
+        }
+    }
+}
