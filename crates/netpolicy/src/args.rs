@@ -7,6 +7,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 pub use crate::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
+pub use crate::daemon::args::{Daemon, OnStop};
 pub use crate::lab::Lab;
 pub use crate::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
 pub use crate::tc_args::{BenchPart, Percpu, Tc, TcBench, TcCommand, TcDiff, TcDump, TcGuard, TcLoad};
@@ -199,6 +200,7 @@ pub enum Command {
     Set(Set),
     Attach(Attach),
     Run(Run),
+    Daemon(Daemon),
     Bench(Bench),
     Sim(Sim),
     Lab(Lab),

@@ -226,6 +226,14 @@ impl Context {
         }
     }
 
+    /// The directories that the policy files are in; `of` gives the one of a file.
+    pub(crate) fn policy_directories(&self, of: impl Fn(&Path) -> PathBuf) -> Vec<PathBuf> {
+        match self.sources() {
+            Sources::Dirs(directories) => directories,
+            Sources::Files(files) => files.iter().map(|file| of(file)).collect(),
+        }
+    }
+
     fn sources(&self) -> Sources {
         if !self.globals.policy_file.is_empty() {
             Sources::Files(self.globals.policy_file.clone())

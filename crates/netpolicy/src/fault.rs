@@ -155,6 +155,14 @@ impl From<CommitError<KernelError>> for Fault {
 
 impl From<JournalError> for Fault {
     fn from(error: JournalError) -> Self {
+        if let JournalError::Kept { by, .. } = &error {
+            let by = *by;
+            let fault = Self::new(Exit::Refused, error);
+            return match by {
+                Some(pid) => fault.hint(format!("it is process {pid}; end it first: kill {pid}")),
+                None => fault,
+            };
+        }
         let denied = error.is_denied();
         let fault = Self::failed(error);
         if denied {

@@ -7,6 +7,7 @@ mod bench;
 mod cat;
 mod completions;
 mod confirm;
+mod daemon;
 mod doctor;
 mod expire;
 mod explain;
@@ -61,6 +62,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Set(arguments) => set::run(arguments, context),
         Command::Attach(arguments) => attach::run(arguments, context),
         Command::Run(arguments) => run::run(arguments, context),
+        Command::Daemon(arguments) => daemon::run(arguments, context),
         Command::Bench(arguments) => bench::run(arguments, context),
         Command::Sim(arguments) => sim::run(arguments, context),
         Command::Lab(arguments) => lab::run(arguments, context),
@@ -90,7 +92,8 @@ fn looks_at_host(command: &Command) -> bool {
         | Command::Explain(_)
         | Command::Set(_)
         | Command::Attach(_)
-        | Command::Run(_) => true,
+        | Command::Run(_)
+        | Command::Daemon(_) => true,
         // Their lab is a host of its own.
         Command::Bench(_)
         | Command::Lab(_)

@@ -14,7 +14,7 @@ use crate::{Need, test};
 /// The variable that makes this program a process that makes epolls when it is told to.
 const ROLE: &str = "NETPOLICY_TEST_EPOLL_MAKER";
 
-const SUSPENDING: EpollParams =
+pub(crate) const SUSPENDING: EpollParams =
     EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -58,15 +58,19 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// The role that this program plays for its own tests: a process with a socket that makes an epoll for each line that
-/// it reads; a line `fork` starts another of its kind.
+/// it reads; a line `fork` starts another of its kind, and `listen PORT` makes it listen.
 pub(crate) fn play_role() -> Option<()> {
     use rustix::event::epoll;
     std::env::var_os(ROLE)?;
     let _socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     let mut epolls = vec![epoll::create(epoll::CreateFlags::CLOEXEC).ok()?];
-    let mut child = None;
+    let (mut child, mut listeners) = (None, Vec::new());
     for line in std::io::stdin().lines() {
         match line.ok()?.as_str() {
+            line if line.starts_with("listen ") => {
+                let port = line["listen ".len()..].parse().ok()?;
+                listeners.push(std::net::TcpListener::bind(("0.0.0.0", port)).ok()?);
+            }
             "fork" => child = Some(Command::new("/proc/self/exe").stdin(Stdio::piped()).spawn().ok()?),
             _ => epolls.push(epoll::create(epoll::CreateFlags::CLOEXEC).ok()?),
         }
@@ -79,10 +83,10 @@ pub(crate) fn play_role() -> Option<()> {
 }
 
 /// A process on the lab's server that makes epolls. Dropping it ends it.
-struct EpollMaker(Child);
+pub(crate) struct EpollMaker(Child);
 
 impl EpollMaker {
-    fn new(operator: &Operator) -> Result<Self, Failed> {
+    pub(crate) fn new(operator: &Operator) -> Result<Self, Failed> {
         let mut command = Command::new(std::env::current_exe()?);
         command.env(ROLE, "1").stdin(Stdio::piped());
         let maker = Self(operator.lab.server().run(|| command.spawn())??);
@@ -90,15 +94,15 @@ impl EpollMaker {
         Ok(maker)
     }
 
-    fn told(&mut self, line: &str) -> Result<(), Failed> {
+    pub(crate) fn told(&mut self, line: &str) -> Result<(), Failed> {
         Ok(writeln!(self.0.stdin.as_mut().ok_or("stdin")?, "{line}")?)
     }
 
-    fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         Pid(self.0.id())
     }
 
-    fn epolls(&self, operator: &Operator) -> Result<Vec<EpollParams>, Failed> {
+    pub(crate) fn epolls(&self, operator: &Operator) -> Result<Vec<EpollParams>, Failed> {
         Ok(epolls_of(&operator.host()?, self.pid()))
     }
 }

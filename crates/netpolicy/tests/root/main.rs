@@ -5,6 +5,7 @@ mod applied;
 mod attached;
 mod bench;
 mod conformance;
+mod daemon;
 mod exchange;
 mod kthreads;
 mod matrix;
@@ -137,6 +138,7 @@ fn main() {
         attached::tests(),
         bench::tests(),
         conformance::tests(),
+        daemon::tests(),
         exchange::tests(),
         kthreads::tests(),
         matrix::tests(),

@@ -1,0 +1,489 @@
+//! Acting: plans on what is known, commits what may be done, and puts back what nobody asks for any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apply::{Allow, CommitFault, Drift, Fate, JournalError, Knob, Knobs, TransactionName};
+use linux::{Kernel, KernelError};
+use model::setting::Disruption;
+use model::{Change, Finding, Nanoseconds, Object, Plan, Reason, Setting, Severity, Step};
+
+use super::converge::{LeftAlone, Work};
+use super::keeper::{Keeper, now};
+use super::look::process_of;
+use super::placing;
+use super::report;
+use super::status::{Kind, Phase};
+use crate::clock;
+use crate::fault::Fault;
+use crate::render::EventReport;
+
+/// How many commits one work may take: queues, what stands on them, and again for what changed meanwhile.
+const COMMITS_MAX: usize = 8;
+
+/// How many transactions are remembered that are not in force any more.
+const HISTORY_MAX: usize = 200;
+
+/// The most changes that an answer lists.
+const CHANGES_TOLD_MAX: usize = 4096;
+
+/// How an attempt to commit ended that did not succeed.
+enum Trouble {
+    /// What was planned on is not so any more, or what stood in the way is known now: planning again may do it.
+    Again,
+    /// It will take a while.
+    Later,
+}
+
+impl Keeper<'_> {
+    /// Does what is due.
+    pub(super) fn work(&mut self, work: Work) {
+        let begun = now();
+        let span = |begun: Nanoseconds| Nanoseconds(now().0.saturating_sub(begun.0));
+        let outcome = self.look(&work).and_then(|()| self.converge(&work));
+        match outcome {
+            Ok(true) => {
+                self.mind.done(span(begun), now());
+                self.mended("failed", &BTreeSet::new());
+            }
+            Ok(false) => self.mind.failed(work, span(begun), now()),
+            Err(fault) => {
+                self.counters.failures += 1;
+                self.find(Finding {
+                    rule: "failed".to_owned(),
+                    severity: Severity::Problem,
+                    object: "daemon".to_owned(),
+                    summary: fault.cause.to_string(),
+                    evidence: Vec::new(),
+                    remedy: fault.hint.clone(),
+                });
+                self.mind.failed(work, span(begun), now());
+            }
+        }
+        if self.phase == Phase::Starting {
+            self.phase = Phase::Managing;
+        }
+        self.fold();
+    }
+
+    /// Plans and commits until nothing differs. False if something is to be tried again later.
+    fn converge(&mut self, work: &Work) -> Result<bool, Fault> {
+        if self.phase == Phase::Released {
+            return Ok(true);
+        }
+        let mut changed = false;
+        for _ in 0..COMMITS_MAX {
+            let plan = self.planned(work);
+            if plan.is_empty() {
+                if changed {
+                    self.note_reactions(work);
+                }
+                self.report();
+                return Ok(true);
+            }
+            let again = self.placed.desired.first_stage;
+            match self.commit(plan)? {
+                Ok(()) => {
+                    if !again && !changed {
+                        // The policy is in force; what follows only sees that it is.
+                        self.note_reactions(work);
+                        self.look_at_what_was_set()?;
+                        let left = self.planned(work);
+                        self.report();
+                        if left.is_empty() {
+                            return Ok(true);
+                        }
+                    } else {
+                        self.look_at_what_was_set()?;
+                    }
+                    changed = !again;
+                }
+                Err(Trouble::Again) => {}
+                Err(Trouble::Later) => {
+                    self.report();
+                    return Ok(false);
+                }
+            }
+        }
+        self.report();
+        Ok(false)
+    }
+
+    fn note_reactions(&mut self, work: &Work) {
+        let in_force = now();
+        for (kind, at) in &work.heard {
+            let took = std::time::Duration::from_nanos(in_force.0.saturating_sub(at.0));
+            if *kind != Kind::Timer {
+                self.reactions.entry(*kind).or_default().note(took);
+            }
+        }
+    }
+
+    /// What may be done now.
+    fn planned(&mut self, work: &Work) -> Plan {
+        self.counters.plans += 1;
+        let policy = self.wants.policy();
+        self.members = self.wants.members(&policy);
+        self.placed = placing::place(&policy, &self.host, &self.members);
+        self.requests = report::requests(&policy, &self.placed);
+        let mut plan = std::mem::take(&mut self.placed.plan);
+        self.without_what_is_not_allowed(&mut plan);
+        let judged = self.mind.judge(plan, &self.ledger, now());
+        self.tell_left_alone(&judged.left_alone);
+        let mut plan = judged.plan;
+        self.keep_out(&mut plan);
+        plan.steps.extend(self.put_back(work));
+        plan
+    }
+
+    /// Takes out what disturbs traffic or cannot be undone, unless that is allowed.
+    fn without_what_is_not_allowed(&mut self, plan: &mut Plan) {
+        let Allow { disruptive, irreversible } = self.options.allow;
+        let allowed = |change: &Change| {
+            (disruptive || change.to().disruption() == Disruption::None)
+                && (irreversible || change.from().restorable())
+        };
+        let mut refused: BTreeMap<Object, Vec<String>> = BTreeMap::new();
+        let steps = std::mem::take(&mut plan.steps);
+        for step in steps {
+            let object = step.object();
+            let (may, not): (Vec<_>, Vec<_>) = Vec::from(step).into_iter().partition(allowed);
+            for change in not {
+                refused.entry(object).or_default().push(change.to_string());
+            }
+            if !may.is_empty() {
+                plan.steps.push(Step::new(may));
+            }
+        }
+        self.mended("not-allowed", &refused.keys().map(ToString::to_string).collect());
+        for (object, changes) in refused {
+            self.find(Finding {
+                rule: "not-allowed".to_owned(),
+                severity: Severity::Problem,
+                object: object.to_string(),
+                summary: "left as it is: the change would disturb traffic, or cannot be undone".to_owned(),
+                evidence: changes,
+                remedy: Some("netpolicy apply --disruptive".to_owned()),
+            });
+        }
+    }
+
+    fn tell_left_alone(&mut self, left: &[(Change, LeftAlone)]) {
+        let mut flapping: BTreeMap<Object, Vec<String>> = BTreeMap::new();
+        for (change, why) in left {
+            if *why == LeftAlone::Flapping {
+                flapping.entry(change.to().object()).or_default().push(change.to_string());
+            }
+        }
+        self.mended("flapping", &flapping.keys().map(ToString::to_string).collect());
+        for (object, changes) in flapping {
+            let known = self.findings.contains_key(&("flapping".to_owned(), object.to_string()));
+            if !known {
+                self.counters.flapping += u64::try_from(changes.len()).unwrap_or(0);
+            }
+            let minutes = super::converge::REPAIRS_WITHIN.0 / 60_000_000_000;
+            self.find(Finding {
+                rule: "flapping".to_owned(),
+                severity: Severity::Problem,
+                object: object.to_string(),
+                summary: format!(
+                    "flapping: left alone, for it was repaired {} times within {minutes} minutes",
+                    super::converge::REPAIRS_MAX
+                ),
+                evidence: changes,
+                remedy: Some(format!("find who sets it, then kill -HUP {}", std::process::id())),
+            });
+        }
+    }
+
+    /// Takes out what the kernel refuses, and what others have.
+    fn keep_out(&self, plan: &mut Plan) {
+        let steps = std::mem::take(&mut plan.steps);
+        for step in steps {
+            let object = step.object();
+            if self.stubborn.contains_key(&object) {
+                continue;
+            }
+            let mut changes = Vec::from(step);
+            changes.retain(|change| !self.taken.contains_key(&(object, change.to().knob())));
+            if !changes.is_empty() {
+                plan.steps.push(Step::new(changes));
+            }
+        }
+    }
+
+    /// Steps that put back what is held and wanted by nobody: at once if what is wanted changed, else when nobody has
+    /// wanted it at two ticks in a row. While a request is refused nothing is put back: it may be its.
+    fn put_back(&mut self, work: &Work) -> Vec<Step> {
+        if !self.placed.refused.is_empty() || self.placed.placement.is_none() {
+            return Vec::new();
+        }
+        let at_once = work.policy || work.asked;
+        if !at_once && !work.tick {
+            return Vec::new();
+        }
+        let wanted: BTreeSet<Knob> = self
+            .placed
+            .desired
+            .wanted
+            .iter()
+            .map(|wanted| (wanted.setting.object(), wanted.setting.knob()))
+            .collect();
+        let held: BTreeSet<Knob> = self.ledger.iter().map(|(knob, _)| *knob).collect();
+        let unwanted: BTreeSet<Knob> = held.difference(&wanted).copied().collect();
+        let due: Vec<Knob> = match at_once {
+            true => unwanted.iter().copied().collect(),
+            false => unwanted.intersection(&self.unwanted).copied().collect(),
+        };
+        self.unwanted = unwanted;
+        let mut steps = Vec::new();
+        for knob in due {
+            let Some(change) = self.ledger.get(&knob).cloned() else { continue };
+            match self.kernel.read(std::slice::from_ref(change.to())) {
+                Ok(found) if found.first() == Some(change.to()) => {
+                    let because =
+                        Reason::new("no request asks for it any more", change.because().source.clone());
+                    steps.push(Step::new(vec![Change::new(
+                        change.to().clone(),
+                        change.from().clone(),
+                        because,
+                    )]));
+                }
+                // Somebody else has set it since, or it is gone: it is theirs, or nobody's.
+                Ok(_) => self.ledger.forget(&knob),
+                Err(error) if Kernel::is_gone(&error) => self.ledger.forget(&knob),
+                Err(_) => {}
+            }
+        }
+        steps
+    }
+
+    /// Commits a plan and keeps it.
+    fn commit(&mut self, plan: Plan) -> Result<Result<(), Trouble>, Fault> {
+        let changes: Vec<Change> = plan.changes().cloned().collect();
+        let objects: Vec<Object> = plan.steps.iter().map(Step::object).collect();
+        let asked = self.asked();
+        let committed = match apply::commit(plan, &mut self.kernel, &self.journal, &asked, self.options.allow)
+        {
+            Ok(held) => {
+                let name = held.transaction();
+                held.keep()?;
+                Ok(name)
+            }
+            Err(error) => Err(error),
+        };
+        let name = match committed {
+            Ok(name) => name,
+            Err(error) => {
+                self.counters.failures += 1;
+                if matches!(error.host, apply::HostState::NotRestored(_)) {
+                    return Err(error.into());
+                }
+                let words = error.fault.to_string();
+                return self.trouble(*error.fault, &objects, &words).map(Err);
+            }
+        };
+        self.committed(&changes, name)?;
+        Ok(Ok(()))
+    }
+
+    fn committed(&mut self, changes: &[Change], name: Option<TransactionName>) -> Result<(), Fault> {
+        let is_repair = |change: &&Change| {
+            let knob = (change.to().object(), change.to().knob());
+            self.ledger.get(&knob).is_some_and(|held| held.to() == change.to())
+        };
+        let repaired: Vec<&Change> = changes.iter().filter(is_repair).collect();
+        let objects: BTreeSet<Object> = repaired.iter().map(|change| change.to().object()).collect();
+        self.counters.repairs += u64::try_from(repaired.len()).unwrap_or(0);
+        self.counters.commits += 1;
+        self.mind.repaired(&objects, now());
+        self.own.extend(name);
+        self.journal.rely_on(self.own.iter().copied());
+        for change in changes {
+            let held = self.ledger.len();
+            let was_held = self.ledger.get(&(change.to().object(), change.to().knob())).is_some();
+            self.ledger.note(change);
+            if was_held && self.ledger.len() < held {
+                self.counters.released += 1;
+            }
+            self.counters.changes += 1;
+            self.take_in(change.to());
+        }
+        if self.set_for_answer.len() < CHANGES_TOLD_MAX {
+            self.set_for_answer.extend(changes.iter().map(ToString::to_string));
+        }
+        self.set_lately = changes.iter().map(|change| change.to().clone()).collect();
+        for change in changes {
+            let report = EventReport::new(
+                "set",
+                change.to().object(),
+                format!("{change} ({})", change.because().source),
+            );
+            self.context.console.report_done(&report)?;
+        }
+        Ok(())
+    }
+
+    /// Sees that what was set is so, and knows it from then on.
+    fn look_at_what_was_set(&mut self) -> Result<(), Fault> {
+        let set = std::mem::take(&mut self.set_lately);
+        let mut by_napi = BTreeSet::new();
+        let mut whole = BTreeSet::new();
+        for setting in &set {
+            match (setting, setting.object().device()) {
+                (
+                    Setting::DeferHardIrqs(..)
+                    | Setting::GroFlushTimeout(..)
+                    | Setting::IrqSuspendTimeout(..),
+                    Some(id),
+                ) => {
+                    by_napi.insert(id.ifindex);
+                }
+                _ => drop(whole.insert(setting.object())),
+            }
+        }
+        let devices: BTreeSet<_> =
+            whole.iter().filter_map(Object::device).map(|device| device.ifindex).collect();
+        for index in by_napi.difference(&devices) {
+            self.observer.napis(&mut self.host, *index)?;
+        }
+        for index in devices {
+            self.observer.device(&mut self.host, index)?;
+        }
+        let mut processes = BTreeSet::new();
+        for object in whole.iter().filter(|object| object.device().is_none()) {
+            if process_of(object)
+                .is_none_or(|pid| processes.insert((pid, matches!(object, Object::Epoll(_)))))
+            {
+                self.look_at_object(*object)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a failed commit means. Everything is as it was before.
+    fn trouble(
+        &mut self,
+        fault: CommitFault<KernelError>,
+        objects: &[Object],
+        words: &str,
+    ) -> Result<Trouble, Fault> {
+        match fault {
+            CommitFault::Drifted(drifts) => {
+                for object in drifts.iter().map(|Drift { found, .. }| found.object()).collect::<BTreeSet<_>>()
+                {
+                    self.look_at_object(object)?;
+                }
+                drifts.iter().for_each(|drift| self.take_in(&drift.found));
+                Ok(Trouble::Again)
+            }
+            CommitFault::RolledBackMeanwhile { .. } => {
+                self.look_at_journal()?;
+                Ok(Trouble::Later)
+            }
+            CommitFault::Undecided { ref knob, .. } | CommitFault::Attended { ref knob, .. } => {
+                let knob = (knob.to().object(), knob.to().knob());
+                self.taken.insert(knob, words.to_owned());
+                self.find(problem("taken", knob.0.to_string(), words));
+                Ok(Trouble::Again)
+            }
+            CommitFault::Host { step, ref cause, .. } if Kernel::is_gone(cause) => {
+                if let Some(object) = objects.get(step) {
+                    self.look_at_object(*object)?;
+                }
+                Ok(Trouble::Later)
+            }
+            CommitFault::Host { step, .. } | CommitFault::ReadBack { step, .. } => {
+                if let Some(object) = objects.get(step) {
+                    self.stubborn.insert(*object, words.to_owned());
+                    self.find(problem("refused-by-kernel", object.to_string(), words));
+                }
+                Ok(Trouble::Again)
+            }
+            CommitFault::Journal(JournalError::Busy { .. }) => Ok(Trouble::Later),
+            CommitFault::Journal(error) => Err(error.into()),
+            CommitFault::Irreversible(_) | CommitFault::Disruptive(_) => Err(Fault::failed(words.to_owned())),
+        }
+    }
+
+    /// Makes one of many transactions, when there is nothing more urgent.
+    fn fold(&mut self) {
+        if self.own.len() <= apply::FOLD_MAX {
+            return;
+        }
+        let folded = self.fold_now();
+        if let Err(fault) = folded {
+            self.context.console.detail(&format!("the journal is not folded: {}", fault.cause));
+        }
+    }
+
+    fn fold_now(&mut self) -> Result<(), Fault> {
+        let host = &self.host;
+        let gone = |change: &Change| match process_of(&change.to().object()) {
+            Some(pid) => host.process(pid).is_none(),
+            None => change.to().object().device().is_some_and(|device| host.device(device).is_none()),
+        };
+        let asked = self.context.asked(None);
+        self.journal.rely_on([]);
+        let folded = self.journal.fold(&asked, gone);
+        self.read_own()?;
+        folded?;
+        self.journal.forget_all_but(HISTORY_MAX)?;
+        Ok(())
+    }
+
+    /// Puts back all that the daemons have set, the newest first. Says how many settings were.
+    pub(super) fn roll_back_all(&mut self) -> Result<usize, Fault> {
+        self.journal.rely_on([]);
+        let mut put_back = 0;
+        let mut failed = None;
+        for name in std::mem::take(&mut self.own).into_iter().rev() {
+            match self.journal.roll_back(name, &mut self.kernel, clock::now()) {
+                Ok(undone) => put_back += undone.count(|fate| *fate == Fate::Restored),
+                Err(apply::RollBackError::NothingToUndo { .. }) => {}
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        self.read_own()?;
+        failed.map_or(Ok(put_back), |error| Err(error.into()))
+    }
+
+    /// Tells of requests that are refused.
+    fn report(&mut self) {
+        let policy = self.wants.policy();
+        let refused: BTreeMap<String, &plan::Refusal> = self
+            .placed
+            .refused
+            .iter()
+            .filter_map(|(index, refusal)| Some((policy.intents.get(*index)?.target.to_string(), refusal)))
+            .collect();
+        let findings: Vec<Finding> = refused
+            .iter()
+            .map(|(target, refusal)| Finding {
+                rule: "request-refused".to_owned(),
+                severity: Severity::Problem,
+                object: target.clone(),
+                summary: refusal.to_string(),
+                evidence: refusal.evidence.clone(),
+                remedy: refusal.nearest.clone(),
+            })
+            .collect();
+        let objects: BTreeSet<String> = findings.iter().map(|finding| finding.object.clone()).collect();
+        self.mended("request-refused", &objects);
+        let stubborn = self.stubborn.keys().map(ToString::to_string).collect();
+        self.mended("refused-by-kernel", &stubborn);
+        let taken = self.taken.keys().map(|(object, _)| object.to_string()).collect();
+        self.mended("taken", &taken);
+        findings.into_iter().for_each(|finding| self.find(finding));
+    }
+}
+
+fn problem(rule: &str, object: String, summary: &str) -> Finding {
+    Finding {
+        rule: rule.to_owned(),
+        severity: Severity::Problem,
+        object,
+        summary: summary.to_owned(),
+        evidence: Vec::new(),
+        remedy: None,
+    }
+}

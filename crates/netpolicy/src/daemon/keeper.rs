@@ -1,0 +1,427 @@
+//! The daemon itself: what it holds, and one turn of its loop.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use apply::{Asked, Journal, Knob, Ledger, TransactionName};
+use linux::bpf::births::Birth;
+use linux::events::Notice;
+use linux::observe::Observer;
+use linux::{Kernel, Netns, Processes, Signal};
+use model::{Finding, Host, Nanoseconds, Object, Pid, Setting, Severity};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::converge::{Converge, Event, until};
+use super::ears::{BIRTHS, Ears, FILES, Files, Holds, NOTICES, SIGNALS, directory_of};
+use super::house::House;
+use super::options::Options;
+use super::placing::{Members, Placed};
+use super::status::{Counters, Kind, Phase, Reaction, RequestStatus, Shared};
+use super::wants::Wants;
+use crate::args::OnStop;
+use crate::clock;
+use crate::context::Context;
+use crate::fault::Fault;
+
+/// How long the daemon waits for another writer of the journal before it does something else first.
+const JOURNAL_PATIENCE: Duration = Duration::from_millis(200);
+
+/// The most findings that are told at once.
+const FINDINGS_MAX: usize = 256;
+
+/// The daemon.
+pub(crate) struct Keeper<'a> {
+    pub(super) context: &'a Context,
+    pub(super) options: Options,
+    pub(super) shared: Shared,
+    pub(super) ears: Ears,
+    pub(super) observer: Observer,
+    pub(super) host: Host,
+    pub(super) journal: Journal,
+    pub(super) kernel: Kernel,
+    /// What the daemons have set and is in force, and by which transactions.
+    pub(super) own: BTreeSet<TransactionName>,
+    pub(super) ledger: Ledger,
+    pub(super) mind: Converge,
+    pub(super) wants: Wants,
+    pub(super) placed: Placed,
+    pub(super) members: Members,
+    pub(super) requests: Vec<RequestStatus>,
+    /// What is wrong, by rule and object.
+    pub(super) findings: BTreeMap<(String, String), Finding>,
+    pub(super) counters: Counters,
+    pub(super) reactions: BTreeMap<Kind, Reaction>,
+    /// The knobs that the kernel refused, with its words, until their object changes.
+    pub(super) stubborn: BTreeMap<Object, String>,
+    /// The knobs that another program attends to, or that are on trial.
+    pub(super) taken: BTreeMap<Knob, String>,
+    /// What was held and wanted by nobody at the last tick.
+    pub(super) unwanted: BTreeSet<Knob>,
+    /// When all processes are looked at again, because no event tells of their sockets.
+    pub(super) look_at_all: Nanoseconds,
+    pub(super) phase: Phase,
+    pub(super) policy_reads: u64,
+    pub(super) mistakes: Option<String>,
+    pub(super) sections: usize,
+    /// The processes whose births and ends are told.
+    pub(super) watched: BTreeSet<Pid>,
+    /// What the last commit set, until it was looked at.
+    pub(super) set_lately: Vec<Setting>,
+    /// What was set since somebody asked for something, for the answer.
+    pub(super) set_for_answer: Vec<String>,
+}
+
+impl<'a> Keeper<'a> {
+    /// Takes the journal, begins to listen, and finds what earlier daemons have set. Changes nothing yet.
+    ///
+    /// # Errors
+    /// If another daemon keeps the journal, or the namespace cannot be entered.
+    pub(crate) fn begin(
+        context: &'a Context,
+        options: Options,
+        shared: Shared,
+        house: &House,
+    ) -> Result<Self, Fault> {
+        let netns = context.netns()?;
+        // On this thread only; others of this process stay where they are.
+        if !Netns::is_current(netns.id()) {
+            netns.enter()?;
+        }
+        let journal = context.journal()?.waiting(JOURNAL_PATIENCE).keeping()?;
+        let requests = context.globals.state_dir.join("requests.json");
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let wants = Wants::open(requests, &boot).map_err(|(path, error)| Fault::file(path, error))?;
+        let files = Files::watch(watched_directories(context, &journal));
+        let ears = Ears::open(&netns, house, files)?;
+        let mut observer = Observer::open(netns)?;
+        let host = observer.whole(&Processes::None)?;
+        let now = now();
+        let mut keeper = Self {
+            mind: Converge::begin(now, ears.epolls_are_told()),
+            context,
+            options,
+            shared,
+            ears,
+            observer,
+            host,
+            journal,
+            kernel: Kernel::new(),
+            own: BTreeSet::new(),
+            ledger: Ledger::default(),
+            wants,
+            placed: Placed::default(),
+            members: Members::new(),
+            requests: Vec::new(),
+            findings: BTreeMap::new(),
+            counters: Counters::default(),
+            reactions: BTreeMap::new(),
+            stubborn: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            unwanted: BTreeSet::new(),
+            look_at_all: now,
+            phase: Phase::Starting,
+            policy_reads: 0,
+            mistakes: None,
+            sections: 0,
+            watched: BTreeSet::new(),
+            set_lately: Vec::new(),
+            set_for_answer: Vec::new(),
+        };
+        keeper.adopt()?;
+        keeper.tell_what_is_not_heard();
+        let started = clock::now().unix_micros;
+        let netns = keeper.observer.netns().id();
+        keeper.shared.update(|status| {
+            status.pid = std::process::id();
+            env!("CARGO_PKG_VERSION").clone_into(&mut status.version);
+            status.started_unix_micros = started;
+            status.netns = Some(netns);
+        });
+        keeper.publish();
+        Ok(keeper)
+    }
+
+    /// What earlier daemons have set, and is in force, is this one's from now on. What one of them left half done is
+    /// undone first.
+    fn adopt(&mut self) -> Result<(), Fault> {
+        for transaction in self.journal.kept_by_daemon()?.iter().rev() {
+            if transaction.standing() == apply::Standing::Unfinished {
+                let name = transaction.name();
+                self.journal.roll_back(name, &mut self.kernel, clock::now())?;
+                self.context.console.say(&format!("{name} was left half done, and is rolled back."));
+            }
+        }
+        self.read_own()?;
+        if !self.own.is_empty() {
+            let (settings, transactions) = (self.ledger.len(), self.own.len());
+            self.context.console.say(&format!(
+                "Found {settings} settings of {transactions} transactions in force, and goes on."
+            ));
+        }
+        Ok(())
+    }
+
+    /// Reads the journal for what the daemon holds.
+    pub(super) fn read_own(&mut self) -> Result<(), Fault> {
+        let transactions = self.journal.kept_by_daemon()?;
+        self.own = transactions.iter().map(apply::Transaction::name).collect();
+        self.ledger = Ledger::of(&transactions);
+        self.journal.rely_on(self.own.iter().copied());
+        Ok(())
+    }
+
+    fn tell_what_is_not_heard(&mut self) {
+        for hearing in self.ears.hearing() {
+            let Some(within) = hearing.within.filter(|_| !hearing.refused.is_empty()) else { continue };
+            let finding = Finding {
+                rule: "not-told".to_owned(),
+                severity: Severity::Note,
+                object: hearing.what.clone(),
+                summary: format!(
+                    "the kernel does not tell of them at once; they are found by {}",
+                    hearing.how
+                ),
+                evidence: [format!("within {} s", within.as_secs())]
+                    .into_iter()
+                    .chain(hearing.refused)
+                    .collect(),
+                remedy: None,
+            };
+            self.find(finding);
+        }
+    }
+
+    /// Does what there is to do until somebody asks the daemon to end.
+    ///
+    /// # Errors
+    /// If the kernel does not let it listen any more.
+    pub(crate) fn run(&mut self, house: &mut House) -> Result<(), Fault> {
+        while self.phase != Phase::Ending {
+            self.turn(house)?;
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// One turn: waits until something is ready or due, hears it, and does what has to be done.
+    pub(crate) fn turn(&mut self, house: &mut House) -> Result<(), Fault> {
+        let wake = Instant::now() + until(self.mind.next_wake(), now());
+        let ready =
+            house.wait(Some(wake)).map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
+        let mut heard = false;
+        if ready.contains(&NOTICES) {
+            self.hear_notices()?;
+            heard = true;
+        }
+        if ready.contains(&BIRTHS) {
+            self.hear_births()?;
+            heard = true;
+        }
+        if ready.contains(&SIGNALS) {
+            self.hear_signals();
+            heard = true;
+        }
+        if ready.contains(&FILES) {
+            let (policy, journal) = self.ears.files().changed();
+            let now = now();
+            if policy {
+                self.hear(&Event::Policy, now);
+            }
+            if journal {
+                self.hear(&Event::Journal, now);
+            }
+        }
+        heard |= self.answer_requests();
+        if let Some(work) = self.mind.take_due(now()) {
+            self.work(work);
+            heard = true;
+        }
+        if heard {
+            self.publish();
+        }
+        Ok(())
+    }
+
+    pub(super) fn hear(&mut self, event: &Event, at: Nanoseconds) {
+        *self.counters.events.entry(event.kind()).or_default() += 1;
+        self.mind.heard(event, at, now());
+    }
+
+    fn hear_notices(&mut self) -> Result<(), Fault> {
+        let notices: Vec<Notice> = self.ears.notices()?.collect();
+        let at = now();
+        for notice in notices {
+            let event = match notice {
+                Notice::Link(index) => Event::Link(index),
+                Notice::Ethtool(index) => Event::Ethtool(index),
+                Notice::Queues(name) => Event::Queues(name),
+                Notice::Cpu => Event::Cpu,
+                Notice::Lost => {
+                    self.counters.lost += 1;
+                    Event::Lost
+                }
+            };
+            self.hear(&event, at);
+        }
+        Ok(())
+    }
+
+    fn hear_births(&mut self) -> Result<(), Fault> {
+        let (told, lost) = self.ears.births()?;
+        for told in told {
+            match told.birth {
+                Birth::Exec(process) => {
+                    let known = self.watched.contains(&process.pid);
+                    if self.judge(process.pid, None) || known {
+                        self.hear(&Event::Exec(process.pid), told.at);
+                    }
+                }
+                Birth::Child { child, parent } => {
+                    if self.wants.born(child.pid, parent) || self.wants.any_device() {
+                        self.watched.insert(child.pid);
+                        self.hear(&Event::Fork(child.pid), told.at);
+                    } else {
+                        self.ears.ignore(child.pid)?;
+                    }
+                }
+                Birth::Exit(process) => {
+                    self.wants.ended(process.pid);
+                    self.watched.remove(&process.pid);
+                    self.hear(&Event::Exit(process.pid), told.at);
+                }
+                Birth::Listener { process, port } => {
+                    let known = self.watched.contains(&process.pid);
+                    if self.judge(process.pid, Some(port)) || known || self.wants.any_device() {
+                        self.hear(&Event::Listener(process.pid), told.at);
+                    }
+                }
+                Birth::Epoll(epoll) => self.hear(&Event::Epoll(epoll.process.pid), told.at),
+            }
+        }
+        if lost {
+            self.counters.lost += 1;
+            self.hear(&Event::Lost, now());
+        }
+        Ok(())
+    }
+
+    /// Whether any request means this process by itself.
+    fn judge(&mut self, pid: Pid, listens: Option<u16>) -> bool {
+        // A socket stays in its namespace when its process leaves it.
+        let here = self.observer.netns().id();
+        if listens.is_some() && Netns::of_process(pid).is_ok_and(|theirs| theirs.id() != here) {
+            return false;
+        }
+        let mut unread = Vec::new();
+        let means = self.wants.judge(pid, listens, &mut unread);
+        for unread in unread {
+            self.context.console.detail(&format!("not read: {}: {}", unread.what, unread.why));
+        }
+        means
+    }
+
+    fn hear_signals(&mut self) {
+        while let Some(arrived) = self.ears.signals().take() {
+            match arrived.signal {
+                Signal::HangUp => {
+                    self.take_up();
+                    self.hear(&Event::Policy, now());
+                }
+                Signal::Interrupt | Signal::Terminate => self.phase = Phase::Ending,
+            }
+        }
+    }
+
+    /// What was left alone is taken up again.
+    pub(super) fn take_up(&mut self) {
+        self.mind.take_up();
+        self.stubborn.clear();
+        self.taken.clear();
+        if self.phase == Phase::Released {
+            self.phase = Phase::Managing;
+        }
+    }
+
+    /// Ends: leaves everything in force, or puts all of it back, as it was told to be.
+    pub(crate) fn end(mut self) -> Result<(), Fault> {
+        match self.options.on_stop {
+            OnStop::Keep => {
+                if !self.ledger.is_empty() {
+                    let settings = self.ledger.len();
+                    self.context.console.say(&format!(
+                        "Left in force: {settings} settings. `netpolicy rollback` puts them back."
+                    ));
+                }
+                Ok(())
+            }
+            OnStop::Revert => self.roll_back_all().map(|put_back| {
+                self.context.console.say(&format!("Put back: {put_back} settings."));
+            }),
+        }
+    }
+
+    /// What the journal notes of the daemon's transactions.
+    pub(super) fn asked(&self) -> Asked {
+        self.context.asked(None)
+    }
+
+    /// Notes a finding, in place of what was found of the same before. A new one is told.
+    pub(super) fn find(&mut self, finding: Finding) {
+        let key = (finding.rule.clone(), finding.object.clone());
+        if self.findings.get(&key) == Some(&finding) {
+            return;
+        }
+        if !self.findings.contains_key(&key) && self.findings.len() >= FINDINGS_MAX {
+            return;
+        }
+        self.context.console.say(&format!("{}: {}: {}", finding.severity, finding.object, finding.summary));
+        for line in &finding.evidence {
+            self.context.console.say(&format!("  {line}"));
+        }
+        self.findings.insert(key, finding);
+    }
+
+    /// What was found by a rule is mended, but for these objects.
+    pub(super) fn mended(&mut self, rule: &str, but: &BTreeSet<String>) {
+        self.findings.retain(|(found, object), _| found != rule || but.contains(object));
+    }
+
+    /// Tells others how it stands.
+    pub(super) fn publish(&mut self) {
+        let findings: Vec<Finding> = self.findings.values().cloned().collect();
+        let polling = super::report::polling(&self.placed);
+        let settings = u64::try_from(self.ledger.len()).unwrap_or(u64::MAX);
+        let hearing = self.ears.hearing();
+        self.shared.update(|status| {
+            status.phase = self.phase;
+            status.policy.sections = self.sections;
+            status.policy.asked = self.wants.asked();
+            status.policy.reads = self.policy_reads;
+            status.policy.mistakes.clone_from(&self.mistakes);
+            status.hearing = hearing;
+            status.requests.clone_from(&self.requests);
+            status.settings = settings;
+            status.findings = findings;
+            // The queue of requests counts what it turns away by itself.
+            let evictions = status.counters.evictions.max(self.counters.evictions);
+            status.counters.clone_from(&self.counters);
+            status.counters.evictions = evictions;
+            status.reactions.clone_from(&self.reactions);
+            status.polling = polling;
+        });
+    }
+}
+
+/// This moment, by the clock that the kernel's events are of.
+pub(super) fn now() -> Nanoseconds {
+    let now = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    Nanoseconds(seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0)))
+}
+
+fn watched_directories(context: &Context, journal: &Journal) -> Vec<(PathBuf, Holds)> {
+    let policy: Vec<PathBuf> = context.policy_directories(directory_of);
+    let policy = policy.into_iter().map(|path| (path, Holds::Policy));
+    policy.chain([(journal.directory().to_owned(), Holds::Journal)]).collect()
+}

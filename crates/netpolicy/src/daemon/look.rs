@@ -1,0 +1,336 @@
+//! Looking: brings what is known of the host up to date, as far as the work says that something changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apply::Knobs;
+use linux::{KernelError, Processes};
+use model::host::Unread;
+use model::{Finding, IfIndex, Interface, Nanoseconds, Object, Pid, Setting, Severity, Target};
+
+use super::converge::{Depth, Event, Work};
+use super::keeper::{Keeper, now};
+use crate::fault::Fault;
+use crate::fullbusy;
+
+/// Looking at all processes takes at most one part in so many of a CPU, and is not done more often than this.
+const LOOK_SHARE: u64 = 2_000;
+const LOOK_AT_ALL_EVERY: Nanoseconds = Nanoseconds::from_millis(60_000);
+
+impl Keeper<'_> {
+    /// Looks at what the work names.
+    pub(super) fn look(&mut self, work: &Work) -> Result<(), Fault> {
+        if work.policy {
+            self.read_policy();
+        }
+        if work.policy || work.asked {
+            self.wait_for_what_is_wanted()?;
+        }
+        if work.journal {
+            self.look_at_journal()?;
+        }
+        // New wants may mean processes that run already.
+        if work.everything || work.policy || work.asked {
+            self.look_at_everything()?;
+            return Ok(());
+        }
+        if work.cpus {
+            self.observer.cpus(&mut self.host);
+            self.stubborn.clear();
+        }
+        for index in &work.devices {
+            self.observer.device(&mut self.host, *index)?;
+            self.forgive(|object| object.device().is_some_and(|device| device.ifindex == *index));
+        }
+        for name in &work.named {
+            let index = self.host.device_named(name).map(|device| device.id.ifindex);
+            if let Some(index) = index.filter(|index| !work.devices.contains(index)) {
+                self.observer.device(&mut self.host, index)?;
+            }
+        }
+        for (pid, depth) in &work.processes {
+            self.look_at_process(*pid, *depth)?;
+        }
+        if work.tick {
+            self.look_at_what_no_event_tells()?;
+        }
+        self.watch_whom_we_know()
+    }
+
+    fn look_at_process(&mut self, pid: Pid, depth: Depth) -> Result<(), Fault> {
+        let wanted = self.wants.means(pid) || self.wants.any_device();
+        // What nothing can come to may have got a socket, of which no event tells but for a listener.
+        let known = self.host.process(pid);
+        let depth =
+            if known.is_some_and(|process| process.sockets.is_empty()) { Depth::Whole } else { depth };
+        let there = wanted
+            && match depth {
+                Depth::Epolls if self.host.process(pid).is_some() => {
+                    self.observer.epolls(&mut self.host, pid)
+                }
+                Depth::Epolls | Depth::Whole => self.observer.process(&mut self.host, pid),
+            };
+        if !there {
+            self.host.processes.retain(|process| process.id.pid != pid);
+            if wanted {
+                self.wants.ended(pid);
+            }
+            self.mind.forget(pid);
+            if self.watched.remove(&pid) {
+                self.ears.ignore(pid)?;
+            }
+        }
+        self.forgive(|object| process_of(object) == Some(pid));
+        Ok(())
+    }
+
+    /// What the kernel refused of such an object may be taken now.
+    fn forgive(&mut self, changed: impl Fn(&Object) -> bool) {
+        self.stubborn.retain(|object, _| !changed(object));
+    }
+
+    fn look_at_everything(&mut self) -> Result<(), Fault> {
+        let begun = now();
+        self.counters.whole_looks += 1;
+        let mut unread = Vec::new();
+        self.wants.find_all(self.observer.netns(), &mut unread)?;
+        self.tell_unread(unread);
+        let meant = self.wants.meant();
+        let which = match self.wants.any_device() {
+            true => Processes::Networking,
+            false => Processes::Only(meant.iter().copied().collect()),
+        };
+        self.host = self.observer.whole(&which)?;
+        // One that has no socket yet is wanted all the same.
+        for pid in meant {
+            if self.host.process(pid).is_none() && !self.observer.process(&mut self.host, pid) {
+                self.wants.ended(pid);
+            }
+        }
+        let took = now().0.saturating_sub(begun.0);
+        let pause = LOOK_AT_ALL_EVERY.0.max(took.saturating_mul(LOOK_SHARE));
+        self.look_at_all = Nanoseconds(now().0.saturating_add(pause));
+        self.watch_whom_we_know()
+    }
+
+    /// The ends and the children of these are told of.
+    fn watch_whom_we_know(&mut self) -> Result<(), Fault> {
+        let known: BTreeSet<Pid> = self.host.processes.iter().map(|process| process.id.pid).collect();
+        for pid in known.difference(&self.watched).copied().collect::<Vec<_>>() {
+            self.ears.watch(pid)?;
+            self.watched.insert(pid);
+        }
+        for pid in self.watched.difference(&known).copied().collect::<Vec<_>>() {
+            self.ears.ignore(pid)?;
+            self.watched.remove(&pid);
+        }
+        Ok(())
+    }
+
+    /// What has no event: the values of NAPIs, the parameters of epolls, and whatever else is held.
+    fn look_at_what_no_event_tells(&mut self) -> Result<(), Fault> {
+        if self.ears.files().again() {
+            let at = now();
+            self.hear(&Event::Policy, at);
+        }
+        if now() >= self.look_at_all || !self.ears.births_are_told() {
+            return self.look_at_everything();
+        }
+        let by_device = |setting: &Setting| match setting.interface() {
+            Interface::Napi | Interface::Kthread => setting.object().device(),
+            _ => None,
+        };
+        let changes = || self.ledger.iter().map(|(_, change)| change.to());
+        let wanted = self.placed.desired.wanted.iter().map(|wanted| &wanted.setting);
+        let devices: BTreeSet<IfIndex> =
+            changes().chain(wanted).filter_map(by_device).map(|device| device.ifindex).collect();
+        let mut others: BTreeMap<Object, Vec<Setting>> = BTreeMap::new();
+        for setting in changes() {
+            if by_device(setting).is_none() && !matches!(setting, Setting::Epoll(..)) {
+                others.entry(setting.object()).or_default().push(setting.clone());
+            }
+        }
+        for device in devices {
+            self.observer.napis(&mut self.host, device)?;
+        }
+        let processes: Vec<Pid> = self
+            .placed
+            .placement
+            .iter()
+            .flat_map(|placement| &placement.parts)
+            .filter(|part| part.params.epoll != model::EpollParams::default())
+            .flat_map(|part| part.processes.iter().map(|process| process.id.pid))
+            .collect();
+        for pid in processes {
+            self.look_at_process(pid, Depth::Epolls)?;
+        }
+        for (object, settings) in others {
+            self.compare(object, &settings)?;
+        }
+        Ok(())
+    }
+
+    /// Reads settings that are held; if they are not as they should be, their object is looked at.
+    fn compare(&mut self, object: Object, held: &[Setting]) -> Result<(), Fault> {
+        match self.kernel.read(held) {
+            Ok(found) if found == held => Ok(()),
+            Ok(found) => {
+                // What is read by itself is known by itself.
+                for setting in &found {
+                    self.take_in(setting);
+                }
+                self.look_at_object(object)
+            }
+            Err(_) => self.look_at_object(object),
+        }
+    }
+
+    /// Looks at one object anew.
+    pub(super) fn look_at_object(&mut self, object: Object) -> Result<(), Fault> {
+        if let Some(device) = object.device() {
+            self.observer.device(&mut self.host, device.ifindex)?;
+        } else if let Some(pid) = process_of(&object) {
+            let depth = if matches!(object, Object::Epoll(_)) { Depth::Epolls } else { Depth::Whole };
+            self.look_at_process(pid, depth)?;
+        }
+        Ok(())
+    }
+
+    /// A value that was read or written by itself, of an object that is not looked at otherwise.
+    pub(super) fn take_in(&mut self, setting: &Setting) {
+        match setting {
+            Setting::IrqAffinity(number, cpus) => {
+                for irq in self.host.irqs.iter_mut().filter(|irq| irq.number == *number) {
+                    irq.affinity.clone_from(cpus);
+                }
+            }
+            Setting::Sysctl(sysctl, value) => drop(self.host.sysctls.insert(*sysctl, *value)),
+            _ => {}
+        }
+    }
+
+    /// Reads the policy files. What cannot be read leaves the policy as it was.
+    fn read_policy(&mut self) {
+        self.policy_reads += 1;
+        let merged = match self.context.policy() {
+            Ok(merged) => merged,
+            Err(fault) => {
+                let words = fault.cause.to_string();
+                self.mistakes = Some(words.clone());
+                self.find(Finding {
+                    rule: "policy-file".to_owned(),
+                    severity: Severity::Problem,
+                    object: "policy files".to_owned(),
+                    summary: "they are wrong, and the policy that was read before stays in force".to_owned(),
+                    evidence: words.lines().map(str::to_owned).collect(),
+                    remedy: Some("netpolicy plan".to_owned()),
+                });
+                return;
+            }
+        };
+        self.mistakes = None;
+        self.mended("policy-file", &BTreeSet::new());
+        self.mended("from-outside", &BTreeSet::new());
+        self.sections = merged.sections.len();
+        let mut intents = merged.policy().intents;
+        intents.retain(|intent| {
+            let refused =
+                fullbusy::refuse_from_outside(&model::Policy { intents: vec![intent.clone()] }).err();
+            if let Some(fault) = &refused {
+                self.find(Finding {
+                    rule: "from-outside".to_owned(),
+                    severity: Severity::Problem,
+                    object: intent.target.to_string(),
+                    summary: fault.cause.to_string(),
+                    evidence: Vec::new(),
+                    remedy: fault.hint.clone(),
+                });
+            }
+            refused.is_none()
+        });
+        self.wants.files_say(intents);
+    }
+
+    fn wait_for_what_is_wanted(&mut self) -> Result<(), Fault> {
+        let netns = self.observer.netns().id();
+        let waited = self.wants.waited();
+        let told = self.ears.wait_for(netns, waited);
+        if let Err(error) = &told {
+            self.find(not_told(error));
+        }
+        Ok(())
+    }
+
+    pub(super) fn tell_unread(&mut self, unread: Vec<Unread>) {
+        for unread in unread {
+            self.context.console.detail(&format!("not read: {}: {}", unread.what, unread.why));
+        }
+    }
+
+    /// Whether somebody rolled back what the daemon had set: that is left alone from now on.
+    pub(super) fn look_at_journal(&mut self) -> Result<(), Fault> {
+        self.taken.clear();
+        let before = self.own.clone();
+        let held = self.ledger.clone();
+        self.read_own()?;
+        let missing: Vec<_> = before.difference(&self.own).copied().collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let released: Vec<_> =
+            held.iter().filter(|(knob, _)| self.ledger.get(knob).is_none()).map(|(knob, _)| *knob).collect();
+        self.counters.rollbacks += u64::try_from(missing.len()).unwrap_or(u64::MAX);
+        let what = released.len();
+        self.mind.release(released);
+        let all = self.own.is_empty();
+        if all {
+            self.phase = super::status::Phase::Released;
+        }
+        self.find(Finding {
+            rule: "rolled-back".to_owned(),
+            severity: Severity::Warning,
+            object: "daemon".to_owned(),
+            summary: match all {
+                true => "all that it had set was rolled back: it manages nothing until it is asked again"
+                    .to_owned(),
+                false => {
+                    format!("{what} settings were rolled back, and are left alone until it is asked again")
+                }
+            },
+            evidence: missing.iter().map(|name| format!("rolled back: {name}")).collect(),
+            remedy: Some(format!("kill -HUP {}", std::process::id())),
+        });
+        // What the roll back wrote has to be seen.
+        let at = now();
+        self.hear(&Event::Lost, at);
+        Ok(())
+    }
+
+    /// The process that a request for a task means, as it is now.
+    pub(super) fn process_meant(target: &Target) -> Result<Option<model::ProcessId>, Fault> {
+        match target {
+            Target::Task(pid) => Ok(Some(linux::process::identify(*pid)?)),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn not_told(error: &KernelError) -> Finding {
+    Finding {
+        rule: "not-told".to_owned(),
+        severity: Severity::Warning,
+        object: "images and ports".to_owned(),
+        summary: "the kernel's tables are full: some processes are found by looking only".to_owned(),
+        evidence: vec![error.to_string()],
+        remedy: None,
+    }
+}
+
+/// The process whose object it is.
+pub(super) fn process_of(object: &Object) -> Option<Pid> {
+    match object {
+        Object::Epoll(epoll) => Some(epoll.process.pid),
+        Object::Ring(ring) => Some(ring.process.pid),
+        Object::Thread(thread) => Some(thread.process.pid),
+        _ => None,
+    }
+}

@@ -1,0 +1,92 @@
+//! What can be done of what is asked: a request that is refused does not keep the others from being followed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::host::Host;
+use model::{Intent, Pid, Plan, Policy, Target};
+use plan::{Desired, Placement, Refusal, Resolved};
+
+/// The most requests that are refused one by one; with more, nothing is planned.
+const REFUSED_MAX: usize = 64;
+
+/// A policy on a host: what is done, and what is refused.
+#[derive(Debug, Default)]
+pub(crate) struct Placed {
+    /// Who lives where, of the requests that are followed.
+    pub(crate) placement: Option<Placement>,
+    /// Every knob of theirs.
+    pub(crate) desired: Desired,
+    /// What differs.
+    pub(crate) plan: Plan,
+    /// The requests that are followed, by their place in the policy, in the order of the placement's parts.
+    pub(crate) followed: Vec<usize>,
+    /// The requests that are not followed, by their place in the policy, and why.
+    pub(crate) refused: BTreeMap<usize, Refusal>,
+}
+
+/// Whose processes each request means, by its place in the policy.
+pub(crate) type Members = BTreeMap<usize, BTreeSet<Pid>>;
+
+/// Plans as much of a policy as this host can have.
+pub(crate) fn place(policy: &Policy, host: &Host, members: &Members) -> Placed {
+    let mut followed: Vec<usize> = Vec::new();
+    for (index, intent) in policy.intents.iter().enumerate() {
+        let there = match &intent.target {
+            Target::Device(name) => host.device_named(name).is_some(),
+            Target::Task(pid) => host.process(*pid).is_some(),
+            _ => true,
+        };
+        // What is not there is waited for: nothing is wrong with such a request.
+        if there {
+            followed.push(index);
+        }
+    }
+    let mut refused = BTreeMap::new();
+    loop {
+        match attempt(policy, &followed, host, members) {
+            Ok((placement, desired, plan)) => {
+                let placement = Some(placement);
+                return Placed { placement, desired, plan, followed, refused };
+            }
+            Err(refusal) => {
+                // The shortest beginning of the requests that is refused ends with the one that is too much.
+                let fits = |count: &usize| attempt(policy, &followed[..*count], host, members).is_ok();
+                let (mut good, mut bad) = (0, followed.len());
+                let mut why = refusal;
+                while bad - good > 1 {
+                    let middle = good.midpoint(bad);
+                    if fits(&middle) { good = middle } else { bad = middle }
+                }
+                if let Err(own) = attempt(policy, &followed[..bad], host, members) {
+                    why = own;
+                }
+                if followed.is_empty() || refused.len() >= REFUSED_MAX {
+                    refused.insert(followed.first().copied().unwrap_or(0), why);
+                    return Placed { refused, ..Placed::default() };
+                }
+                refused.insert(followed.remove(bad - 1), why);
+            }
+        }
+    }
+}
+
+fn attempt(
+    policy: &Policy,
+    followed: &[usize],
+    host: &Host,
+    members: &Members,
+) -> Result<(Placement, Desired, Plan), Refusal> {
+    let mut resolved = Resolved::default();
+    let mut intents: Vec<Intent> = Vec::with_capacity(followed.len());
+    for index in followed {
+        let pids = members.get(index).into_iter().flatten().copied();
+        // Of one that has ended there is nothing to place.
+        let pids = pids.filter(|pid| host.process(*pid).is_some());
+        resolved = resolved.with(intents.len(), pids);
+        intents.push(policy.intents[*index].clone());
+    }
+    let placement = plan::place(&Policy { intents }, host, &resolved)?;
+    let desired = plan::desired(&placement, host)?;
+    let plan = plan::diff(&desired, host)?;
+    Ok((placement, desired, plan))
+}

@@ -1,0 +1,107 @@
+//! How what is asked for stands, for others to read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Intent, Object, Policy};
+use plan::Part;
+
+use super::placing::Placed;
+use super::status::{Polling, RequestStatus};
+
+/// Each request of a policy, and how it stands.
+pub(crate) fn requests(policy: &Policy, placed: &Placed) -> Vec<RequestStatus> {
+    let parts = placed.placement.iter().flat_map(|placement| &placement.parts);
+    let by_place: BTreeMap<usize, &Part> = placed.followed.iter().copied().zip(parts).collect();
+    let mut wanted: BTreeMap<Object, usize> = BTreeMap::new();
+    for knob in &placed.desired.wanted {
+        *wanted.entry(knob.setting.object()).or_default() += 1;
+    }
+    let mut differing: BTreeMap<Object, usize> = BTreeMap::new();
+    for change in placed.plan.changes() {
+        *differing.entry(change.to().object()).or_default() += 1;
+    }
+    let each = policy.intents.iter().enumerate();
+    each.map(|(place, intent)| match by_place.get(&place) {
+        Some(part) => followed(intent, part, &wanted, &differing),
+        None => waiting(intent, place, placed),
+    })
+    .collect()
+}
+
+fn followed(
+    intent: &Intent,
+    part: &Part,
+    wanted: &BTreeMap<Object, usize>,
+    differing: &BTreeMap<Object, usize>,
+) -> RequestStatus {
+    let objects = objects(part);
+    let sum =
+        |of: &BTreeMap<Object, usize>| objects.iter().filter_map(|object| of.get(object)).sum::<usize>();
+    let epolls = part.processes.iter().map(|process| process.epolls.len() + process.rings.len()).sum();
+    let all = sum(wanted);
+    RequestStatus {
+        target: intent.target.to_string(),
+        policy: intent.policy.to_string(),
+        delivery: part.delivery.mode.to_string(),
+        origin: intent.origin.clone(),
+        queues: part.queues.len(),
+        processes: part.processes.len(),
+        epolls,
+        wanted: all,
+        set: all.saturating_sub(sum(differing)),
+        engaged: None,
+        notes: part.notes.clone(),
+    }
+}
+
+fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
+    let why = match placed.refused.get(&place) {
+        Some(refusal) => format!("refused: {refusal}"),
+        None => "waits until it is there".to_owned(),
+    };
+    RequestStatus {
+        target: intent.target.to_string(),
+        policy: intent.policy.to_string(),
+        delivery: String::new(),
+        origin: intent.origin.clone(),
+        queues: 0,
+        processes: 0,
+        epolls: 0,
+        wanted: 0,
+        set: 0,
+        engaged: None,
+        notes: vec![why],
+    }
+}
+
+/// The objects of a request.
+fn objects(part: &Part) -> BTreeSet<Object> {
+    let queues = part.queues.iter().flat_map(|placed| {
+        let irq = placed.irq.map(Object::Irq);
+        [Object::Queue(placed.queue), Object::Device(placed.queue.device)].into_iter().chain(irq)
+    });
+    let of_processes = part.processes.iter().flat_map(|process| {
+        let epolls = process.epolls.iter().copied().map(Object::Epoll);
+        let rings = process.rings.iter().copied().map(Object::Ring);
+        let threads = process.threads.iter().copied().map(Object::Thread);
+        epolls.chain(rings).chain(threads)
+    });
+    queues.chain(of_processes).collect()
+}
+
+/// The CPUs that poll without traffic, and that may.
+pub(crate) fn polling(placed: &Placed) -> Polling {
+    let parts = placed.placement.iter().flat_map(|placement| &placement.parts);
+    parts.fold(Polling::default(), |sum, part| {
+        let mode = part.delivery.mode;
+        let queues = u32::try_from(part.queues.len()).unwrap_or(u32::MAX);
+        let waits = part.processes.iter().map(|process| (process.epolls.len() + process.rings.len()).max(1));
+        let waits = u32::try_from(waits.sum::<usize>()).unwrap_or(u32::MAX);
+        let by_kthreads = queues.saturating_mul(mode.polling_cpus_per_napi());
+        let by_threads = waits.saturating_mul(mode.polling_cpus_per_thread());
+        Polling {
+            used: sum.used.saturating_add(by_kthreads.max(by_threads)),
+            allowed: sum.allowed.saturating_add(part.intent.budget.polling_cpus.unwrap_or(0)),
+        }
+    })
+}

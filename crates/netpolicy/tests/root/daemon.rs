@@ -1,0 +1,281 @@
+//! The daemon, on a host of the lab: what it hears of, what it keeps, and what it leaves alone.
+
+use std::process::{Command, Stdio};
+
+use libtest_mimic::{Failed, Trial};
+use linux::lab::SERVER_DEVICE;
+use model::{ChannelKind, EpollParams, Nanoseconds, Setting};
+
+use crate::attached::{EpollMaker, SUSPENDING};
+use crate::operator::{Operator, Started, flushes, somebody_else_sets, waited_for};
+use crate::{Need, test};
+
+/// What the daemon says when it has read the policy files and listens.
+const AT_WORK: &str = "at work";
+
+/// `gro-flush-timeout` of defer50, in nanoseconds.
+const DEFER50: u64 = 50_000;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Suspension];
+    const BPF: &[Need] = &[Need::Root, Need::Suspension, Need::Bpf];
+    vec![
+        test("daemon/a_kill_changes_nothing_and_the_next_one_goes_on", NEEDS, killed_and_started_again),
+        test("daemon/asked_to_revert_it_puts_everything_back_at_its_end", NEEDS, on_stop_revert),
+        test("daemon/a_second_one_is_refused_with_the_number_of_the_first", NEEDS, second),
+        test("daemon/a_service_gets_its_policy_when_it_starts_and_each_new_epoll_too", BPF, exec_and_epoll),
+        test("daemon/a_service_known_by_its_port_gets_its_policy_when_it_listens", BPF, listener),
+        test("daemon/processes_that_end_half_way_do_not_disturb_it", BPF, ends_half_way),
+        test("daemon/a_device_that_comes_up_or_is_renamed_gets_its_policy", NEEDS, links),
+        test("daemon/new_channels_get_the_policy_of_their_device", NEEDS, channels),
+        test("daemon/what_somebody_else_takes_away_is_put_right", NEEDS, drift),
+        test("daemon/a_device_that_loses_its_settings_again_and_again_is_left_alone", NEEDS, flapping),
+        test("daemon/a_wrong_policy_file_leaves_the_policy_as_it_was", NEEDS, wrong_file),
+        test("daemon/a_request_that_is_refused_does_not_keep_the_others_waiting", NEEDS, refused_request),
+        test("daemon/a_policy_that_goes_puts_its_settings_back", NEEDS, policy_goes),
+        test("daemon/a_rollback_is_left_alone_until_it_is_asked_again", NEEDS, rolled_back),
+        test("daemon/where_bpf_is_refused_it_says_so_and_keeps_the_rest", BPF, without_bpf),
+    ]
+}
+
+fn device_policy(device: &str, delivery: &str) -> String {
+    format!("[device.{device}]\npolicy = \"bulk\"\ndelivery = \"{delivery}\"\n")
+}
+
+/// An operator whose device has a policy, and a daemon at work.
+fn begun(name: &str, queues: u32, arguments: &[&str]) -> Result<(Operator, Started), Failed> {
+    let operator = Operator::new(name, queues)?;
+    operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
+    let daemon = operator.starts(&[&["daemon"], arguments].concat())?;
+    operator.waits_to_hear(AT_WORK)?;
+    is_set(&operator, &vec![DEFER50; queues as usize])?;
+    Ok((operator, daemon))
+}
+
+fn is_set(operator: &Operator, wanted: &[u64]) -> Result<(), Failed> {
+    waited_for(&format!("the queues' timeouts {wanted:?}"), || {
+        Ok((flushes(&operator.host()?) == wanted).then_some(()))
+    })
+}
+
+fn killed_and_started_again() -> Result<(), Failed> {
+    let (operator, mut daemon) = begun("daemon-kill", 2, &[])?;
+    daemon.child.kill()?;
+    daemon.child.wait()?;
+    assert_eq!(flushes(&operator.host()?), [DEFER50; 2], "as it was");
+    let before = operator.runs(&["-o", "json", "history"], 0)?.data;
+    let daemon = operator.starts(&["daemon"])?;
+    operator.waits_to_hear(AT_WORK)?;
+    operator.waits_to_hear("goes on")?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    assert_eq!(flushes(&operator.host()?), [DEFER50; 2], "still, and at its end");
+    assert_eq!(operator.runs(&["-o", "json", "history"], 0)?.data, before, "it changed nothing");
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(flushes(&operator.host()?), [0; 2]);
+    Ok(())
+}
+
+fn on_stop_revert() -> Result<(), Failed> {
+    let (operator, daemon) = begun("daemon-revert", 2, &["--on-stop", "revert"])?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    operator.waits_to_hear("Put back")?;
+    assert_eq!(flushes(&operator.host()?), [0; 2]);
+    let config = operator.file("daemon.toml", b"on_stop = \"revert\"\n")?;
+    let daemon = operator.starts(&["daemon", "--config", &config])?;
+    operator.waits_to_hear(AT_WORK)?;
+    is_set(&operator, &[DEFER50; 2])?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    assert_eq!(flushes(&operator.host()?), [0; 2], "the file says so, too");
+    let config = operator.file("daemon.toml", b"on_stop = \"revrt\"\n")?;
+    let said = operator.runs(&["daemon", "--config", &config], 2)?;
+    assert!(said.words.contains("revrt") && said.words.contains("line 1"), "{}", said.words);
+    Ok(())
+}
+
+fn second() -> Result<(), Failed> {
+    let (operator, daemon) = begun("daemon-second", 1, &[])?;
+    let said = operator.runs(&["daemon"], 7)?;
+    assert!(said.words.contains(&format!("pid {}", daemon.child.id())), "{}", said.words);
+    Ok(())
+}
+
+fn own_name() -> Result<String, Failed> {
+    let exe = std::env::current_exe()?;
+    Ok(exe.file_name().ok_or("a name")?.to_string_lossy().into_owned())
+}
+
+fn exec_and_epoll() -> Result<(), Failed> {
+    let operator = Operator::new("daemon-exec", 1)?;
+    let exe = own_name()?;
+    operator.asks(&format!(
+        "[service.maker]\nmatch = {{ exe = \"{exe}\" }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n"
+    ))?;
+    let daemon = operator.starts(&["daemon"])?;
+    operator.waits_to_hear(AT_WORK)?;
+    let before = flushes(&operator.host()?);
+    let mut maker = EpollMaker::new(&operator)?;
+    let all_are = |maker: &EpollMaker, count: usize| {
+        waited_for(&format!("{count} epolls with parameters"), || {
+            Ok((maker.epolls(&operator)? == vec![SUSPENDING; count]).then_some(()))
+        })
+    };
+    all_are(&maker, 1)?;
+    is_set(&operator, &[20_000])?;
+    maker.told("another")?;
+    all_are(&maker, 2)?;
+    // What nobody asks for any more goes when its process has gone, but not at once: it may be back in a moment.
+    drop(maker);
+    is_set(&operator, &before)?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    Ok(())
+}
+
+fn listener() -> Result<(), Failed> {
+    let operator = Operator::new("daemon-listener", 1)?;
+    operator.asks(
+        "[service.cache]\nmatch = { port = 11999 }\npolicy = \"latency\"\ndelivery = \"suspend20\"\n",
+    )?;
+    let _daemon = operator.starts(&["daemon"])?;
+    operator.waits_to_hear(AT_WORK)?;
+    let mut maker = EpollMaker::new(&operator)?;
+    assert_eq!(maker.epolls(&operator)?, [EpollParams::default()], "it serves nothing yet");
+    maker.told("listen 11999")?;
+    waited_for("its parameters", || Ok((maker.epolls(&operator)? == [SUSPENDING]).then_some(())))?;
+    is_set(&operator, &[20_000])
+}
+
+fn ends_half_way() -> Result<(), Failed> {
+    let operator = Operator::new("daemon-half", 1)?;
+    let exe = own_name()?;
+    operator.asks(&format!(
+        "[service.maker]\nmatch = {{ exe = \"{exe}\" }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n"
+    ))?;
+    let _daemon = operator.starts(&["daemon"])?;
+    operator.waits_to_hear(AT_WORK)?;
+    for _ in 0..20 {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("--list").stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = operator.lab.server().run(|| command.spawn())??;
+        child.kill()?;
+        child.wait()?;
+    }
+    let maker = EpollMaker::new(&operator)?;
+    waited_for("the parameters of one that lives", || {
+        Ok((maker.epolls(&operator)? == [SUSPENDING]).then_some(()))
+    })
+}
+
+fn links() -> Result<(), Failed> {
+    let operator = Operator::new("daemon-links", 2)?;
+    operator.sets_link("down")?;
+    operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
+    let _daemon = operator.starts(&["daemon"])?;
+    operator.waits_to_hear(AT_WORK)?;
+    operator.sets_link("up")?;
+    is_set(&operator, &[DEFER50; 2])?;
+    operator.asks(&device_policy("wan7", "defer20"))?;
+    is_set(&operator, &[0; 2])?;
+    operator.changes_link(SERVER_DEVICE, &["name", "wan7"])?;
+    is_set(&operator, &[20_000; 2])
+}
+
+fn channels() -> Result<(), Failed> {
+    let operator = Operator::new("daemon-channels", 2)?;
+    let host = operator.host()?;
+    let device = host.device_named(SERVER_DEVICE).ok_or("the device")?.id;
+    somebody_else_sets(Setting::Channels(device, ChannelKind::Rx, 1))?;
+    operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
+    let _daemon = operator.starts(&["daemon"])?;
+    operator.waits_to_hear(AT_WORK)?;
+    is_set(&operator, &[DEFER50])?;
+    somebody_else_sets(Setting::Channels(device, ChannelKind::Rx, 2))?;
+    is_set(&operator, &[DEFER50; 2])
+}
+
+fn drift() -> Result<(), Failed> {
+    let (operator, _daemon) = begun("daemon-drift", 2, &[])?;
+    let queue = operator.host()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
+    somebody_else_sets(Setting::GroFlushTimeout(queue, Nanoseconds(7_000)))?;
+    assert_eq!(flushes(&operator.host()?), [DEFER50, 7_000]);
+    is_set(&operator, &[DEFER50; 2])
+}
+
+fn flapping() -> Result<(), Failed> {
+    let (operator, _daemon) = begun("daemon-flapping", 1, &[])?;
+    for _ in 0..10 {
+        operator.sets_link("down")?;
+        operator.sets_link("up")?;
+        is_set(&operator, &[DEFER50])?;
+    }
+    operator.sets_link("down")?;
+    operator.sets_link("up")?;
+    operator.waits_to_hear("flapping: left alone")?;
+    assert_eq!(flushes(&operator.host()?), [0]);
+    Ok(())
+}
+
+fn wrong_file() -> Result<(), Failed> {
+    let (operator, _daemon) = begun("daemon-wrong", 1, &[])?;
+    operator.asks(&device_policy(SERVER_DEVICE, "defr20"))?;
+    operator.waits_to_hear("the policy that was read before stays in force")?;
+    operator.waits_to_hear("10-test.toml:3:")?;
+    operator.waits_to_hear("^^^^")?;
+    assert_eq!(flushes(&operator.host()?), [DEFER50]);
+    operator.asks(&device_policy(SERVER_DEVICE, "defer20"))?;
+    is_set(&operator, &[20_000])
+}
+
+fn refused_request() -> Result<(), Failed> {
+    let operator = Operator::new("daemon-refused", 1)?;
+    let exe = own_name()?;
+    // A process that must not poll without a budget, and a device that has nothing to do with that.
+    operator.asks(&format!(
+        "{}[service.maker]\nmatch = {{ exe = \"{exe}\" }}\npolicy = \"latency\"\ndelivery = \"eventbusy\"\n",
+        device_policy(SERVER_DEVICE, "defer50")
+    ))?;
+    let _maker = EpollMaker::new(&operator)?;
+    let _daemon = operator.starts(&["daemon"])?;
+    is_set(&operator, &[DEFER50])?;
+    operator.waits_to_hear("service maker: ")
+}
+
+fn policy_goes() -> Result<(), Failed> {
+    let (operator, _daemon) = begun("daemon-goes", 2, &[])?;
+    operator.asks("# nothing\n")?;
+    is_set(&operator, &[0; 2])
+}
+
+fn rolled_back() -> Result<(), Failed> {
+    let (operator, daemon) = begun("daemon-rollback", 2, &[])?;
+    let said = operator.runs(&["rollback"], 0)?;
+    assert!(said.words.contains(&format!("kill -HUP {}", daemon.child.id())), "{}", said.words);
+    operator.waits_to_hear("it manages nothing until it is asked again")?;
+    // Neither this nor a tick makes it manage what was rolled back.
+    operator.sets_link("down")?;
+    operator.sets_link("up")?;
+    std::thread::sleep(std::time::Duration::from_secs(11));
+    assert_eq!(flushes(&operator.host()?), [0; 2]);
+    let pid = i32::try_from(daemon.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP)?;
+    is_set(&operator, &[DEFER50; 2])
+}
+
+/// In a pid namespace of its own, where pids of the kernel's events would mean others: there is no BPF to be had.
+fn without_bpf() -> Result<(), Failed> {
+    let operator = Operator::new("daemon-no-bpf", 1)?;
+    operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
+    let words = operator.file("no-bpf-words", b"")?;
+    let file = std::fs::OpenOptions::new().append(true).open(&words)?;
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/proc/{}/ns/net", operator.lab.server_pid()));
+    command.args(["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]);
+    let daemon = operator.netpolicy_here(&["daemon"]);
+    command.arg(daemon.get_program()).args(daemon.get_args());
+    let child = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).spawn()?;
+    let _daemon = Started { child };
+    is_set(&operator, &[DEFER50])?;
+    let said = std::fs::read_to_string(&words)?;
+    assert!(said.contains("the kernel does not tell of them at once"), "{said}");
+    assert!(said.contains("the initial pid namespace"), "{said}");
+    Ok(())
+}
