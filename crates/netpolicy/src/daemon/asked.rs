@@ -50,7 +50,10 @@ impl Keeper<'_> {
     }
 
     fn set(&mut self, intent: Intent) -> Result<Answer, Fault> {
-        fullbusy::refuse_from_outside(&model::Policy { intents: vec![intent.clone()] })?;
+        fullbusy::refuse_from_outside(&model::Policy {
+            intents: vec![intent.clone()],
+            ..model::Policy::default()
+        })?;
         if let Target::Task(pid) = intent.target
             && pid.0 == std::process::id()
         {

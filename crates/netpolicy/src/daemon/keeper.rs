@@ -91,7 +91,8 @@ impl<'a> Keeper<'a> {
         let journal = context.journal()?.waiting(JOURNAL_PATIENCE).keeping()?;
         let requests = context.globals.state_dir.join("requests.json");
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let wants = Wants::open(requests, &boot).map_err(|(path, error)| Fault::file(path, error))?;
+        let wants = Wants::open(requests, &boot, options.allow.disruptive)
+            .map_err(|(path, error)| Fault::file(path, error))?;
         let files = Files::watch(watched_directories(context, &journal));
         let ears = Ears::open(&netns, house, files)?;
         let mut observer = Observer::open(netns)?;

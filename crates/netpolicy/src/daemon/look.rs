@@ -231,10 +231,13 @@ impl Keeper<'_> {
         self.mended("policy-file", &BTreeSet::new());
         self.mended("from-outside", &BTreeSet::new());
         self.sections = merged.sections.len();
-        let mut intents = merged.policy().intents;
+        let model::Policy { mut intents, recipes, .. } = merged.policy();
         intents.retain(|intent| {
-            let refused =
-                fullbusy::refuse_from_outside(&model::Policy { intents: vec![intent.clone()] }).err();
+            let refused = fullbusy::refuse_from_outside(&model::Policy {
+                intents: vec![intent.clone()],
+                ..model::Policy::default()
+            })
+            .err();
             if let Some(fault) = &refused {
                 self.find(Finding {
                     rule: "from-outside".to_owned(),
@@ -247,7 +250,7 @@ impl Keeper<'_> {
             }
             refused.is_none()
         });
-        self.wants.files_say(intents);
+        self.wants.files_say(intents, recipes);
     }
 
     fn wait_for_what_is_wanted(&mut self) -> Result<(), Fault> {

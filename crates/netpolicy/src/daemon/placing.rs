@@ -85,7 +85,11 @@ fn attempt(
         resolved = resolved.with(intents.len(), pids);
         intents.push(policy.intents[*index].clone());
     }
-    let placement = plan::place(&Policy { intents }, host, &resolved)?;
+    let placement = plan::place(
+        &Policy { intents, recipes: policy.recipes.clone(), disruptive: policy.disruptive },
+        host,
+        &resolved,
+    )?;
     let desired = plan::desired(&placement, host)?;
     let plan = plan::diff(&desired, host)?;
     Ok((placement, desired, plan))

@@ -11,7 +11,7 @@ use linux::process::{Criteria, find, identify, meets};
 use linux::{KernelError, Netns};
 use model::host::Unread;
 use model::policy::Match;
-use model::{Intent, Pid, Policy, ProcessId, Target};
+use model::{Intent, Pid, Policy, ProcessId, Recipes, Target};
 use serde::{Deserialize, Serialize};
 
 use super::placing::Members;
@@ -40,6 +40,10 @@ struct Asked {
 #[derive(Debug)]
 pub(crate) struct Wants {
     files: Vec<Intent>,
+    /// What the policies come to.
+    recipes: Recipes,
+    /// Whether recipes may want what disturbs traffic.
+    disruptive: bool,
     asked: Vec<Asked>,
     /// Where `asked` is kept.
     path: PathBuf,
@@ -52,9 +56,15 @@ pub(crate) struct Wants {
 
 impl Wants {
     /// Nothing from files yet, and what was asked before.
-    pub(crate) fn open(path: PathBuf, boot: &str) -> Result<Self, (PathBuf, std::io::Error)> {
+    pub(crate) fn open(
+        path: PathBuf,
+        boot: &str,
+        disruptive: bool,
+    ) -> Result<Self, (PathBuf, std::io::Error)> {
         let mut wants = Self {
             files: Vec::new(),
+            recipes: Recipes::default(),
+            disruptive,
             asked: Vec::new(),
             path,
             boot: boot.trim().to_owned(),
@@ -76,8 +86,9 @@ impl Wants {
     }
 
     /// The policy files say this from now on.
-    pub(crate) fn files_say(&mut self, intents: Vec<Intent>) {
+    pub(crate) fn files_say(&mut self, intents: Vec<Intent>, recipes: Recipes) {
         self.files = intents;
+        self.recipes = recipes;
     }
 
     /// How many requests came by asking.
@@ -137,7 +148,7 @@ impl Wants {
                 _ => intents.push(intent.clone()),
             }
         }
-        Policy { intents }
+        Policy { intents, recipes: self.recipes.clone(), disruptive: self.disruptive }
     }
 
     /// The processes of each request of this policy.
