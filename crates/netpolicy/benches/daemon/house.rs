@@ -1,0 +1,217 @@
+//! A host of the lab with a daemon on it, and with processes.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use linux::lab::{Lab, LabOptions, SERVER_DEVICE};
+use model::IfIndex;
+
+use crate::{Done, role};
+
+/// How long a daemon may take until it is at work.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) struct House {
+    lab: Lab,
+    scratch: PathBuf,
+    beside: Vec<Child>,
+}
+
+impl House {
+    pub(crate) fn new(name: &str, queues: u32) -> Done<Self> {
+        let scratch = std::env::temp_dir().join(format!("netpolicy-bench-{}-{name}", std::process::id()));
+        fs::create_dir_all(scratch.join("policy.d"))?;
+        let own = std::env::current_exe()?;
+        for image in [role::STRANGER, role::MEANT] {
+            fs::copy(&own, scratch.join(image))?;
+        }
+        Ok(Self { lab: Lab::new(&LabOptions::with_queues(queues))?, scratch, beside: Vec::new() })
+    }
+
+    pub(crate) fn image(&self, name: &str) -> PathBuf {
+        self.scratch.join(name)
+    }
+
+    pub(crate) fn asks(&self, text: &str) -> Done<()> {
+        Ok(fs::write(self.scratch.join("policy.d/10-bench.toml"), text)?)
+    }
+
+    pub(crate) fn device(&self) -> Done<IfIndex> {
+        let host = linux::observe(self.lab.server(), &linux::Processes::None)?;
+        Ok(host.device_named(SERVER_DEVICE).ok_or("the device")?.id.ifindex)
+    }
+
+    /// One more veth, both ends here, with NAPIs.
+    pub(crate) fn adds_device(&self, name: &str, queues: u32) -> Done<()> {
+        let peer = format!("{name}p");
+        let queues = queues.to_string();
+        let shape = ["numrxqueues", &queues, "numtxqueues", &queues];
+        let add =
+            [&["ip", "link", "add", name][..], &shape, &["type", "veth", "peer", &peer], &shape].concat();
+        let commands = [
+            add,
+            vec!["ethtool", "-K", name, "gro", "on"],
+            vec!["ip", "link", "set", name, "up"],
+            vec!["ip", "link", "set", &peer, "up"],
+        ];
+        self.inside(|| {
+            for command in &commands {
+                let status = Command::new(command[0]).args(&command[1..]).status()?;
+                status.success().then_some(()).ok_or_else(|| format!("{command:?}: {status}"))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Does something on the server's side of the lab.
+    pub(crate) fn inside<T: Send>(&self, body: impl FnOnce() -> Done<T> + Send) -> Done<T> {
+        let done = self.lab.server().run(|| body().map_err(|error| error.to_string()))?;
+        Ok(done?)
+    }
+
+    /// Fills the host with processes that do nothing.
+    pub(crate) fn fill(&mut self, processes: usize) -> Done<()> {
+        let mut started = Vec::with_capacity(processes);
+        let began = self.lab.server().run(|| {
+            for _ in 0..processes {
+                let mut sleep = Command::new("sleep");
+                started.push(sleep.arg("1200").stdin(Stdio::null()).spawn()?);
+            }
+            Ok::<(), std::io::Error>(())
+        })?;
+        self.beside.append(&mut started);
+        Ok(began?)
+    }
+
+    /// Starts a daemon, and waits until it is at work.
+    pub(crate) fn daemon(&self) -> Done<Daemon> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+        command.arg(format!("--netns=pid:{}", self.lab.server_pid()));
+        command.arg("--state-dir").arg(self.scratch.join("state"));
+        command.arg("--policy-dir").arg(self.scratch.join("policy.d")).arg("daemon");
+        let words = self.scratch.join("words");
+        let file = fs::File::create(&words)?;
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn()?;
+        let daemon = Daemon { child };
+        let begun = Instant::now();
+        while !fs::read_to_string(&words)?.contains("at work") {
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("no daemon: {}", fs::read_to_string(&words)?).into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // What it says first is not yet what it does first.
+        std::thread::sleep(Duration::from_millis(500));
+        Ok(daemon)
+    }
+
+    /// Starts a process that plays a role.
+    pub(crate) fn role(&self, role: &str) -> Done<Role> {
+        let mut command = Command::new(self.scratch.join(role::STRANGER));
+        command.env(role::ROLE, role).env(role::NEXT, self.scratch.join(role::MEANT));
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let child = self.lab.server().run(|| command.spawn())??;
+        let mut role = Role { child };
+        role.begun()?;
+        Ok(role)
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        for child in &mut self.beside {
+            let _ = child.kill();
+        }
+        for child in &mut self.beside {
+            let _ = child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+/// A running daemon. Dropping it ends it.
+pub(crate) struct Daemon {
+    child: Child,
+}
+
+impl Daemon {
+    fn file(&self, name: &str) -> Done<String> {
+        Ok(fs::read_to_string(Path::new("/proc").join(self.child.id().to_string()).join(name))?)
+    }
+
+    /// The CPU time that it has taken. It has one thread.
+    pub(crate) fn cpu(&self) -> Done<Duration> {
+        let text = self.file("schedstat")?;
+        let first = text.split_ascii_whitespace().next().ok_or("schedstat")?;
+        Ok(Duration::from_nanos(first.parse()?))
+    }
+
+    pub(crate) fn memory(&self) -> Done<String> {
+        let text = self.file("status")?;
+        let lines = text.lines().filter(|line| line.starts_with("VmRSS") || line.starts_with("RssAnon"));
+        Ok(lines
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect::<Vec<_>>()
+            .join(", "))
+    }
+
+    pub(crate) fn hang_up(&self) -> Done<()> {
+        let pid =
+            i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
+        Ok(rustix::process::kill_process(pid, rustix::process::Signal::HUP)?)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A process that plays a role. Dropping it ends it.
+pub(crate) struct Role {
+    child: Child,
+}
+
+impl Role {
+    /// Waits until it says that it has begun.
+    fn begun(&mut self) -> Done<()> {
+        let out = self.child.stdout.as_mut().ok_or("its words")?;
+        let mut byte = [0];
+        out.read_exact(&mut byte)?;
+        Ok(())
+    }
+
+    /// What it saw, in the order in which it saw it.
+    pub(crate) fn wait(mut self) -> Done<Vec<Duration>> {
+        let out = self.child.stdout.take().ok_or("its words")?;
+        let mut took = Vec::new();
+        for line in BufReader::new(out).lines() {
+            took.push(Duration::from_nanos(line?.parse()?));
+        }
+        let status = self.child.wait()?;
+        if status.success() { Ok(took) } else { Err(format!("a role ended with {status}").into()) }
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn median(times: &mut [Duration]) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+/// Never the benchmark's own image.
+pub(crate) fn becomes(image: &str, role: &str, words: [String; 2]) -> std::io::Error {
+    Command::new(image).env(role::ROLE, role).args(words).exec()
+}

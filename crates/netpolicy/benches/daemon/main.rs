@@ -1,0 +1,242 @@
+//! How soon the daemon has a policy in force after an `execve`, a new listener, a new epoll and a link that comes up, with a
+//! thousand processes beside; what it costs when nothing happens; and what it costs a process that nobody asks about.
+//!
+//! `cargo bench -p netpolicy --bench daemon`, as root. Everything happens in the lab's namespaces. The processes that are
+//! watched are this program again; each says itself when it saw the policy in force.
+#![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
+
+mod house;
+mod role;
+
+use std::error::Error;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use linux::lab::SERVER_DEVICE;
+use linux::netlink::Netdev;
+use linux::netlink::rtlink::RtLink;
+use model::{IfIndex, Nanoseconds};
+
+use house::{House, median};
+
+type Done<T> = Result<T, Box<dyn Error>>;
+
+/// How many processes there are beside.
+const BESIDE: usize = 1_000;
+/// How many of each are measured.
+const ROUNDS: usize = 100;
+const LINK_ROUNDS: usize = 60;
+/// So many links come up between two requests to forget repairs: ten within ten minutes are the limit.
+const LINKS_IN_A_ROW: usize = 8;
+/// What is held while nothing happens.
+const SOCKETS: usize = 10_000;
+const DEVICES: usize = 4;
+const QUEUES_EACH: u32 = 64;
+/// For how long nothing happens.
+const IDLE: Duration = Duration::from_secs(60);
+/// How many programs are started in a row, and how often with and without a daemon.
+const STARTED: usize = 300;
+const BLOCKS: usize = 5;
+/// `gro-flush-timeout` of defer50.
+const DEFER50: u64 = 50_000;
+
+fn main() -> Done<()> {
+    if role::play()?.is_some() {
+        return Ok(());
+    }
+    println!("Linux {}, {BESIDE} idle processes beside", rustix::system::uname().release().to_string_lossy());
+    let part = std::env::args().skip(1).find(|word| !word.starts_with('-'));
+    let wanted = |name: &str| part.as_deref().is_none_or(|part| part == name);
+    if wanted("reaction") {
+        reaction()?;
+    }
+    if wanted("links") {
+        links()?;
+    }
+    if wanted("cost") {
+        cost_for_others()?;
+    }
+    if wanted("idle") {
+        idle()?;
+    }
+    Ok(())
+}
+
+/// Services: execve, listeners, epolls.
+fn reaction() -> Done<()> {
+    let mut house = House::new("reaction", 2)?;
+    house.asks(&role::policy(&house))?;
+    house.fill(BESIDE)?;
+    let daemon = house.daemon()?;
+    for (what, how) in [("execve", role::EXEC), ("a new listener", role::LISTEN)] {
+        let mut took = Vec::with_capacity(ROUNDS);
+        for _ in 0..ROUNDS {
+            took.extend(house.role(how)?.wait()?);
+            std::thread::sleep(Duration::from_millis(15));
+        }
+        println!("{}", told(&format!("from {what} to the policy in force"), &mut took));
+    }
+    let makers = (0..4).map(|_| house.role(role::EPOLLS)).collect::<Done<Vec<_>>>()?;
+    let (mut young, mut settled) = (Vec::new(), Vec::new());
+    for maker in makers {
+        let took = maker.wait()?;
+        let (early, late) = took.split_at(role::YOUNG_EPOLLS.min(took.len()));
+        young.extend(early);
+        settled.extend(late);
+    }
+    println!("{}", told("from a new epoll of a young process to its parameters", &mut young));
+    println!("{}", told("from a new epoll of a settled process to its parameters", &mut settled));
+    println!("  the daemon took {:?} of CPU for all of this", daemon.cpu()?);
+    Ok(())
+}
+
+/// A device whose link comes up, and so has new NAPIs.
+fn links() -> Done<()> {
+    let mut house = House::new("links", 2)?;
+    house.asks(&format!("[device.{SERVER_DEVICE}]\npolicy = \"bulk\"\ndelivery = \"defer50\"\n"))?;
+    house.fill(BESIDE)?;
+    let index = house.device()?;
+    let daemon = house.daemon()?;
+    let mut took = Vec::with_capacity(LINK_ROUNDS);
+    for round in 0..LINK_ROUNDS {
+        if round % LINKS_IN_A_ROW == 0 {
+            daemon.hang_up()?;
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        house.inside(|| -> Done<()> {
+            let status = Command::new("ip").args(["link", "set", SERVER_DEVICE, "down"]).status()?;
+            status.success().then_some(()).ok_or("ip link set down")?;
+            Ok(())
+        })?;
+        std::thread::sleep(Duration::from_millis(30));
+        took.push(house.inside(|| comes_up(index))?);
+        std::thread::sleep(Duration::from_millis(15));
+    }
+    println!(
+        "{}",
+        told("from a link that is switched on to the policy in force on its new queues", &mut took)
+    );
+    Ok(())
+}
+
+fn comes_up(index: IfIndex) -> Done<Duration> {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let (mut links, mut netdev) = (RtLink::open_here()?, Netdev::open_here()?);
+    let begun = Instant::now();
+    links.set_up(index)?;
+    while begun.elapsed() < PATIENCE {
+        let napis = netdev.napis(Some(index))?;
+        if !napis.is_empty() && napis.iter().all(|napi| napi.gro_flush_timeout == Some(DEFER50)) {
+            return Ok(begun.elapsed());
+        }
+        std::thread::sleep(Duration::from_micros(30));
+    }
+    Err("the link came up without its policy".into())
+}
+
+/// Programs that are started, with and without a daemon that waits for others.
+fn cost_for_others() -> Done<()> {
+    let mut house = House::new("cost", 1)?;
+    house.fill(BESIDE)?;
+    let by_name = "[service.cache]\nmatch = { exe = \"nobody-runs-this\" }\npolicy = \"latency\"\n";
+    let by_unit = "[service.cache]\nmatch = { unit = \"nobody-runs-this\" }\npolicy = \"latency\"\n";
+    let mut times: [Vec<Duration>; 3] = Default::default();
+    for block in 0..BLOCKS {
+        // In turn, so that what drifts meanwhile is shared.
+        for turn in 0..3 {
+            let way = (block + turn) % 3;
+            let daemon = match way {
+                0 => None,
+                _ => {
+                    house.asks(if way == 1 { by_name } else { by_unit })?;
+                    Some(house.daemon()?)
+                }
+            };
+            times[way].push(house.inside(starts)?);
+            drop(daemon);
+        }
+    }
+    let [without, name, unit] = times.map(|mut times| median(&mut times));
+    let ratio = |with: Duration| (with.as_secs_f64() / without.as_secs_f64() - 1.0) * 100.0;
+    println!(
+        "fork, execve and end of /bin/true, {BLOCKS} blocks of {STARTED}, median of a block: {without:.1?}"
+    );
+    println!("  with a daemon that waits for another executable: {name:.1?} ({:+.2} %)", ratio(name));
+    println!(
+        "  with one that must look at each (a unit, not an executable): {unit:.1?} ({:+.2} %)",
+        ratio(unit)
+    );
+    Ok(())
+}
+
+fn starts() -> Done<Duration> {
+    let begun = Instant::now();
+    for _ in 0..STARTED {
+        let mut command = Command::new("/bin/true");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
+    }
+    Ok(begun.elapsed() / u32::try_from(STARTED)?)
+}
+
+/// Nothing happens, with much under policy.
+fn idle() -> Done<()> {
+    let house = House::new("idle", QUEUES_EACH)?;
+    let mut policy = role::policy(&house);
+    policy += &format!("[device.{SERVER_DEVICE}]\npolicy = \"bulk\"\ndelivery = \"defer50\"\n");
+    for more in 1..DEVICES {
+        let name = format!("bench{more}");
+        house.adds_device(&name, QUEUES_EACH)?;
+        policy += &format!("[device.{name}]\npolicy = \"bulk\"\ndelivery = \"defer50\"\n");
+    }
+    house.asks(&policy)?;
+    let holder = house.role(role::HOLD)?;
+    let daemon = house.daemon()?;
+    std::thread::sleep(Duration::from_secs(12));
+    let napis = house.inside(|| -> Done<usize> {
+        let napis = Netdev::open_here()?.napis(None)?;
+        Ok(napis.iter().filter(|napi| napi.gro_flush_timeout.is_some_and(|span| span > 0)).count())
+    })?;
+    let (cpu, begun) = (daemon.cpu()?, Instant::now());
+    std::thread::sleep(IDLE);
+    let share = (daemon.cpu()? - cpu).as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0;
+    println!(
+        "idle with {napis} queues and {SOCKETS} sockets under policy, over {IDLE:?}: {share:.3} % of one CPU"
+    );
+    println!("  resident: {}", daemon.memory()?);
+    drop(holder);
+    Ok(())
+}
+
+/// Median, 99th percentile and longest.
+fn told(what: &str, took: &mut [Duration]) -> String {
+    took.sort_unstable();
+    let at = |share: f64| {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a place in a short list"
+        )]
+        let place = ((took.len() as f64 * share).ceil() as usize).clamp(1, took.len()) - 1;
+        took[place]
+    };
+    if took.is_empty() {
+        return format!("{what}: nothing was seen");
+    }
+    let within = took.iter().filter(|took| **took < Duration::from_millis(10)).count();
+    format!(
+        "{what}: median {:.2?}, 99 % {:.2?}, longest {:.2?} ({} of {} below 10 ms)",
+        at(0.5),
+        at(0.99),
+        at(1.0),
+        within,
+        took.len()
+    )
+}
+
+/// The clock that processes share.
+fn clock() -> Nanoseconds {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    Nanoseconds(seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0))
+}
