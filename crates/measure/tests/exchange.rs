@@ -26,7 +26,7 @@ fn pace() -> Pace {
 }
 
 fn options(service: Service) -> ServerOptions {
-    ServerOptions { threads: 2, wait_at_most: None, service }
+    ServerOptions { threads: 2, wait_at_most: None, in_a_row: 1, service }
 }
 
 fn with_server<T>(options: &ServerOptions, body: impl FnOnce(SocketAddr) -> T) -> T {

@@ -7,6 +7,7 @@ mod preload;
 mod run;
 mod speech;
 mod tally;
+mod turn;
 mod worker;
 
 pub use error::RunError;

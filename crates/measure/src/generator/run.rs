@@ -231,8 +231,11 @@ fn client_thread(
     ready: mpsc::Sender<()>,
     start: &mpsc::Receiver<Times>,
 ) -> Result<Option<Tally>, RunError> {
+    let turn = shared.turns.of(thread);
     surroundings.on_thread_start(thread).map_err(|cause| RunError::ThreadStart { thread, cause })?;
+    turn.wait();
     let mut worker = Worker::connect(shared, thread)?;
+    drop(turn);
     if let Some(memcached) = shared.speech.memcached()
         && memcached.workload.preload
     {

@@ -18,6 +18,7 @@ use super::connection::{Broken, Connection, Request};
 use super::error::RunError;
 use super::speech::Speech;
 use super::tally::{Tally, Times};
+use super::turn::Turns;
 
 /// Ready connections that one wait returns at most.
 const EVENTS_MAX: usize = 256;
@@ -42,13 +43,15 @@ pub(super) struct Shared<'a> {
     pub(super) pace: Pace,
     pub(super) load: OfferedLoad,
     pub(super) speech: Speech<'a>,
+    pub(super) turns: Turns,
     abandoned: AtomicBool,
 }
 
 impl<'a> Shared<'a> {
     pub(super) fn new(server: SocketAddr, workload: &'a Workload, load: OfferedLoad) -> Self {
         let abandoned = AtomicBool::new(false);
-        Self { server, pace: workload.pace(), load, speech: Speech::new(workload), abandoned }
+        let (pace, speech, turns) = (workload.pace(), Speech::new(workload), Turns::default());
+        Self { server, pace, load, speech, turns, abandoned }
     }
 
     /// Tells all threads to give up.

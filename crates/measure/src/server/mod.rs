@@ -36,6 +36,8 @@ pub struct ServerOptions {
     pub threads: u32,
     /// How long one `epoll_wait` may sleep; `None` for as long as nothing comes, zero to ask again and again.
     pub wait_at_most: Option<Nanoseconds>,
+    /// How many connections in a row each thread is handed before the next one's turn. Range 1..=[`Self::IN_A_ROW_MAX`].
+    pub in_a_row: u32,
     /// What it does.
     pub service: Service,
 }
@@ -43,6 +45,8 @@ pub struct ServerOptions {
 impl ServerOptions {
     /// The most threads.
     pub const THREADS_MAX: u32 = 256;
+    /// The most connections in a row.
+    pub const IN_A_ROW_MAX: u32 = 65_536;
     /// The most connections of a thread; those beyond are closed at once.
     pub const CONNECTIONS_MAX: usize = 65_536;
 
@@ -57,6 +61,7 @@ impl ServerOptions {
             if fits { Ok(()) } else { Err(ServeError::Option { option, value, range: range() }) }
         };
         within("threads", self.threads, Self::THREADS_MAX)?;
+        within("in-a-row", self.in_a_row, Self::IN_A_ROW_MAX)?;
         match &self.service {
             Service::Exchange { request_bytes, answer_bytes } => {
                 within("request-bytes", *request_bytes, ExchangeWorkload::BYTES_MAX)?;
@@ -173,7 +178,7 @@ pub fn serve(listener: &TcpListener, options: &ServerOptions, stop: &AtomicBool)
                 }
             }
         }
-        let ended = begun.and_then(|()| accept(listener, &inboxes, stop));
+        let ended = begun.and_then(|()| accept(listener, &inboxes, options.in_a_row, stop));
         stop.store(true, Ordering::Relaxed);
         inboxes.iter().for_each(Inbox::ring);
         let joined = threads
@@ -183,10 +188,15 @@ pub fn serve(listener: &TcpListener, options: &ServerOptions, stop: &AtomicBool)
     })
 }
 
-/// Accepts connections and hands them to the threads in turn.
-fn accept(listener: &TcpListener, inboxes: &[Inbox], stop: &AtomicBool) -> Result<(), ServeError> {
+/// Accepts connections and hands them to the threads in turn, so many in a row.
+fn accept(
+    listener: &TcpListener,
+    inboxes: &[Inbox],
+    in_a_row: u32,
+    stop: &AtomicBool,
+) -> Result<(), ServeError> {
     let turn = Timespec { tv_sec: 0, tv_nsec: i64::try_from(ACCEPT_TURN.0).unwrap_or(0) };
-    let mut next = inboxes.iter().cycle();
+    let mut next = inboxes.iter().flat_map(|inbox| (0..in_a_row).map(move |_| inbox)).cycle();
     while !stop.load(Ordering::Relaxed) {
         match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&turn)) {
             Ok(0) | Err(Errno::INTR) => continue,

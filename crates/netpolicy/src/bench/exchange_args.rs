@@ -134,6 +134,9 @@ pub struct Serve {
     /// It may be written.
     #[arg(long, requires = "storage")]
     pub writable: bool,
+    /// Connections that a thread is handed in a row before the next one's turn.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub in_a_row: u32,
     /// How long one epoll_wait may sleep, as in 1ms; 0s asks again and again [default: as long as nothing comes].
     #[arg(long, value_name = "SPAN", value_parser = span)]
     pub wait_at_most: Option<Nanoseconds>,
@@ -156,6 +159,9 @@ pub struct Common {
     /// configuration.
     #[arg(long, requires = "loopback", conflicts_with = "spin")]
     pub both_sides: bool,
+    /// Each client thread talks to one server thread; else its connections are dealt out over all of them.
+    #[arg(long)]
+    pub partners: bool,
     /// Connections of all client threads together; more than one number are measured one after the other.
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     pub flows: Vec<u32>,

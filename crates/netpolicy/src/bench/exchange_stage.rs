@@ -57,6 +57,8 @@ pub(crate) struct ExchangeStage<'a> {
     /// Whether the client waits as the server does.
     both_sides: bool,
     threads: u32,
+    /// Whether each client thread has a server thread of its own.
+    partners: bool,
     storage: Option<(PathBuf, bool)>,
     workload: Workload,
     journal: Journal,
@@ -115,6 +117,7 @@ impl<'a> ExchangeStage<'a> {
             layout,
             both_sides: common.both_sides,
             threads,
+            partners: common.partners,
             storage,
             workload,
             journal: context.journal_in(&place.files().scratch())?,
@@ -155,6 +158,7 @@ impl<'a> ExchangeStage<'a> {
                 return Err(Fault::failed("this server has no such service").into());
             }
         }
+        command.args(["--in-a-row", &self.in_a_row().to_string()]);
         if let Some(span) = way.wait_at_most() {
             command.args(["--wait-at-most", &format!("{}ns", span.0)]);
         }
@@ -163,6 +167,13 @@ impl<'a> ExchangeStage<'a> {
             Place::Loopback { netns, .. } => Program::start_in(netns, command, address),
         };
         started.map_err(|error| Fault::failed(error).into())
+    }
+
+    /// How many connections in a row a server thread gets. Client threads connect one after the other, so that as many as one
+    /// of them has make its partner.
+    fn in_a_row(&self) -> u32 {
+        let pace = self.workload.pace();
+        if self.partners { pace.flows.div_ceil(pace.threads.max(1)) } else { 1 }
     }
 
     fn observe(&self) -> Result<Host, BenchError> {
@@ -280,7 +291,8 @@ impl<'a> ExchangeStage<'a> {
             self.layout.server,
             if self.both_sides { ", which waits as the server" } else { "" }
         );
-        let server = format!("netpolicy bench serve, {} thread(s)", self.threads);
+        let dealt = if self.partners { ", each for one client thread" } else { "" };
+        let server = format!("netpolicy bench serve, {} thread(s){dealt}", self.threads);
         Origin::Measured(MeasuredOn { host, kernel, machine, server, started })
     }
 }

@@ -27,10 +27,14 @@ impl Layout {
         self.client.iter().any(|cpu| self.server.contains(*cpu))
     }
 
-    /// The CPU of a client thread.
-    pub(crate) fn client_cpu(&self, thread: u32) -> Option<Cpu> {
+    /// Where a client thread may run: on a CPU of its own, in turn. Where server and client share CPUs, the scheduler
+    /// places the client's threads among all of theirs, as it places the server's.
+    pub(crate) fn client_cpus(&self, thread: u32) -> Option<CpuSet> {
+        if self.is_shared() {
+            return Some(self.client.iter().copied().collect());
+        }
         let turn = (thread as usize).checked_rem(self.client.len())?;
-        self.client.get(turn).copied()
+        self.client.get(turn).map(|cpu| [*cpu].into_iter().collect())
     }
 }
 
@@ -44,7 +48,10 @@ mod test {
         assert_eq!((layout("0-1").server.to_string(), layout("0-1").client), ("1".to_owned(), vec![Cpu(0)]));
         assert_eq!(layout("0-7").server.to_string(), "4-7");
         assert_eq!(layout("0,2,5").server.to_string(), "2,5", "the server gets the odd one");
-        assert_eq!(layout("0-7").client_cpu(5), Some(Cpu(1)), "threads beyond the CPUs begin again");
+        let cpus = |layout: &Layout, thread| layout.client_cpus(thread).map(|cpus| cpus.to_string());
+        assert_eq!(cpus(&layout("0-7"), 5).as_deref(), Some("1"), "threads beyond the CPUs begin again");
         assert!(layout("3").is_shared() && !layout("0-1").is_shared());
+        let shared = Layout { server: "0-1".parse().expect("cpulist"), client: vec![Cpu(0), Cpu(1)] };
+        assert_eq!(cpus(&shared, 1).as_deref(), Some("0-1"), "shared CPUs are not dealt out");
     }
 }

@@ -109,8 +109,8 @@ fn polls_per_second(delivered: &Delivered) -> Option<f64> {
 impl Surroundings for Watch<'_> {
     fn on_thread_start(&self, thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         self.netns.enter()?;
-        if let Some(cpu) = self.layout.client_cpu(thread) {
-            linux::process::pin_this_thread(&[cpu].into_iter().collect())?;
+        if let Some(cpus) = self.layout.client_cpus(thread) {
+            linux::process::pin_this_thread(&cpus)?;
         }
         Ok(())
     }

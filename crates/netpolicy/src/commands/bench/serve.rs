@@ -19,7 +19,12 @@ pub(super) fn run(arguments: &Serve) -> Result<Exit, Fault> {
             Service::Exchange { request_bytes: arguments.size.request, answer_bytes: arguments.size.answer }
         }
     };
-    let options = ServerOptions { threads: arguments.threads, wait_at_most: arguments.wait_at_most, service };
+    let options = ServerOptions {
+        threads: arguments.threads,
+        wait_at_most: arguments.wait_at_most,
+        in_a_row: arguments.in_a_row,
+        service,
+    };
     // Before anybody can connect: who does may count on it.
     options.check().map_err(fault)?;
     let listener = listen_on(arguments.listen).map_err(fault)?;
