@@ -66,6 +66,17 @@ const NEEDS: &[Need] = &[
         package: "libcap-dev",
         purpose: "guests: the kernel's own tests",
     },
+    Need { shown_by: Shown::Program("socat"), package: "socat", purpose: "guests: the kernel's own tests" },
+    Need {
+        shown_by: Shown::File("/usr/lib/python3/dist-packages/yaml/__init__.py"),
+        package: "python3-yaml",
+        purpose: "guests: the kernel's own tests",
+    },
+    Need {
+        shown_by: Shown::File("/usr/lib/python3/dist-packages/jsonschema/__init__.py"),
+        package: "python3-jsonschema",
+        purpose: "guests: the kernel's own tests",
+    },
     Need {
         shown_by: Shown::Program("sparse"),
         package: "sparse",

@@ -32,9 +32,12 @@ pub(crate) fn show(command: &Command) {
     eprintln!("+ {} {}", name(command), words.join(" "));
 }
 
-/// A command's program, without the path.
+/// A command's program, without the path, and without `setpriv` if that only starts it.
 pub(crate) fn name(command: &Command) -> String {
-    let program = PathBuf::from(command.get_program());
+    let mut words = std::iter::once(command.get_program()).chain(command.get_args());
+    let begins = if command.get_program() == "setpriv" { words.position(|word| word == "--") } else { None };
+    let program = begins.and_then(|_| words.next()).unwrap_or_else(|| command.get_program());
+    let program = PathBuf::from(program);
     program.file_name().map_or_else(|| program.display().to_string(), |n| n.to_string_lossy().into_owned())
 }
 
@@ -50,4 +53,18 @@ pub(crate) fn has(program: &str) -> bool {
 pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|proc_self| proc_self.uid() == 0)
+}
+
+#[cfg(test)]
+mod names {
+    use super::*;
+
+    #[test]
+    fn what_setpriv_starts_is_named_and_not_setpriv() {
+        let mut tied = Command::new("setpriv");
+        assert_eq!(name(&tied), "setpriv");
+        tied.args(["--pdeathsig", "TERM", "--", "/bin/tar", "-x"]);
+        assert_eq!(name(&tied), "tar");
+        assert_eq!(name(Command::new("/usr/bin/make").arg("--")), "make");
+    }
 }

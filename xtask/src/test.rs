@@ -106,6 +106,9 @@ impl Tally {
         self.failed += guests.failed.len() as u64;
         broken.extend(guests.failed.iter().map(|name| format!("in a guest, {name} failed")));
         broken.extend(guests.broken.iter().cloned());
+        let also: Vec<_> =
+            guests.skipped.iter().filter(|name| !self.skipped.contains(name)).cloned().collect();
+        self.skipped.extend(also);
         self.skipped.extend(guests.unmade.iter().map(|why| format!("every test of a guest: {why}")));
     }
 
@@ -152,12 +155,21 @@ mod tally {
         let guests = guest::Guests {
             passed: ["a".to_owned()].into(),
             failed: ["b".to_owned()].into(),
+            skipped: vec![
+                "[SKIPPED, needs luck] c".to_owned(),
+                "[SKIPPED, needs socat] kselftest/d".to_owned(),
+            ],
             unmade: vec!["no room".to_owned()],
             ..guest::Guests::default()
         };
         let mut broken = Vec::new();
         tally.add_guests(&guests, &mut broken);
         assert_eq!((tally.passed, tally.failed, broken.len()), (1, 1, 1));
-        assert_eq!(tally.skipped, ["[SKIPPED, needs luck] c", "every test of a guest: no room"]);
+        let skipped = [
+            "[SKIPPED, needs luck] c",
+            "[SKIPPED, needs socat] kselftest/d",
+            "every test of a guest: no room",
+        ];
+        assert_eq!(tally.skipped, skipped);
     }
 }

@@ -105,7 +105,7 @@ impl Apt {
 
     /// A client of apt's with the private configuration.
     fn client(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
+        let mut command = cache::tied(program);
         let set = |name: &str, below: &str| format!("{name}={}", self.directory.join(below).display());
         command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
         for option in [
@@ -188,7 +188,7 @@ pub(super) fn unpack_all(packages: &Path, into: &Path) -> Result {
     let listing = std::fs::read_dir(packages).map_err(|error| format!("{}: {error}", packages.display()))?;
     for package in listing.flatten().map(|entry| entry.path()) {
         if package.extension().is_some_and(|ending| ending == "deb") {
-            shell::run(Command::new("dpkg").arg("-x").arg(&package).arg(into))?;
+            shell::run(cache::tied("dpkg").arg("-x").arg(&package).arg(into))?;
         }
     }
     Ok(())

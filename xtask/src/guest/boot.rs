@@ -90,6 +90,16 @@ pub(super) fn execute(
     for program in ["setpriv", "unshare"] {
         cache::need_program(program, "util-linux")?;
     }
+    watch(cache, guest, order, heard)
+}
+
+/// The same, for whatever the guest's command is.
+fn watch(
+    cache: &Cache,
+    guest: &dyn Guest,
+    order: &Order,
+    heard: &mut dyn FnMut(Stream, &[u8]),
+) -> Result<Ended> {
     let run = Run::begin(cache)?;
     run.write_script("stage", include_str!("stage.sh"))?;
     run.write_script("command", &order.script())?;
@@ -277,5 +287,81 @@ mod words {
         let said = Command::new("sh").arg("-c").arg(order.script()).output().expect("a shell runs");
         assert_eq!(String::from_utf8_lossy(&said.stdout), "it's $HOME `x`\n");
         assert!(order.script().contains("export A='1 2'\n"));
+    }
+}
+
+#[cfg(test)]
+mod watching {
+    use super::*;
+
+    /// A program in a guest's place.
+    struct Pretender(&'static str);
+
+    impl Guest for Pretender {
+        fn described(&self) -> String {
+            "the pretender".to_owned()
+        }
+
+        fn command(&self, run: &Run) -> Result<Command> {
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("cd '{}'; {}", run.directory().display(), self.0)]);
+            Ok(command)
+        }
+
+        fn modules(&self) -> Option<PathBuf> {
+            None
+        }
+    }
+
+    fn watched(name: &str, script: &'static str) -> Result<Ended> {
+        let root = std::env::temp_dir().join(format!("netpolicy-boot-{name}-{}", std::process::id()));
+        let cache = Cache::in_directory(root.clone())?;
+        let order = Order {
+            command: vec!["true".into()],
+            environment: Vec::new(),
+            directory: "/".into(),
+            boot_limit: Duration::from_millis(700),
+            limit: Duration::from_millis(700),
+        };
+        let ended = watch(&cache, &Pretender(script), &order, &mut |_, _| ());
+        let left = std::fs::read_dir(root.join("run")).expect("runs were here").count();
+        assert_eq!(left, 0, "a run leaves nothing");
+        cache::remove(&root)?;
+        ended
+    }
+
+    #[test]
+    fn a_guest_that_does_not_come_up_is_stopped_and_its_console_is_shown() {
+        let said = watched("boot", "echo early; echo 'Kernel panic'; exec sleep 60").expect_err("it hangs");
+        assert!(said.contains("the pretender did not come up after 0 s and was stopped"), "{said}");
+        assert!(said.ends_with("the console's last lines:\n  early\n  Kernel panic"), "{said}");
+    }
+
+    #[test]
+    fn a_command_that_hangs_in_a_guest_is_stopped() {
+        let said = watched("hang", "echo 1 > begun; echo up; exec sleep 60").expect_err("it hangs");
+        assert!(said.contains("was still running its command after 0 s"), "{said}");
+        assert!(said.ends_with("  up"), "{said}");
+    }
+
+    #[test]
+    fn a_guest_that_dies_is_no_answer_of_its_command() {
+        let said = watched("death", "echo 1 > begun; echo out of memory; exit 0").expect_err("it died");
+        assert!(said.contains("ended (exit status: 0) before its command did"), "{said}");
+        assert!(said.ends_with("  out of memory"), "{said}");
+        let ended = watched("answer", "echo 1 > begun; echo 7 > exit; exec sleep 60").expect("it answers");
+        assert_eq!(ended.code, 7);
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_swept_by_the_next_one() {
+        let root = std::env::temp_dir().join(format!("netpolicy-sweep-{}", std::process::id()));
+        let cache = Cache::in_directory(root.clone()).expect("a directory");
+        // No process has this number: the kernel's largest is 4194304.
+        cache::make_directory(&root.join("run/99999999-0")).expect("a directory");
+        let own = Run::begin(&cache).expect("a run");
+        assert!(!root.join("run/99999999-0").exists() && own.directory().exists());
+        drop(own);
+        cache::remove(&root).expect("it was there");
     }
 }

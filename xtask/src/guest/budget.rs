@@ -1,9 +1,11 @@
 //! How long kernels may be built while tests wait for them.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use super::cache;
 use crate::shell::{self, Result};
 
 /// How long all kernels together may be built before tests. The two take about ten minutes each on two quiet CPUs; what
@@ -23,23 +25,31 @@ fn left() -> Option<Duration> {
     END.get().map(|end| end.saturating_duration_since(Instant::now()))
 }
 
-/// `make`, which is ended when the time is up.
-pub(super) fn make() -> Command {
-    limited_make(left())
+/// `make` for a directory of objects. It is ended when the time is up, and when we are, however we end; and it begins when no
+/// other one works on these objects any more, also not one whose owner was killed a moment ago.
+pub(super) fn make(objects: &Path) -> Command {
+    limited_make(objects, left())
 }
 
-fn limited_make(left: Option<Duration>) -> Command {
-    let Some(left) = left else { return Command::new("make") };
-    let mut command = Command::new("timeout");
-    // At least a second: 0 is no limit.
-    command.args(["--foreground", "--kill-after=10", &left.as_secs().max(1).to_string(), "make"]);
+fn limited_make(objects: &Path, left: Option<Duration>) -> Command {
+    let mut lock = objects.as_os_str().to_owned();
+    lock.push(".lock");
+    let mut command = cache::tied("flock");
+    // The lock's descriptor goes to `make` and to all that it starts.
+    command.arg("--no-fork").arg(lock);
+    if let Some(left) = left {
+        // At least a second: 0 is no limit.
+        command.args(["timeout", "--foreground", "--kill-after=10", &left.as_secs().max(1).to_string()]);
+    }
+    command.arg("make");
     command
 }
 
 /// Runs what [`make`] began; `option` is what builds this kernel by hand.
 pub(super) fn run(command: &mut Command, option: &str) -> Result {
-    shell::run(command)
-        .map_err(|failed| if left() == Some(Duration::ZERO) { too_late(option) } else { failed })
+    shell::run(command).map_err(|failed| {
+        if left() == Some(Duration::ZERO) { too_late(option) } else { failed.replacen("flock", "make", 1) }
+    })
 }
 
 fn too_late(option: &str) -> String {
@@ -52,15 +62,15 @@ fn too_late(option: &str) -> String {
 
 #[cfg(test)]
 mod limits {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
     fn a_make_that_takes_too_long_is_ended() {
-        let makefile = std::env::temp_dir().join(format!("netpolicy-budget-{}", std::process::id()));
-        std::fs::write(&makefile, "all:\n\t@sleep 60\n").expect("a makefile");
+        let place = Place::with("too-long", "all:\n\t@sleep 60\n");
         let begun = Instant::now();
-        let status = limited_make(Some(Duration::ZERO)).arg("-f").arg(&makefile).status().expect("it runs");
-        std::fs::remove_file(&makefile).expect("it was there");
+        let status = place.make(Some(Duration::ZERO)).status().expect("it runs");
         assert_eq!(status.code(), Some(124), "what `timeout` says of a command that it ended");
         assert!(begun.elapsed() < Duration::from_secs(30));
         assert!(too_late("--uml").contains("cargo xtask guest build --uml"));
@@ -68,6 +78,74 @@ mod limits {
 
     #[test]
     fn nobody_waits_unless_they_say_so() {
-        assert_eq!(limited_make(None).get_program(), "make");
+        let place = Place::with("no-limit", "all:\n");
+        assert!(place.make(None).get_args().all(|word| word != "timeout"));
+        assert!(place.make(None).status().expect("it runs").success());
+    }
+
+    #[test]
+    fn a_build_that_fails_says_so_of_make() {
+        let place = Place::with("failing", "all:\n\t@exit 3\n");
+        let failed = run(&mut place.make(None), "--uml").expect_err("it fails");
+        assert!(failed.starts_with("make ended with exit status: 2"), "{failed}");
+    }
+
+    #[test]
+    fn a_build_dies_with_whoever_began_it_and_frees_the_objects() {
+        let place = Place::with("orphan", "all:\n\t@echo begun; exec sleep 60\n");
+        // A shell begins it, as an xtask would, and is killed while it waits.
+        let words: Vec<_> = std::iter::once(place.make(None).get_program().to_owned())
+            .chain(place.make(None).get_args().map(ToOwned::to_owned))
+            .collect();
+        let mut owner = Command::new("sh")
+            .args(["-c", "\"$@\"; :", "sh"])
+            .args(words)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let mut said = String::new();
+        let output = owner.stdout.take().expect("asked for");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut said).expect("it says so");
+        assert_eq!(said, "begun\n");
+        let locked = || {
+            let tried = Command::new("flock").arg("--nonblock").arg(place.lock()).arg("true").status();
+            !tried.expect("flock runs").success()
+        };
+        assert!(locked(), "nobody else builds meanwhile");
+        owner.kill().expect("it runs");
+        owner.wait().expect("it ends");
+        let killed = Instant::now();
+        while locked() {
+            assert!(killed.elapsed() < Duration::from_secs(20), "it goes on without its owner");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A makefile in a place of its own.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn with(name: &str, makefile: &str) -> Self {
+            let place = std::env::temp_dir().join(format!("netpolicy-budget-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&place).expect("a directory");
+            std::fs::write(place.join("makefile"), makefile).expect("a makefile");
+            Self(place)
+        }
+
+        fn make(&self, left: Option<Duration>) -> Command {
+            let mut command = limited_make(&self.0.join("objects"), left);
+            command.arg("-f").arg(self.0.join("makefile"));
+            command
+        }
+
+        fn lock(&self) -> PathBuf {
+            self.0.join("objects.lock")
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).expect("it was there");
+        }
     }
 }

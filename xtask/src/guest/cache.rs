@@ -15,6 +15,9 @@ pub(super) struct Cache {
 /// The checksums of a finished thing's files, written last.
 const SUMS: &str = "SHA256SUMS";
 
+/// With less than this many mebibytes left, a disk is why something failed.
+const FULL: u64 = 64;
+
 /// One maker at a time, until dropped. Held by a `flock` process that ends when we do, however we end.
 pub(super) struct Lock {
     holder: Child,
@@ -28,7 +31,10 @@ impl Cache {
             (_, Some(home)) => PathBuf::from(home).join(".cache"),
             _ => return Err("neither XDG_CACHE_HOME nor HOME is set: nowhere to keep a guest".to_owned()),
         };
-        let root = base.join("netpolicy/guest");
+        Self::in_directory(base.join("netpolicy/guest"))
+    }
+
+    pub(super) fn in_directory(root: PathBuf) -> Result<Self> {
         make_directory(&root)?;
         Ok(Self { root })
     }
@@ -40,9 +46,14 @@ impl Cache {
 
     /// Waits until nobody else makes `what`.
     pub(super) fn lock(&self, what: &str) -> Result<Lock> {
-        need_program("flock", "util-linux")?;
+        for program in ["flock", "setpriv"] {
+            need_program(program, "util-linux")?;
+        }
         let file = self.at(&format!("{what}.lock"));
-        let mut holder = Command::new("flock")
+        if !try_lock(&file)? {
+            eprintln!("guest: another process is making {what} in {}: waiting for it", self.root.display());
+        }
+        let mut holder = tied("flock")
             .arg(&file)
             .args(["sh", "-c", "echo held; exec cat"])
             .stdin(Stdio::piped())
@@ -59,6 +70,20 @@ impl Cache {
                 Err(format!("{} cannot be locked", file.display()))
             }
         }
+    }
+
+    /// A failure, and that the disk is full, if it is: compilers and linkers say that far above.
+    pub(super) fn explained(&self, failed: &str) -> String {
+        match self.free_mebibytes() {
+            Some(free) => with_space_left(failed, &self.root, free),
+            None => failed.to_owned(),
+        }
+    }
+
+    fn free_mebibytes(&self) -> Option<u64> {
+        let mut df = Command::new("df");
+        let said = output(df.args(["--output=avail", "--block-size=1M", "--"]).arg(&self.root)).ok()?;
+        said.lines().last()?.trim().parse().ok()
     }
 
     /// An empty place to make `name` in, free of what an interrupted maker left. The lock must be held.
@@ -104,16 +129,13 @@ impl Cache {
 
     /// Refuses to begin what needs more mebibytes than the disk has.
     pub(super) fn need_space(&self, mebibytes: u64, what: &str) -> Result {
-        let said =
-            output(Command::new("df").args(["--output=avail", "--block-size=1M", "--"]).arg(&self.root))?;
-        let free: u64 = said.lines().last().and_then(|line| line.trim().parse().ok()).unwrap_or(u64::MAX);
-        if free < mebibytes {
-            return Err(format!(
+        match self.free_mebibytes() {
+            Some(free) if free < mebibytes => Err(format!(
                 "{what} needs {mebibytes} MiB in {}, where {free} MiB are free: make room, or set XDG_CACHE_HOME",
                 self.root.display()
-            ));
+            )),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -121,6 +143,31 @@ impl Drop for Lock {
     fn drop(&mut self) {
         drop(self.holder.stdin.take());
         let _ = self.holder.wait();
+    }
+}
+
+fn with_space_left(failed: &str, root: &Path, free: u64) -> String {
+    if free >= FULL {
+        return failed.to_owned();
+    }
+    format!("{failed}: {} has {free} MiB left: make room, or set XDG_CACHE_HOME", root.display())
+}
+
+/// A command that ends when we do, however we end. It is told to, and may take a moment to clean up.
+pub(super) fn tied(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM", "--", program]);
+    command
+}
+
+/// Whether nobody holds a lock at this moment.
+fn try_lock(file: &Path) -> Result<bool> {
+    let tried = Command::new("flock").arg("--nonblock").arg(file).arg("true").stderr(Stdio::piped()).output();
+    let tried = tried.map_err(|error| format!("flock {}: {error}", file.display()))?;
+    match (tried.status.success(), String::from_utf8_lossy(&tried.stderr).trim()) {
+        (true, _) => Ok(true),
+        (false, "") => Ok(false),
+        (false, complaint) => Err(complaint.to_owned()),
     }
 }
 
@@ -193,5 +240,77 @@ pub(super) fn remove(path: &Path) -> Result {
             Err(format!("{}: {error}", path.display()))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod keeping {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A cache of a test's own.
+    struct Own(Cache);
+
+    impl Own {
+        fn new(name: &str) -> Self {
+            let root = std::env::temp_dir().join(format!("netpolicy-cache-{name}-{}", std::process::id()));
+            Self(Cache::in_directory(root).expect("a directory"))
+        }
+    }
+
+    impl Drop for Own {
+        fn drop(&mut self) {
+            remove(&self.0.root).expect("it can be removed");
+        }
+    }
+
+    #[test]
+    fn nothing_is_begun_without_the_space_for_it() {
+        let cache = Own::new("space");
+        let refused = cache.0.need_space(u64::MAX, "building a kernel").expect_err("no disk has that");
+        assert!(refused.starts_with("building a kernel needs "), "{refused}");
+        assert!(refused.contains("MiB are free") && refused.contains("XDG_CACHE_HOME"), "{refused}");
+        cache.0.need_space(0, "nothing").expect("there is room for nothing");
+    }
+
+    #[test]
+    fn what_was_not_finished_is_not_taken_for_a_guest_and_is_thrown_away() {
+        let cache = Own::new("halves");
+        let half = cache.0.begin("kernel").expect("a place");
+        write(&half.join("vmlinuz"), "half").expect("written");
+        assert!(cache.0.finished("making/kernel").is_none(), "it has no checksums");
+        // Its maker was killed; the next one begins anew.
+        let making = cache.0.begin("kernel").expect("a place");
+        assert!(!making.join("vmlinuz").exists());
+        write(&making.join("vmlinuz"), "whole").expect("written");
+        cache.0.finish(&making, "kernel/1", &["vmlinuz"]).expect("finished");
+        let done = cache.0.finished("kernel/1").expect("it is whole");
+        write(&done.join("vmlinuz"), "whol").expect("written");
+        assert!(cache.0.finished("kernel/1").is_none(), "a damaged file is noticed");
+    }
+
+    #[test]
+    fn two_makers_of_one_thing_come_one_after_the_other() {
+        let cache = Own::new("makers");
+        let first = cache.0.lock("uml").expect("nobody has it");
+        assert!(!try_lock(&cache.0.at("uml.lock")).expect("it can be tried"));
+        let held = Duration::from_millis(300);
+        std::thread::scope(|scope| {
+            let begun = Instant::now();
+            let second = scope.spawn(|| cache.0.lock("uml").map(drop));
+            std::thread::sleep(held);
+            drop(first);
+            second.join().expect("no panic").expect("its turn comes");
+            assert!(begun.elapsed() >= held);
+        });
+    }
+
+    #[test]
+    fn a_full_disk_is_named_and_another_reason_is_left_alone() {
+        let failed = "make ended with exit status: 2";
+        let said = with_space_left(failed, Path::new("/cache"), 3);
+        assert_eq!(said, format!("{failed}: /cache has 3 MiB left: make room, or set XDG_CACHE_HOME"));
+        assert_eq!(with_space_left(failed, Path::new("/cache"), FULL), failed);
     }
 }

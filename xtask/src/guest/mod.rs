@@ -9,6 +9,7 @@ mod budget;
 mod cache;
 mod patched;
 mod qemu;
+mod selftests;
 mod source;
 mod tests;
 mod uml;

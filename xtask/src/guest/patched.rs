@@ -10,6 +10,7 @@ use std::process::Command;
 use super::apt::Apt;
 use super::budget;
 use super::cache::{self, Cache};
+use super::selftests;
 use super::source::Source;
 use super::uml;
 use crate::shell::{self, Result};
@@ -22,13 +23,6 @@ const SERIES: &str = "kernel/epoll-event-busy-loop";
 
 /// The objects of a build take this much, in mebibytes.
 const SPACE: u64 = 2000;
-
-/// The kernel's own tests that are built with it: the source below `tools/testing/selftests`, and what it links with.
-const SELFTESTS: &[(&str, &[&str])] = &[
-    ("filesystems/epoll/epoll_events_only_test", &["-lpthread"]),
-    ("filesystems/epoll/epoll_wakeup_test", &["-lpthread"]),
-    ("net/epoll_busy_poll", &["-lcap"]),
-];
 
 /// What was built: `vmlinuz`, `release` and `selftests/`.
 pub(super) struct Patched {
@@ -52,6 +46,7 @@ impl Patched {
     /// Builds the newest source on offer, unless that was done.
     pub(super) fn build(cache: &Cache, patches: &[PathBuf]) -> Result<Self> {
         uml::need_tools()?;
+        selftests::need()?;
         cache::need_program("patch", "patch")?;
         let _lock = cache.lock("patched")?;
         let apt = Apt::open(cache)?;
@@ -91,7 +86,7 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
     let objects = cache.at(&format!("build/patched-{}-{}", source.version, cache::digest(&[CONFIG])?));
     cache::make_directory(&objects)?;
     if !tree.join("Kconfig").is_file() {
-        let copying = tree.with_extension("copying");
+        let copying = beside(&tree, "copying");
         cache::remove(&copying)?;
         source.patched(&[], &copying)?;
         std::fs::rename(&copying, &tree).map_err(|error| format!("{}: {error}", tree.display()))?;
@@ -100,14 +95,16 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
     let wanted = objects.join("wanted.config");
     let make = |targets: &[&str]| {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut command = budget::make();
+        let mut command = budget::make(&objects);
         // The build of whoever calls us is not ours: its flags stay out.
         command.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("CFLAGS").current_dir(&tree);
         command.env("KCONFIG_ALLCONFIG", &wanted);
         command.args(["-s", &format!("-j{cpus}"), &format!("O={}", objects.display())]).args(targets);
         budget::run(&mut command, "--patched")
     };
-    if !objects.join(".config").is_file() {
+    // Noted last: one that was interrupted between its steps is configured anew.
+    let configured = objects.join("configured");
+    if !configured.is_file() {
         cache::write(&wanted, CONFIG)?;
         make(&["allnoconfig"])?;
         let refused = uml::refused(CONFIG, &cache::read(&objects.join(".config"))?);
@@ -115,29 +112,25 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
             cache::remove(&objects)?;
             return Err(format!("this kernel's configuration does not take {}", refused.join(", ")));
         }
+        cache::write(&configured, "")?;
     }
     eprintln!("guest: building the patched kernel; the first time takes ten minutes of two CPUs");
-    make(&["bzImage"]).map_err(|failed| format!("building the kernel in {}: {failed}", objects.display()))?;
+    make(&["bzImage"]).map_err(|failed| {
+        cache.explained(&format!("building the kernel in {}: {failed}", objects.display()))
+    })?;
 
     let making = cache.begin("patched")?;
     std::fs::copy(objects.join("arch/x86/boot/bzImage"), making.join("vmlinuz"))
         .map_err(|error| format!("bzImage: {error}"))?;
     cache::write(&making.join("release"), &cache::read(&objects.join("include/config/kernel.release"))?)?;
-    let selftests = tree.join("tools/testing/selftests");
-    cache::make_directory(&making.join("selftests"))?;
-    for (test, libraries) in SELFTESTS {
-        let program = making.join("selftests").join(test.rsplit('/').next().unwrap_or(test));
-        let mut compiler = Command::new("gcc");
-        compiler.args(["-O2", "-w", "-I"]).arg(&selftests).arg("-o").arg(program);
-        shell::run(compiler.arg(selftests.join(format!("{test}.c"))).args(*libraries))?;
-    }
-    cache.finish(&making, name, &["vmlinuz", "release"])?;
+    selftests::build(&tree, &making.join("selftests"))?;
+    cache.finish(&making, name, &["vmlinuz", "release", "selftests/run"])?;
     Ok(())
 }
 
 /// Brings a tree from whatever patches it has to these, and writes only the files whose text is another one then.
 fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> Result {
-    let record = tree.with_extension("touched");
+    let record = beside(tree, "touched");
     let mut touched: BTreeSet<String> =
         std::fs::read_to_string(&record).unwrap_or_default().lines().map(str::to_owned).collect();
     for patch in patches {
@@ -176,14 +169,21 @@ fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> 
     cache::remove(&scratch)
 }
 
+/// A tree's name with something after it. Versions have dots, so that it is no extension.
+fn beside(tree: &Path, what: &str) -> PathBuf {
+    let mut name = tree.as_os_str().to_owned();
+    name.push(format!(".{what}"));
+    name.into()
+}
+
 /// The files that a patch makes or changes, below the tree.
 fn touched_by(patch: &str) -> Vec<String> {
     patch.lines().filter_map(|line| line.strip_prefix("+++ b/")).map(str::to_owned).collect()
 }
 
-/// What a build is known by, beside its source: the configuration and the patches.
+/// What a build is known by, beside its source: the configuration, the patches, and which of the kernel's tests are run and how.
 fn key(patches: &[PathBuf]) -> Result<String> {
-    let mut texts = vec![CONFIG.to_owned()];
+    let mut texts = vec![CONFIG.to_owned(), selftests::RECIPE.to_owned()];
     for patch in patches {
         texts.push(cache::read(patch)?);
     }
@@ -203,6 +203,13 @@ mod series {
     fn a_patch_names_the_files_that_it_makes_and_changes() {
         let patch = "--- a/fs/eventpoll.c\n+++ b/fs/eventpoll.c\n+++b\n--- /dev/null\n+++ b/new.c\n";
         assert_eq!(touched_by(patch), ["fs/eventpoll.c", "new.c"]);
+    }
+
+    #[test]
+    fn trees_of_two_versions_do_not_share_what_is_beside_them() {
+        let [one, other] =
+            ["source-7.3.4-1", "source-7.3.5-1"].map(|tree| beside(Path::new(tree), "touched"));
+        assert_eq!((one.to_str(), one == other), (Some("source-7.3.4-1.touched"), false));
     }
 
     #[test]

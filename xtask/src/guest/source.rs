@@ -24,8 +24,7 @@ impl Source {
     /// The newest source on offer, unpacked as `source/linux-VERSION` in the cache.
     pub(super) fn newest(cache: &Cache, apt: &Apt) -> Result<Self> {
         let offers = apt.offers("linux-source-")?;
-        let newest = newest_of(&offers)
-            .ok_or_else(|| format!("no linux-source of 6.18 or newer is on offer in {}", apt.suites()))?;
+        let newest = newest_of(&offers).ok_or_else(|| none_in(&offers, &apt.suites()))?;
         let version = path_letters(&newest.version);
         let tree = cache.at(&format!("source/linux-{version}"));
         let _lock = cache.lock("source")?;
@@ -39,7 +38,7 @@ impl Source {
         apt.download(&[(&newest.package, &newest.version)], &making)?;
         apt::unpack_all(&making, &making)?;
         let tarball = making.join("usr/src").join(format!("{}.tar.xz", newest.package));
-        shell::run(Command::new("tar").arg("-C").arg(&making).arg("-xf").arg(&tarball))?;
+        shell::run(cache::tied("tar").arg("-C").arg(&making).arg("-xf").arg(&tarball))?;
         let unpacked = making.join(&newest.package);
         cache::make_directory(&cache.at("source"))?;
         std::fs::rename(&unpacked, &tree).map_err(|error| format!("{}: {error}", unpacked.display()))?;
@@ -50,7 +49,7 @@ impl Source {
     /// A copy with patches applied, in `into`. Hard links: `patch` replaces the files that it changes.
     pub(super) fn patched(&self, patches: &[PathBuf], into: &Path) -> Result {
         cache::need_program("patch", "patch")?;
-        shell::run(Command::new("cp").arg("-al").arg(&self.tree).arg(into))?;
+        shell::run(cache::tied("cp").arg("-al").arg(&self.tree).arg(into))?;
         for patch in patches {
             let mut apply = Command::new("patch");
             apply.current_dir(into).args(["-p1", "--silent", "--fuzz=0", "--forward", "-i"]).arg(patch);
@@ -60,6 +59,15 @@ impl Source {
         }
         Ok(())
     }
+}
+
+/// That no source is new enough, and which there are.
+fn none_in(offers: &[Offer], suites: &str) -> String {
+    let mut others: Vec<_> = offers.iter().map(|offer| offer.version.as_str()).collect();
+    others.dedup();
+    let others =
+        if others.is_empty() { "none at all".to_owned() } else { format!("only {}", others.join(", ")) };
+    format!("no linux-source of 6.18 or newer is on offer in {suites}: {others}")
 }
 
 /// The newest of the offers that name a kernel version, and are new enough.
@@ -96,6 +104,12 @@ mod versions {
         ];
         assert_eq!(newest_of(&offers).map(|o| o.package.as_str()), Some("linux-source-7.3"));
         assert_eq!(newest_of(&offers[..1]), None);
+        let said = none_in(&offers[..1], "old, old-backports");
+        assert_eq!(
+            said,
+            "no linux-source of 6.18 or newer is on offer in old, old-backports: only 6.12.107-1"
+        );
+        assert!(none_in(&[], "old").ends_with("in old: none at all"));
         assert_eq!(path_letters("7.3.4-1~bpo13+1"), "7.3.4-1-bpo13-1");
     }
 }

@@ -82,7 +82,7 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], key: &str, name:
     }
     let make = |targets: &[&str]| {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut command = budget::make();
+        let mut command = budget::make(&objects);
         // The build of whoever calls us is not ours: its flags stay out.
         command.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("CFLAGS").current_dir(&tree);
         command
@@ -90,7 +90,9 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], key: &str, name:
             .args(targets);
         budget::run(&mut command, "--uml")
     };
-    if !objects.join(".config").is_file() {
+    // Noted last: one that was interrupted between its steps is configured anew.
+    let configured = objects.join("configured");
+    if !configured.is_file() {
         make(&["defconfig"])?;
         let wanted = objects.join("wanted.config");
         cache::write(&wanted, CONFIG)?;
@@ -103,8 +105,11 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], key: &str, name:
             cache::remove(&objects)?;
             return Err(format!("this kernel's configuration does not take {}", refused.join(", ")));
         }
+        cache::write(&configured, "")?;
     }
-    make(&["linux"]).map_err(|failed| format!("building the kernel in {}: {failed}", objects.display()))?;
+    make(&["linux"]).map_err(|failed| {
+        cache.explained(&format!("building the kernel in {}: {failed}", objects.display()))
+    })?;
     let making = cache.begin("uml")?;
     std::fs::copy(objects.join("linux"), making.join("linux")).map_err(|error| format!("linux: {error}"))?;
     let release = cache::read(&objects.join("include/config/kernel.release"))?;
