@@ -42,6 +42,11 @@ const BENCHMARKS: &[Benchmark] = &[
         cargo: &["bench", "--quiet", "--package", "netpolicy-linux", "--bench", "follow_reaction"],
     },
     Benchmark {
+        name: "daemon",
+        answers: "how soon the daemon has a policy in force, and what it costs when nothing happens and for others",
+        cargo: &["bench", "--quiet", "--package", "netpolicy", "--bench", "daemon"],
+    },
+    Benchmark {
         name: "counting",
         answers: "what counting who polled costs for each event",
         cargo: &["bench", "--quiet", "--package", "netpolicy-linux", "--bench", "delivery_cost"],

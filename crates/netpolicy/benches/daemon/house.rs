@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,6 +20,8 @@ pub(crate) struct House {
     lab: Lab,
     scratch: PathBuf,
     beside: Vec<Child>,
+    /// The end of the pipe that the others wait at: they end when it is closed, also by a kill of this.
+    held: Vec<OwnedFd>,
 }
 
 impl House {
@@ -29,7 +32,12 @@ impl House {
         for image in [role::STRANGER, role::MEANT] {
             fs::copy(&own, scratch.join(image))?;
         }
-        Ok(Self { lab: Lab::new(&LabOptions::with_queues(queues))?, scratch, beside: Vec::new() })
+        Ok(Self {
+            lab: Lab::new(&LabOptions::with_queues(queues))?,
+            scratch,
+            beside: Vec::new(),
+            held: Vec::new(),
+        })
     }
 
     pub(crate) fn image(&self, name: &str) -> PathBuf {
@@ -75,11 +83,14 @@ impl House {
 
     /// Fills the host with processes that do nothing.
     pub(crate) fn fill(&mut self, processes: usize) -> Done<()> {
+        let (waited_at, end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        self.held.push(end);
         let mut started = Vec::with_capacity(processes);
         let began = self.lab.server().run(|| {
             for _ in 0..processes {
-                let mut sleep = Command::new("sleep");
-                started.push(sleep.arg("1200").stdin(Stdio::null()).spawn()?);
+                let mut cat = Command::new("cat");
+                cat.stdin(waited_at.try_clone()?).stdout(Stdio::null()).stderr(Stdio::null());
+                started.push(cat.spawn()?);
             }
             Ok::<(), std::io::Error>(())
         })?;

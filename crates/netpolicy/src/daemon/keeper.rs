@@ -68,6 +68,8 @@ pub(crate) struct Keeper<'a> {
     pub(super) watched: BTreeSet<Pid>,
     /// What the last commit set, until it was looked at.
     pub(super) set_lately: Vec<Setting>,
+    /// The object that was compared last at a tick.
+    pub(super) compared: Option<Object>,
     /// What was set since somebody asked for something, for the answer.
     pub(super) set_for_answer: Vec<String>,
 }
@@ -127,6 +129,7 @@ impl<'a> Keeper<'a> {
             sections: 0,
             watched: BTreeSet::new(),
             set_lately: Vec::new(),
+            compared: None,
             set_for_answer: Vec::new(),
         };
         keeper.adopt()?;

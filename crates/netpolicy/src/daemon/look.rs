@@ -1,6 +1,7 @@
 //! Looking: brings what is known of the host up to date, as far as the work says that something changed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use apply::Knobs;
 use linux::{KernelError, Processes};
@@ -15,6 +16,9 @@ use crate::fullbusy;
 /// Looking at all processes takes at most one part in so many of a CPU, and is not done more often than this.
 const LOOK_SHARE: u64 = 2_000;
 const LOOK_AT_ALL_EVERY: Nanoseconds = Nanoseconds::from_millis(60_000);
+
+/// How many objects other than NAPIs and epolls are compared at one tick; the next ones at the next.
+const COMPARED_MAX: usize = 64;
 
 impl Keeper<'_> {
     /// Looks at what the work names.
@@ -116,7 +120,11 @@ impl Keeper<'_> {
     fn watch_whom_we_know(&mut self) -> Result<(), Fault> {
         let known: BTreeSet<Pid> = self.host.processes.iter().map(|process| process.id.pid).collect();
         for pid in known.difference(&self.watched).copied().collect::<Vec<_>>() {
-            self.ears.watch(pid)?;
+            if let Err(error) = self.ears.watch(pid) {
+                // Whoever does not fit is found by looking.
+                self.find(not_told(&error));
+                break;
+            }
             self.watched.insert(pid);
         }
         for pid in self.watched.difference(&known).copied().collect::<Vec<_>>() {
@@ -163,8 +171,15 @@ impl Keeper<'_> {
         for pid in processes {
             self.look_at_process(pid, Depth::Epolls)?;
         }
-        for (object, settings) in others {
-            self.compare(object, &settings)?;
+        let after = self
+            .compared
+            .and_then(|last| others.range((Excluded(last), Unbounded)).next())
+            .map(|(next, _)| *next);
+        let begin = after.or_else(|| others.keys().next().copied());
+        let Some(begin) = begin else { return Ok(()) };
+        for (object, settings) in others.range(begin..).take(COMPARED_MAX) {
+            self.compared = Some(*object);
+            self.compare(*object, settings)?;
         }
         Ok(())
     }
