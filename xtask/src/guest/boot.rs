@@ -82,15 +82,19 @@ pub(super) fn execute(
     order: &Order,
     heard: &mut dyn FnMut(Stream, &[u8]),
 ) -> Result<Ended> {
-    if !shell::is_root() {
-        return Err(
-            "a guest runs on the host's files and has namespaces of its own: run this as root".to_owned()
-        );
-    }
+    need_root()?;
     for program in ["setpriv", "unshare"] {
         cache::need_program(program, "util-linux")?;
     }
     watch(cache, guest, order, heard)
+}
+
+/// Refuses whoever is not root, also before anything is built that they could not boot.
+pub(super) fn need_root() -> Result {
+    if shell::is_root() {
+        return Ok(());
+    }
+    Err("a guest runs on the host's files and has namespaces of its own: run this as root".to_owned())
 }
 
 /// The same, for whatever the guest's command is.

@@ -145,6 +145,7 @@ fn ready(cache: &Cache, kind: Kind, patches: &[PathBuf]) -> Result<Box<dyn Guest
 }
 
 fn boot_and_run(asked: Asked) -> Result {
+    boot::need_root()?;
     let cache = Cache::open()?;
     let guest = ready(&cache, asked.kind.unwrap_or(Kind::Uml), &asked.patch_files()?)?;
     let order = Order {
