@@ -109,6 +109,9 @@ fn call(change: &Change) -> Call {
             needs: vec![Part::File],
             line: format!("file {what} /proc/irq/{irq}/smp_affinity_list {set} {old}"),
         },
+        Setting::IrqBan(irq, _) => {
+            Call { needs: vec![Part::Irqbalance], line: format!("irqbalance_ban {what} {irq} {set} {old}") }
+        }
         Setting::ThreadAffinity(ThreadId { process, tid, started, .. }, _) => Call {
             needs: vec![Part::Started, Part::Thread],
             line: format!("thread {what} {} {tid} {started} {set} {old}", process.pid),
@@ -159,6 +162,7 @@ fn by_ethtool(id: DeviceId, setting: &Setting, what: &str, set: &str, old: &str)
         | Setting::Epoll(..)
         | Setting::IoUringNapi(..)
         | Setting::IrqAffinity(..)
+        | Setting::IrqBan(..)
         | Setting::ThreadAffinity(..)
         | Setting::KthreadAffinity(..)
         | Setting::KthreadScheduling(..)
@@ -233,6 +237,7 @@ fn value(setting: &Setting) -> String {
         | Setting::PrivateFlag(..)
         | Setting::RssKey(..)
         | Setting::RpsFlowCount(..)
+        | Setting::IrqBan(..)
         | Setting::Sysctl(..) => setting.value(),
     }
 }
@@ -262,6 +267,7 @@ enum Part {
     Epoll,
     Ring,
     Ethtool,
+    Irqbalance,
 }
 
 impl Part {
@@ -279,6 +285,7 @@ impl Part {
             Self::Epoll => include_str!("undo_script/epoll.sh"),
             Self::Ring => include_str!("undo_script/ring.sh"),
             Self::Ethtool => include_str!("undo_script/ethtool.sh"),
+            Self::Irqbalance => include_str!("undo_script/irqbalance.sh"),
         }
     }
 }

@@ -60,7 +60,7 @@ pub enum Cause {
         found: Box<Setting>,
     },
     /// The kernel's answer is not what its interface promises.
-    #[error("the kernel's answer is malformed: {0}")]
+    #[error("the answer is malformed: {0}")]
     Malformed(String),
 }
 

@@ -15,6 +15,7 @@ use model::{
 
 use self::inside::Inside;
 use crate::error::{Cause, Errno, KernelError};
+use crate::irqbalance::Irqbalance;
 use crate::netlink::netdev::{self, NAPI_SET_SINCE, NapiChange, NapiKnob, RawNapi};
 use crate::observe::device::parse_threading;
 use crate::observe::irq;
@@ -31,12 +32,20 @@ pub struct Kernel {
     inside: BTreeMap<NetnsId, Inside>,
     /// The cookies that namespaces must have, where they were noted: a number is given again once its namespace is gone.
     cookies: BTreeMap<NetnsId, u64>,
+    irqbalance: Irqbalance,
 }
 
 impl Kernel {
     /// The running kernel.
     pub const fn new() -> Self {
-        Self { inside: BTreeMap::new(), cookies: BTreeMap::new() }
+        Self { inside: BTreeMap::new(), cookies: BTreeMap::new(), irqbalance: Irqbalance::new() }
+    }
+
+    /// The running kernel, with an irqbalance that is not where it is by default.
+    #[must_use]
+    pub fn with_irqbalance(mut self, irqbalance: Irqbalance) -> Self {
+        self.irqbalance = irqbalance;
+        self
     }
 
     fn inside(&mut self, id: NetnsId) -> Result<&mut Inside, KernelError> {
@@ -94,6 +103,7 @@ impl Kernel {
             Setting::Epoll(epoll, _) => Setting::Epoll(*epoll, process::read_epoll(epoll)?),
             Setting::IoUringNapi(ring, _) => Setting::IoUringNapi(*ring, process::read_ring_napi(ring)?),
             Setting::IrqAffinity(irq, _) => Setting::IrqAffinity(*irq, irq::affinity(*irq)?),
+            Setting::IrqBan(irq, _) => Setting::IrqBan(*irq, self.irqbalance.is_banned(*irq)?),
             Setting::ThreadAffinity(thread, _) => {
                 Setting::ThreadAffinity(*thread, process::read_thread_affinity(thread)?)
             }
@@ -147,6 +157,7 @@ impl Kernel {
                 | Setting::Epoll(..)
                 | Setting::IoUringNapi(..)
                 | Setting::IrqAffinity(..)
+                | Setting::IrqBan(..)
                 | Setting::ThreadAffinity(..)
                 | Setting::KthreadAffinity(..)
                 | Setting::KthreadScheduling(..)
@@ -202,6 +213,7 @@ impl Kernel {
             Setting::Epoll(epoll, params) => process::write_epoll(epoll, *params),
             Setting::IoUringNapi(ring, napi) => process::write_ring_napi(ring, *napi),
             Setting::IrqAffinity(irq, cpus) => irq::set_affinity(*irq, cpus),
+            Setting::IrqBan(irq, banned) => self.irqbalance.ban(*irq, *banned),
             Setting::ThreadAffinity(thread, cpus) => process::write_thread_affinity(thread, cpus),
             Setting::KthreadAffinity(queue, _)
             | Setting::KthreadScheduling(queue, _)
@@ -326,6 +338,7 @@ fn door(setting: &Setting) -> Door {
             | Interface::Epoll
             | Interface::IoUring
             | Interface::IrqAffinity
+            | Interface::Irqbalance
             | Interface::ThreadAffinity
             | Interface::Kthread
             | Interface::Sysctl,

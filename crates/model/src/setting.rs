@@ -96,6 +96,12 @@ pub enum Setting {
     /// set, and does not come back with the CPU.
     IrqAffinity(IrqNumber, CpuSet),
 
+    /// Whether irqbalance leaves an interrupt alone.
+    ///
+    /// Of the running irqbalance, which keeps its bans in memory: they end with it. Not of the kernel:
+    /// irqbalance 1.0.9, its socket's `setup` and `settings ban irqs`, `irqbalance.c` `sock_handle()`.
+    IrqBan(IrqNumber, bool),
+
     /// The CPUs that a thread may run on.
     ///
     /// Kernel: 2.5.8, `kernel/sched/syscalls.c` `sched_setaffinity()`; cut to the thread's cpuset.
@@ -201,6 +207,8 @@ pub enum Interface {
     IoUring,
     /// `/proc/irq/N/smp_affinity_list`.
     IrqAffinity,
+    /// The socket of irqbalance.
+    Irqbalance,
     /// `sched_setaffinity`.
     ThreadAffinity,
     /// `sched_setaffinity` and `sched_setattr` on the kernel thread of a NAPI.
@@ -391,7 +399,7 @@ impl Setting {
             Self::Sysctl(..) => Object::Host,
             Self::Epoll(epoll, _) => Object::Epoll(*epoll),
             Self::IoUringNapi(ring, _) => Object::Ring(*ring),
-            Self::IrqAffinity(irq, _) => Object::Irq(*irq),
+            Self::IrqAffinity(irq, _) | Self::IrqBan(irq, _) => Object::Irq(*irq),
             Self::ThreadAffinity(thread, _) => Object::Thread(*thread),
         }
     }
@@ -409,6 +417,7 @@ impl Setting {
             Self::Epoll(..) => Interface::Epoll,
             Self::IoUringNapi(..) => Interface::IoUring,
             Self::IrqAffinity(..) => Interface::IrqAffinity,
+            Self::IrqBan(..) => Interface::Irqbalance,
             Self::ThreadAffinity(..) => Interface::ThreadAffinity,
             Self::KthreadAffinity(..) | Self::KthreadScheduling(..) | Self::KthreadUtilClamp(..) => {
                 Interface::Kthread
@@ -439,6 +448,7 @@ impl Setting {
             Self::Epoll(..) => "busy_poll usecs/budget/prefer",
             Self::IoUringNapi(..) => "napi busy_poll usecs/prefer",
             Self::IrqAffinity(..) => "smp_affinity",
+            Self::IrqBan(..) => "irqbalance-ban",
             Self::ThreadAffinity(..) => "cpus_allowed",
             Self::KthreadAffinity(..) => "kthread cpus_allowed",
             Self::KthreadScheduling(..) => "kthread policy",
@@ -482,7 +492,7 @@ impl Setting {
             Self::Channels(_, _, count) | Self::Ring(_, _, count) | Self::RpsFlowCount(_, count) => {
                 count.to_string()
             }
-            Self::Offload(_, _, on) | Self::PrivateFlag(_, _, on) => on_off(*on),
+            Self::Offload(_, _, on) | Self::PrivateFlag(_, _, on) | Self::IrqBan(_, on) => on_off(*on),
             Self::RssTable(_, table) => runs(table),
             Self::RssKey(_, key) => {
                 let bytes: Vec<String> = key.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -528,6 +538,7 @@ impl Setting {
             | Self::DeviceThreaded(..)
             | Self::Epoll(..)
             | Self::IoUringNapi(..)
+            | Self::IrqBan(..)
             | Self::Channels(..)
             | Self::Ring(..)
             | Self::Coalescing(..)
@@ -558,6 +569,7 @@ impl Setting {
             | Self::Epoll(..)
             | Self::IoUringNapi(..)
             | Self::IrqAffinity(..)
+            | Self::IrqBan(..)
             | Self::ThreadAffinity(..)
             | Self::Coalescing(..)
             | Self::QueueCoalescing(..)
@@ -601,6 +613,7 @@ impl Setting {
             Self::DeviceThreaded(..) => KernelVersion::since(5, 12),
             Self::Epoll(..) | Self::IoUringNapi(..) => KernelVersion::since(6, 9),
             Self::IrqAffinity(..)
+            | Self::IrqBan(..)
             | Self::ThreadAffinity(..)
             | Self::RpsCpus(..)
             | Self::RpsFlowCount(..)

@@ -133,6 +133,7 @@ fn host() -> Host {
         sysctls: BTreeMap::new(),
         kthread_begins: None,
         rt_throttling: None,
+        irqbalance: None,
         pressure: None,
         irqs: (0..QUEUES).map(irq).collect(),
         processes: (0..SERVICES).map(|service| process(service, &online)).collect(),

@@ -12,6 +12,7 @@ use model::{
 use crate::affinity::Seats;
 use crate::in_force;
 use crate::index::Index;
+use crate::irqbalance;
 use crate::kthread;
 use crate::nic;
 use crate::place::{Part, PlacedProcess, PlacedQueue, Placement};
@@ -107,6 +108,7 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
         seats.wake_latency(&mut collected);
         kthread::want(part, &index, &mut collected)?;
     }
+    irqbalance::want(host, &mut collected)?;
     Ok(collected.desired)
 }
 
@@ -236,6 +238,20 @@ impl Collected {
             Setting::IrqAffinity(_, cpus) => Some(cpus),
             _ => None,
         }
+    }
+
+    /// The interrupts whose CPUs are wanted, with the source of each wish.
+    pub(crate) fn wanted_irqs(&self) -> Vec<(IrqNumber, String)> {
+        let irqs = self.desired.wanted.iter().filter_map(|wanted| match &wanted.setting {
+            Setting::IrqAffinity(number, _) => Some((*number, wanted.because.source.clone())),
+            _ => None,
+        });
+        irqs.collect()
+    }
+
+    /// Notes what the operator should hear of.
+    pub(crate) fn note(&mut self, note: String) {
+        self.desired.notes.push(note);
     }
 
     /// Wants a recipe's value, if nobody wants another one of that knob: an expert's word or another request's goes first.

@@ -43,6 +43,10 @@ pub(crate) fn value(wanted: &Setting, index: &Index<'_>) -> Result<Setting, Refu
         Setting::IrqAffinity(number, _) => {
             index.irqs.get(number).map(|irq| Setting::IrqAffinity(*number, irq.affinity.clone()))
         }
+        Setting::IrqBan(number, _) => {
+            let bans = index.host.irqbalance.as_ref().and_then(|running| running.banned.as_ref());
+            bans.map(|bans| Setting::IrqBan(*number, bans.contains(number)))
+        }
         Setting::ThreadAffinity(id, _) => {
             index.threads.get(id).map(|thread| Setting::ThreadAffinity(*id, thread.affinity.clone()))
         }

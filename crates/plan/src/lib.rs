@@ -26,6 +26,7 @@ pub mod doctor;
 mod ground;
 mod in_force;
 mod index;
+mod irqbalance;
 mod kthread;
 mod near;
 mod nic;

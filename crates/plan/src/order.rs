@@ -57,6 +57,8 @@ pub(crate) enum Phase {
     Rss,
     /// Which CPU a packet goes to, and from which CPU it leaves by which queue.
     Steering,
+    /// Interrupts that irqbalance shall leave alone: before it sees that they were moved.
+    IrqBan,
     /// Interrupts to their CPUs.
     Irq,
     /// Threads to their CPUs.
@@ -111,6 +113,7 @@ pub(crate) fn phase(step: &Step, leaving: &Leaving) -> Phase {
     let falls = falls(change);
     match change.to() {
         Setting::IrqAffinity(..) => Phase::Irq,
+        Setting::IrqBan(..) => Phase::IrqBan,
         Setting::ThreadAffinity(..) => Phase::Thread,
         Setting::KthreadAffinity(queue, _)
         | Setting::KthreadScheduling(queue, _)
@@ -169,6 +172,7 @@ fn floor(setting: &Setting) -> i8 {
         Setting::Epoll(..)
         | Setting::IoUringNapi(..)
         | Setting::IrqAffinity(..)
+        | Setting::IrqBan(..)
         | Setting::ThreadAffinity(..)
         | Setting::Channels(..)
         | Setting::Ring(..)
@@ -215,6 +219,7 @@ fn amount(setting: &Setting) -> Amount {
             Amount(1 + u8::from(*prefer_busy_poll), u64::from(*busy_poll_usecs), 0)
         }
         Setting::IrqAffinity(..)
+        | Setting::IrqBan(..)
         | Setting::ThreadAffinity(..)
         | Setting::KthreadAffinity(..)
         | Setting::KthreadScheduling(..)

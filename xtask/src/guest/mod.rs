@@ -13,6 +13,7 @@ mod selftests;
 mod source;
 mod tests;
 mod uml;
+mod unpacked;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use patched::Patched;
 use qemu::Qemu;
 pub(crate) use tests::{Guests, run_skipped};
 use uml::Uml;
+pub(crate) use unpacked::{is_unpacked, unpack};
 
 const USAGE: &str = "usage: cargo xtask guest build [--uml|--qemu|--patched] [--patches DIRECTORY]
        cargo xtask guest boot [--uml|--qemu|--patched] [--patches DIRECTORY] [--limit SECONDS] [--env NAME=VALUE] [--] COMMAND...

@@ -110,6 +110,7 @@ fn shellcheck_is_content() -> Result<(), Failed> {
         change(Setting::PrivateFlag(device, flag, true), Setting::PrivateFlag(device, flag, false)),
         change(Setting::RssTable(device, vec![0, 1]), Setting::RssTable(device, vec![0, 0])),
         change(Setting::RssKey(device, vec![1, 2]), Setting::RssKey(device, vec![3, 4])),
+        change(Setting::IrqBan(irq, false), Setting::IrqBan(irq, true)),
         change(Setting::RpsCpus(queue, CpuSet::new()), Setting::RpsCpus(queue, all.clone())),
         change(Setting::RpsFlowCount(queue, 0), Setting::RpsFlowCount(queue, 4096)),
         change(Setting::XpsCpus(tx, all), Setting::XpsCpus(tx, one)),

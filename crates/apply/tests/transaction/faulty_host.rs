@@ -232,7 +232,7 @@ pub(crate) fn nudged(setting: &Setting) -> Setting {
         | Setting::Coalescing(_, _, count)
         | Setting::QueueCoalescing(_, _, count)
         | Setting::RpsFlowCount(_, count) => *count += 7_777,
-        Setting::Offload(_, _, on) | Setting::PrivateFlag(_, _, on) => *on = !*on,
+        Setting::Offload(_, _, on) | Setting::PrivateFlag(_, _, on) | Setting::IrqBan(_, on) => *on = !*on,
         Setting::RssTable(_, table) => table.push(7_777),
         Setting::RssKey(_, key) => key.push(77),
         Setting::XpsRxQueues(_, queues) => queues.push(QueueIndex(7_777)),

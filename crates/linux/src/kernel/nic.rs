@@ -90,6 +90,7 @@ pub(super) fn read(
         | Interface::Epoll
         | Interface::IoUring
         | Interface::IrqAffinity
+        | Interface::Irqbalance
         | Interface::ThreadAffinity
         | Interface::Kthread => unreachable!("{interface:?} is no interface of a NIC"),
     }
@@ -137,6 +138,7 @@ pub(super) fn write(inside: &mut Inside, device: DeviceId, settings: &[Setting])
             | Setting::Epoll(..)
             | Setting::IoUringNapi(..)
             | Setting::IrqAffinity(..)
+            | Setting::IrqBan(..)
             | Setting::ThreadAffinity(..)
             | Setting::KthreadAffinity(..)
             | Setting::KthreadScheduling(..)

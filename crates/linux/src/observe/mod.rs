@@ -21,6 +21,7 @@ use model::{Host, KernelVersion, KthreadState, Pid};
 
 use crate::error::{Cause, KernelError};
 use crate::ioctl::EthtoolIoctl;
+use crate::irqbalance::Irqbalance;
 use crate::netlink::{Ethtool, Links, Netdev};
 use crate::netns::Netns;
 use crate::process::kthread;
@@ -52,11 +53,12 @@ fn whole(netns: &Netns, sources: &mut Sources, processes: &Processes) -> Result<
     let mut unread = Vec::new();
     let mut devices = device::devices(netns.id(), sources, None, &mut unread)?;
     let vectors = device::vectors(&devices);
-    let mut irqs = Vec::new();
+    let (mut irqs, mut irqbalance) = (Vec::new(), None);
     if !vectors.is_empty() {
         let interrupts = irq::Interrupts::read(&mut unread);
         device::name_interrupts(&mut devices, &interrupts);
         irqs = irq::irqs(&vectors, &interrupts, &mut unread);
+        irqbalance = Irqbalance::new().unless_busy().or_unread(&mut unread);
     }
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     Ok(Host {
@@ -71,6 +73,7 @@ fn whole(netns: &Netns, sources: &mut Sources, processes: &Processes) -> Result<
         processes: process::processes(netns, processes, &mut unread),
         kthread_begins: kthread_begins(&mut unread),
         rt_throttling: kthread::rt_throttling().map(Some).or_unread(&mut unread),
+        irqbalance,
         pressure: None,
         unread,
     })

@@ -12,6 +12,7 @@ pub(crate) mod kcmp;
 pub(crate) mod keeper;
 pub(crate) mod netlink;
 pub(crate) mod netns_cookie;
+pub(crate) mod peer_groups;
 pub(crate) mod perf;
 pub(crate) mod scheduling;
 pub(crate) mod signals;

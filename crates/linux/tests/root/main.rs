@@ -2,6 +2,8 @@
 //! a machine that lacks it skips the test loudly: it is listed as ignored, with the reason, and counted.
 
 mod asked_server;
+#[expect(dead_code, reason = "the tests of the whole start one that moves interrupts")]
+mod balancer;
 mod delivery;
 mod device;
 mod epolls;
@@ -9,6 +11,7 @@ mod follow;
 mod foreign;
 mod guest_nics;
 mod interrupts;
+mod irqbalance;
 mod knobs;
 mod kthread;
 mod lab;
@@ -64,6 +67,8 @@ pub enum Need {
     IgbNics,
     /// NICs that netdevsim simulates.
     Netdevsim,
+    /// irqbalance from the distribution, on more than one CPU: on one it ends at once.
+    Irqbalance,
 }
 
 impl Need {
@@ -91,6 +96,11 @@ impl Need {
             Self::Netdevsim => {
                 (std::path::Path::new("/sys/bus/netdevsim/new_device").exists(), "needs netdevsim")
             }
+            Self::Irqbalance => (
+                balancer::program().is_some()
+                    && std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1),
+                "needs irqbalance, and two CPUs",
+            ),
             Self::IgbNics => (are_devices(["igb0", "igb1"]), "needs a guest's igb NICs"),
         };
         (!there).then_some(what)
@@ -163,6 +173,7 @@ fn main() {
         lab::tests(),
         guest_nics::tests(),
         interrupts::tests(),
+        irqbalance::tests(),
         netdevsim::tests(),
     ];
     let trials = only::only(trials.into_iter().flatten().collect());

@@ -26,6 +26,7 @@ pub(crate) fn play(line: &str) -> Played {
         ["kinds", pid] => kinds(Some(Pid(pid.parse()?))),
         ["counter"] => counter(),
         ["lab"] => super::lab::hold(),
+        ["bans-and-dies"] => Ok(super::irqbalance::ban_and_die().map_err(|failed| format!("{failed:?}"))?),
         ["outsider", pid, fd] => outsider(Pid(pid.parse()?), Fd(fd.parse()?)),
         _ => Err(format!("there is no role {line:?}").into()),
     }

@@ -17,7 +17,7 @@ pub use pressure::{CpuPressure, DevicePressure, Pressure};
 pub use process::{Epoll, IoUring, Membership, Process, Socket, SocketState, Thread};
 pub use topology::{CpuInfo, Topology};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -55,11 +55,24 @@ pub struct Host {
     /// How much real-time threads may run; `None` where that could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rt_throttling: Option<RtThrottling>,
+    /// The irqbalance that runs here; `None` where none does, or no device here has an interrupt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub irqbalance: Option<RunningIrqbalance>,
     /// Where the receive path was too slow; `None` where nobody counted.
     #[serde(default)]
     pub pressure: Option<Pressure>,
     /// What could not be read, and why; an empty list means that everything was.
     pub unread: Vec<Unread>,
+}
+
+/// An irqbalance that runs, and moves interrupts that it was not told to leave alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunningIrqbalance {
+    /// Its process.
+    pub pid: Pid,
+    /// The interrupts that it was told to leave alone, on its command line or its socket; `None` where it did not answer.
+    pub banned: Option<BTreeSet<IrqNumber>>,
 }
 
 /// What a kernel and the caller's privileges allow.

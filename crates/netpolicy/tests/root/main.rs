@@ -3,6 +3,10 @@
 
 mod applied;
 mod attached;
+mod balanced;
+#[path = "../../../linux/tests/root/balancer.rs"]
+#[expect(dead_code, reason = "the tests of the room below start one that moves nothing")]
+mod balancer;
 mod bench;
 mod conformance;
 mod daemon;
@@ -56,6 +60,10 @@ pub enum Need {
     TunnelKey,
     /// NICs that netdevsim simulates: they take rules as hardware does.
     Netdevsim,
+    /// irqbalance from the distribution.
+    Irqbalance,
+    /// The emulated guest's joined virtio NICs.
+    VirtioNics,
 }
 
 impl Need {
@@ -77,6 +85,10 @@ impl Need {
             }
             Self::Netdevsim => {
                 (std::path::Path::new("/sys/bus/netdevsim/new_device").exists(), "needs netdevsim")
+            }
+            Self::Irqbalance => (balancer::program().is_some(), "needs irqbalance"),
+            Self::VirtioNics => {
+                (std::path::Path::new("/sys/class/net/virtio0").exists(), "needs a guest's virtio NICs")
             }
             Self::Tracefs => (has_tracefs(), "needs tracefs with system calls, and unshare"),
             Self::Strace => (runs("strace", "-V") && runs("tc", "-V"), "needs strace and tc"),
@@ -136,6 +148,7 @@ fn main() {
         top::tests(),
         trial::tests(),
         attached::tests(),
+        balanced::tests(),
         bench::tests(),
         conformance::tests(),
         daemon::tests(),

@@ -51,6 +51,7 @@ pub(crate) fn host() -> Host {
             util_clamp: Some(UtilClamp::NONE),
         }),
         rt_throttling: Some(RtThrottling { runtime_us: 950_000, period_us: 1_000_000 }),
+        irqbalance: None,
         pressure: None,
         irqs: Vec::new(),
         processes: Vec::new(),
@@ -390,6 +391,15 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
         }
         Setting::IrqAffinity(number, cpus) => {
             host.irqs.iter_mut().find(|i| i.number == *number).expect("an IRQ").affinity = cpus.clone();
+        }
+        Setting::IrqBan(number, banned) => {
+            let bans =
+                host.irqbalance.as_mut().and_then(|running| running.banned.as_mut()).expect("irqbalance");
+            if *banned {
+                bans.insert(*number)
+            } else {
+                bans.remove(number)
+            };
         }
         Setting::ThreadAffinity(id, cpus) => {
             let mut threads = host.processes.iter_mut().flat_map(|p| &mut p.threads);

@@ -4,6 +4,7 @@ mod diff;
 mod doctor;
 mod doctor_device;
 mod explain;
+mod irqbalance;
 mod kthread;
 mod made;
 mod nic;

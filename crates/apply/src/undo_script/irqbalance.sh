@@ -1,0 +1,52 @@
+# irqbalance_bans [IRQ]: prints the interrupts that irqbalance was told to leave alone. With IRQ, that one is taken from
+# them first, and the others stay.
+irqbalance_bans() {
+	python3 - "$@" <<-'END'
+		import glob, socket, sys
+		def ask(text):
+		    for path in sorted(glob.glob("/run/irqbalance/irqbalance*.sock")):
+		        with socket.socket(socket.AF_UNIX) as irqbalance:
+		            irqbalance.settimeout(15)
+		            try:
+		                irqbalance.connect(path)
+		            except ConnectionRefusedError:
+		                continue
+		            irqbalance.sendall(text.encode())
+		            try:
+		                return b"".join(iter(lambda: irqbalance.recv(65536), b"")).decode().split()
+		            except ConnectionResetError:
+		                sys.exit("irqbalance takes no command that is this long")
+		    sys.exit(3)
+		def bans(length=0):
+		    words = ask("setup".ljust(length))
+		    if "BANNED" not in words:
+		        sys.exit("irqbalance gives no answer")
+		    return [irq for word, irq in zip(words, words[1:]) if word == "IRQ"]
+		now = bans()
+		if len(sys.argv) > 1:
+		    rest = "settings ban irqs " + (" ".join(irq for irq in now if irq != sys.argv[1]) or "NONE")
+		    # A command that is too long is cut, and what is left of a number would be banned: ask first.
+		    bans(len(rest))
+		    ask(rest)
+		    now = bans()
+		print(" ".join(now))
+	END
+}
+
+# irqbalance_ban WHAT IRQ SET OLD: whether irqbalance leaves an interrupt alone.
+irqbalance_ban() {
+	now=$(irqbalance_bans) && code=0 || code=$?
+	if [ "$code" = 3 ]; then
+		echo "$1: gone"
+		return
+	elif [ "$code" != 0 ]; then
+		stuck "$1" "irqbalance does not say what is banned"
+		return
+	fi
+	case " $now " in *" $2 "*) now=on ;; *) now=off ;; esac
+	if ours "$1" "$now" "$3" "$4"; then
+		# What we set is a ban; that it is taken away is all that there is to undo.
+		case " $(irqbalance_bans "$2") " in *" $2 "*) now=on ;; *) now=off ;; esac
+		seen "$1" "$now" "$4"
+	fi
+}

@@ -1,0 +1,394 @@
+//! irqbalance's socket: which interrupts it leaves alone, and telling it to leave more of them alone.
+//!
+//! A command is one message, an answer is what comes until the connection is closed. `setup` is answered with
+//! `SLEEP 10 IRQ 38 LOAD 0 DIFF 0 CLASS 5 … BANNED 00000001`: the numbers behind `IRQ` are the bans, the mask behind
+//! `BANNED` is of CPUs. `settings ban irqs 38 39` takes the place of all earlier bans, so who bans must say the others'
+//! again; `NONE` is none at all. It is not answered. Whoever is not root gets no answer to anything.
+//!
+//! Three things of irqbalance decide how this is done. Up to 1.9.4 it reads at most 500 bytes of a command and takes the
+//! rest for unsaid, so that of the last number a part may be left: before a long command it is asked by a `setup` of
+//! the same length, and where that was not read to its end, the kernel resets the connection. After each ban it looks
+//! at the machine anew, for which versions before 1.9.4 sleep as long as between two looks (10 s) and do not listen: who
+//! writes waits for it. And whoever closes a connection before the answer, or says nothing on it, may kill it: it takes
+//! what an earlier connection left in its memory for said, answers that, and has no handler for SIGPIPE (under
+//! systemd the signal is ignored). So no connection is made to look whether it is there, and none is given up early.
+//!
+//! irqbalance: 1.0.9 to 1.9.5, `irqbalance.c` `sock_handle()`, `init_socket()`, `scan()`.
+
+use std::collections::BTreeSet;
+use std::io::{IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use model::host::RunningIrqbalance;
+use model::{IrqNumber, Pid};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, UCred, connect, sendmsg, socket_with,
+};
+
+use crate::error::{Cause, Errno, KernelError};
+
+/// Where it makes its socket, unless it cannot: since irqbalance 1.5, `irqbalance.h` `SOCKET_TMPFS`.
+const DIRECTORY: &str = "/run/irqbalance";
+
+/// How long it is waited for in all. After a ban, versions before 1.9.4 do not listen for 10 s.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How long an answer may be: a line of some 60 bytes for each of 16 000 interrupts.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// What every version reads of a command.
+const COMMAND_BYTES_READ: usize = 500;
+
+/// How many sockets are tried: those of an irqbalance that was killed stay.
+const SOCKETS_MAX: usize = 64;
+
+/// Where a running irqbalance is looked for, and how long it is waited for.
+#[derive(Clone, Debug, Default)]
+pub struct Irqbalance {
+    /// `None` is the usual one.
+    directory: Option<PathBuf>,
+    patience: Option<Duration>,
+}
+
+/// An irqbalance that answers.
+#[derive(Clone, Debug)]
+pub struct Running {
+    address: SocketAddrUnix,
+    pid: Pid,
+    patience: Duration,
+    bans: BTreeSet<IrqNumber>,
+}
+
+impl Irqbalance {
+    /// The irqbalance of this host.
+    pub const fn new() -> Self {
+        Self { directory: None, patience: None }
+    }
+
+    /// An irqbalance whose socket is in another directory.
+    #[must_use]
+    pub fn in_directory(mut self, directory: &Path) -> Self {
+        self.directory = Some(directory.to_owned());
+        self
+    }
+
+    /// How long it is waited for.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
+    }
+
+    /// The irqbalance that runs, and what it says; `None` where none does.
+    ///
+    /// # Errors
+    /// EPERM for whoever is not root, ETIMEDOUT if it does not answer, [`Cause::Malformed`] if the answer is none.
+    pub fn running(&self) -> Result<Option<Running>, KernelError> {
+        let patience = self.patience.unwrap_or(PATIENCE);
+        for address in self.addresses() {
+            let failed = |cause| KernelError { what: "irqbalance: setup".to_owned(), cause }.needing("root");
+            let connection = match open(&address, patience) {
+                // Whoever made it is gone.
+                Err(Errno::CONNREFUSED | Errno::NOENT) => continue,
+                other => other.map_err(|errno| failed(Cause::Errno(errno)))?,
+            };
+            let peer = socket_peercred(&connection).map_err(|errno| failed(Cause::Errno(errno)))?;
+            // Only root's moves interrupts; abstract names are anybody's to take.
+            if !peer.uid.is_root() || address.path().is_none() && !is_irqbalance(peer.pid) {
+                continue;
+            }
+            let pid = Pid(u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0));
+            let bans = ask(&connection, "setup", patience).and_then(|said| bans_said(&said));
+            let bans = bans.map_err(|cause| about(pid, "setup", cause))?;
+            return Ok(Some(Running { address, pid, patience, bans }));
+        }
+        Ok(None)
+    }
+
+    /// As [`Irqbalance::running`], but one that sleeps in the middle of its work is not waited for: its pid alone.
+    ///
+    /// # Errors
+    /// As [`Irqbalance::running`].
+    pub fn unless_busy(&self) -> Result<Option<RunningIrqbalance>, KernelError> {
+        let busy = self.addresses().into_iter().find_map(|address| sleeping(&address.path()?));
+        if let Some(pid) = busy {
+            return Ok(Some(RunningIrqbalance { pid, banned: None }));
+        }
+        let running = self.running()?;
+        Ok(running.map(|running| RunningIrqbalance { pid: running.pid, banned: Some(running.bans) }))
+    }
+
+    /// Whether it leaves an interrupt alone.
+    ///
+    /// # Errors
+    /// [`Cause::Gone`] where none runs; as [`Irqbalance::running`].
+    pub fn is_banned(&self, irq: IrqNumber) -> Result<bool, KernelError> {
+        Ok(self.needed()?.bans.contains(&irq))
+    }
+
+    /// Tells it to leave an interrupt alone, or not to any more. Other bans stay.
+    ///
+    /// # Errors
+    /// [`Cause::Gone`] where none runs, [`Cause::Absent`] where so many bans are more than it reads; as
+    /// [`Irqbalance::running`].
+    pub fn ban(&self, irq: IrqNumber, banned: bool) -> Result<(), KernelError> {
+        self.needed()?.ban(irq, banned)
+    }
+
+    fn needed(&self) -> Result<Running, KernelError> {
+        self.running()?.ok_or_else(|| KernelError::gone("irqbalance", "it does not run"))
+    }
+
+    fn addresses(&self) -> Vec<SocketAddrUnix> {
+        let directory = self.directory.as_deref().unwrap_or(Path::new(DIRECTORY));
+        let mut addresses = in_directory(directory);
+        if self.directory.is_none() {
+            addresses.extend(abstract_names());
+        }
+        addresses.truncate(SOCKETS_MAX);
+        addresses
+    }
+}
+
+impl Running {
+    /// Its process.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// The interrupts that it was told to leave alone. What it leaves alone for other reasons (a policy script, a
+    /// driver's module, an affinity that the kernel manages) it does not say.
+    pub fn bans(&self) -> &BTreeSet<IrqNumber> {
+        &self.bans
+    }
+
+    fn ban(mut self, irq: IrqNumber, banned: bool) -> Result<(), KernelError> {
+        if self.bans.contains(&irq) == banned {
+            return Ok(());
+        }
+        if banned {
+            self.bans.insert(irq)
+        } else {
+            self.bans.remove(&irq)
+        };
+        let command = ban_command(&self.bans);
+        if command.len() > COMMAND_BYTES_READ {
+            self.reads(command.len())?;
+        }
+        match self.say(&command).map_err(|cause| about(self.pid, &command, cause))?.as_str() {
+            "" => Ok(()),
+            said => {
+                let why = format!("`{}` to a command that has none", said.escape_debug());
+                Err(about(self.pid, &command, Cause::Malformed(why)))
+            }
+        }
+    }
+
+    /// Makes sure that it reads a command of this length to its end.
+    fn reads(&self, length: usize) -> Result<(), KernelError> {
+        let said = self.say(&format!("{:length$}", "setup")).and_then(|said| bans_said(&said));
+        match said {
+            Ok(_) => Ok(()),
+            Err(Cause::Errno(Errno::CONNRESET | Errno::PERM)) => {
+                let what = format!("irqbalance[{}]: {} bans", self.pid, self.bans.len());
+                let needs = format!("an irqbalance that reads commands of {length} bytes");
+                Err(KernelError::absent(what, needs, None))
+            }
+            Err(cause) => Err(about(self.pid, "setup", cause)),
+        }
+    }
+
+    fn say(&self, words: &str) -> Result<String, Cause> {
+        let connection = open(&self.address, self.patience).map_err(|errno| match errno {
+            Errno::CONNREFUSED | Errno::NOENT => Cause::Gone("it does not run any more".to_owned()),
+            errno => Cause::Errno(errno),
+        })?;
+        ask(&connection, words, self.patience)
+    }
+}
+
+fn about(pid: Pid, request: &str, cause: Cause) -> KernelError {
+    KernelError { what: format!("irqbalance[{pid}]: {request}"), cause }.needing("root")
+}
+
+/// Says something, and hears what is answered.
+fn ask(connection: &UnixStream, words: &str, patience: Duration) -> Result<String, Cause> {
+    let deadline = Instant::now() + patience;
+    say(connection, words.as_bytes()).map_err(|errno| Cause::Errno(timed_out(errno)))?;
+    let mut answer = Vec::new();
+    let mut part = [0; 16384];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Cause::Errno(Errno::TIMEDOUT));
+        }
+        set_socket_timeout(connection, Timeout::Recv, Some(left)).map_err(Cause::Errno)?;
+        let mut connection = connection;
+        match connection.read(&mut part) {
+            Ok(0) => break,
+            Ok(length) => answer.extend_from_slice(&part[..length]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+                return Err(Cause::Errno(timed_out(errno)));
+            }
+        }
+        if answer.len() > ANSWER_BYTES_MAX {
+            return Err(Cause::Malformed(format!("more than {ANSWER_BYTES_MAX} bytes")));
+        }
+    }
+    String::from_utf8(answer).map_err(|_| Cause::Malformed("bytes that are no text".to_owned()))
+}
+
+/// The process whose socket this is, if it sleeps where it does not listen.
+fn sleeping(socket: &std::ffi::CStr) -> Option<Pid> {
+    let name = Path::new(socket.to_str().ok()?).file_name()?.to_str()?;
+    let pid = rustix::process::Pid::from_raw(pid_in(name)?.try_into().ok()?)?;
+    let call = std::fs::read_to_string(format!("/proc/{}/syscall", pid.as_raw_nonzero())).ok()?;
+    let call: i64 = call.split(' ').next()?.parse().ok()?;
+    let sleeps = [libc::SYS_clock_nanosleep, libc::SYS_nanosleep].contains(&call);
+    (sleeps && is_irqbalance(pid)).then_some(Pid(pid_in(name)?))
+}
+
+/// `irqbalance812.sock`
+fn pid_in(name: &str) -> Option<u32> {
+    name.strip_prefix("irqbalance")?.strip_suffix(".sock")?.parse().ok()
+}
+
+/// The sockets in a directory, by process.
+fn in_directory(directory: &Path) -> Vec<SocketAddrUnix> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut sockets: Vec<(u32, PathBuf)> =
+        entries.filter_map(|entry| Some((pid_in(entry.file_name().to_str()?)?, entry.path()))).collect();
+    sockets.sort();
+    sockets.into_iter().filter_map(|(_, path)| SocketAddrUnix::new(path).ok()).collect()
+}
+
+/// Names without a file that may be irqbalance's: its own up to 1.4, and 107 zero bytes, which later ones come to where
+/// they cannot make a file.
+fn abstract_names() -> Vec<SocketAddrUnix> {
+    let listed = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let mut names: Vec<&str> = listed.lines().filter_map(|line| line.split_whitespace().nth(7)).collect();
+    names.sort_unstable();
+    names.dedup();
+    let ours = names.into_iter().filter(|name| {
+        let own = name.trim_matches('@');
+        name.starts_with('@') && (own.is_empty() || own.starts_with("irqbalance") && own.ends_with(".sock"))
+    });
+    // Zero bytes are shown as `@`, the first of which every such name begins with.
+    let bytes = ours.map(|name| name[1..].bytes().map(|byte| if byte == b'@' { 0 } else { byte }));
+    bytes.filter_map(|name| SocketAddrUnix::new_abstract_name(&name.collect::<Vec<u8>>()).ok()).collect()
+}
+
+fn is_irqbalance(pid: rustix::process::Pid) -> bool {
+    let comm = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+    comm.is_ok_and(|comm| comm.trim_end() == "irqbalance")
+}
+
+/// A connection whose every call ends after the patience.
+fn open(address: &SocketAddrUnix, patience: Duration) -> Result<UnixStream, Errno> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    connect(&socket, address).map_err(timed_out)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// Says it in one message, with our own identity: irqbalance looks at that, and not at the connection's.
+fn say(connection: &UnixStream, words: &[u8]) -> Result<(), Errno> {
+    let own = UCred {
+        pid: rustix::process::getpid(),
+        uid: rustix::process::geteuid(),
+        gid: rustix::process::getegid(),
+    };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut with = SendAncillaryBuffer::new(&mut space);
+    with.push(SendAncillaryMessage::ScmCredentials(own));
+    match sendmsg(connection, &[IoSlice::new(words)], &mut with, SendFlags::NOSIGNAL)? {
+        sent if sent == words.len() => Ok(()),
+        _ => Err(Errno::NOBUFS),
+    }
+}
+
+/// A socket's timeout is EAGAIN to the kernel.
+fn timed_out(errno: Errno) -> Errno {
+    if errno == Errno::AGAIN { Errno::TIMEDOUT } else { errno }
+}
+
+fn ban_command(bans: &BTreeSet<IrqNumber>) -> String {
+    let irqs: Vec<String> = bans.iter().map(ToString::to_string).collect();
+    // It reads numbers until it reads 0: as the first one only, interrupt 0 is a number to it.
+    let irqs = if irqs.is_empty() { "NONE".to_owned() } else { irqs.join(" ") };
+    format!("settings ban irqs {irqs}")
+}
+
+/// The bans that it said. To whom it does not answer it says nothing.
+fn bans_said(said: &str) -> Result<BTreeSet<IrqNumber>, Cause> {
+    if said.is_empty() {
+        return Err(Cause::Errno(Errno::PERM));
+    }
+    bans_in(said).map_err(Cause::Malformed)
+}
+
+/// The bans in the answer to `setup`.
+fn bans_in(answer: &str) -> Result<BTreeSet<IrqNumber>, String> {
+    let mut bans = BTreeSet::new();
+    let mut words = answer.split_whitespace();
+    let mut whole = false;
+    while let Some(word) = words.next() {
+        let value = words.next().ok_or_else(|| format!("nothing behind `{}`", word.escape_debug()))?;
+        match word {
+            "IRQ" => {
+                let irq = value.parse().map_err(|_| format!("`IRQ {}`", value.escape_debug()))?;
+                bans.insert(IrqNumber(irq));
+            }
+            "SLEEP" | "LOAD" | "DIFF" | "CLASS" => {}
+            // The last one: an answer that was cut has none.
+            "BANNED" => whole = true,
+            _ => return Err(format!("`{}`", word.escape_debug())),
+        }
+    }
+    if whole { Ok(bans) } else { Err("it has no end".to_owned()) }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn irqs(numbers: impl IntoIterator<Item = u32>) -> BTreeSet<IrqNumber> {
+        numbers.into_iter().map(IrqNumber).collect()
+    }
+
+    #[test]
+    fn the_bans_are_read_and_the_cpus_are_not_taken_for_bans() {
+        let answer =
+            "SLEEP 10 IRQ 38 LOAD 12 DIFF 3 CLASS 5 IRQ 24 LOAD 0 DIFF 0 CLASS 0 BANNED 00000000,00000001";
+        assert_eq!(bans_in(answer), Ok(irqs([24, 38])));
+        assert_eq!(bans_in("SLEEP 10 BANNED 0"), Ok(irqs([])));
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_or_is_none_is_malformed() {
+        for answer in ["", "SLEEP 10", "SLEEP 10 IRQ", "SLEEP 10 IRQ x BANNED 0", "hello world", "BANNED"] {
+            assert!(bans_in(answer).is_err(), "{answer}");
+        }
+    }
+
+    #[test]
+    fn interrupt_0_is_said_first_and_no_interrupt_is_a_word() {
+        assert_eq!(ban_command(&irqs([38, 0, 4])), "settings ban irqs 0 4 38");
+        assert_eq!(ban_command(&irqs([])), "settings ban irqs NONE");
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_the_parser_panic(answer in "(IRQ |BANNED |SLEEP |[0-9]{1,12} |[ -~\n\u{e9}]){0,40}") {
+            let _ = bans_in(&answer);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Who is at the other end of a unix socket.
+
+use std::os::fd::AsFd;
+
+use model::Pid;
+use rustix::net::sockopt::socket_peercred;
+
+use crate::error::KernelError;
+use crate::sys::peer_groups::peer_groups;
+
+/// The process that connected, as it was when it did.
+///
+/// Kernel: `net/unix/af_unix.c` `init_peercred()`; `SO_PEERCRED`, `SO_PEERGROUPS`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its pid in our pid namespace; 0 for one that is not in it. It may be another process by now.
+    pub pid: Pid,
+    /// Its effective user in our user namespace; one that has no name there is the overflow user.
+    pub uid: u32,
+    /// Its groups, the effective one first.
+    pub groups: Vec<u32>,
+}
+
+impl Peer {
+    /// Whoever connected this socket.
+    ///
+    /// # Errors
+    /// If it is no connected unix socket.
+    pub fn of(socket: impl AsFd) -> Result<Self, KernelError> {
+        let failed = |errno| KernelError::errno("who is at the other end of a socket", errno);
+        // A process that this pid namespace does not see has pid 0, which the library has no word for.
+        let peer = socket_peercred(&socket).map_err(failed)?;
+        let mut groups = vec![peer.gid.as_raw()];
+        groups.extend(peer_groups(&socket).map_err(failed)?);
+        let pid = Pid(u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0));
+        Ok(Self { pid, uid: peer.uid.as_raw(), groups })
+    }
+}
+
+/// The user that a process runs as; `None` if it is gone.
+///
+/// Kernel: `fs/proc/base.c` `task_dump_owner()`: the effective user, or root for one that may not be looked into.
+pub fn owner(pid: Pid) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn the_other_end_of_a_pair_is_this_process_with_its_groups() {
+        let (ours, _theirs) = UnixStream::pair().expect("a pair");
+        let peer = Peer::of(&ours).expect("a peer");
+        assert_eq!(peer.pid.0, std::process::id());
+        assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
+        assert_eq!(peer.groups[0], rustix::process::getegid().as_raw());
+        let mut all = peer.groups[1..].to_vec();
+        all.sort_unstable();
+        let mut own: Vec<u32> =
+            rustix::process::getgroups().expect("groups").iter().map(|group| group.as_raw()).collect();
+        own.sort_unstable();
+        assert_eq!(all, own);
+        assert_eq!(owner(peer.pid), Some(peer.uid));
+    }
+}

@@ -1,0 +1,89 @@
+//! A real irqbalance that moves nothing: where it runs, `/proc/irq` cannot be written.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Failed;
+use linux::irqbalance::Irqbalance;
+
+/// How long it is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The distribution's irqbalance: installed, or unpacked by `cargo xtask setup`.
+pub(crate) fn program() -> Option<PathBuf> {
+    let base = match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
+        (Some(cache), _) if Path::new(&cache).is_absolute() => Some(PathBuf::from(cache)),
+        (_, home) => home.map(|home| PathBuf::from(home).join(".cache")),
+    };
+    let unpacked = base.map(|base| base.join("netpolicy/guest/irqbalance/usr/sbin/irqbalance"));
+    [Some(PathBuf::from("/usr/sbin/irqbalance")), unpacked].into_iter().flatten().find(|path| path.is_file())
+}
+
+/// A running irqbalance. It is killed when this goes out of scope.
+pub(crate) struct Balancer {
+    child: Child,
+}
+
+impl Balancer {
+    /// Starts one in a mount namespace of its own, with `/proc/irq` read-only and a `/run` of its own.
+    pub(crate) fn that_moves_nothing(arguments: &str) -> Result<Self, Failed> {
+        let program = program().ok_or("no irqbalance")?;
+        let script = format!(
+            "mount --bind /proc/irq /proc/irq && mount -o remount,bind,ro /proc/irq \
+             && test ! -w /proc/irq/default_smp_affinity && mount -t tmpfs none /run && mkdir /run/irqbalance \
+             && exec '{}' --foreground {arguments}",
+            program.display()
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]).stdout(Stdio::null()).stderr(Stdio::null());
+        let balancer = Self { child: command.spawn()? };
+        balancer.wait()?;
+        Ok(balancer)
+    }
+
+    /// Starts one that balances this host: only where the host is a guest's.
+    pub(crate) fn of_this_host(arguments: &str) -> Result<Self, Failed> {
+        let program = program().ok_or("no irqbalance")?;
+        std::fs::create_dir_all("/run/irqbalance")?;
+        let mut command = Command::new(program);
+        command.arg("--foreground").args(arguments.split(' '));
+        let balancer = Self { child: command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()? };
+        balancer.wait()?;
+        Ok(balancer)
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where its socket is, as seen from here.
+    pub(crate) fn directory(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root/run/irqbalance", self.pid()))
+    }
+
+    /// A connection on which nothing is said may kill it, so it is asked.
+    fn wait(&self) -> Result<(), Failed> {
+        let deadline = Instant::now() + PATIENCE;
+        while Irqbalance::new().in_directory(&self.directory()).running()?.is_none() {
+            if Instant::now() > deadline {
+                return Err("irqbalance does not listen".into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// Kills it, and waits until it is gone. Its socket stays.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,134 @@
+//! Living with irqbalance, on a guest whose NICs have interrupts that can be moved.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libtest_mimic::{Failed, Trial};
+use linux::irqbalance::Irqbalance;
+use linux::{Netns, Processes, observe};
+use model::IrqNumber;
+
+use super::balancer::Balancer;
+use super::{Need, test};
+
+/// What the operator has banned by himself: an interrupt that every PC has.
+const FOREIGN: IrqNumber = IrqNumber(1);
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Irqbalance, Need::VirtioNics];
+    vec![
+        test("balanced/what_is_placed_is_banned_and_a_rollback_gives_it_back", NEEDS, banned_and_back),
+        test("balanced/the_undo_script_gives_it_back_too", NEEDS, undo_script),
+    ]
+}
+
+/// An operator in the guest's own namespace, with a policy that places the interrupts of `virtio0`.
+struct Scene {
+    scratch: PathBuf,
+    placed: BTreeSet<IrqNumber>,
+    balancer: Balancer,
+}
+
+impl Scene {
+    fn new(name: &str, delivery: &str) -> Result<Self, Failed> {
+        let scratch = std::env::temp_dir().join(format!("netpolicy-balanced-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(scratch.join("policy.d"))?;
+        let policy = format!("[device.virtio0]\ndelivery = \"{delivery}\"\ncpus = \"1\"\n");
+        std::fs::write(scratch.join("policy.d/10-test.toml"), policy)?;
+        Command::new("ip").args(["link", "set", "virtio0", "up"]).status()?;
+        let host = observe(&Netns::own()?, &Processes::None)?;
+        let virtio = host.device_named("virtio0").ok_or("no virtio0")?;
+        let placed: BTreeSet<_> = virtio.napis.iter().filter_map(|napi| Some(napi.irq?.irq)).collect();
+        assert_eq!(placed.len(), 2, "{virtio:?}");
+        Ok(Self { scratch, placed, balancer: Balancer::of_this_host("--banirq=1")? })
+    }
+
+    fn runs(&self, arguments: &[&str], code: i32) -> Result<String, Failed> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+        command.arg("--state-dir").arg(self.scratch.join("state"));
+        let output =
+            command.arg("--policy-dir").arg(self.scratch.join("policy.d")).args(arguments).output()?;
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if output.status.code() == Some(code) {
+            Ok(said)
+        } else {
+            Err(format!("{}: {said}", output.status).into())
+        }
+    }
+
+    fn banned(&self) -> Result<BTreeSet<IrqNumber>, Failed> {
+        Ok(Irqbalance::new().running()?.ok_or("no irqbalance")?.bans().clone())
+    }
+
+    fn with_placed(&self) -> BTreeSet<IrqNumber> {
+        self.placed.iter().copied().chain([FOREIGN]).collect()
+    }
+
+    fn affinities(&self) -> Result<Vec<String>, Failed> {
+        let of = |irq: &IrqNumber| std::fs::read_to_string(format!("/proc/irq/{irq}/smp_affinity_list"));
+        Ok(self
+            .placed
+            .iter()
+            .map(|irq| of(irq).map(|text| text.trim().to_owned()))
+            .collect::<Result<_, _>>()?)
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.scratch);
+    }
+}
+
+fn banned_and_back() -> Result<(), Failed> {
+    let mut scene = Scene::new("rollback", "defer50")?;
+    let foreign = BTreeSet::from([FOREIGN]);
+    assert_eq!(scene.banned()?, foreign);
+    let said = scene.runs(&["plan"], 3)?;
+    assert!(said.contains("irqbalance-ban") && said.contains("would move it"), "{said}");
+    scene.runs(&["apply"], 0)?;
+    assert_eq!(scene.banned()?, scene.with_placed());
+    assert_eq!(scene.affinities()?, ["1", "1"]);
+    scene.runs(&["verify"], 0)?;
+    let again = scene.runs(&["apply"], 0)?;
+    assert!(again.contains("Nothing to change"), "{again}");
+    scene.runs(&["rollback"], 0)?;
+    assert_eq!(scene.banned()?, foreign);
+
+    // Its bans end with it: the next one knows nothing of them, which is drift.
+    scene.runs(&["apply"], 0)?;
+    scene.balancer.kill();
+    scene.balancer = Balancer::of_this_host("--banirq=1")?;
+    let drift = scene.runs(&["verify"], 3)?;
+    assert!(drift.contains("irqbalance-ban"), "{drift}");
+    scene.runs(&["apply"], 0)?;
+    assert_eq!(scene.banned()?, scene.with_placed());
+    // What a rollback finds undone needs no undoing.
+    scene.runs(&["rollback"], 0)?;
+    scene.runs(&["rollback"], 0)?;
+    assert_eq!(scene.banned()?, foreign);
+    Ok(())
+}
+
+fn undo_script() -> Result<(), Failed> {
+    // What NAPIs are told the script puts back by a tool that a guest may not have.
+    let scene = Scene::new("script", "interrupt")?;
+    scene.runs(&["apply"], 0)?;
+    assert_eq!(scene.banned()?, scene.with_placed());
+    let script = std::fs::read_dir(scene.scratch.join("state/journal"))?
+        .flatten()
+        .map(|entry| entry.path().join("undo.sh"))
+        .find(|path| path.is_file())
+        .ok_or("no script")?;
+    let run = |script: &Path| Command::new("sh").arg(script).arg("--by-hand").output();
+    for round in ["put back to off", "is off already"] {
+        let output = run(&script)?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains(round), "{said}{errors}");
+        assert_eq!(scene.banned()?, BTreeSet::from([FOREIGN]));
+    }
+    Ok(())
+}

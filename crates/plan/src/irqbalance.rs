@@ -1,0 +1,28 @@
+//! irqbalance moves interrupts by load: those that a plan places it must leave alone.
+
+use model::{Host, Reason, Setting};
+
+use crate::desired::Collected;
+use crate::refusal::Refusal;
+
+/// Where an irqbalance runs, it is told to leave every interrupt alone whose CPUs are wanted. Bans that are there
+/// already stay, and are nobody's to undo.
+pub(crate) fn want(host: &Host, collected: &mut Collected) -> Result<(), Refusal> {
+    let Some(running) = &host.irqbalance else { return Ok(()) };
+    let irqs = collected.wanted_irqs();
+    if irqs.is_empty() {
+        return Ok(());
+    }
+    if running.banned.is_none() {
+        collected.note(format!(
+            "irqbalance[{}] did not answer: it may move the interrupts that are placed here until it is told not to",
+            running.pid
+        ));
+        return Ok(());
+    }
+    for (irq, source) in irqs {
+        let why = format!("irqbalance[{}] would move it from the CPUs that it is given", running.pid);
+        collected.want(Setting::IrqBan(irq, true), Reason::new(why, source))?;
+    }
+    Ok(())
+}
