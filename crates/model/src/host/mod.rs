@@ -5,6 +5,7 @@
 //! carries a [`Confidence`].
 
 mod device;
+mod other;
 mod pressure;
 mod process;
 mod topology;
@@ -13,6 +14,7 @@ pub use device::{
     Channels, Coalesce, Confidence, Device, Features, Irq, IrqEdge, Napi, NapiEdge, Pair, Rings,
     RxQueueState, TxQueueState,
 };
+pub use other::{Other, OtherKind};
 pub use pressure::{CpuPressure, DevicePressure, Pressure};
 pub use process::{Epoll, IoUring, Membership, Process, Socket, SocketState, Thread};
 pub use topology::{CpuInfo, Topology};

@@ -24,7 +24,8 @@ const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> {
     let netns = context.netns()?;
     let processes = Processes::from(&arguments.processes);
-    let mut aside = Aside { way: context.way(), ..Aside::default() };
+    let others = linux::others(std::path::Path::new("/"));
+    let mut aside = Aside { way: context.way(), others, ..Aside::default() };
     let watched = match arguments.seconds {
         0 => None,
         _ => begin(&netns).map_err(|error| context.console.say(&format!("{error}"))).ok(),

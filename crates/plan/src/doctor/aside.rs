@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use model::host::Other;
 use model::{DeviceId, Label, Nanoseconds, Pid};
 
 /// What the rules may know beside the host.
@@ -14,6 +15,8 @@ pub struct Aside {
     /// For how much of that time a thread of the process that waits in epolls was ready to run and had no
     /// CPU; of several threads the longest.
     pub cpu_waits: BTreeMap<Pid, Nanoseconds>,
+    /// What others were told to set that netpolicy sets, too.
+    pub others: Vec<Other>,
     /// How the commands that mend have to be typed.
     pub way: Way,
 }

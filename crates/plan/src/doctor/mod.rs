@@ -5,7 +5,7 @@
 //! families go in this order, because the last one names what the others found as its causes:
 //! `settings` (values that contradict each other), `traffic` (packets that take another way),
 //! `application` (processes that do not wait as they would have to), `device` (interrupts, rings, moderation and steering
-//! of the whole device), `kthread` (the kernel threads of NAPIs), `waiting` (threads that wait busily for events alone), `engagement` (what the counts say).
+//! of the whole device), `kthread` (the kernel threads of NAPIs), `waiting` (threads that wait busily for events alone), `others` (programs and files that set the same), `engagement` (what the counts say).
 
 mod application;
 mod aside;
@@ -13,6 +13,7 @@ mod case;
 mod device;
 mod engagement;
 mod kthread;
+mod others;
 mod remedy;
 mod settings;
 mod traffic;
@@ -65,13 +66,14 @@ pub struct Rule {
 }
 
 /// All rules by family, in the order in which they are asked.
-pub const RULES: [(&str, &[Rule]); 7] = [
+pub const RULES: [(&str, &[Rule]); 8] = [
     ("settings", settings::RULES),
     ("traffic", traffic::RULES),
     ("application", application::RULES),
     ("device", device::RULES),
     ("kthread", kthread::RULES),
     ("waiting", waiting::RULES),
+    ("others", others::RULES),
     ("engagement", engagement::RULES),
 ];
 

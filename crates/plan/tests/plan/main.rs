@@ -3,6 +3,7 @@
 mod diff;
 mod doctor;
 mod doctor_device;
+mod doctor_others;
 mod explain;
 mod irqbalance;
 mod kthread;

@@ -1,0 +1,51 @@
+//! Others that set what netpolicy sets: what they were told to, and where.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::nic::Sysctl;
+
+/// Who else sets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OtherKind {
+    /// A file of `sysctl.d`: at boot, and whenever somebody runs `sysctl --system`.
+    SysctlFile,
+    /// A `.link` file of systemd: when udev adds the device.
+    LinkFile,
+    /// A connection of NetworkManager: whenever it is activated.
+    NetworkManager,
+    /// A stanza of ifupdown: whenever the interface goes up.
+    Ifupdown,
+    /// The profile that tuned keeps, while it runs.
+    Tuned,
+}
+
+impl fmt::Display for OtherKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::SysctlFile => "sysctl.d",
+            Self::LinkFile => "systemd .link",
+            Self::NetworkManager => "NetworkManager",
+            Self::Ifupdown => "ifupdown",
+            Self::Tuned => "tuned",
+        })
+    }
+}
+
+/// One line by which somebody else sets what netpolicy may set, too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Other {
+    /// Whose line it is.
+    pub kind: OtherKind,
+    /// File and line: `/etc/sysctl.d/90-net.conf:3`.
+    pub place: String,
+    /// What it says.
+    pub line: String,
+    /// The device that it is about, as far as it names one: a name, or a pattern of names.
+    pub device: Option<String>,
+    /// The number and its value, where it sets one of the whole host's.
+    pub sysctl: Option<(Sysctl, String)>,
+}

@@ -1,0 +1,133 @@
+//! Others that set what a policy sets: irqbalance, tuned, systemd's .link files, sysctl.d, NetworkManager, ifupdown.
+//!
+//! What they set is not overwritten in silence: a plan replaces it as one change with its old value, which a rollback puts
+//! back, and here it is said who will set it again.
+
+use model::host::OtherKind;
+use model::{IrqNumber, Severity};
+
+use super::case::Case;
+use super::{Causes, Found, Rule};
+
+/// The rules of this family.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "irqbalance-moves-placed",
+        doc: "irqbalance runs, and was not told to leave alone an interrupt that serves what was asked for on CPUs of its own.",
+        find: irqbalance_moves_placed,
+    },
+    Rule {
+        id: "irqbalance-runs",
+        doc: "irqbalance runs: which interrupts of the devices it may move.",
+        find: irqbalance_runs,
+    },
+    Rule {
+        id: "others-set-sysctl",
+        doc: "A file of somebody else's sets a number of /proc/sys/net/core.",
+        find: others_set_sysctl,
+    },
+    Rule {
+        id: "others-set-device",
+        doc: "systemd, NetworkManager, ifupdown or tuned sets what a device is told.",
+        find: others_set_device,
+    },
+];
+
+/// How many lines are shown of each.
+const EVIDENCE_MAX: usize = 8;
+
+fn irqbalance_moves_placed(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let Some((pid, banned)) = case.host.irqbalance.as_ref().and_then(|r| Some((r.pid, r.banned.as_ref()?)))
+    else {
+        return Vec::new();
+    };
+    let mut placed: Vec<(IrqNumber, String)> = Vec::new();
+    for napi in case.napis.values().filter(|napi| napi.asked.is_some()) {
+        let Some(irq) = napi.napi.irq.and_then(|edge| case.host.irq(edge.irq)) else { continue };
+        // On every CPU it is nowhere in particular: to move it is what irqbalance is for.
+        let on_some = irq.affinity.intersection(&case.host.topology.online) != case.host.topology.online;
+        if on_some && !banned.contains(&irq.number) {
+            placed.push((
+                irq.number,
+                format!("irq {} of {} is on CPU {}", irq.number, napi.name(), irq.affinity),
+            ));
+        }
+    }
+    if placed.is_empty() {
+        return Vec::new();
+    }
+    let irqs: Vec<String> = placed.iter().map(|(irq, _)| irq.to_string()).collect();
+    let summary = format!("it may move the placed interrupts {} by load", irqs.join(", "));
+    let found = Found::new(Severity::Warning, format!("irqbalance[{pid}]"), summary);
+    let found = placed.into_iter().take(EVIDENCE_MAX).fold(found, |found, (_, line)| found.evidence(line));
+    vec![found.remedy("netpolicy apply")]
+}
+
+fn irqbalance_runs(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let Some(running) = &case.host.irqbalance else { return Vec::new() };
+    let object = format!("irqbalance[{}]", running.pid);
+    let Some(banned) = &running.banned else {
+        let summary = "it runs, and did not say which interrupts it leaves alone";
+        return vec![Found::new(Severity::Note, object, summary)];
+    };
+    let of_devices: Vec<IrqNumber> = case.host.irqs.iter().map(|irq| irq.number).collect();
+    let left = of_devices.iter().filter(|irq| banned.contains(irq)).count();
+    let summary =
+        format!("it runs, and leaves alone {left} of the {} interrupts of devices", of_devices.len());
+    let all: Vec<String> = banned.iter().map(ToString::to_string).collect();
+    let evidence =
+        if all.is_empty() { "banned: none".to_owned() } else { format!("banned: {}", all.join(", ")) };
+    vec![Found::new(Severity::Note, object, summary).evidence(evidence)]
+}
+
+fn others_set_sysctl(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    for other in &case.aside.others {
+        let Some((sysctl, value)) = &other.sysctl else { continue };
+        let now = case.host.sysctls.get(sysctl);
+        let differs = now.is_some_and(|now| now.to_string() != *value);
+        let (severity, summary) = match now {
+            Some(now) if differs => (
+                Severity::Warning,
+                format!("{} will set net.core.{sysctl} to {value} again; it is {now} now", other.kind),
+            ),
+            _ => (Severity::Note, format!("{} sets net.core.{sysctl} to {value}", other.kind)),
+        };
+        let line = format!("{}: {}", other.place, other.line);
+        let one = Found::new(severity, "host", summary).evidence(line);
+        let file = other.place.rsplit_once(':').map_or(other.place.as_str(), |(file, _)| file);
+        found.push(if differs {
+            one.remedy(format!("say it in one place: in {file}, or as settings.{sysctl} of a policy"))
+        } else {
+            one
+        });
+    }
+    found
+}
+
+fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    const KINDS: [OtherKind; 4] =
+        [OtherKind::LinkFile, OtherKind::NetworkManager, OtherKind::Ifupdown, OtherKind::Tuned];
+    let mut found = Vec::new();
+    for kind in KINDS {
+        let lines: Vec<_> =
+            case.aside.others.iter().filter(|other| other.kind == kind && other.sysctl.is_none()).collect();
+        let Some(first) = lines.first() else { continue };
+        let when = match kind {
+            OtherKind::LinkFile => "when udev adds the device",
+            OtherKind::NetworkManager => "whenever the connection is activated",
+            OtherKind::Ifupdown => "whenever the interface goes up",
+            OtherKind::Tuned | OtherKind::SysctlFile => "while it runs, and when its profile changes",
+        };
+        let object = first.device.clone().unwrap_or_else(|| "host".to_owned());
+        let asked = case.asked.iter().any(|asked| !asked.queues.is_empty());
+        let severity = if asked && kind == OtherKind::Tuned { Severity::Warning } else { Severity::Note };
+        let summary = format!("{kind} sets what devices are told, {when}");
+        let one = Found::new(severity, object, summary);
+        found.push(lines.iter().take(EVIDENCE_MAX).fold(one, |one, other| {
+            let device = other.device.as_ref().map(|device| format!(" ({device})")).unwrap_or_default();
+            one.evidence(format!("{}{device}: {}", other.place, other.line))
+        }));
+    }
+    found
+}

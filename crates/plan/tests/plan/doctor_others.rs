@@ -1,0 +1,83 @@
+//! What the doctor says of others that set the same.
+
+use std::collections::BTreeSet;
+
+use model::host::{Other, OtherKind, RunningIrqbalance};
+use model::{Finding, Host, IrqNumber, Pid, Severity, Sysctl};
+use plan::doctor::Aside;
+use plan::{Asked, doctor_with};
+
+use crate::made::{device, host, with_irqs};
+
+fn nic(banned: Option<&[u32]>) -> Host {
+    let mut host = host();
+    host.devices.push(device(2, "eth0", &[300, 301]));
+    let mut host = with_irqs(host, 30);
+    for irq in &mut host.irqs {
+        irq.affinity = "1".parse().expect("a CPU");
+    }
+    let banned = banned.map(|irqs| irqs.iter().copied().map(IrqNumber).collect::<BTreeSet<_>>());
+    host.irqbalance = Some(RunningIrqbalance { pid: Pid(77), banned });
+    host
+}
+
+fn asked(host: &Host) -> Asked {
+    let queues = host.devices[0].rx_queues.iter().map(|queue| queue.id).collect();
+    Asked {
+        origin: "test".to_owned(),
+        mode: "defer50".parse().expect("a mode"),
+        queues,
+        processes: Vec::new(),
+    }
+}
+
+fn found(host: &Host, asked: &[Asked], others: Vec<Other>, rule: &str) -> Option<Finding> {
+    let aside = Aside { others, ..Aside::default() };
+    doctor_with(host, None, asked, &aside).into_iter().find(|finding| finding.rule == rule)
+}
+
+#[test]
+fn a_placed_interrupt_that_irqbalance_may_move_is_a_warning_until_it_is_banned() {
+    let host = nic(Some(&[30]));
+    let finding = found(&host, &[asked(&host)], Vec::new(), "irqbalance-moves-placed").expect("found");
+    assert_eq!(finding.severity, Severity::Warning);
+    assert_eq!(finding.summary, "it may move the placed interrupts 31 by load");
+    assert_eq!(finding.remedy.as_deref(), Some("netpolicy apply"));
+    let host = nic(Some(&[30, 31]));
+    assert_eq!(found(&host, &[asked(&host)], Vec::new(), "irqbalance-moves-placed"), None);
+    let note = found(&host, &[], Vec::new(), "irqbalance-runs").expect("a note");
+    assert_eq!(note.summary, "it runs, and leaves alone 2 of the 2 interrupts of devices");
+}
+
+#[test]
+fn a_file_that_will_set_a_number_back_is_a_warning_and_one_that_agrees_a_note() {
+    let mut host = nic(None);
+    host.sysctls.insert(Sysctl::NetdevBudget, 300);
+    let file = |value: &str| Other {
+        kind: OtherKind::SysctlFile,
+        place: "/etc/sysctl.d/90-net.conf:3".to_owned(),
+        line: format!("net.core.netdev_budget={value}"),
+        device: None,
+        sysctl: Some((Sysctl::NetdevBudget, value.to_owned())),
+    };
+    let warning = found(&host, &[], vec![file("600")], "others-set-sysctl").expect("found");
+    assert_eq!(warning.severity, Severity::Warning);
+    assert_eq!(warning.evidence, ["/etc/sysctl.d/90-net.conf:3: net.core.netdev_budget=600"]);
+    let note = found(&host, &[], vec![file("300")], "others-set-sysctl").expect("found");
+    assert_eq!((note.severity, note.remedy), (Severity::Note, None));
+}
+
+#[test]
+fn what_others_tell_devices_is_told_with_file_and_line() {
+    let host = nic(None);
+    let link = Other {
+        kind: OtherKind::LinkFile,
+        place: "/etc/systemd/network/10-eth.link:5".to_owned(),
+        line: "CombinedChannels=4".to_owned(),
+        device: Some("eth*".to_owned()),
+        sysctl: None,
+    };
+    let note = found(&host, &[], vec![link], "others-set-device").expect("found");
+    assert_eq!(note.summary, "systemd .link sets what devices are told, when udev adds the device");
+    assert_eq!(note.evidence, ["/etc/systemd/network/10-eth.link:5 (eth*): CombinedChannels=4"]);
+}
