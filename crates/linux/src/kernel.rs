@@ -14,6 +14,7 @@ use model::{
 };
 
 use self::inside::Inside;
+use crate::attach;
 use crate::error::{Cause, Errno, KernelError};
 use crate::irqbalance::Irqbalance;
 use crate::netlink::netdev::{self, NAPI_SET_SINCE, NapiChange, NapiKnob, RawNapi};
@@ -72,6 +73,9 @@ impl Kernel {
 
     /// One setting; those of a queue out of its NAPI's answer.
     fn read_one(&mut self, like: &Setting, napi: Option<&RawNapi>) -> Result<Setting, KernelError> {
+        if let Some(way) = attach::way().filter(|_| attach::is_inside_a_process(like)) {
+            return way.read(like);
+        }
         Ok(match like {
             Setting::DeferHardIrqs(queue, _) => Setting::DeferHardIrqs(
                 *queue,
@@ -196,6 +200,9 @@ impl Kernel {
     }
 
     fn write_one(&mut self, setting: &Setting) -> Result<(), KernelError> {
+        if let Some(way) = attach::way().filter(|_| attach::is_inside_a_process(setting)) {
+            return way.write(setting);
+        }
         match setting {
             Setting::DeferHardIrqs(queue, _)
             | Setting::GroFlushTimeout(queue, _)

@@ -4,6 +4,7 @@
 //! setting is good for is decided elsewhere. The wall is held by `cargo xtask tidy` (no import of
 //! `model::policy` here) and by the workspace's lints (`unsafe` only below `sys/`).
 
+pub mod attach;
 pub mod bpf;
 pub mod counters;
 pub mod cycles;

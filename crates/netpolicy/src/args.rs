@@ -6,6 +6,8 @@ use apply::TransactionName;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
+pub use crate::api::args::{Sockets, Status, Unset, UnsetTarget};
+pub use crate::attach_service::AttachService;
 pub use crate::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
 pub use crate::daemon::args::{Daemon, OnStop};
 pub use crate::lab::Lab;
@@ -198,6 +200,8 @@ pub enum Command {
     History(History),
     Explain(Explain),
     Set(Set),
+    Unset(Unset),
+    Status(Status),
     Attach(Attach),
     Run(Run),
     Daemon(Daemon),
@@ -209,6 +213,8 @@ pub enum Command {
     Schema(Schema),
     Completions(Completions),
     Man(Man),
+    #[command(hide = true)]
+    AttachService(AttachService),
     #[command(hide = true)]
     Guard(Guard),
 }
@@ -391,6 +397,19 @@ pub struct Set {
     pub kthread: Kthread,
 }
 
+/// One setting of a device, as it was typed and as it is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicWord {
+    /// `rx-usecs=8`
+    pub text: String,
+    /// The same, read.
+    pub wish: model::NicWish,
+}
+
+fn nic_word(text: &str) -> Result<NicWord, String> {
+    crate::policy_file::setting(text).map(|wish| NicWord { text: text.to_owned(), wish })
+}
+
 /// What `set` sets.
 #[derive(Debug, Subcommand)]
 pub enum SetTarget {
@@ -403,8 +422,8 @@ pub enum SetTarget {
         #[arg(value_name = "POLICY|MODE", value_parser = wish)]
         wish: Wish,
         /// What else the device is told, as the `settings` of a policy file: rx-usecs=8, rx-gro=off.
-        #[arg(long = "setting", value_name = "NAME=VALUE", value_parser = crate::policy_file::setting)]
-        settings: Vec<model::NicWish>,
+        #[arg(long = "setting", value_name = "NAME=VALUE", value_parser = nic_word)]
+        settings: Vec<NicWord>,
     },
     /// A process, with the queues that it receives from.
     Task {

@@ -6,6 +6,7 @@ use apply::{Asked, Journal, Standing};
 use linux::Netns;
 use model::{Intent, Nanoseconds, Pid, Policy, Recipes};
 
+use crate::api::{METRICS_SOCKET, SOCKET};
 use crate::args::{self, Globals, quoted};
 use crate::clock;
 use crate::cycle::Planned;
@@ -114,6 +115,22 @@ impl Context {
             }
             Err(fault) => self.console.detail(&format!("old transactions are kept: {}", fault.cause)),
         }
+    }
+
+    /// Where the daemon of this journal is asked.
+    pub(crate) fn api_socket(&self) -> PathBuf {
+        self.beside_journal("io.netpolicy", SOCKET)
+    }
+
+    /// Where its metrics are.
+    pub(crate) fn metrics_socket(&self) -> PathBuf {
+        self.beside_journal("metrics", METRICS_SOCKET)
+    }
+
+    /// Two daemons with two journals do not take each other's sockets.
+    fn beside_journal(&self, name: &str, usual: &str) -> PathBuf {
+        let own = !self.globals.state_dir_option().is_empty();
+        if own { self.globals.state_dir.join(name) } else { PathBuf::from(usual) }
     }
 
     /// What the journal notes of this command.

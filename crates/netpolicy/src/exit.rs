@@ -26,6 +26,21 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
+    /// The one with this number, as a daemon says it.
+    pub(crate) const fn of(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => Self::Done,
+            1 => Self::Failed,
+            2 => Self::Usage,
+            3 => Self::Pending,
+            4 => Self::RolledBack,
+            5 => Self::NotRestored,
+            6 => Self::Unsupported,
+            7 => Self::Refused,
+            _ => return None,
+        })
+    }
+
     /// The number.
     pub(crate) const fn code(self) -> u8 {
         match self {

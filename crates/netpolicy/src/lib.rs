@@ -8,7 +8,9 @@
 //! files), `commands` (one file per command), `render` (what is printed).
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod args;
+pub mod attach_service;
 pub mod bench;
 mod clock;
 mod commands;
@@ -19,6 +21,7 @@ mod exit;
 mod fault;
 mod fullbusy;
 pub mod lab;
+pub mod notify;
 pub mod policy_file;
 mod render;
 pub mod scenario_file;

@@ -17,6 +17,17 @@ pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault>
         context.console.report(&RecipeReport::of(policy, &context.recipes()?))?;
         return Ok(Exit::Done);
     }
+    let report = explained(asked, context)?;
+    context.console.report(&report)?;
+    if report.is_empty() {
+        let what = if asked.is_empty() { "anything" } else { asked };
+        context.console.say(&format!("netpolicy has not set {what}, and no policy file asks for it."));
+    }
+    Ok(Exit::Done)
+}
+
+/// The reasons of the settings of an object; of all, where none is named.
+pub(crate) fn explained(asked: &str, context: &Context) -> Result<ExplainedReport, Fault> {
     let is_asked = |change: &model::Change| is_within(&change.to().object().to_string(), asked);
     let mut report = ExplainedReport::default();
     for InForce { transaction, change } in in_force(&context.journal()?)? {
@@ -35,12 +46,7 @@ pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault>
             }
         }
     }
-    context.console.report(&report)?;
-    if report.is_empty() {
-        let what = if asked.is_empty() { "anything" } else { asked };
-        context.console.say(&format!("netpolicy has not set {what}, and no policy file asks for it."));
-    }
-    Ok(Exit::Done)
+    Ok(report)
 }
 
 /// Whether an object is the one that is asked for, or a part of it: `eth0 rx-0` is within `eth0`, and not within `eth`.

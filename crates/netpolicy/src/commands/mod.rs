@@ -4,6 +4,7 @@ mod apply;
 mod attach;
 mod attachment;
 mod bench;
+mod by_daemon;
 mod cat;
 mod completions;
 mod confirm;
@@ -15,6 +16,7 @@ mod guard;
 mod history;
 mod lab;
 mod man;
+pub(crate) mod oracle;
 mod plan;
 mod rollback;
 mod run;
@@ -22,6 +24,7 @@ mod schema;
 mod set;
 mod show;
 pub(crate) mod sim;
+mod status;
 mod tc;
 mod top;
 mod try_out;
@@ -60,6 +63,9 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::History(_) => history::run(context),
         Command::Explain(arguments) => explain::run(arguments, context),
         Command::Set(arguments) => set::run(arguments, context),
+        Command::Unset(arguments) => by_daemon::unset(arguments, context),
+        Command::Status(arguments) => status::run(arguments, context),
+        Command::AttachService(arguments) => crate::attach_service::run(arguments, context),
         Command::Attach(arguments) => attach::run(arguments, context),
         Command::Run(arguments) => run::run(arguments, context),
         Command::Daemon(arguments) => daemon::run(arguments, context),
@@ -98,6 +104,9 @@ fn looks_at_host(command: &Command) -> bool {
         Command::Bench(_)
         | Command::Lab(_)
         | Command::Cat(_)
+        | Command::Unset(_)
+        | Command::Status(_)
+        | Command::AttachService(_)
         | Command::Tc(_)
         | Command::Schema(_)
         | Command::Sim(_)

@@ -11,7 +11,7 @@ use crate::render::DriftReport;
 /// Reads every setting of every transaction in force, and lists those with another value.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let journal = context.journal()?;
-    let report = compare(&in_force(&journal)?, &mut linux::Kernel::new());
+    let report = compared(&journal)?;
     context.console.report(&report)?;
     let history = journal.history()?;
     for unreadable in &history.unreadable {
@@ -54,6 +54,11 @@ pub(crate) fn in_force(journal: &Journal) -> Result<Vec<InForce>, Fault> {
     newest.reverse();
     newest.sort_by_key(|known| known.change.to().object());
     Ok(newest)
+}
+
+/// Every setting of every transaction in force, compared with the host.
+pub(crate) fn compared(journal: &Journal) -> Result<DriftReport, Fault> {
+    Ok(compare(&in_force(journal)?, &mut linux::Kernel::new()))
 }
 
 fn compare(in_force: &[InForce], kernel: &mut linux::Kernel) -> DriftReport {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
+use crate::api::args::Sockets;
 use crate::args::Allow;
 
 /// Keep the policy true: through restarts, hotplug, resets, and whatever else happens to this host.
@@ -28,6 +29,9 @@ pub struct Daemon {
     /// Read the daemon's own settings from this file instead of /etc/netpolicy/daemon.toml.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Where it serves.
+    #[command(flatten)]
+    pub sockets: Sockets,
     /// What else may be done.
     #[command(flatten)]
     pub allow: Allow,

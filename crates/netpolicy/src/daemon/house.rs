@@ -223,8 +223,9 @@ impl House {
 }
 
 fn flags(wishes: Wishes) -> epoll::EventFlags {
-    let mut flags = epoll::EventFlags::RDHUP;
-    flags.set(epoll::EventFlags::IN, wishes.read);
+    let mut flags = epoll::EventFlags::empty();
+    // Who has heard that the other end says no more is not told again and again while it answers.
+    flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, wishes.read);
     flags.set(epoll::EventFlags::OUT, wishes.write);
     flags
 }

@@ -12,7 +12,7 @@ use crate::fault::Fault;
 ///
 /// A reader that has had enough (`netpolicy show | head`) ends the output, not the command: what is written after
 /// that is dropped, and the exit code still tells how the command ended.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Console {
     output: Output,
     colour_out: bool,

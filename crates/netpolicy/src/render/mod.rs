@@ -18,6 +18,7 @@ mod prediction;
 mod reading;
 mod recipe;
 mod report;
+mod status;
 mod svg;
 mod table;
 mod tc;
@@ -41,6 +42,8 @@ pub(crate) use plan::PlanReport;
 pub(crate) use prediction::PredictionReport;
 pub(crate) use reading::ReadingReport;
 pub(crate) use recipe::RecipeReport;
+pub(crate) use report::to_json;
+pub(crate) use status::StatusReport;
 
 pub(crate) use svg::svg;
 pub(crate) use tc::{BenchRow, DiffReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport};

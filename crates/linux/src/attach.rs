@@ -1,0 +1,53 @@
+//! Looking into foreign processes through somebody else, who has the right to: `CAP_SYS_PTRACE` in a process of its own.
+//!
+//! A process without that right names a way once, at its start. From then on, what it observes of processes and what it
+//! writes to their epolls and io_urings goes that way; everything else it does itself.
+
+use std::sync::OnceLock;
+
+use model::host::{Process, Unread};
+use model::{NetnsId, Setting};
+
+use crate::error::KernelError;
+use crate::observe::Processes;
+
+/// Somebody who may look into foreign processes.
+pub trait Attach: Send + Sync {
+    /// As [`crate::observe::processes`].
+    fn processes(&self, netns: NetnsId, which: &Processes) -> (Vec<Process>, Vec<Unread>);
+
+    /// The value that a knob of an epoll or an io_uring has.
+    ///
+    /// # Errors
+    /// As reading it oneself; [`crate::Cause::Malformed`] for an answer that is none.
+    fn read(&self, like: &Setting) -> Result<Setting, KernelError>;
+
+    /// Writes a knob of an epoll or an io_uring.
+    ///
+    /// # Errors
+    /// As writing it oneself; as [`Attach::read`].
+    fn write(&self, setting: &Setting) -> Result<(), KernelError>;
+}
+
+/// Whether this process may not look into those of other users itself.
+pub fn is_needed() -> bool {
+    let held = rustix::thread::capabilities(None).map(|sets| sets.effective);
+    !held.is_ok_and(|held| held.contains(rustix::thread::CapabilitySet::SYS_PTRACE))
+}
+
+static WAY: OnceLock<Box<dyn Attach>> = OnceLock::new();
+
+/// From here on, this process looks into others by this way. The first one that is named stays.
+pub fn through(way: Box<dyn Attach>) {
+    let _ = WAY.set(way);
+}
+
+/// The way, where one was named.
+pub(crate) fn way() -> Option<&'static dyn Attach> {
+    WAY.get().map(AsRef::as_ref)
+}
+
+/// Whether a knob is one of those that take the right to look into a process.
+pub const fn is_inside_a_process(setting: &Setting) -> bool {
+    matches!(setting, Setting::Epoll(..) | Setting::IoUringNapi(..))
+}

@@ -1,0 +1,114 @@
+//! The end without the right.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use linux::attach::Attach;
+use linux::{Cause, Errno, KernelError, Processes};
+use model::host::{Process, Unread};
+use model::{NetnsId, Setting};
+
+use super::{ANSWER_BYTES_MAX, Answer, Request};
+use crate::api::wire::encode;
+
+/// How long an answer is waited for. The daemon's turn waits with it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// From here on, this process looks into others through the service at this socket. Whether one answers there.
+pub(crate) fn go_through(path: &Path) -> bool {
+    let way = Way { path: path.to_owned(), stream: Mutex::new(None) };
+    let answers = way.connect().is_ok();
+    if answers {
+        linux::attach::through(Box::new(way));
+    }
+    answers
+}
+
+/// A connection that is made again when it breaks: the service may be started again under it.
+#[derive(Debug)]
+struct Way {
+    path: PathBuf,
+    stream: Mutex<Option<UnixStream>>,
+}
+
+impl Way {
+    fn connect(&self) -> io::Result<UnixStream> {
+        let stream = UnixStream::connect(&self.path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    }
+
+    fn ask(&self, request: &Request) -> Result<Answer, KernelError> {
+        let failed = |error: &io::Error| KernelError::io(self.path.display().to_string(), error);
+        let mut held = self.stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // One that broke since the last time is found out by using it: a second one is not waited for.
+        if let Some(stream) = held.take()
+            && let Ok(answer) = exchange(&stream, request)
+        {
+            *held = Some(stream);
+            return Ok(answer);
+        }
+        let stream = self.connect().map_err(|error| failed(&error))?;
+        let answer = exchange(&stream, request).map_err(|error| failed(&error))?;
+        *held = Some(stream);
+        Ok(answer)
+    }
+
+    fn unexpected(&self, what: &str) -> KernelError {
+        KernelError { what: self.path.display().to_string(), cause: Cause::Malformed(format!("no {what}")) }
+    }
+}
+
+fn exchange(mut stream: &UnixStream, request: &Request) -> io::Result<Answer> {
+    stream.write_all(&encode(request))?;
+    let mut bytes = Vec::new();
+    let mut part = vec![0; 64 * 1024];
+    while bytes.last() != Some(&0) {
+        match stream.read(&mut part)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            length => bytes.extend_from_slice(&part[..length]),
+        }
+        if bytes.len() > ANSWER_BYTES_MAX {
+            return Err(io::Error::from_raw_os_error(Errno::OVERFLOW.raw_os_error()));
+        }
+    }
+    bytes.pop();
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+impl Attach for Way {
+    fn processes(&self, netns: NetnsId, which: &Processes) -> (Vec<Process>, Vec<Unread>) {
+        let only = match which {
+            Processes::None => return (Vec::new(), Vec::new()),
+            Processes::Only(pids) => Some(pids.clone()),
+            Processes::Networking => None,
+        };
+        let error = match self.ask(&Request::Processes { netns: netns.0, only }) {
+            Ok(Answer::Processes { found, unread }) => return (found, unread),
+            Ok(Answer::Failed(failure)) => failure.into(),
+            Ok(Answer::Value(_) | Answer::Written) => self.unexpected("processes"),
+            Err(error) => error,
+        };
+        (Vec::new(), vec![Unread { what: error.what, why: error.cause.to_string() }])
+    }
+
+    fn read(&self, like: &Setting) -> Result<Setting, KernelError> {
+        match self.ask(&Request::Read(like.clone()))? {
+            Answer::Value(value) if value.same_knob(like) => Ok(value),
+            Answer::Failed(failure) => Err(failure.into()),
+            Answer::Value(_) | Answer::Processes { .. } | Answer::Written => Err(self.unexpected("value")),
+        }
+    }
+
+    fn write(&self, setting: &Setting) -> Result<(), KernelError> {
+        match self.ask(&Request::Write(setting.clone()))? {
+            Answer::Written => Ok(()),
+            Answer::Failed(failure) => Err(failure.into()),
+            Answer::Value(_) | Answer::Processes { .. } => Err(self.unexpected("answer")),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A process that holds `CAP_SYS_PTRACE` so that the daemon need not: it looks into the processes that it is asked about, and
+//! sets the busy-poll parameters of their epolls and io_urings. It opens no file for anybody and hands out no descriptor.
+//!
+//! Its socket takes root's connections alone, told by `SO_PEERCRED`; whoever else connects is turned away and logged. A
+//! request and an answer are JSON with a zero byte behind, as on the daemon's own socket.
+
+mod client;
+mod server;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use model::host::{Process, Unread};
+use model::{KernelVersion, Pid, Setting};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use client::go_through;
+pub(crate) use server::run;
+
+use linux::{Cause, Errno, KernelError};
+
+/// Where it is asked.
+pub const SOCKET: &str = "/run/netpolicy/attach";
+
+/// The longest request. A knob, or the pids that are asked about.
+const REQUEST_BYTES_MAX: usize = 256 * 1024;
+
+/// The longest answer: all that 10 000 sockets and their epolls come to, many times over.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Look into processes for the daemon, which then needs no right to.
+#[derive(Clone, Debug, Args)]
+pub struct AttachService {
+    /// Where it is asked.
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    pub socket: PathBuf,
+}
+
+/// What is asked.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+enum Request {
+    /// What these processes are, or all that use the network of this namespace.
+    Processes { netns: u64, only: Option<Vec<Pid>> },
+    /// The value of a knob like this.
+    Read(Setting),
+    /// Give a knob this value.
+    Write(Setting),
+}
+
+/// What is answered.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Answer {
+    Processes { found: Vec<Process>, unread: Vec<Unread> },
+    Value(Setting),
+    Written,
+    Failed(Failure),
+}
+
+/// An error of the kernel room, as it goes over the socket.
+#[derive(Debug, Serialize, Deserialize)]
+struct Failure {
+    what: String,
+    kind: Kind,
+    words: String,
+    errno: i32,
+    since: Option<KernelVersion>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    Errno,
+    Denied,
+    Absent,
+    Gone,
+    Malformed,
+}
+
+impl From<KernelError> for Failure {
+    fn from(error: KernelError) -> Self {
+        let errno = error.number().map_or(0, Errno::raw_os_error);
+        let (kind, words, since) = match error.cause {
+            Cause::Errno(_) => (Kind::Errno, String::new(), None),
+            Cause::Extack { message, .. } => (Kind::Denied, message, None),
+            Cause::Denied { needs, .. } => (Kind::Denied, needs, None),
+            Cause::Absent { needs, since } => (Kind::Absent, needs, since),
+            Cause::Gone(words) => (Kind::Gone, words, None),
+            Cause::Malformed(words) => (Kind::Malformed, words, None),
+            cause @ Cause::ReadBack { .. } => (Kind::Malformed, cause.to_string(), None),
+        };
+        Self { what: error.what, kind, words, errno, since }
+    }
+}
+
+impl From<Failure> for KernelError {
+    fn from(failure: Failure) -> Self {
+        let Failure { what, kind, words, errno, since } = failure;
+        // What is no number of the kernel's is no answer of the service's.
+        let errno = if (1..4096).contains(&errno) { Errno::from_raw_os_error(errno) } else { Errno::IO };
+        let cause = match kind {
+            Kind::Errno => Cause::Errno(errno),
+            Kind::Denied => Cause::Denied { errno, needs: words },
+            Kind::Absent => Cause::Absent { needs: words, since },
+            Kind::Gone => Cause::Gone(words),
+            Kind::Malformed => Cause::Malformed(words),
+        };
+        Self { what, cause }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn an_error_says_the_same_at_the_other_end() {
+        for cause in [
+            Cause::Errno(Errno::PERM),
+            Cause::Denied { errno: Errno::PERM, needs: "CAP_NET_ADMIN".to_owned() },
+            Cause::Absent { needs: "EPIOCSPARAMS".to_owned(), since: Some(KernelVersion::since(6, 9)) },
+            Cause::Gone("the process has ended".to_owned()),
+            Cause::Malformed("x".to_owned()),
+        ] {
+            let error = KernelError { what: "memcached[812] epoll 5".to_owned(), cause };
+            let text = serde_json::to_string(&Failure::from(error.clone())).expect("text");
+            let back: Failure = serde_json::from_str(&text).expect("a failure");
+            assert_eq!(KernelError::from(back), error);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Commands that a running daemon does: what it holds, it must not find changed by somebody else.
+
+use model::{DeliveryMode, Intent, NetnsId, Target};
+use serde_json::{Map, Value, json};
+
+use crate::api::method::SaidTarget;
+use crate::api::{CallError, Client};
+use crate::args::{Unset, UnsetTarget};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+
+/// The daemon that works in this namespace with this journal; `None` where none does.
+///
+/// # Errors
+/// If there is a socket that may not be connected to, or that does not answer.
+pub(crate) fn running(netns: NetnsId, context: &Context) -> Result<Option<Client>, Fault> {
+    let socket = context.api_socket();
+    let connected = Client::connect(&socket).map_err(|error| Fault::file(&socket, error))?;
+    let Some(mut client) = connected else { return Ok(None) };
+    let said = client.call("Status", Map::new())?;
+    let theirs = said.get("status").and_then(|status| status.get("netns")).and_then(Value::as_u64);
+    // Who sees only a part of it is refused what he asks for, in words, by the daemon itself.
+    Ok((theirs.is_none() || theirs == Some(netns.0)).then_some(client))
+}
+
+/// Has the daemon set what was asked for.
+pub(crate) fn set(
+    client: &mut Client,
+    intent: &Intent,
+    settings: &[String],
+    context: &Context,
+) -> Result<Exit, Fault> {
+    let Intent { target, policy, delivery, kthread, budget, .. } = intent;
+    let wish = delivery.as_ref().map_or_else(|| policy.as_str().to_owned(), DeliveryMode::to_string);
+    let parameters = json!({
+        "target": SaidTarget::of(target),
+        "wish": wish,
+        "settings": settings,
+        "polling_cpus": budget.polling_cpus,
+        "rt_priority": budget.rt_priority,
+        "kthread_cpus": kthread.cpus.as_ref().map(ToString::to_string),
+        "kthread_class": kthread.scheduling.map(|class| class.to_string()),
+        "kthread_util_clamp": kthread.util_clamp.map(|clamp| clamp.to_string()),
+    });
+    call(client, "Set", parameters, context)
+}
+
+/// Has the daemon let go what was set for a target.
+pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault> {
+    let target = match &arguments.target {
+        UnsetTarget::Device { name } => Target::Device(name.clone()),
+        UnsetTarget::Task { pid } => Target::Task(model::Pid(*pid)),
+    };
+    let Some(mut client) = running(context.netns()?.id(), context)? else {
+        return Err(Fault::failed("no daemon runs that could let go of it").hint(
+            "without one, `set` is a transaction of its own: netpolicy history, netpolicy rollback ID",
+        ));
+    };
+    call(&mut client, "Unset", json!({ "target": SaidTarget::of(&target) }), context)
+}
+
+fn call(client: &mut Client, method: &str, parameters: Value, context: &Context) -> Result<Exit, Fault> {
+    let parameters = match parameters {
+        Value::Object(fields) => fields.into_iter().filter(|(_, value)| !value.is_null()).collect(),
+        _ => Map::new(),
+    };
+    let said = client.call(method, parameters)?;
+    let words = |name: &str| {
+        let list = said.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+        list.iter().filter_map(|line| line.as_str().map(str::to_owned)).collect::<Vec<String>>()
+    };
+    let changes: String = words("changes").iter().map(|line| format!("{line}\n")).collect();
+    context.console.text(&changes)?;
+    let summary = said.get("summary").and_then(Value::as_str).unwrap_or("done");
+    let transactions = words("transactions").join(", ");
+    let by = if transactions.is_empty() { String::new() } else { format!(" ({transactions})") };
+    context.console.say(&format!("By the daemon: {summary}{by}"));
+    Ok(Exit::Done)
+}
+
+impl From<CallError> for Fault {
+    fn from(error: CallError) -> Self {
+        let CallError::Refused(reply) = &error else { return Self::failed(error) };
+        let code =
+            reply.parameters.get("exit").and_then(Value::as_u64).and_then(|code| u8::try_from(code).ok());
+        let denied = reply.error.as_deref().is_some_and(|error| error.ends_with("PermissionDenied"));
+        let exit = match code {
+            _ if denied => Exit::Refused,
+            Some(code) => Exit::of(code).unwrap_or(Exit::Failed),
+            None => Exit::Failed,
+        };
+        let hint = reply.parameters.get("hint").and_then(Value::as_str).map(str::to_owned);
+        let fault = Self::new(exit, error.to_string());
+        match hint {
+            Some(hint) => fault.hint(hint),
+            None if denied => fault.hint("root may, and the members of the group that --api-group names"),
+            None => fault,
+        }
+    }
+}

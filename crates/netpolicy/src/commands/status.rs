@@ -1,0 +1,25 @@
+//! `status`: how the daemon stands, in its own words.
+
+use serde_json::{Map, Value};
+
+use crate::api::Client;
+use crate::args::Status;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::render::StatusReport;
+
+/// Asks the daemon, and prints what it says.
+pub(crate) fn run(arguments: &Status, context: &Context) -> Result<Exit, Fault> {
+    let socket = arguments.socket.clone().unwrap_or_else(|| context.api_socket());
+    let connected = Client::connect(&socket).map_err(|error| Fault::file(&socket, error))?;
+    let Some(mut client) = connected else {
+        return Err(Fault::failed(format!("no daemon answers at {}", socket.display()))
+            .hint("netpolicy daemon starts one; `verify` and `history` say what is in force without it"));
+    };
+    let said = client.call("Status", Map::new()).map_err(Fault::from)?;
+    let report = StatusReport::of(said.get("status").unwrap_or(&Value::Null))
+        .map_err(|error| Fault::failed(format!("the daemon's answer is malformed: {error}")))?;
+    context.console.report(&report)?;
+    Ok(if report.is_in_order() { Exit::Done } else { Exit::Pending })
+}

@@ -1,0 +1,147 @@
+//! How the daemon stands, for people and for programs.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::report::{Page, Report, to_json};
+use super::table::{Cell, Style, Table};
+
+/// `status`'s data: what the daemon says, as it says it.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub(crate) struct StatusReport {
+    state: Value,
+    #[serde(skip)]
+    shown: Shown,
+}
+
+/// The part of it that people are shown. Fields that a newer daemon has besides are not missed.
+#[derive(Debug, Default, Deserialize)]
+struct Shown {
+    whole: bool,
+    pid: u32,
+    version: String,
+    phase: String,
+    policy: Option<Policy>,
+    requests: Vec<Asked>,
+    settings: u64,
+    findings: Vec<model::Finding>,
+    counters: Option<Counters>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Policy {
+    sections: u64,
+    mistakes: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Counters {
+    commits: u64,
+    changes: u64,
+    repairs: u64,
+    failures: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Asked {
+    target: String,
+    policy: String,
+    delivery: String,
+    origin: String,
+    queues: u64,
+    processes: u64,
+    wanted: u64,
+    set: u64,
+    engaged: Option<bool>,
+    notes: Vec<String>,
+}
+
+impl StatusReport {
+    /// What the daemon said.
+    pub(crate) fn of(said: &Value) -> Result<Self, serde_json::Error> {
+        Ok(Self { shown: Shown::deserialize(said)?, state: said.clone() })
+    }
+
+    /// Whether everything that is asked for is in force, as far as the caller sees.
+    pub(crate) fn is_in_order(&self) -> bool {
+        let shown = &self.shown;
+        shown.requests.iter().all(|request| request.set == request.wanted)
+            && shown.policy.as_ref().is_none_or(|policy| policy.mistakes.is_none())
+            && shown.findings.iter().all(|finding| finding.severity < model::Severity::Problem)
+    }
+}
+
+impl Report for StatusReport {
+    const KIND: &'static str = "status";
+
+    fn page(&self, page: &mut Page) {
+        let Shown { whole, pid, version, phase, policy, requests, settings, findings, counters } =
+            &self.shown;
+        page.line(format!("netpolicy {version}, pid {pid}: {phase}"));
+        if !whole {
+            page.line("Shown is what is asked for your own processes.");
+        }
+        if let (Some(policy), Some(counters)) = (policy, counters) {
+            page.line(format!(
+                "{} sections in the policy files, {settings} settings held; {} transactions, {} changes, {} repairs, {} failures",
+                policy.sections, counters.commits, counters.changes, counters.repairs, counters.failures
+            ));
+            if let Some(mistakes) = &policy.mistakes {
+                page.styled(
+                    Style::Bad,
+                    "The policy files have mistakes; the policy before them stays in force:",
+                );
+                mistakes.lines().for_each(|line| page.line(line));
+            }
+        }
+        let mut table = Table::new(&[
+            "TARGET",
+            "POLICY",
+            "DELIVERY",
+            "QUEUES",
+            "PROCESSES",
+            "SET",
+            "ENGAGED",
+            "ASKED AT",
+        ]);
+        for request in requests {
+            let set = if request.set == request.wanted { Style::Good } else { Style::Bad };
+            table.row([
+                Cell::new(request.target.as_str()),
+                Cell::new(request.policy.as_str()),
+                Cell::new(request.delivery.as_str()),
+                Cell::new(request.queues.to_string()),
+                Cell::new(request.processes.to_string()),
+                Cell::new(format!("{}/{}", request.set, request.wanted)).style(set),
+                Cell::new(match request.engaged {
+                    Some(true) => "yes",
+                    Some(false) => "no",
+                    None => "not counted",
+                }),
+                Cell::new(request.origin.as_str()),
+            ]);
+        }
+        if !table.is_empty() {
+            page.gap();
+            page.table(&table);
+        }
+        for (request, note) in requests.iter().flat_map(|r| r.notes.iter().map(move |note| (r, note))) {
+            page.line(format!("{}: {note}", request.target));
+        }
+        if !findings.is_empty() {
+            page.gap();
+        }
+        for finding in findings {
+            page.line(format!("{}: {}: {}", finding.severity, finding.object, finding.summary));
+            finding.evidence.iter().for_each(|line| page.line(format!("  {line}")));
+            if let Some(remedy) = &finding.remedy {
+                page.line(format!("  mend it: {remedy}"));
+            }
+        }
+    }
+
+    fn lines(&self) -> Vec<(&'static str, Value)> {
+        vec![("status", to_json(&self.state))]
+    }
+}

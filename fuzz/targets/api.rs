@@ -1,0 +1,33 @@
+//! What clients send to the daemon's socket: any bytes, in any parts, give calls or refusals, and never more than came.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use netpolicy::api::method::Method;
+use netpolicy::api::wire::{Frames, MESSAGE_BYTES_MAX, decode_call, encode};
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut frames = Frames::default();
+    // The first byte says how the rest is cut.
+    let (size, rest) = bytes.split_first().map_or((1, bytes), |(first, rest)| (usize::from(*first) + 1, rest));
+    let mut heard = 0;
+    for part in rest.chunks(size) {
+        frames.push(part);
+        loop {
+            match frames.next_message() {
+                Ok(None) => break,
+                Err(_) => return,
+                Ok(Some(message)) => {
+                    heard += message.len() + 1;
+                    assert!(message.len() <= MESSAGE_BYTES_MAX && heard <= rest.len());
+                    let Ok(call) = decode_call(&message) else { continue };
+                    if let Err(refusal) = Method::of(&call, "fuzz") {
+                        assert!(refusal.error.contains('.'));
+                    }
+                    // What was understood is understood again.
+                    let again = encode(&call);
+                    assert_eq!(decode_call(&again[..again.len() - 1]).as_ref(), Ok(&call));
+                }
+            }
+        }
+    }
+});
