@@ -7,6 +7,7 @@ mod bench;
 mod demo;
 mod fuzz;
 mod guest;
+mod install;
 mod setup;
 mod shell;
 mod test;
@@ -33,6 +34,11 @@ const TASKS: &[Task] = &[
         guest::run,
     ),
     ("bench", "the figures of the README, each with its command [NAME...]", bench::run),
+    (
+        "install",
+        "the program, its units, man pages and completions, below $DESTDIR$PREFIX; starts nothing",
+        install::run,
+    ),
     ("demo", "the main job: the experiment in its short form, with a report", demo::run),
 ];
 
