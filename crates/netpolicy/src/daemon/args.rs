@@ -29,12 +29,12 @@ pub struct Daemon {
     /// Read the daemon's own settings from this file instead of /etc/netpolicy/daemon.toml.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where it serves.
-    #[command(flatten)]
-    pub sockets: Sockets,
     /// What else may be done.
     #[command(flatten)]
     pub allow: Allow,
+    /// Where it serves.
+    #[command(flatten)]
+    pub sockets: Sockets,
 }
 
 /// What becomes of the daemon's settings when it is asked to end.
