@@ -41,6 +41,11 @@ impl<R: Read> Batch<R> {
         self.lines.consumed()
     }
 
+    /// How many lines of the file are behind us.
+    pub const fn lines_read(&self) -> u32 {
+        self.lines.count()
+    }
+
     /// The next command and its line; `None` at the end of the file. It is lent to be changed before it is encoded.
     /// A name means the same in all lines: what stands in several of them may be looked up once.
     ///

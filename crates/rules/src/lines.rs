@@ -78,6 +78,11 @@ impl<R: Read> Lines<R> {
         self.consumed
     }
 
+    /// How many lines of the file were handed out.
+    pub const fn count(&self) -> u32 {
+        self.number
+    }
+
     /// The next line; `None` at the end of the file.
     ///
     /// # Errors

@@ -48,6 +48,9 @@ impl Control {
     /// The operand's bits: `TC_ACT_EXT_VAL_MASK`.
     const OPERAND: u32 = (1 << 28) - 1;
 
+    /// The highest number of a chain that a control can name.
+    pub const CHAIN_MAX: u32 = Self::OPERAND;
+
     /// Whether a word begins a control.
     pub fn begins(word: &str) -> bool {
         Word::find(word).is_some()

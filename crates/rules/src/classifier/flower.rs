@@ -501,14 +501,12 @@ pub(super) fn ip_proto(word: &str) -> Option<u8> {
     named.map(|(_, number)| *number).or_else(|| number::u8(word, Base::Sixteen))
 }
 
-/// The words for a transport protocol.
+/// The words for a transport protocol. Those of ICMP are taken for one version of IP each, which the rule need not have.
 pub(super) fn ip_proto_name(number: u8) -> String {
     match number {
         TCP => "tcp".to_owned(),
         UDP => "udp".to_owned(),
         SCTP => "sctp".to_owned(),
-        ICMP => "icmp".to_owned(),
-        ICMPV6 => "icmpv6".to_owned(),
         _ => format!("{number:#x}"),
     }
 }

@@ -4,7 +4,7 @@ use super::flower::{ICMP, ICMPV6, MPLS_ONLY, SCTP, TCP, UDP, Word};
 use super::flower_field::{Field, Match};
 use crate::number::{self, Base};
 use crate::protocol;
-use crate::words::{Read, Words};
+use crate::words::{Read, Words, abbreviates};
 
 /// What later words of a line mean depends on earlier ones.
 pub(super) struct Meaning {
@@ -39,11 +39,14 @@ impl Meaning {
         match word {
             Word::DstMac => Ok(Field::ETH_DST),
             Word::SrcMac => Ok(Field::ETH_SRC),
-            Word::IpProto => match next {
-                "icmp" => needs(ip, "icmp is for protocol ip", Field::IP_PROTO),
-                "icmpv6" => needs(ip6, "icmpv6 is for protocol ipv6", Field::IP_PROTO),
-                _ => needs(ip || ip6, IP_ONLY, Field::IP_PROTO),
-            },
+            // iproute2 asks in this order, of the beginnings of these words too.
+            Word::IpProto if !next.is_empty() && abbreviates(next, "icmp") => {
+                needs(ip, "icmp is for protocol ip", Field::IP_PROTO)
+            }
+            Word::IpProto if !next.is_empty() && abbreviates(next, "icmpv6") => {
+                needs(ip6, "icmpv6 is for protocol ipv6", Field::IP_PROTO)
+            }
+            Word::IpProto => needs(ip || ip6, IP_ONLY, Field::IP_PROTO),
             Word::IpTos => Ok(Field::IP_TOS),
             Word::IpTtl => Ok(Field::IP_TTL),
             Word::DstIp | Word::SrcIp => {

@@ -1,0 +1,275 @@
+//! A rule or a chain: read from words, written as a message, read from a dump, put into words.
+
+use model::IfIndex;
+
+use super::head::{Head, PlaceWord};
+use super::{BLOCK, CHAIN, EGRESS, Group, Hook, INGRESS, KIND, OPTIONS, Verb, flag, message, tcmsg};
+use crate::action::Action;
+use crate::attr::{AttrBuf, Attrs, Malformed};
+use crate::batch::Batch;
+use crate::classifier::{self, Classifier};
+use crate::lookup::Lookup;
+use crate::number;
+use crate::protocol;
+use crate::words::{Read, Words, abbreviates};
+
+/// A rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// What is done.
+    pub verb: Verb,
+    /// Where it hangs.
+    pub hook: Hook,
+    /// The Ethernet protocol, host order.
+    pub protocol: u16,
+    /// The priority.
+    pub priority: u16,
+    /// The chain, if the line names one.
+    pub chain: Option<u32>,
+    /// The handle; 0 for the kernel to choose.
+    pub handle: u32,
+    /// Which packets it matches.
+    pub classifier: Classifier,
+    /// What is done with them.
+    pub actions: Vec<Action>,
+    /// Whether it is a chain and not a rule.
+    pub is_chain: bool,
+}
+
+impl Filter {
+    /// Where it belongs.
+    pub fn group(&self) -> Group {
+        Group { hook: self.hook, chain: self.chain.unwrap_or(0), priority: self.priority }
+    }
+
+    /// Reads what follows the head.
+    pub(super) fn parse_behind(
+        &mut self,
+        mut head: Head,
+        words: &mut Words<'_>,
+        lookup: &mut dyn Lookup,
+    ) -> Read<()> {
+        let (mut kind, mut handle) = (None, None);
+        while let Some(word) = words.peek() {
+            words.skip();
+            match PlaceWord::find(word) {
+                Some(PlaceWord::Handle) if handle.is_none() => {
+                    words.value()?;
+                    let mut place = words.clone();
+                    place.back();
+                    handle = Some(place);
+                }
+                Some(word) => head.word(word, words, lookup)?,
+                None => {
+                    kind = Some(word);
+                    break;
+                }
+            }
+        }
+        let Head { verb, is_chain, hook, protocol, priority, chain } = head;
+        self.actions.clear();
+        (self.verb, self.is_chain, self.hook) = (verb, is_chain, hook);
+        (self.priority, self.chain, self.handle) = (priority, chain, 0);
+        let every = if matches!(verb, Verb::Add | Verb::Replace) && !(is_chain && verb == Verb::Replace) {
+            protocol::ALL
+        } else {
+            0
+        };
+        self.protocol = protocol.unwrap_or(if is_chain { 0 } else { every });
+        match kind {
+            None => self.classifier = Classifier::None,
+            Some(kind) if !self.classifier.become_kind(kind) => {
+                words.back();
+                let mut expected = words.unknown_here(PlaceWord::WORDS);
+                if classifier::KINDS.iter().any(|known| abbreviates(kind, known)) || kind.len() > 3 {
+                    expected = expected.expecting(BEFORE_AND_KINDS);
+                }
+                return Err(expected);
+            }
+            Some(_) => {}
+        }
+        if let Some(mut place) = handle {
+            if kind.is_none() {
+                place.skip();
+                return Err(place.wrong("a handle needs the kind of the classifier behind it"));
+            }
+            self.handle = place.read("a handle of this classifier", |word| self.classifier.handle(word))?;
+        }
+        let has_handle = self.handle != 0;
+        let place = (self.protocol, self.hook.parent);
+        self.classifier.parse(words, lookup, &mut self.actions, (&mut self.handle, has_handle), place)
+    }
+
+    pub(crate) fn encode(&self, sequence: u32, flags: u16, out: &mut AttrBuf) {
+        let kind = match (self.is_chain, self.verb) {
+            (false, Verb::Delete) => message::DEL_FILTER,
+            (false, _) => message::NEW_FILTER,
+            (true, Verb::Delete) => message::DEL_CHAIN,
+            (true, _) => message::NEW_CHAIN,
+        };
+        let own = match self.verb {
+            Verb::Add => flag::EXCL | flag::CREATE,
+            Verb::Replace => flag::CREATE,
+            Verb::Change | Verb::Delete => 0,
+        };
+        out.message(kind, flag::REQUEST | own | flags, sequence, |out| {
+            // The protocol lies in the lower half as on the wire.
+            let info = u32::from(self.priority) << 16 | u32::from(self.protocol.to_be());
+            tcmsg(self.hook, self.handle, info, out);
+            if let Some(chain) = self.chain {
+                out.u32(CHAIN, chain);
+            }
+            if let Some(kind) = self.classifier.kind() {
+                out.text(KIND, kind);
+            }
+            self.classifier.encode(OPTIONS, &self.actions, out);
+        });
+    }
+
+    /// Writes the message that removes this rule, and it alone: it must have a handle and a priority.
+    pub fn encode_removal(&self, sequence: u32, flags: u16, out: &mut AttrBuf) {
+        out.message(message::DEL_FILTER, flag::REQUEST | flags, sequence, |out| {
+            let info = u32::from(self.priority) << 16 | u32::from(self.protocol.to_be());
+            tcmsg(self.hook, self.handle, info, out);
+            if let Some(chain) = self.chain {
+                out.u32(CHAIN, chain);
+            }
+            if let Some(kind) = self.classifier.kind() {
+                out.text(KIND, kind);
+            }
+        });
+    }
+
+    /// Reads the body of a dumped rule into this value; `None` for what has no rule in it (the kernel tells of a
+    /// priority before its rules), or a kind that we do not know all of.
+    ///
+    /// # Errors
+    /// If an attribute is malformed.
+    pub fn decode(&mut self, body: &[u8]) -> Result<Option<()>, Malformed> {
+        let header: &[u8; 20] = body.first_chunk().ok_or(Malformed("a rule's header is cut short"))?;
+        let word =
+            |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let info = word(16);
+        let of_block = word(4) == BLOCK;
+        self.hook = Hook {
+            device: IfIndex(if of_block { 0 } else { word(4) }),
+            block: if of_block { word(12) } else { 0 },
+            parent: if of_block { 0 } else { word(12) },
+        };
+        self.handle = word(8);
+        self.protocol = u16::from_be(u16::try_from(info & 0xffff).unwrap_or(0));
+        self.priority = u16::try_from(info >> 16).unwrap_or(0);
+        (self.verb, self.is_chain) = (Verb::Add, false);
+        self.actions.clear();
+        let attrs = Attrs::after(header.len(), body)?;
+        self.chain = attrs.find(CHAIN)?.map(|chain| chain.u32()).transpose()?.filter(|chain| *chain != 0);
+        let kind = attrs.find(KIND)?.ok_or(Malformed("a rule without a kind"))?;
+        let Some(options) = attrs.find(OPTIONS)? else { return Ok(None) };
+        if self.handle == 0 || !self.classifier.become_kind(kind.text()?) {
+            return Ok(None);
+        }
+        self.classifier.decode(&options, self.protocol, &mut self.actions)
+    }
+
+    /// The same as the kernel would tell it: rules that do the same are equal then.
+    #[must_use]
+    pub fn canonical(&self) -> Self {
+        let mut rule = self.clone();
+        rule.canonicalize();
+        rule
+    }
+
+    /// Becomes what the kernel would tell of it.
+    pub(crate) fn canonicalize(&mut self) {
+        self.verb = Verb::Add;
+        self.chain = self.chain.filter(|chain| *chain != 0);
+        self.handle = self.classifier.canonical_handle(self.handle);
+        self.classifier.canonicalize();
+        self.actions.iter_mut().for_each(Action::canonicalize);
+        // A rule's actions are where the rule is: the kernel says so of each, and refuses what differs.
+        // Kernel: 6.18, net/sched/act_api.c tcf_action_init().
+        let (skip_hw, skip_sw) =
+            self.classifier.offload().map_or((false, false), |offload| (offload.skip_hw, offload.skip_sw));
+        for action in &mut self.actions {
+            action.skip_hw |= skip_hw;
+            action.skip_sw |= skip_sw;
+        }
+    }
+
+    /// Becomes another rule, with the memory that this one has.
+    pub(crate) fn assign(&mut self, other: &Self) {
+        self.classifier.assign(&other.classifier);
+        self.actions.clone_from(&other.actions);
+        (self.verb, self.hook, self.protocol) = (other.verb, other.hook, other.protocol);
+        (self.priority, self.chain, self.handle) = (other.priority, other.chain, other.handle);
+        self.is_chain = other.is_chain;
+    }
+
+    /// The line for it; `None` for what tc has no words for.
+    pub fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
+        let mut line = "filter add".to_owned();
+        if self.hook.block != 0 {
+            line.push_str(&format!(" block {}", self.hook.block));
+        } else if self.hook.device.0 != 0 {
+            let device = self.hook.device;
+            let name = lookup.name_of(device).unwrap_or_else(|| format!("if{}", device.0));
+            line.push_str(&format!(" dev {name}"));
+        }
+        match self.hook.parent {
+            0 => {}
+            INGRESS => line.push_str(" ingress"),
+            EGRESS => line.push_str(" egress"),
+            parent => line.push_str(&format!(" parent {}", number::class_name(parent))),
+        }
+        line.push_str(&format!(" protocol {}", protocol::name(self.protocol)));
+        if self.priority != 0 {
+            line.push_str(&format!(" prio {}", self.priority));
+        }
+        if let Some(chain) = self.chain {
+            line.push_str(&format!(" chain {chain}"));
+        }
+        if let Some(handle) = self.classifier.handle_words(self.handle) {
+            line.push_str(&format!(" handle {handle}"));
+        }
+        line.push_str(&format!(" {}", self.classifier.kind()?));
+        let mut actions = String::new();
+        for action in &self.actions {
+            actions.push_str(&format!(" action {}", action.words(lookup)?));
+        }
+        self.classifier.words(&mut line, &actions)?;
+        Some(line)
+    }
+}
+
+impl Filter {
+    /// The line for it, as [`Filter::words`] has it, if reading that line gives this very rule: what is printed to be
+    /// loaded again never means something else.
+    pub fn line(&self, lookup: &mut dyn Lookup) -> Option<String> {
+        let line = self.words(lookup)?;
+        let mut batch = Batch::new(line.as_bytes());
+        let same = match batch.next_command(lookup) {
+            Ok(Some((_, command))) => command.rule().is_some_and(|rule| rule.canonical() == self.canonical()),
+            Ok(None) | Err(_) => false,
+        };
+        same.then_some(line)
+    }
+}
+
+/// The words before the classifier, and the classifiers: what a word may be that is neither.
+const BEFORE_AND_KINDS: &[&str] = &[
+    "dev",
+    "block",
+    "root",
+    "ingress",
+    "egress",
+    "parent",
+    "handle",
+    "preference",
+    "priority",
+    "protocol",
+    "chain",
+    "flower",
+    "u32",
+    "matchall",
+    "bpf",
+];
