@@ -1,16 +1,18 @@
 //! The load generator against other clients, each on the same single core, round by round in turn.
 //!
-//! - Throughput in closed loop against memcached, beside memcaslap of libmemcached-tools: in the same shape (one
-//!   request under way on each connection), and with the generator's pipelining, which memcaslap does not have.
-//! - The same against a server that answers everything it read with one write, so that the client is the limit:
-//!   memcached makes a system call for every answer, which bounds every client alike.
-//! - The CPU time of the client for each request, user and system, in each of these runs: what a client could do if
-//!   nothing but its own CPU held it back, which on two CPUs no server allows. The generator sleeps here when it has
-//!   nothing to do, as memcaslap does.
+//! - Throughput in closed loop against memcached, beside memcaslap of libmemcached-tools (one request under way on
+//!   each connection, which is all that it can), and beside memtier_benchmark where that is on the path (no package of
+//!   Debian has it), with one request and with as many under way as the generator.
+//! - The same against a server that answers everything it read with one write, since memcached makes a system call for
+//!   every answer.
+//! - In each of these runs, how much of its CPU the client and the server used, and how much for each request: which
+//!   of them bounds the rate. The generator runs twice: as `bench` runs it, polling, and sleeping as the others do.
 //! - The median response time at low load, beside the plainest client there is: one connection, one blocking
 //!   request after the other.
 //!
 //! Servers run on CPU 1, clients on CPU 0, over loopback. What is missing on the machine is skipped, and said.
+//!
+//! `cargo bench -p netpolicy-measure --bench client [-- [p50] [memcached] [batching]]`
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 use std::io::{Read, Write};
@@ -18,7 +20,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -48,12 +50,28 @@ fn pin(cpu: usize) -> Result<(), Failure> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Pins the one client thread, and watches its CPU time from when the window opens until shortly before it closes: a
-/// thread that has all its answers may be gone at the edge itself.
-#[derive(Default)]
+/// The CPU time that somebody has used so far.
+type CpuTime = Arc<dyn Fn() -> Result<Duration, Failure> + Send + Sync>;
+
+/// A server, by its address and what it has used.
+#[derive(Clone)]
+struct Server {
+    address: SocketAddr,
+    used: CpuTime,
+}
+
+/// Pins the one client thread, and watches what it and the server use from when the window opens until shortly before it
+/// closes: a thread that has all its answers may be gone at the edge itself.
 struct OnClientCpu {
+    server: CpuTime,
     thread: Mutex<Option<PathBuf>>,
-    watch: Mutex<Option<thread::JoinHandle<Result<f64, Failure>>>>,
+    watch: Mutex<Option<thread::JoinHandle<Result<Shares, Failure>>>>,
+}
+
+impl OnClientCpu {
+    fn new(server: &Server) -> Self {
+        Self { server: Arc::clone(&server.used), thread: Mutex::default(), watch: Mutex::default() }
+    }
 }
 
 impl Surroundings for OnClientCpu {
@@ -66,18 +84,29 @@ impl Surroundings for OnClientCpu {
     fn at_edge(&self, edge: Edge) {
         let (Ok(thread), Ok(mut watch)) = (self.thread.lock(), self.watch.lock()) else { return };
         if let (Edge::Opens, Some(path)) = (edge, thread.clone()) {
-            *watch = Some(thread::spawn(move || cpu_share(|| cpu_time(&path))));
+            let server = Arc::clone(&self.server);
+            *watch = Some(thread::spawn(move || cpu_shares(|| cpu_time(&path), &*server)));
         }
     }
 }
 
-/// How much of a CPU was used over most of a run, 0..=1 for each thread.
-fn cpu_share(used: impl Fn() -> Result<Duration, Failure>) -> Result<f64, Failure> {
+/// How much of its CPU each end used over most of a run, 0..=1 for each thread.
+#[derive(Clone, Copy)]
+struct Shares {
+    client: f64,
+    server: f64,
+}
+
+fn cpu_shares(
+    client: impl Fn() -> Result<Duration, Failure>,
+    server: impl Fn() -> Result<Duration, Failure>,
+) -> Result<Shares, Failure> {
     const WATCHED: Duration = Duration::from_millis(1100);
-    let (begun, before) = (Instant::now(), used()?);
+    let (begun, before) = (Instant::now(), (client()?, server()?));
     thread::sleep(WATCHED);
-    let (watched, after) = (begun.elapsed(), used()?);
-    Ok((after - before).as_secs_f64() / watched.as_secs_f64())
+    let (watched, after) = (begun.elapsed(), (client()?, server()?));
+    let share = |before: Duration, after: Duration| (after - before).as_secs_f64() / watched.as_secs_f64();
+    Ok(Shares { client: share(before.0, after.0), server: share(before.1, after.1) })
 }
 
 /// The CPU time of a thread, by its directory in `/proc`. Kernel: `Documentation/scheduler/sched-stats.rst`,
@@ -100,8 +129,18 @@ fn cpu_time_of_all(process: u32) -> Result<Duration, Failure> {
 struct Did {
     /// Answers per second.
     rate: f64,
-    /// CPU time of the client for each answer, in microseconds.
-    cpu_us: f64,
+    shares: Shares,
+}
+
+impl Did {
+    /// CPU time for each answer, in microseconds.
+    fn client_us(&self) -> f64 {
+        self.shares.client * 1e6 / self.rate
+    }
+
+    fn server_us(&self) -> f64 {
+        self.shares.server * 1e6 / self.rate
+    }
 }
 
 fn workload(connections: u32, depth: u32) -> MemcachedWorkload {
@@ -123,50 +162,74 @@ fn workload(connections: u32, depth: u32) -> MemcachedWorkload {
     }
 }
 
-fn ours(server: SocketAddr, workload: &MemcachedWorkload, load: OfferedLoad) -> Result<Evidence, Failure> {
-    ours_at(server, workload, load, &OnClientCpu::default())
-}
-
-fn ours_at(
-    server: SocketAddr,
+fn ours(
+    server: &Server,
     workload: &MemcachedWorkload,
     load: OfferedLoad,
     place: &OnClientCpu,
 ) -> Result<Evidence, Failure> {
-    let run = memcached(server, workload, load, place)?;
+    let run = memcached(server.address, workload, load, place)?;
     let text = String::new;
-    let on =
-        MeasuredOn { host: text(), kernel: text(), machine: text(), server: server.to_string(), started: 0 };
+    let server = server.address.to_string();
+    let on = MeasuredOn { host: text(), kernel: text(), machine: text(), server, started: 0 };
     Ok(run.into_evidence("ours", Origin::Measured(on)))
 }
 
 /// The generator as much as the server bears.
-fn ours_max(server: SocketAddr, connections: u32, depth: u32) -> Result<Did, Failure> {
-    let place = OnClientCpu::default();
-    let workload = MemcachedWorkload { waiting: Waiting::Sleep, ..workload(connections, depth) };
-    let rate = ours_at(server, &workload, OfferedLoad::Max, &place)?.throughput;
+fn ours_max(server: &Server, shape: Shape, waiting: Waiting) -> Result<Did, Failure> {
+    let place = OnClientCpu::new(server);
+    let workload = MemcachedWorkload { waiting, ..workload(shape.connections, shape.depth) };
+    let rate = ours(server, &workload, OfferedLoad::Max, &place)?.throughput;
     let watch = place.watch.lock().map_err(|_| "poisoned")?.take().ok_or("the window never opened")?;
-    let share = watch.join().map_err(|_| "the watch panicked")??;
-    Ok(Did { rate, cpu_us: share * 1e6 / rate })
+    Ok(Did { rate, shares: watch.join().map_err(|_| "the watch panicked")?? })
 }
 
-/// memcaslap on one thread: operations per second by its own words, and its CPU time from when it has filled the
+/// memcaslap on one thread.
+fn memcaslap(server: &Server, shape: Shape) -> Result<Did, Failure> {
+    let mut client = Command::new("taskset");
+    client
+        .args(["-c", &CLIENT_CPU.to_string(), "memcaslap", "-T", "1", "-s", &server.address.to_string()])
+        .args(["-c", &shape.connections.to_string(), "-t", &format!("{SECONDS}s")])
+        .args(["-X", &VALUE_BYTES.to_string()]);
+    theirs(server, &mut client, "TPS:")
+}
+
+/// `memtier_benchmark` on one thread, with keys as long as the generator's.
+fn memtier(server: &Server, shape: Shape) -> Result<Did, Failure> {
+    theirs(server, memtier_command(server, shape).args(["--ratio", "1:9"]), "Totals")
+}
+
+fn memtier_command(server: &Server, shape: Shape) -> Command {
+    let mut client = Command::new("taskset");
+    let (host, port) = (server.address.ip().to_string(), server.address.port().to_string());
+    client
+        .args(["-c", &CLIENT_CPU.to_string(), "memtier_benchmark", "-s", &host, "-p", &port])
+        .args(["-P", "memcache_text", "-t", "1", "-c", &shape.connections.to_string()])
+        .args(["--pipeline", &shape.depth.to_string(), "--test-time", &SECONDS.to_string()])
+        .args(["-d", &VALUE_BYTES.to_string(), "--key-minimum", "10000", "--key-maximum", "19999"])
+        .args(["--key-prefix", &"k".repeat(KEY_BYTES as usize - 5), "--hide-histogram"]);
+    client
+}
+
+/// Sets all keys of `memtier_benchmark`, so that none of its requests misses.
+fn fill_for_memtier(server: &Server) -> Result<(), Failure> {
+    let mut filler = memtier_command(server, Shape { connections: 1, depth: 1 });
+    let filled = filler.args(["--ratio", "1:0", "--key-pattern", "P:P"]).output()?.status;
+    if filled.success() { Ok(()) } else { Err("memtier_benchmark does not fill the server".into()) }
+}
+
+/// Another client: operations per second by its own words, and the CPU time of both ends from when it has filled the
 /// server until shortly before its end.
-fn memcaslap(server: SocketAddr, connections: u32) -> Result<Did, Failure> {
+fn theirs(server: &Server, client: &mut Command, told_after: &str) -> Result<Did, Failure> {
     const FILLED: Duration = Duration::from_millis(700);
-    let client = Command::new("taskset")
-        .args(["-c", &CLIENT_CPU.to_string(), "memcaslap", "-T", "1", "-s", &server.to_string()])
-        .args(["-c", &connections.to_string(), "-t", &format!("{SECONDS}s"), "-X", &VALUE_BYTES.to_string()])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()?;
+    let client = client.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     thread::sleep(FILLED);
-    let share = cpu_share(|| cpu_time_of_all(client.id()))?;
+    let shares = cpu_shares(|| cpu_time_of_all(client.id()), &*server.used)?;
     let told = client.wait_with_output()?;
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    let rate = told.split("TPS:").nth(1).and_then(|rest| rest.split_whitespace().next());
-    let rate: f64 = rate.ok_or_else(|| format!("memcaslap told no TPS: {told}"))?.parse()?;
-    Ok(Did { rate, cpu_us: share * 1e6 / rate })
+    let rate = told.split(told_after).nth(1).and_then(|rest| rest.split_whitespace().next());
+    let rate: f64 = rate.ok_or_else(|| format!("the client told no rate: {told}"))?.parse()?;
+    Ok(Did { rate, shares })
 }
 
 /// A memcached of our own; killed when dropped.
@@ -202,6 +265,11 @@ impl Memcached {
         }
         Err("memcached does not listen".into())
     }
+
+    fn server(&self) -> Server {
+        let process = self.0.id();
+        Server { address: self.1, used: Arc::new(move || cpu_time_of_all(process)) }
+    }
 }
 
 impl Drop for Memcached {
@@ -213,15 +281,17 @@ impl Drop for Memcached {
 
 /// A server that forgets every value and finds every key, in a thread on the servers' CPU. What one read brings is
 /// answered with one write.
-fn batching_server() -> Result<SocketAddr, Failure> {
+fn batching_server() -> Result<Server, Failure> {
     /// Connections that have ever been made; a benchmark's rounds are few.
     const CONNECTIONS_MAX: usize = 4096;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&ready, &listener, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?;
+    let (tell, told) = mpsc::channel();
     let serve = move || -> Result<(), Failure> {
         pin(SERVER_CPU)?;
+        tell.send(rustix::thread::gettid().as_raw_nonzero())?;
         let mut connections: Vec<Option<(TcpStream, Vec<u8>)>> = Vec::with_capacity(CONNECTIONS_MAX);
         let (mut events, mut buffer, mut out) = (Vec::with_capacity(256), vec![0; 65536], Vec::new());
         loop {
@@ -259,7 +329,8 @@ fn batching_server() -> Result<SocketAddr, Failure> {
             println!("the batching server ended: {cause}");
         }
     });
-    Ok(address)
+    let task = PathBuf::from(format!("/proc/self/task/{}", told.recv()?));
+    Ok(Server { address, used: Arc::new(move || cpu_time(&task)) })
 }
 
 /// Answers every whole request; how many bytes those were.
@@ -291,14 +362,14 @@ fn answer(requests: &[u8], out: &mut Vec<u8>) -> usize {
 }
 
 /// The median of one blocking request after the other, waiting for nothing else.
-fn plain_client(server: SocketAddr) -> Result<f64, Failure> {
+fn plain_client(server: SocketAddr, window: Duration) -> Result<f64, Failure> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     let keys = Keys::new(&workload(1, 1));
     let mut chance = Chance::stream(1, &[]);
     let (mut buffer, mut recorder) = (vec![0; 4096], Recorder::new());
-    let end = Instant::now() + Duration::from_secs(u64::from(SECONDS));
+    let end = Instant::now() + window;
     while Instant::now() < end {
         let begin = Instant::now();
         stream.write_all(keys.get(chance.below(keys.count())))?;
@@ -317,59 +388,142 @@ fn plain_client(server: SocketAddr) -> Result<f64, Failure> {
 }
 
 /// The plain client on the client's CPU.
-fn plain(server: SocketAddr) -> Result<f64, Failure> {
+fn plain(server: SocketAddr, window: Duration) -> Result<f64, Failure> {
     let client = move || {
         pin(CLIENT_CPU)?;
-        plain_client(server)
+        plain_client(server, window)
     };
     thread::spawn(client).join().map_err(|_| "the plain client panicked")?
 }
 
-fn print(question: &str, unit: &str, theirs: &[f64], ours: &[f64]) {
-    let (Some(their), Some(our)) = (median(theirs), median(ours)) else { return };
-    let Some(ratio) = paired_ratio(theirs, ours) else { return };
-    println!(
-        "{question}: {our:.2} against {their:.2} {unit}, ratio {:.2} ({:.2} to {:.2}) over {} rounds",
-        ratio.estimate,
-        ratio.low,
-        ratio.high,
-        ours.len()
-    );
+/// How large `ours` is beside `theirs`, in words.
+fn ratio(theirs: &[f64], ours: &[f64]) -> String {
+    paired_ratio(theirs, ours).map_or_else(
+        || "no ratio".to_owned(),
+        |r| format!("{:.2} ({:.2} to {:.2})", r.estimate, r.low, r.high),
+    )
 }
 
 /// The median at low load, beside the plain client's.
-fn median_at_low_load(server: SocketAddr) -> Result<(), Failure> {
+fn median_at_low_load(server: &Server) -> Result<(), Failure> {
+    /// Rounds are short, and many: what disturbs the machine lasts longer than one.
+    const ROUNDS: u64 = 30;
+    const WINDOW: Duration = Duration::from_millis(400);
     let (mut theirs, mut our) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        let run = ours(server, &MemcachedWorkload { set_share: 0.0, ..workload(1, 1) }, OfferedLoad::Max)?;
-        our.push(run.latency.p50.as_secs_f64() * 1e6);
-        theirs.push(plain(server)?);
+    for round in 0..ROUNDS {
+        for turn in [round % 2, (round + 1) % 2] {
+            if turn == 0 {
+                theirs.push(plain(server.address, WINDOW)?);
+                continue;
+            }
+            let window = Nanoseconds(u64::try_from(WINDOW.as_nanos())?);
+            let warmup = Nanoseconds::from_millis(20);
+            let workload = MemcachedWorkload { set_share: 0.0, window, warmup, ..workload(1, 1) };
+            let run = ours(server, &workload, OfferedLoad::Max, &OnClientCpu::new(server))?;
+            our.push(run.latency.p50.as_secs_f64() * 1e6);
+        }
     }
-    print("p50 of one connection, generator against the plain client", "us", &theirs, &our);
+    println!(
+        "p50 of one connection: generator {:.2} us, plain client {:.2} us, ratio {} over {ROUNDS} rounds",
+        median(&our).ok_or("no round")?,
+        median(&theirs).ok_or("no round")?,
+        ratio(&theirs, &our)
+    );
     Ok(())
 }
 
-/// Throughput in several shapes, beside memcaslap's in its own.
-fn throughput(name: &str, server: SocketAddr) -> Result<(), Failure> {
+/// How many connections, and how many requests under way on each.
+#[derive(Clone, Copy)]
+struct Shape {
+    connections: u32,
+    depth: u32,
+}
+
+type Run = Box<dyn Fn(&Server) -> Result<Did, Failure>>;
+
+/// A client, by what it is called here.
+struct Client {
+    name: String,
+    run: Run,
+}
+
+impl Client {
+    fn new(name: &str, shape: Shape, run: impl Fn(&Server, Shape) -> Result<Did, Failure> + 'static) -> Self {
+        let name = format!("{name}, {} x {}", shape.connections, shape.depth);
+        Self { name, run: Box::new(move |server| run(server, shape)) }
+    }
+}
+
+/// Whether a program can be started.
+fn is_there(program: &str) -> bool {
+    Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+}
+
+/// Throughput in several shapes, beside that of the other clients.
+fn throughput(name: &str, server: &Server) -> Result<(), Failure> {
+    let (memcaslap_is_there, memtier_is_there) = (is_there("memcaslap"), is_there("memtier_benchmark"));
+    if !memcaslap_is_there {
+        println!("SKIPPED: memcaslap (libmemcached-tools) is not installed");
+    }
+    if memtier_is_there {
+        fill_for_memtier(server)?;
+    } else {
+        println!("SKIPPED: memtier_benchmark is not on the path");
+    }
     for (connections, depth) in [(16, 1), (16, 16), (64, 64)] {
-        let (mut theirs, mut our) = (Vec::new(), Vec::new());
-        for round in 0..ROUNDS {
-            // Neither is always the first.
-            for turn in [round % 2, (round + 1) % 2] {
-                match turn {
-                    0 => theirs.push(memcaslap(server, connections)?),
-                    _ => our.push(ours_max(server, connections, depth)?),
-                }
+        let shape = Shape { connections, depth };
+        let single = Shape { connections, depth: 1 };
+        let mut clients = vec![
+            Client::new("generator", shape, |s, shape| ours_max(s, shape, Waiting::Spin)),
+            Client::new("generator asleep", shape, |s, shape| ours_max(s, shape, Waiting::Sleep)),
+        ];
+        if memcaslap_is_there {
+            clients.push(Client::new("memcaslap", single, memcaslap));
+        }
+        if memtier_is_there {
+            clients.push(Client::new("memtier", single, memtier));
+            if depth > 1 {
+                clients.push(Client::new("memtier", shape, memtier));
             }
         }
-        println!(
-            "{name}, {connections} connections, generator with {depth} under way on each against memcaslap with 1"
-        );
-        let of = |runs: &[Did], what: fn(&Did) -> f64| runs.iter().map(what).collect::<Vec<_>>();
-        print("  throughput", "requests/s", &of(&theirs, |d| d.rate), &of(&our, |d| d.rate));
-        print("  client's CPU", "us a request", &of(&theirs, |d| d.cpu_us), &of(&our, |d| d.cpu_us));
+        let mut did: Vec<Vec<Did>> = clients.iter().map(|_| Vec::new()).collect();
+        for round in 0..ROUNDS {
+            // Nobody is always the first.
+            for turn in 0..clients.len() {
+                let which = (round + turn) % clients.len();
+                did[which].push((clients[which].run)(server)?);
+            }
+        }
+        println!("\n{name}: medians of {ROUNDS} rounds, and what the generator does beside each");
+        tell(&clients, &did);
     }
     Ok(())
+}
+
+/// A line for each client; the first two are the generator.
+fn tell(clients: &[Client], did: &[Vec<Did>]) {
+    let of = |which: usize, what: fn(&Did) -> f64| did[which].iter().map(what).collect::<Vec<_>>();
+    for (which, client) in clients.iter().enumerate() {
+        let middle = |what| median(&of(which, what)).unwrap_or(f64::NAN);
+        println!(
+            "  {:27} {:>7.0} requests/s; client {:>3.0} % of its CPU, {:>5.2} us a request; server {:>3.0} %, {:>5.2} us",
+            client.name,
+            middle(|d| d.rate),
+            middle(|d| 100.0 * d.shares.client),
+            middle(Did::client_us),
+            middle(|d| 100.0 * d.shares.server),
+            middle(Did::server_us),
+        );
+        if which > 1 {
+            println!(
+                "  {:27} requests/s {}, asleep {}; client's CPU for each, asleep {}",
+                "",
+                ratio(&of(which, |d| d.rate), &of(0, |d| d.rate)),
+                ratio(&of(which, |d| d.rate), &of(1, |d| d.rate)),
+                ratio(&of(which, Did::client_us), &of(1, Did::client_us)),
+            );
+        }
+    }
 }
 
 /// The parts named on the command line, or all: `p50`, `memcached`, `batching`.
@@ -384,31 +538,21 @@ fn main() -> Result<(), Failure> {
         println!("SKIPPED: client and server need a CPU each");
         return Ok(());
     }
-    let server = match Memcached::start() {
-        Ok(server) => server,
+    let memcached = match Memcached::start() {
+        Ok(memcached) => memcached,
         Err(cause) => {
             println!("SKIPPED: memcached cannot be started: {cause}");
             return Ok(());
         }
     };
     if wanted("p50") {
-        median_at_low_load(server.1)?;
-    }
-    if Command::new("memcaslap")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_err()
-    {
-        println!("SKIPPED: memcaslap (libmemcached-tools) is not installed");
-        return Ok(());
+        median_at_low_load(&memcached.server())?;
     }
     if wanted("memcached") {
-        throughput("memcached", server.1)?;
+        throughput("memcached", &memcached.server())?;
     }
     if wanted("batching") {
-        throughput("a batching server", batching_server()?)?;
+        throughput("a batching server", &batching_server()?)?;
     }
     Ok(())
 }
