@@ -1,6 +1,7 @@
 //! Tests of the whole, on the running kernel: they need root. What a test needs beyond that it names, and a machine
 //! that lacks it skips the test loudly: it is listed as ignored, with the reason, and counted.
 
+mod api;
 mod applied;
 mod attached;
 mod balanced;
@@ -10,6 +11,9 @@ mod balancer;
 mod bench;
 mod conformance;
 mod daemon;
+#[path = "../desk/mod.rs"]
+#[expect(dead_code, reason = "the tests without root count its turns and read its metrics")]
+mod desk;
 mod exchange;
 mod kthreads;
 mod matrix;
@@ -144,6 +148,7 @@ fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1); // they count polls and packets of the same CPUs
     let trials = [
+        api::tests(),
         applied::tests(),
         top::tests(),
         trial::tests(),
