@@ -200,7 +200,7 @@ fn there_is_room_for_so_many_and_a_place_that_was_left_is_free() {
         }
     };
     let served = talks.iter_mut().filter_map(|talk| alive(talk).then_some(())).count();
-    assert!(served <= CLIENTS_MAX && served >= 8, "{served}");
+    assert!((8..=CLIENTS_MAX).contains(&served), "{served}");
     assert!(desk.log().iter().any(|line| line.contains("was turned away")), "{:?}", desk.log());
     drop(talks);
     std::thread::sleep(Duration::from_millis(300));
