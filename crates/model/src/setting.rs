@@ -98,8 +98,10 @@ pub enum Setting {
 
     /// Whether irqbalance leaves an interrupt alone.
     ///
-    /// Of the running irqbalance, which keeps its bans in memory: they end with it. Not of the kernel:
-    /// irqbalance 1.0.9, its socket's `setup` and `settings ban irqs`, `irqbalance.c` `sock_handle()`.
+    /// Of the running irqbalance, which keeps its bans in memory: they end with it.
+    ///
+    /// Kernel: has no part in it; irqbalance 1.0.9, its socket's `setup` and `settings ban irqs`, `irqbalance.c`
+    /// `sock_handle()`.
     IrqBan(IrqNumber, bool),
 
     /// The CPUs that a thread may run on.
