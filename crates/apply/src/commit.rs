@@ -17,7 +17,8 @@ use crate::undo::{HostState, Undone, read};
 /// Brings a plan into force, step by step, and holds it for a decision.
 ///
 /// Nothing is written before every old value has been read again and found as planned, and before the journal
-/// has the whole plan on disk. Each step is noted, written, read back and compared. Whatever fails, everything
+/// has the whole plan on disk. Each step is noted, written, read back and compared, and all of it is compared again
+/// when the last one is done. Whatever fails, everything
 /// that was begun is undone before this returns.
 ///
 /// # Errors
@@ -50,7 +51,8 @@ pub fn commit<'k, K: Knobs>(
 impl<K: Knobs> Held<'_, K> {
     fn take_steps(&mut self) -> Result<(), CommitFault<K::Error>> {
         let Some(pending) = &mut self.pending else { return Ok(()) };
-        (0..pending.steps()).try_for_each(|index| take_step(pending, self.kernel, index))
+        (0..pending.steps()).try_for_each(|index| take_step(pending, self.kernel, index))?;
+        look_once_more(pending, self.kernel)
     }
 
     fn fail(mut self, fault: CommitFault<K::Error>) -> CommitError<K::Error> {
@@ -83,6 +85,32 @@ fn take_step<K: Knobs>(
         return Err(CommitFault::ReadBack { step, of, wrote, found });
     }
     pending.note(Record::Done { step })?;
+    Ok(())
+}
+
+/// Reads everything again once all is written: a driver may have reset its device for a later step, and forgotten what an
+/// earlier one had told it. What is gone by now is no fault of the plan.
+fn look_once_more<K: Knobs>(pending: &Pending, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
+    let of = pending.steps();
+    for step in 0..of {
+        let to = pending.step(step).to();
+        let found = match read(kernel, &to) {
+            Ok(found) => found,
+            Err(error) if K::is_gone(&error) => continue,
+            Err(cause) => return Err(CommitFault::Host { step, of, doing: Doing::ReadingBack, cause }),
+        };
+        for (wrote, found) in to.into_iter().zip(found) {
+            let changed_again = || {
+                (step + 1..of)
+                    .flat_map(|later| pending.step(later).changes())
+                    .any(|c| c.to().same_knob(&wrote))
+            };
+            if wrote != found && !changed_again() {
+                let (wrote, found) = (Box::new(wrote), Box::new(found));
+                return Err(CommitFault::ReadBack { step, of, wrote, found });
+            }
+        }
+    }
     Ok(())
 }
 

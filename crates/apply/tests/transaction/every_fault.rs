@@ -21,10 +21,36 @@ fn differing(before: &[Setting], after: &[Setting]) -> Vec<Setting> {
 }
 
 #[test]
-fn a_commit_writes_each_object_once_and_reads_it_three_times() {
+fn a_commit_writes_each_object_once_and_reads_it_four_times() {
     let plan = latency_plan();
     let steps = plan.steps.len();
-    assert_eq!(reads_and_writes(&plan), (3 * steps, steps));
+    assert_eq!(reads_and_writes(&plan), (4 * steps, steps));
+}
+
+#[test]
+fn a_commit_on_a_device_that_is_reset_on_the_way_is_in_force_or_fails() {
+    let plan = latency_plan();
+    let before = host_for(&plan);
+    let (reads, _) = reads_and_writes(&plan);
+    let mut failed = 0;
+    for (n, step) in (0..reads).flat_map(|n| plan.steps.iter().map(move |step| (n, step))) {
+        let scene = Scene::new();
+        let reset = Fault::ForeignBeforeRead(n, step.from()[0].clone());
+        let mut host = FaultyHost::new(&before).with(reset);
+        let outcome = scene.commit(plan.clone(), &mut host).map(|held| held.keep().expect("keeps"));
+        match outcome {
+            // Of the last look, that at one object may come before the reset, and that at another after it.
+            Ok(()) if n < reads - plan.steps.len() => {
+                assert_eq!(host.settings, host_after(&plan, &before), "read {n}, {}", step.object());
+            }
+            Ok(()) => {}
+            Err(error) => {
+                failed += 1;
+                assert_eq!(host.settings, before, "read {n}, {}: {error}", step.object());
+            }
+        }
+    }
+    assert!(failed > 0, "the premise: some of them lose what was written");
 }
 
 #[test]
@@ -140,7 +166,9 @@ fn an_object_that_goes_away_takes_its_settings_with_it_and_fails_no_undo() {
     let plan = latency_plan();
     let before = host_for(&plan);
     let (reads, writes) = reads_and_writes(&plan);
-    let vanishing = (0..reads).map(Fault::VanishBeforeRead).chain((0..writes).map(Fault::VanishBeforeWrite));
+    let last_look = reads - plan.steps.len();
+    let vanishing =
+        (0..last_look).map(Fault::VanishBeforeRead).chain((0..writes).map(Fault::VanishBeforeWrite));
     for fault in vanishing {
         let scene = Scene::new();
         let mut host = FaultyHost::new(&before).with(fault.clone());
@@ -148,6 +176,21 @@ fn an_object_that_goes_away_takes_its_settings_with_it_and_fails_no_undo() {
         assert!(error.undone.is_complete(), "{fault:?}: {}", error.undone);
         assert!(!before.iter().all(|s| host.settings.contains(s)), "{fault:?}: something went away");
         assert!(host.settings.iter().all(|s| before.contains(s)), "{fault:?}: {:?}", host.settings);
+    }
+}
+
+#[test]
+fn an_object_that_goes_away_when_all_is_written_is_no_fault_of_the_plan() {
+    let plan = latency_plan();
+    let before = host_for(&plan);
+    let (reads, _) = reads_and_writes(&plan);
+    for n in reads - plan.steps.len()..reads {
+        let scene = Scene::new();
+        let mut host = FaultyHost::new(&before).with(Fault::VanishBeforeRead(n));
+        let undone = scene.commit(plan.clone(), &mut host).expect("holds").roll_back().expect("rolls back");
+        assert!(undone.is_complete(), "read {n}: {undone}");
+        assert!(host.settings.len() < before.len(), "read {n}: something went away");
+        assert!(host.settings.iter().all(|s| before.contains(s)), "read {n}: {:?}", host.settings);
     }
 }
 
