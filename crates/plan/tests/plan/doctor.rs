@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use insta::assert_snapshot;
 use model::host::{IoUring, SocketState, Unread};
 use model::{
-    CpuSet, Delivered, DeliveryMode, Fd, Finding, Host, Label, Nanoseconds, NapiId, NetnsId, Pid, PolicyName,
+    Delivered, DeliveryMode, Fd, Finding, Host, Label, Nanoseconds, NapiId, NetnsId, Pid, PolicyName,
     PollCounts, RingId, RingNapi, Severity, Threading,
 };
-use plan::doctor::{Aside, Peer, RULES, Way};
+use plan::doctor::{Aside, Peer, Way};
 use plan::{Asked, Resolved, doctor, doctor_with, place};
 
 use crate::made::{
@@ -19,7 +19,7 @@ use crate::made::{
 use crate::read_aloud;
 
 /// memcached behind a veth with these NAPIs, one worker for each list of connections, all settings of suspend200.
-fn memcached(napis: &[u32], workers: &[&[u32]]) -> Host {
+pub(crate) fn memcached(napis: &[u32], workers: &[&[u32]]) -> Host {
     let mut host = host();
     host.devices.push(veth(2, "veth0", napis));
     set_napis(&mut host.devices[0], 100, 200, 20);
@@ -31,7 +31,7 @@ fn memcached(napis: &[u32], workers: &[&[u32]]) -> Host {
 /// The healthy row: 60 000 requests a second, 88 % of the packets delivered by the task, the timer armed with
 /// `irq-suspend-timeout` 1249 times. In every row the shares, the suspensions and the softirq polls are the study's;
 /// polls that it did not state are chosen to go with them.
-const HEALTHY: Counted = Counted {
+pub(crate) const HEALTHY: Counted = Counted {
     packets: 60_000,
     share: 88,
     interrupt_polls: 30,
@@ -43,7 +43,7 @@ const HEALTHY: Counted = Counted {
 };
 
 /// Where nothing is suspended: every packet by softirq.
-const SOFTIRQ: Counted = Counted {
+pub(crate) const SOFTIRQ: Counted = Counted {
     packets: 60_000,
     share: 0,
     interrupt_polls: 38_000,
@@ -60,11 +60,11 @@ fn asked(host: &Host, mode: DeliveryMode) -> Vec<Asked> {
     place(&request, host, &Resolved::default()).expect("placed").asked()
 }
 
-fn rules(findings: &[Finding]) -> Vec<&str> {
+pub(crate) fn rules(findings: &[Finding]) -> Vec<&str> {
     findings.iter().map(|f| f.rule.as_str()).collect()
 }
 
-fn found<'f>(findings: &'f [Finding], rule: &str) -> &'f Finding {
+pub(crate) fn found<'f>(findings: &'f [Finding], rule: &str) -> &'f Finding {
     findings.iter().find(|f| f.rule == rule).unwrap_or_else(|| panic!("no {rule} in {:?}", rules(findings)))
 }
 
@@ -587,116 +587,4 @@ fn an_untouched_host_has_nothing_to_be_told() {
     set_napis(&mut host.devices[0], 0, 0, 0);
     set_epolls(&mut host.processes[0], DeliveryMode::Interrupt);
     assert_eq!(doctor(&host, Some(&delivered([SOFTIRQ.on(328)])), &[]), []);
-}
-
-#[test]
-fn every_rule_has_a_name_of_its_own_and_a_line_of_documentation() {
-    let all = || RULES.iter().flat_map(|(_, rules)| rules.iter());
-    let ids: BTreeSet<&str> = all().map(|rule| rule.id).collect();
-    assert_eq!(ids.len(), all().count(), "two rules share a name");
-    for rule in all() {
-        assert!(rule.id.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'), "{}", rule.id);
-        assert!(rule.doc.ends_with('.') && !rule.doc.contains('\n'), "{}: {}", rule.id, rule.doc);
-    }
-}
-
-#[test]
-fn a_napi_is_never_told_two_verdicts() {
-    let host = memcached(&[259, 260], &[&[259, 260], &[260]]);
-    let engagement: Vec<&str> = RULES
-        .iter()
-        .filter(|(family, _)| *family == "engagement")
-        .flat_map(|(_, rules)| rules.iter())
-        .map(|rule| rule.id)
-        .collect();
-    for share in 0..=100 {
-        let counts = Counted { share, ..HEALTHY };
-        let findings = doctor(&host, Some(&delivered([counts.on(259), counts.on(260)])), &[]);
-        for napi in [259, 260].map(NapiId) {
-            let name = format!("(napi {napi})");
-            let verdicts =
-                findings.iter().filter(|f| engagement.contains(&&*f.rule) && f.object.ends_with(&name));
-            assert_eq!(verdicts.count(), 1, "{share} %");
-        }
-    }
-}
-
-/// A host whose workers wait for events in the mode, as it sets their epolls and queues.
-fn waiting(mode: DeliveryMode, workers: &[&[u32]]) -> Host {
-    let mut host = memcached(&[328], workers);
-    host.capabilities.epoll_events_only = true;
-    set_napis(&mut host.devices[0], 0, 0, 0);
-    set_epolls(&mut host.processes[0], mode);
-    host
-}
-
-/// What was asked for, where every worker may keep a CPU busy.
-fn asked_to_wait(host: &Host, mode: DeliveryMode) -> Vec<Asked> {
-    let mut request = named(mode, on_task(2, 812, PolicyName::None));
-    request.budget.polling_cpus = Some(64);
-    place(&policy([request]), host, &Resolved::default()).expect("placed").asked()
-}
-
-#[test]
-fn epolls_that_wait_for_events_only_are_told_and_nothing_is_wrong() {
-    let host = waiting(DeliveryMode::EventBusy, &[&[328; 20]]);
-    let findings =
-        doctor(&host, Some(&delivered([SOFTIRQ.on(328)])), &asked_to_wait(&host, DeliveryMode::EventBusy));
-    assert_eq!(rules(&findings), ["events-only"]);
-    assert_eq!(findings[0].severity, Severity::Ok);
-    assert_eq!(findings[0].evidence, ["busy_poll usecs/budget/prefer is 200us/0/0/events-only"]);
-}
-
-#[test]
-fn events_only_on_a_kernel_without_it_is_a_problem_that_names_the_patches() {
-    let mut host = waiting(DeliveryMode::Interrupt, &[&[328; 20]]);
-    host.capabilities.epoll_events_only = false;
-    let findings = doctor(&host, None, &asked_to_wait(&host, DeliveryMode::EventBusy));
-    let finding = found(&findings, "kernel-too-old");
-    assert!(finding.summary.contains("kernel/epoll-event-busy-loop"), "{}", finding.summary);
-    assert_eq!(finding.remedy.as_deref(), Some("netpolicy set device veth0 interrupt"));
-}
-
-#[test]
-fn waiting_busily_for_events_that_are_put_off_is_a_problem() {
-    let mut host = waiting(DeliveryMode::EventBusy, &[&[328; 20]]);
-    set_napis(&mut host.devices[0], 100, 200, 0);
-    let findings = doctor(&host, None, &[]);
-    let finding = found(&findings, "events-only-deferred");
-    assert!(finding.summary.contains("up to 200us late"), "{}", finding.summary);
-    assert_eq!(finding.remedy.as_deref(), Some("netpolicy set task 812 eventbusy"));
-}
-
-#[test]
-fn more_waiters_than_cpus_gain_nothing_and_those_of_user_space_hold_each_other_up() {
-    let one_cpu = |mode| {
-        let mut host = waiting(mode, &[&[328; 5], &[328; 5]]);
-        for thread in &mut host.processes[0].threads {
-            thread.affinity = CpuSet::from_iter([model::Cpu(1)]);
-        }
-        host
-    };
-    let host = one_cpu(DeliveryMode::EventBusy);
-    assert!(found(&doctor(&host, None, &[]), "events-only-crowded").summary.contains("gains nothing"));
-    let host = one_cpu(DeliveryMode::UserBusy);
-    let findings = doctor(&host, None, &asked_to_wait(&host, DeliveryMode::UserBusy));
-    assert!(found(&findings, "events-only-crowded").summary.contains("hold each other up"));
-    let findings = doctor(&waiting(DeliveryMode::EventBusy, &[&[328; 5]]), None, &[]);
-    assert_eq!(rules(&findings), ["events-only"], "one epoll has a CPU");
-}
-
-#[test]
-fn userbusy_without_the_library_is_seen_asleep() {
-    let mut host = waiting(DeliveryMode::UserBusy, &[&[328; 20]]);
-    let asked = asked_to_wait(&host, DeliveryMode::UserBusy);
-    for thread in &mut host.processes[0].threads {
-        thread.waits_on = None;
-    }
-    assert_eq!(rules(&doctor(&host, None, &asked)), [""; 0], "it spins, as it should");
-    let epoll = host.processes[0].epolls[0].id.fd;
-    host.processes[0].threads[0].waits_on = Some(epoll);
-    let findings = doctor(&host, None, &asked);
-    assert!(
-        found(&findings, "userbusy-sleeps").remedy.as_deref().is_some_and(|r| r.contains("netpolicy run"))
-    );
 }

@@ -4,6 +4,8 @@ mod diff;
 mod doctor;
 mod doctor_device;
 mod doctor_others;
+mod doctor_rules;
+mod doctor_waiting;
 mod explain;
 mod irqbalance;
 mod kthread;
