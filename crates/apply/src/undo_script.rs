@@ -3,6 +3,8 @@
 //! It does what [`crate::undo`] does, with the tools of a common distribution. This is the one file of this room
 //! that knows what each knob is.
 
+mod queueing;
+
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -126,6 +128,23 @@ fn call(change: &Change) -> Call {
         }
         Setting::XpsCpus(queue, _) => mask(&queue.device, &format!("queues/tx-{}/xps_cpus", queue.index)),
         Setting::XpsRxQueues(queue, _) => mask(&queue.device, &format!("queues/tx-{}/xps_rxqs", queue.index)),
+        Setting::RssContext(id, queues, _) => Call {
+            needs: vec![Part::Device, Part::Netns, Part::Steer],
+            line: format!(
+                "in_netns {} rss_context {what} {} {} {} {set} {old}",
+                id.netns, id.ifindex, queues.first, queues.count
+            ),
+        },
+        Setting::FlowRule(id, flow, _) => Call {
+            needs: vec![Part::Device, Part::Netns, Part::Steer],
+            line: format!(
+                "in_netns {} flow_rule {what} {} {} {set} {old}",
+                id.netns,
+                id.ifindex,
+                quoted(&flow.to_string())
+            ),
+        },
+        Setting::Qdiscs(id, _) => disciplines(*id, change, &what, &set, &old),
         Setting::Channels(id, ..)
         | Setting::Ring(id, ..)
         | Setting::Coalescing(id, ..)
@@ -137,21 +156,42 @@ fn call(change: &Change) -> Call {
     }
 }
 
+/// Queueing disciplines, which `tc` writes.
+fn disciplines(id: DeviceId, change: &Change, what: &str, set: &str, old: &str) -> Call {
+    let commands = match change.from() {
+        Setting::Qdiscs(_, before) => queueing::commands(before),
+        other => unreachable!("{other} is no queueing discipline"),
+    };
+    let commands: Vec<String> = commands.iter().map(|command| quoted(command)).collect();
+    Call {
+        needs: vec![Part::Device, Part::Netns, Part::Qdisc],
+        line: format!(
+            "in_netns {} qdiscs {what} {} {set} {old} {}",
+            id.netns,
+            id.ifindex,
+            commands.join(" ")
+        ),
+    }
+}
+
 /// A setting that ethtool writes, as ethtool spells it.
 fn by_ethtool(id: DeviceId, setting: &Setting, what: &str, set: &str, old: &str) -> Call {
-    let kind = match setting {
-        Setting::Channels(..) => "channels",
-        Setting::Ring(..) => "ring",
-        Setting::Coalescing(..) => "coalesce",
+    let queue_kind;
+    let (kind, word) = match setting {
+        Setting::Channels(_, ChannelKind::Rx, _) => ("channels", "rx"),
+        Setting::Channels(_, ChannelKind::Tx, _) => ("channels", "tx"),
+        Setting::Channels(_, ChannelKind::Combined, _) => ("channels", "combined"),
+        Setting::Ring(_, RingKind::Rx, _) => ("ring", "rx"),
+        Setting::Ring(_, RingKind::Tx, _) => ("ring", "tx"),
+        Setting::Coalescing(..) => ("coalesce", setting.knob()),
         Setting::QueueCoalescing(queue, ..) => {
-            return by_ethtool_as(id, &format!("queue-{}", queue.index), setting.knob(), what, set, old);
+            queue_kind = format!("queue-{}", queue.index);
+            (queue_kind.as_str(), setting.knob())
         }
-        Setting::Offload(..) => "offload",
-        Setting::PrivateFlag(_, flag, _) => {
-            return by_ethtool_as(id, "flag", flag.as_str(), what, set, old);
-        }
-        Setting::RssTable(..) => "table",
-        Setting::RssKey(..) => "key",
+        Setting::Offload(..) => ("offload", setting.knob()),
+        Setting::PrivateFlag(_, flag, _) => ("flag", flag.as_str()),
+        Setting::RssTable(..) => ("table", setting.knob()),
+        Setting::RssKey(..) => ("key", setting.knob()),
         Setting::DeferHardIrqs(..)
         | Setting::GroFlushTimeout(..)
         | Setting::IrqSuspendTimeout(..)
@@ -167,22 +207,15 @@ fn by_ethtool(id: DeviceId, setting: &Setting, what: &str, set: &str, old: &str)
         | Setting::KthreadAffinity(..)
         | Setting::KthreadScheduling(..)
         | Setting::KthreadUtilClamp(..)
+        | Setting::RssContext(..)
+        | Setting::FlowRule(..)
+        | Setting::Qdiscs(..)
         | Setting::RpsCpus(..)
         | Setting::RpsFlowCount(..)
         | Setting::XpsCpus(..)
         | Setting::XpsRxQueues(..)
         | Setting::Sysctl(..) => unreachable!("{setting} is not ethtool's"),
     };
-    let word = match setting {
-        Setting::Channels(_, ChannelKind::Rx, _) | Setting::Ring(_, RingKind::Rx, _) => "rx",
-        Setting::Channels(_, ChannelKind::Tx, _) | Setting::Ring(_, RingKind::Tx, _) => "tx",
-        Setting::Channels(_, ChannelKind::Combined, _) => "combined",
-        _ => setting.knob(),
-    };
-    by_ethtool_as(id, kind, word, what, set, old)
-}
-
-fn by_ethtool_as(id: DeviceId, kind: &str, word: &str, what: &str, set: &str, old: &str) -> Call {
     let (netns, ifindex, word) = (id.netns, id.ifindex, quoted(word));
     Call {
         needs: vec![Part::Device, Part::Netns, Part::Ethtool],
@@ -229,6 +262,7 @@ fn value(setting: &Setting) -> String {
             let queues: Vec<String> = table.iter().map(ToString::to_string).collect();
             queues.join(" ")
         }
+        Setting::Qdiscs(_, qdiscs) => queueing::kinds(qdiscs),
         Setting::Channels(..)
         | Setting::Ring(..)
         | Setting::Coalescing(..)
@@ -236,6 +270,8 @@ fn value(setting: &Setting) -> String {
         | Setting::Offload(..)
         | Setting::PrivateFlag(..)
         | Setting::RssKey(..)
+        | Setting::RssContext(..)
+        | Setting::FlowRule(..)
         | Setting::RpsFlowCount(..)
         | Setting::IrqBan(..)
         | Setting::Sysctl(..) => setting.value(),
@@ -268,6 +304,8 @@ enum Part {
     Ring,
     Ethtool,
     Irqbalance,
+    Steer,
+    Qdisc,
 }
 
 impl Part {
@@ -286,6 +324,8 @@ impl Part {
             Self::Ring => include_str!("undo_script/ring.sh"),
             Self::Ethtool => include_str!("undo_script/ethtool.sh"),
             Self::Irqbalance => include_str!("undo_script/irqbalance.sh"),
+            Self::Steer => include_str!("undo_script/steer.sh"),
+            Self::Qdisc => include_str!("undo_script/qdisc.sh"),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod inside;
 mod kthread;
 mod nic;
+mod steer;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,6 +124,9 @@ impl Kernel {
             | Setting::PrivateFlag(..)
             | Setting::RssTable(..)
             | Setting::RssKey(..)
+            | Setting::RssContext(..)
+            | Setting::FlowRule(..)
+            | Setting::Qdiscs(..)
             | Setting::RpsCpus(..)
             | Setting::RpsFlowCount(..)
             | Setting::XpsCpus(..)
@@ -175,6 +179,9 @@ impl Kernel {
                 | Setting::PrivateFlag(..)
                 | Setting::RssTable(..)
                 | Setting::RssKey(..)
+                | Setting::RssContext(..)
+                | Setting::FlowRule(..)
+                | Setting::Qdiscs(..)
                 | Setting::RpsCpus(..)
                 | Setting::RpsFlowCount(..)
                 | Setting::XpsCpus(..)
@@ -236,6 +243,9 @@ impl Kernel {
             | Setting::PrivateFlag(..)
             | Setting::RssTable(..)
             | Setting::RssKey(..)
+            | Setting::RssContext(..)
+            | Setting::FlowRule(..)
+            | Setting::Qdiscs(..)
             | Setting::RpsCpus(..)
             | Setting::RpsFlowCount(..)
             | Setting::XpsCpus(..)
@@ -358,6 +368,9 @@ fn door(setting: &Setting) -> Door {
             | Interface::Offloads
             | Interface::PrivateFlags
             | Interface::Rss
+            | Interface::RssContexts
+            | Interface::FlowRules
+            | Interface::Qdiscs
             | Interface::QueueCoalescing
             | Interface::Steering,
             object,

@@ -7,12 +7,16 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cpu_set::CpuSet;
+use crate::qdisc::QdiscKind;
+use crate::steering::{FlowRule, QueueSpan};
 
 /// An enum whose variants are the kernel's words, with a list of all of them.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+        )]
         pub enum $name {
             $($(#[$variant_doc])* #[serde(rename = $word)] $variant,)+
         }
@@ -41,13 +45,14 @@ macro_rules! words {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(self.as_str())
             }
         }
     };
 }
+pub(crate) use words;
 
 words! {
     /// A kind of queues that are counted together. Kernel: `struct ethtool_channels`.
@@ -217,6 +222,12 @@ pub enum NicWish {
     PrivateFlags(Vec<(FlagName, bool)>),
     /// Packets are spread evenly over so many of the first receive queues: see [`crate::Setting::RssTable`].
     RssQueues(u32),
+    /// See [`crate::Setting::RssContext`].
+    RssContexts(Vec<QueueSpan>),
+    /// See [`crate::Setting::FlowRule`].
+    FlowRules(Vec<FlowRule>),
+    /// See [`crate::Setting::Qdiscs`]: one of this kind for every transmit queue.
+    Qdisc(QdiscKind),
     /// See [`crate::Setting::RpsCpus`]: the same for every receive queue.
     RpsCpus(CpuSet),
     /// See [`crate::Setting::RpsFlowCount`]: the same for every receive queue.
@@ -237,6 +248,9 @@ impl NicWish {
             Self::Offload(offload, _) => offload.key(),
             Self::PrivateFlags(_) => "settings.private-flags",
             Self::RssQueues(_) => "settings.rss-queues",
+            Self::RssContexts(_) => "settings.rss-contexts",
+            Self::FlowRules(_) => "settings.ntuple",
+            Self::Qdisc(_) => "settings.qdisc",
             Self::RpsCpus(_) => "settings.rps_cpus",
             Self::RpsFlowCount(_) => "settings.rps_flow_cnt",
             Self::Xps(_) => "settings.xps",

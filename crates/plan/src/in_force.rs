@@ -59,13 +59,42 @@ pub(crate) fn value(wanted: &Setting, index: &Index<'_>) -> Result<Setting, Refu
         Setting::KthreadUtilClamp(queue, _) => kthread(queue, index)
             .and_then(|thread| thread.util_clamp)
             .map(|clamp| Setting::KthreadUtilClamp(*queue, clamp)),
-        Setting::Channels(..)
-        | Setting::Ring(..)
-        | Setting::Coalescing(..)
-        | Setting::Offload(..)
-        | Setting::PrivateFlag(..)
-        | Setting::RssTable(..)
-        | Setting::RssKey(..) => of_device(wanted, index),
+        Setting::Channels(id, kind, _) => device(id, index)
+            .and_then(|d| d.channels)
+            .map(|channels| Setting::Channels(*id, *kind, channels.of(*kind).current)),
+        Setting::Ring(id, kind, _) => device(id, index)
+            .and_then(|d| d.rings)
+            .map(|rings| Setting::Ring(*id, *kind, rings.of(*kind).current)),
+        Setting::Coalescing(id, param, _) => device(id, index)
+            .and_then(|d| d.coalesce?.of(*param))
+            .map(|value| Setting::Coalescing(*id, *param, value)),
+        Setting::Offload(id, offload, _) => device(id, index)
+            .and_then(|d| d.offloads.get(offload))
+            .map(|on| Setting::Offload(*id, *offload, *on)),
+        Setting::PrivateFlag(id, flag, _) => device(id, index)
+            .and_then(|d| d.private_flags.get(flag))
+            .map(|on| Setting::PrivateFlag(*id, *flag, *on)),
+        Setting::RssTable(id, _) => device(id, index)
+            .and_then(|d| d.rss.as_ref())
+            .map(|rss| Setting::RssTable(*id, rss.table.clone())),
+        Setting::RssKey(id, _) => {
+            device(id, index).and_then(|d| d.rss.as_ref()).map(|rss| Setting::RssKey(*id, rss.key.clone()))
+        }
+        Setting::RssContext(id, queues, _) => {
+            device(id, index).and_then(|d| d.rss_contexts.as_ref()).map(|contexts| {
+                let there = contexts.iter().any(|context| context.queues == Some(*queues));
+                Setting::RssContext(*id, *queues, there)
+            })
+        }
+        Setting::FlowRule(id, flow, _) => {
+            device(id, index).and_then(|d| d.flow_rules.as_ref()).map(|rules| {
+                let to = rules.iter().find(|rule| rule.flow == Some(*flow)).map(|rule| rule.to);
+                Setting::FlowRule(*id, *flow, to)
+            })
+        }
+        Setting::Qdiscs(id, _) => {
+            device(id, index).and_then(|d| d.qdiscs.clone()).map(|qdiscs| Setting::Qdiscs(*id, qdiscs))
+        }
         Setting::QueueCoalescing(queue, param, _) => rx_queue(queue, index)
             .and_then(|q| q.coalesce?.of(*param))
             .map(|value| Setting::QueueCoalescing(*queue, *param, value)),
@@ -86,33 +115,6 @@ pub(crate) fn value(wanted: &Setting, index: &Index<'_>) -> Result<Setting, Refu
         }
     };
     found.ok_or_else(|| unknown(wanted, index))
-}
-
-/// What the device itself says.
-fn of_device(wanted: &Setting, index: &Index<'_>) -> Option<Setting> {
-    let model::Object::Device(id) = wanted.object() else {
-        let Setting::PrivateFlag(id, flag, _) = wanted else { return None };
-        let on = device(id, index)?.private_flags.get(flag)?;
-        return Some(Setting::PrivateFlag(*id, *flag, *on));
-    };
-    let device = device(&id, index)?;
-    match wanted {
-        Setting::Channels(_, kind, _) => {
-            device.channels.map(|channels| Setting::Channels(id, *kind, channels.of(*kind).current))
-        }
-        Setting::Ring(_, kind, _) => {
-            device.rings.map(|rings| Setting::Ring(id, *kind, rings.of(*kind).current))
-        }
-        Setting::Coalescing(_, param, _) => {
-            device.coalesce?.of(*param).map(|value| Setting::Coalescing(id, *param, value))
-        }
-        Setting::Offload(_, offload, _) => {
-            device.offloads.get(offload).map(|on| Setting::Offload(id, *offload, *on))
-        }
-        Setting::RssTable(..) => device.rss.as_ref().map(|rss| Setting::RssTable(id, rss.table.clone())),
-        Setting::RssKey(..) => device.rss.as_ref().map(|rss| Setting::RssKey(id, rss.key.clone())),
-        _ => None,
-    }
 }
 
 /// The kernel thread of a queue's NAPI; where there is none yet, what it will begin with.
@@ -164,7 +166,10 @@ fn threaded(queue: &RxQueue, index: &Index<'_>) -> Option<Threading> {
 fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
     let there = match wanted.object() {
         Object::Queue(queue) => rx_queue(&queue, index).is_some(),
-        Object::Device(id) | Object::PrivateFlag(id, _) => index.devices.contains_key(&id),
+        Object::Device(id)
+        | Object::PrivateFlag(id, _)
+        | Object::RssContext(id, _)
+        | Object::FlowRule(id, _) => index.devices.contains_key(&id),
         Object::TxQueue(queue) => tx_queue(&queue, index).is_some(),
         Object::Host => true,
         Object::Epoll(id) => index.epolls.contains_key(&id),
@@ -181,9 +186,18 @@ fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
             | Interface::Offloads
             | Interface::PrivateFlags
             | Interface::Rss
+            | Interface::RssContexts
+            | Interface::FlowRules
     );
     if there && of_driver {
-        let message = format!("its driver has no {}", wanted.knob());
+        let what = if let Setting::RssContext(..) = wanted {
+            "contexts of the receive hash"
+        } else if let Setting::FlowRule(..) = wanted {
+            "rules for single flows"
+        } else {
+            wanted.knob()
+        };
+        let message = format!("its driver has no {what}");
         return Refusal::new(RefusalKind::Unsupported, wanted.object(), message);
     }
     if matches!(wanted, Setting::Sysctl(..)) {

@@ -1,5 +1,7 @@
 //! What an expert wants of a device besides its delivery mode: its queues, rings, moderation, offloads, steering.
 
+mod steering;
+
 use model::host::{Channels, Device};
 use model::nic::NicWish;
 use model::{ChannelKind, CpuSet, DeliveryMode, Offload, Reason, RingKind, RxQueue, Setting, TxQueue};
@@ -28,7 +30,9 @@ pub(crate) fn remakes_queues(part: &Part, device: &Device, index: &Index<'_>) ->
 /// Kernel: 6.18, `drivers/net/veth.c` `veth_set_features()`.
 pub(crate) fn remakes(setting: &Setting, device: &Device) -> bool {
     let napis_of_veth = device.kind == "veth" && matches!(setting, Setting::Offload(_, Offload::Gro, _));
-    napis_of_veth || setting.disruption() != model::setting::Disruption::None
+    // Its queues stop for a new discipline, and are the same afterwards.
+    let stays = matches!(setting, Setting::Qdiscs(..));
+    napis_of_veth || !stays && setting.disruption() != model::setting::Disruption::None
 }
 
 /// Adds what the part's request wants of its device; of wishes that make the queues anew alone if `remaking`.
@@ -87,6 +91,9 @@ fn settings(
             flags.iter().map(|(flag, on)| Setting::PrivateFlag(id, *flag, *on)).collect()
         }
         NicWish::RssQueues(queues) => vec![Setting::RssTable(id, even_table(*queues, part, device)?)],
+        NicWish::RssContexts(spans) => steering::contexts(spans, part, device)?,
+        NicWish::FlowRules(rules) => steering::rules(rules, part, device)?,
+        NicWish::Qdisc(kind) => vec![Setting::Qdiscs(id, steering::qdiscs(*kind, device))],
         NicWish::RpsCpus(cpus) if !cpus.is_subset(&index.host.topology.online) => {
             let none = cpus.difference(&index.host.topology.online);
             return Err(Refusal::new(

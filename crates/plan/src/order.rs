@@ -2,7 +2,8 @@
 //!
 //! **The device first, from the ground up.** Numbers of the whole host stand on nothing. Other counts of queues, other
 //! rings and some offloads make the device anew, with new interrupts and NAPIs, so all that stands on queues comes
-//! after them: moderation, the spread of packets over queues, steering.
+//! after them: moderation, the spread of packets over queues, steering. A context of the receive hash is there before the
+//! rules that lead to it, and goes after them: the kernel refuses anything else.
 //!
 //! **Then affinity.** The IRQ's new CPU is taken at its next interrupt, and a NAPI's timer stays on the CPU that
 //! armed it (`HRTIMER_MODE_REL_PINNED`). Once interrupts are deferred or suspended there may be no next one for
@@ -53,8 +54,16 @@ pub(crate) enum Phase {
     Offloads,
     /// When the device interrupts.
     Coalescing,
+    /// What packets wait in before they leave.
+    Qdiscs,
     /// Which queue a packet goes to.
     Rss,
+    /// Contexts of the receive hash, which rules lead to.
+    RssContexts,
+    /// Rules of the NIC.
+    FlowRules,
+    /// Contexts that no rule leads to any more.
+    RssContextsGo,
     /// Which CPU a packet goes to, and from which CPU it leaves by which queue.
     Steering,
     /// Interrupts that irqbalance shall leave alone: before it sees that they were moved.
@@ -140,7 +149,11 @@ pub(crate) fn phase(step: &Step, leaving: &Leaving) -> Phase {
         Setting::Ring(..) => Phase::Rings,
         Setting::Offload(..) | Setting::PrivateFlag(..) => Phase::Offloads,
         Setting::Coalescing(..) | Setting::QueueCoalescing(..) => Phase::Coalescing,
+        Setting::Qdiscs(..) => Phase::Qdiscs,
         Setting::RssTable(..) | Setting::RssKey(..) => Phase::Rss,
+        Setting::RssContext(_, _, true) => Phase::RssContexts,
+        Setting::FlowRule(..) => Phase::FlowRules,
+        Setting::RssContext(_, _, false) => Phase::RssContextsGo,
         Setting::RpsCpus(..)
         | Setting::RpsFlowCount(..)
         | Setting::XpsCpus(..)
@@ -182,6 +195,9 @@ fn floor(setting: &Setting) -> i8 {
         | Setting::PrivateFlag(..)
         | Setting::RssTable(..)
         | Setting::RssKey(..)
+        | Setting::RssContext(..)
+        | Setting::FlowRule(..)
+        | Setting::Qdiscs(..)
         | Setting::RpsCpus(..)
         | Setting::RpsFlowCount(..)
         | Setting::XpsCpus(..)
@@ -232,6 +248,9 @@ fn amount(setting: &Setting) -> Amount {
         | Setting::PrivateFlag(..)
         | Setting::RssTable(..)
         | Setting::RssKey(..)
+        | Setting::RssContext(..)
+        | Setting::FlowRule(..)
+        | Setting::Qdiscs(..)
         | Setting::RpsCpus(..)
         | Setting::RpsFlowCount(..)
         | Setting::XpsCpus(..)

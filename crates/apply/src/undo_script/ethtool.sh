@@ -59,6 +59,15 @@ ethtool_now() {
 	esac
 }
 
+# spread_over TABLE: over how many of the first queues it spreads evenly, if it does.
+spread_over() {
+	echo "$1" | awk '
+		{ for (i = 1; i <= NF; i++) if ($i + 1 > n) n = $i + 1
+		  for (i = 1; i <= NF; i++) bad += $i != (i - 1) % n }
+		END { if (n && !bad) print n }
+	'
+}
+
 # by_ethtool WHAT IFINDEX KIND WORD SET OLD: a setting of a NIC and its driver.
 by_ethtool() {
 	directory=$(device_directory "$2")
@@ -77,8 +86,14 @@ by_ethtool() {
 		flag) ethtool --set-priv-flags "$name" "$4" "$6" ;;
 		key) ethtool -X "$name" hkey "$6" ;;
 		table)
-			stuck "$1" "ethtool cannot write a table entry by entry, netpolicy can; it was $6"
-			return
+			queues=$(spread_over "$6")
+			if [ -z "$queues" ]; then
+				stuck "$1" "ethtool cannot write a table entry by entry, netpolicy can; it was $6"
+				return
+			fi
+			# What is the driver's own follows the number of queues, and what equals it does not.
+			ethtool -X "$name" default
+			[ "$(ethtool_now "$name" table)" = "$6" ] || ethtool -X "$name" equal "$queues"
 			;;
 		esac >/dev/null
 		seen "$1" "$(ethtool_now "$name" "$3" "$4")" "$6"

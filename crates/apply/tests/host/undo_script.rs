@@ -1,6 +1,7 @@
 //! The undo script, run by a real shell on things that the test has made.
 
 mod stage;
+mod steering;
 
 use std::path::Path;
 use std::process::Command;
@@ -9,11 +10,13 @@ use libtest_mimic::{Failed, Trial};
 use model::setting::Threading;
 use model::{
     Change, ChannelKind, CoalesceParam, Cpu, CpuSet, DeviceId, EmptyPolls, EpollId, EpollParams, Fd,
-    FlagName, IfIndex, IrqNumber, Label, Nanoseconds, NetnsId, Offload, Pid, ProcessId, QueueIndex, Reason,
-    RingId, RingKind, RingNapi, RxQueue, Scheduling, Setting, Sysctl, ThreadId, TxQueue, UtilClamp,
+    FlagName, IfIndex, IrqNumber, Label, Nanoseconds, NetnsId, Offload, Pid, ProcessId, Qdisc, QdiscKind,
+    Qdiscs, QueueIndex, QueueSpan, Reason, RingId, RingKind, RingNapi, RxQueue, Scheduling, Setting, SteerTo,
+    Sysctl, ThreadId, TxQueue, UtilClamp,
 };
 
 use self::stage::{Child, Stage, runs};
+use self::steering::flow;
 use crate::test;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -25,6 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     let epoll_params = (!kernel_has_epoll_params()).then_some("python3 and Linux 6.9");
     let rings = (!kernel_has_rings()).then_some("io_uring");
     let netns = (!can_make_netns()).then_some("root, unshare and ip");
+    let tc = (!runs("tc", &["-Version"])).then_some("tc");
     vec![
         test(
             "shellcheck_has_nothing_to_say_about_a_script_for_every_knob",
@@ -36,6 +40,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("an_epoll_goes_back_to_its_parameters", epoll_params, an_epoll_goes_back),
         test("an_io_uring_goes_back_to_not_polling", rings, a_ring_goes_back),
         test("a_device_in_another_namespace_goes_back", netns, a_device_goes_back),
+        test("rules_and_contexts_of_a_nic_go_back", python, steering::rules_and_contexts_go_back),
+        test("a_table_that_is_the_drivers_own_goes_back_as_such", python, steering::a_table_goes_back),
+        test("queueing_disciplines_go_back", netns.or(tc), steering::disciplines_go_back),
         test("a_napi_is_found_by_its_queue_and_goes_back", python, a_napi_goes_back),
         test(
             "a_kernel_thread_is_found_by_its_queue_and_goes_back",
@@ -111,6 +118,18 @@ fn shellcheck_is_content() -> Result<(), Failed> {
         change(Setting::RssTable(device, vec![0, 1]), Setting::RssTable(device, vec![0, 0])),
         change(Setting::RssKey(device, vec![1, 2]), Setting::RssKey(device, vec![3, 4])),
         change(Setting::IrqBan(irq, false), Setting::IrqBan(irq, true)),
+        change(
+            Setting::RssContext(device, QueueSpan { first: 2, count: 2 }, false),
+            Setting::RssContext(device, QueueSpan { first: 2, count: 2 }, true),
+        ),
+        change(
+            Setting::FlowRule(device, flow("tcp4 dst-port 80")?, None),
+            Setting::FlowRule(device, flow("tcp4 dst-port 80")?, Some(SteerTo::Queue(QueueIndex(1)))),
+        ),
+        change(
+            Setting::Qdiscs(device, Qdiscs::Whole(Qdisc::of(QdiscKind::Fq))),
+            Setting::Qdiscs(device, Qdiscs::Whole(Qdisc::of(QdiscKind::Pfifo))),
+        ),
         change(Setting::RpsCpus(queue, CpuSet::new()), Setting::RpsCpus(queue, all.clone())),
         change(Setting::RpsFlowCount(queue, 0), Setting::RpsFlowCount(queue, 4096)),
         change(Setting::XpsCpus(tx, all), Setting::XpsCpus(tx, one)),

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use apply::{Knobs, Landmarks};
 use model::setting::Threading;
-use model::{Cpu, EmptyPolls, Nanoseconds, Object, Plan, QueueIndex, RingNapi, Scheduling, Setting};
+use model::{
+    Cpu, EmptyPolls, Nanoseconds, Object, Plan, Qdiscs, QueueIndex, RingNapi, Scheduling, Setting, SteerTo,
+};
 
 /// What a host does instead of what it was asked for. Reads and writes are counted apart, from 0.
 #[derive(Clone, Debug)]
@@ -235,6 +237,19 @@ pub(crate) fn nudged(setting: &Setting) -> Setting {
         Setting::Offload(_, _, on) | Setting::PrivateFlag(_, _, on) | Setting::IrqBan(_, on) => *on = !*on,
         Setting::RssTable(_, table) => table.push(7_777),
         Setting::RssKey(_, key) => key.push(77),
+        Setting::RssContext(_, _, there) => *there = !*there,
+        Setting::FlowRule(_, _, to) => {
+            *to = match *to {
+                Some(SteerTo::Drop) => None,
+                _ => Some(SteerTo::Drop),
+            }
+        }
+        Setting::Qdiscs(_, qdiscs) => {
+            *qdiscs = match qdiscs {
+                Qdiscs::Other(_) => Qdiscs::Default(Vec::new()),
+                _ => Qdiscs::Other("htb".to_owned()),
+            }
+        }
         Setting::XpsRxQueues(_, queues) => queues.push(QueueIndex(7_777)),
         Setting::Sysctl(_, value) => *value += 7_777,
         Setting::KthreadScheduling(_, class) => {

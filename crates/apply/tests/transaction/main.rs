@@ -10,4 +10,5 @@ mod history;
 mod keeping;
 mod properties;
 mod scene;
+mod steering_nic;
 mod undo_script;

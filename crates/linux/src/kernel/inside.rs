@@ -5,6 +5,7 @@ use model::{DeviceId, NapiId, NetnsId, RxQueue};
 use crate::error::{Errno, KernelError};
 use crate::ioctl::EthtoolIoctl;
 use crate::netlink::netdev::{NapiChange, NapiRefused, QueueType, RawNapi, RawQueue};
+use crate::netlink::qdisc::{Circumstances, Disciplines};
 use crate::netlink::{Ethtool, Links, Netdev};
 use crate::netns::Netns;
 use crate::observe::device::napis_by_order;
@@ -22,6 +23,7 @@ pub(super) struct Inside {
     /// The same, for what a NIC and its driver can be told.
     ethtool: Option<Ethtool>,
     ioctl: Option<EthtoolIoctl>,
+    disciplines: Option<Disciplines>,
 }
 
 impl Inside {
@@ -31,7 +33,7 @@ impl Inside {
         let netns = Netns::with_id(id)?;
         let (links, netdev) =
             netns.run(|| Ok::<_, KernelError>((Links::open_here()?, Netdev::open_here())))??;
-        Ok(Self { netns, links, netdev, sysfs: None, ethtool: None, ioctl: None })
+        Ok(Self { netns, links, netdev, sysfs: None, ethtool: None, ioctl: None, disciplines: None })
     }
 
     /// What no other namespace of this boot has; `None` on kernels before 5.14.
@@ -63,6 +65,28 @@ impl Inside {
             Some(ioctl) => Ok(ioctl),
             closed @ None => Ok(closed.insert(self.netns.run(EthtoolIoctl::open_here)??)),
         }
+    }
+
+    /// The queueing disciplines here.
+    pub(super) fn disciplines(&mut self) -> Result<&mut Disciplines, KernelError> {
+        match &mut self.disciplines {
+            Some(disciplines) => Ok(disciplines),
+            closed @ None => Ok(closed.insert(self.netns.run(Disciplines::open_here)??)),
+        }
+    }
+
+    /// What the kernel's own options of a device's disciplines depend on.
+    pub(super) fn circumstances(&mut self, device: DeviceId) -> Result<Circumstances, KernelError> {
+        let directory = self.directory(device)?;
+        let number = |file: &str| {
+            let text = directory.read(file)?;
+            text.parse().map_err(|_| KernelError::malformed(file, format!("`{text}` is no number")))
+        };
+        let (mtu, tx_queue_len) = (number("mtu")?, number("tx_queue_len")?);
+        let name = self.name(device)?;
+        let queues = self.sysfs()?.list(&format!("class/net/{name}/queues"))?;
+        let tx_queues = queues.iter().filter(|queue| queue.starts_with("tx-")).count();
+        Ok(Circumstances { mtu, tx_queue_len, tx_queues })
     }
 
     /// The name that a device has now.

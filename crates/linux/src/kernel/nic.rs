@@ -3,6 +3,7 @@
 use model::{DeviceId, Interface, QueueIndex, RxQueue, Setting, TxQueue};
 
 use super::inside::Inside;
+use super::steer;
 use crate::error::KernelError;
 use crate::observe::device as observed;
 use model::CpuSet;
@@ -70,6 +71,9 @@ pub(super) fn read(
                 _ => None,
             })
         }
+        Interface::RssContexts | Interface::FlowRules | Interface::Qdiscs => {
+            steer::read(inside, device, like)
+        }
         Interface::QueueCoalescing => {
             let name = inside.name(device)?;
             let Some(Setting::QueueCoalescing(queue, ..)) = like.first() else { return Ok(Vec::new()) };
@@ -111,6 +115,9 @@ pub(super) fn write(inside: &mut Inside, device: DeviceId, settings: &[Setting])
             Setting::PrivateFlag(_, flag, on) => flags.push((*flag, *on)),
             Setting::RssTable(_, wanted) => table = Some(wanted.as_slice()),
             Setting::RssKey(_, wanted) => key = Some(wanted.as_slice()),
+            Setting::RssContext(..) | Setting::FlowRule(..) | Setting::Qdiscs(..) => {
+                steer::write(inside, device, setting)?;
+            }
             Setting::QueueCoalescing(of, param, value) => {
                 queue = position(of.index);
                 of_queue.push((*param, *value));

@@ -10,6 +10,7 @@ pub mod link;
 pub mod message;
 pub mod netdev;
 pub mod offload;
+pub mod qdisc;
 pub mod rtlink;
 pub mod sock_diag;
 pub mod socket;

@@ -20,6 +20,7 @@ use crate::netlink::ethtool::change::RawPrivateFlags;
 use crate::netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
 use crate::netlink::link::RawLink;
 use crate::netlink::netdev::{self, QueueType, RawNapi, RawQueue};
+use crate::netlink::qdisc::{Circumstances, Disciplines, RawQdisc};
 use crate::process::kthread;
 use crate::sysfs::SysFs;
 
@@ -52,6 +53,10 @@ pub(super) fn devices(
     let sysfs = sources.sysfs.as_ref().map_err(Clone::clone);
     let sysfs = sysfs.map(Some).or_unread(unread);
     let ioctl = sources.ioctl.as_ref().map_err(Clone::clone).map(Some).or_unread(unread);
+    let disciplines = match &mut sources.disciplines {
+        Ok(disciplines) => disciplines.all().or_unread(unread),
+        Err(error) => Err(error.clone()).or_unread(unread),
+    };
     let seen = devices.into_iter().map(|mut device| {
         let vectors = sysfs.map(|sysfs| from_sysfs(&mut device, sysfs, unread)).unwrap_or_default();
         netdev.complete(&mut device);
@@ -59,6 +64,9 @@ pub(super) fn devices(
         ethtool.complete(&mut device);
         if let Some(ioctl) = ioctl {
             from_ioctl(&mut device, ioctl, unread);
+        }
+        if let Ok(socket) = &mut sources.disciplines {
+            qdiscs(&mut device, sysfs, socket, &disciplines, unread);
         }
         name_peer(&mut device, &names);
         Seen { device, vectors }
@@ -105,6 +113,9 @@ fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
         offloads: BTreeMap::new(),
         private_flags: BTreeMap::new(),
         rss: None,
+        rss_contexts: None,
+        flow_rules: None,
+        qdiscs: None,
     })
 }
 
@@ -185,9 +196,36 @@ fn from_ioctl(device: &mut Device, ioctl: &EthtoolIoctl, unread: &mut Vec<Unread
     let rss = ioctl.rss(name).map_err(of_device).or_unread(unread);
     let queues = ioctl.queue_coalesce(name, device.rx_queues.len()).map_err(of_device).or_unread(unread);
     device.rss = rss;
+    if device.rss.is_some() {
+        device.rss_contexts = ioctl.rss_contexts(name).map_err(of_device).or_unread(unread);
+    }
+    let contexts = device.rss_contexts.as_deref().unwrap_or_default();
+    device.flow_rules = ioctl.flow_rules(name, contexts).map_err(of_device).or_unread(unread);
     for (queue, coalesce) in device.rx_queues.iter_mut().zip(queues.unwrap_or_default()) {
         queue.coalesce = Some(coalesce);
     }
+}
+
+/// What packets wait in before they leave.
+fn qdiscs(
+    device: &mut Device,
+    sysfs: Option<&SysFs>,
+    socket: &mut Disciplines,
+    all: &[RawQdisc],
+    unread: &mut Vec<Unread>,
+) {
+    let ifindex = device.id.ifindex;
+    let made = all.iter().any(|raw| raw.ifindex == ifindex.0 && raw.handle != 0);
+    // Only options that somebody may have chosen are compared with it.
+    let tx_queue_len = sysfs
+        .filter(|_| made)
+        .and_then(|sysfs| number(sysfs, &format!("class/net/{}/tx_queue_len", device.id.name), unread));
+    let circumstances = Circumstances {
+        mtu: device.mtu,
+        tx_queue_len: tx_queue_len.unwrap_or(0),
+        tx_queues: device.tx_queues.len(),
+    };
+    device.qdiscs = socket.of(ifindex, circumstances, all).or_unread(unread);
 }
 
 /// A file with one number; `None` where it is not there.

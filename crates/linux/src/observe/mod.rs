@@ -22,6 +22,7 @@ use model::{Host, KernelVersion, KthreadState, Pid};
 use crate::error::{Cause, KernelError};
 use crate::ioctl::EthtoolIoctl;
 use crate::irqbalance::Irqbalance;
+use crate::netlink::qdisc::Disciplines;
 use crate::netlink::{Ethtool, Links, Netdev};
 use crate::netns::Netns;
 use crate::process::kthread;
@@ -95,6 +96,7 @@ struct Sources {
     ethtool: Result<Ethtool, KernelError>,
     sysfs: Result<SysFs, KernelError>,
     ioctl: Result<EthtoolIoctl, KernelError>,
+    disciplines: Result<Disciplines, KernelError>,
 }
 
 impl Sources {
@@ -105,6 +107,7 @@ impl Sources {
             ethtool: Ethtool::open_here(),
             sysfs: SysFs::open_here(),
             ioctl: EthtoolIoctl::open_here(),
+            disciplines: Disciplines::open_here(),
         })
     }
 }

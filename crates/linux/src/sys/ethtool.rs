@@ -1,4 +1,5 @@
-//! What of `ethtool` is an ioctl only: the receive hash, and the interrupt moderation of single queues.
+//! What of `ethtool` is an ioctl only, or was one on kernels that are still in use: the receive hash and its contexts,
+//! the rules for single flows, and the interrupt moderation of single queues.
 //!
 //! Kernel: 6.18, `include/uapi/linux/ethtool.h`, `net/ethtool/ioctl.c` `dev_ethtool()`.
 #![expect(
@@ -18,6 +19,12 @@ const SRSSH: u32 = 0x47;
 const PERQUEUE: u32 = 0x4b;
 const GCOALESCE: u32 = 0x0e;
 const SCOALESCE: u32 = 0x0f;
+const GRXRINGS: u32 = 0x2d;
+const GRXCLSRLCNT: u32 = 0x2e;
+const GRXCLSRULE: u32 = 0x2f;
+const GRXCLSRLALL: u32 = 0x30;
+const SRXCLSRLDEL: u32 = 0x31;
+const SRXCLSRLINS: u32 = 0x32;
 
 /// `ETH_RXFH_INDIR_NO_CHANGE`.
 const INDIR_NO_CHANGE: u32 = u32::MAX;
@@ -30,6 +37,25 @@ const RSS_KEY_BYTES_MAX: u32 = 1 << 10;
 
 /// The words of `struct ethtool_rxfh` before `rss_config`: cmd, rss_context, indir_size, key_size, four bytes, rsvd32.
 const RXFH_WORDS: usize = 6;
+
+/// `ETH_RXFH_CONTEXT_ALLOC`.
+const CONTEXT_ALLOC: u32 = u32::MAX;
+
+/// Where `input_xfrm` is in its word of `struct ethtool_rxfh`, and `RXH_XFRM_NO_CHANGE` there. Kernel: 6.8; before, the
+/// byte must be 0.
+const XFRM_NO_CHANGE: [u8; 4] = [0, 0xff, 0, 0];
+
+/// The words of `struct ethtool_rxnfc`: `fs` from byte 16, `rule_cnt` and `rule_locs` at its end.
+pub(crate) const RXNFC_WORDS: usize = 48;
+
+/// Where words of it are: `data`, `fs.location`, `rule_cnt` (which is `rss_context` of a rule), the first of `rule_locs`.
+const RXNFC_DATA: usize = 2;
+/// See [`RXNFC_DATA`].
+const RXNFC_LOCATION: usize = 44;
+/// See [`RXNFC_DATA`].
+const RXNFC_COUNT: usize = 46;
+/// See [`RXNFC_DATA`].
+const RXNFC_LOCATIONS: usize = 47;
 
 /// The words of `struct ethtool_coalesce`.
 pub(crate) const COALESCE_WORDS: usize = 23;
@@ -68,10 +94,10 @@ fn request(socket: impl AsFd, device: &str, words: &mut [u32]) -> Result<(), Err
     super::answer::done(answer.into())
 }
 
-/// The receive hash of a device.
-pub(crate) fn rss(socket: impl AsFd, device: &str) -> Result<RawRss, Errno> {
+/// The receive hash of a device, or of a context of it; 0 is the device's own.
+pub(crate) fn rss(socket: impl AsFd, device: &str, context: u32) -> Result<RawRss, Errno> {
     let mut sizes = [0; RXFH_WORDS];
-    sizes[0] = GRSSH;
+    (sizes[0], sizes[1]) = (GRSSH, context);
     request(socket.as_fd(), device, &mut sizes)?;
     let (entries, key_bytes) = (sizes[2], sizes[3]);
     if entries > RSS_ENTRIES_MAX || key_bytes > RSS_KEY_BYTES_MAX {
@@ -79,7 +105,7 @@ pub(crate) fn rss(socket: impl AsFd, device: &str) -> Result<RawRss, Errno> {
     }
     let table_end = RXFH_WORDS + entries as usize;
     let mut words = vec![0; table_end + key_bytes.div_ceil(4) as usize];
-    (words[0], words[2], words[3]) = (GRSSH, entries, key_bytes);
+    (words[0], words[1], words[2], words[3]) = (GRSSH, context, entries, key_bytes);
     request(socket, device, &mut words)?;
     let key: Vec<u8> = words[table_end..].iter().flat_map(|word| word.to_ne_bytes()).collect();
     Ok(RawRss {
@@ -89,25 +115,37 @@ pub(crate) fn rss(socket: impl AsFd, device: &str) -> Result<RawRss, Errno> {
     })
 }
 
-/// Changes the indirection table, the key, or both; what is `None` stays.
+/// What becomes of an indirection table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Table<'a> {
+    /// It stays.
+    Keep,
+    /// It becomes what the kernel would make of it, and follows the number of queues from then on.
+    Reset,
+    /// It becomes this.
+    Set(&'a [u32]),
+}
+
+/// Changes the indirection table, the key, or both; a key that is `None` stays.
 pub(crate) fn set_rss(
     socket: impl AsFd,
     device: &str,
-    table: Option<&[u32]>,
+    table: Table<'_>,
     key: Option<&[u8]>,
 ) -> Result<(), Errno> {
     // Newer kernels have a byte for the input transformation where older ones want zero: what is read is right for both.
-    let now = rss(socket.as_fd(), device)?;
+    let now = rss(socket.as_fd(), device, 0)?;
     let mut words = vec![0; RXFH_WORDS];
     words[0] = SRSSH;
     words[4] = now.kind;
     match table {
-        Some(table) if table.len() == now.table.len() => {
+        Table::Set(table) if table.len() == now.table.len() => {
             words[2] = u32::try_from(table.len()).map_err(|_| Errno::INVAL)?;
             words.extend_from_slice(table);
         }
-        Some(_) => return Err(Errno::INVAL),
-        None => words[2] = INDIR_NO_CHANGE,
+        Table::Set(_) => return Err(Errno::INVAL),
+        Table::Keep => words[2] = INDIR_NO_CHANGE,
+        Table::Reset => {}
     }
     if let Some(key) = key {
         if key.len() != now.key.len() {
@@ -120,6 +158,82 @@ pub(crate) fn set_rss(
             words.push(u32::from_ne_bytes(bytes));
         }
     }
+    request(socket, device, &mut words)
+}
+
+/// Makes a context of the receive hash with this table and whatever key the driver chooses; returns its id.
+pub(crate) fn create_rss_context(socket: impl AsFd, device: &str, table: &[u32]) -> Result<u32, Errno> {
+    let mut words = context_request(socket.as_fd(), device, CONTEXT_ALLOC)?;
+    words[2] = u32::try_from(table.len()).map_err(|_| Errno::INVAL)?;
+    words.extend_from_slice(table);
+    request(socket, device, &mut words)?;
+    Ok(words[1])
+}
+
+/// Removes a context of the receive hash; EBUSY while a rule leads to it.
+pub(crate) fn delete_rss_context(socket: impl AsFd, device: &str, context: u32) -> Result<(), Errno> {
+    let mut words = context_request(socket.as_fd(), device, context)?;
+    request(socket, device, &mut words)
+}
+
+/// A request about a context that changes neither hash function nor input transformation.
+fn context_request(socket: impl AsFd, device: &str, context: u32) -> Result<Vec<u32>, Errno> {
+    let now = rss(socket, device, 0)?;
+    let mut words = vec![0; RXFH_WORDS];
+    (words[0], words[1]) = (SRSSH, context);
+    // Only a kernel that knows the byte says anything but 0.
+    if now.kind & u32::from_ne_bytes(XFRM_NO_CHANGE) != 0 {
+        words[4] = u32::from_ne_bytes(XFRM_NO_CHANGE);
+    }
+    Ok(words)
+}
+
+/// How many receive queues the hash may choose from.
+pub(crate) fn rx_rings(socket: impl AsFd, device: &str) -> Result<u32, Errno> {
+    let mut words = [0; RXNFC_WORDS];
+    words[0] = GRXRINGS;
+    request(socket, device, &mut words)?;
+    Ok(words[RXNFC_DATA])
+}
+
+/// How many rules a device has, and the size of its table with the flag `RX_CLS_LOC_SPECIAL`; 0 where the driver does
+/// not say.
+pub(crate) fn rules_count(socket: impl AsFd, device: &str) -> Result<(u32, u32), Errno> {
+    let mut words = [0; RXNFC_WORDS];
+    words[0] = GRXCLSRLCNT;
+    request(socket, device, &mut words)?;
+    Ok((words[RXNFC_COUNT], words[RXNFC_DATA]))
+}
+
+/// The places of a device's rules, at most so many (EMSGSIZE if there are more), and the size of its table.
+pub(crate) fn rule_locations(socket: impl AsFd, device: &str, count: u32) -> Result<(Vec<u32>, u32), Errno> {
+    let mut words = vec![0; RXNFC_WORDS + count as usize];
+    (words[0], words[RXNFC_COUNT]) = (GRXCLSRLALL, count);
+    request(socket, device, &mut words)?;
+    let there = words[RXNFC_COUNT].min(count) as usize;
+    Ok((words[RXNFC_LOCATIONS..][..there].to_vec(), words[RXNFC_DATA]))
+}
+
+/// The rule at a place, as the words of `struct ethtool_rxnfc`.
+pub(crate) fn rule(socket: impl AsFd, device: &str, location: u32) -> Result<[u32; RXNFC_WORDS], Errno> {
+    let mut words = [0; RXNFC_WORDS];
+    (words[0], words[RXNFC_LOCATION]) = (GRXCLSRULE, location);
+    request(socket, device, &mut words)?;
+    Ok(words)
+}
+
+/// Adds a rule, or replaces the one at its place; returns its place.
+pub(crate) fn insert_rule(socket: impl AsFd, device: &str, rule: &[u32; RXNFC_WORDS]) -> Result<u32, Errno> {
+    let mut words = *rule;
+    words[0] = SRXCLSRLINS;
+    request(socket, device, &mut words)?;
+    Ok(words[RXNFC_LOCATION])
+}
+
+/// Removes the rule at a place.
+pub(crate) fn delete_rule(socket: impl AsFd, device: &str, location: u32) -> Result<(), Errno> {
+    let mut words = [0; RXNFC_WORDS];
+    (words[0], words[RXNFC_LOCATION]) = (SRXCLSRLDEL, location);
     request(socket, device, &mut words)
 }
 

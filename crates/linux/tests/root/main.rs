@@ -10,6 +10,7 @@ mod epolls;
 mod follow;
 mod foreign;
 mod guest_nics;
+mod guest_steering;
 mod interrupts;
 mod irqbalance;
 mod knobs;
@@ -69,6 +70,8 @@ pub enum Need {
     Netdevsim,
     /// irqbalance from the distribution, on more than one CPU: on one it ends at once.
     Irqbalance,
+    /// The queueing disciplines fq and fq_codel, and u32 filters.
+    FairQueues,
 }
 
 impl Need {
@@ -101,6 +104,7 @@ impl Need {
                     && std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1),
                 "needs irqbalance, and two CPUs",
             ),
+            Self::FairQueues => (has_fair_queues(), "needs fq and fq_codel"),
             Self::IgbNics => (are_devices(["igb0", "igb1"]), "needs a guest's igb NICs"),
         };
         (!there).then_some(what)
@@ -125,6 +129,13 @@ fn are_devices(names: [&str; 2]) -> bool {
 fn runs(program: &str, arguments: &[&str]) -> bool {
     let output = std::process::Command::new(program).args(arguments).output();
     output.is_ok_and(|output| output.status.success())
+}
+
+/// Tried out in a namespace that is gone afterwards.
+fn has_fair_queues() -> bool {
+    let tried = "ip link set lo up && tc qdisc add dev lo root handle 1: fq_codel && tc filter add dev lo parent 1: \
+                 protocol ip u32 match u32 0 0 flowid 1:1 && tc qdisc del dev lo root && tc qdisc add dev lo root fq";
+    runs("unshare", &["--net", "sh", "-c", tried])
 }
 
 fn has_static_libc() -> bool {
@@ -172,6 +183,7 @@ fn main() {
         follow::tests(),
         lab::tests(),
         guest_nics::tests(),
+        guest_steering::tests(),
         interrupts::tests(),
         irqbalance::tests(),
         netdevsim::tests(),

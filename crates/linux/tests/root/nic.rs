@@ -4,7 +4,8 @@ use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
 use linux::{Cause, Errno, Kernel};
 use model::{
-    ChannelKind, CoalesceParam, CpuSet, Offload, QueueIndex, RingKind, RxQueue, Setting, Sysctl, TxQueue,
+    ChannelKind, CoalesceParam, CpuSet, FlowRule, Offload, Qdisc, QdiscKind, QdiscOption, Qdiscs, QueueIndex,
+    QueueSpan, RingKind, RxQueue, Setting, SteerTo, Sysctl, TxQueue,
 };
 
 use crate::wire::Wire;
@@ -67,11 +68,14 @@ pub(crate) fn tests() -> Vec<Trial> {
             let device = wire.near0()?;
             assert_eq!((device.rings, device.coalesce, &device.rss), (None, None, &None));
             let queue = RxQueue { device: device.id, index: QueueIndex(0) };
+            let rule: FlowRule = "tcp4 dst-port 80 queue 0".parse()?;
             for lacking in [
                 Setting::Ring(device.id, RingKind::Rx, 512),
                 Setting::Coalescing(device.id, CoalesceParam::RxUsecs, 8),
                 Setting::RssKey(device.id, vec![1; 40]),
                 Setting::QueueCoalescing(queue, CoalesceParam::RxUsecs, 8),
+                Setting::RssContext(device.id, QueueSpan { first: 0, count: 1 }, true),
+                Setting::FlowRule(device.id, rule.flow, Some(SteerTo::Queue(QueueIndex(0)))),
             ] {
                 let mut kernel = Kernel::new();
                 let (read, written) = (
@@ -90,6 +94,23 @@ pub(crate) fn tests() -> Vec<Trial> {
             }
             Ok(())
         }),
+        test("queueing_disciplines_are_replaced_by_queue_and_put_back", needs, disciplines),
+        test("a_discipline_that_cannot_be_recorded_is_told_from_others_and_not_written", needs, || {
+            let wire = Wire::new(2)?;
+            let device = wire.near0()?.id;
+            wire.in_near("tc qdisc replace dev near0 root handle 1: bfifo limit 10000")?;
+            let now = Kernel::new().read(&[Setting::Qdiscs(device, Qdiscs::Other(String::new()))])?;
+            assert!(
+                matches!(&now[..], [Setting::Qdiscs(_, Qdiscs::Other(kind))] if kind == "bfifo"),
+                "{now:?}"
+            );
+            assert!(!now[0].restorable());
+            Kernel::new()
+                .write(&[Setting::Qdiscs(device, Qdiscs::Other("htb".to_owned()))])
+                .expect_err("refused");
+            assert_eq!(wire.near0()?.qdiscs, Some(Qdiscs::Other("bfifo".to_owned())));
+            Ok(())
+        }),
         test("numbers_of_the_host_are_read_and_not_shown_in_other_namespaces", needs, || {
             let wire = Wire::new(1)?;
             assert!(wire.observe()?.sysctls.is_empty());
@@ -99,6 +120,54 @@ pub(crate) fn tests() -> Vec<Trial> {
             Ok(())
         }),
     ]
+}
+
+/// From the kernel's own to one for each queue, to one for all, to another for each queue under a handle of somebody's
+/// choice, and all the way back.
+fn disciplines() -> Result<(), Failed> {
+    let wire = Wire::new(3)?;
+    let device = wire.near0()?.id;
+    let mut short = Qdisc::of(QdiscKind::Pfifo);
+    short.options.insert(QdiscOption::Limit, 77);
+    let fast = Qdisc::of(QdiscKind::PfifoFast);
+    let ways = [
+        Qdiscs::PerQueue { handle: None, queues: vec![fast.clone(), short.clone(), fast.clone()] },
+        Qdiscs::Whole(Qdisc { handle: Some(0x17), ..short.clone() }),
+        Qdiscs::PerQueue {
+            handle: Some(1),
+            queues: vec![short.clone(), fast, Qdisc { handle: Some(0x20), ..short }],
+        },
+    ];
+    let mut kernel = Kernel::new();
+    let before = wire.near0()?.qdiscs.ok_or("it is up")?;
+    assert_eq!(before, Qdiscs::Default(vec!["noqueue".to_owned()]), "the premise");
+    let mut was = vec![before];
+    for to in &ways {
+        there_and_back(&wire, &[Setting::Qdiscs(device, to.clone())])?;
+        kernel.write(&[Setting::Qdiscs(device, to.clone())])?;
+        was.push(to.clone());
+    }
+    for back in was.iter().rev() {
+        let back = Setting::Qdiscs(device, back.clone());
+        kernel.write(std::slice::from_ref(&back))?;
+        assert_eq!(kernel.read(std::slice::from_ref(&back))?, [back]);
+    }
+    // A queue alone is replaced where the others stay.
+    let one = |limit| {
+        let mut pfifo = Qdisc::of(QdiscKind::Pfifo);
+        pfifo.options.insert(QdiscOption::Limit, limit);
+        let queues = vec![Qdisc::of(QdiscKind::Pfifo), pfifo, Qdisc::of(QdiscKind::Pfifo)];
+        Setting::Qdiscs(device, Qdiscs::PerQueue { handle: Some(1), queues })
+    };
+    kernel.write(&[one(5)])?;
+    let handles = || wire.in_near("tc qdisc show dev near0");
+    let first = handles()?;
+    kernel.write(&[one(6)])?;
+    let second = handles()?;
+    let changed: Vec<&str> = second.lines().filter(|line| !first.contains(*line)).collect();
+    assert_eq!(changed.len(), 1, "{first}{second}");
+    assert!(changed[0].contains("parent 1:2 limit 6p"), "{changed:?}");
+    Ok(())
 }
 
 /// Writes, reads back, compares what is observed with what was read, and puts back: then the device is as it was.

@@ -7,8 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::cpu_set::CpuSet;
 use crate::ids::{Cpu, DeviceId, IrqNumber, NapiId, NumaNode, Pid, QueueIndex, RxQueue};
 use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, RingKind, Rss};
+use crate::qdisc::Qdiscs;
 use crate::scheduling::KthreadState;
 use crate::setting::Threading;
+use crate::steering::{FlowMatch, QueueSpan, SteerTo};
 use crate::units::{EmptyPolls, Nanoseconds};
 
 /// How sure we are of an edge of the graph.
@@ -70,6 +72,39 @@ pub struct Device {
     /// How packets are spread over the queues; `None` where the driver does not say.
     #[serde(default)]
     pub rss: Option<Rss>,
+    /// The contexts of the receive hash beside the device's own, by id; `None` where the driver has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rss_contexts: Option<Vec<RssContext>>,
+    /// The rules of the NIC for single flows, by place; `None` where the driver has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow_rules: Option<Vec<PlacedRule>>,
+    /// What packets wait in before they leave; `None` while the device is down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qdiscs: Option<Qdiscs>,
+}
+
+/// A context of the receive hash.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RssContext {
+    /// What the kernel calls it, while it lives.
+    pub id: u32,
+    /// The queues that it spreads packets evenly over; `None` where it does so in another way.
+    pub queues: Option<QueueSpan>,
+    /// The queue for each value of the hash, modulo the table's length.
+    pub table: Vec<u32>,
+}
+
+/// A rule of the NIC, where it stands in the NIC's table. The first that fits decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlacedRule {
+    /// Its place.
+    pub location: u32,
+    /// Which packets it is for; `None` where that cannot be said with whole fields.
+    pub flow: Option<FlowMatch>,
+    /// Where they go.
+    pub to: SteerTo,
 }
 
 /// A receive queue.

@@ -11,8 +11,8 @@ mod process;
 mod topology;
 
 pub use device::{
-    Channels, Coalesce, Confidence, Device, Features, Irq, IrqEdge, Napi, NapiEdge, Pair, Rings,
-    RxQueueState, TxQueueState,
+    Channels, Coalesce, Confidence, Device, Features, Irq, IrqEdge, Napi, NapiEdge, Pair, PlacedRule, Rings,
+    RssContext, RxQueueState, TxQueueState,
 };
 pub use other::{Other, OtherKind};
 pub use pressure::{CpuPressure, DevicePressure, Pressure};

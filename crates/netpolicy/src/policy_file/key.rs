@@ -1,7 +1,10 @@
 //! The language of policy files as one table. The parser, the merged view and the published schema read it.
 
 use model::nic::{ChannelKind, CoalesceParam, FlagName, NicWish, Offload, RingKind, Sysctl};
-use model::{CpuSet, DeliveryMode, KthreadCpus, Layout, Nanoseconds, PolicyName, Scheduling, UtilClamp};
+use model::{
+    CpuSet, DeliveryMode, FlowRule, KthreadCpus, Layout, Nanoseconds, PolicyName, QdiscKind, QueueSpan,
+    Scheduling, UtilClamp,
+};
 
 /// What a section is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,26 +107,7 @@ impl Value {
             Self::KthreadClass(class) => quoted(&class.to_string()),
             Self::KthreadUtilClamp(clamp) => quoted(&clamp.to_string()),
             Self::Layout(layout) => quoted(&layout.to_string()),
-            Self::Nic(wish) => nic_toml(wish),
-        }
-    }
-}
-
-fn nic_toml(wish: &NicWish) -> String {
-    match wish {
-        NicWish::Channels(_, n) | NicWish::Ring(_, n) | NicWish::RssQueues(n) | NicWish::RpsFlowCount(n) => {
-            n.to_string()
-        }
-        NicWish::Coalescing(param, value) if param.is_switch() => (*value != 0).to_string(),
-        NicWish::Coalescing(_, value) => value.to_string(),
-        NicWish::Offload(_, on) | NicWish::Xps(on) => on.to_string(),
-        NicWish::Sysctl(_, value) => value.to_string(),
-        NicWish::RpsCpus(cpus) if cpus.is_empty() => quoted("none"),
-        NicWish::RpsCpus(cpus) => quoted(&cpus.to_string()),
-        NicWish::PrivateFlags(flags) => {
-            let flags: Vec<String> =
-                flags.iter().map(|(flag, on)| format!("{flag}={}", if *on { "on" } else { "off" })).collect();
-            quoted(&flags.join(","))
+            Self::Nic(wish) => super::wish::toml(wish),
         }
     }
 }
@@ -156,6 +140,11 @@ pub(super) enum Takes {
     /// CPUs, or `none`.
     CpusOrNone(fn(CpuSet) -> Value),
     PrivateFlags(fn(Vec<(FlagName, bool)>) -> Value),
+    /// Spans of queues, with commas between them.
+    QueueSpans(fn(Vec<QueueSpan>) -> Value),
+    /// Rules of the NIC, with commas between them.
+    FlowRules(fn(Vec<FlowRule>) -> Value),
+    Qdisc(fn(QdiscKind) -> Value),
 }
 
 impl Takes {
@@ -174,6 +163,9 @@ impl Takes {
             Self::Text(_) => "text in quotes",
             Self::Switch(_) => "true or false",
             Self::CpusOrNone(_) => "a list of CPUs in quotes, as in \"0-3,8\", or \"none\"",
+            Self::QueueSpans(_) => "receive queues in quotes, as in \"2-3, 4-7\"",
+            Self::FlowRules(_) => "rules in quotes, as in \"tcp4 dst-port 11211 queue 2\"",
+            Self::Qdisc(_) => "a queueing discipline in quotes, as in \"fq\"",
             Self::PrivateFlags(_) => "flags in quotes, as in \"rx_striding_rq=on,tx_port_ts=off\"",
         }
     }
@@ -530,6 +522,24 @@ pub(super) const KEYS: &[Key] = &[
         of: DEVICE,
         takes: Takes::Number { min: 1, max: QUEUES_MAX, make: |n| Value::Nic(NicWish::RssQueues(n)) },
         meaning: "Over how many of the first receive queues packets are spread evenly by their hash.",
+    },
+    Key {
+        path: "settings.rss-contexts",
+        of: DEVICE,
+        takes: Takes::QueueSpans(|spans| Value::Nic(NicWish::RssContexts(spans))),
+        meaning: "Groups of receive queues, each with a context of the receive hash that spreads packets over it. Rules lead there.",
+    },
+    Key {
+        path: "settings.ntuple",
+        of: DEVICE,
+        takes: Takes::FlowRules(|rules| Value::Nic(NicWish::FlowRules(rules))),
+        meaning: "Rules by which the NIC hands flows to a receive queue or a context, in the words of ethtool -N.",
+    },
+    Key {
+        path: "settings.qdisc",
+        of: DEVICE,
+        takes: Takes::Qdisc(|kind| Value::Nic(NicWish::Qdisc(kind))),
+        meaning: "What packets wait in before they leave, for every transmit queue. What waits when it is replaced is dropped.",
     },
     Key {
         path: "settings.rps_cpus",

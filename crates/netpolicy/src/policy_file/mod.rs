@@ -11,6 +11,7 @@ mod nearest;
 mod parse;
 mod recipe_file;
 mod schema;
+mod wish;
 
 pub use drop_in::{DROP_IN_DIRS, Sources, read};
 pub use key::{Kind, Value};

@@ -1,10 +1,12 @@
 //! Text → [`PolicyFile`]. Total: any text gives a file or its mistakes, and nothing else is read.
 
 use std::ops::Range;
+use std::str::FromStr;
 
 use model::nic::NicWish;
 use model::scheduling::NotScheduling;
-use model::{CpuSet, DeliveryMode, FlagName, Layout, Nanoseconds, PolicyName};
+use model::steering::NotSteering;
+use model::{CpuSet, DeliveryMode, FlagName, Layout, Nanoseconds, PolicyName, QdiscKind};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
@@ -355,12 +357,35 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
             Err(wrong) => Err((wrong.to_string(), None)),
         },
         Takes::PrivateFlags(make) => private_flags(name, text).map(make),
+        Takes::QueueSpans(make) => listed(name, text).map(make),
+        Takes::FlowRules(make) => listed(name, text).map(make),
+        Takes::Qdisc(make) => QdiscKind::named(text).map(make).ok_or_else(|| {
+            let all = QdiscKind::ALL.iter().map(|kind| kind.as_str());
+            let there = all.clone().collect::<Vec<_>>().join(", ");
+            (
+                format!("`{name}` takes one of {there}"),
+                nearest(text, all).map(|near| format!("did you mean `{near}`?")),
+            )
+        }),
         Takes::Number { .. } | Takes::Switch(_) => Err(kind_is_wrong()),
     }
 }
 
 fn scheduling_is_wrong(wrong: NotScheduling) -> Wrong {
     (wrong.to_string(), None)
+}
+
+/// Things with commas between them, none of them twice.
+fn listed<T: FromStr<Err = NotSteering> + PartialEq>(name: &str, text: &str) -> Result<Vec<T>, Wrong> {
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let one = part.trim().parse().map_err(|wrong| (format!("`{name}`: {wrong}"), None))?;
+        if all.contains(&one) {
+            return Err((format!("`{name}`: `{}` stands there twice", part.trim()), None));
+        }
+        all.push(one);
+    }
+    Ok(all)
 }
 
 /// `rx_striding_rq=on,tx_port_ts=off`

@@ -1,6 +1,6 @@
 //! The language of policy files as a JSON Schema, for editors.
 
-use model::{CpuSet, PolicyName};
+use model::{CpuSet, PolicyName, QdiscKind};
 use serde_json::{Map, Value as Json, json};
 
 use super::key::{KEYS, Key, Kind, Takes};
@@ -74,6 +74,16 @@ fn value(key: &Key) -> Json {
         Takes::Switch(_) => json!({ "type": "boolean" }),
         Takes::CpusOrNone(_) => {
             json!({ "type": "string", "pattern": "^(none|[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)$" })
+        }
+        Takes::QueueSpans(_) => {
+            json!({ "type": "string", "pattern": "^[0-9]+(-[0-9]+)?( *, *[0-9]+(-[0-9]+)?)*$" })
+        }
+        Takes::FlowRules(_) => json!({
+            "type": "string",
+            "pattern": "^(tcp4|udp4|tcp6|udp6|ether)( .*)? (queue [0-9]+|context [0-9]+(-[0-9]+)?|drop)$",
+        }),
+        Takes::Qdisc(_) => {
+            json!({ "enum": QdiscKind::ALL.iter().map(|kind| kind.as_str()).collect::<Vec<_>>() })
         }
         Takes::PrivateFlags(_) => {
             json!({ "type": "string", "pattern": "^[^,=]+=(on|off)(,[^,=]+=(on|off))*$" })

@@ -151,7 +151,19 @@ fn defaults(device: &Device) -> String {
     let flush = device.gro_flush_timeout.filter(|span| !span.is_zero()).map(|span| format!("flush {span}"));
     let threaded = device.threaded.filter(|threading| *threading != model::Threading::Off);
     let threaded = threaded.map(|threading| format!("threaded {threading}"));
-    defer.into_iter().chain(flush).chain(threaded).collect::<Vec<_>>().join(" ")
+    defer.into_iter().chain(flush).chain(threaded).chain(steered(device)).collect::<Vec<_>>().join(" ")
+}
+
+/// What somebody made on the device: queueing disciplines, contexts of the receive hash, rules.
+fn steered(device: &Device) -> Vec<String> {
+    let qdisc = device.qdiscs.as_ref().filter(|qdiscs| !matches!(qdiscs, model::Qdiscs::Default(_)));
+    let contexts = device.rss_contexts.iter().flatten().map(|context| match context.queues {
+        Some(queues) => format!("rss-context {queues}"),
+        None => format!("rss-context {}", context.id),
+    });
+    let rules = device.flow_rules.as_ref().filter(|rules| !rules.is_empty());
+    let qdisc = qdisc.map(|qdiscs| format!("qdisc {qdiscs}"));
+    qdisc.into_iter().chain(contexts).chain(rules.map(|rules| format!("ntuple {}", rules.len()))).collect()
 }
 
 fn queues(host: &Host, marks: &mut Marks) -> Table {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use model::host::{
     Capabilities, Channels, Coalesce, Confidence, CpuInfo, Device, Epoll, Features, Irq, IrqEdge, Membership,
-    Napi, NapiEdge, Pair, Process, RxQueueState, Socket, SocketState, Thread, Topology,
+    Napi, NapiEdge, Pair, PlacedRule, Process, RssContext, RxQueueState, Socket, SocketState, Thread,
+    Topology,
 };
 use model::policy::{Match, Overrides};
 use model::{
@@ -111,6 +112,9 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
         offloads: BTreeMap::new(),
         private_flags: BTreeMap::new(),
         rss: None,
+        rss_contexts: None,
+        flow_rules: None,
+        qdiscs: None,
     }
 }
 
@@ -425,6 +429,9 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
         | Setting::PrivateFlag(..)
         | Setting::RssTable(..)
         | Setting::RssKey(..)
+        | Setting::RssContext(..)
+        | Setting::FlowRule(..)
+        | Setting::Qdiscs(..)
         | Setting::RpsCpus(..)
         | Setting::RpsFlowCount(..)
         | Setting::XpsCpus(..)
@@ -486,6 +493,21 @@ fn write_nic(device: &mut Device, setting: &Setting) {
         }
         Setting::RssTable(_, table) => device.rss.as_mut().expect("a hash").table.clone_from(table),
         Setting::RssKey(_, key) => device.rss.as_mut().expect("a hash").key.clone_from(key),
+        Setting::RssContext(_, queues, there) => {
+            let contexts = device.rss_contexts.as_mut().expect("contexts");
+            contexts.retain(|context| context.queues != Some(*queues));
+            if *there {
+                let id = contexts.iter().map(|context| context.id).max().unwrap_or(0) + 1;
+                contexts.push(RssContext { id, queues: Some(*queues), table: queues.table(8) });
+            }
+        }
+        Setting::FlowRule(_, flow, to) => {
+            let rules = device.flow_rules.as_mut().expect("rules");
+            rules.retain(|rule| rule.flow != Some(*flow));
+            let location = u32::try_from(rules.len()).expect("few");
+            rules.extend(to.map(|to| PlacedRule { location, flow: Some(*flow), to }));
+        }
+        Setting::Qdiscs(_, qdiscs) => device.qdiscs = Some(qdiscs.clone()),
         Setting::RpsCpus(queue, cpus) => {
             let queue = rx(device, queue);
             device.rx_queues[queue].rps_cpus = cpus.clone();

@@ -1,8 +1,11 @@
 //! What an expert wants of a device besides its mode.
 
-use model::host::{Coalesce, Pair, Rings};
+use model::host::{Coalesce, Pair, Rings, TxQueueState};
 use model::nic::{NicWish, Rss};
-use model::{ChannelKind, CoalesceParam, CpuSet, Host, Offload, PolicyName, RingKind, Setting};
+use model::{
+    ChannelKind, CoalesceParam, CpuSet, FlowRule, Host, Offload, PolicyName, QdiscKind, Qdiscs, QueueIndex,
+    QueueSpan, RingKind, Setting,
+};
 use plan::{RefusalKind, Resolved, desired, diff, place};
 
 use crate::made::{device, host, on_device, policy, veth, write};
@@ -108,10 +111,13 @@ fn a_count_of_flows_is_wanted_as_the_kernel_rounds_it() {
     assert_eq!(plan.changes().count(), 4, "every receive queue");
 }
 
+fn refused(host: &Host, wish: NicWish) -> plan::Refusal {
+    planned(host, vec![wish]).expect_err("refused")
+}
+
 #[test]
 fn what_the_driver_cannot_is_refused_before_anything_is_touched() {
     let mut host = with_nic();
-    let refused = |host: &Host, wish| planned(host, vec![wish]).expect_err("refused");
     let many = refused(&host, NicWish::Channels(ChannelKind::Combined, 64));
     assert_eq!((many.kind, many.nearest.as_deref()), (RefusalKind::Usage, Some("combined-channels = 8")));
     let none = refused(&host, NicWish::Channels(ChannelKind::Combined, 0));
@@ -126,4 +132,90 @@ fn what_the_driver_cannot_is_refused_before_anything_is_touched() {
     assert_eq!(refused(&host, NicWish::RssQueues(2)).kind, RefusalKind::Unsupported);
     let none: CpuSet = CpuSet::new();
     assert!(planned(&host, vec![NicWish::RpsCpus(none)]).expect("is so already").0.is_empty());
+}
+
+fn rule(text: &str) -> FlowRule {
+    text.parse().expect("a rule")
+}
+
+fn span(text: &str) -> QueueSpan {
+    text.parse().expect("queues")
+}
+
+/// The same NIC with contexts, rules and transmit queues, as the kernel left them.
+fn with_steering() -> Host {
+    let mut host = with_nic();
+    let nic = &mut host.devices[0];
+    (nic.rss_contexts, nic.flow_rules) = (Some(Vec::new()), Some(Vec::new()));
+    nic.offloads.insert(Offload::Ntuple, true);
+    let queue = |index| TxQueueState {
+        index: QueueIndex(index),
+        napi: None,
+        xps_cpus: CpuSet::new(),
+        xps_rxqs: Vec::new(),
+    };
+    nic.tx_queues = (0..2).map(queue).collect();
+    nic.qdiscs = Some(Qdiscs::Default(vec!["pfifo_fast".to_owned(); 2]));
+    host
+}
+
+#[test]
+fn a_context_is_made_before_the_rule_that_leads_to_it_and_goes_after_it() {
+    let host = with_steering();
+    let wishes = vec![
+        NicWish::FlowRules(vec![rule("tcp4 dst-port 11211 context 2-3"), rule("udp4 dst-port 53 queue 1")]),
+        NicWish::RssContexts(vec![span("2-3")]),
+    ];
+    let (plan, _) = planned(&host, wishes.clone()).expect("planned");
+    let lines = |plan: &model::Plan| plan.changes().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(
+        lines(&plan),
+        [
+            "eth0 rss-context 2-3: there no → yes",
+            "eth0 ntuple tcp4 dst-port 11211: to none → context 2-3",
+            "eth0 ntuple udp4 dst-port 53: to none → queue 1",
+        ]
+    );
+    let mut after = host;
+    plan.changes().for_each(|change| write(&mut after, change.to()));
+    assert!(planned(&after, wishes).expect("planned").0.is_empty());
+    assert_eq!(lines(&plan.inverse())[2], "eth0 rss-context 2-3: there yes → no");
+}
+
+#[test]
+fn contexts_and_rules_over_queues_that_are_not_there_are_refused() {
+    let host = with_steering();
+    let rules = |texts: &[&str]| NicWish::FlowRules(texts.iter().map(|text| rule(text)).collect());
+    assert!(refused(&host, rules(&["tcp4 queue 4"])).to_string().contains("it has 4"));
+    assert!(refused(&host, NicWish::RssContexts(vec![span("3-4")])).to_string().contains("it has 4"));
+    let nowhere = refused(&host, rules(&["tcp4 dst-port 80 context 2-3"]));
+    assert!(nowhere.to_string().contains("there is none"), "{nowhere}");
+    assert_eq!(nowhere.nearest.as_deref(), Some("also rss-contexts = \"2-3\""));
+    let ports: Vec<String> = (1..66).map(|port| format!("tcp4 dst-port {port} queue 0")).collect();
+    let many: Vec<&str> = ports.iter().map(String::as_str).collect();
+    assert!(refused(&host, rules(&many)).to_string().contains("65 rules: a device is given 64 at most"));
+    let mut off = host.clone();
+    off.devices[0].offloads.insert(Offload::Ntuple, false);
+    assert!(refused(&off, rules(&["tcp4 queue 0"])).to_string().contains("rx-ntuple-filter"));
+    let mut without = host;
+    (without.devices[0].rss_contexts, without.devices[0].flow_rules) = (None, None);
+    let lacking = refused(&without, NicWish::RssContexts(vec![span("2-3")]));
+    assert_eq!(lacking.kind, RefusalKind::Unsupported);
+    assert!(lacking.to_string().contains("no contexts of the receive hash"), "{lacking}");
+    assert_eq!(refused(&without, rules(&["tcp4 queue 0"])).kind, RefusalKind::Unsupported);
+}
+
+#[test]
+fn a_discipline_is_wanted_of_every_transmit_queue_unless_the_kernel_gave_it() {
+    let host = with_steering();
+    let (plan, desired) = planned(&host, vec![NicWish::Qdisc(QdiscKind::Fq)]).expect("planned");
+    assert!(!desired.first_stage, "queues stay as they are");
+    let lines: Vec<String> = plan.changes().map(ToString::to_string).collect();
+    assert_eq!(lines, ["eth0: qdisc default (2 × pfifo_fast) → mq of 2 × fq"]);
+    assert!(planned(&host, vec![NicWish::Qdisc(QdiscKind::PfifoFast)]).expect("planned").0.is_empty());
+    let (plan, _) = planned(&host, vec![NicWish::Qdisc(QdiscKind::Noqueue)]).expect("planned");
+    assert!(plan.changes().all(|change| matches!(change.to(), Setting::Qdiscs(_, Qdiscs::Whole(_)))));
+    let mut down = host;
+    down.devices[0].qdiscs = None;
+    assert_eq!(refused(&down, NicWish::Qdisc(QdiscKind::Fq)).kind, RefusalKind::Missing);
 }

@@ -1,0 +1,139 @@
+//! What settings belong to, the doors of the kernel that they go through, and what that does to traffic.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{DeviceId, EpollId, IrqNumber, RingId, RxQueue, ThreadId, TxQueue};
+use crate::nic::FlagName;
+use crate::steering::{FlowMatch, QueueSpan};
+
+/// What a setting belongs to. Settings of one object that share an [`Interface`] are written in one call to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Object {
+    /// A receive queue and its NAPI.
+    Queue(RxQueue),
+    /// A whole device.
+    Device(DeviceId),
+    /// An epoll of a process.
+    Epoll(EpollId),
+    /// An io_uring of a process.
+    Ring(RingId),
+    /// An interrupt.
+    Irq(IrqNumber),
+    /// A thread of a process.
+    Thread(ThreadId),
+    /// A transmit queue.
+    TxQueue(TxQueue),
+    /// A context of a device's receive hash.
+    RssContext(DeviceId, QueueSpan),
+    /// A rule of a device for a flow.
+    FlowRule(DeviceId, FlowMatch),
+    /// A flag of a device's driver.
+    PrivateFlag(DeviceId, FlagName),
+    /// The whole host.
+    Host,
+}
+
+impl Object {
+    /// The device that it is, or is a part of.
+    pub const fn device(&self) -> Option<DeviceId> {
+        match self {
+            Self::Queue(queue) => Some(queue.device),
+            Self::TxQueue(queue) => Some(queue.device),
+            Self::Device(device)
+            | Self::PrivateFlag(device, _)
+            | Self::RssContext(device, _)
+            | Self::FlowRule(device, _) => Some(*device),
+            Self::Epoll(_) | Self::Ring(_) | Self::Irq(_) | Self::Thread(_) | Self::Host => None,
+        }
+    }
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queue(queue) => queue.fmt(f),
+            Self::Device(device) => device.fmt(f),
+            Self::Epoll(epoll) => epoll.fmt(f),
+            Self::Ring(ring) => ring.fmt(f),
+            Self::Irq(irq) => f.pad(&format!("irq {irq}")),
+            Self::Thread(thread) => thread.fmt(f),
+            Self::TxQueue(queue) => queue.fmt(f),
+            Self::PrivateFlag(device, flag) => f.pad(&format!("{device} private flag {flag}")),
+            Self::RssContext(device, queues) => f.pad(&format!("{device} rss-context {queues}")),
+            Self::FlowRule(device, flow) => f.pad(&format!("{device} ntuple {flow}")),
+            Self::Host => f.pad("host"),
+        }
+    }
+}
+
+/// What writing a setting does to traffic while it happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Disruption {
+    /// No packet is delayed or lost.
+    None,
+    /// A queue stops for the time of a reset.
+    QueueReset,
+    /// The link goes down.
+    LinkDown,
+}
+
+impl fmt::Display for Disruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::None => "delays no packet",
+            Self::QueueReset => "stops the queue for a reset",
+            Self::LinkDown => "takes the link down",
+        })
+    }
+}
+
+/// Through which door of the kernel a setting is written: the settings of one object that share one are written in
+/// one call, where the interface allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Interface {
+    /// netdev netlink `napi-set`.
+    Napi,
+    /// Files of `/sys/class/net/DEV` that set all NAPIs of a device.
+    DeviceNapis,
+    /// ethtool netlink `channels-set`.
+    Channels,
+    /// ethtool netlink `rings-set`.
+    Rings,
+    /// ethtool netlink `coalesce-set`.
+    Coalescing,
+    /// ethtool netlink `features-set`.
+    Offloads,
+    /// ethtool netlink `privflags-set`.
+    PrivateFlags,
+    /// The ioctl for the receive hash.
+    Rss,
+    /// The ioctl for contexts of the receive hash.
+    RssContexts,
+    /// The ioctl for rules of the NIC.
+    FlowRules,
+    /// rtnetlink for queueing disciplines.
+    Qdiscs,
+    /// The ioctl for the interrupt moderation of one queue.
+    QueueCoalescing,
+    /// Files of `/sys/class/net/DEV/queues`.
+    Steering,
+    /// Files of `/proc/sys/net/core`.
+    Sysctl,
+    /// `EPIOCSPARAMS` on an epoll.
+    Epoll,
+    /// `IORING_REGISTER_NAPI` on an io_uring.
+    IoUring,
+    /// `/proc/irq/N/smp_affinity_list`.
+    IrqAffinity,
+    /// The socket of irqbalance.
+    Irqbalance,
+    /// `sched_setaffinity`.
+    ThreadAffinity,
+    /// `sched_setaffinity` and `sched_setattr` on the kernel thread of a NAPI.
+    Kthread,
+}

@@ -1,0 +1,87 @@
+//! Values of settings that have a form of their own.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Who polls a NAPI that is not polled in softirq.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Threading {
+    /// Softirq polls it.
+    #[default]
+    Off,
+    /// A kernel thread polls it, and sleeps when there is nothing to do.
+    On,
+    /// A kernel thread polls it and never sleeps. Kernel: 7.0, `napi_threaded_poll()`.
+    BusyPoll,
+}
+
+impl fmt::Display for Threading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Off => "off",
+            Self::On => "on",
+            Self::BusyPoll => "busy-poll",
+        })
+    }
+}
+
+/// The busy-poll parameters of an epoll: `struct epoll_params`, field by field.
+///
+/// Kernel: 6.9, `include/uapi/linux/eventpoll.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EpollParams {
+    /// How long `epoll_wait` polls the NAPI before it sleeps, in microseconds; 0 together with
+    /// `prefer_busy_poll` polls exactly once (6.13). Range 0..=2147483647.
+    pub busy_poll_usecs: u32,
+    /// How many packets one poll takes at most; 0 means the kernel's own 8. More than 64 needs CAP_NET_ADMIN.
+    pub busy_poll_budget: u16,
+    /// Whether the device's IRQ stays masked between polls, as long as the deferral settings allow.
+    pub prefer_busy_poll: bool,
+    /// Whether `epoll_wait` waits busily for events alone: it polls no NAPI, and looks for `busy_poll_usecs`
+    /// whether an event has come. Then `busy_poll_usecs` is not 0, and the other two are.
+    ///
+    /// Kernel: in no release; the patches in `kernel/epoll-event-busy-loop/`, `EPOLL_PARAMS_F_EVENTS_ONLY`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub events_only: bool,
+}
+
+impl EpollParams {
+    /// Whether the application has a half in the mode that has these: a NAPI that it promises to poll, or events
+    /// that it waits for busily.
+    pub const fn waits_busily(self) -> bool {
+        self.prefer_busy_poll || self.events_only
+    }
+}
+
+impl fmt::Display for EpollParams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!(
+            "{}us/{}/{}{}",
+            self.busy_poll_usecs,
+            self.busy_poll_budget,
+            u8::from(self.prefer_busy_poll),
+            if self.events_only { "/events-only" } else { "" }
+        ))
+    }
+}
+
+/// The busy-poll parameters of an io_uring: the part of `struct io_uring_napi` that can be set from outside.
+///
+/// Kernel: 6.9, `include/uapi/linux/io_uring.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RingNapi {
+    /// How long a wait polls before it sleeps, in microseconds.
+    pub busy_poll_usecs: u32,
+    /// Whether the device's IRQ stays masked between polls.
+    pub prefer_busy_poll: bool,
+}
+
+impl fmt::Display for RingNapi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}us/{}", self.busy_poll_usecs, u8::from(self.prefer_busy_poll)))
+    }
+}

@@ -1,0 +1,85 @@
+//! Contexts of the receive hash, rules for single flows, and queueing disciplines.
+
+use model::host::Device;
+use model::nic::NicWish;
+use model::qdisc::{Qdisc, QdiscKind, Qdiscs};
+use model::{FlowMatch, FlowRule, Offload, QueueSpan, Setting, SteerTo};
+
+use crate::place::Part;
+use crate::refusal::{Refusal, RefusalKind};
+
+fn refused(part: &Part, device: &Device, message: String) -> Refusal {
+    Refusal::new(RefusalKind::Usage, device.id, message).because(format!("asked at {}", part.intent.origin))
+}
+
+fn queues(device: &Device) -> u32 {
+    u32::try_from(device.rx_queues.len()).unwrap_or(u32::MAX)
+}
+
+/// The contexts that are wanted, each over receive queues that are there.
+pub(super) fn contexts(spans: &[QueueSpan], part: &Part, device: &Device) -> Result<Vec<Setting>, Refusal> {
+    for span in spans {
+        if span.last() >= queues(device) {
+            let message = format!("a context over the receive queues {span}: it has {}", queues(device));
+            return Err(refused(part, device, message));
+        }
+    }
+    Ok(spans.iter().map(|span| Setting::RssContext(device.id, *span, true)).collect())
+}
+
+/// The rules that are wanted. Each leads to a queue that is there, or to a context that is there or wanted too.
+pub(super) fn rules(rules: &[FlowRule], part: &Part, device: &Device) -> Result<Vec<Setting>, Refusal> {
+    if rules.len() > FlowRule::OF_A_DEVICE_MAX {
+        let message =
+            format!("{} rules: a device is given {} at most", rules.len(), FlowRule::OF_A_DEVICE_MAX);
+        return Err(refused(part, device, message));
+    }
+    let wished = |offload: Offload| {
+        part.intent.nic.iter().any(|wish| matches!(wish, NicWish::Offload(of, true) if *of == offload))
+    };
+    if device.offloads.get(&Offload::Ntuple) == Some(&false) && !wished(Offload::Ntuple) {
+        let message = "rules for single flows need rx-ntuple-filter, which is off".to_owned();
+        return Err(refused(part, device, message).nearest("also rx-ntuple-filter = true"));
+    }
+    for FlowRule { flow, to } in rules {
+        match to {
+            SteerTo::Queue(queue) if queue.0 >= queues(device) => {
+                let message = format!("{flow} cannot go to receive queue {queue}: it has {}", queues(device));
+                return Err(refused(part, device, message));
+            }
+            SteerTo::Context(span) => check_context(*span, flow, part, device)?,
+            SteerTo::Queue(_) | SteerTo::Drop | SteerTo::Other => {}
+        }
+    }
+    Ok(rules.iter().map(|rule| Setting::FlowRule(device.id, rule.flow, Some(rule.to))).collect())
+}
+
+fn check_context(span: QueueSpan, flow: &FlowMatch, part: &Part, device: &Device) -> Result<(), Refusal> {
+    let there = device.rss_contexts.iter().flatten().any(|context| context.queues == Some(span));
+    let wished = part
+        .intent
+        .nic
+        .iter()
+        .any(|wish| matches!(wish, NicWish::RssContexts(spans) if spans.contains(&span)));
+    if there || wished {
+        return Ok(());
+    }
+    let message = format!("{flow} cannot go to a context over the receive queues {span}: there is none");
+    Err(refused(part, device, message).nearest(format!("also rss-contexts = \"{span}\"")))
+}
+
+/// One discipline of a kind for each transmit queue, or for the device where it has one queue alone or the kind has none
+/// for single queues. What the kernel gave the device by itself is left where it is of that kind already.
+pub(super) fn qdiscs(kind: QdiscKind, device: &Device) -> Qdiscs {
+    if let Some(Qdiscs::Default(kinds)) = &device.qdiscs
+        && !kinds.is_empty()
+        && kinds.iter().all(|own| own == kind.as_str())
+    {
+        return Qdiscs::Default(kinds.clone());
+    }
+    match device.tx_queues.len() {
+        0 | 1 => Qdiscs::Whole(Qdisc::of(kind)),
+        _ if kind == QdiscKind::Noqueue => Qdiscs::Whole(Qdisc::of(kind)),
+        many => Qdiscs::PerQueue { handle: None, queues: vec![Qdisc::of(kind); many] },
+    }
+}
