@@ -38,7 +38,9 @@ fn preload_libraries() {
 /// Clang alone does it: the types of the kernel that our programs read are written down in `vmlinux_min.h`, and
 /// libbpf's headers come with the libbpf that is linked.
 fn bpf_programs() {
-    const PROGRAMS: [&str; 3] = ["births", "delivery", "epolls"];
+    const PROGRAMS: [&str; 4] = ["births", "delivery", "epolls", "wishes"];
+    /// What applications include; the programs answer by the same numbers.
+    const HEADERS: &str = "../../include";
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let source = Path::new("src/bpf");
@@ -58,6 +60,7 @@ fn bpf_programs() {
     };
     println!("cargo::rerun-if-changed={}", source.join("vmlinux_min.h").display());
     println!("cargo::rerun-if-changed={}", source.join("compat.bpf.h").display());
+    println!("cargo::rerun-if-changed={HEADERS}/netpolicy.h");
     for name in PROGRAMS {
         println!("cargo::rerun-if-changed={}", source.join(name).display());
         let mut command = Command::new(&clang);
@@ -65,7 +68,7 @@ fn bpf_programs() {
         // BPF_PROG() names every argument of a tracepoint, whether it is used or not.
         command.arg("-Wno-unused-parameter");
         command.arg(format!("-D__TARGET_ARCH_{architecture}"));
-        command.arg("-I").arg(variable("DEP_BPF_INCLUDE"));
+        command.arg("-I").arg(variable("DEP_BPF_INCLUDE")).arg("-I").arg(HEADERS);
         // The object is the same wherever it is built.
         command.arg("-fdebug-compilation-dir=.");
         command.arg("-c").arg(source.join(name).join(format!("{name}.bpf.c")));

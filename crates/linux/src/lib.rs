@@ -36,3 +36,4 @@ pub use netns::Netns;
 pub use observe::{Processes, observe};
 pub use others::others;
 pub use sys::signals::{Arrived, Signal, Signals};
+pub use sys::socket_policy;

@@ -47,6 +47,24 @@ impl PolicyName {
             Self::None => "none",
         }
     }
+
+    /// The number by which applications ask for it: those of the kernel patches of 2016, and one more.
+    /// `include/netpolicy.h` has the same.
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::Cpu => 1,
+            Self::Bulk => 2,
+            Self::Latency => 3,
+            Self::Mix => 5,
+            Self::Power => 6,
+        }
+    }
+
+    /// The policy with a number.
+    pub fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.number() == number)
+    }
 }
 
 impl fmt::Display for PolicyName {

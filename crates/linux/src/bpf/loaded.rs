@@ -2,10 +2,13 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Once;
 
-use libbpf_rs::{Link, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, Program};
+use libbpf_rs::{
+    Link, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, Program, ProgramMut,
+};
 use rustix::io::Errno;
 
 use crate::error::{Cause, KernelError};
@@ -22,7 +25,7 @@ thread_local! {
 pub(super) struct Loaded {
     name: &'static str,
     // Links go before the programs that they attach.
-    links: Vec<Link>,
+    links: Vec<(String, Link)>,
     object: Object,
 }
 
@@ -55,13 +58,42 @@ impl Loaded {
 
     /// Attaches every program to what its section names.
     pub(super) fn attach(&mut self) -> Result<(), KernelError> {
-        for program in self.object.progs_mut().filter(|program| program.autoload()) {
-            let link = program
-                .attach()
-                .map_err(|_| refused(format!("attach BPF program {}", program.name().to_string_lossy())))?;
-            self.links.push(link);
+        self.attach_by(|program| program.attach())
+    }
+
+    /// Attaches every program to a cgroup.
+    pub(super) fn attach_to_cgroup(&mut self, cgroup: BorrowedFd<'_>) -> Result<(), KernelError> {
+        self.attach_by(|program| program.attach_cgroup(cgroup.as_raw_fd()))
+    }
+
+    fn attach_by(
+        &mut self,
+        attach: impl Fn(&mut ProgramMut<'_>) -> libbpf_rs::Result<Link>,
+    ) -> Result<(), KernelError> {
+        for mut program in self.object.progs_mut().filter(|program| program.autoload()) {
+            let name = program.name().to_string_lossy().into_owned();
+            let link = attach(&mut program).map_err(|_| refused(format!("attach BPF program {name}")))?;
+            self.links.push((name, link));
         }
         Ok(())
+    }
+
+    /// Pins every attachment into a directory of a BPF file system, under the program's name: they outlive this.
+    pub(super) fn pin_links(&mut self, directory: &Path) -> Result<(), KernelError> {
+        for (name, link) in &mut self.links {
+            let path = directory.join(&name);
+            link.pin(&path).map_err(|_| refused(format!("pin {}", path.display())))?;
+        }
+        Ok(())
+    }
+
+    /// Pins a map into a directory of a BPF file system, under its name.
+    pub(super) fn pin_map(&mut self, name: &str, directory: &Path) -> Result<(), KernelError> {
+        let path = directory.join(name);
+        let mut map = self.object.maps_mut().find(|map| map.name() == name).ok_or_else(|| {
+            KernelError::malformed(format!("BPF programs {}", self.name), format!("no map {name}"))
+        })?;
+        map.pin(&path).map_err(|_| refused(format!("pin {}", path.display())))
     }
 
     /// Detaches every program; they stay loaded, and their maps keep what is in them.

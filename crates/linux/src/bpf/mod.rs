@@ -1,15 +1,17 @@
-//! Programs of ours in the kernel: who polled which NAPI, which epolls a process has, who was born.
+//! Programs of ours in the kernel: who polled which NAPI, which epolls a process has, who was born, what sockets ask.
 //!
 //! Each room below is C beside the Rust that loads it, with one header that is all they share. The programs count
-//! and copy; what the counts mean is decided elsewhere. Nothing is pinned: a program lives as long as the process
-//! that loaded it, however that ends, and any number of processes may load their own.
+//! and copy; what the counts mean is decided elsewhere. Nothing is pinned but `wishes`, which applications rely on: a
+//! program lives as long as the process that loaded it, however that ends, and any number of processes may load their own.
 
 pub mod births;
 mod cost;
 pub mod delivery;
 pub mod epolls;
+mod iterated;
 mod loaded;
 mod record;
+pub mod wishes;
 
 pub use cost::{RunTime, Statistics};
 pub use delivery::DeliveryCounter;

@@ -38,6 +38,8 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_HASH = 5,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_CGROUP_ARRAY = 8,
+	BPF_MAP_TYPE_SK_STORAGE = 24,
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 
@@ -47,6 +49,8 @@ enum {
 };
 
 #define BPF_F_NO_PREALLOC (1U << 0)
+#define BPF_F_CLONE (1U << 9)
+#define BPF_SK_STORAGE_GET_F_CREATE (1U << 0)
 
 /* include/linux/sched.h */
 #define PF_KTHREAD 0x00200000
@@ -83,6 +87,19 @@ struct nsproxy {
 	struct net *net_ns;
 };
 
+struct user_namespace {
+	int level;
+};
+
+typedef struct {
+	u64 val;
+} kernel_cap_t;
+
+struct cred {
+	kernel_cap_t cap_effective;
+	struct user_namespace *user_ns;
+};
+
 struct task_struct {
 	unsigned int flags;
 	struct nsproxy *nsproxy;
@@ -93,6 +110,7 @@ struct task_struct {
 	char comm[16];
 	struct task_struct *group_leader;
 	struct signal_struct *signal;
+	const struct cred *cred;
 };
 
 struct pt_regs {
@@ -174,13 +192,17 @@ struct sock_common {
 	possible_net_t skc_net;
 };
 
+struct socket;
+
 struct sock {
 	struct sock_common __sk_common;
+	struct socket *sk_socket;
 	unsigned int sk_napi_id;
 };
 
 struct socket {
 	struct sock *sk;
+	struct file *file;
 };
 
 struct seq_file;
@@ -194,6 +216,12 @@ struct bpf_iter__task_file {
 	struct task_struct *task;
 	u32 fd;
 	struct file *file;
+};
+
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	struct sock *sk;
+	void *value;
 };
 
 #pragma clang attribute pop

@@ -1,6 +1,6 @@
 //! Looking for processes by what an operator knows of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::Unread;
 use model::{NetnsId, Pid, ProcessId};
@@ -64,6 +64,19 @@ pub fn meets(criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelE
         Err(Cause::Gone(_)) => Ok(None),
         judged => judged.map_err(|cause| KernelError { what: what(), cause }),
     }
+}
+
+/// The processes that hold any of these sockets, which are given by their inodes. Those that cannot be looked into, and
+/// those that end meanwhile, are left out.
+///
+/// # Errors
+/// If `/proc` cannot be listed.
+pub fn holders_of_sockets(inodes: &BTreeSet<u64>) -> Result<Vec<Pid>, KernelError> {
+    let holds = |pid: &Pid| {
+        let links = Pinned::open(*pid).and_then(|process| descriptors(&process)).unwrap_or_default();
+        links.iter().any(|(_, link)| matches!(link, Link::Socket(inode) if inodes.contains(inode)))
+    };
+    Ok(pids()?.into_iter().filter(holds).collect())
 }
 
 struct Search<'a> {

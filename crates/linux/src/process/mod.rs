@@ -22,7 +22,7 @@ mod waiting;
 pub use affinity::{pin_this_thread, read_thread_affinity, write_thread_affinity};
 pub use cpu_wait::CpuWaits;
 pub use epoll::{read_epoll, write_epoll};
-pub use find::{Criteria, find, meets};
+pub use find::{Criteria, find, holders_of_sockets, meets};
 pub use kthread::by_name as napi_threads_named;
 pub use pinned::{identify, identify_kernel_thread};
 pub use ring::{read_ring_napi, write_ring_napi};

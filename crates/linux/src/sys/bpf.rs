@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use libbpf_rs::RingBuffer;
 use libbpf_sys::{
     BPF_STATS_RUN_TIME, BPF_TRACE_ITER, bpf_enable_stats, bpf_iter_create, bpf_iter_link_info,
-    bpf_iter_link_info__bindgen_ty_3, bpf_link_create, bpf_link_create_opts, bpf_prog_get_info_by_fd,
-    bpf_prog_info,
+    bpf_iter_link_info__bindgen_ty_1, bpf_iter_link_info__bindgen_ty_3, bpf_link_create,
+    bpf_link_create_opts, bpf_prog_get_info_by_fd, bpf_prog_info,
 };
 use rustix::io::Errno;
 
@@ -54,8 +54,21 @@ pub(crate) fn run_statistics(program: BorrowedFd<'_>) -> Result<RunStatistics, E
 ///
 /// Kernel: 6.1, `kernel/bpf/task_iter.c` `bpf_iter_attach_task()`; the number is one of the reader's pid namespace.
 pub(crate) fn iterate_files_of(program: BorrowedFd<'_>, tid: u32) -> Result<OwnedFd, Errno> {
-    let mut which =
-        bpf_iter_link_info { task: bpf_iter_link_info__bindgen_ty_3 { tid, ..Default::default() } };
+    iterate(
+        program,
+        bpf_iter_link_info { task: bpf_iter_link_info__bindgen_ty_3 { tid, ..Default::default() } },
+    )
+}
+
+/// A reader of what an `iter/bpf_sk_storage_map` program writes about the sockets in a map.
+///
+/// Kernel: 5.9, `net/core/bpf_sk_storage.c` `bpf_iter_attach_map()`.
+pub(crate) fn iterate_sockets_in(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let map_fd = u32::try_from(map.as_raw_fd()).map_err(|_| Errno::BADF)?;
+    iterate(program, bpf_iter_link_info { map: bpf_iter_link_info__bindgen_ty_1 { map_fd } })
+}
+
+fn iterate(program: BorrowedFd<'_>, mut which: bpf_iter_link_info) -> Result<OwnedFd, Errno> {
     let size = |bytes: usize| u32::try_from(bytes).map_err(|_| Errno::OVERFLOW);
     let options = bpf_link_create_opts {
         sz: size(size_of::<bpf_link_create_opts>())?.into(),

@@ -16,3 +16,4 @@ pub(crate) mod peer_groups;
 pub(crate) mod perf;
 pub(crate) mod scheduling;
 pub(crate) mod signals;
+pub mod socket_policy;

@@ -7,6 +7,8 @@ mod balancer;
 mod delivery;
 mod device;
 mod epolls;
+#[path = "../../examples/socket_policy.rs"]
+mod example;
 mod follow;
 mod foreign;
 mod guest_nics;
@@ -26,6 +28,7 @@ mod role;
 mod subject;
 mod uring;
 mod wire;
+mod wishes;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use linux::follow::How;
@@ -72,6 +75,8 @@ pub enum Need {
     Irqbalance,
     /// The queueing disciplines fq and fq_codel, and u32 filters.
     FairQueues,
+    /// The unified hierarchy of cgroups.
+    Cgroups,
 }
 
 impl Need {
@@ -105,6 +110,7 @@ impl Need {
                 "needs irqbalance, and two CPUs",
             ),
             Self::FairQueues => (has_fair_queues(), "needs fq and fq_codel"),
+            Self::Cgroups => (wishes::cgroups_are_there(), "needs cgroup2"),
             Self::IgbNics => (are_devices(["igb0", "igb1"]), "needs a guest's igb NICs"),
         };
         (!there).then_some(what)
@@ -187,6 +193,7 @@ fn main() {
         interrupts::tests(),
         irqbalance::tests(),
         netdevsim::tests(),
+        wishes::tests(),
     ];
     let trials = only::only(trials.into_iter().flatten().collect());
     libtest_mimic::run(&arguments, trials).exit();

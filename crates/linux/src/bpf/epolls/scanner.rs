@@ -1,11 +1,10 @@
 //! Scans of a process's files by a BPF iterator.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::AsFd;
 
 use model::{EpollParams, Fd, NapiId, Pid};
 
+use crate::bpf::iterated;
 use crate::bpf::loaded::Loaded;
 use crate::bpf::record::Record;
 use crate::error::KernelError;
@@ -20,8 +19,6 @@ const RECORD_BYTES: usize = 24;
 /// `epolls.h`, of the same names.
 const EPOLL_HAS_PARAMS: u8 = 1;
 const EPOLL_EVENTS_ONLY: u8 = 2;
-/// How many bytes one `read(2)` asks for. Kernel: 6.18, `kernel/bpf/bpf_iter.c` `bpf_seq_read()` fills at most eight pages.
-const READ_BYTES: usize = 32 << 10;
 
 /// Which epoll it is, behind whatever descriptors, for as long as it lives: where its `struct eventpoll` is.
 /// A later epoll may get the same address.
@@ -92,28 +89,8 @@ impl EpollScanner {
     fn scan(&self, program: &str, process: Pid) -> Result<Vec<u8>, KernelError> {
         let what = || format!("files of process {process}");
         let iterator = sys::bpf::iterate_files_of(self.loaded.program(program)?.as_fd(), process.0);
-        let mut file = File::from(iterator.map_err(|errno| KernelError::errno(what(), errno))?);
-        let mut bytes = Vec::with_capacity(READ_BYTES);
-        loop {
-            // `read_to_end` would begin with small buffers; the kernel starts over for each.
-            let have = bytes.len();
-            bytes.resize(have + READ_BYTES, 0);
-            let more = match file.read(&mut bytes[have..]) {
-                Ok(more) => more,
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {
-                    bytes.truncate(have);
-                    continue;
-                }
-                Err(error) => return Err(KernelError::io(what(), &error)),
-            };
-            bytes.truncate(have + more);
-            if more == 0 {
-                return Ok(bytes);
-            }
-            if u64::try_from(bytes.len()).is_ok_and(|length| length > SCAN_BYTES_MAX) {
-                return Err(KernelError::malformed(what(), "more files than a process can have"));
-            }
-        }
+        iterated::bytes(iterator.map_err(|errno| KernelError::errno(what(), errno))?, SCAN_BYTES_MAX)
+            .map_err(|error| KernelError { what: what(), ..error })
     }
 
     /// Reads `struct epoll_record`.

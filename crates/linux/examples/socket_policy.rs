@@ -1,0 +1,28 @@
+//! A listener that asks for short response times; a connection that it accepts has the same. The same in C is
+//! `examples/socket_policy.c`.
+
+use std::net::{TcpListener, TcpStream};
+
+use linux::socket_policy;
+
+/// `NET_POLICY_LATENCY` of `include/netpolicy.h`.
+const LATENCY: i32 = 3;
+
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "an example speaks to who runs it")]
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    // A server goes on without: where nobody answers, its packets come as they always did.
+    if let Err(errno) = socket_policy::set_socket(&listener, LATENCY) {
+        eprintln!("no policy for the listener: {errno}");
+    }
+    let client = TcpStream::connect(listener.local_addr()?)?;
+    let (accepted, _) = listener.accept()?;
+    let policy = |answer: Result<i32, linux::Errno>| answer.unwrap_or(-1);
+    println!(
+        "listener {} accepted {} client {}",
+        policy(socket_policy::socket(&listener)),
+        policy(socket_policy::socket(&accepted)),
+        policy(socket_policy::socket(&client))
+    );
+    Ok(())
+}

@@ -1,0 +1,474 @@
+//! Where wishes are kept: programs and tables in the kernel, pinned in a directory so that they outlive a command.
+//!
+//! `DIRECTORY/registry` holds what is shared by all cgroups: the tables of sockets and processes, and the programs that
+//! pass a process's wish to its children. `DIRECTORY/cgroup_ID` holds the programs of one cgroup and what may be chosen
+//! there. Each is made under another name and renamed when it is whole.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
+use model::Pid;
+use rustix::fs::statfs;
+
+use super::cgroup::Cgroup;
+use crate::bpf::loaded::{Loaded, refused};
+use crate::bpf::record::Record;
+use crate::bpf::{in_initial_pid_namespace, iterated};
+use crate::error::{Cause, Errno, KernelError};
+use crate::sys;
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wishes.bpf.o"));
+
+/// Kernel: `include/uapi/linux/magic.h` `BPF_FS_MAGIC`.
+const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+/// `sizeof(struct wish_record)`.
+const RECORD_BYTES: usize = 16;
+/// The most that one look at the sockets reads: four million records.
+const SOCKETS_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
+/// `ANYBODY` of `wishes.bpf.c`.
+const ANYBODY: u32 = u32::MAX;
+
+const SHARED_MAPS: [&str; 3] = ["sockets", "tasks", "lost"];
+const SHARED_PROGRAMS: [&str; 2] = ["process_forked", "process_exited"];
+const CGROUP_PROGRAMS: [&str; 3] = ["set_socket", "get_socket", "socket_made"];
+const PRCTL_PROGRAM: &str = "task_asks";
+
+/// Which numbers a user may choose in a cgroup: bit N for number N.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The user; `None` for anybody who is not named.
+    pub uid: Option<u32>,
+    /// The set. Number 0 may be chosen always, and everything by who has CAP_NET_ADMIN in the initial user namespace.
+    pub numbers: u32,
+}
+
+/// A cgroup whose programs may ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enabled {
+    /// Its number.
+    pub id: u64,
+    /// Its directory; `None` if it was removed.
+    pub path: Option<PathBuf>,
+    /// Who may choose what.
+    pub choices: Vec<Choice>,
+    /// Whether `prctl` is answered too.
+    pub prctl: bool,
+}
+
+/// Who gave a socket its wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WishSource {
+    /// `setsockopt` on it, or on the listener that it was accepted from.
+    Own,
+    /// The process that made it.
+    Task,
+}
+
+/// A socket with a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketWish {
+    /// Its inode.
+    pub inode: u64,
+    /// What it asks for, by number.
+    pub number: u32,
+    /// Who gave it.
+    pub source: WishSource,
+}
+
+/// The wishes of this host.
+#[derive(Clone, Debug)]
+pub struct WishStore {
+    directory: PathBuf,
+}
+
+impl WishStore {
+    /// Where they are unless somebody says otherwise.
+    pub const DIRECTORY: &'static str = "/sys/fs/bpf/netpolicy";
+
+    /// The wishes that are pinned in a directory. It needs not be there yet; the one that it is in must be of a BPF file
+    /// system.
+    pub fn at(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
+    }
+
+    /// Lets the programs of a cgroup ask; if they may already, only who may choose what is changed. Answers with why
+    /// `prctl` is not to be had, if it is not.
+    ///
+    /// # Errors
+    /// [`Cause::Absent`] without a BPF file system, kernel BTF or the initial pid namespace;
+    /// EEXIST if a cgroup above or below it may ask already, for both would answer; else the kernel's refusal.
+    pub fn enable(&self, cgroup: &Cgroup, choices: &[Choice]) -> Result<Option<KernelError>, KernelError> {
+        self.register()?;
+        let own = self.of_cgroup(cgroup.id());
+        if own.exists() {
+            write_choices(&pinned(&own.join("allowed"))?, choices)?;
+        } else {
+            if let Some(other) = self.related(cgroup)? {
+                let what = format!("sockets of cgroup {}", cgroup.path().display());
+                let message =
+                    format!("{} is enabled, and would answer too: disable it first", other.display());
+                return Err(KernelError { what, cause: Cause::Extack { errno: Errno::EXIST, message } });
+            }
+            let mut loaded = self.load_for(cgroup)?;
+            write_choices(loaded.map("allowed")?.map(), choices)?;
+            let making = self.making()?;
+            loaded.pin_map("allowed", &making.0)?;
+            loaded.pin_links(&making.0)?;
+            making.becomes(&own)?;
+        }
+        if own.join(PRCTL_PROGRAM).exists() {
+            return Ok(None);
+        }
+        Ok(self.load_prctl_for(cgroup, &own).and_then(|mut loaded| loaded.pin_links(&own)).err())
+    }
+
+    /// Lets the programs of a cgroup ask no more: from now on for sockets, a moment later for `prctl`. What its sockets asked for is forgotten with the last cgroup, if no
+    /// process has a wish by then. False if they might not anyway.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn disable(&self, id: u64) -> Result<bool, KernelError> {
+        let own = self.of_cgroup(id);
+        for name in CGROUP_PROGRAMS {
+            // Without this the kernel detaches a little after the last pin is gone. There is none where the cgroup was removed.
+            let _ = Link::open(own.join(name)).and_then(|link| link.detach());
+        }
+        let was = remove(&own)?;
+        self.end_if_unused()?;
+        Ok(was)
+    }
+
+    fn end_if_unused(&self) -> Result<(), KernelError> {
+        if self.enabled_ids()?.is_empty() && self.tasks()?.is_empty() {
+            remove(&self.registry())?;
+            let _ = std::fs::remove_dir(&self.directory); // one that holds other things stays
+        }
+        Ok(())
+    }
+
+    /// The cgroups whose programs may ask, by number.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn enabled(&self) -> Result<Vec<Enabled>, KernelError> {
+        self.enabled_ids()?
+            .into_iter()
+            .map(|id| {
+                let own = self.of_cgroup(id);
+                let choices = read_choices(&pinned(&own.join("allowed"))?)?;
+                let prctl = own.join(PRCTL_PROGRAM).exists();
+                Ok(Enabled { id, path: Cgroup::path_of(id), choices, prctl })
+            })
+            .collect()
+    }
+
+    /// The processes with a wish, by number.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn tasks(&self) -> Result<BTreeMap<Pid, u32>, KernelError> {
+        let Some(tasks) = pinned_if_any(&self.registry().join("tasks"))? else { return Ok(BTreeMap::new()) };
+        let most = usize::try_from(tasks.max_entries()).unwrap_or(usize::MAX);
+        let mut found = BTreeMap::new();
+        for key in tasks.keys().take(most) {
+            // One that ended meanwhile has none.
+            if let Ok(Some(value)) = tasks.lookup(&key, MapFlags::ANY) {
+                found.insert(Pid(Record::new(&key).u32()), Record::new(&value).u32());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Gives a process a wish, which its children will inherit; `None` takes it away.
+    ///
+    /// # Errors
+    /// As [`WishStore::enable`].
+    pub fn set_task(&self, process: Pid, number: Option<u32>) -> Result<(), KernelError> {
+        let what = format!("wish of process {process}");
+        let key = process.0.to_ne_bytes();
+        let done = match number {
+            Some(number) => {
+                self.register()?;
+                pinned(&self.registry().join("tasks"))?.update(&key, &number.to_ne_bytes(), MapFlags::ANY)
+            }
+            None => match pinned_if_any(&self.registry().join("tasks"))? {
+                Some(tasks) => tasks.delete(&key),
+                None => return Ok(()),
+            },
+        };
+        match done {
+            // One that ended before its entry was there takes no entry away; the next process with its number would have it.
+            Ok(()) if number.is_some() && has_ended(process) => self.set_task(process, None),
+            Ok(()) if number.is_some() => Ok(()),
+            Ok(()) => self.end_if_unused(),
+            Err(error) if number.is_none() && error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(()),
+            Err(_) => Err(refused(what)),
+        }
+    }
+
+    /// How many children did not inherit a wish because the table was full.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn lost(&self) -> Result<u64, KernelError> {
+        let Some(lost) = pinned_if_any(&self.registry().join("lost"))? else { return Ok(0) };
+        let value =
+            lost.lookup(&[0; 4], MapFlags::ANY).map_err(|_| refused("BPF map lost: lookup".to_owned()))?;
+        Ok(value.map_or(0, |value| Record::new(&value).u64()))
+    }
+
+    /// The sockets with a wish that somebody holds open.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn sockets(&self) -> Result<Vec<SocketWish>, KernelError> {
+        let Some(sockets) = pinned_if_any(&self.registry().join("sockets"))? else { return Ok(Vec::new()) };
+        // The iterator needs no map of its own: it is told which one to read.
+        let loaded = Loaded::load("wishes", OBJECT, |open| {
+            for mut map in open.maps_mut() {
+                map.set_autocreate(false)?;
+            }
+            autoload(open, &["wished"]);
+            Ok(())
+        })?;
+        let what = "sockets with a wish";
+        let iterator = sys::bpf::iterate_sockets_in(loaded.program("wished")?.as_fd(), sockets.as_fd())
+            .map_err(|errno| KernelError::errno(what, errno))?;
+        let bytes = iterated::bytes(iterator, SOCKETS_BYTES_MAX)?;
+        Ok(bytes.chunks_exact(RECORD_BYTES).map(socket_wish).collect())
+    }
+
+    fn registry(&self) -> PathBuf {
+        self.directory.join("registry")
+    }
+
+    fn of_cgroup(&self, id: u64) -> PathBuf {
+        self.directory.join(format!("cgroup_{id}"))
+    }
+
+    fn enabled_ids(&self) -> Result<Vec<u64>, KernelError> {
+        let mut ids: Vec<u64> = names_in(&self.directory)?
+            .iter()
+            .filter_map(|name| name.strip_prefix("cgroup_")?.parse().ok())
+            .collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// Makes what all cgroups share, unless it is there.
+    fn register(&self) -> Result<(), KernelError> {
+        if self.registry().exists() {
+            return Ok(());
+        }
+        if !in_initial_pid_namespace() {
+            return Err(KernelError::absent("wishes of processes", "the initial pid namespace", None));
+        }
+        let mut loaded = self.load(&SHARED_PROGRAMS, &[])?;
+        loaded.attach()?;
+        let making = self.making()?;
+        for name in SHARED_MAPS {
+            loaded.pin_map(name, &making.0)?;
+        }
+        loaded.pin_links(&making.0)?;
+        making.becomes(&self.registry())
+    }
+
+    /// Loads programs for a cgroup, and attaches them.
+    fn load_for(&self, cgroup: &Cgroup) -> Result<Loaded, KernelError> {
+        let mut loaded = self.load(&CGROUP_PROGRAMS, &SHARED_MAPS.map(|name| (name, self.registry())))?;
+        loaded.attach_to_cgroup(cgroup.as_fd())?;
+        Ok(loaded)
+    }
+
+    /// Loads the program that answers `prctl` in a cgroup, and attaches it. What may be chosen is the cgroup's table in
+    /// `own`.
+    fn load_prctl_for(&self, cgroup: &Cgroup, own: &Path) -> Result<Loaded, KernelError> {
+        let shared = SHARED_MAPS.map(|name| (name, self.registry()));
+        let mut loaded = self
+            .load(&[PRCTL_PROGRAM], &[&shared[..], &[("allowed", own.to_owned())]].concat())
+            .map_err(|error| KernelError { what: "answer prctl".to_owned(), ..error })?;
+        let directory = u32::try_from(cgroup.as_fd().as_raw_fd()).unwrap_or(u32::MAX);
+        loaded.map("answered")?.set(&[0; 4], &directory.to_ne_bytes())?;
+        loaded.attach()?;
+        Ok(loaded)
+    }
+
+    fn load(&self, programs: &[&str], reused: &[(&str, PathBuf)]) -> Result<Loaded, KernelError> {
+        Loaded::load("wishes", OBJECT, |open| {
+            autoload(open, programs);
+            for mut map in open.maps_mut() {
+                let name = map.name().to_string_lossy().into_owned();
+                if let Some((name, directory)) = reused.iter().find(|(reused, _)| *reused == name) {
+                    map.reuse_pinned_map(directory.join(name))?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// An enabled cgroup above or below this one.
+    fn related(&self, cgroup: &Cgroup) -> Result<Option<PathBuf>, KernelError> {
+        let paths = self.enabled_ids()?.into_iter().filter_map(Cgroup::path_of);
+        let related = |path: &PathBuf| cgroup.path().starts_with(path) || path.starts_with(cgroup.path());
+        Ok(paths.into_iter().find(related))
+    }
+
+    /// A directory for what is being made. Those of processes that are gone are removed.
+    fn making(&self) -> Result<Making, KernelError> {
+        const PREFIX: &str = "making_";
+        let what = |path: &Path| format!("directory {}", path.display());
+        let parent = self.directory.parent().unwrap_or(Path::new("/"));
+        let file_system = statfs(parent).map_err(|errno| KernelError::errno(what(parent), errno))?;
+        // The type's sign differs between architectures; the magic has 32 bits.
+        if u64::try_from(file_system.f_type).map_or(true, |kind| kind & 0xffff_ffff != BPF_FS_MAGIC) {
+            let needs = "a BPF file system there (mount -t bpf bpf /sys/fs/bpf)";
+            return Err(KernelError::absent(what(parent), needs, None));
+        }
+        match std::fs::create_dir(&self.directory) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(KernelError::io(what(&self.directory), &error).needing("CAP_SYS_ADMIN"));
+            }
+            _ => {}
+        }
+        for name in names_in(&self.directory)? {
+            let pid = name.strip_prefix(PREFIX);
+            if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+                remove(&self.directory.join(name))?;
+            }
+        }
+        let path = self.directory.join(format!("{PREFIX}{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(|error| KernelError::io(what(&path), &error))?;
+        Ok(Making(path))
+    }
+}
+
+impl fmt::Display for WishStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.directory.display().fmt(f)
+    }
+}
+
+/// A directory that is removed unless it becomes what it was made for.
+struct Making(PathBuf);
+
+impl Making {
+    fn becomes(self, path: &Path) -> Result<(), KernelError> {
+        match std::fs::rename(&self.0, path) {
+            Ok(()) => Ok(()),
+            // Somebody was quicker, and what they made is as good.
+            Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty) => {
+                Ok(())
+            }
+            Err(error) => Err(KernelError::io(format!("rename to {}", path.display()), &error)),
+        }
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let _ = remove(&self.0); // it is not there any more if it became what it should
+    }
+}
+
+/// Whether a process has ended, also if its parent has not asked for its exit code yet: it has no executable then.
+fn has_ended(process: Pid) -> bool {
+    let link = std::fs::read_link(format!("/proc/{process}/exe"));
+    link.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+fn autoload(open: &mut OpenObject, names: &[&str]) {
+    for mut program in open.progs_mut() {
+        if names.iter().any(|name| program.name() == *name) {
+            program.set_autoload(true);
+        }
+    }
+}
+
+fn pinned(path: &Path) -> Result<MapHandle, KernelError> {
+    MapHandle::from_pinned_path(path).map_err(|_| refused(format!("BPF map {}", path.display())))
+}
+
+fn pinned_if_any(path: &Path) -> Result<Option<MapHandle>, KernelError> {
+    if path.exists() { pinned(path).map(Some) } else { Ok(None) }
+}
+
+fn write_choices(allowed: &impl MapCore, choices: &[Choice]) -> Result<(), KernelError> {
+    let failed = |_| refused("BPF map allowed".to_owned());
+    let key = |choice: &Choice| choice.uid.unwrap_or(ANYBODY).to_ne_bytes();
+    // First what is allowed from now on, then what is not any more: nobody is refused in between who is in both.
+    for choice in choices {
+        allowed.update(&key(choice), &choice.numbers.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
+    }
+    let kept: Vec<[u8; 4]> = choices.iter().map(key).collect();
+    let most = usize::try_from(allowed.max_entries()).unwrap_or(usize::MAX);
+    let known: Vec<Vec<u8>> = allowed.keys().take(most).collect();
+    for old in known.iter().filter(|old| !kept.iter().any(|new| new == old.as_slice())) {
+        allowed.delete(old).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn read_choices(allowed: &MapHandle) -> Result<Vec<Choice>, KernelError> {
+    let mut choices = Vec::new();
+    let most = usize::try_from(allowed.max_entries()).unwrap_or(usize::MAX);
+    for key in allowed.keys().take(most) {
+        let value = allowed.lookup(&key, MapFlags::ANY);
+        let value = value.map_err(|_| refused("BPF map allowed: lookup".to_owned()))?.unwrap_or_default();
+        let uid = Some(Record::new(&key).u32()).filter(|uid| *uid != ANYBODY);
+        choices.push(Choice { uid, numbers: Record::new(&value).u32() });
+    }
+    choices.sort_unstable_by_key(|choice| choice.uid);
+    Ok(choices)
+}
+
+/// Reads `struct wish_record`.
+fn socket_wish(record: &[u8]) -> SocketWish {
+    let mut record = Record::new(record);
+    let (inode, number) = (record.u64(), record.u32());
+    // `enum wish_source`.
+    let source = if record.u32() == 1 { WishSource::Own } else { WishSource::Task };
+    SocketWish { inode, number, source }
+}
+
+fn names_in(directory: &Path) -> Result<Vec<String>, KernelError> {
+    match std::fs::read_dir(directory) {
+        Ok(entries) => {
+            Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(KernelError::io(format!("directory {}", directory.display()), &error)),
+    }
+}
+
+/// Removes a directory of pins. False if there was none.
+fn remove(directory: &Path) -> Result<bool, KernelError> {
+    let failed = |error: &std::io::Error| KernelError::io(format!("remove {}", directory.display()), error);
+    for name in names_in(directory)? {
+        std::fs::remove_file(directory.join(name)).map_err(|error| failed(&error))?;
+    }
+    match std::fs::remove_dir(directory) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_socket_with_a_wish_is_read_as_the_program_writes_it() {
+        let mut bytes = Vec::new();
+        bytes.extend(35_845_u64.to_ne_bytes());
+        bytes.extend([3_u32, 1].into_iter().flat_map(u32::to_ne_bytes));
+        assert_eq!(bytes.len(), RECORD_BYTES, "sizeof(struct wish_record)");
+        assert_eq!(socket_wish(&bytes), SocketWish { inode: 35_845, number: 3, source: WishSource::Own });
+        bytes[12] = 2;
+        assert_eq!(socket_wish(&bytes).source, WishSource::Task);
+    }
+}

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * SO_NETPOLICY and PR_SET_NETPOLICY on a kernel that has neither: cgroup
+ * programs answer for the socket option, and one where security modules are
+ * asked about prctl() for that. They check and remember what is asked; what it means is decided in
+ * user space.
+ */
+#include "../vmlinux_min.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#include "netpolicy.h"
+#include "wishes.h"
+
+#define TASKS_MAX 65536
+#define USERS_MAX 4096
+
+/* include/uapi/asm-generic/socket.h, include/linux/socket.h */
+#define SOL_SOCKET 1
+#define AF_INET 2
+#define AF_INET6 10
+
+/* include/uapi/asm-generic/errno-base.h, errno.h */
+#define EPERM 1
+#define ENOMEM 12
+#define EINVAL 22
+#define EOPNOTSUPP 95
+
+/* include/uapi/linux/capability.h */
+#define CAP_NET_ADMIN 12
+
+/*
+ * Options longer than this are not shown to programs whole; the kernel takes
+ * the caller's own bytes if optlen is set to 0. kernel/bpf/cgroup.c.
+ */
+#define SHOWN_BYTES_MAX 4096
+
+/* What anybody whom `allowed` does not name may choose. */
+#define ANYBODY ((__u32)-1)
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* The context of cgroup/setsockopt and getsockopt: include/uapi/linux/bpf.h, so its places are fixed. */
+struct bpf_sock {
+	__u32 bound_dev_if;
+	__u32 family;
+};
+
+struct bpf_sockopt {
+	struct bpf_sock *sk;
+	void *optval;
+	void *optval_end;
+	__s32 level;
+	__s32 optname;
+	__s32 optlen;
+	__s32 retval;
+};
+
+/* What sockets shall be good at. An accepted socket gets its listener's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
+	__type(key, int);
+	__type(value, struct socket_wish);
+} sockets SEC(".maps");
+
+/* What processes shall be good at, by tgid; children are added, the dead are taken away. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, TASKS_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} tasks SEC(".maps");
+
+/* Children that found the table full. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} lost SEC(".maps");
+
+/* Which policies a user may choose in this cgroup: a bit for each number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, USERS_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} allowed SEC(".maps");
+
+/* The cgroup where task_asks answers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_CGROUP_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} answered SEC(".maps");
+
+static __always_inline __u32 current_tgid(void)
+{
+	return BPF_CORE_READ((struct task_struct *)bpf_get_current_task(), tgid);
+}
+
+static __always_inline bool is_policy(__u32 policy)
+{
+	return policy <= NET_POLICY_LATENCY || policy == NET_POLICY_POWER;
+}
+
+/* Whether the caller administers the network of the whole machine, not of a user namespace. */
+static __always_inline bool is_administrator(void)
+{
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
+	const struct cred *cred = BPF_CORE_READ(task, cred);
+	__u64 capabilities = 0;
+
+	if (BPF_CORE_READ(cred, user_ns, level))
+		return false;
+	/* Before Linux 6.3 two words of 32 bits, which is the same in little endian. */
+	if (bpf_core_read(&capabilities, sizeof(capabilities), &cred->cap_effective))
+		return false;
+	return capabilities & (1ULL << CAP_NET_ADMIN);
+}
+
+static __always_inline bool may_choose(__u32 policy)
+{
+	__u32 user = (__u32)bpf_get_current_uid_gid();
+	__u32 anybody = ANYBODY;
+	__u32 *set = bpf_map_lookup_elem(&allowed, &user);
+
+	if (!set)
+		set = bpf_map_lookup_elem(&allowed, &anybody);
+	/* NONE asks for nothing that the kernel does not do anyway. */
+	if (policy == NET_POLICY_NONE || (set && (*set & (1U << (policy & 31)))))
+		return true;
+	return is_administrator();
+}
+
+/* 0, or why not. */
+static __always_inline int judged(__u32 policy)
+{
+	if (!is_policy(policy))
+		return -EINVAL;
+	return may_choose(policy) ? 0 : -EPERM;
+}
+
+/* Ends the system call with an error. */
+static __always_inline int refuse(int error)
+{
+	bpf_set_retval(error);
+	return 0;
+}
+
+static __always_inline bool is_ours(struct bpf_sockopt *ctx)
+{
+	if (ctx->level == SOL_SOCKET && ctx->optname == SO_NETPOLICY)
+		return true;
+	if (ctx->optlen > SHOWN_BYTES_MAX)
+		ctx->optlen = 0;
+	return false;
+}
+
+SEC("?cgroup/setsockopt")
+int set_socket(struct bpf_sockopt *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	int *value = ctx->optval;
+	struct socket_wish *wish;
+	__u32 policy;
+	int error;
+
+	if (!is_ours(ctx))
+		return 1;
+	if (!sk || (sk->family != AF_INET && sk->family != AF_INET6))
+		return refuse(-EOPNOTSUPP);
+	if (ctx->optlen < (int)sizeof(int) || (void *)(value + 1) > ctx->optval_end)
+		return refuse(-EINVAL);
+	policy = *value;
+	error = judged(policy);
+	if (error)
+		return refuse(error);
+	wish = bpf_sk_storage_get(&sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!wish)
+		return refuse(-ENOMEM);
+	wish->policy = policy;
+	wish->source = WISH_OWN;
+	/* The kernel itself is not asked. */
+	ctx->optlen = -1;
+	return 1;
+}
+
+SEC("?cgroup/getsockopt")
+int get_socket(struct bpf_sockopt *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	int *value = ctx->optval;
+	struct socket_wish *wish;
+
+	if (!is_ours(ctx))
+		return 1;
+	if (!sk || (sk->family != AF_INET && sk->family != AF_INET6))
+		return refuse(-EOPNOTSUPP);
+	if ((void *)(value + 1) > ctx->optval_end)
+		return refuse(-EINVAL);
+	wish = bpf_sk_storage_get(&sockets, sk, 0, 0);
+	*value = wish ? wish->policy : NET_POLICY_NONE;
+	ctx->optlen = sizeof(int);
+	/* The kernel itself has said ENOPROTOOPT. */
+	bpf_set_retval(0);
+	return 1;
+}
+
+SEC("?cgroup/sock_create")
+int socket_made(struct bpf_sock *ctx)
+{
+	__u32 tgid = current_tgid();
+	__u32 *policy = bpf_map_lookup_elem(&tasks, &tgid);
+	struct socket_wish wish = { .source = WISH_OF_TASK };
+
+	if (!policy)
+		return 1;
+	wish.policy = *policy;
+	bpf_sk_storage_get(&sockets, ctx, &wish, BPF_SK_STORAGE_GET_F_CREATE);
+	return 1;
+}
+
+static __always_inline int set_task(unsigned long policy, bool rest)
+{
+	__u32 tgid = current_tgid();
+	__u32 number = policy;
+	int error;
+
+	if (rest || policy > NET_POLICY_POWER)
+		return -EINVAL;
+	error = judged(number);
+	if (error)
+		return error;
+	if (bpf_map_update_elem(&tasks, &tgid, &number, BPF_ANY))
+		return -ENOMEM;
+	return NETPOLICY_IS_SET | number;
+}
+
+static __always_inline int get_task(bool rest)
+{
+	__u32 tgid = current_tgid();
+	__u32 *policy = bpf_map_lookup_elem(&tasks, &tgid);
+
+	if (rest)
+		return -EINVAL;
+	return NETPOLICY_IS_SET | (policy ? *policy : NET_POLICY_NONE);
+}
+
+/*
+ * Where security modules may answer a prctl(): what is not 0 is the answer.
+ * 0 would mean that it goes on and finds the number unknown; that is why the
+ * answers of netpolicy.h are never 0. A program of type LSM may only refuse.
+ */
+SEC("?fmod_ret/security_task_prctl")
+int BPF_PROG(task_asks, int option, unsigned long arg2, unsigned long arg3, unsigned long arg4,
+	     unsigned long arg5)
+{
+	bool rest = arg3 || arg4 || arg5;
+
+	if (option != PR_SET_NETPOLICY && option != PR_GET_NETPOLICY)
+		return 0;
+	if (bpf_current_task_under_cgroup(&answered, 0) != 1)
+		return 0;
+	return option == PR_SET_NETPOLICY ? set_task(arg2, rest) : get_task(rest || arg2);
+}
+
+SEC("?tp_btf/sched_process_fork")
+int BPF_PROG(process_forked, struct task_struct *parent, struct task_struct *child)
+{
+	__u32 tgid = child->tgid, from = parent->tgid, only = 0;
+	__u32 *policy;
+	__u64 *count;
+
+	/* A thread is born into its own process. */
+	if (child->pid != child->tgid)
+		return 0;
+	policy = bpf_map_lookup_elem(&tasks, &from);
+	if (policy && bpf_map_update_elem(&tasks, &tgid, policy, BPF_ANY)) {
+		count = bpf_map_lookup_elem(&lost, &only);
+		if (count)
+			__sync_fetch_and_add(count, 1);
+	}
+	return 0;
+}
+
+SEC("?tp_btf/sched_process_exit")
+int BPF_PROG(process_exited, struct task_struct *task)
+{
+	__u32 tgid = task->tgid;
+
+	/* do_exit() has counted this thread out before it comes here. */
+	if (!task->signal->live.counter)
+		bpf_map_delete_elem(&tasks, &tgid);
+	return 0;
+}
+
+SEC("?iter/bpf_sk_storage_map")
+int wished(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	struct socket_wish *wish = ctx->value;
+	struct sock *sk = ctx->sk;
+	struct wish_record record = {};
+	struct socket *socket;
+
+	if (!wish || !sk)
+		return 0;
+	socket = BPF_CORE_READ(sk, sk_socket);
+	record.inode = socket ? BPF_CORE_READ(socket, file, f_inode, i_ino) : 0;
+	record.policy = wish->policy;
+	record.source = wish->source;
+	/* One that nobody holds open waits in a listener's queue, or is being closed. */
+	if (record.inode)
+		bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
+	return 0;
+}
