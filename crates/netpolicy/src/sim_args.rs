@@ -55,7 +55,7 @@ Examples:
   netpolicy sim run my-server.toml --set costs.request=12
   netpolicy -o json sim run lab          with the evidence of a run, as `bench` writes it")]
 pub struct SimRun {
-    /// A scenario file, or one that is shipped: irq-suspension, threaded-napi, epoll, lab.
+    /// A scenario file, or one that is shipped: irq-suspension, threaded-napi, epoll, net-policy, lab.
     #[arg(value_name = "SCENARIO")]
     pub scenario: String,
     /// Change a value of the scenario. May be given more than once.

@@ -12,7 +12,7 @@ pub struct Shipped {
 }
 
 /// All of them.
-pub const SHIPPED: [Shipped; 4] = [
+pub const SHIPPED: [Shipped; 5] = [
     Shipped {
         name: "irq-suspension",
         scenario: include_str!("../../../../scenarios/irq-suspension.toml"),
@@ -27,6 +27,11 @@ pub const SHIPPED: [Shipped; 4] = [
         name: "epoll",
         scenario: include_str!("../../../../scenarios/epoll.toml"),
         measured: include_str!("../../../../scenarios/epoll.tsv"),
+    },
+    Shipped {
+        name: "net-policy",
+        scenario: include_str!("../../../../scenarios/net-policy.toml"),
+        measured: "",
     },
     Shipped { name: "lab", scenario: include_str!("../../../../scenarios/lab.toml"), measured: "" },
 ];
