@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
 use crate::delivery::DeliveryMode;
-use crate::ids::Pid;
+use crate::ids::{Fd, Pid};
 use crate::layout::Layout;
 use crate::nic::NicWish;
 use crate::recipe::Recipes;
@@ -157,6 +157,8 @@ pub enum Target {
     Service(String, Match),
     /// A process.
     Task(Pid),
+    /// Some epolls of a process, by descriptor, with the sockets that they watch. No file asks for it: the sockets do.
+    Epolls(Pid, Vec<Fd>),
 }
 
 impl fmt::Display for Target {
@@ -165,6 +167,10 @@ impl fmt::Display for Target {
             Self::Device(name) => write!(f, "device {name}"),
             Self::Service(name, _) => write!(f, "service {name}"),
             Self::Task(pid) => write!(f, "task {pid}"),
+            Self::Epolls(pid, epolls) => {
+                let numbers: Vec<String> = epolls.iter().map(Fd::to_string).collect();
+                write!(f, "epoll {} of task {pid}", numbers.join(", "))
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ pub use crate::bench::args::{Application, Bench, FromEvidence, Memcached as Memc
 pub use crate::daemon::args::{Daemon, OnStop};
 pub use crate::lab::Lab;
 pub use crate::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
+pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};
 pub use crate::tc_args::{BenchPart, Percpu, Tc, TcBench, TcCommand, TcDiff, TcDump, TcGuard, TcLoad};
 use crate::wish::wish;
 pub use crate::wish::{Asked, Cost, Kthread, Wish};
@@ -106,6 +107,9 @@ pub struct Globals {
     /// than once, as --policy-dir.
     #[arg(long, global = true, value_name = "DIR", hide = true)]
     pub recipe_dir: Vec<PathBuf>,
+    /// Where what applications ask for their sockets is kept: a directory of a BPF file system.
+    #[arg(long, global = true, hide = true, value_name = "DIR", default_value = linux::bpf::wishes::WishStore::DIRECTORY)]
+    pub wish_dir: PathBuf,
     /// Whether to use colour. NO_COLOR in the environment means never, unless this is given.
     #[arg(long, global = true, value_enum, value_name = "WHEN")]
     pub color: Option<Color>,
@@ -208,6 +212,8 @@ pub enum Command {
     Bench(Bench),
     Sim(Sim),
     Lab(Lab),
+    #[command(name = "sockets")]
+    SocketPolicies(SocketPolicies),
     Cat(Cat),
     Tc(Tc),
     Schema(Schema),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use apply::{Asked, Journal, Standing};
 use linux::Netns;
+use linux::bpf::wishes::WishStore;
 use model::{Intent, Nanoseconds, Pid, Policy, Recipes};
 
 use crate::api::{METRICS_SOCKET, SOCKET};
@@ -16,6 +17,7 @@ use crate::policy_file::{
     self, DROP_IN_DIRS, Merged, Mistakes, PolicyFile, RECIPE_DIRS, Sources, merge, parse, read,
 };
 use crate::render::{Console, count};
+use crate::wishes;
 
 /// What every command works with.
 #[derive(Debug)]
@@ -87,6 +89,11 @@ impl Context {
             Some(_) => self.netns(),
             None => Ok(Netns::of_process(process)?),
         }
+    }
+
+    /// What applications ask for themselves and their sockets.
+    pub(crate) fn wishes(&self) -> WishStore {
+        WishStore::at(&self.globals.wish_dir)
     }
 
     /// The journal of transactions.
@@ -208,6 +215,18 @@ impl Context {
             .hint("write one, or say it without a file: netpolicy set device eth0 latency"));
         }
         Ok(merged)
+    }
+
+    /// What the files ask for, and what applications in this namespace ask for by themselves.
+    ///
+    /// # Errors
+    /// As [`Context::policy`], if the wishes cannot be read, and if nobody asks for anything.
+    pub(crate) fn whole_policy(&self, netns: &Netns) -> Result<Policy, Fault> {
+        let policy = wishes::joined(self.policy()?.policy(), netns, self)?;
+        if policy.intents.is_empty() {
+            self.required_policy()?;
+        }
+        Ok(policy)
     }
 
     /// Tells what a placement leaves out, and what could not be read on the way.

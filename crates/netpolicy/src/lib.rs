@@ -28,10 +28,12 @@ pub mod scenario_file;
 mod services;
 mod show;
 pub mod sim_args;
+pub mod sockets_args;
 mod staged;
 pub mod tc_args;
 mod top;
 pub mod wish;
+mod wishes;
 
 use std::process::ExitCode;
 

@@ -20,7 +20,7 @@ pub(crate) fn resolve(policy: &Policy, netns: &Netns) -> Result<(Resolved, Proce
     for (index, intent) in policy.intents.iter().enumerate() {
         match &intent.target {
             Target::Device(_) => any_device = true,
-            Target::Task(pid) => drop(asked.insert(*pid)),
+            Target::Task(pid) | Target::Epolls(pid, _) => drop(asked.insert(*pid)),
             Target::Service(_, matching) => {
                 let pids = processes_of(matching, netns)?;
                 asked.extend(&pids);

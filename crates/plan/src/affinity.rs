@@ -133,7 +133,7 @@ impl Seats<'_> {
         let intent = &self.part.intent;
         let driver = match &intent.target {
             Target::Device(name) => self.index.host.device_named(name).map_or("", |device| &device.kind),
-            Target::Service(..) | Target::Task(_) => "",
+            Target::Service(..) | Target::Task(_) | Target::Epolls(..) => "",
         };
         let found = *self.recipes.for_driver(intent.policy, driver).get(&mechanism)?;
         let source = format!("{}: policy {}, {}", intent.origin, intent.policy, found.because.source);

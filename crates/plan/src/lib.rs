@@ -36,6 +36,8 @@ mod parameters;
 mod place;
 mod recipe;
 mod refusal;
+mod share;
+pub mod wishes;
 
 pub use desired::{Desired, Explained, Wanted, desired};
 pub use diff::diff;

@@ -17,6 +17,7 @@ use crate::objects::{Objects, objects};
 use crate::parameters;
 use crate::recipe::{self, Chosen};
 use crate::refusal::{Refusal, RefusalKind};
+use crate::share::Shares;
 
 /// The processes that each service request means, found by the caller, who can look at units, cgroups and ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -134,8 +135,15 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
 
     let mut ground = Ground::new(&index);
     let mut owned: BTreeMap<Pid, usize> = BTreeMap::new();
+    let shares = Shares::of(policy, &index);
+    for (part, share) in &shares.shares {
+        ground.claim_for_process(*part, share, &wishes, &mut parts[*part])?;
+        let placed = placed_process(share, &mut parts[*part])?;
+        parts[*part].processes.push(placed);
+    }
     for (part, process) in owners_of_processes(policy, resolved, &index, &wishes, &mut parts)? {
         owned.insert(process.id.pid, part);
+        let process = shares.rest(process);
         ground.claim_for_process(part, process, &wishes, &mut parts[part])?;
         let placed = placed_process(process, &mut parts[part])?;
         parts[part].processes.push(placed);
@@ -230,7 +238,7 @@ fn owners_of_processes<'h>(
     let mut owners: BTreeMap<Pid, (u8, usize)> = BTreeMap::new();
     for (part, intent) in policy.intents.iter().enumerate() {
         let (rank, pids) = match &intent.target {
-            Target::Device(_) => continue,
+            Target::Device(_) | Target::Epolls(..) => continue,
             Target::Service(..) => (1, resolved.pids.get(&part).cloned().unwrap_or_default()),
             Target::Task(pid) => (2, BTreeSet::from([*pid])),
         };
@@ -386,6 +394,8 @@ fn place_epolls_of_devices(
     if part_of.is_empty() {
         return Ok(());
     }
+    let shared: BTreeSet<EpollId> =
+        parts.iter().flat_map(|part| &part.processes).flat_map(|p| &p.epolls).copied().collect();
     for process in index.host.processes.iter().filter(|p| !owned.contains_key(&p.id.pid)) {
         let mut device_of: BTreeMap<u64, usize> = BTreeMap::new();
         for socket in &process.sockets {
@@ -395,7 +405,7 @@ fn place_epolls_of_devices(
             }
         }
         let mut found: BTreeMap<usize, Vec<EpollId>> = BTreeMap::new();
-        for epoll in &process.epolls {
+        for epoll in process.epolls.iter().filter(|epoll| !shared.contains(&epoll.id)) {
             let watching: BTreeSet<usize> =
                 epoll.members.iter().filter_map(|m| device_of.get(&m.inode).copied()).collect();
             let mut watching = watching.into_iter();

@@ -9,6 +9,7 @@ mod other;
 mod pressure;
 mod process;
 mod topology;
+mod wish;
 
 pub use device::{
     Channels, Coalesce, Confidence, Device, Features, Irq, IrqEdge, Napi, NapiEdge, Pair, PlacedRule, Rings,
@@ -18,6 +19,7 @@ pub use other::{Other, OtherKind};
 pub use pressure::{CpuPressure, DevicePressure, Pressure};
 pub use process::{Epoll, IoUring, Membership, Process, Socket, SocketState, Thread};
 pub use topology::{CpuInfo, Topology};
+pub use wish::{Wish, Wisher};
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -177,7 +177,8 @@ impl SaidTarget {
     pub fn of(target: &Target) -> Self {
         match target {
             Target::Device(name) => Self { device: Some(name.clone()), ..Self::default() },
-            Target::Task(pid) => Self { task: Some(pid.0), ..Self::default() },
+            // Which of a process's epolls is no word of the interface: nobody asks a daemon for them.
+            Target::Task(pid) | Target::Epolls(pid, _) => Self { task: Some(pid.0), ..Self::default() },
             Target::Service(name, Match { unit, cgroup, exe, port, uid }) => {
                 let (unit, cgroup, exe) = (unit.clone(), cgroup.clone(), exe.clone());
                 let matching = Some(SaidMatch { unit, cgroup, exe, port: *port, uid: *uid });

@@ -11,10 +11,10 @@ use crate::staged;
 
 /// Commits the plan, and keeps it.
 pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
-    let mut policy = context.required_policy()?.policy();
+    let netns = context.netns()?;
+    let mut policy = context.whole_policy(&netns)?;
     policy.disruptive = arguments.allow.disruptive;
     fullbusy::refuse_from_outside(&policy)?;
-    let netns = context.netns()?;
     if arguments.dry_run {
         let planned = cycle::plan(&policy, &netns)?;
         context.tell(&planned);

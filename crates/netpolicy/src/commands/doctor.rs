@@ -16,6 +16,7 @@ use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::render::{FindingsReport, count as counted};
 use crate::services;
+use crate::wishes;
 
 /// Counting that takes longer says how far it is.
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
@@ -89,7 +90,7 @@ fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Pe
 /// What the policy files ask for on this host. Files that cannot be followed do not keep the doctor from looking.
 fn asked(context: &Context, netns: &Netns, host: &Host) -> Vec<plan::Asked> {
     let placed = context.policy().and_then(|merged| {
-        let policy = merged.policy();
+        let policy = wishes::joined(merged.policy(), netns, context)?;
         let (resolved, _) = services::resolve(&policy, netns)?;
         plan::place(&policy, host, &resolved).map_err(|refusal| Fault::refused(refusal, host))
     });

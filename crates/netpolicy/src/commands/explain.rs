@@ -9,6 +9,7 @@ use crate::cycle;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::render::{ExplainedReport, RecipeReport};
+use crate::wishes;
 
 /// Prints the reason of every setting in force and of every one that the policy files ask for; of a policy, its recipe.
 pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault> {
@@ -35,9 +36,10 @@ pub(crate) fn explained(asked: &str, context: &Context) -> Result<ExplainedRepor
             report.in_force(&change, transaction.name(), &transaction.begin().asked.command);
         }
     }
-    let policy = context.policy()?.policy();
+    let netns = context.netns()?;
+    let policy = wishes::joined(context.policy()?.policy(), &netns, context)?;
     if !policy.intents.is_empty() {
-        let planned = cycle::plan(&policy, &context.netns()?)?;
+        let planned = cycle::plan(&policy, &netns)?;
         planned.plan.changes().filter(|change| is_asked(change)).for_each(|change| report.pending(change));
         for line in planned.desired.explain(&planned.host) {
             let asked = is_within(&line.wanted.object().to_string(), asked);

@@ -24,6 +24,7 @@ mod schema;
 mod set;
 mod show;
 pub(crate) mod sim;
+mod sockets;
 mod status;
 mod tc;
 mod top;
@@ -72,6 +73,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Bench(arguments) => bench::run(arguments, context),
         Command::Sim(arguments) => sim::run(arguments, context),
         Command::Lab(arguments) => lab::run(arguments, context),
+        Command::SocketPolicies(arguments) => sockets::run(arguments, context),
         Command::Cat(_) => cat::run(context),
         Command::Tc(arguments) => tc::run(arguments, context),
         Command::Top(arguments) => top::run(arguments, context),
@@ -101,7 +103,8 @@ fn looks_at_host(command: &Command) -> bool {
         | Command::Run(_)
         | Command::Daemon(_) => true,
         // Their lab is a host of its own.
-        Command::Bench(_)
+        Command::SocketPolicies(_)
+        | Command::Bench(_)
         | Command::Lab(_)
         | Command::Cat(_)
         | Command::Unset(_)

@@ -9,9 +9,10 @@ use crate::render::PlanReport;
 
 /// Prints the difference between the host and what is asked.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
-    let policy = context.required_policy()?.policy();
+    let netns = context.netns()?;
+    let policy = context.whole_policy(&netns)?;
     fullbusy::refuse_from_outside(&policy)?;
-    let planned = cycle::plan(&policy, &context.netns()?)?;
+    let planned = cycle::plan(&policy, &netns)?;
     context.tell(&planned);
     context.console.report(&PlanReport::of(&planned.plan))?;
     if planned.plan.is_empty() {

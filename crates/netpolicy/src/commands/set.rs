@@ -1,6 +1,6 @@
 //! `set`: gives one device or process a policy, without a file.
 
-use model::{Intent, Pid, Target};
+use model::{Intent, Pid, PolicyName, Target};
 
 use super::attach::another_process;
 use super::by_daemon;
@@ -10,6 +10,7 @@ use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::fullbusy;
 use crate::staged;
+use crate::wish::Wish;
 
 /// Commits what one word asks for, and keeps it.
 pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
@@ -37,5 +38,17 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
         return by_daemon::set(&mut daemon, &policy.intents[0], &typed, context);
     }
     let words = staged::Words { nothing: "Nothing to change: it is so already.", done: "Set" };
-    staged::keep(&policy, &netns, arguments.allow.into(), &words, context)
+    let done = staged::keep(&policy, &netns, arguments.allow.into(), &words, context)?;
+    if let SetTarget::Task { pid, wish: Wish::Policy(policy) } = &arguments.target {
+        bequeath(Pid(*pid), *policy, context);
+    }
+    Ok(done)
+}
+
+/// Notes the wish in the kernel: the process's children and the sockets that they make will have it, too.
+fn bequeath(pid: Pid, policy: PolicyName, context: &Context) {
+    let number = (policy != PolicyName::None).then(|| policy.number());
+    if let Err(error) = context.wishes().set_task(pid, number) {
+        context.console.detail(&format!("Its children to come inherit nothing: {error}"));
+    }
 }

@@ -14,9 +14,10 @@ use crate::render::PlanReport;
 
 /// Commits the plan on trial. The guard is at its post before the first write.
 pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
-    let policy = context.required_policy()?.policy();
+    let netns = context.netns()?;
+    let policy = context.whole_policy(&netns)?;
     fullbusy::refuse_from_outside(&policy)?;
-    let planned = cycle::plan(&policy, &context.netns()?)?;
+    let planned = cycle::plan(&policy, &netns)?;
     if planned.desired.first_stage && !planned.plan.is_empty() {
         return Err(Fault::new(Exit::Unsupported, "what makes queues anew cannot be tried together with what stands on them: there would be two deadlines".to_owned())
             .hint("apply it, and roll it back if it does not help: netpolicy apply --disruptive"));

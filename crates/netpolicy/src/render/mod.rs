@@ -18,6 +18,7 @@ mod prediction;
 mod reading;
 mod recipe;
 mod report;
+mod sockets;
 mod status;
 mod svg;
 mod table;
@@ -45,6 +46,7 @@ pub(crate) use recipe::RecipeReport;
 pub(crate) use report::to_json;
 pub(crate) use status::StatusReport;
 
+pub(crate) use sockets::SocketsReport;
 pub(crate) use svg::svg;
 pub(crate) use tc::{BenchRow, DiffReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport};
 pub(crate) use undone::UndoneReport;

@@ -29,6 +29,7 @@ mod rules_compared;
 mod stage;
 mod top;
 mod trial;
+mod wishes;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use model::KernelVersion;
@@ -142,7 +143,7 @@ pub fn test(
 }
 
 fn main() {
-    if attached::play_role().is_some() {
+    if attached::play_role().is_some() || wishes::play_role().is_some() {
         return;
     }
     let mut arguments = Arguments::from_args();
@@ -165,6 +166,7 @@ fn main() {
         rule_kinds::tests(),
         rules_compared::tests(),
         pinned::tests(),
+        wishes::tests(),
     ];
     libtest_mimic::run(&arguments, only::only(trials.into_iter().flatten().collect())).exit();
 }

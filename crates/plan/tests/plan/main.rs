@@ -14,3 +14,4 @@ mod nic;
 mod place;
 mod property;
 mod read_aloud;
+mod wishes;

@@ -1,0 +1,90 @@
+//! `sockets`: where applications may choose a policy for their sockets, and what they chose.
+
+use linux::KernelError;
+use linux::bpf::wishes::{Cgroup, Choice, WishStore};
+use model::PolicyName;
+
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::render::SocketsReport;
+use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable};
+
+/// Enables, disables or lists.
+pub(crate) fn run(arguments: &SocketPolicies, context: &Context) -> Result<Exit, Fault> {
+    let store = context.wishes();
+    match &arguments.command {
+        SocketsCommand::Enable(arguments) => enable(arguments, &store, context),
+        SocketsCommand::Disable(arguments) => disable(arguments, &store, context),
+        SocketsCommand::List => list(&store, context),
+    }
+}
+
+fn enable(arguments: &SocketsEnable, store: &WishStore, context: &Context) -> Result<Exit, Fault> {
+    let cgroup = Cgroup::open(&arguments.cgroup)?;
+    let anybody = Choice { uid: None, numbers: numbers(&arguments.allow) };
+    let users = arguments.allow_user.iter();
+    let users = users.map(|user| Choice { uid: Some(user.uid), numbers: numbers(&user.policies) });
+    let choices: Vec<Choice> = std::iter::once(anybody).chain(users).collect();
+    let was = store.enabled()?.iter().any(|enabled| enabled.id == cgroup.id());
+    let without_prctl = store.enable(&cgroup, &choices)?;
+    if let (Some(why), true) = (&without_prctl, arguments.prctl) {
+        if !was {
+            store.disable(cgroup.id())?;
+        }
+        let needs = "the kernel lets no program answer prctl (it needs fmod_ret: BTF, and no lockdown of it)";
+        return Err(Fault::new(Exit::Unsupported, format!("{why}\n  {needs}"))
+            .hint("without --prctl, setsockopt and getsockopt are answered alone"));
+    }
+    let what = if without_prctl.is_some() { "setsockopt" } else { "setsockopt and prctl" };
+    context.console.say(&format!("Programs in {} are answered: {what}.", cgroup.path().display()));
+    if let Some(why) = without_prctl {
+        context.console.say(&format!("prctl is not to be had here: {}", first_line(&why)));
+    }
+    Ok(Exit::Done)
+}
+
+/// What the kernel said, without the verifier's account of it.
+fn first_line(error: &KernelError) -> String {
+    let words = error.to_string();
+    words.split(" \"").next().unwrap_or(&words).to_owned()
+}
+
+fn numbers(policies: &[PolicyName]) -> u32 {
+    policies.iter().fold(0, |set, policy| set | 1 << policy.number())
+}
+
+fn disable(arguments: &SocketsDisable, store: &WishStore, context: &Context) -> Result<Exit, Fault> {
+    let ids = match (&arguments.cgroup, arguments.id) {
+        (Some(path), _) => vec![Cgroup::open(path)?.id()],
+        (None, Some(id)) => vec![id],
+        (None, None) => {
+            for process in store.tasks()?.into_keys() {
+                store.set_task(process, None)?;
+            }
+            store.enabled()?.into_iter().map(|enabled| enabled.id).collect()
+        }
+    };
+    let mut disabled = 0_usize;
+    for id in ids {
+        disabled += usize::from(store.disable(id)?);
+    }
+    context.console.say(match disabled {
+        0 => "Nobody was answered there.",
+        _ => "They are answered no more, and what they asked for counts no more.",
+    });
+    Ok(Exit::Done)
+}
+
+fn list(store: &WishStore, context: &Context) -> Result<Exit, Fault> {
+    let report = SocketsReport::of(&store.enabled()?, &store.tasks()?, &store.sockets()?);
+    context.console.report(&report)?;
+    if report.is_empty() {
+        context.console.say("It is enabled nowhere: netpolicy sockets enable --cgroup PATH");
+    }
+    let lost = store.lost()?;
+    if lost > 0 {
+        context.console.say(&format!("{lost} children inherited nothing: the table of processes was full."));
+    }
+    Ok(Exit::Done)
+}

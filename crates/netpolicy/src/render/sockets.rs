@@ -1,0 +1,119 @@
+//! What `sockets list` prints.
+
+use std::collections::BTreeMap;
+
+use linux::bpf::wishes::{Enabled, SocketWish, WishSource};
+use model::{Pid, PolicyName};
+use serde::Serialize;
+
+use super::count;
+use super::report::{Page, Report};
+
+/// Where programs are answered, and what they ask for.
+#[derive(Debug, Serialize)]
+pub(crate) struct SocketsReport {
+    cgroups: Vec<CgroupLine>,
+    tasks: Vec<TaskLine>,
+    sockets: Vec<SocketsLine>,
+}
+
+#[derive(Debug, Serialize)]
+struct CgroupLine {
+    id: u64,
+    /// `None` if it was removed.
+    path: Option<String>,
+    /// Whether prctl is answered, too.
+    prctl: bool,
+    /// What anybody may ask for.
+    allow: Vec<PolicyName>,
+    /// What users may ask for instead.
+    allow_user: BTreeMap<u32, Vec<PolicyName>>,
+}
+
+#[derive(Debug, Serialize)]
+struct TaskLine {
+    pid: Pid,
+    policy: String,
+}
+
+/// Sockets that ask for the same.
+#[derive(Debug, Serialize)]
+struct SocketsLine {
+    policy: String,
+    /// Whether they were asked for it themselves, or inherited it from the process that made them.
+    of_task: bool,
+    sockets: usize,
+}
+
+impl SocketsReport {
+    /// This is so.
+    pub(crate) fn of(enabled: &[Enabled], tasks: &BTreeMap<Pid, u32>, sockets: &[SocketWish]) -> Self {
+        let mut groups: BTreeMap<(u32, bool), usize> = BTreeMap::new();
+        for socket in sockets {
+            *groups.entry((socket.number, socket.source == WishSource::Task)).or_default() += 1;
+        }
+        Self {
+            cgroups: enabled.iter().map(cgroup).collect(),
+            tasks: tasks.iter().map(|(&pid, &number)| TaskLine { pid, policy: word(number) }).collect(),
+            sockets: groups
+                .into_iter()
+                .map(|((number, of_task), sockets)| SocketsLine { policy: word(number), of_task, sockets })
+                .collect(),
+        }
+    }
+
+    /// Whether there is nothing to tell.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.cgroups.is_empty() && self.tasks.is_empty()
+    }
+}
+
+fn cgroup(enabled: &Enabled) -> CgroupLine {
+    let policies = |numbers: u32| -> Vec<PolicyName> {
+        PolicyName::ALL.into_iter().filter(|policy| numbers & (1 << policy.number()) != 0).collect()
+    };
+    let anybody = enabled.choices.iter().find(|choice| choice.uid.is_none());
+    let users = enabled.choices.iter().filter_map(|choice| Some((choice.uid?, policies(choice.numbers))));
+    CgroupLine {
+        id: enabled.id,
+        path: enabled.path.as_ref().map(|path| path.display().to_string()),
+        prctl: enabled.prctl,
+        allow: anybody.map(|choice| policies(choice.numbers)).unwrap_or_default(),
+        allow_user: users.collect(),
+    }
+}
+
+/// The word for a number, or the number.
+fn word(number: u32) -> String {
+    PolicyName::from_number(number).map_or_else(|| number.to_string(), |policy| policy.to_string())
+}
+
+fn words(policies: &[PolicyName]) -> String {
+    match policies {
+        [] => "nothing".to_owned(),
+        _ => policies.iter().map(PolicyName::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+impl Report for SocketsReport {
+    const KIND: &'static str = "sockets";
+
+    fn page(&self, page: &mut Page) {
+        for line in &self.cgroups {
+            let removed = format!("cgroup {} (removed: `netpolicy sockets disable --id {0}`)", line.id);
+            page.line(line.path.as_ref().map_or(removed, |path| format!("cgroup {path}")));
+            page.line(format!("  setsockopt answered, prctl {}", if line.prctl { "too" } else { "not" }));
+            page.line(format!("  anybody may ask for {}", words(&line.allow)));
+            for (uid, policies) in &line.allow_user {
+                page.line(format!("  user {uid} may ask for {}", words(policies)));
+            }
+        }
+        for line in &self.tasks {
+            page.line(format!("task {} and its children to come: {}", line.pid, line.policy));
+        }
+        for line in &self.sockets {
+            let whence = if line.of_task { "from the process that made them" } else { "their own choice" };
+            page.line(format!("{}: {}, {whence}", count(line.sockets, "socket"), line.policy));
+        }
+    }
+}

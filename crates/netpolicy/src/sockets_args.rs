@@ -1,0 +1,118 @@
+//! The words of `sockets`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Subcommand};
+use model::PolicyName;
+
+/// Let applications choose a policy for their sockets and for themselves.
+///
+/// In a cgroup where this is enabled, setsockopt(SOL_SOCKET, SO_NETPOLICY) and getsockopt work as in the kernel patches of
+/// 2016, and so does prctl(PR_SET_NETPOLICY) where the kernel lets it be answered; include/netpolicy.h has the numbers. What
+/// was asked for is taken into account by plan, apply, try, verify and doctor. It outlives this command, and ends with
+/// `disable`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy sockets enable --cgroup system.slice/memcached.service
+                                         its programs may ask for any policy
+  netpolicy sockets enable --cgroup user.slice --allow bulk,cpu --allow-user 1000:latency,bulk
+                                         who may ask for what
+  netpolicy sockets list                 where it is enabled, and what is asked for
+  netpolicy sockets disable --all")]
+pub struct SocketPolicies {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: SocketsCommand,
+}
+
+/// What `sockets` does.
+#[derive(Debug, Subcommand)]
+pub enum SocketsCommand {
+    /// Answer the programs of a cgroup. If they are answered already, only what they may ask for changes.
+    Enable(SocketsEnable),
+    /// Answer them no more.
+    Disable(SocketsDisable),
+    /// Where programs are answered, and what they ask for.
+    List,
+}
+
+/// Whom to answer.
+#[derive(Debug, Args)]
+pub struct SocketsEnable {
+    /// The cgroup: a directory, or a path below the root of the unified hierarchy. Those within it are answered too.
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: PathBuf,
+    /// What anybody may ask for. Whoever has CAP_NET_ADMIN may ask for everything, and everybody for `none`.
+    #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_values = ["latency", "bulk", "cpu", "power"], value_parser = of_a_socket)]
+    pub allow: Vec<PolicyName>,
+    /// What one user may ask for instead. May be given more than once.
+    #[arg(long, value_name = "UID:POLICY,...")]
+    pub allow_user: Vec<UserChoice>,
+    /// Fail, with exit code 6, if prctl cannot be answered.
+    #[arg(long)]
+    pub prctl: bool,
+}
+
+/// Whom to answer no more.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct SocketsDisable {
+    /// The programs of this cgroup.
+    #[arg(long, value_name = "PATH")]
+    pub cgroup: Option<PathBuf>,
+    /// The programs of the cgroup with this number: one that was removed since.
+    #[arg(long, value_name = "N")]
+    pub id: Option<u64>,
+    /// Everybody.
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// What one user may ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserChoice {
+    /// The user.
+    pub uid: u32,
+    /// The policies.
+    pub policies: Vec<PolicyName>,
+}
+
+impl FromStr for UserChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (uid, policies) = text.split_once(':').ok_or("write UID:POLICY,... as in 1000:latency,bulk")?;
+        let uid = uid.parse().map_err(|_| format!("`{uid}` is no number of a user"))?;
+        // The number that stands for anybody is no user's. Kernel: `include/linux/uidgid.h` `INVALID_UID`.
+        if uid == u32::MAX {
+            return Err(format!("{uid} is no number of a user"));
+        }
+        let policies = policies.split(',').map(of_a_socket).collect::<Result<_, _>>()?;
+        Ok(Self { uid, policies })
+    }
+}
+
+/// A policy that a socket may have: any but `mix`, which is a device's.
+fn of_a_socket(text: &str) -> Result<PolicyName, String> {
+    match text.parse::<PolicyName>() {
+        Ok(PolicyName::Mix) => Err("`mix` is a policy of devices alone".to_owned()),
+        Ok(policy) => Ok(policy),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn what_a_user_may_ask_for_is_a_number_and_policies() {
+        let choice = UserChoice { uid: 1000, policies: vec![PolicyName::Latency, PolicyName::Bulk] };
+        assert_eq!("1000:latency,bulk".parse(), Ok(choice));
+        for wrong in ["latency", "nobody:latency", "1000:", "1000:mix", "4294967295:bulk", "1000:latecny"] {
+            assert!(wrong.parse::<UserChoice>().is_err(), "{wrong}");
+        }
+    }
+}

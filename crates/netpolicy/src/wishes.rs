@@ -1,0 +1,63 @@
+//! What applications ask for by themselves, beside what the operator asks for.
+
+use std::collections::BTreeSet;
+
+use linux::bpf::wishes::WishStore;
+use linux::{KernelError, Netns, Processes};
+use model::Policy;
+use model::host::{Wish, Wisher};
+use plan::wishes::Joined;
+
+use crate::context::Context;
+use crate::fault::Fault;
+use crate::services;
+
+/// A policy with what applications in this namespace ask for; what of that is left out is told, and so is it if the wishes
+/// may not be read.
+///
+/// # Errors
+/// If `/proc` cannot be read.
+pub(crate) fn joined(policy: Policy, netns: &Netns, context: &Context) -> Result<Policy, Fault> {
+    let wishes = match wishes(&context.wishes()) {
+        Ok(wishes) if wishes.is_empty() => return Ok(policy),
+        Ok(wishes) => wishes,
+        Err(error) => {
+            context.console.say(&format!("What applications ask for is left out of account: {error}"));
+            return Ok(policy);
+        }
+    };
+    let (resolved, mut processes) = services::resolve(&policy, netns)?;
+    if let Processes::Only(pids) = &mut processes {
+        pids.extend(who(&wishes)?);
+        pids.sort_unstable();
+        pids.dedup();
+    }
+    let host = linux::observe(netns, &processes)?;
+    let Joined { policy, notes } = plan::wishes::join(&policy, &wishes, &host, &resolved);
+    notes.iter().for_each(|note| context.console.say(note));
+    Ok(policy)
+}
+
+/// The wishes of all processes and sockets of this host.
+fn wishes(store: &WishStore) -> Result<Vec<Wish>, KernelError> {
+    let tasks = store.tasks()?.into_iter().map(|(pid, number)| Wish { of: Wisher::Task(pid), number });
+    let sockets = store.sockets()?.into_iter();
+    let sockets = sockets.map(|socket| Wish { of: Wisher::Socket(socket.inode), number: socket.number });
+    Ok(tasks.chain(sockets).collect())
+}
+
+/// The processes that ask, or hold a socket that does.
+fn who(wishes: &[Wish]) -> Result<BTreeSet<model::Pid>, Fault> {
+    let mut pids = BTreeSet::new();
+    let mut inodes = BTreeSet::new();
+    for wish in wishes {
+        match wish.of {
+            Wisher::Task(pid) => drop(pids.insert(pid)),
+            Wisher::Socket(inode) => drop(inodes.insert(inode)),
+        }
+    }
+    if !inodes.is_empty() {
+        pids.extend(linux::process::holders_of_sockets(&inodes)?);
+    }
+    Ok(pids)
+}

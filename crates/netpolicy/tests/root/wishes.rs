@@ -1,0 +1,215 @@
+//! What applications ask for their sockets and themselves, from `setsockopt` to the epoll and the queues.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use libtest_mimic::{Failed, Trial};
+use linux::socket_policy;
+use model::{EpollParams, Pid};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+use crate::operator::{Operator, waited_for};
+use crate::{Need, test};
+
+/// The variable that makes this program a process that asks.
+const ROLE: &str = "NETPOLICY_TEST_ASKER";
+
+const SUSPENDING: EpollParams =
+    EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Suspension, Need::Bpf];
+    vec![
+        test("wishes/a_sockets_epoll_gets_what_the_socket_asks_for", NEEDS, sockets_epoll),
+        test("wishes/a_child_inherits_what_its_process_was_given", NEEDS, child_inherits),
+        test("wishes/without_a_bpf_file_system_it_is_refused_with_what_is_missing", NEEDS, no_file_system),
+    ]
+}
+
+/// The role: two epolls with a socket each, the first of which asks for short response times; a line `fork` starts
+/// another of its kind, whose sockets ask for nothing by themselves.
+pub(crate) fn play_role() -> Option<()> {
+    let role = std::env::var(ROLE).ok()?;
+    if ask(&role).is_none() {
+        std::process::exit(1); // whoever waits for its epolls waits in vain
+    }
+    Some(())
+}
+
+fn ask(role: &str) -> Option<()> {
+    use rustix::event::epoll;
+    // It is in its cgroup before it makes sockets: a socket belongs to the cgroup where it was made.
+    let mut lines = std::io::stdin().lines();
+    // Nobody may say a word to it.
+    let Some(Ok(_)) = lines.next() else { return Some(()) };
+    let epolls = [(); 2].map(|()| epoll::create(epoll::CreateFlags::CLOEXEC));
+    let mut sockets = Vec::new();
+    for epoll in &epolls {
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+        epoll::add(epoll.as_ref().ok()?, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+            .ok()?;
+        sockets.push(socket);
+    }
+    if role == "asks" {
+        socket_policy::set_socket(&sockets[0], 3).ok()?;
+    }
+    let mut child = None;
+    for line in lines {
+        if line.ok()? == "fork" {
+            let mut command = Command::new("/proc/self/exe");
+            command.env(ROLE, "silent").stdin(Stdio::piped());
+            child = command.spawn().ok();
+            child.as_mut()?.stdin.as_mut()?.write_all(b"go\n").ok()?;
+        }
+    }
+    if let Some(mut child) = child {
+        drop(child.stdin.take());
+        let _ = child.wait();
+    }
+    Some(())
+}
+
+/// A BPF file system and a cgroup for one test, with a process in it. Dropping it ends all of them.
+struct Ground {
+    mounted: Vec<PathBuf>,
+    /// Where wishes are kept.
+    wishes: String,
+    cgroup: PathBuf,
+    asker: Child,
+}
+
+impl Ground {
+    fn new(operator: &Operator, name: &str, role: &str) -> Result<Self, Failed> {
+        let scratch = operator.state().with_file_name("bpf");
+        std::fs::create_dir_all(&scratch)?;
+        mount("bpf", &scratch, "bpf", MountFlags::empty(), None::<&std::ffi::CStr>)?;
+        let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+        let root = mounts.lines().find(|line| line.split(' ').nth(2) == Some("cgroup2"));
+        let mut mounted = vec![scratch.clone()];
+        let root = match root.and_then(|line| line.split(' ').nth(1)) {
+            Some(root) => PathBuf::from(root),
+            None => {
+                let root = operator.state().with_file_name("cgroup");
+                std::fs::create_dir_all(&root)?;
+                mount("cgroup2", &root, "cgroup2", MountFlags::empty(), None::<&std::ffi::CStr>)?;
+                mounted.push(root.clone());
+                root
+            }
+        };
+        let cgroup = root.join(format!("netpolicy-root-{name}-{}", std::process::id()));
+        std::fs::create_dir(&cgroup)?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.env(ROLE, role).stdin(Stdio::piped());
+        let asker = operator.lab.server().run(|| command.spawn())??;
+        let wishes = scratch.join("netpolicy").display().to_string();
+        let ground = Self { mounted, wishes, cgroup, asker };
+        std::fs::write(ground.cgroup.join("cgroup.procs"), ground.pid().to_string())?;
+        Ok(ground)
+    }
+
+    fn pid(&self) -> Pid {
+        Pid(self.asker.id())
+    }
+
+    fn told(&mut self, line: &str) -> Result<(), Failed> {
+        Ok(writeln!(self.asker.stdin.as_mut().ok_or("stdin")?, "{line}")?)
+    }
+
+    /// Arguments that begin with where wishes are kept.
+    fn with<'a>(&'a self, arguments: &[&'a str]) -> Vec<&'a str> {
+        let mut all = vec!["--wish-dir", self.wishes.as_str()];
+        all.extend(arguments);
+        all
+    }
+
+    fn cgroup(&self) -> &str {
+        self.cgroup.to_str().unwrap_or_default()
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        drop(self.asker.stdin.take());
+        let _ = self.asker.wait();
+        let _ = waited_for("the cgroup is empty", || Ok(std::fs::remove_dir(&self.cgroup).ok()));
+        for path in self.mounted.iter().rev() {
+            let _ = unmount(path, UnmountFlags::DETACH);
+        }
+    }
+}
+
+fn epolls_of(operator: &Operator, pid: Pid) -> Result<Vec<EpollParams>, Failed> {
+    let host = operator.host()?;
+    let epolls = host.process(pid).into_iter().flat_map(|process| &process.epolls);
+    Ok(epolls.filter_map(|epoll| epoll.params).collect())
+}
+
+fn sockets_epoll() -> Result<(), Failed> {
+    let operator = Operator::new("wishes", 1)?;
+    let mut ground = Ground::new(&operator, "wishes", "asks")?;
+    operator.runs(&ground.with(&["sockets", "enable", "--cgroup", ground.cgroup(), "--allow", "bulk"]), 0)?;
+    ground.told("go")?;
+    let pid = ground.pid();
+    waited_for("two epolls", || Ok((epolls_of(&operator, pid)?.len() == 2).then_some(())))?;
+    let before = operator.host()?;
+    let listed = operator.runs(&ground.with(&["sockets", "list"]), 0)?;
+    assert!(listed.data.contains("1 socket: latency, their own choice"), "{}", listed.data);
+    assert!(listed.data.contains("anybody may ask for bulk"), "{}", listed.data);
+    // No file asks for anything: what the socket asks for is all there is.
+    let planned = operator.runs(&ground.with(&["plan"]), 3)?;
+    assert!(planned.data.contains("SO_NETPOLICY of the sockets"), "{}", planned.data);
+    operator.runs(&ground.with(&["apply"]), 0)?;
+    assert_eq!(epolls_of(&operator, pid)?, [SUSPENDING, EpollParams::default()]);
+    operator.runs(&ground.with(&["plan"]), 0)?;
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(operator.host()?, before);
+    operator.runs(&ground.with(&["sockets", "disable", "--all"]), 0)?;
+    assert!(!std::path::Path::new(&ground.wishes).exists(), "nothing stays pinned");
+    let nothing = operator.runs(&ground.with(&["plan"]), 2)?;
+    assert!(nothing.words.contains("there is no policy"), "{}", nothing.words);
+    Ok(())
+}
+
+fn child_inherits() -> Result<(), Failed> {
+    let operator = Operator::new("wishes-child", 1)?;
+    let mut ground = Ground::new(&operator, "wishes-child", "silent")?;
+    ground.told("go")?;
+    let pid = ground.pid();
+    waited_for("two epolls", || Ok((epolls_of(&operator, pid)?.len() == 2).then_some(())))?;
+    let number = pid.to_string();
+    operator.runs(&ground.with(&["set", "task", &number, "latency"]), 0)?;
+    assert_eq!(epolls_of(&operator, pid)?, [SUSPENDING; 2]);
+    ground.told("fork")?;
+    let child = waited_for("a child with two epolls", || {
+        let host = operator.host()?;
+        let child = host.processes.iter().find(|process| process.id.pid != pid && process.epolls.len() == 2);
+        Ok(child.map(|child| child.id.pid))
+    })?;
+    let listed = operator.runs(&ground.with(&["sockets", "list"]), 0)?;
+    assert!(
+        listed.data.contains(&format!("task {child} and its children to come: latency")),
+        "{}",
+        listed.data
+    );
+    operator.runs(&ground.with(&["apply"]), 0)?;
+    assert_eq!(epolls_of(&operator, child)?, [SUSPENDING; 2]);
+    // What was given is taken back by the same words.
+    operator.runs(&ground.with(&["set", "task", &number, "none"]), 0)?;
+    let listed = operator.runs(&ground.with(&["sockets", "list"]), 0)?;
+    assert!(!listed.data.contains(&format!("task {pid} ")), "{}", listed.data);
+    operator.runs(&ground.with(&["sockets", "disable", "--all"]), 0)?;
+    assert!(!std::path::Path::new(&ground.wishes).exists(), "nothing stays pinned");
+    Ok(())
+}
+
+fn no_file_system() -> Result<(), Failed> {
+    let operator = Operator::new("wishes-nowhere", 1)?;
+    let ground = Ground::new(&operator, "wishes-nowhere", "silent")?;
+    let elsewhere = operator.state().with_file_name("elsewhere");
+    let place = elsewhere.to_str().unwrap_or_default();
+    let said = operator.runs(&["--wish-dir", place, "sockets", "enable", "--cgroup", ground.cgroup()], 6)?;
+    assert!(said.words.contains("mount -t bpf"), "{}", said.words);
+    assert!(!elsewhere.exists());
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! From what applications ask for by themselves to requests.
+//!
+//! A wish of a process becomes a request for the process, wishes of sockets become one for the epolls that watch them: an
+//! epoll busy-polls as a whole. They are more specific than what is asked for a service or a device, and less than what the
+//! operator asks for the process. What cannot be met is left out, and said; it never keeps the rest from being placed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::host::{Process, Wish, Wisher};
+use model::{
+    Budget, Fd, Goal, Host, Intent, KthreadWish, Pid, Policy, PolicyName, Target, policy::Overrides,
+};
+
+use crate::place::{Resolved, place};
+use crate::refusal::Refusal;
+
+/// The most requests that are tried one by one once all together were refused.
+const TRIED_MAX: usize = 64;
+
+/// A policy with the wishes of applications that can be met beside it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Joined {
+    /// The policy, with their requests behind its own.
+    pub policy: Policy,
+    /// What was left out, and why.
+    pub notes: Vec<String>,
+}
+
+/// Adds what applications ask for to a policy. If the policy by itself is refused, so is it here: that is for the caller to
+/// find out.
+pub fn join(policy: &Policy, wishes: &[Wish], host: &Host, resolved: &Resolved) -> Joined {
+    let mut joined = Joined { policy: policy.clone(), notes: Vec::new() };
+    let requests = requests(policy, wishes, host, &mut joined.notes);
+    let together = |more: &[Intent], base: &Policy| {
+        let mut all = base.clone();
+        all.intents.extend_from_slice(more);
+        all
+    };
+    let all = together(&requests, policy);
+    if place(&all, host, resolved).is_ok() {
+        return Joined { policy: all, ..joined };
+    }
+    if place(policy, host, resolved).is_err() {
+        return joined;
+    }
+    let untried = requests.len().saturating_sub(TRIED_MAX);
+    for request in requests.into_iter().take(TRIED_MAX) {
+        let with = together(std::slice::from_ref(&request), &joined.policy);
+        match place(&with, host, resolved) {
+            Ok(_) => joined.policy = with,
+            Err(refusal) => joined.notes.push(left_out(&request, &refusal)),
+        }
+    }
+    if untried > 0 {
+        joined
+            .notes
+            .push(format!("{untried} more wishes of applications were not looked at: some cannot be met"));
+    }
+    joined
+}
+
+fn left_out(request: &Intent, refusal: &Refusal) -> String {
+    format!(
+        "{} asks for {} ({}), and that is left out: {refusal}",
+        request.target, request.policy, request.origin
+    )
+}
+
+fn requests(policy: &Policy, wishes: &[Wish], host: &Host, notes: &mut Vec<String>) -> Vec<Intent> {
+    let mut tasks: BTreeMap<Pid, PolicyName> = BTreeMap::new();
+    let mut sockets: BTreeMap<u64, PolicyName> = BTreeMap::new();
+    for wish in wishes {
+        // Whoever wrote a number that is no policy was not answered by us.
+        let Some(policy) = PolicyName::from_number(wish.number) else { continue };
+        match wish.of {
+            Wisher::Task(pid) => drop(tasks.insert(pid, policy)),
+            Wisher::Socket(inode) => drop(sockets.insert(inode, policy)),
+        }
+    }
+    let named: BTreeSet<Pid> = policy
+        .intents
+        .iter()
+        .filter_map(|intent| if let Target::Task(pid) = intent.target { Some(pid) } else { None })
+        .collect();
+    let here = |process: &&Process| {
+        process.netns.is_none_or(|netns| netns == host.netns) && !named.contains(&process.id.pid)
+    };
+    let mut requests = Vec::new();
+    for process in host.processes.iter().filter(here) {
+        let own = tasks.get(&process.id.pid).copied();
+        if let Some(policy) = own {
+            requests.push(request(Target::Task(process.id.pid), policy, "its own wish"));
+        }
+        for (policy, epolls) in epolls_by_policy(process, &sockets, notes) {
+            // What the process as a whole has needs no request of its own.
+            if Some(policy) != own {
+                requests.push(request(
+                    Target::Epolls(process.id.pid, epolls),
+                    policy,
+                    "SO_NETPOLICY of the sockets that they watch",
+                ));
+            }
+        }
+    }
+    requests
+}
+
+/// The epolls whose sockets ask for something, by what they ask for.
+fn epolls_by_policy(
+    process: &Process,
+    sockets: &BTreeMap<u64, PolicyName>,
+    notes: &mut Vec<String>,
+) -> BTreeMap<PolicyName, Vec<Fd>> {
+    let mut found: BTreeMap<PolicyName, Vec<Fd>> = BTreeMap::new();
+    for epoll in &process.epolls {
+        let asked: BTreeSet<PolicyName> =
+            epoll.members.iter().filter_map(|member| sockets.get(&member.inode).copied()).collect();
+        let mut asked = asked.into_iter();
+        match (asked.next(), asked.next()) {
+            (None, _) => {}
+            (Some(policy), None) => found.entry(policy).or_default().push(epoll.id.fd),
+            (Some(one), Some(other)) => notes.push(format!(
+                "{} watches sockets that ask for {one} and for {other}, and an epoll busy-polls in one way: what its \
+                 sockets ask for is left out",
+                epoll.id
+            )),
+        }
+    }
+    let watched =
+        |inode| process.epolls.iter().any(|epoll| epoll.members.iter().any(|member| member.inode == inode));
+    let unwatched =
+        process.sockets.iter().filter(|s| sockets.contains_key(&s.inode) && !watched(s.inode)).count();
+    if unwatched > 0 && found.is_empty() {
+        notes.push(format!(
+            "{unwatched} socket(s) of {} ask for something and are in no epoll: nothing is set for them",
+            process.id
+        ));
+    }
+    found
+}
+
+fn request(target: Target, policy: PolicyName, whence: &str) -> Intent {
+    let origin = format!("{target}: {whence}");
+    Intent {
+        target,
+        policy,
+        delivery: None,
+        overrides: Overrides::default(),
+        nic: Vec::new(),
+        kthread: KthreadWish::default(),
+        goal: Goal::default(),
+        budget: Budget::default(),
+        cpus: None,
+        layout: None,
+        queues: None,
+        origin,
+    }
+}
