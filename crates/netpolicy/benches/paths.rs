@@ -1,5 +1,6 @@
 //! How long `netpolicy show` takes from its start to its end, and how many calls and how much time a device policy
-//! takes to be applied and taken back.
+//! takes to be applied and taken back; then the same for every mechanism of a device at once, and how long reading all of
+//! a device takes beside `ethtool`, `ip` and `ynl`.
 //!
 //! `cargo bench -p netpolicy --bench paths`, as root. Everything happens in the lab's namespaces.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
@@ -17,6 +18,9 @@ use linux::{Kernel, KernelError, Netns, Processes};
 use model::{DeliveryMode, Intent, Nanoseconds, Policy, PolicyName, Setting, Target};
 use rustix::event::epoll;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+#[path = "paths/every_mechanism.rs"]
+mod every_mechanism;
 
 type Done<T> = Result<T, Box<dyn Error>>;
 
@@ -37,6 +41,10 @@ fn main() -> Done<()> {
     show_many_sockets()?;
     for queues in QUEUES {
         apply_a_device_policy(queues)?;
+    }
+    for queues in QUEUES {
+        every_mechanism::in_memory(queues)?;
+        every_mechanism::on_a_veth(queues)?;
     }
     for queues in QUEUES {
         observe_beside_the_tools(queues)?;
