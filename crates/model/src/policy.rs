@@ -147,6 +147,26 @@ pub struct Intent {
     pub origin: String,
 }
 
+impl Intent {
+    /// A request for a policy, with nothing else said.
+    pub fn new(target: Target, policy: PolicyName, origin: impl Into<String>) -> Self {
+        Self {
+            target,
+            policy,
+            delivery: None,
+            overrides: Overrides::default(),
+            nic: Vec::new(),
+            kthread: KthreadWish::default(),
+            goal: Goal::default(),
+            budget: Budget::default(),
+            cpus: None,
+            layout: None,
+            queues: None,
+            origin: origin.into(),
+        }
+    }
+}
+
 /// Whose traffic a request is about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -1,21 +1,24 @@
 //! How long planning takes on a large host: 1 024 queues, 256 CPUs, 500 services.
 //!
-//! `cargo bench -p netpolicy-plan` prints one line for each stage: the fastest and the median of some rounds.
+//! `cargo bench -p netpolicy-plan` prints one line for each stage: the fastest and the median of some rounds. First with
+//! recipes that name a delivery mode alone, then with recipes that name everything, a layout, and a service that wants
+//! something else, so that the device is divided.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use model::KthreadWish;
 use model::host::{
-    Capabilities, Confidence, Device, Epoll, Features, Irq, IrqEdge, Membership, Napi, NapiEdge, Process,
-    RxQueueState, Socket, SocketState, Thread, Topology,
+    Capabilities, Coalesce, Confidence, CpuInfo, Device, Epoll, Features, Irq, IrqEdge, Membership, Napi,
+    NapiEdge, Pair, Process, Rings, RxQueueState, Socket, SocketState, Thread, Topology, TxQueueState,
 };
-use model::policy::{Match, Overrides};
+use model::nic::Rss;
+use model::policy::Match;
 use model::{
-    Budget, Cpu, CpuSet, Delivered, DeviceId, EmptyPolls, EpollId, EpollParams, Fd, Goal, Host, IfIndex,
-    Intent, IrqNumber, KernelVersion, Label, Nanoseconds, NapiDelivered, NapiId, NetnsId, Pid, Policy,
-    PolicyName, PollCounts, ProcessId, QueueIndex, RxQueue, Target, ThreadId, Threading,
+    CoalesceParam, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, Dose, EmptyPolls, EpollId, EpollParams,
+    Fd, Host, IfIndex, Ingredient, Intent, IrqNumber, KernelVersion, Label, Layout, Mechanism, Nanoseconds,
+    NapiDelivered, NapiId, NetnsId, NumaNode, Pid, Policy, PolicyName, PollCounts, ProcessId, QueueIndex,
+    Reason, RingKind, RxQueue, Target, ThreadId, Threading,
 };
 use plan::{Resolved, desired, diff, doctor, place};
 
@@ -26,23 +29,28 @@ const CONNECTIONS_PER_SERVICE: u32 = 16;
 const ROUNDS: usize = 15;
 const NETNS: NetnsId = NetnsId(1);
 
-#[expect(clippy::print_stdout, reason = "a benchmark reports by printing")]
 fn main() {
-    let (host, policy, resolved) = (host(), policy(), resolved());
-    let placement = place(&policy, &host, &resolved).expect("placed");
-    let wanted = desired(&placement, &host).expect("desired");
-    let plan = diff(&wanted, &host).expect("planned");
+    stages("delivery modes alone", &host(), &policy());
+    stages("whole recipes, a layout and a division", &rich(host()), &whole(policy()));
+}
+
+#[expect(clippy::print_stdout, reason = "a benchmark reports by printing")]
+fn stages(what: &str, host: &Host, policy: &Policy) {
+    let resolved = resolved();
+    let placement = place(policy, host, &resolved).expect("placed");
+    let wanted = desired(&placement, host).expect("desired");
+    let plan = diff(&wanted, host).expect("planned");
     let counts = counts();
     let asked = placement.asked();
-    println!("{QUEUES} queues, {CPUS} CPUs, {SERVICES} services: {} changes", plan.changes().count());
-    timed("place", || place(&policy, &host, &resolved));
-    timed("desired", || desired(&placement, &host));
-    timed("diff", || diff(&wanted, &host));
+    println!("{QUEUES} queues, {CPUS} CPUs, {SERVICES} services, {what}: {} changes", plan.changes().count());
+    timed("place", || place(policy, host, &resolved));
+    timed("desired", || desired(&placement, host));
+    timed("diff", || diff(&wanted, host));
     timed("place, desired and diff", || {
-        let placement = place(&policy, &host, &resolved)?;
-        diff(&desired(&placement, &host)?, &host)
+        let placement = place(policy, host, &resolved)?;
+        diff(&desired(&placement, host)?, host)
     });
-    timed("doctor", || doctor(&host, Some(&counts), &asked));
+    timed("doctor", || doctor(host, Some(&counts), &asked));
 }
 
 #[expect(
@@ -60,6 +68,66 @@ fn timed<T>(what: &str, mut run: impl FnMut() -> T) {
         .collect();
     rounds.sort_unstable();
     println!("{what:>24}: fastest {:?}, median {:?} of {ROUNDS}", rounds[0], rounds[ROUNDS / 2]);
+}
+
+/// The same host with everything that a recipe can name: moderation of single queues, transmit queues, rings, contexts
+/// of the receive hash, rules, and cores on two nodes.
+fn rich(mut host: Host) -> Host {
+    let cores = CPUS / 2;
+    let info = |cpu: u32| CpuInfo {
+        cpu: Cpu(cpu),
+        siblings: [Cpu(cpu % cores), Cpu(cpu % cores + cores)].into_iter().collect(),
+        llc: (0..8).map(|n| Cpu(cpu % cores / 8 * 8 + n)).collect(),
+        node: Some(NumaNode(cpu % cores * 2 / cores)),
+    };
+    host.topology.cpus = (0..CPUS).map(info).collect();
+    let nic = &mut host.devices[0];
+    nic.node = Some(NumaNode(0));
+    let coalesce = Coalesce { rx_usecs: Some(50), adaptive_rx: Some(true), ..Coalesce::default() };
+    nic.coalesce = Some(coalesce);
+    for queue in &mut nic.rx_queues {
+        queue.coalesce = Some(coalesce);
+    }
+    nic.tx_queues = (0..QUEUES)
+        .map(|index| TxQueueState {
+            index: QueueIndex(index),
+            napi: None,
+            xps_cpus: CpuSet::new(),
+            xps_rxqs: Vec::new(),
+        })
+        .collect();
+    nic.rings = Some(Rings { rx: Pair { current: 512, max: 4096 }, ..Rings::default() });
+    nic.rss = Some(Rss { table: (0..QUEUES).cycle().take(2048).collect(), key: vec![1; 40] });
+    nic.rss_contexts = Some(Vec::new());
+    nic.flow_rules = Some(Vec::new());
+    host.processes[0].sockets.push(Socket {
+        fd: Fd(90),
+        inode: u64::MAX,
+        state: SocketState::TcpListen,
+        local: Some("[::]:80".parse().expect("an address")),
+        remote: None,
+        napi: None,
+    });
+    host
+}
+
+/// The same policy with whole recipes, and one service that wants something else.
+fn whole(mut policy: Policy) -> Policy {
+    let doses = [
+        (Mechanism::Coalescing(CoalesceParam::RxUsecs), Dose::Number(0)),
+        (Mechanism::Coalescing(CoalesceParam::AdaptiveRx), Dose::Switch(false)),
+        (Mechanism::Ring(RingKind::Rx), Dose::Max),
+        (Mechanism::RpsCpus, Dose::Cpus(CpuSet::new())),
+        (Mechanism::Xps, Dose::Switch(true)),
+        (Mechanism::Layout, Dose::Layout(Layout::OneToOne)),
+    ];
+    policy.intents[1].policy = PolicyName::Bulk;
+    for recipe in policy.recipes.policies.values_mut() {
+        for (mechanism, dose) in doses.clone() {
+            recipe.ingredients.insert(mechanism, Ingredient { dose, because: Reason::new("bench", "bench") });
+        }
+    }
+    policy
 }
 
 /// One device. Half of the services have connections, each on two queues of its own; the other half has seen no
@@ -191,25 +259,22 @@ fn process(service: u32, online: &CpuSet) -> Process {
 }
 
 fn policy() -> Policy {
-    let request = |target| Intent {
-        target,
-        policy: PolicyName::Latency,
-        delivery: None,
-        overrides: Overrides::default(),
-        nic: Vec::new(),
-        kthread: KthreadWish::default(),
-        goal: Goal::default(),
-        budget: Budget::default(),
-        cpus: None,
-        layout: None,
-        queues: None,
-        origin: "50-large.toml:1".to_owned(),
-    };
+    let request = |target| Intent::new(target, PolicyName::Latency, "50-large.toml:1");
     let device = request(Target::Device("eth0".to_owned()));
     let services =
         (0..SERVICES).map(|service| request(Target::Service(format!("service{service}"), Match::default())));
     let intents = std::iter::once(device).chain(services).collect();
-    Policy { intents, ..Policy::default() }
+    let mut policy = Policy { intents, ..Policy::default() };
+    let modes = [
+        (PolicyName::Latency, DeliveryMode::Suspend { gro_flush: Nanoseconds::from_micros(20) }),
+        (PolicyName::Bulk, DeliveryMode::Defer { gro_flush: Nanoseconds::from_micros(200) }),
+    ];
+    for (name, mode) in modes {
+        let ingredient = Ingredient { dose: Dose::Delivery(mode), because: Reason::new("bench", "bench") };
+        let recipe = policy.recipes.policies.entry(name).or_default();
+        recipe.ingredients.insert(Mechanism::Delivery, ingredient);
+    }
+    policy
 }
 
 fn resolved() -> Resolved {

@@ -60,10 +60,13 @@ impl Seats<'_> {
             let why = format!("interrupts of {} are dealt out to the CPUs {asked}", placed.queue.device);
             collected.want(Setting::IrqAffinity(irq, cpus), Reason::new(why, origin.clone()))?;
         }
+        // Dealt on from process to process, as long as they may run on the same CPUs.
+        let mut deals: BTreeMap<CpuSet, Option<Deal>> = BTreeMap::new();
         for process in &self.part.processes {
             let cpuset = self.index.processes.get(&process.id.pid).and_then(|p| p.cpuset.as_ref());
             let within = cpuset.map_or_else(|| asked.clone(), |cpuset| asked.intersection(cpuset));
-            let Some(mut threads) = Deal::new(&within, self.index.host) else {
+            let deal = deals.entry(within.clone()).or_insert_with(|| Deal::new(&within, self.index.host));
+            let Some(threads) = deal else {
                 collected.desired.notes.push(format!(
                     "none of the CPUs {asked} is in the cpuset of {}: its threads stay where they are",
                     process.id
@@ -142,6 +145,9 @@ impl Seats<'_> {
 
     /// The longest that a CPU may take to wake: the shortest of all requests.
     pub(crate) fn wake_latency(&self, collected: &mut Collected) {
+        if self.part.queues.is_empty() && self.part.processes.is_empty() {
+            return;
+        }
         let Some(Dose::Number(micros)) = self.dose(Mechanism::WakeLatency) else { return };
         let Some(because) = self.ingredient(Mechanism::WakeLatency) else { return };
         if collected.desired.wake_latency.as_ref().is_none_or(|(least, _)| micros < least) {

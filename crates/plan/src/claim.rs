@@ -2,10 +2,11 @@
 //!
 //! A process belongs to its most specific request (task, then service). A queue belongs to the processes that
 //! receive on it, and a device's request has the queues that are left. Two requests that want the same of an
-//! object may share it; two that want different values are a conflict, until queues can be divided.
+//! object may share it; two that want different values are a conflict, where the device cannot be [divided](crate::divide).
 
 use model::{
-    CpuSet, DeliveryParams, EmptyPolls, EpollParams, Intent, KthreadWish, Nanoseconds, ProcessId, Threading,
+    CpuSet, DeliveryMode, DeliveryParams, EmptyPolls, EpollParams, Intent, KthreadWish, Nanoseconds,
+    ProcessId, Threading,
 };
 
 use crate::place::PlacedQueue;
@@ -16,8 +17,8 @@ use crate::refusal::{Refusal, RefusalKind};
 pub(crate) struct Wish<'p> {
     /// The request.
     pub(crate) intent: &'p Intent,
-    /// Its delivery mode, by name.
-    pub(crate) mode: String,
+    /// Its delivery mode.
+    pub(crate) delivery: DeliveryMode,
     /// Who polls its NAPIs.
     pub(crate) threading: Threading,
     /// Its values.
@@ -45,6 +46,13 @@ impl Wish<'_> {
         self.intent.cpus.as_ref()
     }
 
+    /// Whether both may have the same queues: they want the same of them.
+    pub(crate) fn shares_queues_with(&self, other: &Self) -> bool {
+        self.of_queue() == other.of_queue()
+            && self.of_kthread() == other.of_kthread()
+            && self.cpus() == other.cpus()
+    }
+
     /// The request in a line: where it was made, and what it wants.
     pub(crate) fn sentence(&self) -> String {
         let (defer, flush, suspend) = self.of_queue();
@@ -54,7 +62,7 @@ impl Wish<'_> {
              epoll {}{cpus})",
             self.intent.origin,
             self.intent.target,
-            self.mode,
+            self.delivery,
             self.of_epoll()
         )
     }
@@ -65,6 +73,8 @@ impl Wish<'_> {
 struct Owner {
     part: usize,
     process: Option<ProcessId>,
+    /// Whether it has the queue by a division of the device.
+    by_division: bool,
 }
 
 /// What became of a claim.
@@ -95,6 +105,11 @@ impl Claims {
         self.owners[slot].map(|owner| owner.part)
     }
 
+    /// Gives a queue to a part, whoever receives on it at this moment.
+    pub(crate) fn give(&mut self, slot: usize, part: usize) {
+        self.owners[slot] = Some(Owner { part, process: None, by_division: true });
+    }
+
     /// Claims a queue for a part: for one of its processes, or as what is left of a device.
     ///
     /// # Errors
@@ -108,7 +123,7 @@ impl Claims {
         queue: &PlacedQueue,
     ) -> Result<Claimed, Refusal> {
         let Some(owner) = self.owners[slot] else {
-            self.owners[slot] = Some(Owner { part, process });
+            self.owners[slot] = Some(Owner { part, process, by_division: false });
             return Ok(Claimed::Own);
         };
         if owner.part == part {
@@ -120,13 +135,12 @@ impl Claims {
         if same && same_cpus {
             return Ok(Claimed::Shared(owner.part));
         }
-        if process.is_none() && owner.process.is_some() {
+        if process.is_none() && (owner.process.is_some() || owner.by_division) {
             return Ok(Claimed::Yielded);
         }
-        let mut refusal = conflict(queue.queue, theirs, ours)
-            .nearest("the same policy for both, or queues of their own for each (not supported yet)");
-        refusal.message += ": queues cannot be divided between requests yet (RSS contexts, ntuple rules or \
-                            SO_REUSEPORT steering)";
+        let mut refusal =
+            conflict(queue.queue, theirs, ours).nearest("the same policy for both, or devices of their own");
+        refusal.message += ": its driver takes no rules (ntuple) that would give each queues of its own";
         for receives in [owner.process, process].into_iter().flatten() {
             refusal = refusal.because(format!("{receives} receives on {}", queue.queue));
         }

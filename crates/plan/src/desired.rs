@@ -10,6 +10,7 @@ use model::{
 };
 
 use crate::affinity::Seats;
+use crate::divide;
 use crate::in_force;
 use crate::index::Index;
 use crate::irqbalance;
@@ -86,6 +87,9 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
             remaking.join(", ")
         ));
         return Ok(collected.desired);
+    }
+    for division in &placement.divisions {
+        divide::want(division, &index, &mut collected)?;
     }
     for part in &placement.parts {
         check_kernel(part, host)?;

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Device, Process};
-use model::{DeliveryMode, DeviceId, NapiId};
+use model::{DeliveryMode, DeviceId, NapiId, PolicyName};
 
 use crate::claim::{Claimed, Claims, Wish};
+use crate::divide::{self, Claimant, Division};
 use crate::index::Index;
 use crate::place::{Part, PlacedQueue};
 use crate::refusal::{Refusal, RefusalKind};
@@ -19,6 +20,8 @@ pub(crate) struct Ground<'h> {
     /// The devices that a process may receive from although nothing shows it yet.
     likely: Vec<&'h Device>,
     claims: Claims,
+    /// The devices whose queues are given out by a division.
+    divided: BTreeSet<DeviceId>,
 }
 
 impl<'h> Ground<'h> {
@@ -52,7 +55,7 @@ impl<'h> Ground<'h> {
             .filter(|d| d.up && d.id.name.as_str() != "lo" && by_device.contains_key(&d.id))
             .collect();
         let claims = Claims::new(queues.len());
-        Self { per_napi, queues, by_device, by_napi, likely, claims }
+        Self { per_napi, queues, by_device, by_napi, likely, claims, divided: BTreeSet::new() }
     }
 
     /// The device whose queue a NAPI serves.
@@ -62,6 +65,79 @@ impl<'h> Ground<'h> {
 
     fn of_device(&self, device: DeviceId) -> &[usize] {
         self.by_device.get(&device).map_or(&[], Vec::as_slice)
+    }
+
+    /// The queues that a process receives on as far as its sockets show it, else all of the likely devices; none where
+    /// nothing can come to it. As [`Self::of_process`], without a word about it.
+    fn touched_by(&self, process: &Process) -> BTreeSet<usize> {
+        let napis = process.sockets.iter().filter_map(|socket| socket.napi);
+        let shown: BTreeSet<usize> = napis.filter_map(|id| self.by_napi.get(&id).copied()).collect();
+        if !shown.is_empty() || receives_nothing(process) {
+            return shown;
+        }
+        self.likely.iter().flat_map(|device| self.of_device(device.id)).copied().collect()
+    }
+
+    /// The devices that have to be divided, with those who get queues of their own there.
+    pub(crate) fn to_divide(
+        &self,
+        owners: &[(usize, &'h Process)],
+        wishes: &[Wish<'_>],
+        index: &Index<'h>,
+    ) -> Vec<(&'h Device, Vec<Claimant<'h>>)> {
+        if !self.per_napi {
+            return Vec::new();
+        }
+        let mut first: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut disputed: BTreeSet<DeviceId> = BTreeSet::new();
+        let mut here: BTreeMap<DeviceId, BTreeMap<usize, Vec<&'h Process>>> = BTreeMap::new();
+        for &(part, process) in owners {
+            let mut devices = BTreeSet::new();
+            for slot in self.touched_by(process) {
+                devices.insert(self.queues[slot].queue.device);
+                let other = *first.entry(slot).or_insert(part);
+                if other != part && !wishes[other].shares_queues_with(&wishes[part]) {
+                    disputed.insert(self.queues[slot].queue.device);
+                }
+            }
+            for device in devices {
+                here.entry(device).or_default().entry(part).or_default().push(process);
+            }
+        }
+        let claimants = |by_part: BTreeMap<usize, Vec<&'h Process>>| -> Vec<Claimant<'h>> {
+            by_part.into_iter().map(|(part, processes)| Claimant { part, processes }).collect()
+        };
+        let found = here.into_iter().filter_map(|(id, by_part)| {
+            let device = index.devices.get(&id).copied().filter(|device| device.flow_rules.is_some())?;
+            let claimants = claimants(by_part);
+            let wanted = disputed.contains(&id)
+                || divide::is_mixed(device, wishes)
+                || divide::is_divided_already(device, &claimants);
+            wanted.then_some((device, claimants))
+        });
+        found.collect()
+    }
+
+    /// Gives the queues of a division to their parts.
+    pub(crate) fn give(&mut self, division: &Division, parts: &mut [Part]) {
+        self.divided.insert(division.device);
+        for share in &division.shares {
+            let Some(&owner) = share.parts.first() else { continue };
+            for &slot in self.by_device.get(&division.device).map_or(&[][..], Vec::as_slice) {
+                if (share.queues.first..=share.queues.last()).contains(&self.queues[slot].queue.index.0) {
+                    self.claims.give(slot, owner);
+                }
+            }
+            for &part in &share.parts {
+                parts[part].notes.push(format!(
+                    "queues {} of {} are its own: {} rule(s) lead there, and queues {} are left to all others",
+                    share.queues,
+                    division.device,
+                    share.rules.len(),
+                    division.rest
+                ));
+            }
+        }
     }
 
     /// The queues that a process's sockets lead to; all of the likely devices while none is known.
@@ -117,6 +193,9 @@ impl<'h> Ground<'h> {
     ) -> Result<(), Refusal> {
         let mut shared: BTreeMap<usize, usize> = BTreeMap::new();
         for slot in self.of_process(process, placed)? {
+            if self.divided.contains(&self.queues[slot].queue.device) {
+                continue;
+            }
             match self.claims.claim(slot, part, Some(process.id), wishes, &self.queues[slot])? {
                 Claimed::Own | Claimed::Yielded => {}
                 Claimed::Shared(with) => *shared.entry(with).or_default() += 1,
@@ -153,6 +232,13 @@ impl<'h> Ground<'h> {
             }
         }
         note_shared(&shared, wishes, placed);
+        if placed.intent.policy == PolicyName::Mix && device.flow_rules.is_none() {
+            placed.notes.push(format!(
+                "the driver of {} takes no rules that tell packets apart by port: services keep the queues that their \
+                 packets come by",
+                device.id
+            ));
+        }
         if yielded > 0 {
             placed
                 .notes

@@ -130,11 +130,11 @@ pub(crate) fn kthread<'a>(queue: &RxQueue, index: &'a Index<'_>) -> Option<&'a K
 }
 
 fn rx_queue<'a>(queue: &RxQueue, index: &'a Index<'_>) -> Option<&'a RxQueueState> {
-    device(&queue.device, index)?.rx_queues.iter().find(|q| q.id.index == queue.index)
+    index.rx.get(queue).copied()
 }
 
 fn tx_queue<'a>(queue: &TxQueue, index: &'a Index<'_>) -> Option<&'a TxQueueState> {
-    device(&queue.device, index)?.tx_queues.iter().find(|q| q.index == queue.index)
+    index.tx.get(queue).copied()
 }
 
 fn napi<'a>(queue: &RxQueue, index: &'a Index<'_>) -> Option<&'a IndexedNapi<'a>> {

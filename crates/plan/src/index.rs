@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use model::host::{Device, Epoll, IoUring, Irq, Napi, Process, Thread};
-use model::{DeviceId, EpollId, Host, IrqNumber, NapiId, Pid, RingId, RxQueue, ThreadId};
+use model::host::{Device, Epoll, IoUring, Irq, Napi, Process, RxQueueState, Thread, TxQueueState};
+use model::{DeviceId, EpollId, Host, IrqNumber, NapiId, Pid, RingId, RxQueue, ThreadId, TxQueue};
 
 /// Views into a [`Host`], by identity. Built once for each decision.
 #[derive(Debug)]
@@ -14,6 +14,10 @@ pub(crate) struct Index<'h> {
     pub(crate) devices: BTreeMap<DeviceId, &'h Device>,
     /// The receive queues, with the NAPI that serves each where it is known.
     pub(crate) queues: BTreeMap<RxQueue, Option<NapiId>>,
+    /// The same queues, as they were observed.
+    pub(crate) rx: BTreeMap<RxQueue, &'h RxQueueState>,
+    /// The transmit queues.
+    pub(crate) tx: BTreeMap<TxQueue, &'h TxQueueState>,
     /// The NAPIs.
     pub(crate) napis: BTreeMap<NapiId, IndexedNapi<'h>>,
     /// The interrupts.
@@ -57,10 +61,15 @@ impl<'h> Index<'h> {
             }
         }
         let processes = || host.processes.iter();
+        let of_tx = |d: &'h Device| {
+            d.tx_queues.iter().map(|q| (TxQueue { device: d.id, index: q.index }, q)).collect::<Vec<_>>()
+        };
         Self {
             host,
             devices: host.devices.iter().map(|d| (d.id, d)).collect(),
             queues,
+            rx: host.devices.iter().flat_map(|d| &d.rx_queues).map(|q| (q.id, q)).collect(),
+            tx: host.devices.iter().flat_map(of_tx).collect(),
             napis,
             irqs: host.irqs.iter().map(|i| (i.number, i)).collect(),
             processes: processes().map(|p| (p.id.pid, p)).collect(),
@@ -68,6 +77,12 @@ impl<'h> Index<'h> {
             epolls: processes().flat_map(|p| &p.epolls).map(|e| (e.id, e)).collect(),
             rings: processes().flat_map(|p| &p.rings).map(|r| (r.id, r)).collect(),
         }
+    }
+
+    /// How many receive queues the NAPI of a queue serves; 0 where no NAPI is known.
+    pub(crate) fn queues_of_napi(&self, queue: RxQueue) -> usize {
+        let id = self.queues.get(&queue).copied().flatten();
+        id.and_then(|id| self.napis.get(&id)).map_or(0, |indexed| indexed.queues.len())
     }
 
     /// The NAPI of a receive queue, where it is known.

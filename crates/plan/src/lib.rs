@@ -22,6 +22,7 @@ mod budget;
 mod claim;
 mod desired;
 mod diff;
+mod divide;
 pub mod doctor;
 mod ground;
 mod in_force;
@@ -41,6 +42,7 @@ pub mod wishes;
 
 pub use desired::{Desired, Explained, Wanted, desired};
 pub use diff::diff;
+pub use divide::{Division, Share};
 pub use doctor::{Asked, doctor, doctor_with};
 pub use objects::{Objects, QueueObject};
 pub use place::{Part, PlacedProcess, PlacedQueue, Placement, Resolved, place};

@@ -10,6 +10,7 @@ use model::{
 
 use crate::budget;
 use crate::claim::{self, Wish};
+use crate::divide::{self, Division};
 use crate::ground::Ground;
 use crate::index::Index;
 use crate::near::{self, Near};
@@ -23,6 +24,7 @@ use crate::share::Shares;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolved {
     pids: BTreeMap<usize, BTreeSet<Pid>>,
+    notes: BTreeMap<usize, Vec<String>>,
 }
 
 impl Resolved {
@@ -32,6 +34,13 @@ impl Resolved {
         self.pids.entry(intent).or_default().extend(pids);
         self
     }
+
+    /// The operator should know this about what the request at this index means.
+    #[must_use]
+    pub fn noting(mut self, intent: usize, note: impl Into<String>) -> Self {
+        self.notes.entry(intent).or_default().push(note.into());
+        self
+    }
 }
 
 /// All requests of a policy, each with the objects that are its own.
@@ -39,6 +48,8 @@ impl Resolved {
 pub struct Placement {
     /// One for each request, in the policy's order.
     pub parts: Vec<Part>,
+    /// The devices whose queues are divided between requests.
+    pub divisions: Vec<Division>,
     /// What the policies come to.
     pub recipes: Recipes,
     /// Whether recipes may want what stops a queue or takes the link down.
@@ -113,11 +124,12 @@ pub struct PlacedProcess {
 pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placement, Refusal> {
     let index = Index::new(host);
     let mut parts = Vec::with_capacity(policy.intents.len());
-    for intent in &policy.intents {
+    for (part, intent) in policy.intents.iter().enumerate() {
         let delivery = recipe::choose(intent, &policy.recipes)?;
         let params = recipe::params(intent, delivery.mode, &policy.recipes);
         let params = parameters::with_overrides(intent, delivery.mode, params)?;
-        let notes = notes_on_cpus(intent, host)?;
+        let mut notes = notes_on_cpus(intent, host)?;
+        notes.extend(resolved.notes.get(&part).into_iter().flatten().cloned());
         let (queues, processes, objects) = (Vec::new(), Vec::new(), None);
         parts.push(Part { intent: intent.clone(), delivery, params, queues, processes, objects, notes });
     }
@@ -127,7 +139,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         .zip(&parts)
         .map(|(intent, part)| Wish {
             intent,
-            mode: part.delivery.mode.to_string(),
+            delivery: part.delivery.mode,
             threading: part.delivery.mode.threading(),
             params: part.params,
         })
@@ -141,7 +153,14 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         let placed = placed_process(share, &mut parts[*part])?;
         parts[*part].processes.push(placed);
     }
-    for (part, process) in owners_of_processes(policy, resolved, &index, &wishes, &mut parts)? {
+    let owners = owners_of_processes(policy, resolved, &index, &wishes, &mut parts)?;
+    let mut divisions = Vec::new();
+    for (device, claimants) in ground.to_divide(&owners, &wishes, &index) {
+        let division = divide::divide(device, &claimants, &wishes, &index)?;
+        ground.give(&division, &mut parts);
+        divisions.push(division);
+    }
+    for (part, process) in owners {
         owned.insert(process.id.pid, part);
         let process = shares.rest(process);
         ground.claim_for_process(part, process, &wishes, &mut parts[part])?;
@@ -170,7 +189,8 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     for (part, elsewhere) in parts.iter_mut().zip(elsewhere) {
         note_halves(part, &elsewhere);
     }
-    let placement = Placement { parts, recipes: policy.recipes.clone(), disruptive: policy.disruptive };
+    let recipes = policy.recipes.clone();
+    let placement = Placement { parts, divisions, recipes, disruptive: policy.disruptive };
     laid_out(placement, &index)
 }
 

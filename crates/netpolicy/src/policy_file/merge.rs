@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use model::policy::{Match, Overrides};
-use model::{Budget, EmptyPolls, Goal, Intent, KthreadWish, Policy, PolicyName, Recipes, Target};
+use model::policy::Match;
+use model::{EmptyPolls, Intent, Policy, PolicyName, Recipes, Target};
 
 use super::key::{Kind, Value};
 use super::mistake::{Mistake, Mistakes};
@@ -72,20 +72,7 @@ impl Merged {
 
 impl MergedSection {
     fn intent(&self) -> Intent {
-        let mut intent = Intent {
-            target: Target::Device(self.name.clone()),
-            policy: PolicyName::None,
-            delivery: None,
-            overrides: Overrides::default(),
-            nic: Vec::new(),
-            kthread: KthreadWish::default(),
-            goal: Goal::default(),
-            budget: Budget::default(),
-            cpus: None,
-            layout: None,
-            queues: None,
-            origin: String::new(),
-        };
+        let mut intent = Intent::new(Target::Device(self.name.clone()), PolicyName::None, String::new());
         let mut matches = Match::default();
         for (value, origin) in &self.asks {
             match value.clone() {

@@ -57,6 +57,11 @@ pub(crate) fn wanted(part: &Part, device: &Device, placement: &Placement, index:
             list.push(Wanted { setting, because: because.clone() });
         }
     }
+    if let Some(table) = scope.spread() {
+        let why = "receive queues beyond the cores that may be used get no packets by the hash";
+        let because = Reason::new(why, format!("{}: layout", part.intent.origin));
+        found.wanted.push(Wanted { setting: table, because });
+    }
     found
 }
 
@@ -86,7 +91,7 @@ impl Scope<'_> {
                     self.device.coalesce?.of(param)?;
                     return Some(vec![Setting::Coalescing(id, param, value)]);
                 }
-                let queues: Vec<&RxQueueState> = self.own_queues().collect();
+                let queues = self.own_queues();
                 let each = queues.iter().all(|queue| queue.coalesce.is_some_and(|c| c.of(param).is_some()));
                 (each && !queues.is_empty())
                     .then(|| queues.iter().map(|q| Setting::QueueCoalescing(q.id, param, value)).collect())
@@ -97,11 +102,11 @@ impl Scope<'_> {
                     Dose::CpusIfShort => self.cpus_if_short(),
                     _ => return None,
                 };
-                Some(self.own_queues().map(|queue| Setting::RpsCpus(queue.id, cpus.clone())).collect())
+                Some(self.own_queues().iter().map(|queue| Setting::RpsCpus(queue.id, cpus.clone())).collect())
             }
             Mechanism::RpsFlowCount => {
                 let flows = nic::flows_as_rounded(number(dose)?);
-                Some(self.own_queues().map(|queue| Setting::RpsFlowCount(queue.id, flows)).collect())
+                Some(self.own_queues().iter().map(|queue| Setting::RpsFlowCount(queue.id, flows)).collect())
             }
             _ if !self.of_device => Some(Vec::new()),
             Mechanism::Channels(kind) => {
@@ -130,14 +135,13 @@ impl Scope<'_> {
     }
 
     /// The receive queues that are the part's own; of a device that is not divided, all of them.
-    fn own_queues(&self) -> impl Iterator<Item = &RxQueueState> {
-        let own: BTreeSet<_> = self
-            .part
-            .queues
-            .iter()
-            .flat_map(|placed| std::iter::once(placed.queue).chain(placed.also.iter().copied()))
-            .collect();
-        self.device.rx_queues.iter().filter(move |queue| self.whole || own.contains(&queue.id))
+    fn own_queues(&self) -> Vec<&RxQueueState> {
+        if self.whole {
+            return self.device.rx_queues.iter().collect();
+        }
+        let own = self.part.queues.iter().filter(|placed| placed.queue.device == self.device.id);
+        let own = own.flat_map(|placed| std::iter::once(&placed.queue).chain(&placed.also));
+        own.filter_map(|queue| self.index.rx.get(queue).copied()).collect()
     }
 
     fn near(&self) -> Near {
@@ -187,6 +191,15 @@ impl Scope<'_> {
             return nic::xps(spread, self.device, &allowed);
         }
         senders.into_iter().map(|(index, cpus)| Setting::XpsCpus(tx(index), cpus)).collect()
+    }
+
+    /// The table of the receive hash, where the layout leaves queues out.
+    fn spread(&self) -> Option<Setting> {
+        let count = self.part.objects.as_ref()?.spread.filter(|_| self.whole)?;
+        let own = |wish: &NicWish| matches!(wish, NicWish::RssQueues(_));
+        let rss = self.device.rss.as_ref().filter(|_| !self.part.intent.nic.iter().any(own))?;
+        let table = (0..count).cycle().take(rss.table.len()).collect();
+        Some(Setting::RssTable(self.device.id, table))
     }
 
     fn sysctl(&self, sysctl: Sysctl, dose: &Dose) -> Option<Vec<Setting>> {

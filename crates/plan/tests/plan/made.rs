@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use model::host::{
     Capabilities, Channels, Coalesce, Confidence, CpuInfo, Device, Epoll, Features, Irq, IrqEdge, Membership,
     Napi, NapiEdge, Pair, PlacedRule, Process, RssContext, RxQueueState, Socket, SocketState, Thread,
-    Topology,
+    Topology, TxQueueState,
 };
-use model::policy::{Match, Overrides};
+use model::policy::Match;
 use model::{
-    Budget, ChannelKind, CoalesceParam, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, Dose, EmptyPolls,
-    EpollId, EpollParams, Fd, Goal, Host, IfIndex, Ingredient, Intent, IrqNumber, KernelVersion,
-    KthreadState, KthreadWish, Label, Mechanism, Nanoseconds, NapiDelivered, NapiId, NetnsId, Pid, Policy,
-    PolicyName, PollCounts, ProcessId, QueueIndex, Reason, Recipes, RingKind, RtThrottling, RxQueue,
-    Scheduling, Setting, Target, ThreadId, Threading, TxQueue, UtilClamp,
+    ChannelKind, CoalesceParam, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, Dose, EmptyPolls, EpollId,
+    EpollParams, Fd, Host, IfIndex, Ingredient, Intent, IrqNumber, KernelVersion, KthreadState, Label,
+    Mechanism, Nanoseconds, NapiDelivered, NapiId, NetnsId, Pid, Policy, PolicyName, PollCounts, ProcessId,
+    QueueIndex, Reason, Recipes, RingKind, RtThrottling, RxQueue, Scheduling, Setting, Target, ThreadId,
+    Threading, TxQueue, UtilClamp,
 };
 
 pub(crate) const NETNS: NetnsId = NetnsId(4_026_531_840);
@@ -116,6 +116,17 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
         flow_rules: None,
         qdiscs: None,
     }
+}
+
+/// So many transmit queues, by which any CPU sends.
+pub(crate) fn tx_queues(count: u32) -> Vec<TxQueueState> {
+    let queue = |index| TxQueueState {
+        index: QueueIndex(index),
+        napi: None,
+        xps_cpus: CpuSet::new(),
+        xps_rxqs: Vec::new(),
+    };
+    (0..count).map(queue).collect()
 }
 
 /// One end of a veth whose other end is in another namespace.
@@ -239,20 +250,7 @@ pub(crate) fn defer(micros: u64) -> DeliveryMode {
 
 /// A request, from line `line` of a policy file.
 pub(crate) fn intent(line: u32, target: Target, policy: PolicyName) -> Intent {
-    Intent {
-        target,
-        policy,
-        delivery: None,
-        overrides: Overrides::default(),
-        nic: Vec::new(),
-        kthread: KthreadWish::default(),
-        goal: Goal::default(),
-        budget: Budget::default(),
-        cpus: None,
-        layout: None,
-        queues: None,
-        origin: format!("10-cache.toml:{line}"),
-    }
+    Intent::new(target, policy, format!("10-cache.toml:{line}"))
 }
 
 pub(crate) fn on_device(line: u32, name: &str, policy: PolicyName) -> Intent {

@@ -1,6 +1,7 @@
 //! What the planner promises, on hosts made here.
 
 mod diff;
+mod divide;
 mod doctor;
 mod doctor_device;
 mod doctor_others;
@@ -9,9 +10,12 @@ mod doctor_waiting;
 mod explain;
 mod irqbalance;
 mod kthread;
+mod layout;
 mod made;
 mod nic;
 mod place;
 mod property;
+mod property_recipe;
 mod read_aloud;
+mod recipe;
 mod wishes;

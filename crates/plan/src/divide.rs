@@ -1,0 +1,352 @@
+//! Dividing a device: requests that want different things of it get queues of their own.
+//!
+//! A device is divided where its own request is `mix`, where two requests would have to share a queue and want different
+//! values of it, or where rules for the ports of a request are there already, so that a division stays once it is made.
+//! Each division is contiguous: what nobody claims comes first, for the receive hash's own table; a context of the hash
+//! spreads over each further part, and rules for the ports that its processes listen on lead there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::host::{Device, Process, SocketState};
+use model::{
+    DeviceId, FlowMatch, FlowRule, IpFlow, Offload, PolicyName, QueueIndex, QueueSpan, Reason, Setting,
+    SteerTo, Target, Transport, TxQueue,
+};
+
+use crate::budget;
+use crate::claim::Wish;
+use crate::desired::Collected;
+use crate::index::Index;
+use crate::refusal::{Refusal, RefusalKind};
+
+/// A device whose queues are divided between requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Division {
+    /// The device.
+    pub device: DeviceId,
+    /// The queues of everything that no request has queues of its own for.
+    pub rest: QueueSpan,
+    /// The parts that have queues of their own.
+    pub shares: Vec<Share>,
+}
+
+/// The queues of requests that want the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The requests, by their place in the policy.
+    pub parts: Vec<usize>,
+    /// Their queues.
+    pub queues: QueueSpan,
+    /// The rules that lead there.
+    pub rules: Vec<FlowRule>,
+    /// Where the first of them was asked for.
+    pub origin: String,
+}
+
+/// Somebody who may get queues of a device: a request with its processes.
+pub(crate) struct Claimant<'h> {
+    pub(crate) part: usize,
+    pub(crate) processes: Vec<&'h Process>,
+}
+
+/// Requests that want the same, before they have queues.
+struct Group<'w, 'p> {
+    wish: &'w Wish<'p>,
+    parts: Vec<usize>,
+    /// How many queues they need at least, and whether more would help.
+    need: u32,
+    why: String,
+    fixed: bool,
+    ports: BTreeSet<Port>,
+}
+
+/// A port that somebody listens on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Port {
+    transport: Transport,
+    /// Whether it is of IPv6.
+    six: bool,
+    number: u16,
+}
+
+/// Whether the device's request asks for a division by its policy.
+pub(crate) fn is_mixed(device: &Device, wishes: &[Wish<'_>]) -> bool {
+    wishes.iter().any(|wish| of_device(wish, device) && wish.intent.policy == PolicyName::Mix)
+}
+
+fn of_device(wish: &Wish<'_>, device: &Device) -> bool {
+    matches!(&wish.intent.target, Target::Device(name) if name == device.id.name.as_str())
+}
+
+/// Whether rules for a claimant's ports lead to queues that the hash keeps out of: the device is divided already.
+pub(crate) fn is_divided_already(device: &Device, claimants: &[Claimant<'_>]) -> bool {
+    let Some(rules) = device.flow_rules.as_ref().filter(|rules| !rules.is_empty()) else { return false };
+    let listened: BTreeSet<FlowMatch> = claimants
+        .iter()
+        .flat_map(|claimant| claimant.processes.iter().flat_map(|p| ports(p)))
+        .map(flow)
+        .collect();
+    let spread: BTreeSet<u32> = device.rss.iter().flat_map(|rss| rss.table.iter().copied()).collect();
+    rules.iter().filter(|rule| rule.flow.is_some_and(|flow| listened.contains(&flow))).any(|rule| match rule
+        .to
+    {
+        SteerTo::Queue(queue) => !spread.contains(&queue.0),
+        SteerTo::Context(queues) => (queues.first..=queues.last()).all(|queue| !spread.contains(&queue)),
+        SteerTo::Drop | SteerTo::Other => false,
+    })
+}
+
+/// Divides a device between claimants. Those that want what the device's own request wants stay with the rest.
+///
+/// # Errors
+/// [`RefusalKind::Conflict`] if there are not enough queues or rules, if the driver cannot tell packets apart, or if
+/// somebody listens on no port; each with the nearest plan that works.
+pub(crate) fn divide(
+    device: &Device,
+    claimants: &[Claimant<'_>],
+    wishes: &[Wish<'_>],
+    index: &Index<'_>,
+) -> Result<Division, Refusal> {
+    let own = wishes.iter().find(|wish| of_device(wish, device));
+    let mut groups: Vec<Group<'_, '_>> = Vec::new();
+    for claimant in claimants {
+        let wish = &wishes[claimant.part];
+        if own.is_some_and(|own| wish.shares_queues_with(own)) {
+            continue;
+        }
+        let ports = ports_of(claimant, wish);
+        let (need, why, fixed) = need(claimant, wish);
+        match groups.iter_mut().find(|group| group.wish.shares_queues_with(wish)) {
+            Some(group) => {
+                group.parts.push(claimant.part);
+                group.ports.extend(ports);
+                if need > group.need {
+                    (group.need, group.why) = (need, why);
+                }
+                group.fixed |= fixed;
+            }
+            None => groups.push(Group { wish, parts: vec![claimant.part], need, why, fixed, ports }),
+        }
+    }
+    check(device, &groups, index)?;
+    let there = u32::try_from(device.rx_queues.len()).unwrap_or(u32::MAX);
+    let contexts = device.rss_contexts.is_some();
+    let needed: u32 = groups.iter().map(|group| group.need).sum();
+    if needed >= there {
+        return Err(too_few(device, &groups, there));
+    }
+    let fair = there / (u32::try_from(groups.len()).unwrap_or(u32::MAX).saturating_add(1));
+    let mut left = there - needed - 1;
+    let mut widths = Vec::with_capacity(groups.len());
+    for group in &groups {
+        let more = if group.fixed || !contexts { 0 } else { fair.saturating_sub(group.need).min(left) };
+        left -= more;
+        widths.push(group.need + more);
+    }
+    let rest = QueueSpan { first: 0, count: left + 1 };
+    let mut first = rest.count;
+    let mut shares = Vec::with_capacity(groups.len());
+    for (group, count) in groups.into_iter().zip(widths) {
+        let queues = QueueSpan { first, count };
+        first += count;
+        let to = if count > 1 { SteerTo::Context(queues) } else { SteerTo::Queue(QueueIndex(queues.first)) };
+        let rules = group.ports.iter().map(|port| FlowRule { flow: flow(*port), to }).collect();
+        shares.push(Share { parts: group.parts, queues, rules, origin: group.wish.intent.origin.clone() });
+    }
+    Ok(Division { device: device.id, rest, shares })
+}
+
+/// How many queues somebody needs, why, and whether more would be of no use.
+fn need(claimant: &Claimant<'_>, wish: &Wish<'_>) -> (u32, String, bool) {
+    if let Some(queues) = wish.intent.queues {
+        return (queues, format!("`queues = {queues}` at {}", wish.intent.origin), true);
+    }
+    if !wish.of_epoll().prefer_busy_poll {
+        return (1, "its packets need a queue that is not others'".to_owned(), false);
+    }
+    let waits: usize = claimant.processes.iter().map(|process| budget::pollers(process, wish.delivery)).sum();
+    let waits = u32::try_from(waits).unwrap_or(u32::MAX).max(1);
+    (waits, format!("{waits} thread(s) wait busily, each on a NAPI of its own"), true)
+}
+
+/// What a driver must have, and what a group must say of its packets.
+fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result<(), Refusal> {
+    let names = || groups.iter().map(|group| group.wish.sentence()).collect::<Vec<_>>();
+    let refuse = |message: String| {
+        let refusal = Refusal::new(RefusalKind::Conflict, device.id, message);
+        names().into_iter().fold(refusal, Refusal::because)
+    };
+    let same = "the same policy for all that receive on it, or devices of their own";
+    if groups.is_empty() {
+        return Ok(());
+    }
+    if !index.host.capabilities.napi_set {
+        return Err(refuse(
+            "its queues cannot have different values: this kernel has no settings for single queues (6.13)"
+                .to_owned(),
+        )
+        .nearest(same));
+    }
+    if device.flow_rules.is_none() {
+        return Err(refuse(
+            "its queues cannot be divided: its driver takes no rules (ntuple) that tell packets of one port from others"
+                .to_owned(),
+        )
+        .nearest(same));
+    }
+    if device.rx_queues.iter().any(|queue| index.queues_of_napi(queue.id) != 1) {
+        return Err(
+            refuse("its queues cannot be divided: some have no NAPI, or share one".to_owned()).nearest(same)
+        );
+    }
+    for group in groups {
+        if group.ports.is_empty() {
+            let message = format!(
+                "packets for {} cannot be told from others: it listens on no port",
+                group.wish.intent.target
+            );
+            return Err(refuse(message).nearest("`match = { port = N }`, or the same policy as the rest"));
+        }
+        if group.need > 1 && device.rss_contexts.is_none() {
+            let message = format!(
+                "{} needs {} queues ({}), and without contexts of the receive hash a rule leads to one",
+                group.wish.intent.target, group.need, group.why
+            );
+            return Err(refuse(message).nearest("queues = 1, or bulk, which polls in softirq"));
+        }
+    }
+    let rules: usize = groups.iter().map(|group| group.ports.len()).sum();
+    if rules > FlowRule::OF_A_DEVICE_MAX {
+        let message = format!(
+            "dividing it takes {rules} rules, and a device is given {} at most",
+            FlowRule::OF_A_DEVICE_MAX
+        );
+        return Err(refuse(message).nearest(
+            "a request for the device with the policy that most of them want: those need no rules",
+        ));
+    }
+    let mut of_port: BTreeMap<Port, &Group<'_, '_>> = BTreeMap::new();
+    for group in groups {
+        for port in &group.ports {
+            if let Some(other) = of_port.insert(*port, group) {
+                let (one, two) = (&other.wish.intent.target, &group.wish.intent.target);
+                return Err(
+                    refuse(format!("{one} and {two} listen on one port ({})", port.number)).nearest(same)
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is missing, for whom, and what would do.
+fn too_few(device: &Device, groups: &[Group<'_, '_>], there: u32) -> Refusal {
+    let needed: u32 = groups.iter().map(|group| group.need).sum();
+    let mut refusal = Refusal::new(RefusalKind::Conflict, device.id, "there are too few queues").because(
+        format!("{} has {there} receive queues, of which one stays for all other packets", device.id),
+    );
+    let mut nearest = Vec::new();
+    if let Some(channels) = device.channels.filter(|channels| channels.combined.max > needed) {
+        let wanted = channels.combined.max.min(needed + 1);
+        nearest.push(format!("`settings = {{ combined-channels = {wanted} }}` for device {}", device.id));
+    }
+    for group in groups {
+        let (target, policy) = (&group.wish.intent.target, group.wish.intent.policy);
+        refusal =
+            refusal.because(format!("{target} (policy {policy}): {} queue(s): {}", group.need, group.why));
+    }
+    // Whoever needs most can give most; the first of several that need as much.
+    if let Some(most) = groups.iter().rev().max_by_key(|group| group.need) {
+        let (target, policy) = (&most.wish.intent.target, most.wish.intent.policy);
+        let left = there.saturating_sub(1).saturating_sub(needed - most.need);
+        let are = match left {
+            0 => "none is left".to_owned(),
+            1 => "1 is left".to_owned(),
+            many => format!("{many} are left"),
+        };
+        refusal.message = format!("needs {} queues for {policy} ({target}), {are}", most.need);
+        if left > 0 {
+            nearest.push(format!("`queues = {left}` for {target}, whose threads then share NAPIs"));
+        }
+    }
+    if nearest.is_empty() {
+        refusal.nearest("the same policy for all that receive on it")
+    } else {
+        refusal.nearest(nearest.join("; or "))
+    }
+}
+
+fn ports_of(claimant: &Claimant<'_>, wish: &Wish<'_>) -> BTreeSet<Port> {
+    let mut found: BTreeSet<Port> = claimant.processes.iter().flat_map(|process| ports(process)).collect();
+    if let Target::Service(_, matching) = &wish.intent.target
+        && let (Some(number), true) = (matching.port, found.is_empty())
+    {
+        found.extend([false, true].map(|six| Port { transport: Transport::Tcp, six, number }));
+    }
+    found
+}
+
+/// The ports that a process listens on. A socket of IPv6 for any address takes packets of both versions.
+fn ports(process: &Process) -> impl Iterator<Item = Port> {
+    process.sockets.iter().flat_map(|socket| {
+        let transport = match socket.state {
+            SocketState::TcpListen => Some(Transport::Tcp),
+            SocketState::Udp if socket.remote.is_none() => Some(Transport::Udp),
+            SocketState::Udp | SocketState::TcpEstablished | SocketState::TcpOther | SocketState::Other => {
+                None
+            }
+        };
+        let local =
+            transport.zip(socket.local).filter(|(_, local)| local.port() > 0 && !local.ip().is_loopback());
+        let versions = local.map_or([None, None], |(_, local)| match local.ip() {
+            std::net::IpAddr::V4(_) => [Some(false), None],
+            std::net::IpAddr::V6(address) if address.is_unspecified() => [Some(false), Some(true)],
+            std::net::IpAddr::V6(_) => [None, Some(true)],
+        });
+        versions.into_iter().flatten().filter_map(move |six| {
+            local.map(|(transport, local)| Port { transport, six, number: local.port() })
+        })
+    })
+}
+
+fn flow(port: Port) -> FlowMatch {
+    fn to<A>(port: Port) -> IpFlow<A> {
+        IpFlow { destination_port: Some(port.number), ..IpFlow::all(port.transport) }
+    }
+    if port.six { FlowMatch::Ip6(to(port)) } else { FlowMatch::Ip4(to(port)) }
+}
+
+/// The settings that make a division.
+pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Collected) -> Result<(), Refusal> {
+    let Some(&device) = index.devices.get(&division.device) else { return Ok(()) };
+    let id = device.id;
+    let Some(first) = division.shares.first() else { return Ok(()) };
+    let reason = |why: String, origin: &str| Reason::new(why, format!("{origin}: queues are divided"));
+    if device.offloads.get(&Offload::Ntuple) == Some(&false) {
+        let why = "rules for single ports need it".to_owned();
+        collected.want(Setting::Offload(id, Offload::Ntuple, true), reason(why, &first.origin))?;
+    }
+    if let Some(rss) = &device.rss {
+        let why = format!("what no request has queues for goes to queues {}", division.rest);
+        let table = Setting::RssTable(id, division.rest.table(rss.table.len()));
+        collected.want(table, reason(why, &first.origin))?;
+    }
+    for share in &division.shares {
+        if share.queues.count > 1 {
+            let why = format!("packets that rules lead here are spread over queues {}", share.queues);
+            collected.want(Setting::RssContext(id, share.queues, true), reason(why, &share.origin))?;
+        }
+        for rule in &share.rules {
+            let why = format!("packets for this port go to queues {} alone", share.queues);
+            collected.want(Setting::FlowRule(id, rule.flow, Some(rule.to)), reason(why, &share.origin))?;
+        }
+    }
+    let why =
+        "a flow leaves by the queue that it comes by, so that the parts share none when sending, either";
+    for (rx, tx) in device.rx_queues.iter().zip(&device.tx_queues).filter(|_| device.tx_queues.len() > 1) {
+        let queue = TxQueue { device: id, index: tx.index };
+        let setting = Setting::XpsRxQueues(queue, vec![rx.id.index]);
+        collected.want(setting, reason(why.to_owned(), &first.origin))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! Requests that want different things of one device get queues of their own, or are told what is missing.
+
+use insta::assert_snapshot;
+use model::host::{Process, Socket, SocketState};
+use model::nic::Rss;
+use model::policy::Match;
+use model::{Fd, Host, Intent, NapiId, Offload, Pid, Policy, PolicyName, Setting, Target};
+use plan::{Refusal, RefusalKind, Resolved, place};
+
+use crate::made::{device, host, on_device, on_service, policy, server, tx_queues, with_irqs, write};
+use crate::read_aloud::{self, planned};
+
+/// A NIC with so many queue pairs, whose driver has contexts of the receive hash and takes rules.
+fn with_nic(queues: u32) -> Host {
+    let mut host = host();
+    let napis: Vec<u32> = (300..300 + queues).collect();
+    let mut nic = device(2, "eth0", &napis);
+    nic.rss = Some(Rss { table: (0..queues).cycle().take(16).collect(), key: vec![1; 40] });
+    nic.rss_contexts = Some(Vec::new());
+    nic.flow_rules = Some(Vec::new());
+    nic.offloads.insert(Offload::Ntuple, false);
+    nic.tx_queues = tx_queues(queues);
+    host.devices.push(nic);
+    with_irqs(host, 40)
+}
+
+/// A server that listens on a port and receives by these NAPIs, one worker for each list.
+fn listening(pid: u32, comm: &str, port: u16, workers: &[&[u32]]) -> Process {
+    let mut process = server(pid, comm, workers);
+    process.sockets.push(Socket {
+        fd: Fd(90),
+        inode: u64::from(pid) * 1000 + 900,
+        state: SocketState::TcpListen,
+        local: Some(format!("0.0.0.0:{port}").parse().expect("an address")),
+        remote: None,
+        napi: None,
+    });
+    process
+}
+
+/// memcached with four workers, for latency, and nginx, for throughput, on every queue.
+fn two_servers(queues: u32) -> Host {
+    let mut host = with_nic(queues);
+    host.processes.push(listening(812, "memcached", 11_211, &[&[300], &[301], &[300], &[301]]));
+    host.processes.push(listening(901, "nginx", 80, &[&[300, 301]]));
+    host
+}
+
+fn asked(device: Option<PolicyName>) -> Policy {
+    let device = device.map(|policy| on_device(2, "eth0", policy));
+    let services =
+        [on_service(5, "memcached", PolicyName::Latency), on_service(9, "nginx", PolicyName::Bulk)];
+    policy(device.into_iter().chain(services))
+}
+
+/// The services of [`asked`] are the processes of [`two_servers`].
+fn resolved(policy: &Policy) -> Resolved {
+    let services = policy.intents.iter().enumerate().filter(|(_, i)| matches!(i.target, Target::Service(..)));
+    services.zip([812, 901]).fold(Resolved::default(), |all, ((at, _), pid)| all.with(at, [Pid(pid)]))
+}
+
+fn refused(policy: &Policy, host: &Host) -> Refusal {
+    place(policy, host, &resolved(policy)).expect_err("refused")
+}
+
+fn settings(plan: &model::Plan) -> Vec<String> {
+    plan.changes().map(|change| change.to().to_string()).collect()
+}
+
+#[test]
+fn a_mixed_device_is_divided_between_its_services_and_the_rest() {
+    let host = two_servers(8);
+    let asked = asked(Some(PolicyName::Mix));
+    let placement = place(&asked, &host, &resolved(&asked)).expect("placed");
+    let plan = planned(&asked, &host, &resolved(&asked)).expect("planned");
+    assert_snapshot!(format!("{}\n{}", read_aloud::placement(&placement), read_aloud::plan(&plan)));
+}
+
+#[test]
+fn services_that_dispute_a_queue_divide_the_device_also_without_a_request_for_it() {
+    let host = two_servers(8);
+    let asked = asked(None);
+    let placement = place(&asked, &host, &resolved(&asked)).expect("placed");
+    let division = &placement.divisions[0];
+    let spans: Vec<String> = division.shares.iter().map(|share| share.queues.to_string()).collect();
+    assert_eq!(
+        (division.rest.to_string(), spans),
+        ("0-1".to_owned(), vec!["2-5".to_owned(), "6-7".to_owned()])
+    );
+    for (part, queues) in [(0, 2..6), (1, 6..8)] {
+        let own: Vec<u32> = placement.parts[part].queues.iter().map(|q| q.queue.index.0).collect();
+        assert_eq!(own, queues.collect::<Vec<u32>>());
+    }
+}
+
+#[test]
+fn a_division_stays_when_the_packets_have_moved_to_their_queues() {
+    let mut host = two_servers(8);
+    let asked = asked(None);
+    let plan = planned(&asked, &host, &resolved(&asked)).expect("planned");
+    for change in plan.changes() {
+        write(&mut host, change.to());
+    }
+    let again = planned(&asked, &host, &resolved(&asked)).expect("planned");
+    assert!(again.is_empty(), "{}", read_aloud::plan(&again));
+    for (process, napi) in host.processes.iter_mut().zip([302, 306]) {
+        for socket in process.sockets.iter_mut().filter(|socket| socket.napi.is_some()) {
+            socket.napi = Some(NapiId(napi));
+        }
+    }
+    let moved = planned(&asked, &host, &resolved(&asked)).expect("planned");
+    assert!(moved.is_empty(), "{}", read_aloud::plan(&moved));
+}
+
+#[test]
+fn services_that_want_what_the_device_wants_need_no_queues_of_their_own() {
+    let host = two_servers(8);
+    let asked = asked(Some(PolicyName::Bulk));
+    let plan = planned(&asked, &host, &resolved(&asked)).expect("planned");
+    let rules: Vec<String> =
+        settings(&plan).into_iter().filter(|setting| setting.contains("dst-port")).collect();
+    assert_eq!(rules.len(), 1, "memcached's alone: {rules:?}");
+    assert!(rules[0].contains("11211"), "{rules:?}");
+}
+
+#[test]
+fn too_few_queues_are_refused_with_what_is_missing_and_the_nearest_plan() {
+    let host = two_servers(3);
+    assert_snapshot!(read_aloud::refusal(&refused(&asked(None), &host)));
+    let mut asked = asked(None);
+    asked.intents[0].queues = Some(1);
+    let placement = place(&asked, &host, &resolved(&asked)).expect("the nearest plan works");
+    assert_eq!(placement.divisions[0].rest.count, 1);
+}
+
+#[test]
+fn what_the_driver_or_the_service_lacks_is_named() {
+    let mut host = two_servers(8);
+    host.devices[0].rss_contexts = None;
+    let refusal = refused(&asked(None), &host);
+    assert!(refusal.message.contains("a rule leads to one"), "{refusal}");
+    let mut single = asked(None);
+    single.intents[0].queues = Some(1);
+    let placement = place(&single, &host, &resolved(&single)).expect("one queue for each");
+    assert!(placement.divisions[0].shares.iter().all(|share| share.queues.count == 1));
+    host.devices[0].flow_rules = None;
+    let refusal = refused(&asked(None), &host);
+    assert_eq!(refusal.kind, RefusalKind::Conflict);
+    assert!(refusal.message.contains("takes no rules"), "{refusal}");
+    let mut host = two_servers(8);
+    host.processes[1].sockets.retain(|socket| socket.state != SocketState::TcpListen);
+    let refusal = refused(&asked(None), &host);
+    assert!(refusal.message.contains("listens on no port"), "{refusal}");
+    let mut named = asked(None);
+    let matching = Match { port: Some(80), ..Match::default() };
+    named.intents[1] =
+        Intent { target: Target::Service("nginx".to_owned(), matching), ..named.intents[1].clone() };
+    assert!(place(&named, &host, &resolved(&named)).is_ok(), "the request itself says which port");
+}
+
+#[test]
+fn two_policies_for_one_port_are_refused() {
+    let mut host = with_nic(8);
+    host.processes.push(listening(812, "one", 80, &[&[300]]));
+    host.processes.push(listening(901, "two", 80, &[&[300]]));
+    let refusal = refused(&asked(None), &host);
+    assert!(refusal.message.contains("listen on one port (80)"), "{refusal}");
+}
+
+#[test]
+fn a_service_of_which_nothing_runs_yet_gets_a_note_and_the_rest_is_planned() {
+    let mut host = two_servers(8);
+    host.processes.pop();
+    let asked = asked(Some(PolicyName::Mix));
+    let resolved = Resolved::default().with(1, [Pid(812)]);
+    let placement = place(&asked, &host, &resolved).expect("placed");
+    assert!(placement.parts[2].notes[0].contains("no process of this service runs"));
+    assert_eq!(placement.divisions[0].shares.len(), 1);
+    let plan = planned(&asked, &host, &resolved).expect("planned");
+    assert!(plan.changes().any(|change| matches!(change.to(), Setting::FlowRule(..))));
+}

@@ -1,0 +1,301 @@
+//! What holds for every recipe, layout and division, on every host.
+
+use std::collections::BTreeSet;
+
+use model::host::{Coalesce, CpuInfo, Pair, Rings, Socket, SocketState};
+use model::nic::Rss;
+use model::recipe::Mechanism;
+use model::setting::Disruption;
+use model::{
+    Budget, ChannelKind, CoalesceParam, Cpu, CpuSet, Dose, Fd, Host, Ingredient, Intent, Layout, NumaNode,
+    Offload, Pid, Plan, Policy, PolicyName, Reason, RingKind, Setting,
+};
+use plan::{Desired, Placement, Resolved, desired, diff, place};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use crate::made::{device, host, on_device, on_service, policy, server, tx_queues, with_irqs, write};
+
+const PIDS: [u32; 3] = [812, 901, 950];
+const QUEUES_MAX: u32 = 8;
+
+prop_compose! {
+    /// Cores with one or two threads on one or two nodes, some of them isolated or offline.
+    fn topologies()(
+        cores in 1_u32..5,
+        threads in 1_u32..3,
+        nodes in 1_u32..3,
+        offline in prop::collection::btree_set(1_u32..16, 0..3),
+        isolated in prop::collection::btree_set(0_u32..16, 0..3),
+    ) -> (CpuSet, CpuSet, Vec<CpuInfo>) {
+        let total = cores * nodes * threads;
+        let online: CpuSet = (0..total).filter(|cpu| !offline.contains(cpu)).map(Cpu).collect();
+        let infos = online.iter().map(|cpu| {
+            let core = cpu.0 % (cores * nodes);
+            let siblings: CpuSet = (0..threads).map(|t| Cpu(core + t * cores * nodes)).collect();
+            let siblings = siblings.intersection(&online);
+            CpuInfo { cpu, llc: siblings.clone(), siblings, node: Some(NumaNode(core / cores)) }
+        });
+        let infos = infos.collect();
+        (online, isolated.into_iter().filter(|cpu| *cpu < total).map(Cpu).collect(), infos)
+    }
+}
+
+prop_compose! {
+    fn hosts()(
+        (online, isolated, cpus) in topologies(),
+        queues in 1_u32..=QUEUES_MAX,
+        transmit in 0_u32..=QUEUES_MAX,
+        node in prop::option::of(0_u32..2),
+        moderation in 0_u8..3,
+        rings in any::<bool>(),
+        offloads in prop::collection::btree_map(select(Offload::ALL.to_vec()), any::<bool>(), 0..6),
+        steers in 0_u8..3,
+        napis in prop::collection::vec(prop::collection::vec(0_u32..QUEUES_MAX, 0..4), PIDS.len()),
+        listens in prop::collection::vec(prop::option::of(1_u16..4), PIDS.len()),
+        cpusets in prop::collection::vec(prop::option::of(0_u32..8), PIDS.len()),
+    ) -> Host {
+        let mut host = host();
+        host.topology = model::host::Topology { online, isolated, cpus };
+        let ids: Vec<u32> = (300..300 + queues).collect();
+        let mut nic = device(2, "eth0", &ids);
+        nic.node = node.map(NumaNode);
+        let coalesce = Coalesce { rx_usecs: Some(8), adaptive_rx: Some(true), ..Coalesce::default() };
+        nic.coalesce = (moderation > 0).then_some(coalesce);
+        nic.rings = rings.then_some(Rings { rx: Pair { current: 256, max: 1024 }, ..Rings::default() });
+        nic.offloads = offloads;
+        nic.rss = (steers > 0).then(|| Rss { table: (0..queues).cycle().take(16).collect(), key: vec![1; 40] });
+        nic.rss_contexts = (steers > 1).then(Vec::new);
+        nic.flow_rules = (steers > 0).then(Vec::new);
+        for queue in &mut nic.rx_queues {
+            queue.coalesce = (moderation > 1).then_some(coalesce);
+            queue.rps_flow_cnt = Some(0);
+        }
+        nic.tx_queues = tx_queues(transmit);
+        host.devices.push(nic);
+        let mut host = with_irqs(host, 40);
+        for (((&pid, napis), port), cpuset) in PIDS.iter().zip(napis).zip(listens).zip(cpusets) {
+            let napis: Vec<u32> = napis.into_iter().map(|napi| 300 + napi % queues).collect();
+            let (first, rest) = napis.split_at(napis.len() / 2);
+            let mut process = server(pid, "server", &[first, rest]);
+            if let Some(port) = port {
+                process.sockets.push(listener(pid, port));
+            }
+            process.cpuset = cpuset.map(|cpu| [Cpu(cpu)].into_iter().collect());
+            for thread in &mut process.threads {
+                thread.affinity = host.topology.online.clone();
+            }
+            host.processes.push(process);
+        }
+        host
+    }
+}
+
+fn doses() -> impl Strategy<Value = (Mechanism, Dose)> {
+    let switch = |mechanism| any::<bool>().prop_map(move |on| (mechanism, Dose::Switch(on)));
+    prop_oneof![
+        (0_u32..500).prop_map(|n| (Mechanism::Coalescing(CoalesceParam::RxUsecs), Dose::Number(n))),
+        switch(Mechanism::Coalescing(CoalesceParam::AdaptiveRx)),
+        select(vec![Dose::Max, Dose::Number(512), Dose::Keep])
+            .prop_map(|dose| (Mechanism::Ring(RingKind::Rx), dose)),
+        select(vec![Dose::PerCore, Dose::Max, Dose::Number(3)])
+            .prop_map(|dose| (Mechanism::Channels(ChannelKind::Combined), dose)),
+        (select(Offload::ALL.to_vec()), any::<bool>())
+            .prop_map(|(offload, on)| (Mechanism::Offload(offload), Dose::Switch(on))),
+        select(vec![Dose::CpusIfShort, Dose::Cpus(CpuSet::new()), Dose::Keep])
+            .prop_map(|dose| (Mechanism::RpsCpus, dose)),
+        (0_u32..100).prop_map(|n| (Mechanism::RpsFlowCount, Dose::Number(n))),
+        switch(Mechanism::Xps),
+        switch(Mechanism::Threads),
+        layouts().prop_map(|layout| (Mechanism::Layout, Dose::Layout(layout))),
+    ]
+}
+
+fn layouts() -> impl Strategy<Value = Layout> {
+    select(vec![Layout::OneToOne, Layout::RxPerCore, Layout::LocalNuma, Layout::Shared(1), Layout::Shared(3)])
+}
+
+prop_compose! {
+    fn policies()(
+        device in prop::option::of(select(PolicyName::ALL.to_vec())),
+        services in prop::collection::vec(
+            (select(vec![PolicyName::Latency, PolicyName::Bulk, PolicyName::Cpu, PolicyName::None]),
+             prop::option::of(1_u32..4),
+             prop::option::of(prop::collection::btree_set(0_u32..12, 1..4))),
+            0..3,
+        ),
+        layout in prop::option::of(layouts()),
+        cpus in prop::option::of(prop::collection::btree_set(0_u32..12, 1..5)),
+        recipe in prop::collection::vec((select(PolicyName::ALL.to_vec()), doses()), 0..12),
+        disruptive in any::<bool>(),
+    ) -> Policy {
+        let set = |cpus: BTreeSet<u32>| cpus.into_iter().map(Cpu).collect::<CpuSet>();
+        let device = device.map(|name| Intent { layout, cpus: cpus.map(set), ..on_device(2, "eth0", name) });
+        let services = (10..).zip(services).map(|(line, (name, queues, cpus))| {
+            Intent { queues, cpus: cpus.map(set), ..on_service(line, "service", name) }
+        });
+        let intents: Vec<Intent> = device
+            .into_iter()
+            .chain(services)
+            .map(|intent| Intent { budget: Budget { polling_cpus: Some(2), ..Budget::default() }, ..intent })
+            .collect();
+        let mut policy = policy(intents);
+        for (name, (mechanism, dose)) in recipe {
+            let ingredient = Ingredient { dose, because: Reason::new("test", "test") };
+            policy.recipes.policies.entry(name).or_default().ingredients.insert(mechanism, ingredient);
+        }
+        policy.disruptive = disruptive;
+        policy
+    }
+}
+
+/// The same where the device can be divided and has to be: its driver takes rules, every process listens on a port of its
+/// own, and its own request is `mix`.
+fn divisible((mut host, mut policy): (Host, Policy)) -> (Host, Policy) {
+    let nic = &mut host.devices[0];
+    nic.rss_contexts = Some(Vec::new());
+    nic.flow_rules = Some(Vec::new());
+    for (process, port) in host.processes.iter_mut().zip(80_u16..) {
+        process.sockets.retain(|socket| socket.state != SocketState::TcpListen);
+        process.sockets.push(listener(process.id.pid.0, port));
+    }
+    policy.intents.retain(|intent| !matches!(intent.target, model::Target::Device(_)));
+    policy.intents.insert(0, on_device(2, "eth0", PolicyName::Mix));
+    (host, policy)
+}
+
+fn cases() -> impl Strategy<Value = (Host, Policy)> {
+    let divided = |(host, policy, divided)| if divided { divisible((host, policy)) } else { (host, policy) };
+    (hosts(), policies(), any::<bool>()).prop_map(divided)
+}
+
+fn listener(pid: u32, port: u16) -> Socket {
+    Socket {
+        fd: Fd(90),
+        inode: u64::from(pid) * 1000 + 900,
+        state: SocketState::TcpListen,
+        local: Some(format!("[::]:{port}").parse().expect("an address")),
+        remote: None,
+        napi: None,
+    }
+}
+
+/// The n-th service is the n-th process.
+fn resolved(policy: &Policy) -> Resolved {
+    let services =
+        policy.intents.iter().enumerate().filter(|(_, i)| matches!(i.target, model::Target::Service(..)));
+    services.zip(PIDS).fold(Resolved::default(), |all, ((at, _), pid)| all.with(at, [Pid(pid)]))
+}
+
+fn planned(policy: &Policy, host: &Host) -> Option<(Placement, Desired, Plan)> {
+    let placement = place(policy, host, &resolved(policy)).ok()?;
+    let desired = desired(&placement, host).ok()?;
+    let plan = diff(&desired, host).expect("everything that is wanted of these hosts was read");
+    Some((placement, desired, plan))
+}
+
+fn written(mut host: Host, plan: &Plan) -> Host {
+    plan.changes().for_each(|change| write(&mut host, change.to()));
+    host
+}
+
+/// The most stages that a policy takes: queues, and what stands on them.
+const STAGES_MAX: usize = 2;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, max_global_rejects: 8192, ..ProptestConfig::default() })]
+
+    #[test]
+    fn applied_in_stages_a_policy_is_in_force_and_nothing_is_left_to_do((mut host, policy) in cases()) {
+        for stage in 0..=STAGES_MAX {
+            let Some((_, desired, plan)) = planned(&policy, &host) else {
+                prop_assert_eq!(stage, 0, "what was possible stays possible");
+                return Ok(());
+            };
+            host = written(host, &plan);
+            for line in desired.explain(&host) {
+                prop_assert_eq!(line.in_force.as_ref(), Some(&line.wanted));
+            }
+            prop_assert!(diff(&desired, &host).expect("read").is_empty());
+            if plan.is_empty() {
+                return Ok(());
+            }
+        }
+        let (_, _, plan) = planned(&policy, &host).expect("possible");
+        prop_assert!(plan.is_empty(), "still: {plan:?}");
+    }
+
+    #[test]
+    fn the_inverse_returns_the_host((host, policy) in cases()) {
+        let found = planned(&policy, &host);
+        prop_assume!(found.is_some());
+        let (_, _, plan) = found.expect("planned");
+        let back = written(written(host.clone(), &plan), &plan.inverse());
+        prop_assert_eq!(back, host);
+    }
+
+    #[test]
+    fn no_cpu_outside_the_allowed_set_is_ever_named((host, policy) in cases()) {
+        let found = planned(&policy, &host);
+        prop_assume!(found.is_some());
+        let (_, desired, _) = found.expect("planned");
+        let asked: CpuSet = policy.intents.iter().filter_map(|i| i.cpus.as_ref()).flat_map(CpuSet::iter).collect();
+        let free = host.topology.online.difference(&host.topology.isolated);
+        let allowed: CpuSet = free.iter().chain(asked.intersection(&host.topology.online).iter()).collect();
+        for wanted in &desired.wanted {
+            match &wanted.setting {
+                Setting::IrqAffinity(_, cpus) | Setting::XpsCpus(_, cpus) | Setting::RpsCpus(_, cpus) => {
+                    prop_assert!(cpus.is_subset(&allowed), "{} of {allowed}", wanted.setting);
+                }
+                Setting::ThreadAffinity(thread, cpus) => {
+                    let process = host.process(thread.process.pid).expect("a process");
+                    prop_assert!(!cpus.is_empty() && cpus.is_subset(&allowed));
+                    prop_assert!(process.cpuset.as_ref().is_none_or(|cpuset| cpus.is_subset(cpuset)));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn queues_that_requests_have_are_disjoint_and_one_is_left((host, policy) in cases().prop_map(divisible)) {
+        let found = planned(&policy, &host);
+        prop_assume!(found.as_ref().is_some_and(|(placement, ..)| !placement.divisions.is_empty()));
+        let (placement, _, _) = found.expect("planned");
+        for division in &placement.divisions {
+            prop_assert!(division.rest.count >= 1 && division.rest.first == 0);
+            let mut next = division.rest.count;
+            for share in &division.shares {
+                prop_assert_eq!(share.queues.first, next);
+                prop_assert!(share.queues.count >= 1 && !share.rules.is_empty());
+                next += share.queues.count;
+            }
+            prop_assert_eq!(usize::try_from(next).expect("few"), host.devices[0].rx_queues.len());
+        }
+        let mut owned = BTreeSet::new();
+        for queue in placement.parts.iter().flat_map(|part| &part.queues) {
+            prop_assert!(owned.insert(queue.queue), "{} twice", queue.queue);
+        }
+    }
+
+    #[test]
+    fn recipes_stop_no_queue_unasked_and_poll_within_the_budget((host, policy) in cases()) {
+        let found = planned(&policy, &host);
+        prop_assume!(found.is_some());
+        let (placement, _, plan) = found.expect("planned");
+        let stops = plan.changes().any(|change| change.to().disruption() != Disruption::None);
+        prop_assert!(policy.disruptive || !stops, "{plan:?}");
+        for part in &placement.parts {
+            let mode = part.delivery.mode;
+            let kthreads = u32::try_from(part.queues.len()).expect("few") * mode.polling_cpus_per_napi();
+            prop_assert!(kthreads <= part.intent.budget.polling_cpus.unwrap_or(0));
+            prop_assert_eq!(mode.polling_cpus_per_thread(), 0, "no recipe polls without traffic");
+        }
+    }
+
+    #[test]
+    fn the_same_input_gives_the_same_bytes((host, policy) in cases()) {
+        let bytes = || planned(&policy, &host).map(|(_, _, plan)| serde_json::to_string(&plan).expect("serialises"));
+        prop_assert_eq!(bytes(), bytes());
+    }
+}

@@ -1,0 +1,175 @@
+//! What a recipe comes to on a device that has all of it, half of it, and none of it.
+
+use model::host::{Coalesce, Pair, Rings};
+use model::nic::NicWish;
+use model::{
+    CoalesceParam, Dose, Host, Ingredient, Mechanism, Offload, Pid, Policy, PolicyName, Reason, RingKind,
+    Setting,
+};
+use plan::{Desired, Resolved, desired, diff, place};
+
+use crate::made::{device, host, on_device, on_service, policy, server, tx_queues, with_irqs};
+
+const BULK: PolicyName = PolicyName::Bulk;
+
+fn with(mut policy: Policy, name: PolicyName, mechanism: Mechanism, dose: Dose) -> Policy {
+    let because = Reason::new(format!("{mechanism} {dose} is good"), "recipe of a test");
+    let recipe = policy.recipes.policies.entry(name).or_default();
+    recipe.ingredients.insert(mechanism, Ingredient { dose, because });
+    policy
+}
+
+/// What the bulk recipe of these tests wants.
+fn full(policy: Policy) -> Policy {
+    let doses = [
+        (Mechanism::Coalescing(CoalesceParam::RxUsecs), Dose::Number(50)),
+        (Mechanism::Coalescing(CoalesceParam::AdaptiveRx), Dose::Switch(false)),
+        (Mechanism::Ring(RingKind::Rx), Dose::Max),
+        (Mechanism::Offload(Offload::Gro), Dose::Switch(true)),
+        (Mechanism::Offload(Offload::GroHw), Dose::Switch(true)),
+        (Mechanism::RpsCpus, Dose::CpusIfShort),
+        (Mechanism::Xps, Dose::Switch(true)),
+        (Mechanism::WakeLatency, Dose::Number(100)),
+        (Mechanism::RpsFlowCount, Dose::Keep),
+    ];
+    doses.into_iter().fold(policy, |policy, (mechanism, dose)| with(policy, BULK, mechanism, dose))
+}
+
+/// Two queues on four CPUs, and a driver that has everything.
+fn rich() -> Host {
+    let mut host = host();
+    let mut nic = device(2, "eth0", &[300, 301]);
+    let coalesce = Coalesce { rx_usecs: Some(8), adaptive_rx: Some(true), ..Coalesce::default() };
+    nic.coalesce = Some(coalesce);
+    nic.rings = Some(Rings { rx: Pair { current: 512, max: 4096 }, ..Rings::default() });
+    nic.offloads = [(Offload::Gro, true), (Offload::GroHw, false)].into();
+    nic.tx_queues = tx_queues(2);
+    for queue in &mut nic.rx_queues {
+        queue.coalesce = Some(coalesce);
+    }
+    host.devices.push(nic);
+    with_irqs(host, 40)
+}
+
+fn wanted(policy: &Policy, host: &Host) -> Desired {
+    let resolved = Resolved::default().with(1, [Pid(812)]);
+    desired(&place(policy, host, &resolved).expect("placed"), host).expect("desired")
+}
+
+/// The knobs that are wanted beside those of the delivery mode, with their values.
+fn beside_the_mode(desired: &Desired) -> Vec<String> {
+    let of_mode = ["defer-hard-irqs", "gro-flush-timeout", "irq-suspend-timeout"];
+    let settings = desired.wanted.iter().map(|wanted| &wanted.setting);
+    settings.filter(|setting| !of_mode.contains(&setting.knob())).map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_device_gets_what_it_has_and_what_stops_its_queues_is_proposed() {
+    let host = rich();
+    let desired = wanted(&full(policy([on_device(2, "eth0", BULK)])), &host);
+    assert_eq!(
+        beside_the_mode(&desired),
+        [
+            "eth0: rx-usecs 50",
+            "eth0: adaptive-rx off",
+            "eth0: rx-gro on",
+            "eth0 rx-0: rps_cpus 0-3",
+            "eth0 rx-1: rps_cpus 0-3",
+            "eth0 tx-0: xps_cpus 0,2",
+            "eth0 tx-1: xps_cpus 1,3",
+        ]
+    );
+    let proposed: Vec<String> = desired.proposed.iter().map(|wanted| wanted.setting.to_string()).collect();
+    assert_eq!(proposed, ["eth0: rx-ring 4096", "eth0: rx-gro-hw on"]);
+    assert!(desired.notes.iter().any(|note| note.contains("unless --disruptive is given")));
+    assert_eq!(desired.wake_latency.map(|(micros, _)| micros), Some(100));
+    assert!(desired.wanted[0].because.source.contains("policy bulk, recipe of a test"));
+}
+
+#[test]
+fn with_permission_what_stops_queues_comes_first_and_alone() {
+    let mut asked = full(policy([on_device(2, "eth0", BULK)]));
+    asked.disruptive = true;
+    let desired = wanted(&asked, &rich());
+    assert!(desired.first_stage && desired.proposed.is_empty());
+    assert_eq!(beside_the_mode(&desired), ["eth0: rx-ring 4096", "eth0: rx-gro-hw on"]);
+}
+
+#[test]
+fn what_a_device_lacks_is_left_out_and_named_and_nothing_is_refused() {
+    let mut host = host();
+    host.devices.push(device(2, "eth0", &[300, 301, 302, 303]));
+    let desired = wanted(&full(policy([on_device(2, "eth0", BULK)])), &host);
+    assert_eq!(
+        beside_the_mode(&desired),
+        [
+            "eth0 rx-0: rps_cpus none",
+            "eth0 rx-1: rps_cpus none",
+            "eth0 rx-2: rps_cpus none",
+            "eth0 rx-3: rps_cpus none"
+        ],
+        "as many queues as cores"
+    );
+    assert_eq!(
+        desired.left_out,
+        ["eth0 has no adaptive-rx, rx-gro, rx-gro-hw, rx-ring, rx-usecs, xps: left out of policy bulk"]
+    );
+}
+
+#[test]
+fn an_experts_word_goes_before_the_recipe() {
+    let mut intent = on_device(2, "eth0", BULK);
+    intent.nic = vec![NicWish::Coalescing(CoalesceParam::RxUsecs, 12), NicWish::Xps(false)];
+    let settings = beside_the_mode(&wanted(&full(policy([intent])), &rich()));
+    assert!(settings.contains(&"eth0: rx-usecs 12".to_owned()), "{settings:?}");
+    assert!(settings.contains(&"eth0 tx-0: xps_cpus none".to_owned()), "{settings:?}");
+    assert_eq!(settings.iter().filter(|setting| setting.contains("rx-usecs")).count(), 1);
+}
+
+#[test]
+fn a_driver_may_be_left_alone() {
+    let mut asked = full(policy([on_device(2, "eth0", BULK)]));
+    let keep = Ingredient { dose: Dose::Keep, because: Reason::new("it refuses", "the driver") };
+    let of_driver = asked.recipes.drivers.entry("ice".to_owned()).or_default().entry(None).or_default();
+    of_driver.ingredients.insert(Mechanism::Coalescing(CoalesceParam::RxUsecs), keep);
+    let settings = beside_the_mode(&wanted(&asked, &rich()));
+    assert!(!settings.iter().any(|setting| setting.contains("rx-usecs")), "{settings:?}");
+}
+
+#[test]
+fn where_requests_share_a_device_each_sets_the_moderation_of_its_own_queues() {
+    let mut host = rich();
+    host.processes.push(server(812, "memcached", &[&[301]]));
+    let asked = full(policy([on_device(2, "eth0", BULK), on_service(5, "memcached", PolicyName::Latency)]));
+    let asked =
+        with(asked, PolicyName::Latency, Mechanism::Coalescing(CoalesceParam::RxUsecs), Dose::Number(0));
+    let settings = beside_the_mode(&wanted(&asked, &host));
+    assert!(settings.contains(&"eth0 rx-0: rx-usecs 50".to_owned()), "{settings:?}");
+    assert!(settings.contains(&"eth0 rx-1: rx-usecs 0".to_owned()), "{settings:?}");
+    assert!(!settings.iter().any(|setting| setting.starts_with("eth0: rx-usecs")), "{settings:?}");
+    for queue in &mut host.devices[0].rx_queues {
+        queue.coalesce = None;
+    }
+    let settings = beside_the_mode(&wanted(&asked, &host));
+    assert!(
+        !settings.iter().any(|setting| setting.contains("rx-usecs")),
+        "no moderation of single queues: {settings:?}"
+    );
+}
+
+#[test]
+fn a_layout_of_the_recipe_moves_interrupts_and_one_without_cpus_for_it_is_a_note() {
+    let mut host = rich();
+    let one_to_one = Dose::Layout("one-to-one".parse().expect("a layout"));
+    let asked = with(policy([on_device(2, "eth0", BULK)]), BULK, Mechanism::Layout, one_to_one);
+    let plan = diff(&wanted(&asked, &host), &host).expect("planned");
+    let moved: Vec<String> = plan
+        .changes()
+        .filter(|change| matches!(change.to(), Setting::IrqAffinity(..)))
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(moved, ["irq 40: smp_affinity 0-3 → 0", "irq 41: smp_affinity 0-3 → 1"]);
+    host.topology.isolated = host.topology.online.clone();
+    let placement = place(&asked, &host, &Resolved::default()).expect("placed");
+    assert!(placement.parts[0].notes.iter().any(|note| note.contains("interrupts stay where they are")));
+}
