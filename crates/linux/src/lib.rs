@@ -11,6 +11,7 @@ pub mod cycles;
 mod error;
 pub mod events;
 pub mod follow;
+mod idle;
 mod ioctl;
 pub mod irqbalance;
 mod kernel;
@@ -30,6 +31,7 @@ pub mod sysfs;
 pub mod tc;
 
 pub use error::{Cause, Errno, KernelError};
+pub use idle::IdleTimes;
 pub use kernel::Kernel;
 pub use latency::WakeLatency;
 pub use netns::Netns;

@@ -240,8 +240,7 @@ impl Context {
         planned.desired.left_out.iter().for_each(|note| self.console.detail(note));
         if let Some((micros, because)) = &planned.desired.wake_latency {
             self.console.detail(&format!(
-                "cpu_dma_latency {micros} us is in force only while somebody holds it: the daemon, or `attach` and `run` \
-                 with --cpu-dma-latency {micros} ({})",
+                "cpu_dma_latency {micros} us is in force only while somebody holds it: the daemon, `attach` or `run` ({})",
                 because.why
             ));
         }

@@ -20,6 +20,7 @@ pub mod daemon;
 mod exit;
 mod fault;
 mod fullbusy;
+mod idle;
 pub mod lab;
 pub mod notify;
 pub mod policy_file;
@@ -32,6 +33,7 @@ pub mod sockets_args;
 mod staged;
 pub mod tc_args;
 mod top;
+mod wake;
 pub mod wish;
 mod wishes;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use linux::process::{Criteria, find};
 use linux::{Netns, Processes};
 use model::policy::Match;
-use model::{Pid, Policy, Target};
+use model::{Pid, Policy, ProcessId, Target};
 use plan::Resolved;
 
 use crate::fault::Fault;
@@ -22,9 +22,19 @@ pub(crate) fn resolve(policy: &Policy, netns: &Netns) -> Result<(Resolved, Proce
             Target::Device(_) => any_device = true,
             Target::Task(pid) | Target::Epolls(pid, _) => drop(asked.insert(*pid)),
             Target::Service(_, matching) => {
-                let pids = processes_of(matching, netns)?;
+                let (pids, elsewhere) = processes_of(matching, netns)?;
                 asked.extend(&pids);
                 resolved = resolved.with(index, pids);
+                for process in elsewhere.iter().take(ELSEWHERE_MAX) {
+                    resolved = resolved.noting(index, format!(
+                        "{process} is in another network namespace, as a container's processes are, and receives from \
+                         other devices: it is left alone (`netpolicy --netns pid:{} …` works there)",
+                        process.pid
+                    ));
+                }
+                if let Some(more) = elsewhere.len().checked_sub(ELSEWHERE_MAX).filter(|more| *more > 0) {
+                    resolved = resolved.noting(index, format!("and so are {more} more"));
+                }
             }
         }
     }
@@ -33,13 +43,23 @@ pub(crate) fn resolve(policy: &Policy, netns: &Netns) -> Result<(Resolved, Proce
     Ok((resolved, processes))
 }
 
-/// The processes of a service in this network namespace. Those of its name in other namespaces, as in containers,
-/// receive from other devices.
-fn processes_of(matching: &Match, netns: &Netns) -> Result<Vec<Pid>, Fault> {
+/// How many processes in other namespaces are named one by one.
+const ELSEWHERE_MAX: usize = 3;
+
+/// The processes of a service in this network namespace, and those in others, which receive from other devices.
+fn processes_of(matching: &Match, netns: &Netns) -> Result<(Vec<Pid>, Vec<ProcessId>), Fault> {
     let Match { unit, cgroup, exe, port, uid } = matching.clone();
     // What cannot be judged is no match: `observe` names the processes that could not be looked into.
     let mut unjudged = Vec::new();
     let found = find(&Criteria { exe, cgroup, unit, port, uid }, &mut unjudged)?;
-    let here = |pid: &Pid| Netns::of_process(*pid).is_ok_and(|theirs| theirs.id() == netns.id());
-    Ok(found.into_iter().map(|process| process.pid).filter(here).collect())
+    let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
+    for process in found {
+        // One that has ended meanwhile is neither here nor elsewhere.
+        match Netns::of_process(process.pid) {
+            Ok(theirs) if theirs.id() == netns.id() => here.push(process.pid),
+            Ok(_) => elsewhere.push(process),
+            Err(_) => {}
+        }
+    }
+    Ok((here, elsewhere))
 }

@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::cycle;
 use crate::exit::Exit;
 use crate::fault::{Fault, HostState};
+use crate::idle::Watch;
 use crate::render::PlanReport;
 
 /// How many stages there are: queues, and what stands on them. A device that makes its queues anew once more, for the
@@ -33,6 +34,7 @@ pub(crate) fn keep(
     words: &Words<'_>,
     context: &Context,
 ) -> Result<Exit, Fault> {
+    let idle = Watch::before(policy, context);
     let mut changes = Plan::default();
     let mut earlier = None;
     for _ in 0..STAGES_MAX {
@@ -46,6 +48,9 @@ pub(crate) fn keep(
                 });
             }
         }
+    }
+    if !changes.is_empty() {
+        idle.after(context);
     }
     Ok(Exit::Done)
 }

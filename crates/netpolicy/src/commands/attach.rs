@@ -1,6 +1,6 @@
 //! `attach`: gives a running process and its queues a policy.
 
-use linux::{Signals, WakeLatency};
+use linux::Signals;
 use model::{Intent, Pid, Policy, ProcessId, Target};
 
 use super::attachment::{Attachment, Tells};
@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::fullbusy;
+use crate::wake;
 
 /// Attaches, and stays until it is interrupted or the process ends.
 pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> {
@@ -22,7 +23,7 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
     };
     fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()], ..Policy::default() })?;
     // Held to the end of this function.
-    let _held = arguments.cpu_dma_latency.map(WakeLatency::hold).transpose()?;
+    let _held = wake::hold(arguments.cpu_dma_latency, &intent, context)?;
     // From here on a signal ends the attachment in order instead of ending this process.
     let signals = Signals::catch()?;
     let mut attachment = Attachment::begin(context, Tells::AsData, netns, process, intent)?;

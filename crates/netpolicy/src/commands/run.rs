@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
 use linux::process::preload;
-use linux::{Arrived, Netns, Signals, WakeLatency};
+use linux::{Arrived, Netns, Signals};
 use model::{Intent, Pid, Target};
 
 use super::attachment::{Attachment, TURN, Tells};
@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::fullbusy;
+use crate::wake;
 
 /// Where the library is put that caps `epoll_wait`.
 const LIBRARY_DIR: &str = "/run/netpolicy";
@@ -27,7 +28,7 @@ pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
     };
     let mut command = command(arguments, &intent)?;
     // Held to the end of this function, and so of the command.
-    let _held = arguments.cpu_dma_latency.map(WakeLatency::hold).transpose()?;
+    let _held = wake::hold(arguments.cpu_dma_latency, &intent, context)?;
     let netns = context.netns()?;
     let mut signals = Signals::catch()?;
     let mut child = netns.run(|| command.spawn())?.map_err(|error| not_started(arguments, error))?;

@@ -68,6 +68,7 @@ impl Keeper<'_> {
     /// Plans and commits until nothing differs. False if something is to be tried again later.
     fn converge(&mut self, work: &Work) -> Result<bool, Fault> {
         if self.phase == Phase::Released {
+            self.wake.hold(None);
             return Ok(true);
         }
         let mut changed = false;
@@ -125,6 +126,10 @@ impl Keeper<'_> {
         self.members = self.wants.members(&policy);
         self.placed = placing::place(&policy, &self.host, &self.members);
         self.requests = report::requests(&policy, &self.placed);
+        let wake = self.placed.desired.wake_latency.as_ref().map(|(micros, _)| *micros);
+        if let Some(why) = self.wake.hold(wake) {
+            self.context.console.say(&why);
+        }
         let mut plan = std::mem::take(&mut self.placed.plan);
         self.without_what_is_not_allowed(&mut plan);
         let judged = self.mind.judge(plan, &self.ledger, now());

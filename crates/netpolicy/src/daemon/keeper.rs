@@ -23,6 +23,7 @@ use crate::args::OnStop;
 use crate::clock;
 use crate::context::Context;
 use crate::fault::Fault;
+use crate::wake::HeldWake;
 
 /// How long the daemon waits for another writer of the journal before it does something else first.
 const JOURNAL_PATIENCE: Duration = Duration::from_millis(200);
@@ -46,6 +47,8 @@ pub(crate) struct Keeper<'a> {
     pub(super) mind: Converge,
     pub(super) wants: Wants,
     pub(super) placed: Placed,
+    /// The bound on the wake latency of CPUs that the policy wants.
+    pub(super) wake: HeldWake,
     pub(super) members: Members,
     pub(super) requests: Vec<RequestStatus>,
     /// What is wrong, by rule and object.
@@ -114,6 +117,7 @@ impl<'a> Keeper<'a> {
             ledger: Ledger::default(),
             wants,
             placed: Placed::default(),
+            wake: HeldWake::default(),
             members: Members::new(),
             requests: Vec::new(),
             findings: BTreeMap::new(),

@@ -1,0 +1,58 @@
+//! What policy `power` is judged by: how long CPUs are in which idle state, before it and after.
+
+use std::time::{Duration, Instant};
+
+use linux::IdleTimes;
+use model::{Policy, PolicyName};
+
+use crate::context::Context;
+
+/// How long idle states are watched on either side.
+const WATCHED: Duration = Duration::from_secs(2);
+
+/// The idle states before a change, for policies that are judged by them.
+pub(crate) struct Watch {
+    before: Option<String>,
+}
+
+impl Watch {
+    /// Watches for a while, if any request is for `power`. Says so where there is nothing to watch.
+    pub(crate) fn before(policy: &Policy, context: &Context) -> Self {
+        let asked = policy.intents.iter().any(|intent| intent.policy == PolicyName::Power);
+        let before = if asked { watched(context) } else { None };
+        Self { before }
+    }
+
+    /// Watches again, and tells both.
+    pub(crate) fn after(self, context: &Context) {
+        if let Some(before) = self.before
+            && let Some(after) = watched(context)
+        {
+            context.console.say(&format!("Idle states before: {before}; after: {after}."));
+        }
+    }
+}
+
+/// The idle states of this moment, in words.
+fn watched(context: &Context) -> Option<String> {
+    let first = match IdleTimes::now() {
+        Ok(Some(first)) => first,
+        Ok(None) => {
+            context.console.say(
+                "This machine has no idle states that Linux chooses (no cpuidle driver): residency cannot be reported.",
+            );
+            return None;
+        }
+        Err(error) => {
+            context.console.say(&format!("Idle states cannot be read: {error}"));
+            return None;
+        }
+    };
+    let begun = Instant::now();
+    std::thread::sleep(WATCHED);
+    let span = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let second = IdleTimes::now().ok().flatten()?;
+    let shares = second.shares_since(&first, span);
+    let words: Vec<String> = shares.iter().map(|(state, share)| format!("{state} {share} %")).collect();
+    Some(words.join(", "))
+}
