@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::lock::{LOCK_RETRY_AFTER, Lock};
 use crate::log::{JournalError, io_error};
+use crate::regular;
 
 /// How the name of a sign begins; the number of the program follows.
 const SIGN: &str = "attended-by-";
@@ -36,7 +37,7 @@ impl Attendance {
         let path = sign(journal, own_pid());
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(&path).map_err(io_error(&path, "open"))?;
+        let file = regular::open(&path, &mut options).map_err(io_error(&path, "open"))?;
         for _ in 0..RETRIES_MAX {
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 return Ok(Self { path, _file: file });
@@ -72,7 +73,7 @@ impl Drop for Attendance {
 /// Whether a program other than this one attends to its transactions.
 pub(crate) fn attends(journal: &Path, program: Pid) -> bool {
     program != own_pid()
-        && File::open(sign(journal, program))
+        && regular::open_to_read(&sign(journal, program))
             .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use model::{Nanoseconds, Plan, Step};
+use model::{Change, Nanoseconds, Plan, Step};
 
 use crate::knobs::Knobs;
 use crate::lock::Lock;
@@ -10,7 +10,7 @@ use crate::log::{JournalError, Log};
 use crate::record::{Ending, Record, Why};
 use crate::recover::RollBackError;
 use crate::transaction::{Progress, Transaction, TransactionName};
-use crate::undo::{HostState, Undone, UndoneChange, undo_step};
+use crate::undo::{HostState, Undone, UndoneChange, in_force_untold, undo_step};
 
 /// A plan that is in force and waits for a decision: [`keep`](Self::keep), [`hold_until`](Self::hold_until) or
 /// [`roll_back`](Self::roll_back). Dropping it rolls back, so `?` and panics cannot leave it behind.
@@ -122,18 +122,25 @@ pub(crate) struct Pending {
     log: Log,
     plan: Plan,
     progress: Progress,
+    /// Knobs whose step the journal does not tell of, and which may have been written all the same.
+    untold: Vec<Change>,
 }
 
 impl Pending {
     pub(crate) fn begun(name: TransactionName, log: Log, plan: Plan) -> Self {
-        Self { name, log, plan, progress: Progress::begun() }
+        Self { name, log, plan, progress: Progress::begun(), untold: Vec::new() }
     }
 
     /// Goes on with a transaction of another process, which must have been read under the lock.
     pub(crate) fn reopen(transaction: Transaction) -> Result<Self, JournalError> {
         let name = transaction.name();
         let (log, plan, progress) = transaction.reopen()?;
-        Ok(Self { name, log, plan, progress })
+        Ok(Self { name, log, plan, progress, untold: Vec::new() })
+    }
+
+    /// The same, looking at an undo also at these changes, of which the journal does not tell.
+    pub(crate) fn doubting(self, untold: Vec<Change>) -> Self {
+        Self { untold, ..self }
     }
 
     pub(crate) fn step(&self, index: usize) -> &Step {
@@ -174,6 +181,7 @@ impl Pending {
             changes: Vec::new(),
             unrecorded: self.note(Record::Undoing { why }).err().map(Box::new),
         };
+        undone.changes.extend(self.untold.iter().filter_map(|change| in_force_untold(kernel, change)));
         for begun in steps {
             let step = &self.plan.steps[begun.step];
             let fates = undo_step(kernel, step, &begun);

@@ -26,6 +26,7 @@ mod log;
 mod moment;
 mod record;
 mod recover;
+mod regular;
 mod transaction;
 mod undo;
 mod undo_script;

@@ -12,6 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::log::JournalError;
+use crate::regular;
 
 /// How long to wait before the lock is tried again.
 pub const LOCK_RETRY_AFTER: Duration = Duration::from_millis(20);
@@ -36,13 +37,13 @@ impl Lock {
     pub(crate) fn take(path: &Path, retries_max: u32) -> Result<Self, JournalError> {
         let failed = |doing| move |source| JournalError::Io { file: path.to_owned(), doing, source };
         let mut options = OpenOptions::new();
-        let mut file =
-            match options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path) {
-                // It can be locked all the same.
-                Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
-                file => file,
-            }
-            .map_err(failed("open"))?;
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = match regular::open(path, &mut options) {
+            // It can be locked all the same.
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => regular::open_to_read(path),
+            file => file,
+        }
+        .map_err(failed("open"))?;
         let mut retries = 0;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -67,7 +68,7 @@ impl Lock {
 
     /// Who holds the lock now; `None` if nobody does, or the lock cannot be looked at.
     pub(crate) fn holder(path: &Path) -> Option<Pid> {
-        let mut file = File::open(path).ok()?;
+        let mut file = regular::open_to_read(path).ok()?;
         match flock(&file, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => holder(&mut file),
             Ok(()) | Err(_) => None,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use model::Pid;
 
 use crate::record::{Begin, LineError, Record, decode_line, encode_line};
+use crate::regular;
 use crate::transaction::{Progress, TransactionName};
 
 /// The journal's file name.
@@ -192,8 +193,10 @@ impl Log {
         torn_bytes: u64,
     ) -> Result<Self, JournalError> {
         let path = directory.join(JOURNAL);
-        let (file, read_only) = match OpenOptions::new().append(true).open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => (File::open(&path), true),
+        let (file, read_only) = match regular::open(&path, OpenOptions::new().append(true)) {
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                (regular::open_to_read(&path), true)
+            }
             file => (file, false),
         };
         let file = file.map_err(io_error(&path, "open"))?;
@@ -247,7 +250,7 @@ impl Transcript {
     /// Reads the journal in a transaction's directory.
     pub(crate) fn read(directory: &Path) -> Result<Self, JournalError> {
         let path = directory.join(JOURNAL);
-        let file = File::open(&path).map_err(io_error(&path, "open"))?;
+        let file = regular::open_to_read(&path).map_err(io_error(&path, "open"))?;
         let mut bytes = Vec::new();
         file.take(JOURNAL_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(io_error(&path, "read"))?;
         if length(&bytes) > JOURNAL_BYTES_MAX {

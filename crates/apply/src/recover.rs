@@ -201,9 +201,22 @@ impl Journal {
             return Err(RollBackError::Overlaid { name: transaction.name(), newer, knob: Box::new(knob) });
         }
         kernel.recall(&transaction.begin().landmarks);
-        let mut pending = Pending::reopen(transaction)?;
+        let untold = self.untold(&transaction)?;
+        let mut pending = Pending::reopen(transaction)?.doubting(untold);
         let undone = pending.undo(kernel, why);
         pending.answer(undone)
+    }
+
+    /// The changes of a transaction that its journal does not tell of, but for those that a newer live transaction has
+    /// made.
+    fn untold(&self, transaction: &Transaction) -> Result<Vec<Change>, JournalError> {
+        let mut untold: Vec<Change> = transaction.untold_changes().cloned().collect();
+        if !untold.is_empty() {
+            for newer in self.live()?.into_iter().take_while(|t| t.name() > transaction.name()) {
+                untold.retain(|ours| newer.live_changes().all(|theirs| !theirs.to().same_knob(ours.to())));
+            }
+        }
+        Ok(untold)
     }
 
     /// A transaction of which something is left to undo.

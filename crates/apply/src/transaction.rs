@@ -244,6 +244,11 @@ impl Transaction {
         self.whole_bytes + self.torn_bytes
     }
 
+    /// The changes that were never begun, as the journal tells it.
+    pub(crate) fn untold_changes(&self) -> impl Iterator<Item = &Change> {
+        self.begin.plan.steps.iter().skip(self.progress.tried).flat_map(model::Step::changes)
+    }
+
     /// Bytes of a last line that was cut short, by a kill or a loss of power: what it would have said did not happen.
     pub fn torn_bytes(&self) -> u64 {
         self.torn_bytes

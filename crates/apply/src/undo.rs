@@ -146,6 +146,21 @@ pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) ->
     fates
 }
 
+/// A change that the journal does not tell of, and that is in force all the same: then the journal has lost its end, or
+/// someone else has set the very same since. It is nobody's to guess, so it stays, and is told. `None` where it is not in
+/// force, as after a program was killed before it came to it.
+pub(crate) fn in_force_untold<K: Knobs>(kernel: &mut K, change: &Change) -> Option<UndoneChange> {
+    let found = read(kernel, std::slice::from_ref(change.to())).ok()?.pop()?;
+    (found == *change.to() && found != *change.from()).then(|| UndoneChange {
+        change: change.clone(),
+        fate: Fate::Stuck { found: Some(found), written: false, cause: UNTOLD.to_owned() },
+    })
+}
+
+/// Why something is left as it is of which the journal does not tell.
+const UNTOLD: &str =
+    "the journal does not tell that it was written: it has lost its end, or someone else has set this";
+
 /// A setting that is ours is stuck until it has been seen to be back.
 fn put_back_later(found: Setting) -> Fate {
     Fate::Stuck { found: Some(found), written: false, cause: "not written yet".to_owned() }

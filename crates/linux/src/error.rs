@@ -51,6 +51,9 @@ pub enum Cause {
     /// The object is no longer what it was: a process ended, a device went away, a descriptor was used again.
     #[error("gone: {0}")]
     Gone(String),
+    /// The object is not there now and may come back as it was: a device's queue, while it has fewer.
+    #[error("away: {0}")]
+    Away(String),
     /// The kernel took the value and has another one now.
     #[error("wrote {} but read back {}", .wrote.value(), .found.value())]
     ReadBack {
@@ -89,6 +92,11 @@ impl KernelError {
         Self { what: what.into(), cause: Cause::Gone(why.into()) }
     }
 
+    /// A request about an object that is not there now, and may be again.
+    pub fn away(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), cause: Cause::Away(why.into()) }
+    }
+
     /// An answer that could not be understood.
     pub fn malformed(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), cause: Cause::Malformed(why.into()) }
@@ -109,7 +117,11 @@ impl KernelError {
     pub fn number(&self) -> Option<Errno> {
         match &self.cause {
             Cause::Errno(errno) | Cause::Extack { errno, .. } | Cause::Denied { errno, .. } => Some(*errno),
-            Cause::Absent { .. } | Cause::Gone(_) | Cause::ReadBack { .. } | Cause::Malformed(_) => None,
+            Cause::Absent { .. }
+            | Cause::Gone(_)
+            | Cause::Away(_)
+            | Cause::ReadBack { .. }
+            | Cause::Malformed(_) => None,
         }
     }
 }

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Knobs, Landmarks};
 use model::{
-    DeviceId, EmptyPolls, Interface, KernelVersion, Nanoseconds, NapiId, NetnsId, Plan, RxQueue, Setting,
-    Threading,
+    DeviceId, EmptyPolls, IfIndex, Interface, KernelVersion, Nanoseconds, NapiId, NetnsId, Plan, RxQueue,
+    Setting, Threading,
 };
 
 use self::inside::Inside;
@@ -34,13 +34,21 @@ pub struct Kernel {
     inside: BTreeMap<NetnsId, Inside>,
     /// The cookies that namespaces must have, where they were noted: a number is given again once its namespace is gone.
     cookies: BTreeMap<NetnsId, u64>,
+    /// The numbers that devices must have in sysfs, where they were noted: an index can be given again, too. Those that
+    /// were seen to be the ones meant are not here any more.
+    numbers: BTreeMap<(NetnsId, IfIndex), u64>,
     irqbalance: Irqbalance,
 }
 
 impl Kernel {
     /// The running kernel.
     pub const fn new() -> Self {
-        Self { inside: BTreeMap::new(), cookies: BTreeMap::new(), irqbalance: Irqbalance::new() }
+        Self {
+            inside: BTreeMap::new(),
+            cookies: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            irqbalance: Irqbalance::new(),
+        }
     }
 
     /// The running kernel, with an irqbalance that is not where it is by default.
@@ -66,9 +74,27 @@ impl Kernel {
         Ok(inside)
     }
 
+    /// The namespace of a device that is the one meant.
+    fn inside_with(&mut self, device: DeviceId) -> Result<&mut Inside, KernelError> {
+        let which = (device.netns, device.ifindex);
+        if let Some(&noted) = self.numbers.get(&which) {
+            match self.inside(device.netns)?.number_of(device) {
+                Ok(number) if number != noted => {
+                    let why = "another one has its index now";
+                    return Err(KernelError::gone(format!("device {device}"), why));
+                }
+                Err(error) if matches!(error.cause, Cause::Gone(_)) => return Err(error),
+                // Who may not look at sysfs of another namespace goes by the index alone.
+                Ok(_) | Err(_) => {}
+            }
+            self.numbers.remove(&which);
+        }
+        self.inside(device.netns)
+    }
+
     /// All of one queue, by one look at its NAPI.
     fn read_queue(&mut self, queue: RxQueue, like: &[Setting]) -> Result<Vec<Setting>, KernelError> {
-        let napi = self.inside(queue.device.netns)?.napi_of(queue)?;
+        let napi = self.inside_with(queue.device)?.napi_of(queue)?;
         like.iter().map(|setting| self.read_one(setting, Some(&napi))).collect()
     }
 
@@ -114,7 +140,7 @@ impl Kernel {
             }
             Setting::KthreadAffinity(queue, _)
             | Setting::KthreadScheduling(queue, _)
-            | Setting::KthreadUtilClamp(queue, _) => kthread::read(self.inside(queue.device.netns)?, like)?,
+            | Setting::KthreadUtilClamp(queue, _) => kthread::read(self.inside_with(queue.device)?, like)?,
             Setting::Sysctl(number, _) => Setting::Sysctl(*number, sysctl::read(*number)?),
             Setting::Channels(..)
             | Setting::Ring(..)
@@ -141,12 +167,12 @@ impl Kernel {
         file: &str,
         parse: impl Fn(&str) -> Option<T>,
     ) -> Result<T, KernelError> {
-        let text = self.inside(device.netns)?.directory(device)?.read(file)?;
+        let text = self.inside_with(device)?.directory(device)?.read(file)?;
         parse(&text).ok_or_else(|| KernelError::malformed(file, format!("`{text}`")))
     }
 
     fn write_device(&mut self, device: DeviceId, file: &str, text: &str) -> Result<(), KernelError> {
-        let written = self.inside(device.netns)?.directory(device)?.write(file, text);
+        let written = self.inside_with(device)?.directory(device)?.write(file, text);
         written.map_err(|error| error.needing("CAP_NET_ADMIN"))
     }
 
@@ -188,7 +214,7 @@ impl Kernel {
                 | Setting::XpsRxQueues(..) => unreachable!("{setting} is no setting of {queue}"),
             }
         }
-        let inside = self.inside(queue.device.netns).map_err(|error| about(&written(settings), error))?;
+        let inside = self.inside_with(queue.device).map_err(|error| about(&written(settings), error))?;
         let napi = inside.napi_of(queue).map_err(|error| about(&written(settings), error))?;
         inside.set_napi(NapiId(napi.id), &change).map_err(|refused| {
             let culprit =
@@ -231,9 +257,7 @@ impl Kernel {
             Setting::ThreadAffinity(thread, cpus) => process::write_thread_affinity(thread, cpus),
             Setting::KthreadAffinity(queue, _)
             | Setting::KthreadScheduling(queue, _)
-            | Setting::KthreadUtilClamp(queue, _) => {
-                kthread::write(self.inside(queue.device.netns)?, setting)
-            }
+            | Setting::KthreadUtilClamp(queue, _) => kthread::write(self.inside_with(queue.device)?, setting),
             Setting::Sysctl(number, value) => sysctl::write(*number, *value),
             Setting::Channels(..)
             | Setting::Ring(..)
@@ -263,7 +287,7 @@ impl Knobs for Kernel {
             let read = match door(&like[0]) {
                 Door::Queue(queue) => self.read_queue(queue, like),
                 Door::Nic(device) => self
-                    .inside(device.netns)
+                    .inside_with(device)
                     .and_then(|inside| nic::read(inside, device, like))
                     .map_err(gone_with_its_device),
                 Door::Each => like
@@ -284,7 +308,7 @@ impl Knobs for Kernel {
             match door(&settings[0]) {
                 Door::Queue(queue) => self.write_queue(queue, settings)?,
                 Door::Nic(device) => self
-                    .inside(device.netns)
+                    .inside_with(device)
                     .and_then(|inside| nic::write(inside, device, settings))
                     .map_err(gone_with_its_device)
                     .map_err(|error| about(&written(settings), error))?,
@@ -299,15 +323,33 @@ impl Knobs for Kernel {
     fn landmarks(&mut self, plan: &Plan) -> Landmarks {
         let namespaces: BTreeSet<NetnsId> =
             plan.changes().filter_map(|change| Some(change.to().object().device()?.netns)).collect();
-        let cookie = |id: NetnsId| Some((netns_landmark(id), self.inside(id).ok()?.cookie()?.to_string()));
-        namespaces.into_iter().filter_map(cookie).collect()
+        let mut landmarks = Landmarks::new();
+        for id in namespaces {
+            let cookie = self.inside(id).ok().and_then(|inside| inside.cookie());
+            landmarks.extend(cookie.map(|cookie| (format!("{NETNS_LANDMARK}{id}"), cookie.to_string())));
+        }
+        let devices: BTreeSet<DeviceId> =
+            plan.changes().filter_map(|change| change.to().object().device()).collect();
+        for device in devices {
+            let number = self.inside(device.netns).and_then(|inside| inside.number_of(device));
+            let which = format!("{DEVICE_LANDMARK}{}{DEVICE_LANDMARK_IN}{}", device.ifindex, device.netns);
+            // Who may not look at sysfs of another namespace goes by the index alone.
+            landmarks.extend(number.ok().map(|number| (which, number.to_string())));
+        }
+        landmarks
     }
 
     fn recall(&mut self, landmarks: &Landmarks) {
         self.cookies.clear();
-        for (what, cookie) in landmarks {
+        self.numbers.clear();
+        for (what, number) in landmarks {
             let id = what.strip_prefix(NETNS_LANDMARK).and_then(|id| id.parse().ok()).map(NetnsId);
-            self.cookies.extend(id.zip(cookie.parse().ok()));
+            self.cookies.extend(id.zip(number.parse().ok()));
+            let device = what.strip_prefix(DEVICE_LANDMARK).and_then(|which| {
+                let (index, netns) = which.split_once(DEVICE_LANDMARK_IN)?;
+                Some((NetnsId(netns.parse().ok()?), IfIndex(index.parse().ok()?)))
+            });
+            self.numbers.extend(device.zip(number.parse().ok()));
         }
     }
 
@@ -319,9 +361,9 @@ impl Knobs for Kernel {
 /// How the journal names what a namespace is told by.
 const NETNS_LANDMARK: &str = "cookie of network namespace ";
 
-fn netns_landmark(id: NetnsId) -> String {
-    format!("{NETNS_LANDMARK}{id}")
-}
+/// The same for a device, by its index, and what stands between that and its namespace.
+const DEVICE_LANDMARK: &str = "number in sysfs of device ";
+const DEVICE_LANDMARK_IN: &str = " in network namespace ";
 
 /// ethtool says ENODEV of a device that is not there any more; what was set on it went with it.
 fn gone_with_its_device(error: KernelError) -> KernelError {
@@ -421,7 +463,7 @@ fn about(what: &str, error: KernelError) -> KernelError {
 #[cfg(test)]
 mod test {
     use super::*;
-    use model::{IfIndex, IrqNumber, Label, QueueIndex};
+    use model::{IrqNumber, Label, QueueIndex};
 
     fn queue() -> RxQueue {
         let netns = crate::Netns::own().expect("own namespace").id();

@@ -147,6 +147,15 @@ impl DeviceDir {
             .map_err(|errno| self.failed(file, errno))
     }
 
+    /// The inode number of the directory.
+    ///
+    /// # Errors
+    /// The kernel's number.
+    pub fn number(&self) -> Result<u64, KernelError> {
+        let stat = rustix::fs::fstat(&self.directory);
+        stat.map(|stat| stat.st_ino).map_err(|errno| self.failed(".", errno))
+    }
+
     fn failed(&self, file: &str, errno: Errno) -> KernelError {
         KernelError::errno(format!("/sys/{}/{file}", self.path), errno)
     }

@@ -229,6 +229,7 @@ fn exit_of(error: &KernelError) -> Exit {
         | Cause::Extack { .. }
         | Cause::Denied { .. }
         | Cause::Gone(_)
+        | Cause::Away(_)
         | Cause::Malformed(_) => Exit::Failed,
     }
 }

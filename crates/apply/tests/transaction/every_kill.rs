@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use apply::{Journal, JournalError, Standing, TransactionName};
+use apply::{Journal, JournalError, RollBackError, Standing, TransactionName};
 use model::{Plan, Setting};
 
 use crate::faulty_host::{Fault, FaultyHost, Timeline, journal_file};
@@ -159,6 +159,48 @@ fn a_torn_last_line_is_told_and_cut_off_before_the_next_is_written() {
     whole.scene.journal.roll_back(whole.name, &mut host, second(9)).expect("rolls back");
     let transaction = whole.scene.journal.transaction(whole.name).expect("reads");
     assert_eq!((transaction.standing(), transaction.torn_bytes()), (Standing::RolledBack, 0));
+}
+
+#[test]
+fn what_a_journal_that_lost_its_end_does_not_tell_of_is_reported_and_left() {
+    let plan = latency_plan();
+    let before = host_for(&plan);
+    let whole = run(&plan, None, |scene, host| {
+        scene.keep(latency_plan(), host);
+    });
+    let after = crate::scene::host_after(&plan, &before);
+    whole.cut_to(whole.ends_of_lines()[0]);
+    let mut host = FaultyHost::new(&after);
+    let Err(RollBackError::Incomplete { undone, undo_script, .. }) =
+        whole.scene.journal.roll_back(whole.name, &mut host, second(9))
+    else {
+        panic!("a rollback of nothing must not look like one")
+    };
+    let changed = plan.changes().filter(|change| change.from() != change.to()).count();
+    assert_eq!((undone.stuck().count(), host.writes), (changed, 0), "{undone}");
+    assert!(undone.to_string().contains("the journal does not tell that it was written"), "{undone}");
+    assert!(undo_script.is_file());
+
+    // Put back by the script, there is nothing left to say.
+    let mut host = FaultyHost::new(&before);
+    let undone = whole.scene.journal.roll_back(whole.name, &mut host, second(10)).expect("rolls back");
+    assert_eq!((undone.changes.len(), host.writes), (0, 0));
+    assert_eq!(whole.scene.journal.transaction(whole.name).expect("reads").standing(), Standing::RolledBack);
+}
+
+#[test]
+fn what_a_newer_transaction_did_is_not_doubted_for_an_older_one_that_never_came_to_it() {
+    let plan = latency_plan();
+    let whole = run(&plan, None, |scene, host| {
+        scene.keep(latency_plan(), host);
+    });
+    whole.cut_to(whole.ends_of_lines()[0]);
+    let mut host = FaultyHost::new(&host_for(&plan));
+    let newer = whole.scene.keep(plan, &mut host);
+    let set = host.settings.clone();
+    whole.scene.journal.roll_back(whole.name, &mut host, second(9)).expect("there is nothing of it");
+    assert_eq!(host.settings, set);
+    assert!(whole.scene.journal.transaction(newer).expect("reads").standing().is_live());
 }
 
 #[test]

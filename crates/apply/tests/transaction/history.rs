@@ -1,9 +1,13 @@
 //! Several transactions on one host: who owns which knob, and who may write.
 
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use apply::{CommitFault, Fate, Journal, JournalError, Landmarks, RollBackError, Standing, TransactionName};
 use model::{Pid, Plan, Setting, Step};
+use rustix::fs::{CWD, FileType, MemfdFlags, Mode, SealFlags, fcntl_add_seals, memfd_create, mknodat};
 
 use crate::faulty_host::{FaultyHost, nudged};
 use crate::scene::{Scene, asked, gro, host_for, latency_plan, second};
@@ -217,11 +221,56 @@ fn a_journal_that_lost_its_first_line_is_not_said_to_have_changed_nothing() {
 fn a_lock_file_that_cannot_be_written_is_a_lock_all_the_same() {
     let (scene, mut host) = (Scene::new(), host_of_three());
     let name = scene.keep(one(gro(0, 0, 10)), &mut host);
-    // Every write to it fails for want of space, as on a full disk.
+    // Every write to it fails, as on a full disk.
+    let sealed = memfd_create("lock", MemfdFlags::ALLOW_SEALING).expect("a file in memory");
+    fcntl_add_seals(&sealed, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK).expect("seals");
     let lock = scene.journal.directory().join("lock");
     std::fs::remove_file(&lock).expect("removes");
-    std::os::unix::fs::symlink("/dev/full", &lock).expect("links");
+    std::os::unix::fs::symlink(format!("/proc/self/fd/{}", sealed.as_raw_fd()), &lock).expect("links");
     scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
+}
+
+/// Puts something else in a file's place.
+fn replaced(file: &Path, by: &str) {
+    let _not_there = std::fs::remove_file(file).or_else(|_| std::fs::remove_dir(file));
+    match by {
+        "a pipe" => {
+            mknodat(CWD, file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+        }
+        "a directory" => std::fs::create_dir(file).expect("a directory"),
+        "a socket" => drop(UnixListener::bind(file).expect("a socket")),
+        _ => std::os::unix::fs::symlink("/dev/zero", file).expect("a device"),
+    }
+}
+
+#[test]
+fn a_journal_that_is_no_file_is_refused_at_once() {
+    let (scene, mut host) = (Scene::new(), host_of_three());
+    let name = scene.keep(one(gro(0, 0, 10)), &mut host);
+    let file = scene.journal.transaction(name).expect("reads").directory().join("journal.jsonl");
+    for what in ["a pipe", "a directory", "a socket", "a device"] {
+        replaced(&file, what);
+        let error = scene.journal.transaction(name).expect_err("is no file").to_string();
+        assert!(error.contains("journal.jsonl") && error.contains(what), "{error}");
+        assert_eq!(scene.journal.history().expect("reads").unreadable.len(), 1);
+        assert!(matches!(
+            scene.journal.roll_back(name, &mut host, second(1)),
+            Err(RollBackError::Journal(JournalError::Io { .. }))
+        ));
+    }
+}
+
+#[test]
+fn a_lock_that_is_no_file_is_refused_at_once() {
+    let (scene, mut host) = (Scene::new(), host_of_three());
+    let name = scene.keep(one(gro(0, 0, 10)), &mut host);
+    let lock = scene.journal.directory().join("lock");
+    for what in ["a pipe", "a directory", "a socket", "a device"] {
+        replaced(&lock, what);
+        let error = scene.journal.roll_back(name, &mut host, second(1)).expect_err("is no file").to_string();
+        assert!(error.contains("lock"), "{error}");
+        assert_eq!(scene.journal.writer(), None);
+    }
 }
 
 #[test]

@@ -103,8 +103,8 @@ impl Inside {
     /// The NAPI that serves a receive queue now, and its settings.
     ///
     /// # Errors
-    /// [`crate::Cause::Gone`] if the device or the queue is not there any more; [`crate::Cause::Absent`] if the
-    /// queue has no NAPI, as when the device is down.
+    /// [`crate::Cause::Gone`] if the device is not there any more, [`crate::Cause::Away`] if it has fewer queues now;
+    /// [`crate::Cause::Absent`] if the queue has no NAPI, as when the device is down.
     pub(super) fn napi_of(&mut self, queue: RxQueue) -> Result<RawNapi, KernelError> {
         let ifindex = queue.device.ifindex;
         let Some(RawQueue { napi_id: Some(id), .. }) = self.queue(queue)? else {
@@ -121,14 +121,19 @@ impl Inside {
     /// What the kernel says about a receive queue; `None` while its device is down.
     fn queue(&mut self, queue: RxQueue) -> Result<Option<RawQueue>, KernelError> {
         let gone = |why: &str| Err(KernelError::gone("netdev queue-get", why));
-        let fewer = "its device has fewer queues now";
+        // Some drivers have the kernel keep a queue's settings for when it comes back, and others keep some by not making
+        // its NAPI anew. Kernel: 6.13, `net/core/dev.c` `napi_restore_config()`, `netif_napi_add_weight_locked()`.
+        let fewer = || {
+            let why = "its device has fewer queues now; brought back, the queue may have its settings again";
+            Err(KernelError::away("netdev queue-get", why))
+        };
         let ifindex = queue.device.ifindex;
         match self.netdev()?.queue(ifindex, QueueType::Rx, queue.index) {
             Err(error) => match error.number() {
                 Some(Errno::NODEV) => gone("no device has its index any more"),
                 // Of a well-formed request, only the queue's index can be invalid.
-                Some(Errno::INVAL) => gone(fewer),
-                Some(Errno::NOENT) if self.links.is_up(ifindex)? => gone(fewer),
+                Some(Errno::INVAL) => fewer(),
+                Some(Errno::NOENT) if self.links.is_up(ifindex)? => fewer(),
                 Some(Errno::NOENT) => Ok(None),
                 _ => Err(error),
             },
@@ -169,6 +174,15 @@ impl Inside {
             Some(sysfs) => Ok(sysfs),
             closed @ None => Ok(closed.insert(SysFs::open(&self.netns)?)),
         }
+    }
+
+    /// What no other device of this boot has: the number of its directory in sysfs, which stays when it is renamed or
+    /// moved. Kernel: 5.5, `fs/kernfs/dir.c` `__kernfs_new_node()`: 64 bits, never given twice.
+    ///
+    /// # Errors
+    /// As [`Inside::directory`].
+    pub(super) fn number_of(&mut self, device: DeviceId) -> Result<u64, KernelError> {
+        self.directory(device)?.number()
     }
 
     /// A device's directory in sysfs, by the name that it has now.

@@ -154,29 +154,37 @@ pub(crate) fn tests() -> Vec<Trial> {
                 Ok(())
             },
         ),
-        test("what_vanished_is_gone_and_what_is_merely_down_is_not", &[Need::Root, Need::Wire], || {
-            let wire = Wire::new(2)?;
-            let before = wire.near0()?;
-            let (of_queue, of_device) =
-                (suspended(queue(&before, 1)), [Setting::DeviceThreaded(before.id, Threading::Off)]);
-            let mut kernel = Kernel::new();
-            run(&format!("ip -n {} link set near0 down", wire.near))?;
-            let error = kernel.read(&of_queue).expect_err("down");
-            assert!(matches!(error.cause, Cause::Absent { .. }), "{error}");
-            run(&format!("ip -n {} link set near0 up", wire.near))?;
-            wire.in_near("ethtool -L near0 rx 1")?;
-            let error = kernel.write(&of_queue).expect_err("its queue is no more");
-            assert!(Kernel::is_gone(&error), "{error}");
-            run(&format!("ip -n {} link del near0", wire.near))?;
-            for settings in [&of_queue[..], &of_device[..]] {
-                let error = kernel.write(settings).expect_err("its device is no more");
+        test(
+            "what_vanished_is_gone_and_what_is_merely_down_or_away_is_not",
+            &[Need::Root, Need::Wire],
+            || {
+                let wire = Wire::new(2)?;
+                let before = wire.near0()?;
+                let (of_queue, of_device) =
+                    (suspended(queue(&before, 1)), [Setting::DeviceThreaded(before.id, Threading::Off)]);
+                let mut kernel = Kernel::new();
+                run(&format!("ip -n {} link set near0 down", wire.near))?;
+                let error = kernel.read(&of_queue).expect_err("down");
+                assert!(matches!(error.cause, Cause::Absent { .. }), "{error}");
+                run(&format!("ip -n {} link set near0 up", wire.near))?;
+                kernel.write(&of_queue)?;
+                wire.in_near("ethtool -L near0 rx 1")?;
+                let error = kernel.read(&of_queue).expect_err("its queue is away");
+                assert!(matches!(error.cause, Cause::Away(_)) && !Kernel::is_gone(&error), "{error}");
+                wire.in_near("ethtool -L near0 rx 2")?;
+                let found = kernel.read(&of_queue)?;
+                assert!(of_queue.iter().any(|set| found.contains(set)), "brought back, it has {found:?}");
+                run(&format!("ip -n {} link del near0", wire.near))?;
+                for settings in [&of_queue[..], &of_device[..]] {
+                    let error = kernel.write(settings).expect_err("its device is no more");
+                    assert!(Kernel::is_gone(&error), "{error}");
+                }
+                drop(wire);
+                let error = Kernel::new().read(&of_queue).expect_err("its namespace is no more");
                 assert!(Kernel::is_gone(&error), "{error}");
-            }
-            drop(wire);
-            let error = Kernel::new().read(&of_queue).expect_err("its namespace is no more");
-            assert!(Kernel::is_gone(&error), "{error}");
-            Ok(())
-        }),
+                Ok(())
+            },
+        ),
         test("a_caller_without_the_capability_is_told_which_one", &[Need::Root, Need::Wire], || {
             let wire = Wire::new(1)?;
             let before = wire.near0()?;

@@ -43,6 +43,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             &[Need::Root, Need::Wire],
             number_of_another,
         ),
+        test(
+            "a_device_with_the_index_of_one_that_is_gone_is_not_taken_for_it",
+            &[Need::Root, Need::Wire],
+            index_of_another,
+        ),
         test("the_other_end_of_a_veth_is_found_in_its_namespace", &[Need::Root, Need::Wire], other_end),
         test("a_namespace_that_is_gone_is_said_to_be_gone", &[Need::Root, Need::Wire], || {
             let id = Wire::new(1)?.near()?.id();
@@ -112,7 +117,7 @@ fn number_of_another() -> Result<(), Failed> {
     let plan = Plan { steps: vec![Step::new(vec![change])] };
     let mut kernel = Kernel::new();
     let landmarks = kernel.landmarks(&plan);
-    assert_eq!(landmarks.len(), 1, "{landmarks:?}");
+    assert_eq!(landmarks.len(), 2, "its namespace and its device: {landmarks:?}");
     kernel.recall(&landmarks);
     assert_eq!(
         kernel.read(std::slice::from_ref(&from))?,
@@ -121,18 +126,52 @@ fn number_of_another() -> Result<(), Failed> {
     );
 
     let other = |cookie: &String| (cookie.parse::<u64>().unwrap_or(0) + 1).to_string();
-    let of_another = landmarks.iter().map(|(what, cookie)| (what.clone(), other(cookie))).collect();
-    kernel.recall(&of_another);
-    let error = kernel.read(std::slice::from_ref(&from)).expect_err("it is another one");
-    assert!(Kernel::is_gone(&error), "{error}");
-    let error = kernel.write(std::slice::from_ref(&from)).expect_err("it is another one");
-    assert!(Kernel::is_gone(&error), "{error}");
+    for (what, number) in &landmarks {
+        kernel.recall(&[(what.clone(), other(number))].into());
+        let error = kernel.read(std::slice::from_ref(&from)).expect_err("it is another one");
+        assert!(Kernel::is_gone(&error), "{error}");
+        let error = kernel.write(std::slice::from_ref(&from)).expect_err("it is another one");
+        assert!(Kernel::is_gone(&error), "{error}");
+    }
     kernel.recall(&apply::Landmarks::new());
     assert_eq!(
         kernel.read(std::slice::from_ref(&from))?,
         [from],
         "a journal without landmarks asks for none"
     );
+    Ok(())
+}
+
+/// An index can be asked for by hand once its device is gone; the directory in sysfs tells the two apart, whatever they are
+/// called.
+fn index_of_another() -> Result<(), Failed> {
+    let wire = Wire::new(1)?;
+    let queue = wire.near0()?.rx_queues[0].id;
+    let from = Setting::DeferHardIrqs(queue, EmptyPolls(0));
+    let change = Change::new(from.clone(), Setting::DeferHardIrqs(queue, EmptyPolls(7)), Reason::new("", ""));
+    let landmarks = Kernel::new().landmarks(&Plan { steps: vec![Step::new(vec![change])] });
+    let near = &wire.near;
+
+    run(&format!("ip -n {near} link set near0 down"))?;
+    run(&format!("ip -n {near} link set near0 name renamed0"))?;
+    run(&format!("ip -n {near} link set renamed0 up"))?;
+    let mut kernel = Kernel::new();
+    kernel.recall(&landmarks);
+    assert_eq!(
+        kernel.read(std::slice::from_ref(&from))?,
+        std::slice::from_ref(&from),
+        "it is the same under another name"
+    );
+
+    run(&format!("ip -n {near} link del renamed0"))?;
+    let index = queue.device.ifindex;
+    run(&format!("ip -n {near} link add near0 index {index} type veth peer name other0"))?;
+    run(&format!("ip -n {near} link set near0 up"))?;
+    run(&format!("ip -n {near} link set other0 up"))?;
+    let mut kernel = Kernel::new();
+    kernel.recall(&landmarks);
+    let error = kernel.read(std::slice::from_ref(&from)).expect_err("it is another one");
+    assert!(Kernel::is_gone(&error) && error.to_string().contains("has its index now"), "{error}");
     Ok(())
 }
 

@@ -75,6 +75,7 @@ enum Kind {
     Denied,
     Absent,
     Gone,
+    Away,
     Malformed,
 }
 
@@ -87,6 +88,7 @@ impl From<KernelError> for Failure {
             Cause::Denied { needs, .. } => (Kind::Denied, needs, None),
             Cause::Absent { needs, since } => (Kind::Absent, needs, since),
             Cause::Gone(words) => (Kind::Gone, words, None),
+            Cause::Away(words) => (Kind::Away, words, None),
             Cause::Malformed(words) => (Kind::Malformed, words, None),
             cause @ Cause::ReadBack { .. } => (Kind::Malformed, cause.to_string(), None),
         };
@@ -104,6 +106,7 @@ impl From<Failure> for KernelError {
             Kind::Denied => Cause::Denied { errno, needs: words },
             Kind::Absent => Cause::Absent { needs: words, since },
             Kind::Gone => Cause::Gone(words),
+            Kind::Away => Cause::Away(words),
             Kind::Malformed => Cause::Malformed(words),
         };
         Self { what, cause }
@@ -121,6 +124,7 @@ mod test {
             Cause::Denied { errno: Errno::PERM, needs: "CAP_NET_ADMIN".to_owned() },
             Cause::Absent { needs: "EPIOCSPARAMS".to_owned(), since: Some(KernelVersion::since(6, 9)) },
             Cause::Gone("the process has ended".to_owned()),
+            Cause::Away("its device has fewer queues now".to_owned()),
             Cause::Malformed("x".to_owned()),
         ] {
             let error = KernelError { what: "memcached[812] epoll 5".to_owned(), cause };

@@ -73,6 +73,8 @@ pub(crate) struct Attachment<'a> {
     failures: u32,
     /// What the planner noted so far: each thing is told once.
     told: BTreeSet<String>,
+    /// Whether there has been anything that the policy could be given to.
+    found: bool,
 }
 
 impl<'a> Attachment<'a> {
@@ -103,6 +105,7 @@ impl<'a> Attachment<'a> {
             look_at: Instant::now(),
             failures: 0,
             told: BTreeSet::new(),
+            found: false,
         })
     }
 
@@ -197,6 +200,7 @@ impl<'a> Attachment<'a> {
             .collect();
         let policy = Policy { intents, recipes: self.recipes.clone(), disruptive: false };
         let planned = cycle::plan(&policy, &self.netns)?;
+        self.found |= !planned.desired.wanted.is_empty();
         for note in planned.placement.parts.iter().flat_map(|part| &part.notes).chain(&planned.desired.notes)
         {
             if self.told.insert(note.clone()) {
@@ -231,6 +235,11 @@ impl<'a> Attachment<'a> {
     /// The processes that are followed and have not ended.
     pub(crate) fn followed(&self) -> impl Iterator<Item = ProcessId> + '_ {
         self.follower.followed()
+    }
+
+    /// Whether there has been anything that the policy could be given to: a queue, an epoll, a thread.
+    pub(crate) const fn has_found_something(&self) -> bool {
+        self.found
     }
 
     /// Leaves everything in force.

@@ -12,12 +12,15 @@ use super::attachment::{Attachment, TURN, Tells};
 use crate::args::Run;
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::fault::Fault;
+use crate::fault::{Fault, HostState};
 use crate::fullbusy;
 use crate::wake;
 
 /// Where the library is put that caps `epoll_wait`.
 const LIBRARY_DIR: &str = "/run/netpolicy";
+
+/// What is said of a command that gave the policy nothing to be set.
+const NOTHING_SET: &str = "Nothing was set for the command: it had no epoll, and no connection on a queue, whenever it was looked at.";
 
 /// Starts the command, follows it to its end, and puts everything back.
 pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
@@ -36,7 +39,12 @@ pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
         Ok(status) => Ok(Exit::Command(code(status))),
         Err(fault) => match child.try_wait() {
             // Whatever failed did so because the command had come to its end: that is its result, then.
-            Ok(Some(status)) if fault.is_passing() => Ok(Exit::Command(code(status))),
+            Ok(Some(status)) if fault.is_passing() => {
+                if fault.host == HostState::Unchanged {
+                    context.console.say(NOTHING_SET);
+                }
+                Ok(Exit::Command(code(status)))
+            }
             // The command was to run under this policy or not at all.
             _ => {
                 stop(&mut child);
@@ -63,6 +71,9 @@ fn followed(
                 context.console.say(&format!(
                     "{left} still runs, without the policy from here on; `netpolicy attach {pid}` gives it one"
                 ));
+            }
+            if !attachment.has_found_something() {
+                context.console.say(NOTHING_SET);
             }
             attachment.end().map(|()| status)
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Allow, CommitFault, Drift, Fate, JournalError, Knob, Knobs, TransactionName};
-use linux::{Kernel, KernelError};
+use linux::{Cause, Kernel, KernelError};
 use model::setting::Disruption;
 use model::{Change, Finding, Nanoseconds, Object, Plan, Reason, Setting, Severity, Step};
 
@@ -391,7 +391,9 @@ impl Keeper<'_> {
                 self.find(problem("taken", knob.0.to_string(), words));
                 Ok(Trouble::Again)
             }
-            CommitFault::Host { step, ref cause, .. } if Kernel::is_gone(cause) => {
+            CommitFault::Host { step, ref cause, .. }
+                if Kernel::is_gone(cause) || matches!(cause.cause, Cause::Away(_)) =>
+            {
                 if let Some(object) = objects.get(step) {
                     self.look_at_object(*object)?;
                 }

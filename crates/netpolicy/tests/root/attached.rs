@@ -303,7 +303,8 @@ fn run() -> Result<(), Failed> {
     assert_eq!(running.terminated()?, Some(0));
     assert_eq!(operator.host()?, before);
     for (script, code) in [("exit 7", 7), ("kill -9 $$", 137), ("sleep 0.3; exit 3", 3)] {
-        operator.runs(&["run", "--delivery", "suspend20", "--", "sh", "-c", script], code)?;
+        let said = operator.runs(&["run", "--delivery", "suspend20", "--", "sh", "-c", script], code)?;
+        assert!(said.words.contains("Nothing was set for the command"), "{}", said.words);
     }
     let failed = operator.runs(&["run", "--delivery", "suspend20", "--", "/nonexistent/command"], 1)?;
     assert!(failed.words.contains("/nonexistent/command"), "{}", failed.words);
