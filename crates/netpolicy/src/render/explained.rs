@@ -85,32 +85,79 @@ impl Report for ExplainedReport {
     const KIND: &'static str = "explained";
 
     fn page(&self, page: &mut Page) {
-        let mut object = "";
-        for entry in &self.settings {
-            if object != entry.object {
-                page.gap();
-                object = &entry.object;
-                page.styled(Style::Strong, object);
+        // Queues of a device are mostly told the same, for the same reasons: that is said once.
+        let mut told: Vec<(Vec<&str>, Vec<String>)> = Vec::new();
+        for entries in self.settings.chunk_by(|a, b| a.object == b.object) {
+            let object = entries[0].object.as_str();
+            let words = words(page, entries);
+            match told.last_mut() {
+                Some((objects, same)) if *same == words => objects.push(object),
+                _ => told.push((vec![object], words)),
             }
-            page.line(format!(
-                "  {} {} (before: {})",
-                entry.knob,
-                page.word(Style::Good, &entry.value),
-                entry.before
-            ));
-            page.line(format!("    because {}", entry.because));
-            page.line(match (&entry.transaction, &entry.command) {
-                (Some(transaction), Some(command)) => format!("    set by {transaction}: {command}"),
-                _ if entry.in_force => "    was so already".to_owned(),
-                _ => format!(
-                    "    {}",
-                    page.word(Style::Warning, "not in force yet: `netpolicy apply` sets it")
-                ),
-            });
+        }
+        for (objects, words) in told {
+            page.gap();
+            page.styled(Style::Strong, objects.join(", "));
+            words.iter().for_each(|line| page.line(line));
         }
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {
         self.settings.iter().map(|entry| ("setting", to_json(entry))).collect()
+    }
+}
+
+/// The lines about the settings of one object. How they came about is said behind the last of those that came about so.
+fn words(page: &Page, entries: &[Entry]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let how: Vec<String> = entries.iter().map(|entry| came_about(page, entry)).collect();
+    for (number, entry) in entries.iter().enumerate() {
+        let value = page.word(Style::Good, &entry.value);
+        lines.push(format!("  {} {value} (before: {})", entry.knob, entry.before));
+        lines.push(format!("    because {}", entry.because));
+        if how.get(number + 1) != Some(&how[number]) {
+            lines.push(format!("    {}", how[number]));
+        }
+    }
+    lines
+}
+
+fn came_about(page: &Page, entry: &Entry) -> String {
+    match (&entry.transaction, &entry.command) {
+        (Some(transaction), Some(command)) => format!("set by {transaction}: {command}"),
+        _ if entry.in_force => "was so already".to_owned(),
+        _ => page.word(Style::Warning, "not in force yet: `netpolicy apply` sets it"),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use model::{DeviceId, EmptyPolls, IfIndex, Label, Nanoseconds, NetnsId, QueueIndex, RxQueue};
+
+    #[test]
+    fn what_is_the_same_for_several_queues_is_said_once() {
+        let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") };
+        let transaction = "20261121T040500.123456Z-1a2b".parse().expect("a name");
+        let mut report = ExplainedReport::default();
+        for (queue, polls) in [(0, 100), (1, 100), (2, 7)] {
+            let queue = RxQueue { device, index: QueueIndex(queue) };
+            let because = || Reason::new("the IRQ stays masked", "10-cache.toml:2");
+            for (from, to) in [
+                (
+                    Setting::DeferHardIrqs(queue, EmptyPolls(0)),
+                    Setting::DeferHardIrqs(queue, EmptyPolls(polls)),
+                ),
+                (
+                    Setting::GroFlushTimeout(queue, Nanoseconds(0)),
+                    Setting::GroFlushTimeout(queue, Nanoseconds(20_000)),
+                ),
+            ] {
+                report.in_force(&Change::new(from, to, because()), transaction, "netpolicy apply");
+            }
+        }
+        let mut page = Page::new(false);
+        report.page(&mut page);
+        insta::assert_snapshot!(page.into_text());
     }
 }
