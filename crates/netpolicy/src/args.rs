@@ -57,30 +57,11 @@ impl Arguments {
     pub(crate) fn of_this_process() -> Self {
         // To make the words of all commands takes longer than to load a rule: `tc` is looked at by itself. What is wrong
         // with it is said by the whole.
-        if std::env::args_os().nth(1).is_some_and(|word| word == "tc")
-            && let Ok(RuleArguments { globals, command: RuleCommand::Tc(command) }) =
-                RuleArguments::try_parse()
-        {
+        if let Some((globals, command)) = crate::tc_args::of_this_process() {
             return Self { globals, command: Command::Tc(command) };
         }
         Self::try_parse().unwrap_or_else(|error| without_hidden(error).exit())
     }
-}
-
-/// [`Arguments`] of `tc` alone.
-#[derive(Debug, Parser)]
-#[command(name = "netpolicy")]
-struct RuleArguments {
-    #[command(flatten)]
-    globals: Globals,
-    #[command(subcommand)]
-    command: RuleCommand,
-}
-
-/// [`Command`] of `tc` alone.
-#[derive(Debug, Subcommand)]
-enum RuleCommand {
-    Tc(Tc),
 }
 
 /// What all commands take.
@@ -119,6 +100,23 @@ pub struct Globals {
     /// Say nothing but data and errors.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
+}
+
+impl Default for Globals {
+    /// What a command line without any of them has.
+    fn default() -> Self {
+        Self {
+            output: Output::Table,
+            netns: None,
+            state_dir: STATE_DIR.into(),
+            policy_file: Vec::new(),
+            policy_dir: Vec::new(),
+            recipe_dir: Vec::new(),
+            color: None,
+            verbose: 0,
+            quiet: false,
+        }
+    }
 }
 
 /// A mistake of the command line, which suggests only what the help names, too.

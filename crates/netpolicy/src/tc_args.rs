@@ -1,8 +1,93 @@
-//! The command line of `tc`.
+//! The command line of `tc`, in a file of its own because starting quickly matters here: a load of one rule is over in
+//! less time than it takes to make the words of all commands.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::args::Globals;
+
+/// The command line of this process, if it is one of `tc` that is right.
+pub(crate) fn of_this_process() -> Option<(Globals, Tc)> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if words.get(1).is_none_or(|word| word != "tc") {
+        return None;
+    }
+    if let Some(load) = plain_load(&words) {
+        return Some((Globals::default(), Tc { command: TcCommand::Load(load) }));
+    }
+    let Alone { globals, command: AloneCommand::Tc(command) } = Alone::try_parse_from(words).ok()?;
+    Some((globals, command))
+}
+
+/// [`crate::args::Arguments`] of `tc` alone.
+#[derive(Debug, Parser)]
+#[command(name = "netpolicy")]
+struct Alone {
+    #[command(flatten)]
+    globals: Globals,
+    #[command(subcommand)]
+    command: AloneCommand,
+}
+
+/// [`crate::args::Command`] of `tc` alone.
+#[derive(Debug, Subcommand)]
+enum AloneCommand {
+    Tc(Tc),
+}
+
+/// `netpolicy tc load FILE` with options of its own, each written out. Everything else, and what is wrong, is left to the
+/// whole parser: what this one takes, that one takes to mean the same.
+fn plain_load(words: &[OsString]) -> Option<TcLoad> {
+    let [_, tc, load, rest @ ..] = words else { return None };
+    if tc != "tc" || load != "load" {
+        return None;
+    }
+    let (mut arguments, mut file) = (TcLoad::default(), None);
+    let mut rest = rest.iter();
+    while let Some(word) = rest.next() {
+        let option = match word.to_str() {
+            // A path need not be text.
+            None => None,
+            Some(text) => text.starts_with('-').then_some(text),
+        };
+        let switch = match option {
+            None if word.is_empty() || word.as_encoded_bytes().starts_with(b"-") => return None,
+            None if file.is_none() => {
+                file = Some(PathBuf::from(word));
+                continue;
+            }
+            Some("--share-actions") => &mut arguments.share_actions,
+            Some("--keep-going") => &mut arguments.keep_going,
+            Some("--no-percpu") if arguments.no_percpu.is_none() => {
+                arguments.no_percpu = Some(match rest.next()?.to_str()? {
+                    "auto" => Percpu::Auto,
+                    "always" => Percpu::Always,
+                    "never" => Percpu::Never,
+                    _ => return None,
+                });
+                continue;
+            }
+            Some("--workers") if arguments.workers == 0 => {
+                arguments.workers = rest.next()?.to_str()?.parse().ok().filter(|n| WORKERS.contains(n))?;
+                continue;
+            }
+            _ => return None,
+        };
+        if std::mem::replace(switch, true) {
+            return None; // said twice
+        }
+    }
+    arguments.file = file?;
+    if arguments.workers == 0 {
+        arguments.workers = 1;
+    }
+    Some(arguments)
+}
+
+/// How many threads may send.
+const WORKERS: std::ops::RangeInclusive<u8> = 1..=64;
 
 /// Load filter rules from batch files of tc, several times faster than tc, with a result for every rule.
 #[derive(Debug, Args)]
@@ -28,11 +113,12 @@ pub enum TcCommand {
 ///
 /// The whole file is read first: if one line is wrong, nothing is sent. Then it is sent in portions, and every line has
 /// a result: loaded, refused in the kernel's own words, or not sent.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy tc load rules.batch                   load it; stop at the first refusal
   netpolicy tc load rules.batch --atomic          all of it or nothing
+  netpolicy tc load rules.batch --swap 10         in place of those that the last such load left, at once
   netpolicy tc load rules.batch --resume          what an interrupted load has left out
   netpolicy tc load rules.batch --no-percpu auto --share-actions
                                                   faster and smaller, with coarser counters")]
@@ -57,6 +143,10 @@ pub struct TcLoad {
     /// All or nothing: the first refusal takes back what was loaded, and so does the death of this command.
     #[arg(long, conflicts_with_all = ["keep_going", "resume"])]
     pub atomic: bool,
+    /// Load into a chain of their own, and then switch the rule of this priority over to it: packets meet the rules of the
+    /// last such load, or the new ones, and never a part. Then the old chain is removed.
+    #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u16).range(1..), conflicts_with_all = ["dry_run", "atomic", "resume", "keep_going"])]
+    pub swap: Option<u16>,
     /// Go on after lines that are wrong and rules that are refused.
     #[arg(long)]
     pub keep_going: bool,
@@ -64,7 +154,7 @@ pub struct TcLoad {
     #[arg(long)]
     pub resume: bool,
     /// How many threads send. Several are of use for flower, on several devices, chains or priorities.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(i64::from(*WORKERS.start())..=i64::from(*WORKERS.end())))]
     pub workers: u8,
 }
 
@@ -85,6 +175,9 @@ pub struct TcDiff {
     /// The file; - for standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    /// Compare with the chain that the rule of this priority leads to, as `tc load --swap` left it.
+    #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u16).range(1..))]
+    pub swap: Option<u16>,
 }
 
 /// Print the kernel's rules as a batch file that can be loaded again.
@@ -96,6 +189,9 @@ pub struct TcDump {
     /// The hook or class: ingress, egress, or a class as in 1:10.
     #[arg(long, value_name = "HOOK", default_value = "ingress")]
     pub parent: String,
+    /// Begin with the line that makes the hook, so that a device without one can load the file.
+    #[arg(long)]
+    pub qdisc: bool,
 }
 
 /// Measure loading on this machine, in a network namespace of its own, side by side with tc.
@@ -147,4 +243,67 @@ pub struct TcGuard {
     /// The file that is being loaded.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    const WORDS: [&str; 16] = [
+        "rules.batch",
+        "./a b",
+        "-",
+        "--",
+        "",
+        "--share-actions",
+        "--keep-going",
+        "--no-percpu",
+        "always",
+        "--workers",
+        "07",
+        "65",
+        "+3",
+        "--workers=3",
+        "--atomic",
+        "-q",
+    ];
+
+    /// Every line of at most so many words is tried.
+    const WORDS_MAX: u32 = 4;
+
+    #[test]
+    fn what_the_quick_way_takes_means_the_same_to_the_whole_parser() {
+        let mut taken = 0;
+        for count in 0..=WORDS_MAX {
+            for number in 0..WORDS.len().pow(count) {
+                let word = |place: u32| WORDS[number / WORDS.len().pow(place) % WORDS.len()];
+                let line = ["netpolicy", "tc", "load"].into_iter().chain((0..count).map(word));
+                let line: Vec<OsString> = line.map(OsString::from).collect();
+                let Some(quick) = plain_load(&line) else { continue };
+                taken += 1;
+                let Ok(whole) = crate::args::Arguments::try_parse_from(&line) else { panic!("{line:?}") };
+                assert_eq!(format!("{:?}", whole.globals), format!("{:?}", Globals::default()));
+                let crate::args::Command::Tc(Tc { command: TcCommand::Load(whole) }) = whole.command else {
+                    panic!("{line:?}")
+                };
+                assert_eq!(format!("{whole:?}"), format!("{quick:?}"), "{line:?}");
+            }
+        }
+        assert!(taken > 100, "{taken}");
+    }
+
+    #[test]
+    fn a_plain_load_is_read_without_making_the_words_of_all_commands() {
+        for line in
+            ["rules.batch", "rules.batch --share-actions --workers 2", "--no-percpu always rules.batch"]
+        {
+            let line = ["netpolicy", "tc", "load"].into_iter().chain(line.split(' '));
+            assert!(plain_load(&line.map(OsString::from).collect::<Vec<_>>()).is_some());
+        }
+        // What is not of the plainest is read by the whole.
+        for line in ["-", "--check rules.batch", "-q rules.batch", "a b", "rules.batch --workers 0"] {
+            let line = ["netpolicy", "tc", "load"].into_iter().chain(line.split(' '));
+            assert!(plain_load(&line.map(OsString::from).collect::<Vec<_>>()).is_none());
+        }
+    }
 }

@@ -17,6 +17,9 @@ const GET_LINK: u16 = 18;
 /// The bytes of `struct ifinfomsg`.
 const HEADER_BYTES: usize = 16;
 
+/// `IFNAMSIZ`: a longer name is one of a device's further names.
+const NAME_BYTES: usize = 16;
+
 /// `IFF_UP`: it was switched on.
 const UP: u32 = 1 << 0;
 
@@ -32,6 +35,7 @@ mod attribute {
     pub(super) const EXT_MASK: u16 = 29;
     pub(super) const LINK_NETNSID: u16 = 37;
     pub(super) const XDP: u16 = 43;
+    pub(super) const ALT_IFNAME: u16 = 53;
     /// Within `LINKINFO`: `IFLA_INFO_KIND`.
     pub(super) const INFO_KIND: u16 = 1;
     /// Within `XDP`: `IFLA_XDP_ATTACHED`.
@@ -142,6 +146,18 @@ impl Links {
             let name = std::str::from_utf8(RawLink::parse(object)?.name);
             name.map(str::to_owned).map_err(|_| Malformed("a device's name is not UTF-8"))
         })
+    }
+
+    /// The device with this name, or with this further name.
+    ///
+    /// # Errors
+    /// ENODEV if there is none.
+    pub fn index(&mut self, name: &str) -> Result<IfIndex, KernelError> {
+        let mut body = Self::question(0);
+        let fits = name.len() < NAME_BYTES;
+        body.text(if fits { attribute::IFNAME } else { attribute::ALT_IFNAME }, name);
+        let read = |object: &[u8]| RawLink::parse(object).map(|link| IfIndex(link.ifindex));
+        self.socket.get("rt-link getlink", GET_LINK, &body, read)
     }
 
     /// Whether a device was switched on.

@@ -1,43 +1,68 @@
 //! The names of a namespace's devices, and pinned BPF programs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use libbpf_rs::Program;
 use model::IfIndex;
 use rules::{Lookup, Pinned, Table};
 
-use crate::error::KernelError;
 use crate::netlink::Links;
 use crate::netns::Netns;
 
-/// Answers what a file names, from one look at the namespace.
+/// How many names that no device has are remembered, so that a file that is wrong throughout does not ask for each line.
+const ABSENT_MAX: usize = 1024;
+
+/// Answers what a file names. Each name is asked for once, when it is met first: most files are about a few devices of
+/// many.
 #[derive(Debug)]
-pub struct Devices {
+pub struct Devices<'n> {
+    netns: &'n Netns,
+    links: Option<Links>,
     table: Table,
+    absent: BTreeSet<String>,
     /// The programs that were asked for, held open for as long as rules are sent that name their descriptors.
     programs: BTreeMap<String, (OwnedFd, u32)>,
 }
 
-impl Devices {
-    /// Looks at the devices of a namespace.
-    ///
-    /// # Errors
-    /// If the kernel does not list them.
-    pub fn of(netns: &Netns) -> Result<Self, KernelError> {
-        let named = netns.run(|| {
-            Links::open_here()?.all(|link| (String::from_utf8_lossy(link.name).into_owned(), link.ifindex))
-        })??;
-        let named = named.into_iter().map(|(name, index)| (name, IfIndex(index)));
-        Ok(Self { table: Table::of(named), programs: BTreeMap::new() })
+impl<'n> Devices<'n> {
+    /// The devices of a namespace.
+    pub fn of(netns: &'n Netns) -> Self {
+        let (table, absent, programs) = (Table::default(), BTreeSet::new(), BTreeMap::new());
+        Self { netns, links: None, table, absent, programs }
+    }
+
+    /// The socket to ask over. Without one, no name is that of a device.
+    fn links(&mut self) -> Option<&mut Links> {
+        if self.links.is_none() {
+            self.links = self.netns.run(Links::open_here).ok()?.ok();
+        }
+        self.links.as_mut()
     }
 }
 
-impl Lookup for Devices {
+impl Lookup for Devices<'_> {
     fn device(&mut self, name: &str) -> Option<IfIndex> {
+        if let Some(device) = self.table.device(name) {
+            return Some(device);
+        }
         // `if7` is the device with this number, if none has that name.
         let numbered = || name.strip_prefix("if")?.parse().ok().map(IfIndex);
-        self.table.device(name).or_else(numbered)
+        if self.absent.contains(name) {
+            return numbered();
+        }
+        match self.links()?.index(name) {
+            Ok(device) => {
+                self.table.devices.insert(name.to_owned(), device);
+                Some(device)
+            }
+            Err(_) => {
+                if self.absent.len() < ABSENT_MAX {
+                    self.absent.insert(name.to_owned());
+                }
+                numbered()
+            }
+        }
     }
 
     fn pinned(&mut self, path: &str) -> Option<Pinned> {
@@ -51,6 +76,11 @@ impl Lookup for Devices {
     }
 
     fn name_of(&mut self, device: IfIndex) -> Option<String> {
-        self.table.name_of(device)
+        if let Some(name) = self.table.name_of(device) {
+            return Some(name);
+        }
+        let name = self.links()?.name(device).ok()?;
+        self.table.devices.insert(name.clone(), device);
+        Some(name)
     }
 }

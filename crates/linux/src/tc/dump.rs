@@ -2,8 +2,9 @@
 
 use std::os::fd::OwnedFd;
 
-use rules::attr::AttrBuf;
-use rules::command::message;
+use model::IfIndex;
+use rules::attr::{AttrBuf, Attrs};
+use rules::command::{Qdisc, message};
 use rules::{Filter, Hook};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -156,4 +157,46 @@ pub fn groups(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<ru
         }
         Err(error) => Err(error),
     }
+}
+
+/// The chains that a hook has, also those without rules that somebody made.
+///
+/// # Errors
+/// As [`rules()`]; a hook that is not there has none.
+pub fn chains(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<u32>, KernelError> {
+    /// `TCA_CHAIN`.
+    const CHAIN: u16 = 11;
+    /// The bytes of `struct tcmsg`.
+    const HEADER_BYTES: usize = 20;
+    let (what, body) = request(hook);
+    let dumped =
+        NetlinkSocket::open(Protocol::Route, netns)?.dump(&what, message::GET_CHAIN, &body, |object| {
+            match Attrs::after(HEADER_BYTES, object)?.find(CHAIN)? {
+                Some(chain) => chain.u32().map(Some),
+                None => Ok(None),
+            }
+        });
+    match dumped {
+        Ok(chains) => Ok(chains.into_iter().collect()),
+        Err(error) if matches!(error.number(), Some(Errno::INVAL | Errno::NODEV | Errno::NOENT)) => {
+            Ok(std::collections::BTreeSet::new())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What rules of `ingress` and `egress` hang on at a device, if there is something.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn qdisc(netns: &Netns, device: IfIndex) -> Result<Option<Qdisc>, KernelError> {
+    let mut header = [0; 20];
+    header[4..8].copy_from_slice(&device.0.to_ne_bytes());
+    let body = AttrBuf::after(&header);
+    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
+    // The kernel tells of all devices.
+    let found = socket.dump("queueing disciplines", message::GET_QDISC, &body, |object| {
+        Ok(Qdisc::decode(object)?.filter(|qdisc| qdisc.device == device))
+    })?;
+    Ok(found.into_iter().next())
 }

@@ -14,6 +14,8 @@ pub(super) struct Lanes {
     known: BTreeMap<Group, usize>,
     last: Option<(Group, usize)>,
     next: usize,
+    /// Whether there is a rule whose classifier holds rtnl.
+    holds_rtnl: bool,
 }
 
 /// What a command may run beside.
@@ -27,7 +29,7 @@ pub(super) enum Way {
 
 impl Lanes {
     pub(super) const fn among(workers: usize) -> Self {
-        Self { workers, known: BTreeMap::new(), last: None, next: 0 }
+        Self { workers, known: BTreeMap::new(), last: None, next: 0, holds_rtnl: false }
     }
 
     /// The way for a command.
@@ -40,6 +42,7 @@ impl Lanes {
             return Way::Alone; // removes a whole priority, or a whole chain
         }
         if rule.classifier.holds_rtnl() {
+            self.holds_rtnl = true;
             return Way::Worker(0);
         }
         let group = rule.group();
@@ -54,6 +57,37 @@ impl Lanes {
         });
         self.last = Some((group, worker));
         Way::Worker(worker)
+    }
+
+    /// Takes the lanes of a later part of the file: which worker each of its lanes goes to, if every priority of both parts
+    /// can stay with one worker. Otherwise the later part's lanes are as they are, and its rules must wait for all before.
+    pub(super) fn join(&mut self, later: Self) -> Option<Vec<usize>> {
+        let mut places: Vec<Option<usize>> = vec![None; self.workers];
+        places[0] = later.holds_rtnl.then_some(0);
+        for (group, lane) in &later.known {
+            let here = self.known.get(group).copied();
+            match (here, places[*lane]) {
+                (Some(here), None) => places[*lane] = Some(here),
+                (Some(here), Some(place)) if here != place => {
+                    *self = later;
+                    return None;
+                }
+                _ => {}
+            }
+        }
+        let places: Vec<usize> = places
+            .into_iter()
+            .map(|place| {
+                place.unwrap_or_else(|| {
+                    self.next += 1;
+                    (self.next - 1) % self.workers
+                })
+            })
+            .collect();
+        self.known.extend(later.known.into_iter().map(|(group, lane)| (group, places[lane])));
+        self.holds_rtnl |= later.holds_rtnl;
+        self.last = None;
+        Some(places)
     }
 }
 
@@ -77,6 +111,33 @@ mod test {
         let text = "filter add dev a ingress prio 1 flower\nfilter add dev a ingress prio 2 flower\n\
                     filter add dev a ingress prio 1 chain 1 flower\nfilter add dev a ingress prio 1 flower\n";
         assert_eq!(ways(2, text), [Way::Worker(0), Way::Worker(1), Way::Worker(0), Way::Worker(0)]);
+    }
+
+    /// The lanes of a file's rules.
+    fn lanes(workers: usize, text: &str) -> Lanes {
+        let mut table = Table::of([("a".to_owned(), model::IfIndex(1)), ("b".to_owned(), model::IfIndex(2))]);
+        let (mut lanes, mut batch) = (Lanes::among(workers), Batch::new(text.as_bytes()));
+        while let Some((_, command)) = batch.next_command(&mut table).expect("read") {
+            lanes.way(command);
+        }
+        lanes
+    }
+
+    #[test]
+    fn a_priority_of_both_halves_stays_with_its_worker() {
+        let rule = |device, priority| format!("filter add dev {device} ingress prio {priority} flower\n");
+        let ab = [rule("a", 1), rule("b", 1)].concat();
+        let ba = [rule("b", 1), rule("a", 1)].concat();
+        assert_eq!(lanes(2, &ab).join(lanes(2, &ba)), Some(vec![1, 0]));
+        // A file that is sorted by device has one of them in each half.
+        assert_eq!(lanes(2, &rule("a", 1)).join(lanes(2, &rule("b", 1))), Some(vec![1, 0]));
+        // Both halves have three priorities, and not the same ones share a worker.
+        let abc = [rule("a", 1), rule("a", 2), rule("a", 3)].concat();
+        let acb = [rule("a", 1), rule("a", 3), rule("a", 2)].concat();
+        assert_eq!(lanes(2, &abc).join(lanes(2, &acb)), None);
+        // What holds rtnl stays with the first worker.
+        let table = "filter add dev a ingress prio 7 u32 divisor 2\n".to_owned();
+        assert_eq!(lanes(2, &[table.clone(), ab].concat()).join(lanes(2, &[table, ba].concat())), None);
     }
 
     #[test]

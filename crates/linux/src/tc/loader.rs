@@ -1,14 +1,15 @@
 //! Sends commands in portions, from several threads, and keeps account.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rules::Command;
 
 use super::account::Account;
-use super::lane::{Lanes, Way};
+use super::encoder::{Encoder, Part};
 use super::portion::Portion;
 use super::rule_socket::{RECEIVE_BYTES, RuleSocket};
 use crate::error::KernelError;
@@ -19,6 +20,9 @@ pub const WORKERS_MAX: usize = 64;
 
 /// How many portions wait for a worker before the reader waits for him.
 const QUEUE_PORTIONS: usize = 8;
+
+/// How often somebody may look how far a load is.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// How rules are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,27 +56,14 @@ struct Shared {
 #[derive(Debug)]
 pub struct Loader {
     shared: Arc<Shared>,
-    lanes: Lanes,
+    encoder: Encoder,
     workers: Vec<Worker>,
     idle: (Sender<Portion>, Receiver<Portion>),
-    /// What waits for [`Loader::release`]; `None` once it has come.
-    held: Option<Vec<Held>>,
-    held_bytes: usize,
 }
 
-/// What is done once the loader is released.
-#[derive(Debug)]
-enum Held {
-    /// This worker sends this.
-    Portion(usize, Portion),
-    /// All before this is done first.
-    Settle,
-}
-
-/// One socket, its open portion, and from the second portion on the thread that sends.
+/// One socket, and from the second portion on the thread that sends.
 #[derive(Debug)]
 struct Worker {
-    open: Portion,
     /// Until there is a thread.
     socket: Option<RuleSocket>,
     thread: Option<(SyncSender<Job>, JoinHandle<()>)>,
@@ -80,7 +71,7 @@ struct Worker {
 }
 
 enum Job {
-    Deliver(Portion),
+    Deliver(Vec<Portion>),
     /// Answer when all before this is done.
     Settle(SyncSender<()>),
 }
@@ -95,43 +86,53 @@ impl Loader {
         let mut workers = Vec::with_capacity(count);
         for _ in 0..count {
             let socket = Some(RuleSocket::open(netns, options.receive_bytes)?);
-            workers.push(Worker { open: Portion::default(), socket, thread: None, portions: 0 });
+            workers.push(Worker { socket, thread: None, portions: 0 });
         }
         let shared = Arc::new(Shared { stop_at_refusal: options.stop_at_refusal, ..Shared::default() });
-        let lanes = Lanes::among(count);
-        Ok(Self { shared, lanes, workers, idle: channel(), held: None, held_bytes: 0 })
+        Ok(Self { shared, encoder: Encoder::among(count), workers, idle: channel() })
     }
 
-    /// The same, which sends nothing before it is released.
-    ///
-    /// # Errors
-    /// As [`Loader::open`].
-    pub fn open_held(netns: &Netns, options: Options) -> Result<Self, KernelError> {
-        Ok(Self { held: Some(Vec::new()), ..Self::open(netns, options)? })
+    /// An encoder for what this loader shall [`Loader::send`].
+    pub fn encoder(&self) -> Encoder {
+        Encoder::among(self.workers.len())
     }
 
-    /// How many bytes are held.
-    pub const fn held_bytes(&self) -> usize {
-        self.held_bytes
-    }
-
-    /// Sends what was held, and from now on what is pushed. `look` is called between portions.
+    /// Sends what was encoded, all of it, and waits for the results. `look` is called meanwhile.
     ///
     /// # Errors
     /// As [`Loader::push`].
-    pub fn release(&mut self, mut look: impl FnMut(&Self)) -> Result<(), KernelError> {
-        let alone = self.workers.len() == 1;
-        for held in self.held.take().unwrap_or_default() {
-            match held {
-                // Nothing is read meanwhile: a thread would only have to be woken for each portion.
-                Held::Portion(worker, portion) if alone => self.send_from_here(worker, portion)?,
-                Held::Portion(worker, portion) => self.send(worker, portion)?,
-                Held::Settle => self.settle_sent()?,
+    pub fn send(&mut self, mut encoded: Encoder, mut look: impl FnMut(&Self)) -> Result<(), KernelError> {
+        self.settle()?;
+        encoded.close_all();
+        let mut queues: Vec<Vec<Portion>> = self.workers.iter().map(|_| Vec::new()).collect();
+        for part in encoded.take().into_iter().chain([Part::Settle]) {
+            match part {
+                Part::Send(worker, portion) => queues[worker].push(portion),
+                Part::Settle => self.send_beside(&mut queues, &mut look)?,
             }
-            look(self);
         }
-        self.held_bytes = 0;
         Ok(())
+    }
+
+    /// Has each worker send its queue, beside the others, and waits for them.
+    fn send_beside(
+        &mut self,
+        queues: &mut [Vec<Portion>],
+        look: &mut impl FnMut(&Self),
+    ) -> Result<(), KernelError> {
+        // Nothing is read meanwhile: for one alone, a thread would only have to be woken.
+        let alone = queues.iter().filter(|queue| !queue.is_empty()).count() <= 1;
+        for (worker, queue) in queues.iter_mut().enumerate().filter(|(_, queue)| !queue.is_empty()) {
+            if alone && self.workers[worker].socket.is_some() {
+                for portion in queue.drain(..) {
+                    self.send_from_here(worker, portion)?;
+                    look(self);
+                }
+            } else {
+                self.send_beside_us(worker, std::mem::take(queue))?;
+            }
+        }
+        self.settle_sent(look)
     }
 
     /// Takes a command. It is sent with others, later.
@@ -139,20 +140,8 @@ impl Loader {
     /// # Errors
     /// What sending failed with, other than refusals.
     pub fn push(&mut self, line: u32, command: &Command) -> Result<(), KernelError> {
-        match self.lanes.way(command) {
-            Way::Worker(worker) => {
-                self.workers[worker].open.push(line, command);
-                if self.workers[worker].open.is_full() {
-                    self.dispatch(worker)?;
-                }
-                Ok(())
-            }
-            Way::Alone => {
-                self.settle()?;
-                self.workers[0].open.push(line, command);
-                self.settle()
-            }
-        }
+        self.encoder.push(line, command);
+        if self.encoder.has_parts() { self.hand_on() } else { Ok(()) }
     }
 
     /// Takes the removal of a rule, for the first worker.
@@ -160,8 +149,8 @@ impl Loader {
     /// # Errors
     /// As [`Loader::push`].
     pub fn push_removal(&mut self, line: u32, rule: &rules::Filter) -> Result<(), KernelError> {
-        self.workers[0].open.push_removal(line, rule);
-        if self.workers[0].open.is_full() { self.dispatch(0) } else { Ok(()) }
+        self.encoder.push_removal(line, rule);
+        if self.encoder.has_parts() { self.hand_on() } else { Ok(()) }
     }
 
     /// How many commands have a result.
@@ -179,26 +168,21 @@ impl Loader {
     /// # Errors
     /// As [`Loader::push`].
     pub fn settle(&mut self) -> Result<(), KernelError> {
-        for worker in 0..self.workers.len() {
-            if !self.workers[worker].open.is_empty() {
-                self.dispatch(worker)?;
-            }
-        }
-        if let Some(held) = &mut self.held {
-            held.push(Held::Settle);
-            return Ok(());
-        }
-        self.settle_sent()
+        self.encoder.close_all();
+        self.hand_on()?;
+        self.settle_sent(&mut |_| ())
     }
 
     /// Waits for the result of all that was handed to the workers.
-    fn settle_sent(&self) -> Result<(), KernelError> {
+    fn settle_sent(&self, look: &mut impl FnMut(&Self)) -> Result<(), KernelError> {
         for worker in &self.workers {
             if let Some((jobs, _)) = &worker.thread {
                 let (done, wait) = sync_channel(1);
                 // A thread that is gone has left its reason in `failure`.
                 if jobs.send(Job::Settle(done)).is_ok() {
-                    let _ = wait.recv();
+                    while wait.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                        look(self);
+                    }
                 }
             }
         }
@@ -218,7 +202,6 @@ impl Loader {
     /// # Errors
     /// As [`Loader::push`].
     pub fn settled_account(&mut self) -> Result<Account, KernelError> {
-        self.release(|_| ())?;
         self.settle()?;
         for worker in self.workers.drain(..) {
             if let Some((jobs, thread)) = worker.thread {
@@ -241,40 +224,43 @@ impl Loader {
         }
     }
 
-    /// Hands the open portion of a worker on.
-    fn dispatch(&mut self, worker: usize) -> Result<(), KernelError> {
-        let open = &mut self.workers[worker].open;
-        // The next one will be about as long.
-        let fresh = self.idle.1.try_recv().unwrap_or_else(|_| Portion::with_room(open.bytes()));
-        let portion = std::mem::replace(open, fresh);
-        if let Some(held) = &mut self.held {
-            self.held_bytes += portion.bytes();
-            held.push(Held::Portion(worker, portion));
-            return Ok(());
+    /// Hands full portions on to the workers. The first one of each is sent from here: a short file needs no thread.
+    fn hand_on(&mut self) -> Result<(), KernelError> {
+        for part in self.encoder.take() {
+            match part {
+                Part::Send(number, portion) => {
+                    let worker = &mut self.workers[number];
+                    worker.portions += 1;
+                    if worker.portions == 1 && worker.socket.is_some() {
+                        self.send_from_here(number, portion)?;
+                    } else {
+                        self.send_beside_us(number, vec![portion])?;
+                    }
+                }
+                Part::Settle => self.settle_sent(&mut |_| ())?,
+            }
         }
-        self.send(worker, portion)
+        while let Ok(portion) = self.idle.1.try_recv() {
+            self.encoder.give_back(portion);
+        }
+        Ok(())
     }
 
     /// Sends a portion over the socket of a worker that has no thread yet.
     fn send_from_here(&mut self, worker: usize, mut portion: Portion) -> Result<(), KernelError> {
-        let Some(socket) = &mut self.workers[worker].socket else { return self.send(worker, portion) };
-        let result = self.shared.deliver(socket, &mut portion);
-        portion.clear();
-        let _ = self.idle.0.send(portion);
-        result
+        let Some(socket) = &mut self.workers[worker].socket else {
+            return self.send_beside_us(worker, vec![portion]);
+        };
+        self.shared.deliver(socket, &mut portion)
     }
 
-    /// Has a worker send a portion. The first one is sent from here: a short file needs no thread.
-    fn send(&mut self, number: usize, portion: Portion) -> Result<(), KernelError> {
+    /// Has the thread of a worker send portions.
+    fn send_beside_us(&mut self, number: usize, portions: Vec<Portion>) -> Result<(), KernelError> {
         let worker = &mut self.workers[number];
-        worker.portions += 1;
-        if worker.portions == 1 && worker.socket.is_some() {
-            return self.send_from_here(number, portion);
-        }
         if let Some(socket) = worker.socket.take() {
             worker.thread = Some(spawn(socket, Arc::clone(&self.shared), self.idle.0.clone())?);
         }
-        let sent = worker.thread.as_ref().is_some_and(|(jobs, _)| jobs.send(Job::Deliver(portion)).is_ok());
+        let sent = worker.thread.as_ref().is_some_and(|(jobs, _)| jobs.send(Job::Deliver(portions)).is_ok());
         if sent { Ok(()) } else { self.failure() }
     }
 }
@@ -288,13 +274,15 @@ fn spawn(
     let body = move || {
         for job in queue {
             match job {
-                Job::Deliver(mut portion) => {
-                    if let Err(error) = shared.deliver(&mut socket, &mut portion) {
-                        *lock(&shared.failure) = Some(error);
-                        return;
+                Job::Deliver(portions) => {
+                    for mut portion in portions {
+                        if let Err(error) = shared.deliver(&mut socket, &mut portion) {
+                            *lock(&shared.failure) = Some(error);
+                            return;
+                        }
+                        portion.clear();
+                        let _ = idle.send(portion);
                     }
-                    portion.clear();
-                    let _ = idle.send(portion);
                 }
                 Job::Settle(done) => _ = done.send(()),
             }

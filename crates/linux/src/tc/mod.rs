@@ -6,6 +6,7 @@
 mod account;
 mod devices;
 pub mod dump;
+mod encoder;
 pub mod instances;
 mod lane;
 mod loader;
@@ -15,6 +16,7 @@ pub mod undo;
 
 pub use account::{Account, Refused};
 pub use devices::Devices;
+pub use encoder::Encoder;
 pub use loader::{Loader, Options, WORKERS_MAX};
 pub use portion::{PORTION_BYTES_MAX, Portion, RULES_MAX};
 pub use rule_socket::{Delivered, RECEIVE_BYTES, RuleSocket};

@@ -20,6 +20,8 @@ const NOOP: u16 = 1;
 pub struct Portion {
     out: AttrBuf,
     lines: Vec<u32>,
+    /// How many lines lie before the part of the file that the messages are numbered by.
+    before: u32,
 }
 
 impl Portion {
@@ -27,7 +29,7 @@ impl Portion {
     pub fn with_room(bytes: usize) -> Self {
         // Rules differ a little, and the fence comes behind them.
         let out = AttrBuf::with_room(bytes + bytes / 8 + 64);
-        Self { out, lines: Vec::with_capacity(RULES_MAX) }
+        Self { out, lines: Vec::with_capacity(RULES_MAX), before: 0 }
     }
 
     /// Adds a command, with its line as the message's number.
@@ -63,8 +65,20 @@ impl Portion {
         &self.lines
     }
 
+    /// So many lines lie before the part of a file that its lines were counted in.
+    pub fn shift(&mut self, lines: u32) {
+        self.before = self.before.saturating_add(lines);
+        self.lines.iter_mut().for_each(|line| *line = line.saturating_add(lines));
+    }
+
+    /// The line of the message with this number.
+    pub(super) const fn line_of(&self, sequence: u32) -> u32 {
+        self.before.saturating_add(sequence)
+    }
+
     /// Forgets the commands and keeps the memory.
     pub fn clear(&mut self) {
+        self.before = 0;
         self.out.clear();
         self.lines.clear();
     }

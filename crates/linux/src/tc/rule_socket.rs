@@ -93,7 +93,7 @@ impl RuleSocket {
         loop {
             match recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
                 Ok((length, _)) => {
-                    if self.hear(length, fence, &mut delivered)? {
+                    if self.hear(length, fence, portion, &mut delivered)? {
                         return Ok(delivered);
                     }
                 }
@@ -110,13 +110,19 @@ impl RuleSocket {
     }
 
     /// Takes a datagram; whether it has the answer to the fence.
-    fn hear(&self, length: usize, fence: u32, delivered: &mut Delivered) -> Result<bool, KernelError> {
+    fn hear(
+        &self,
+        length: usize,
+        fence: u32,
+        portion: &Portion,
+        delivered: &mut Delivered,
+    ) -> Result<bool, KernelError> {
         let malformed = |why: crate::netlink::Malformed| KernelError::malformed("the answer to rules", why.0);
         for message in Messages::new(&self.buffer[..length]) {
             let message = message.map_err(malformed)?;
             match message.reply().map_err(malformed)? {
                 Reply::Refused(refusal) if message.sequence < FENCES => {
-                    delivered.refused.push(Refused { line: message.sequence, refusal });
+                    delivered.refused.push(Refused { line: portion.line_of(message.sequence), refusal });
                 }
                 Reply::Done | Reply::Refused(_) if message.sequence == fence => return Ok(true),
                 Reply::Done | Reply::Refused(_) | Reply::Object(_) | Reply::Nothing => {}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rules::{Filter, Found, Wanted};
+use rules::{Filter, Found, Lookup, Wanted};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -11,6 +11,9 @@ use super::table::{Cell, Style, Table};
 
 /// How many refusals and differences people are shown; the others are counted. JSON has them all.
 const SHOWN_MAX: usize = 20;
+
+/// How many extra rules are told in full.
+const EXTRA_TOLD_MAX: usize = 1000;
 
 /// `tc load --dry-run`'s data.
 #[derive(Debug, Default, Serialize)]
@@ -68,8 +71,10 @@ pub(crate) struct LoadReport {
     pub(crate) skipped: u64,
     /// Lines that are wrong and were left out (`--keep-going`).
     pub(crate) wrong: usize,
-    /// Whether all was taken back (`--atomic`).
+    /// Whether all was taken back (`--atomic`, `--swap`).
     pub(crate) undone: bool,
+    /// The chains that are in force now (`--swap`).
+    pub(crate) chains: Vec<u32>,
     /// Different actions that were shared (`--share-actions`).
     pub(crate) shared_actions: usize,
     /// Actions that ask for one counter for all CPUs and get one each, by kind: such kinds do not obey, though a dump claims it.
@@ -116,6 +121,9 @@ impl Report for LoadReport {
         if self.undone {
             words.push_str("; all of it was taken back");
         }
+        for chain in &self.chains {
+            words.push_str(&format!("; chain {chain} is in force"));
+        }
         page.line(words);
         for (kind, count) in &self.counters_anyway {
             page.line(format!(
@@ -146,6 +154,8 @@ pub(crate) struct DiffReport {
     pub(crate) misplaced: Vec<u32>,
     /// Rules in the file's priorities that it does not have.
     pub(crate) extra: u64,
+    /// The first of them, each as the line that would add it.
+    pub(crate) extra_rules: Vec<String>,
     /// Rules of kinds that we do not know.
     pub(crate) unknown: u64,
     /// Rules of the file that hardware has.
@@ -164,6 +174,7 @@ pub(crate) struct DiffCounts {
     same: u64,
     different: usize,
     extra: u64,
+    extra_rules: usize,
     unknown: u64,
     in_hardware: u64,
     not_in_hardware: u64,
@@ -177,11 +188,16 @@ impl DiffReport {
     }
 
     /// Counts a dumped rule.
-    pub(crate) fn count(&mut self, rule: &Filter, found: Found) {
+    pub(crate) fn count(&mut self, rule: &Filter, found: Found, lookup: &mut dyn Lookup) {
         match found {
             Found::Wanted(_) => self.same += 1,
             Found::Different(line) => self.different.push(line),
-            Found::Extra => self.extra += 1,
+            Found::Extra => {
+                self.extra += 1;
+                if self.extra_rules.len() < EXTRA_TOLD_MAX {
+                    self.extra_rules.extend(rule.words(lookup));
+                }
+            }
             Found::Unasked | Found::Again => return,
         }
         match rule.classifier.offload().and_then(|offload| offload.in_hw) {
@@ -194,13 +210,16 @@ impl DiffReport {
     /// What was counted so far.
     pub(crate) fn counts(&self) -> DiffCounts {
         let Self { same, extra, unknown, in_hardware, not_in_hardware, .. } = *self;
-        DiffCounts { same, different: self.different.len(), extra, unknown, in_hardware, not_in_hardware }
+        let (different, extra_rules) = (self.different.len(), self.extra_rules.len());
+        DiffCounts { same, different, extra, extra_rules, unknown, in_hardware, not_in_hardware }
     }
 
     /// Forgets what was counted since.
-    pub(crate) fn count_again(&mut self, before: &DiffCounts) {
-        let DiffCounts { same, different, extra, unknown, in_hardware, not_in_hardware } = *before;
+    pub(crate) fn count_again(&mut self, before: DiffCounts) {
+        let DiffCounts { same, different, extra, extra_rules, unknown, in_hardware, not_in_hardware } =
+            before;
         self.different.truncate(different);
+        self.extra_rules.truncate(extra_rules);
         (self.same, self.extra, self.unknown) = (same, extra, unknown);
         (self.in_hardware, self.not_in_hardware) = (in_hardware, not_in_hardware);
     }
@@ -227,6 +246,9 @@ impl Report for DiffReport {
             for line in lines.iter().take(SHOWN_MAX) {
                 page.styled(Style::Bad, format!("{}:{line}: {what}", self.file));
             }
+        }
+        for rule in self.extra_rules.iter().take(SHOWN_MAX) {
+            page.styled(Style::Bad, format!("extra: {rule}"));
         }
         let Self { file, same, extra, unknown, in_hardware, not_in_hardware, .. } = self;
         let (missing, different) = (self.missing.len(), self.different.len());

@@ -24,6 +24,7 @@ mod pinned;
 mod recorder;
 mod remedy;
 mod rule_kinds;
+mod rule_swap;
 mod rules;
 mod rules_compared;
 mod stage;
@@ -164,6 +165,7 @@ fn main() {
         remedy::tests(),
         rules::tests(),
         rule_kinds::tests(),
+        rule_swap::tests(),
         rules_compared::tests(),
         pinned::tests(),
         wishes::tests(),

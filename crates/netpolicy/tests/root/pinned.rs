@@ -105,7 +105,7 @@ fn loaded() -> Result<(), Failed> {
 fn as_tc_sends_it() -> Result<(), Failed> {
     let stage = Stage::new("pinned_bytes");
     let pinned = Pinned::at(&stage);
-    let mut devices = Devices::of(&stage.netns).expect("devices");
+    let mut devices = Devices::of(&stage.netns);
     let trace = stage.scratch.join("trace");
     for line in rule(&pinned.path()).lines() {
         let file = stage.file(&format!("{line}\n"));

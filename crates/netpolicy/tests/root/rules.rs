@@ -76,7 +76,7 @@ impl Stage {
     }
 
     pub(crate) fn hook(&self) -> Hook {
-        let device = Devices::of(&self.netns).expect("devices").device("d0").expect("d0");
+        let device = Devices::of(&self.netns).device("d0").expect("d0");
         Hook { device, block: 0, parent: command::INGRESS }
     }
 
@@ -128,16 +128,18 @@ fn round_trip() -> Result<(), Failed> {
     assert_eq!((code, &report["loaded"]), (0, &1002.into()), "{report}");
     let (code, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
     assert_eq!((code, &report["same"], &report["extra"]), (0, &1001.into(), &0.into()), "{report}");
-    let dumped = stage.run(env!("CARGO_BIN_EXE_netpolicy"), &["tc", "dump", "--dev", "d0"]);
-    assert!(dumped.status.success());
+    let dump = |stage: &Stage| {
+        let dumped = stage.run(env!("CARGO_BIN_EXE_netpolicy"), &["tc", "dump", "--dev", "d0", "--qdisc"]);
+        assert!(dumped.status.success());
+        String::from_utf8(dumped.stdout).expect("text")
+    };
+    // With its hook, the dump loads on a device that has nothing.
+    let dumped = dump(&stage);
+    assert!(dumped.starts_with(HOOK), "{}", dumped.lines().next().unwrap_or_default());
     let other = Stage::new("round_trip_other");
-    let again = other.file(&format!("{HOOK}{}", String::from_utf8(dumped.stdout).expect("text")));
+    let again = other.file(&dumped);
     assert_eq!(other.netpolicy(&["tc", "load", text(&again)]).0, 0);
-    let dumped_again = other.run(env!("CARGO_BIN_EXE_netpolicy"), &["tc", "dump", "--dev", "d0"]);
-    assert_eq!(
-        String::from_utf8(dumped_again.stdout),
-        std::fs::read_to_string(&again).map(|t| t.replace(HOOK, "")).map_or(Ok(String::new()), Ok)
-    );
+    assert_eq!(dump(&other), dumped);
     Ok(())
 }
 
@@ -213,9 +215,8 @@ fn atomic_refused() -> Result<(), Failed> {
 }
 
 /// Kills a load when so many rules are there.
-pub(crate) fn killed_at(stage: &Stage, file: &Path, atomic: bool, count: usize) {
-    let mut arguments = vec!["tc", "load", text(file)];
-    arguments.extend(atomic.then_some("--atomic"));
+pub(crate) fn killed_at(stage: &Stage, file: &Path, options: &[&str], count: usize) {
+    let arguments = [&["tc", "load", text(file)], options].concat();
     let spawned = stage.netns.run(|| Stage::command(env!("CARGO_BIN_EXE_netpolicy"), &arguments).spawn());
     let mut child = spawned.expect("inside").expect("started");
     let began = Instant::now();
@@ -231,7 +232,7 @@ fn atomic_killed() -> Result<(), Failed> {
     let hook = stage.file(HOOK);
     assert_eq!(stage.netpolicy(&["tc", "load", text(&hook)]).0, 0);
     let file = stage.file(&rules(3, 50_000));
-    killed_at(&stage, &file, true, 1000);
+    killed_at(&stage, &file, &["--atomic"], 1000);
     let began = Instant::now();
     while stage.rules() > 0 {
         assert!(began.elapsed() < SOON, "{} rules were left", stage.rules());
@@ -243,7 +244,7 @@ fn atomic_killed() -> Result<(), Failed> {
 fn resumed() -> Result<(), Failed> {
     let stage = Stage::new("resumed");
     let file = stage.file(&format!("{HOOK}{}", rules(1, 50_000)));
-    killed_at(&stage, &file, false, 1000);
+    killed_at(&stage, &file, &[], 1000);
     let there = stage.rules();
     assert!((1000..50_000).contains(&there), "{there}");
     let (code, report) = stage.netpolicy(&["tc", "load", "--resume", text(&file)]);
@@ -253,6 +254,18 @@ fn resumed() -> Result<(), Failed> {
         50_002
     );
     assert_eq!(stage.rules(), 50_001);
+    // Lines that are wrong are told and left out, and the rest is resumed.
+    let hook = "qdisc del dev d0 clsact\nqdisc add dev d0 clsact\n";
+    assert_eq!(stage.netpolicy(&["tc", "load", text(&stage.file(&format!("{hook}{}", rules(1, 10))))]).0, 0);
+    let file = stage.file(&rules(1, 5000).replace("10.0.16.0", "10.0.16.O"));
+    let (code, report) = stage.netpolicy(&["tc", "load", "--resume", "--keep-going", text(&file)]);
+    assert_eq!(code, 1, "{report}");
+    assert_eq!(
+        (&report["loaded"], &report["skipped"], &report["wrong"]),
+        (&4989.into(), &11.into(), &1.into()),
+        "{report}"
+    );
+    assert_eq!(stage.rules(), 5000);
     Ok(())
 }
 
@@ -287,7 +300,7 @@ fn overrun() -> Result<(), Failed> {
     // So small a buffer loses most of the answers of a portion in which every rule fails.
     let options = Options { stop_at_refusal: false, receive_bytes: 4096, ..Options::default() };
     let mut loader = Loader::open(&stage.netns, options).expect("a loader");
-    let mut devices = Devices::of(&stage.netns).expect("devices");
+    let mut devices = Devices::of(&stage.netns);
     let mut batch = Batch::new(all.as_bytes());
     while let Some((line, command)) = batch.next_command(&mut devices).expect("read") {
         loader.push(line, command).expect("pushed");
@@ -321,7 +334,7 @@ fn golden() -> Result<(), Failed> {
     let stage = Stage::new("golden");
     let constructs = include_str!("../../../rules/tests/golden/lines.batch");
     let trace = stage.scratch.join("trace");
-    let mut devices = Devices::of(&stage.netns).expect("devices");
+    let mut devices = Devices::of(&stage.netns);
     let mut compared = 0;
     for line in constructs.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
         let file = stage.file(&format!("{line}\n"));

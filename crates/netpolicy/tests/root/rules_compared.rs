@@ -58,6 +58,8 @@ fn placed_by_the_kernel() -> Result<(), Failed> {
     assert!(output.status.success());
     let (code, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
     assert_eq!((code, &report["same"], &report["extra"]), (3, &300.into(), &1.into()), "{report}");
+    let named = report["extra_rules"][0].as_str().expect("the rule that the file does not have");
+    assert!(named.starts_with("filter add dev d0 ingress "), "{named}");
     Ok(())
 }
 
@@ -83,7 +85,7 @@ fn resumed() -> Result<(), Failed> {
     let stage = Stage::new("resumed_unplaced");
     // Each priority of u32 needs a table of its own, and the kernel has numbers for 2047 of them.
     let file = stage.file(&format!("{HOOK}{}", unplaced(3000)));
-    killed_at(&stage, &file, false, 300);
+    killed_at(&stage, &file, &[], 300);
     let there = stage.rules() as u64;
     assert!((300..3000).contains(&there), "{there}");
     let (code, report) = stage.netpolicy(&["tc", "load", "--resume", text(&file)]);

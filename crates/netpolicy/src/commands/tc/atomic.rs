@@ -14,8 +14,10 @@ use linux::{Errno, Netns};
 use model::IfIndex;
 use rules::{Found, Group, Hook};
 
-use super::diff::wanted;
-use super::file::{BatchFile, Survey};
+use super::diff::{WrongLines, wanted};
+use super::file::BatchFile;
+use super::survey::Survey;
+use super::swap::{Places, Swap};
 use crate::args::TcGuard;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -31,6 +33,9 @@ pub(super) struct Undo {
     fresh: Vec<Group>,
     /// Priorities that were there: the file's rules go one by one.
     shared: BTreeSet<Group>,
+    /// Chains that nobody used, each with the priority of the rule that may lead to it by now: those go whole that none
+    /// leads to.
+    chains: Vec<Group>,
 }
 
 impl Undo {
@@ -39,7 +44,7 @@ impl Undo {
         netns: &Netns,
         file: &BatchFile,
         survey: &Survey,
-        devices: &mut Devices,
+        devices: &mut Devices<'_>,
     ) -> Result<Self, Fault> {
         let refused = |words: String| Fault::new(Exit::Refused, words);
         if let Some(line) = survey.irreversible {
@@ -59,13 +64,23 @@ impl Undo {
         }
         let (shared, fresh): (BTreeSet<Group>, BTreeSet<Group>) =
             survey.groups.iter().partition(|group| there.contains(group));
-        let undo = Self { fresh: fresh.into_iter().collect(), shared };
+        let undo = Self { fresh: fresh.into_iter().collect(), shared, chains: Vec::new() };
         undo.handles_are_free(netns, file, devices)?;
         Ok(undo)
     }
 
+    /// What takes back a load into chains of its own.
+    pub(super) fn of_chains(swap: &Swap) -> Self {
+        Self { chains: swap.groups(), ..Self::default() }
+    }
+
     /// Refuses a file with a rule in a shared priority that has no handle, or one that is there.
-    fn handles_are_free(&self, netns: &Netns, file: &BatchFile, devices: &mut Devices) -> Result<(), Fault> {
+    fn handles_are_free(
+        &self,
+        netns: &Netns,
+        file: &BatchFile,
+        devices: &mut Devices<'_>,
+    ) -> Result<(), Fault> {
         if self.shared.is_empty() {
             return Ok(());
         }
@@ -93,7 +108,8 @@ impl Undo {
                 ),
             ));
         }
-        let mut wanted = wanted(file, devices, |line| lines.contains(&line))?;
+        let mut wanted =
+            wanted(file, devices, WrongLines::AreRefused, &Places::default(), |line| lines.contains(&line))?;
         let mut taken = None;
         for hook in self.shared.iter().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
             dump::rules(netns, hook, |dumped| {
@@ -119,9 +135,15 @@ impl Undo {
         &self,
         netns: &Netns,
         file: &BatchFile,
-        devices: &mut Devices,
+        devices: &mut Devices<'_>,
     ) -> Result<Vec<Refused>, Fault> {
         let mut stuck = undo::groups(netns, &self.fresh)?;
+        for chain in &self.chains {
+            if Swap::in_force(netns, chain.hook, chain.priority)? != Some(chain.chain) {
+                // Without a priority, it is all of the chain.
+                stuck.extend(undo::groups(netns, &[Group { priority: 0, ..*chain }])?);
+            }
+        }
         if !self.shared.is_empty() {
             let mut loader = Loader::open(netns, Options { stop_at_refusal: false, ..Options::default() })?;
             file.each(
@@ -149,7 +171,8 @@ impl Undo {
             format!("{kind} {} {} {} {chain} {priority}\n", hook.device.0, hook.block, hook.parent)
         };
         let fresh = self.fresh.iter().map(|group| line(group, "fresh"));
-        fresh.chain(self.shared.iter().map(|group| line(group, "shared"))).collect()
+        let shared = self.shared.iter().map(|group| line(group, "shared"));
+        fresh.chain(shared).chain(self.chains.iter().map(|group| line(group, "chain"))).collect()
     }
 
     fn read(&mut self, line: &str) -> Option<()> {
@@ -161,6 +184,7 @@ impl Undo {
         match kind {
             "fresh" => self.fresh.push(group),
             "shared" => _ = self.shared.insert(group),
+            "chain" => self.chains.push(group),
             _ => return None,
         }
         Some(())
@@ -224,7 +248,7 @@ pub(crate) fn guard(arguments: &TcGuard, context: &Context) -> Result<Exit, Faul
     }
     let netns = context.netns()?;
     let file = BatchFile::At(arguments.file.clone());
-    let stuck = undo.undo(&netns, &file, &mut Devices::of(&netns)?)?;
+    let stuck = undo.undo(&netns, &file, &mut Devices::of(&netns))?;
     context.console.say("An atomic load was interrupted, and was taken back.");
     for refused in &stuck {
         context.console.say(&format!("could not be removed: {refused}"));

@@ -10,21 +10,26 @@ use linux::{Errno, KernelError};
 use rules::{Hook, Wanted};
 
 use super::file::BatchFile;
+use super::swap::Places;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::render::DiffReport;
 
 /// Compares, and says what is missing, different and extra.
-pub(crate) fn run(file: &Path, context: &Context) -> Result<Exit, Fault> {
+pub(crate) fn run(file: &Path, swap: Option<u16>, context: &Context) -> Result<Exit, Fault> {
     let began = Instant::now();
     let netns = context.netns()?;
     let file = BatchFile::named(file)?;
-    let mut devices = Devices::of(&netns)?;
-    let mut wanted = wanted(&file, &mut devices, |_| true)?;
+    let mut devices = Devices::of(&netns);
+    let places = match swap {
+        Some(priority) => Places::in_force(&netns, priority, &file, &mut devices)?,
+        None => Places::default(),
+    };
+    let mut wanted = wanted(&file, &mut devices, WrongLines::AreRefused, &places, |_| true)?;
     let mut report = DiffReport { file: file.name(), ..DiffReport::default() };
     for hook in wanted.groups().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
-        strike(&netns, hook, &mut wanted, &mut report)?;
+        strike(&netns, hook, &mut devices, &mut wanted, &mut report)?;
     }
     report.settle(&wanted);
     report.seconds = began.elapsed().as_secs_f64();
@@ -32,10 +37,21 @@ pub(crate) fn run(file: &Path, context: &Context) -> Result<Exit, Fault> {
     Ok(if report.differs() { Exit::Pending } else { Exit::Done })
 }
 
+/// What is made of lines that are wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WrongLines {
+    /// A file that has one cannot be compared.
+    AreRefused,
+    /// They were told of before, and want nothing.
+    ArePassedOver,
+}
+
 /// What a file wants, of the lines that are asked for.
 pub(super) fn wanted(
     file: &BatchFile,
-    devices: &mut Devices,
+    devices: &mut Devices<'_>,
+    wrong_lines: WrongLines,
+    places: &Places,
     asked: impl Fn(u32) -> bool,
 ) -> Result<Wanted, Fault> {
     let mut wanted = Wanted::default();
@@ -43,13 +59,16 @@ pub(super) fn wanted(
     file.each(
         devices,
         |line, command, _| {
+            places.put(command);
             if let Some(rule) = command.rule().filter(|_| asked(line)) {
                 wanted.apply(rule, line);
             }
             Ok(true)
         },
         |mistake| {
-            wrong.get_or_insert_with(|| format!("{}: {mistake}", file.name()));
+            if wrong_lines == WrongLines::AreRefused {
+                wrong.get_or_insert_with(|| format!("{}: {mistake}", file.name()));
+            }
             Ok(())
         },
     )?;
@@ -67,6 +86,7 @@ const LOOKS_MAX: usize = 8;
 pub(super) fn strike(
     netns: &Netns,
     hook: Hook,
+    devices: &mut Devices<'_>,
     wanted: &mut Wanted,
     report: &mut DiffReport,
 ) -> Result<(), Fault> {
@@ -77,9 +97,9 @@ pub(super) fn strike(
         let dumped = dump::rules(netns, hook, |dumped| match dumped {
             dump::Dumped::Begin => {
                 wanted.back_to_mark();
-                report.count_again(&before);
+                report.count_again(before);
             }
-            dump::Dumped::Rule(rule) => report.count(rule, wanted.strike(rule)),
+            dump::Dumped::Rule(rule) => report.count(rule, wanted.strike(rule), devices),
             dump::Dumped::Unknown => report.unknown += 1,
         });
         match dumped {
@@ -94,6 +114,6 @@ pub(super) fn strike(
     Ok(())
 }
 
-fn is_absent(error: &KernelError) -> bool {
+pub(super) fn is_absent(error: &KernelError) -> bool {
     matches!(error.number(), Some(Errno::INVAL | Errno::NODEV | Errno::NOENT))
 }

@@ -11,7 +11,7 @@ use crate::fault::Fault;
 /// Prints every rule of a hook; exit code 1 if there is one that has no words.
 pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> {
     let netns = context.netns()?;
-    let mut devices = Devices::of(&netns)?;
+    let mut devices = Devices::of(&netns);
     let device = devices.device(&arguments.dev);
     let device =
         device.ok_or_else(|| Fault::new(Exit::Usage, format!("there is no device `{}`", arguments.dev)))?;
@@ -42,6 +42,11 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
             None => wordless += 1,
         }
     })?;
+    if arguments.qdisc
+        && let Some(qdisc) = dump::qdisc(&netns, device)?
+    {
+        text.insert_str(0, &format!("{}\n", qdisc.words(&mut devices)));
+    }
     context.console.text(&text)?;
     if wordless > 0 {
         context.console.say(&format!("{wordless} rules have no words in a batch file, and were left out."));

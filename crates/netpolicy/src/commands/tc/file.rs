@@ -1,22 +1,24 @@
 //! A batch file that can be read more than once.
 
-use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rules::batch::ReadError;
-use rules::{Batch, Command, Group, Hook, Lookup, Verb};
+use rules::{Batch, Command, Lookup};
 
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::policy_file::{Mistake, Mistakes, nearest};
 
 /// How much of standard input is kept: it cannot be read twice.
 const STDIN_BYTES_MAX: u64 = 1 << 30;
 
-/// How many mistakes are kept to be drawn.
-const MISTAKES_MAX: usize = 1000;
+/// A shorter file is read by one thread: to begin another one takes as long as to read this much.
+const HALVED_BYTES_MIN: u64 = 256 * 1024;
+
+/// How far the end of a line is looked for.
+const MIDDLE_BYTES: usize = 4096;
 
 /// A batch file.
 #[derive(Debug)]
@@ -25,20 +27,6 @@ pub(super) enum BatchFile {
     At(PathBuf),
     /// Standard input, as it came.
     Stdin(Vec<u8>),
-}
-
-/// What a file says, from reading all of it.
-#[derive(Debug, Default)]
-pub(super) struct Survey {
-    pub(super) commands: u64,
-    pub(super) rules: u64,
-    pub(super) groups: BTreeSet<Group>,
-    pub(super) mistakes: Vec<Mistake>,
-    pub(super) wrong: usize,
-    /// The first line that cannot be taken back by removing what it adds.
-    pub(super) irreversible: Option<u32>,
-    /// The first line that takes something away.
-    pub(super) removes: Option<u32>,
 }
 
 impl BatchFile {
@@ -79,20 +67,62 @@ impl BatchFile {
 
     /// Its commands from the beginning.
     pub(super) fn commands(&self) -> Result<Batch<Box<dyn Read + '_>>, Fault> {
+        self.commands_of(0, u64::MAX)
+    }
+
+    /// The commands of this many bytes from this byte on, where a line begins.
+    pub(super) fn commands_of(&self, start: u64, length: u64) -> Result<Batch<Box<dyn Read + '_>>, Fault> {
         Ok(Batch::new(match self {
-            Self::At(path) => Box::new(File::open(path).map_err(|error| self.unreadable(path, error))?),
-            Self::Stdin(bytes) => Box::new(&bytes[..]),
+            Self::At(path) => {
+                let failed = |error| self.unreadable(path, error);
+                let mut file = File::open(path).map_err(failed)?;
+                if start > 0 {
+                    file.seek(SeekFrom::Start(start)).map_err(failed)?;
+                }
+                if length == u64::MAX { Box::new(file) } else { Box::new(file.take(length)) }
+            }
+            Self::Stdin(bytes) => {
+                let rest = usize::try_from(start).ok().and_then(|start| bytes.get(start..)).unwrap_or(&[]);
+                Box::new(rest.take(length))
+            }
         }))
+    }
+
+    /// The byte where a line begins, about in the middle, if it is worth while to read both halves at the same time.
+    pub(super) fn middle(&self) -> Option<u64> {
+        let length = self.length().filter(|length| *length >= HALVED_BYTES_MIN)?;
+        let near = length / 2;
+        let mut around = [0; MIDDLE_BYTES];
+        let count = match self {
+            Self::At(path) => File::open(path).ok()?.read_at(&mut around, near).ok()?,
+            Self::Stdin(bytes) => {
+                let rest = &bytes[usize::try_from(near).ok()?..];
+                rest.take(MIDDLE_BYTES as u64).read(&mut around).ok()?
+            }
+        };
+        // A backslash before the newline may join the next line to this one.
+        let end = around[..count].windows(2).position(|two| two[0] != b'\\' && two[1] == b'\n')?;
+        Some(near + u64::try_from(end).ok()? + 2)
     }
 
     /// Gives each command with its line; with `wrong` for lines that are wrong.
     pub(super) fn each(
         &self,
         lookup: &mut dyn Lookup,
-        mut command: impl FnMut(u32, &mut Command, u64) -> Result<bool, Fault>,
-        mut wrong: impl FnMut(&rules::Mistake) -> Result<(), Fault>,
+        command: impl FnMut(u32, &mut Command, u64) -> Result<bool, Fault>,
+        wrong: impl FnMut(rules::Mistake) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let mut batch = self.commands()?;
+        self.each_of(&mut self.commands()?, lookup, command, wrong)
+    }
+
+    /// The same for a part of it.
+    pub(super) fn each_of(
+        &self,
+        batch: &mut Batch<Box<dyn Read + '_>>,
+        lookup: &mut dyn Lookup,
+        mut command: impl FnMut(u32, &mut Command, u64) -> Result<bool, Fault>,
+        mut wrong: impl FnMut(rules::Mistake) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
         loop {
             let behind = batch.consumed();
             match batch.next_command(lookup) {
@@ -102,54 +132,10 @@ impl BatchFile {
                     }
                 }
                 Ok(None) => return Ok(()),
-                Err(ReadError::Mistake(mistake)) => wrong(&mistake)?,
+                Err(ReadError::Mistake(mistake)) => wrong(*mistake)?,
                 Err(ReadError::Io(error)) => return Err(self.unreadable(Path::new(&self.name()), error)),
             }
         }
-    }
-
-    /// Reads all of it and says what it says.
-    pub(super) fn survey(
-        &self,
-        lookup: &mut dyn Lookup,
-        mut take: impl FnMut(u32, &mut Command, u64) -> Result<(), Fault>,
-    ) -> Result<Survey, Fault> {
-        let (mut survey, mut mistakes, mut wrong) = (Survey::default(), Vec::new(), 0);
-        let mut last = Group::default();
-        let name = self.name();
-        self.each(
-            lookup,
-            |line, command, behind| {
-                survey.commands += 1;
-                if !matches!(command, Command::Filter(rule) if rule.verb == Verb::Add && rule.classifier.kind().is_some() && !rule.is_chain) {
-                    survey.irreversible.get_or_insert(line);
-                }
-                if command.removes() {
-                    survey.removes.get_or_insert(line);
-                }
-                let Some(rule) = command.rule() else {
-                    take(line, command, behind)?;
-                    return Ok(true);
-                };
-                survey.rules += 1;
-                let group = rule.group();
-                if group != last || survey.rules == 1 {
-                    survey.groups.insert(group);
-                    last = group;
-                }
-                take(line, command, behind)?;
-                Ok(true)
-            },
-            |mistake| {
-                wrong += 1;
-                if mistakes.len() < MISTAKES_MAX {
-                    mistakes.push(drawn(&name, mistake));
-                }
-                Ok(())
-            },
-        )?;
-        (survey.mistakes, survey.wrong) = (mistakes, wrong);
-        Ok(survey)
     }
 
     fn unreadable(&self, path: &Path, error: io::Error) -> Fault {
@@ -157,32 +143,4 @@ impl BatchFile {
         fault.exit = Exit::Usage;
         fault
     }
-}
-
-impl Survey {
-    /// The hooks of its rules.
-    pub(super) fn hooks(&self) -> BTreeSet<Hook> {
-        self.groups.iter().map(|group| group.hook).collect()
-    }
-
-    /// The fault of a file with wrong lines.
-    pub(super) fn mistaken(&mut self) -> Option<Fault> {
-        if self.mistakes.is_empty() {
-            return None;
-        }
-        Some(Fault::new(Exit::Usage, Mistakes(std::mem::take(&mut self.mistakes))))
-    }
-}
-
-/// A mistake with its place in the file and the nearest word that would have been right.
-fn drawn(file: &str, mistake: &rules::Mistake) -> Mistake {
-    let meant = nearest(&mistake.found, mistake.expected.iter().copied());
-    let help = match meant {
-        Some(word) => Some(format!("did you mean `{word}`?")),
-        None if mistake.expected.is_empty() => None,
-        None => Some(format!("one of: {}", mistake.expected.join(", "))),
-    };
-    let line = usize::try_from(mistake.line).unwrap_or(usize::MAX);
-    let start = mistake.column - 1;
-    Mistake::of_line(file, line, &mistake.text, start..start + mistake.width, mistake.message.clone(), help)
 }

@@ -3,15 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use linux::tc::{Account, Devices, Loader, Options, instances};
+use linux::tc::{Account, Devices, Encoder, Loader, Options};
 use linux::{Errno, Netns};
-use rules::{Command, NoPercpu, Sharing, percpu};
 
 use super::atomic::{Guarded, Undo};
-use super::diff::{strike, wanted};
-use super::file::{BatchFile, Survey};
+use super::diff::{WrongLines, strike, wanted};
+use super::file::BatchFile;
 use super::progress::Progress;
-use crate::args::{Percpu, TcLoad};
+use super::reading::{Reading, read, survey};
+use super::survey::Survey;
+use super::swap::{Places, Swap};
+use super::wish::{Fitter, Wish};
+use crate::args::TcLoad;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::{Fault, HostState};
@@ -20,43 +23,55 @@ use crate::render::{DiffReport, LoadReport, RefusedLine, SurveyReport};
 /// How many commands are pushed between two looks at the clock.
 const COMMANDS_PER_LOOK: u64 = 1024;
 
-/// How many bytes of encoded rules wait for the rest of the file to be right; what is beyond them is read twice.
-const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
-
 /// Loads a file.
 pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> {
     let netns = context.netns()?;
     let file = BatchFile::named(&arguments.file)?;
-    let mut devices = Devices::of(&netns)?;
+    let mut devices = Devices::of(&netns);
     let began = Instant::now();
+    let wish = Wish::of(arguments, &netns);
+    if arguments.dry_run {
+        let survey = survey(&file, &netns, &mut devices)?;
+        return dry_run(&survey, &file, arguments, context);
+    }
+    let mut load = Load::new(arguments, context, &netns, &file, &wish)?;
     // Without a look at the kernel's rules first, a line is encoded as it is read.
-    let mut load = Load::new(arguments, context, &netns, &file)?;
-    let at_once = !(arguments.atomic || arguments.resume || arguments.dry_run);
-    let mut survey = file.survey(&mut devices, |line, command, _| match at_once {
-        true => load.hold(line, command),
-        false => Ok(()),
-    })?;
-    if let Some(fault) = survey.mistaken() {
+    let reading = match arguments.resume || arguments.swap.is_some() {
+        true => Reading::of(survey(&file, &netns, &mut devices)?),
+        false => read(&file, &netns, &mut devices, &wish, || load.loader.encoder())?,
+    };
+    let survey = load.take(reading);
+    if let Some(fault) = survey.mistaken(&file.name()) {
         if !arguments.keep_going {
             return Err(fault);
         }
         context.console.fault(&fault.leaving(HostState::Underway));
     }
-    if arguments.dry_run {
-        let groups = survey.groups.len();
-        let Survey { commands, rules, wrong, .. } = survey;
-        let report = SurveyReport { file: file.name(), commands, rules, groups, wrong };
-        context.console.report(&report)?;
-        return Ok(if wrong == 0 { Exit::Done } else { Exit::Usage });
-    }
-    let undo = match arguments.atomic {
-        true => Some(Undo::prepare(&netns, &file, &survey, &mut devices)?),
-        false => None,
+    let swap = match arguments.swap {
+        Some(priority) => Some(Swap::prepare(&netns, priority, &file, &survey)?),
+        None => None,
     };
+    let undo = match &swap {
+        Some(swap) => Some(Undo::of_chains(swap)),
+        None if arguments.atomic => Some(Undo::prepare(&netns, &file, &survey, &mut devices)?),
+        None => None,
+    };
+    if let Some(swap) = &swap {
+        load.places = swap.places();
+    }
     let guard = undo.as_ref().map(|undo| Guarded::start(undo, &file, context)).transpose()?;
-    let loaded = load.run(&survey, &mut devices, began);
-    let refused =
+    let mut loaded = load.run(&survey, &mut devices, began);
+    let mut refused =
         loaded.as_ref().map_or(true, |report| !report.refused.is_empty() || !report.not_loaded.is_empty());
+    if let (false, Some(swap), Ok(report)) = (refused, &swap, &mut loaded) {
+        match swap.switch(&netns)? {
+            Some(stuck) => {
+                refused = true;
+                context.console.say(&stuck);
+            }
+            None => report.chains = swap.chains(),
+        }
+    }
     if let Some(undo) = undo.filter(|_| refused) {
         let stuck = undo.undo(&netns, &file, &mut devices)?;
         guard.map(Guarded::dismiss).transpose()?;
@@ -73,10 +88,29 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
         });
     }
     guard.map(Guarded::dismiss).transpose()?;
+    if let Some(swap) = &swap {
+        for stuck in swap.remove_old(&netns)? {
+            context.console.say(&format!("the old chain could not be removed: {stuck}"));
+        }
+    }
     let report = loaded?;
     context.console.report(&report)?;
     let whole = report.refused.is_empty() && report.not_loaded.is_empty() && report.wrong == 0;
     Ok(if whole { Exit::Done } else { Exit::Failed })
+}
+
+/// Says what a file would do.
+fn dry_run(survey: &Survey, file: &BatchFile, arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> {
+    if let Some(fault) = survey.mistaken(&file.name()) {
+        if !arguments.keep_going {
+            return Err(fault);
+        }
+        context.console.fault(&fault);
+    }
+    let groups = survey.groups.len();
+    let Survey { commands, rules, wrong, .. } = *survey;
+    context.console.report(&SurveyReport { file: file.name(), commands, rules, groups, wrong })?;
+    Ok(if wrong == 0 { Exit::Done } else { Exit::Usage })
 }
 
 /// One load.
@@ -85,17 +119,20 @@ struct Load<'a> {
     context: &'a Context,
     netns: &'a Netns,
     file: &'a BatchFile,
+    wish: &'a Wish<'a>,
     loader: Loader,
-    percpu: NoPercpu,
-    sharing: Option<Sharing>,
-    /// The kinds of actions whose instances were looked at.
-    looked_at: BTreeSet<&'static str>,
+    /// What was encoded when the file was read.
+    encoded: Option<Encoder>,
+    /// The last line of it.
+    encoded_to: u32,
+    /// Whether it is all of the file.
+    whole: bool,
     /// Actions that ask for one counter for all CPUs, of kinds that do not obey.
     unheard: BTreeMap<&'static str, u64>,
-    /// The last line that the loader has.
-    held_to: u32,
-    /// Whether the loader has every line.
-    whole: bool,
+    /// What encoded rules name must stay open until they are sent.
+    open: Option<Devices<'a>>,
+    /// The chains that rules are put into.
+    places: Places,
 }
 
 impl<'a> Load<'a> {
@@ -104,84 +141,63 @@ impl<'a> Load<'a> {
         context: &'a Context,
         netns: &'a Netns,
         file: &'a BatchFile,
+        wish: &'a Wish<'a>,
     ) -> Result<Self, Fault> {
-        let percpu = match arguments.no_percpu {
-            None => NoPercpu::AsWritten,
-            Some(Percpu::Auto) => NoPercpu::Auto,
-            Some(Percpu::Always) => NoPercpu::Always,
-            Some(Percpu::Never) => NoPercpu::Never,
-        };
         let options = Options {
             workers: usize::from(arguments.workers),
             stop_at_refusal: !arguments.keep_going && !arguments.resume,
             ..Options::default()
         };
-        let loader = Loader::open_held(netns, options)?;
-        let sharing = arguments.share_actions.then(|| Sharing::from(0));
-        let (looked_at, unheard, held_to, whole) = (BTreeSet::new(), BTreeMap::new(), 0, false);
+        let loader = Loader::open(netns, options)?;
+        let (encoded, encoded_to, whole, unheard, open) = (None, 0, false, BTreeMap::new(), None);
+        let places = Places::default();
         Ok(Self {
             arguments,
             context,
             netns,
             file,
+            wish,
             loader,
-            percpu,
-            sharing,
-            looked_at,
-            unheard,
-            held_to,
+            encoded,
+            encoded_to,
             whole,
+            unheard,
+            open,
+            places,
         })
     }
 
-    /// Takes a command to be sent when the whole file is right, as long as there is room.
-    fn hold(&mut self, line: u32, command: &mut Command) -> Result<(), Fault> {
-        self.whole = self.loader.held_bytes() < HELD_BYTES_MAX && (self.whole || self.held_to == 0);
-        if self.whole {
-            self.push(line, command)?;
-            self.held_to = line;
-        }
-        Ok(())
+    /// Takes what was read, and gives back what it says.
+    fn take(&mut self, reading: Reading<'a>) -> Survey {
+        let Reading { survey, encoded, encoded_to, whole, unheard, devices, .. } = reading;
+        (self.encoded, self.encoded_to, self.whole) = (encoded, encoded_to, whole);
+        (self.unheard, self.open) = (unheard, devices);
+        survey
     }
 
-    /// Takes a command, with its counters and its instances as the operator wants them.
-    fn push(&mut self, line: u32, command: &mut Command) -> Result<(), Fault> {
-        if let Command::Filter(rule) = command {
-            if self.percpu.apply(rule) > 0 {
-                for action in
-                    rule.actions.iter().filter(|action| action.no_percpu && !percpu::obeys(&action.kind))
-                {
-                    *self.unheard.entry(action.kind.name()).or_default() += 1;
-                }
-            }
-            if let Some(sharing) = &mut self.sharing {
-                for action in &rule.actions {
-                    let kind = action.kind.name();
-                    if self.looked_at.insert(kind) {
-                        sharing.not_below(instances::first_free(self.netns, [kind])?);
-                    }
-                }
-                sharing.apply(rule);
-            }
-        }
-        Ok(self.loader.push(line, command)?)
-    }
-
-    fn run(mut self, survey: &Survey, devices: &mut Devices, began: Instant) -> Result<LoadReport, Fault> {
+    fn run(
+        mut self,
+        survey: &Survey,
+        devices: &mut Devices<'_>,
+        began: Instant,
+    ) -> Result<LoadReport, Fault> {
         let missing = match self.arguments.resume {
             true => Some(self.missing(survey, devices)?),
             false => None,
         };
         let mut progress = Progress::new(&self.context.console, self.file.length());
-        self.loader.release(|loader| progress.at(loader.settled(), 0))?;
+        if let Some(encoded) = self.encoded.take() {
+            self.loader.send(encoded, |loader| progress.at(loader.settled(), 0))?;
+        }
         let (mut pushed, mut skipped, mut not_rules) = (0_u64, 0_u64, BTreeSet::new());
         let mut cut_short = None;
-        let (file, held_to) = (self.file, self.held_to);
+        let mut fitter = Fitter::new(self.wish);
+        let (file, loader, encoded_to, places) = (self.file, &mut self.loader, self.encoded_to, &self.places);
         if !self.whole {
             file.each(
                 devices,
                 |line, command, behind| {
-                    if line <= held_to {
+                    if line <= encoded_to {
                         return Ok(true);
                     }
                     if let Some(missing) = &missing {
@@ -192,11 +208,13 @@ impl<'a> Load<'a> {
                             return Ok(true);
                         }
                     }
-                    self.push(line, command)?;
+                    places.put(command);
+                    fitter.fit(command)?;
+                    loader.push(line, command)?;
                     pushed += 1;
                     if pushed % COMMANDS_PER_LOOK == 0 {
-                        progress.at(self.loader.settled(), behind);
-                        if self.loader.has_stopped() {
+                        progress.at(loader.settled(), behind);
+                        if loader.has_stopped() {
                             cut_short = Some(line);
                             return Ok(false);
                         }
@@ -205,6 +223,9 @@ impl<'a> Load<'a> {
                 },
                 |_| Ok(()),
             )?;
+        }
+        for (kind, count) in fitter.unheard() {
+            *self.unheard.entry(kind).or_default() += count;
         }
         let account = self.loader.settled_account();
         progress.end();
@@ -221,12 +242,12 @@ impl<'a> Load<'a> {
             self.unread(last, &mut report, devices)?;
         }
         report.counters_anyway = self.unheard;
-        report.shared_actions = self.sharing.map_or(0, |sharing| sharing.len());
+        report.shared_actions = self.wish.shared_actions();
         Ok(report)
     }
 
     /// The lines that the kernel does not have.
-    fn missing(&self, survey: &Survey, devices: &mut Devices) -> Result<BTreeSet<u32>, Fault> {
+    fn missing(&self, survey: &Survey, devices: &mut Devices<'_>) -> Result<BTreeSet<u32>, Fault> {
         if let Some(line) = survey.removes {
             return Err(Fault::new(
                 Exit::Refused,
@@ -237,10 +258,11 @@ impl<'a> Load<'a> {
                 ),
             ));
         }
-        let mut wanted = wanted(self.file, devices, |_| true)?;
+        // A wrong line has ended the load by now, or it goes on without.
+        let mut wanted = wanted(self.file, devices, WrongLines::ArePassedOver, &self.places, |_| true)?;
         let mut found = DiffReport::default();
         for hook in survey.hooks() {
-            strike(self.netns, hook, &mut wanted, &mut found)?;
+            strike(self.netns, hook, devices, &mut wanted, &mut found)?;
         }
         if found.changing {
             return Err(Fault::new(
@@ -252,7 +274,7 @@ impl<'a> Load<'a> {
     }
 
     /// Adds the lines behind the last one that was read to those that were not sent.
-    fn unread(&self, last: u32, report: &mut LoadReport, devices: &mut Devices) -> Result<(), Fault> {
+    fn unread(&self, last: u32, report: &mut LoadReport, devices: &mut Devices<'_>) -> Result<(), Fault> {
         let not_sent = &mut report.not_sent;
         self.file.each(
             devices,
@@ -273,16 +295,18 @@ impl<'a> Load<'a> {
         seconds: f64,
         skipped: u64,
         survey: &Survey,
-        devices: &mut Devices,
+        devices: &mut Devices<'_>,
     ) -> Result<LoadReport, Fault> {
         let Account { mut loaded, refused, unknown, unsent } = account;
         let lost: BTreeSet<u32> = unknown.iter().copied().collect();
         let mut not_loaded = Vec::new();
         if !lost.is_empty() {
-            let mut wanted = wanted(self.file, devices, |line| lost.contains(&line))?;
+            let mut wanted = wanted(self.file, devices, WrongLines::ArePassedOver, &self.places, |line| {
+                lost.contains(&line)
+            })?;
             let mut found = DiffReport::default();
             for hook in survey.hooks() {
-                strike(self.netns, hook, &mut wanted, &mut found)?;
+                strike(self.netns, hook, devices, &mut wanted, &mut found)?;
             }
             not_loaded = wanted.missing();
             loaded += (lost.len() - not_loaded.len()) as u64;
@@ -303,6 +327,7 @@ impl<'a> Load<'a> {
             skipped,
             wrong: survey.wrong,
             undone: false,
+            chains: Vec::new(),
             shared_actions: 0,
             counters_anyway: BTreeMap::new(),
             seconds,

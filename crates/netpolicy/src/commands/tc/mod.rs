@@ -7,6 +7,10 @@ mod dump;
 mod file;
 mod load;
 mod progress;
+mod reading;
+mod survey;
+mod swap;
+mod wish;
 
 use crate::args::{Tc, TcCommand};
 use crate::context::Context;
@@ -16,9 +20,9 @@ use crate::fault::Fault;
 /// Runs one of the commands about rules.
 pub(crate) fn run(arguments: &Tc, context: &Context) -> Result<Exit, Fault> {
     match &arguments.command {
-        TcCommand::Load(arguments) if arguments.check => diff::run(&arguments.file, context),
+        TcCommand::Load(arguments) if arguments.check => diff::run(&arguments.file, arguments.swap, context),
         TcCommand::Load(arguments) => load::run(arguments, context),
-        TcCommand::Diff(arguments) => diff::run(&arguments.file, context),
+        TcCommand::Diff(arguments) => diff::run(&arguments.file, arguments.swap, context),
         TcCommand::Dump(arguments) => dump::run(arguments, context),
         TcCommand::Bench(arguments) => bench::run(arguments, context),
         TcCommand::Guard(arguments) => atomic::guard(arguments, context),

@@ -83,7 +83,7 @@ impl Bench<'_> {
         let file = self.scratch.file("needs", &lines)?;
         let has = self.status_of(&self.itself.clone(), &["tc", "load", &file.to_string_lossy()])?.success();
         self.prepare("")?;
-        if has && Devices::of(&self.netns)?.device(SECOND).is_none() {
+        if has && Devices::of(&self.netns).device(SECOND).is_none() {
             let end = |name| VethEnd { name, queues: 1 };
             self.netns.run(|| {
                 RtLink::open_here()?.create_veth(end(SECOND), end(SECOND_PEER), self.netns.as_fd())

@@ -88,7 +88,7 @@ pub(crate) fn run(arguments: &TcBench, context: &Context) -> Result<Exit, Fault>
         let end = |name| VethEnd { name, queues: 1 };
         RtLink::open_here()?.create_veth(end(DEVICE), end(PEER), netns.as_fd())
     })??;
-    let device = Devices::of(&netns)?
+    let device = Devices::of(&netns)
         .device(DEVICE)
         .ok_or_else(|| Fault::failed("the device that was made is gone"))?;
     let itself = std::env::current_exe().map_err(|error| Fault::file("this program", error))?;
@@ -185,7 +185,7 @@ impl Bench<'_> {
     /// Loads lines; the first one may be refused.
     fn send(&self, text: &str) -> Result<(), Fault> {
         let mut loader = Loader::open(&self.netns, Options { stop_at_refusal: false, ..Options::default() })?;
-        let (mut batch, mut devices) = (Batch::new(text.as_bytes()), Devices::of(&self.netns)?);
+        let (mut batch, mut devices) = (Batch::new(text.as_bytes()), Devices::of(&self.netns));
         while let Ok(Some((line, command))) = batch.next_command(&mut devices) {
             loader.push(line, command)?;
         }
@@ -231,7 +231,7 @@ impl Bench<'_> {
     /// Seconds that the kernel takes for messages that are encoded already.
     fn floor(&self, file: &Path, rules: u32) -> Result<f64, Fault> {
         self.fresh(rules)?;
-        let mut devices = Devices::of(&self.netns)?;
+        let mut devices = Devices::of(&self.netns);
         let mut batch = Batch::new(File::open(file).map_err(|error| Fault::file(file, error))?);
         let mut portions = vec![Portion::default()];
         while let Some((line, command)) = batch.next_command(&mut devices).map_err(Fault::failed)? {
@@ -348,7 +348,7 @@ impl Bench<'_> {
             text.push_str("filter add dev np0 ingress protocol ip prio 1 handle 1:0:1 u32 ht 1:0: match u32 0 0 at 0 classid 1:1\n");
         }
         let mut loader = Loader::open(&self.netns, Options { stop_at_refusal: false, ..Options::default() })?;
-        let (mut batch, mut devices) = (Batch::new(text.as_bytes()), Devices::of(&self.netns)?);
+        let (mut batch, mut devices) = (Batch::new(text.as_bytes()), Devices::of(&self.netns));
         while let Some((line, command)) = batch.next_command(&mut devices).map_err(Fault::failed)? {
             loader.push(line, command)?;
         }

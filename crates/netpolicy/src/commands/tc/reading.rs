@@ -1,0 +1,141 @@
+//! The first look at a file that shall be loaded: what it says, and its rules encoded. As nothing is sent before the last
+//! line is known to be right, this is time in which the kernel has nothing to do: two threads read a half each.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use linux::Netns;
+use linux::tc::{Devices, Encoder};
+use rules::Batch;
+
+use super::file::BatchFile;
+use super::survey::Survey;
+use super::wish::{Fitter, Wish};
+use crate::fault::Fault;
+
+/// How many bytes of encoded rules of each half wait for the rest of the file to be right; what is beyond them is read
+/// twice.
+const HELD_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// A file that was read.
+#[derive(Debug, Default)]
+pub(super) struct Reading<'n> {
+    pub(super) survey: Survey,
+    /// Its commands up to a line.
+    pub(super) encoded: Option<Encoder>,
+    /// The last line whose command is encoded.
+    pub(super) encoded_to: u32,
+    /// Whether there is no command behind that line.
+    pub(super) whole: bool,
+    /// Actions that ask for one counter for all CPUs, of kinds that do not obey, among what is encoded.
+    pub(super) unheard: BTreeMap<&'static str, u64>,
+    /// What encoded rules name must stay open until they are sent.
+    pub(super) devices: Option<Devices<'n>>,
+    lines: u32,
+}
+
+/// Reads all of a file and encodes it.
+pub(super) fn read<'n>(
+    file: &BatchFile,
+    netns: &'n Netns,
+    devices: &mut Devices<'n>,
+    wish: &Wish<'_>,
+    encoder: impl Fn() -> Encoder,
+) -> Result<Reading<'n>, Fault> {
+    halves(file, netns, devices, || Some((Fitter::new(wish), encoder())))
+}
+
+/// Reads all of a file, for what it says alone.
+pub(super) fn survey<'n>(
+    file: &BatchFile,
+    netns: &'n Netns,
+    devices: &mut Devices<'n>,
+) -> Result<Survey, Fault> {
+    Ok(halves(file, netns, devices, || None)?.survey)
+}
+
+/// Reads both halves of a file at the same time, or a short one at once.
+fn halves<'n, 'w>(
+    file: &BatchFile,
+    netns: &'n Netns,
+    devices: &mut Devices<'n>,
+    encoding: impl Fn() -> Option<(Fitter<'w>, Encoder)>,
+) -> Result<Reading<'n>, Fault> {
+    let Some(middle) = file.middle() else {
+        return part(file, &mut file.commands()?, devices, encoding());
+    };
+    std::thread::scope(|scope| {
+        let later = encoding();
+        let later = std::thread::Builder::new().name("tc-reader".to_owned()).spawn_scoped(scope, move || {
+            let mut devices = Devices::of(netns);
+            let mut batch = file.commands_of(middle, u64::MAX)?;
+            let reading = part(file, &mut batch, &mut devices, later)?;
+            Ok::<_, Fault>(Reading { devices: Some(devices), ..reading })
+        });
+        let later = later.map_err(|error| Fault::file("a thread that reads rules", error))?;
+        let mut reading = part(file, &mut file.commands_of(0, middle)?, devices, encoding())?;
+        reading.append(later.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        Ok(reading)
+    })
+}
+
+/// Reads a part of a file, whose lines are counted from its beginning.
+fn part<'n>(
+    file: &BatchFile,
+    batch: &mut Batch<Box<dyn Read + '_>>,
+    devices: &mut Devices<'_>,
+    encoding: Option<(Fitter<'_>, Encoder)>,
+) -> Result<Reading<'n>, Fault> {
+    let mut reading = Reading { whole: encoding.is_some(), ..Reading::default() };
+    let (mut fitter, mut encoded) = encoding.unzip();
+    let mut mistakes = Survey::default();
+    file.each_of(
+        batch,
+        devices,
+        |line, command, _| {
+            reading.survey.note(line, command);
+            if let (Some(fitter), Some(encoded)) = (&mut fitter, &mut encoded) {
+                reading.whole &= encoded.bytes() < HELD_BYTES_MAX;
+                if reading.whole {
+                    fitter.fit(command)?;
+                    encoded.push(line, command);
+                    reading.encoded_to = line;
+                }
+            }
+            Ok(true)
+        },
+        |mistake| {
+            mistakes.mistake(mistake);
+            Ok(())
+        },
+    )?;
+    reading.survey.append(mistakes, 0);
+    reading.unheard = fitter.map(Fitter::unheard).unwrap_or_default();
+    Ok(Reading { encoded, lines: batch.lines_read(), ..reading })
+}
+
+impl<'n> Reading<'n> {
+    /// A file of which nothing is encoded.
+    pub(super) fn of(survey: Survey) -> Self {
+        Self { survey, ..Self::default() }
+    }
+
+    /// Adds the later part of the same file.
+    fn append(&mut self, later: Self) {
+        self.survey.append(later.survey, self.lines);
+        // What does not follow on what is encoded is read again.
+        let Some((encoded, mut more)) = self.encoded.as_mut().filter(|_| self.whole).zip(later.encoded)
+        else {
+            return;
+        };
+        more.shift(self.lines);
+        encoded.append(more);
+        if later.encoded_to > 0 {
+            self.encoded_to = later.encoded_to.saturating_add(self.lines);
+        }
+        (self.whole, self.devices) = (later.whole, later.devices);
+        for (kind, count) in later.unheard {
+            *self.unheard.entry(kind).or_default() += count;
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! A replacement that no packet notices: rules are loaded into a chain that nobody uses, and then one rule is switched over
+//! to it.
+//!
+//! That rule is ours: in chain 0, of a priority that the operator names, it matches every packet and goes to the chain. The
+//! kernel puts the new one beside the old one before it takes that away.
+//!
+//! Kernel: 6.18, `net/sched/cls_flower.c` `fl_change()`. matchall refuses to be replaced with other actions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use linux::Netns;
+use linux::tc::{Devices, Loader, Options, Refused, dump, undo};
+use model::IfIndex;
+use rules::action::Control;
+use rules::{Batch, Command, Filter, Group, Hook, Table, Verb};
+
+use super::file::BatchFile;
+use super::survey::Survey;
+use crate::exit::Exit;
+use crate::fault::Fault;
+
+/// The chains that rules are put into, by hook; where there is none, they stay where the file has them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Places(BTreeMap<Hook, u32>);
+
+impl Places {
+    /// The chains that are in force where a file has rules.
+    pub(super) fn in_force(
+        netns: &Netns,
+        priority: u16,
+        file: &BatchFile,
+        devices: &mut Devices<'_>,
+    ) -> Result<Self, Fault> {
+        let mut hooks = BTreeSet::new();
+        file.each(
+            devices,
+            |_, command, _| {
+                hooks.extend(command.rule().map(|rule| rule.hook));
+                Ok(true)
+            },
+            |_| Ok(()),
+        )?;
+        let mut places = BTreeMap::new();
+        for hook in hooks {
+            let chain = Swap::in_force(netns, hook, priority)?.ok_or_else(|| {
+                Fault::new(
+                    Exit::Refused,
+                    format!("no rule of priority {priority} leads to a chain: nothing was loaded with --swap {priority}"),
+                )
+            })?;
+            places.insert(hook, chain);
+        }
+        Ok(Self(places))
+    }
+
+    /// Puts a rule into its chain.
+    pub(super) fn put(&self, command: &mut Command) {
+        if let Command::Filter(rule) = command
+            && let Some(chain) = self.0.get(&rule.hook)
+        {
+            rule.chain = Some(*chain);
+        }
+    }
+}
+
+/// A load into chains that nobody uses.
+#[derive(Debug)]
+pub(super) struct Swap {
+    priority: u16,
+    turns: Vec<Turn>,
+}
+
+/// One hook's part of it.
+#[derive(Debug)]
+struct Turn {
+    hook: Hook,
+    /// The chain that is in force.
+    old: Option<u32>,
+    new: u32,
+}
+
+impl Swap {
+    /// Looks for chains that nobody uses.
+    pub(super) fn prepare(
+        netns: &Netns,
+        priority: u16,
+        file: &BatchFile,
+        survey: &Survey,
+    ) -> Result<Self, Fault> {
+        let refused = |words: String| Fault::new(Exit::Refused, words);
+        if let Some(line) = survey.irreversible {
+            return Err(refused(format!(
+                "{}:{line}: --swap loads rules that are added, and this line is no `filter add`",
+                file.name()
+            )));
+        }
+        if let Some(group) = survey.groups.iter().find(|group| group.chain != 0) {
+            return Err(refused(format!(
+                "{} has rules in chain {}, and --swap chooses the chain",
+                file.name(),
+                group.chain
+            )));
+        }
+        let mut turns = Vec::new();
+        for hook in survey.hooks() {
+            let look = Look::at(netns, hook, priority)?;
+            if look.strangers {
+                return Err(refused(format!(
+                    "priority {priority} has rules that --swap has not made: name one that is free; nothing was sent"
+                )));
+            }
+            let highest = look.used.last().copied().unwrap_or(0);
+            if highest == Control::CHAIN_MAX {
+                return Err(refused("the chain with the highest number is in use".to_owned()));
+            }
+            turns.push(Turn { hook, old: look.leads_to, new: highest + 1 });
+        }
+        Ok(Self { priority, turns })
+    }
+
+    /// The chain that the rule of a priority leads to.
+    pub(super) fn in_force(netns: &Netns, hook: Hook, priority: u16) -> Result<Option<u32>, Fault> {
+        Ok(Look::at(netns, hook, priority)?.leads_to)
+    }
+
+    /// Where rules are put.
+    pub(super) fn places(&self) -> Places {
+        Places(self.turns.iter().map(|turn| (turn.hook, turn.new)).collect())
+    }
+
+    /// The new chains.
+    pub(super) fn chains(&self) -> Vec<u32> {
+        self.turns.iter().map(|turn| turn.new).collect()
+    }
+
+    /// The new chains, with the priority of the rule that leads to them.
+    pub(super) fn groups(&self) -> Vec<Group> {
+        let group = |turn: &Turn| Group { hook: turn.hook, chain: turn.new, priority: self.priority };
+        self.turns.iter().map(group).collect()
+    }
+
+    /// Switches over, one hook after the other. If the kernel refuses one, those before it are switched back, and its words
+    /// are given.
+    pub(super) fn switch(&self, netns: &Netns) -> Result<Option<String>, Fault> {
+        for (done, turn) in self.turns.iter().enumerate() {
+            let Some(refused) = send(netns, leading(turn.hook, self.priority, turn.new))? else { continue };
+            for turn in &self.turns[..done] {
+                let back = match turn.old {
+                    Some(old) => leading(turn.hook, self.priority, old),
+                    None => Filter {
+                        verb: Verb::Delete,
+                        hook: turn.hook,
+                        priority: self.priority,
+                        ..Filter::default()
+                    },
+                };
+                send(netns, back)?;
+            }
+            return Ok(Some(format!(
+                "the rule that leads to the new chain was refused: {}",
+                refused.cause()
+            )));
+        }
+        Ok(None)
+    }
+
+    /// Removes the chains that were in force before. Gives what could not be removed.
+    pub(super) fn remove_old(&self, netns: &Netns) -> Result<Vec<Refused>, Fault> {
+        let old = |turn: &Turn| turn.old.map(|chain| Group { hook: turn.hook, chain, priority: 0 });
+        let groups: Vec<Group> = self.turns.iter().filter_map(old).collect();
+        Ok(undo::groups(netns, &groups)?)
+    }
+}
+
+/// What a hook has.
+#[derive(Debug, Default)]
+struct Look {
+    /// The chains that have rules, or that some rule goes to.
+    used: BTreeSet<u32>,
+    leads_to: Option<u32>,
+    /// Whether the priority has other rules than ours.
+    strangers: bool,
+}
+
+impl Look {
+    fn at(netns: &Netns, hook: Hook, priority: u16) -> Result<Self, Fault> {
+        let chains = dump::chains(netns, hook)?;
+        let ours = Group { hook, chain: 0, priority };
+        let mut look = Self::default();
+        let dumped = dump::rules(netns, hook, |dumped| match dumped {
+            dump::Dumped::Begin => look = Self::default(),
+            dump::Dumped::Rule(rule) => {
+                let goals =
+                    || rule.actions.iter().filter_map(|action| action.kind.instance().control.chain());
+                look.used.extend(goals());
+                if rule.group() == ours {
+                    match goals()
+                        .next()
+                        .filter(|chain| rule.canonical() == leading(hook, priority, *chain).canonical())
+                    {
+                        Some(chain) => look.leads_to = Some(chain),
+                        None => look.strangers = true,
+                    }
+                }
+            }
+            dump::Dumped::Unknown => {}
+        });
+        look.used.extend(chains);
+        match dumped {
+            Err(error) if !super::diff::is_absent(&error) => Err(error.into()),
+            _ => Ok(look),
+        }
+    }
+}
+
+/// The rule that leads to a chain.
+fn leading(hook: Hook, priority: u16, chain: u32) -> Filter {
+    let line = format!(
+        "filter replace dev d protocol all prio {priority} handle 1 flower action goto chain {chain}"
+    );
+    let mut table = Table::of([("d".to_owned(), IfIndex(1))]);
+    match Batch::new(line.as_bytes()).next_command(&mut table) {
+        Ok(Some((_, Command::Filter(rule)))) => Filter { hook, ..rule.clone() },
+        read => panic!("a line of ours is read: {read:?}"),
+    }
+}
+
+/// Sends one rule; the refusal, if it is refused.
+fn send(netns: &Netns, rule: Filter) -> Result<Option<Refused>, Fault> {
+    let mut loader = Loader::open(netns, Options::default())?;
+    loader.push(1, &Command::Filter(rule))?;
+    Ok(loader.finish()?.refused.into_iter().next())
+}

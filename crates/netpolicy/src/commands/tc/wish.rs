@@ -1,0 +1,102 @@
+//! What the operator wants of actions beyond what the file says: which counters, and which instances.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+use linux::Netns;
+use linux::tc::instances;
+use rules::{Action, Command, NoPercpu, Sharing, percpu};
+
+use crate::args::{Percpu, TcLoad};
+use crate::fault::Fault;
+
+/// What is wanted of all rules of a load.
+#[derive(Debug)]
+pub(super) struct Wish<'n> {
+    netns: &'n Netns,
+    percpu: NoPercpu,
+    /// All threads that encode share what they share.
+    sharing: Option<Mutex<Shares>>,
+}
+
+/// The instances of a load.
+#[derive(Debug)]
+struct Shares {
+    sharing: Sharing,
+    /// The kinds of actions whose instances were looked at.
+    looked_at: BTreeSet<&'static str>,
+}
+
+impl<'n> Wish<'n> {
+    /// What the command line asks for.
+    pub(super) fn of(arguments: &TcLoad, netns: &'n Netns) -> Self {
+        let percpu = match arguments.no_percpu {
+            None => NoPercpu::AsWritten,
+            Some(Percpu::Auto) => NoPercpu::Auto,
+            Some(Percpu::Always) => NoPercpu::Always,
+            Some(Percpu::Never) => NoPercpu::Never,
+        };
+        let shares = || Mutex::new(Shares { sharing: Sharing::from(0), looked_at: BTreeSet::new() });
+        Self { netns, percpu, sharing: arguments.share_actions.then(shares) }
+    }
+
+    /// How many different actions are shared.
+    pub(super) fn shared_actions(&self) -> usize {
+        self.sharing
+            .as_ref()
+            .map_or(0, |shares| shares.lock().unwrap_or_else(PoisonError::into_inner).sharing.len())
+    }
+}
+
+/// Makes the rules of one thread as they are wanted.
+#[derive(Debug)]
+pub(super) struct Fitter<'w> {
+    wish: &'w Wish<'w>,
+    /// The actions of the last rule, as they were and with their instances: mostly, the next one has the same.
+    plain: Vec<Action>,
+    shared: Vec<Action>,
+    /// Actions that ask for one counter for all CPUs, of kinds that do not obey.
+    unheard: BTreeMap<&'static str, u64>,
+}
+
+impl<'w> Fitter<'w> {
+    /// For this wish.
+    pub(super) const fn new(wish: &'w Wish<'w>) -> Self {
+        Self { wish, plain: Vec::new(), shared: Vec::new(), unheard: BTreeMap::new() }
+    }
+
+    /// Gives the actions of a rule the counters and the instances that are wanted.
+    pub(super) fn fit(&mut self, command: &mut Command) -> Result<(), Fault> {
+        let Command::Filter(rule) = command else { return Ok(()) };
+        if self.wish.percpu.apply(rule) > 0 {
+            let unheard = |action: &&Action| action.no_percpu && !percpu::obeys(&action.kind);
+            for action in rule.actions.iter().filter(unheard) {
+                *self.unheard.entry(action.kind.name()).or_default() += 1;
+            }
+        }
+        let Some(shares) = self.wish.sharing.as_ref().filter(|_| !rule.actions.is_empty()) else {
+            return Ok(());
+        };
+        if rule.actions == self.plain {
+            rule.actions.clone_from(&self.shared);
+            return Ok(());
+        }
+        self.plain.clone_from(&rule.actions);
+        let mut shares = shares.lock().unwrap_or_else(PoisonError::into_inner);
+        for action in &rule.actions {
+            let kind = action.kind.name();
+            if shares.looked_at.insert(kind) {
+                let free = instances::first_free(self.wish.netns, [kind])?;
+                shares.sharing.not_below(free);
+            }
+        }
+        shares.sharing.apply(rule);
+        self.shared.clone_from(&rule.actions);
+        Ok(())
+    }
+
+    /// The actions that ask for one counter for all CPUs without being heard, by kind.
+    pub(super) fn unheard(self) -> BTreeMap<&'static str, u64> {
+        self.unheard
+    }
+}
