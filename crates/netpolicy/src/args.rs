@@ -527,9 +527,22 @@ pub struct Run {
 #[derive(Debug, Args)]
 pub struct Cat {}
 
-/// Print the JSON Schema of policy files.
+/// Print the JSON Schema of policy files, or of what programs read.
 #[derive(Debug, Args)]
-pub struct Schema {}
+pub struct Schema {
+    /// What is described.
+    #[arg(value_enum, value_name = "WHAT", default_value_t = SchemaOf::PolicyFile)]
+    pub of: SchemaOf,
+}
+
+/// What has a JSON Schema.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SchemaOf {
+    /// Policy files.
+    PolicyFile,
+    /// What tc prints with -o json, and each line with -o jsonl.
+    Tc,
+}
 
 /// Print completions for a shell.
 #[derive(Debug, Args)]

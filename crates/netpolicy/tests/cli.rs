@@ -305,8 +305,10 @@ fn what_a_setting_may_cost_can_be_said_behind_it() {
 
 #[test]
 fn a_schema_as_records_is_one_record() {
-    let output = netpolicy(&["-o", "jsonl", "schema"]);
-    assert_eq!(text(&output.stdout).lines().count(), 1);
+    for of in ["policy-file", "tc"] {
+        let output = netpolicy(&["-o", "jsonl", "schema", of]);
+        assert_eq!(text(&output.stdout).lines().count(), 1, "{of}");
+    }
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Cat(_) => cat::run(context),
         Command::Tc(arguments) => tc::run(arguments, context),
         Command::Top(arguments) => top::run(arguments, context),
-        Command::Schema(_) => schema::run(context),
+        Command::Schema(arguments) => schema::run(arguments, context),
         Command::Completions(arguments) => completions::run(arguments, context),
         Command::Man(arguments) => man::run(arguments, context),
         Command::Guard(arguments) => guard::run(arguments, context),

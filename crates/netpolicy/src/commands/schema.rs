@@ -1,14 +1,18 @@
-//! `schema`: the language of policy files, for editors.
+//! `schema`: the language of policy files, for editors, and of what programs read.
 
-use crate::args::Output;
+use crate::args::{Output, Schema, SchemaOf};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::policy_file::json_schema;
+use crate::render::tc_json_schema;
 
 /// Prints the JSON Schema.
-pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
-    let schema = json_schema();
+pub(crate) fn run(arguments: &Schema, context: &Context) -> Result<Exit, Fault> {
+    let schema = match arguments.of {
+        SchemaOf::PolicyFile => json_schema(),
+        SchemaOf::Tc => tc_json_schema(),
+    };
     context.console.text(&match context.globals.output {
         Output::Table | Output::Json => format!("{schema:#}\n"),
         Output::Jsonl => format!("{schema}\n"),

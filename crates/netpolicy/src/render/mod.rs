@@ -23,6 +23,7 @@ mod status;
 mod svg;
 mod table;
 mod tc;
+mod tc_schema;
 #[cfg(test)]
 mod test;
 mod undone;
@@ -49,5 +50,6 @@ pub(crate) use status::StatusReport;
 pub(crate) use sockets::SocketsReport;
 pub(crate) use svg::svg;
 pub(crate) use tc::{BenchRow, DiffReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport};
+pub(crate) use tc_schema::tc_json_schema;
 pub(crate) use undone::UndoneReport;
 pub(crate) use validation::ValidationReport;

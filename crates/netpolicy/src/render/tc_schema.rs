@@ -1,0 +1,246 @@
+//! What `tc` prints with `-o json` and `-o jsonl`, as a JSON Schema.
+
+use serde_json::{Map, Value, json};
+
+use super::report::SCHEMA;
+
+/// Name, schema and meaning of each field of a document.
+type Fields = &'static [(&'static str, Form, &'static str)];
+
+/// What a field has.
+#[derive(Clone, Copy)]
+enum Form {
+    Text,
+    Texts,
+    /// A number that counts, 0 or more.
+    Count,
+    /// Lines of the file, from 1.
+    Lines,
+    /// A number of the kernel's.
+    Number,
+    /// 0 or more, with a fraction.
+    Amount,
+    Truth,
+    /// Truth, or null for what is not judged.
+    Verdict,
+    /// Counts by name.
+    Counts,
+    /// Objects of these fields.
+    List(Fields),
+}
+
+const REFUSED: Fields = &[
+    ("line", Form::Count, "the line of the file"),
+    ("errno", Form::Number, "the kernel's number"),
+    ("words", Form::Text, "the kernel's words, with the number's name"),
+];
+
+const LOAD: Fields = &[
+    ("file", Form::Text, "the file"),
+    ("commands", Form::Count, "all commands: loaded + refused + not_sent + not_loaded + skipped + wrong"),
+    ("loaded", Form::Count, "what the kernel took"),
+    ("refused", Form::List(REFUSED), "what it refused"),
+    ("not_sent", Form::Lines, "lines that were not sent, because one before them was refused"),
+    ("not_loaded", Form::Lines, "lines whose answers were lost and that a dump does not show"),
+    ("settled_by_dump", Form::Count, "how many answers were lost and settled by a dump"),
+    ("skipped", Form::Count, "rules that were there already (--resume)"),
+    ("wrong", Form::Count, "lines that are wrong and were left out (--keep-going)"),
+    ("undone", Form::Truth, "whether all was taken back (--atomic, --swap)"),
+    ("chains", Form::Lines, "the chains that are in force now (--swap)"),
+    ("shared_actions", Form::Count, "different actions that were shared (--share-actions)"),
+    (
+        "counters_anyway",
+        Form::Counts,
+        "actions of kinds that have a counter for each CPU whatever they ask for, by kind",
+    ),
+    ("seconds", Form::Amount, "how long it took"),
+    ("rate", Form::Amount, "what the kernel took in a second"),
+];
+
+const SURVEY: Fields = &[
+    ("file", Form::Text, "the file"),
+    ("commands", Form::Count, "all commands that are right"),
+    ("rules", Form::Count, "rules among them"),
+    ("groups", Form::Count, "hooks, chains and priorities that rules are in"),
+    ("wrong", Form::Count, "lines that are wrong"),
+];
+
+const DIFF: Fields = &[
+    ("file", Form::Text, "the file"),
+    ("same", Form::Count, "rules that are as the file has them"),
+    ("missing", Form::Lines, "lines whose rule is not there"),
+    ("different", Form::Lines, "lines whose handle is there with another rule"),
+    ("misplaced", Form::Lines, "lines whose rule has its turn in another order than the file's"),
+    ("extra", Form::Count, "rules in the file's priorities that it does not have"),
+    ("extra_rules", Form::Texts, "the first of them, each as the line that would add it"),
+    ("unknown", Form::Count, "rules of kinds that are not known"),
+    ("in_hardware", Form::Count, "rules of the file that hardware has"),
+    ("not_in_hardware", Form::Count, "rules of the file that hardware does not have, as the kernel says"),
+    ("changing", Form::Truth, "whether rules changed all the time: the figures are of no one moment"),
+    ("seconds", Form::Amount, "how long it took"),
+];
+
+const ROW: Fields = &[
+    ("criterion", Form::Text, "what was measured"),
+    ("goal", Form::Text, "what is wanted"),
+    ("measured", Form::Text, "what came out"),
+    ("met", Form::Verdict, "whether that is as wanted; null for what is not judged"),
+];
+
+const BENCH: Fields = &[
+    ("repeats", Form::Count, "how often each was repeated"),
+    ("rules", Form::Count, "how many rules each load had"),
+    ("kernel", Form::Text, "the kernel"),
+    ("rows", Form::List(ROW), "the criteria"),
+];
+
+/// Each kind of document, and its fields. In lines (`-o jsonl`), a refusal and a row of the bench are documents too.
+const DOCUMENTS: &[(&str, &str, Fields)] = &[
+    ("tc-load", "what became of a load", LOAD),
+    ("tc-refused", "a refusal, in lines", REFUSED),
+    ("tc-survey", "what a file says (--dry-run)", SURVEY),
+    ("tc-diff", "a file against the kernel", DIFF),
+    ("tc-bench", "a benchmark", BENCH),
+    ("tc-bench", "one criterion of a benchmark, in lines", ROW),
+];
+
+/// The schema that every document of `tc` meets.
+pub(crate) fn tc_json_schema() -> Value {
+    let document = |(kind, meaning, fields): &(&str, &str, Fields)| {
+        json!({
+            "type": "object",
+            "description": meaning,
+            "properties": { "schema": { "const": SCHEMA }, "kind": { "const": kind }, "data": object(fields) },
+            "required": ["schema", "kind", "data"],
+        })
+    };
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "netpolicy/v1/tc",
+        "title": "netpolicy tc, with -o json, and each line with -o jsonl",
+        "$comment": "fields are added to a version, never removed or given another meaning",
+        "anyOf": DOCUMENTS.iter().map(document).collect::<Vec<Value>>(),
+    })
+}
+
+/// An object with all of these fields.
+fn object(fields: Fields) -> Value {
+    let properties: Map<String, Value> = fields
+        .iter()
+        .map(|(name, form, meaning)| {
+            let mut schema = form.schema();
+            schema["description"] = Value::from(*meaning);
+            ((*name).to_owned(), schema)
+        })
+        .collect();
+    let required: Vec<&str> = fields.iter().map(|(name, ..)| *name).collect();
+    json!({ "type": "object", "properties": properties, "required": required })
+}
+
+impl Form {
+    fn schema(self) -> Value {
+        match self {
+            Self::Text => json!({ "type": "string" }),
+            Self::Texts => json!({ "type": "array", "items": { "type": "string" } }),
+            Self::Count => json!({ "type": "integer", "minimum": 0 }),
+            Self::Lines => json!({ "type": "array", "items": { "type": "integer", "minimum": 1 } }),
+            Self::Number => json!({ "type": "integer" }),
+            Self::Amount => json!({ "type": "number", "minimum": 0 }),
+            Self::Truth => json!({ "type": "boolean" }),
+            Self::Verdict => json!({ "type": ["boolean", "null"] }),
+            Self::Counts => {
+                json!({ "type": "object", "additionalProperties": { "type": "integer", "minimum": 0 } })
+            }
+            Self::List(fields) => json!({ "type": "array", "items": object(fields) }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::render::report::to_json;
+    use crate::render::{BenchRow, DiffReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport};
+
+    /// What is wrong with a value, if it does not fit a schema of ours.
+    fn misfit(value: &Value, schema: &Value) -> Option<String> {
+        let kinds: Vec<&str> = match &schema["type"] {
+            Value::String(kind) => vec![kind],
+            Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
+            other => panic!("a schema without a type: {other}"),
+        };
+        let is = |kind: &&str| match *kind {
+            "object" => value.is_object(),
+            "array" => value.is_array(),
+            "string" => value.is_string(),
+            "integer" => value.is_u64() || value.is_i64(),
+            "number" => value.is_number(),
+            "boolean" => value.is_boolean(),
+            "null" => value.is_null(),
+            other => panic!("{other}"),
+        };
+        if !kinds.iter().any(is) {
+            return Some(format!("{value} is not {kinds:?}"));
+        }
+        if value.as_f64().zip(schema["minimum"].as_f64()).is_some_and(|(value, least)| value < least) {
+            return Some(format!("{value} is too small"));
+        }
+        let items = value.as_array().into_iter().flatten();
+        if let Some(wrong) = items.filter_map(|item| misfit(item, &schema["items"])).next() {
+            return Some(wrong);
+        }
+        let (fields, known) = (value.as_object()?, schema["properties"].as_object());
+        if let Some(known) = known {
+            // All that is told is described, and all that is described is told.
+            let told: Vec<&String> = fields.keys().collect();
+            let described: Vec<&String> = known.keys().collect();
+            if told != described {
+                return Some(format!("{told:?} is told, {described:?} described"));
+            }
+            return known.iter().find_map(|(name, schema)| misfit(&fields[name], schema));
+        }
+        fields.values().find_map(|value| misfit(value, &schema["additionalProperties"]))
+    }
+
+    #[test]
+    fn every_document_of_tc_has_the_fields_that_the_schema_describes() {
+        let refused = || RefusedLine { line: 7, errno: 17, words: "File exists".to_owned() };
+        let row = || BenchRow {
+            criterion: "a".to_owned(),
+            goal: String::new(),
+            measured: "b".to_owned(),
+            met: None,
+        };
+        let load = LoadReport {
+            refused: vec![refused()],
+            not_sent: vec![8, 9],
+            counters_anyway: [("police", 3)].into_iter().collect(),
+            seconds: 0.5,
+            ..LoadReport::default()
+        };
+        let diff = DiffReport {
+            missing: vec![1],
+            extra_rules: vec!["filter add".to_owned()],
+            ..DiffReport::default()
+        };
+        let bench = RuleBenchReport { repeats: 7, rules: 1, kernel: "6.18".to_owned(), rows: vec![row()] };
+        let values = [
+            to_json(&load),
+            to_json(&refused()),
+            to_json(&SurveyReport::default()),
+            to_json(&diff),
+            to_json(&bench),
+            to_json(&row()),
+        ];
+        for (value, (kind, _, fields)) in values.iter().zip(DOCUMENTS) {
+            assert_eq!(misfit(value, &object(fields)), None, "{kind}");
+        }
+        // What does not fit is found.
+        let mut wrong = to_json(&load);
+        wrong["refused"][0]["line"] = Value::from("7");
+        assert!(misfit(&wrong, &object(LOAD)).is_some());
+        wrong = to_json(&load);
+        wrong["more"] = Value::from(1);
+        assert!(misfit(&wrong, &object(LOAD)).is_some());
+    }
+}
