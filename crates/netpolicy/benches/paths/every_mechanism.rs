@@ -105,9 +105,11 @@ fn policy(nic: Vec<NicWish>) -> Policy {
         budget: model::Budget::default(),
         kthread: model::KthreadWish::default(),
         cpus: None,
+        layout: None,
+        queues: None,
         origin: "bench".to_owned(),
     };
-    Policy { intents: vec![intent] }
+    Policy { intents: vec![intent], ..Policy::default() }
 }
 
 /// What every device of the lab can be told.
