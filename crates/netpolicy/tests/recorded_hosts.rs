@@ -7,8 +7,18 @@ use model::{Host, Intent, Offload, Pid, Policy, PolicyName, Rss, Target};
 use netpolicy::policy_file::recipes;
 use plan::{Refusal, Resolved, desired, diff, place};
 
+/// The recorded host as root sees it: nginx is served at a port of its own, and its epoll can be read.
 fn cache_server() -> Host {
-    serde_json::from_str(include_str!("hosts/cache-server.json")).expect("the fixture is a host")
+    let mut host: Host =
+        serde_json::from_str(include_str!("hosts/cache-server.json")).expect("the fixture is a host");
+    let nginx = host.processes.iter_mut().find(|process| process.id.pid == Pid(900)).expect("nginx");
+    for epoll in &mut nginx.epolls {
+        epoll.params.get_or_insert_default();
+    }
+    for socket in &mut nginx.sockets {
+        socket.local.as_mut().expect("an address").set_port(80);
+    }
+    host
 }
 
 /// The same machine with a NIC whose driver has contexts of the receive hash and takes rules, and with 8 queues.
