@@ -112,6 +112,7 @@ impl Default for Globals {
             policy_file: Vec::new(),
             policy_dir: Vec::new(),
             recipe_dir: Vec::new(),
+            wish_dir: linux::bpf::wishes::WishStore::DIRECTORY.into(),
             color: None,
             verbose: 0,
             quiet: false,
