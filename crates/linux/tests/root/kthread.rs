@@ -164,8 +164,9 @@ fn wake_latency() -> Result<(), Failed> {
 /// Kernels before 6.8 name no NAPIs; their threads' names are the same as here.
 fn by_name() -> Result<(), Failed> {
     let wire = Wire::new(2)?;
-    // No other test has a device of this name, so that the threads of this name are all this device's.
-    let name = format!("kt{}", std::process::id() % 100_000);
+    // No other test has a device of this name, so that the threads of this name are all this device's. It is as long
+    // whatever the number is: a thread's name of just 15 bytes could be one that was cut short.
+    let name = format!("kt{:05}", std::process::id() % 100_000);
     for command in ["down".to_owned(), format!("name {name}"), "up".to_owned()] {
         run(&format!(
             "ip -n {} link set {} {command}",
