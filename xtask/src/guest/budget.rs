@@ -25,6 +25,9 @@ fn left() -> Option<Duration> {
     END.get().map(|end| end.saturating_duration_since(Instant::now()))
 }
 
+/// What a `make` above us tells those below it: they would take its options, and wait for its jobs.
+const OF_ANOTHER_MAKE: [&str; 3] = ["MAKEFLAGS", "MFLAGS", "MAKELEVEL"];
+
 /// `make` for a directory of objects. It is ended when the time is up, and when we are, however we end; and it begins when no
 /// other one works on these objects any more, also not one whose owner was killed a moment ago.
 pub(super) fn make(objects: &Path) -> Command {
@@ -42,6 +45,9 @@ fn limited_make(objects: &Path, left: Option<Duration>) -> Command {
         command.args(["timeout", "--foreground", "--kill-after=10", &left.as_secs().max(1).to_string()]);
     }
     command.arg("make");
+    for name in OF_ANOTHER_MAKE {
+        command.env_remove(name);
+    }
     command
 }
 
@@ -97,7 +103,11 @@ mod limits {
         let words: Vec<_> = std::iter::once(place.make(None).get_program().to_owned())
             .chain(place.make(None).get_args().map(ToOwned::to_owned))
             .collect();
-        let mut owner = Command::new("sh")
+        let mut owner = Command::new("sh");
+        for name in OF_ANOTHER_MAKE {
+            owner.env_remove(name);
+        }
+        let mut owner = owner
             .args(["-c", "\"$@\"; :", "sh"])
             .args(words)
             .stdout(std::process::Stdio::piped())
