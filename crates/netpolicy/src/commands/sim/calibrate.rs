@@ -117,8 +117,8 @@ fn length(row: &MeasuredRow) -> Length {
 /// Where queues may grow or not, one seed says little.
 fn seeds_of(row: &MeasuredRow) -> u64 {
     match row.class {
-        RowClass::Knee | RowClass::Overload => CHAOTIC_SEEDS,
-        RowClass::Stable | RowClass::Max => 1,
+        RowClass::Knee | RowClass::Overload | RowClass::Max => CHAOTIC_SEEDS,
+        RowClass::Stable => 1,
     }
 }
 
