@@ -22,8 +22,13 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// Rules of which each gets a priority of its own from the kernel, or only a handle.
 fn unplaced(count: u32) -> String {
+    mixed(count, |rule| rule.is_multiple_of(3))
+}
+
+/// Rules of which some have a priority.
+fn mixed(count: u32, has_priority: impl Fn(u32) -> bool) -> String {
     let rule = |rule: u32| {
-        let priority = if rule.is_multiple_of(3) { "prio 7 " } else { "" };
+        let priority = if has_priority(rule) { "prio 7 " } else { "" };
         format!(
             "filter add dev d0 ingress protocol ip {priority}u32 match ip src 10.9.{}.{} action mirred egress redirect \
              dev d1\n",
@@ -83,16 +88,18 @@ fn another_order() -> Result<(), Failed> {
 
 fn resumed() -> Result<(), Failed> {
     let stage = Stage::new("resumed_unplaced");
-    // Each priority of u32 needs a table of its own, and the kernel has numbers for 2047 of them.
-    let file = stage.file(&format!("{HOOK}{}", unplaced(3000)));
+    // So many that the kill comes before the end. Each priority of u32 needs a table of its own, and the kernel has
+    // numbers for 2047 of them.
+    const RULES: u32 = 15_000;
+    let file = stage.file(&format!("{HOOK}{}", mixed(RULES, |rule| !rule.is_multiple_of(32))));
     killed_at(&stage, &file, &[], 300);
-    let there = stage.rules() as u64;
-    assert!((300..3000).contains(&there), "{there}");
+    let there = stage.rules();
+    assert!((300..RULES as usize).contains(&there), "{there}");
     let (code, report) = stage.netpolicy(&["tc", "load", "--resume", text(&file)]);
     assert_eq!(code, 0, "{report}");
     let count = |key: &str| report[key].as_u64().expect("a number");
-    assert_eq!(count("loaded") + count("skipped"), 3001);
-    assert_eq!(stage.rules(), 3000);
+    assert_eq!(count("loaded") + count("skipped"), u64::from(RULES) + 1);
+    assert_eq!(stage.rules(), RULES as usize);
     assert_eq!(stage.netpolicy(&["tc", "diff", text(&file)]).0, 0);
     Ok(())
 }
