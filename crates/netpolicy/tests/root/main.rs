@@ -110,7 +110,7 @@ fn runs(program: &str, argument: &str) -> bool {
 
 fn has_tracefs() -> bool {
     const LOOK: &str =
-        "mount -t tracefs none /sys/kernel/tracing && test -d /sys/kernel/tracing/events/syscalls";
+        "mount -t tracefs none /sys/kernel/tracing; test -d /sys/kernel/tracing/events/syscalls";
     let output = std::process::Command::new("unshare").args(["--mount", "sh", "-c", LOOK]).output();
     output.is_ok_and(|output| output.status.success())
 }

@@ -17,7 +17,8 @@ pub(crate) struct Recorder {
 /// tracefs is mounted where nobody else sees it, so that the machine stays as it was. The clock is one for all CPUs and
 /// the one that timers run by.
 const SCRIPT: &str = "set -e
-mount -t tracefs none /sys/kernel/tracing
+# Where it is mounted already, mounting it again is refused.
+test -d /sys/kernel/tracing/events || mount -t tracefs none /sys/kernel/tracing
 at=/sys/kernel/tracing/instances/$0
 mkdir \"$at\"
 trap 'echo 0 > \"$at/tracing_on\"; rmdir \"$at\"' EXIT
