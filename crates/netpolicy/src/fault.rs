@@ -194,7 +194,7 @@ impl From<RollBackError> for Fault {
                     .hint(format!("roll back {newer} first: netpolicy rollback {newer}"))
             }
             RollBackError::Attended { by, .. } => Self::new(Exit::Refused, error).hint(format!(
-                "end that process instead: kill -INT {by}; should it not end, kill -9 it and roll back then"
+                "end that process instead: kill {by}; should it not end, kill -9 it and roll back then"
             )),
             RollBackError::NothingToUndo { .. } => Self::failed(error),
             RollBackError::Journal(error) => Self::from(error),

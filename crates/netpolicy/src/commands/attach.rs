@@ -65,6 +65,11 @@ fn stay(
         return Ok(false);
     }
     context.console.say("Attached. Ctrl-C ends it.");
+    if !attachment.has_set() {
+        context.console.say(
+            "Nothing had to be set so far: what is in force was there before, and stays (`netpolicy history` tells who set it).",
+        );
+    }
     loop {
         if signals.take().is_some() {
             return Ok(false);

@@ -232,6 +232,11 @@ impl<'a> Attachment<'a> {
         changes.iter().try_for_each(|change| self.tell("set", change.to().object(), change.to_string()))
     }
 
+    /// Whether anything had to be set that was not so already.
+    pub(crate) fn has_set(&self) -> bool {
+        !self.transactions.is_empty()
+    }
+
     /// The processes that are followed and have not ended.
     pub(crate) fn followed(&self) -> impl Iterator<Item = ProcessId> + '_ {
         self.follower.followed()

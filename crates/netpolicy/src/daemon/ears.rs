@@ -106,11 +106,11 @@ impl Ears {
             ],
             (Some(_), false) => [
                 at_once("processes and TCP listeners", tracepoints, Vec::new()),
-                seen("epolls", "scans: within 1 s while a process is young, later", tick, refused),
+                seen("epolls", "scans, each second while a process is young", tick, refused),
             ],
             (None, _) => [
                 seen("processes and TCP listeners", "scans of /proc", tick, refused.clone()),
-                seen("epolls", "scans: within 1 s while a process is young, later", tick, refused),
+                seen("epolls", "scans, each second while a process is young", tick, refused),
             ],
         };
         vec![links, processes, epolls, values]
