@@ -7,9 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Process, Wish, Wisher};
-use model::{
-    Budget, Fd, Goal, Host, Intent, KthreadWish, Pid, Policy, PolicyName, Target, policy::Overrides,
-};
+use model::{Fd, Host, Intent, Pid, Policy, PolicyName, Target};
 
 use crate::place::{Resolved, place};
 use crate::refusal::Refusal;
@@ -141,18 +139,5 @@ fn epolls_by_policy(
 
 fn request(target: Target, policy: PolicyName, whence: &str) -> Intent {
     let origin = format!("{target}: {whence}");
-    Intent {
-        target,
-        policy,
-        delivery: None,
-        overrides: Overrides::default(),
-        nic: Vec::new(),
-        kthread: KthreadWish::default(),
-        goal: Goal::default(),
-        budget: Budget::default(),
-        cpus: None,
-        layout: None,
-        queues: None,
-        origin,
-    }
+    Intent::new(target, policy, origin)
 }
