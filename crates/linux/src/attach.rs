@@ -1,20 +1,40 @@
 //! Looking into foreign processes through somebody else, who has the right to: `CAP_SYS_PTRACE` in a process of its own.
 //!
-//! A process without that right names a way once, at its start. From then on, what it observes of processes and what it
-//! writes to their epolls and io_urings goes that way; everything else it does itself.
+//! A process without that right names a way once, at its start. From then on, what it observes of processes, which of them it
+//! finds and what it writes to their epolls and io_urings goes that way; everything else it does itself.
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use model::host::{Process, Unread};
-use model::{NetnsId, Setting};
+use model::{NetnsId, Pid, ProcessId, Setting};
 
 use crate::error::KernelError;
 use crate::observe::Processes;
+use crate::process::Criteria;
 
 /// Somebody who may look into foreign processes.
 pub trait Attach: Send + Sync {
     /// As [`crate::observe::processes`].
     fn processes(&self, netns: NetnsId, which: &Processes) -> (Vec<Process>, Vec<Unread>);
+
+    /// As [`crate::process::find`]: the processes, and what could not be judged.
+    ///
+    /// # Errors
+    /// As looking oneself; as [`Attach::read`].
+    fn find(&self, criteria: &Criteria) -> Result<(Vec<ProcessId>, Vec<Unread>), KernelError>;
+
+    /// As [`crate::process::meets`].
+    ///
+    /// # Errors
+    /// As judging it oneself; as [`Attach::read`].
+    fn meets(&self, criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelError>;
+
+    /// As [`crate::process::holders_of_sockets`].
+    ///
+    /// # Errors
+    /// As looking oneself; as [`Attach::read`].
+    fn holders_of_sockets(&self, inodes: &BTreeSet<u64>) -> Result<Vec<Pid>, KernelError>;
 
     /// The value that a knob of an epoll or an io_uring has.
     ///

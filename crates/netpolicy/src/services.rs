@@ -51,7 +51,7 @@ fn processes_of(matching: &Match, netns: &Netns) -> Result<(Vec<Pid>, Vec<Proces
     let Match { unit, cgroup, exe, port, uid } = matching.clone();
     // What cannot be judged is no match: `observe` names the processes that could not be looked into.
     let mut unjudged = Vec::new();
-    let found = find(&Criteria { exe, cgroup, unit, port, uid }, &mut unjudged)?;
+    let found = find(&Criteria { exe, cgroup, unit, port, uid, netns: None }, &mut unjudged)?;
     let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
     for process in found {
         // One that has ended meanwhile is neither here nor elsewhere.

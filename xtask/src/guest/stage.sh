@@ -31,10 +31,16 @@ if [ -f $guest/modules ]; then
     done
 fi
 echo 1 > $guest/begun
-setsid sh $guest/command < /dev/null > $guest/stdout 2> $guest/stderr
-echo $? > $guest/exit.new
-mv $guest/exit.new $guest/exit
-sync
+(
+    setsid sh $guest/command < /dev/null > $guest/stdout 2> $guest/stderr
+    echo $? > $guest/exit.new
+    mv $guest/exit.new $guest/exit
+    sync
+) &
+command=$!
+# A command may ask for the distribution's own process 1; its words are in the kernel's log then.
+trap 'trap "" USR1; exec /lib/systemd/systemd --log-target=kmsg' USR1
+wait $command
 # The host ends the guest when it has read that; should it not, the guest ends by itself.
 echo 1 > /proc/sys/kernel/sysrq
 sleep 10

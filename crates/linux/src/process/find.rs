@@ -9,6 +9,7 @@ use super::cgroup;
 use super::descriptors::{Link, descriptors};
 use super::pinned::{Pinned, pids};
 use super::stat::Status;
+use crate::attach;
 use crate::error::{Cause, KernelError};
 use crate::netlink::sock_diag::InetSockets;
 use crate::netns::Netns;
@@ -26,6 +27,8 @@ pub struct Criteria {
     pub port: Option<u16>,
     /// Its effective user.
     pub uid: Option<u32>,
+    /// The network namespace that it lives in.
+    pub netns: Option<NetnsId>,
 }
 
 /// The processes that meet the criteria, by pid. Kernel threads never do. A process that could not be judged is no
@@ -36,6 +39,12 @@ pub struct Criteria {
 pub fn find(criteria: &Criteria, unread: &mut Vec<Unread>) -> Result<Vec<ProcessId>, KernelError> {
     if *criteria == Criteria::default() {
         return Err(KernelError::malformed("find processes", "no criterion is given"));
+    }
+    // What a process runs, holds and lives in the kernel tells those alone who may look into it.
+    if let Some(way) = attach::way() {
+        let (found, unjudged) = way.find(criteria)?;
+        unread.extend(unjudged);
+        return Ok(found);
     }
     let mut search = Search { criteria, sockets: BTreeMap::new(), text: Vec::new() };
     let mut found = Vec::new();
@@ -59,6 +68,9 @@ pub fn meets(criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelE
     if *criteria == Criteria::default() {
         return Err(KernelError::malformed(what(), "no criterion is given"));
     }
+    if let Some(way) = attach::way() {
+        return way.meets(criteria, pid);
+    }
     let mut search = Search { criteria, sockets: BTreeMap::new(), text: Vec::new() };
     match search.judge(pid) {
         Err(Cause::Gone(_)) => Ok(None),
@@ -72,6 +84,9 @@ pub fn meets(criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelE
 /// # Errors
 /// If `/proc` cannot be listed.
 pub fn holders_of_sockets(inodes: &BTreeSet<u64>) -> Result<Vec<Pid>, KernelError> {
+    if let Some(way) = attach::way() {
+        return way.holders_of_sockets(inodes);
+    }
     let holds = |pid: &Pid| {
         let links = Pinned::open(*pid).and_then(|process| descriptors(&process)).unwrap_or_default();
         links.iter().any(|(_, link)| matches!(link, Link::Socket(inode) if inodes.contains(inode)))
@@ -94,6 +109,7 @@ impl Search<'_> {
             && self.is_of_user(&process)?
             && self.is_in_cgroup(&process)?
             && self.runs_executable(&process)?
+            && self.lives_in_netns(&process)?
             && self.serves_port(&process)?;
         Ok(judged.then_some(process.id))
     }
@@ -115,6 +131,12 @@ impl Search<'_> {
         let in_cgroup = self.criteria.cgroup.as_ref().is_none_or(|asked| cgroup::is_within(path, asked));
         let of_unit = self.criteria.unit.as_ref().is_none_or(|unit| cgroup::is_of_unit(path, unit));
         Ok(in_cgroup && of_unit)
+    }
+
+    fn lives_in_netns(&self, process: &Pinned) -> Result<bool, Cause> {
+        let Some(asked) = self.criteria.netns else { return Ok(true) };
+        let netns = Netns::of_process(process.id.pid).map_err(|error| error.cause)?;
+        Ok(netns.id() == asked)
     }
 
     fn runs_executable(&self, process: &Pinned) -> Result<bool, Cause> {

@@ -9,7 +9,7 @@ use linux::process::{
 };
 use linux::{Cause, Errno, Netns, Processes};
 use model::host::{Process, SocketState};
-use model::{Cpu, CpuSet, EpollId, EpollParams, Fd, Pid};
+use model::{Cpu, CpuSet, EpollId, EpollParams, Fd, NetnsId, Pid};
 
 use super::subject::Subject;
 use super::{Need, test};
@@ -265,13 +265,21 @@ fn found_by_criteria() -> Result<(), Failed> {
     assert_eq!(found(by_port.clone())?, [expected]);
     assert!(found(Criteria { exe: Some(exe.to_owned()), ..Criteria::default() })?.contains(&expected));
     let file_name = exe.rsplit('/').next().map(str::to_owned);
-    let all = Criteria { exe: file_name, uid: Some(0), cgroup: Some(unified), unit: None, port: Some(port) };
+    let all = Criteria {
+        exe: file_name,
+        uid: Some(0),
+        cgroup: Some(unified),
+        unit: None,
+        port: Some(port),
+        netns: Some(Netns::own()?.id()),
+    };
     assert_eq!(found(all.clone())?, [expected]);
     for other in [
         Criteria { uid: Some(65_534), ..all.clone() },
         Criteria { exe: Some("/another/one".to_owned()), ..all.clone() },
         Criteria { cgroup: Some("/no.slice/such.service".to_owned()), ..all.clone() },
         Criteria { unit: Some("no-such".to_owned()), ..all.clone() },
+        Criteria { netns: Some(NetnsId(1)), ..all.clone() },
         Criteria { port: Some(1), ..all },
     ] {
         assert_eq!(found(other.clone())?, [], "{other:?}");

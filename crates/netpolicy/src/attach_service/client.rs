@@ -1,5 +1,6 @@
 //! The end without the right.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -7,9 +8,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use linux::attach::Attach;
+use linux::process::Criteria;
 use linux::{Cause, Errno, KernelError, Processes};
 use model::host::{Process, Unread};
-use model::{NetnsId, Setting};
+use model::{NetnsId, Pid, ProcessId, Setting};
 
 use super::{ANSWER_BYTES_MAX, Answer, Request};
 use crate::api::wire::encode;
@@ -90,17 +92,41 @@ impl Attach for Way {
         let error = match self.ask(&Request::Processes { netns: netns.0, only }) {
             Ok(Answer::Processes { found, unread }) => return (found, unread),
             Ok(Answer::Failed(failure)) => failure.into(),
-            Ok(Answer::Value(_) | Answer::Written) => self.unexpected("processes"),
+            Ok(_) => self.unexpected("processes"),
             Err(error) => error,
         };
         (Vec::new(), vec![Unread { what: error.what, why: error.cause.to_string() }])
+    }
+
+    fn find(&self, criteria: &Criteria) -> Result<(Vec<ProcessId>, Vec<Unread>), KernelError> {
+        match self.ask(&Request::Find(criteria.into()))? {
+            Answer::Found { processes, unread } => Ok((processes, unread)),
+            Answer::Failed(failure) => Err(failure.into()),
+            _ => Err(self.unexpected("processes")),
+        }
+    }
+
+    fn meets(&self, criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelError> {
+        match self.ask(&Request::Meets { wanted: criteria.into(), pid })? {
+            Answer::Found { processes, .. } => Ok(processes.into_iter().find(|process| process.pid == pid)),
+            Answer::Failed(failure) => Err(failure.into()),
+            _ => Err(self.unexpected("process")),
+        }
+    }
+
+    fn holders_of_sockets(&self, inodes: &BTreeSet<u64>) -> Result<Vec<Pid>, KernelError> {
+        match self.ask(&Request::Holders(inodes.clone()))? {
+            Answer::Holders(pids) => Ok(pids),
+            Answer::Failed(failure) => Err(failure.into()),
+            _ => Err(self.unexpected("pids")),
+        }
     }
 
     fn read(&self, like: &Setting) -> Result<Setting, KernelError> {
         match self.ask(&Request::Read(like.clone()))? {
             Answer::Value(value) if value.same_knob(like) => Ok(value),
             Answer::Failed(failure) => Err(failure.into()),
-            Answer::Value(_) | Answer::Processes { .. } | Answer::Written => Err(self.unexpected("value")),
+            _ => Err(self.unexpected("value")),
         }
     }
 
@@ -108,7 +134,7 @@ impl Attach for Way {
         match self.ask(&Request::Write(setting.clone()))? {
             Answer::Written => Ok(()),
             Answer::Failed(failure) => Err(failure.into()),
-            Answer::Value(_) | Answer::Processes { .. } => Err(self.unexpected("answer")),
+            _ => Err(self.unexpected("answer")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A process that holds `CAP_SYS_PTRACE` so that the daemon need not: it looks into the processes that it is asked about, and
+//! A process that holds `CAP_SYS_PTRACE` so that the daemon need not: it finds processes, looks into those that it is asked about, and
 //! sets the busy-poll parameters of their epolls and io_urings. It opens no file for anybody and hands out no descriptor.
 //!
 //! Its socket takes root's connections alone, told by `SO_PEERCRED`; whoever else connects is turned away and logged. A
@@ -7,11 +7,13 @@
 mod client;
 mod server;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
+use linux::process::Criteria;
 use model::host::{Process, Unread};
-use model::{KernelVersion, Pid, Setting};
+use model::{KernelVersion, NetnsId, Pid, ProcessId, Setting};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use client::go_through;
@@ -42,6 +44,12 @@ pub struct AttachService {
 enum Request {
     /// What these processes are, or all that use the network of this namespace.
     Processes { netns: u64, only: Option<Vec<Pid>> },
+    /// Which processes are like this.
+    Find(Wanted),
+    /// Whether a process is like this.
+    Meets { wanted: Wanted, pid: Pid },
+    /// Who holds any of these sockets, given by their inodes.
+    Holders(BTreeSet<u64>),
     /// The value of a knob like this.
     Read(Setting),
     /// Give a knob this value.
@@ -53,9 +61,37 @@ enum Request {
 #[serde(rename_all = "kebab-case")]
 enum Answer {
     Processes { found: Vec<Process>, unread: Vec<Unread> },
+    Found { processes: Vec<ProcessId>, unread: Vec<Unread> },
+    Holders(Vec<Pid>),
     Value(Setting),
     Written,
     Failed(Failure),
+}
+
+/// What a process must be like, as it goes over the socket: [`Criteria`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    exe: Option<String>,
+    cgroup: Option<String>,
+    unit: Option<String>,
+    port: Option<u16>,
+    uid: Option<u32>,
+    netns: Option<NetnsId>,
+}
+
+impl From<&Criteria> for Wanted {
+    fn from(criteria: &Criteria) -> Self {
+        let Criteria { exe, cgroup, unit, port, uid, netns } = criteria.clone();
+        Self { exe, cgroup, unit, port, uid, netns }
+    }
+}
+
+impl From<Wanted> for Criteria {
+    fn from(wanted: Wanted) -> Self {
+        let Wanted { exe, cgroup, unit, port, uid, netns } = wanted;
+        Self { exe, cgroup, unit, port, uid, netns }
+    }
 }
 
 /// An error of the kernel room, as it goes over the socket.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use apply::Knobs;
 use linux::peer::Peer;
+use linux::process::{find, holders_of_sockets, meets};
 use linux::{Kernel, Netns, Processes, attach};
 use model::Setting;
 
@@ -113,6 +114,21 @@ fn answered(request: Request, peer: &Peer, kernel: &mut Kernel) -> Answer {
                 let found = linux::observe::processes(&netns, &which, &mut unread);
                 Answer::Processes { found, unread }
             }
+        },
+        Request::Find(wanted) => {
+            let mut unread = Vec::new();
+            match find(&wanted.into(), &mut unread) {
+                Ok(processes) => Answer::Found { processes, unread },
+                Err(error) => failed(error),
+            }
+        }
+        Request::Meets { wanted, pid } => match meets(&wanted.into(), pid) {
+            Ok(met) => Answer::Found { processes: met.into_iter().collect(), unread: Vec::new() },
+            Err(error) => failed(error),
+        },
+        Request::Holders(inodes) => match holders_of_sockets(&inodes) {
+            Ok(pids) => Answer::Holders(pids),
+            Err(error) => failed(error),
         },
         Request::Read(like) if !attach::is_inside_a_process(&like) => refused(&like),
         Request::Write(setting) if !attach::is_inside_a_process(&setting) => refused(&setting),

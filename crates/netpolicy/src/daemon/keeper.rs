@@ -8,6 +8,7 @@ use apply::{Asked, Journal, Knob, Ledger, TransactionName};
 use linux::bpf::births::Birth;
 use linux::events::Notice;
 use linux::observe::Observer;
+use linux::process::{Criteria, meets};
 use linux::{Kernel, Netns, Processes, Signal};
 use model::{Finding, Host, Nanoseconds, Object, Pid, Setting, Severity};
 use rustix::time::{ClockId, clock_gettime};
@@ -317,8 +318,8 @@ impl<'a> Keeper<'a> {
     /// Whether any request means this process by itself.
     fn judge(&mut self, pid: Pid, listens: Option<u16>) -> bool {
         // A socket stays in its namespace when its process leaves it.
-        let here = self.observer.netns().id();
-        if listens.is_some() && Netns::of_process(pid).is_ok_and(|theirs| theirs.id() != here) {
+        let here = Criteria { netns: Some(self.observer.netns().id()), ..Criteria::default() };
+        if listens.is_some() && meets(&here, pid).is_ok_and(|process| process.is_none()) {
             return false;
         }
         let mut unread = Vec::new();

@@ -260,11 +260,9 @@ impl Wants {
     pub(crate) fn find_all(&mut self, netns: &Netns, unread: &mut Vec<Unread>) -> Result<(), KernelError> {
         let mut services: BTreeMap<Pid, BTreeSet<String>> = BTreeMap::new();
         for (name, matching) in self.matches() {
-            for process in find(&criteria(matching), unread)? {
-                let here = Netns::of_process(process.pid).is_ok_and(|theirs| theirs.id() == netns.id());
-                if here {
-                    services.entry(process.pid).or_default().insert(name.clone());
-                }
+            let here = Criteria { netns: Some(netns.id()), ..criteria(matching) };
+            for process in find(&here, unread)? {
+                services.entry(process.pid).or_default().insert(name.clone());
             }
         }
         self.services = services;
@@ -284,7 +282,7 @@ fn met(matching: &Match, pid: Pid, unread: &mut Vec<Unread>) -> bool {
 
 fn criteria(matching: &Match) -> Criteria {
     let Match { unit, cgroup, exe, port, uid } = matching.clone();
-    Criteria { exe, cgroup, unit, port, uid }
+    Criteria { exe, cgroup, unit, port, uid, netns: None }
 }
 
 fn read(path: &Path) -> std::io::Result<Vec<Asked>> {

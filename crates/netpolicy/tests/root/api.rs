@@ -241,6 +241,17 @@ fn attached() -> Result<(), Failed> {
         Ok((maker.epolls(&operator)? == [SUSPENDING]).then_some(()))
     })?;
     assert_eq!(daemon.terminated()?, Some(0));
+
+    // What a process runs takes the same right to see, and is asked there.
+    let exe = std::env::current_exe()?;
+    let exe = exe.to_str().ok_or("a path in UTF-8")?;
+    operator.asks(&format!(
+        "[service.maker]\nmatch = {{ exe = \"{exe}\" }}\npolicy = \"latency\"\ndelivery = \"suspend20\"\n"
+    ))?;
+    let another = EpollMaker::new(&operator)?;
+    let daemon = daemon_without_right(&operator, &socket)?;
+    waited_for("its parameters, too", || Ok((another.epolls(&operator)? == [SUSPENDING]).then_some(())))?;
+    assert_eq!(daemon.terminated()?, Some(0));
     // Nobody but root is answered there.
     let turned_away = as_user(&[], || std::os::unix::net::UnixStream::connect(&socket).is_err())?;
     assert!(turned_away);

@@ -30,6 +30,7 @@ mod rules_compared;
 mod stage;
 mod top;
 mod trial;
+mod units;
 mod wishes;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -70,6 +71,8 @@ pub enum Need {
     Irqbalance,
     /// The emulated guest's joined virtio NICs.
     VirtioNics,
+    /// A guest whose process 1 gives way to the distribution's systemd when it is asked to.
+    GuestsInit,
 }
 
 impl Need {
@@ -96,6 +99,7 @@ impl Need {
             Self::VirtioNics => {
                 (std::path::Path::new("/sys/class/net/virtio0").exists(), "needs a guest's virtio NICs")
             }
+            Self::GuestsInit => (units::can_be_booted(), "needs a guest whose process 1 can be systemd"),
             Self::Tracefs => (has_tracefs(), "needs tracefs with system calls, and unshare"),
             Self::Strace => (runs("strace", "-V") && runs("tc", "-V"), "needs strace and tc"),
         };
@@ -169,6 +173,8 @@ fn main() {
         rules_compared::tests(),
         pinned::tests(),
         wishes::tests(),
+        // Last: what comes after has another process 1.
+        units::tests(),
     ];
     libtest_mimic::run(&arguments, only::only(trials.into_iter().flatten().collect())).exit();
 }

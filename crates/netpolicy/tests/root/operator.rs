@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Failed;
 use linux::lab::{Lab, LabOptions};
 use linux::{Processes, observe};
+use model::host::Device;
 use model::{Host, Setting};
 
 /// How long something that is about to happen is waited for.
@@ -206,7 +207,12 @@ pub(crate) fn waited_for<T>(
 
 /// The `gro-flush-timeout`s of a host's queues, in their order.
 pub(crate) fn flushes(host: &Host) -> Vec<u64> {
-    let queues = host.devices.iter().flat_map(|device| &device.rx_queues);
+    flushes_of(host, &host.devices)
+}
+
+/// The same of some of its devices.
+pub(crate) fn flushes_of<'a>(host: &Host, devices: impl IntoIterator<Item = &'a Device>) -> Vec<u64> {
+    let queues = devices.into_iter().flat_map(|device| &device.rx_queues);
     queues.filter_map(|queue| host.napi_of(queue.id)?.gro_flush_timeout).map(|span| span.0).collect()
 }
 
