@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::Results;
 use crate::gate::Judged;
+use crate::overall::Overall;
 use crate::record::Recorder;
-use crate::statistics::{Interval, coverage, median_interval, paired_ratio};
+use crate::statistics::{Interval, coverage, median_interval, paired_difference, paired_ratio};
 use crate::table::number;
 
 /// Experiments under one title. Written and read as JSON.
@@ -29,6 +30,9 @@ pub struct Grid {
     /// What came of the gates, if there were any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<Judged>,
+    /// Variants that are also shown together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overall: Vec<Overall>,
 }
 
 /// A configuration without a run.
@@ -133,28 +137,51 @@ pub struct Ratios {
     pub rate: Option<Interval>,
     /// Of response times, at [`Row::QUANTILES`].
     pub latency: [Option<Interval>; Row::QUANTILES.len()],
+    /// By how many points the use of the server's CPUs differs, in percent of them.
+    pub cpu_points: Option<Interval>,
+}
+
+/// The runs of two configurations in one round, both of which count.
+fn pairs<'a>(
+    results: &'a Results,
+    label: &str,
+    against: &str,
+    load: OfferedLoad,
+) -> Vec<(&'a Evidence, &'a Evidence)> {
+    let (before, after) = (results.cell(against, load), results.cell(label, load));
+    // Runs of one round have the same seed, and no other runs have.
+    let partner = |run: &'a Evidence| {
+        let seed = run.workload.seed();
+        let partner = after.iter().find(|other| other.workload.seed() == seed)?;
+        partner.void.is_none().then_some((run, *partner))
+    };
+    before.into_iter().filter(|run| run.void.is_none()).filter_map(partner).collect()
 }
 
 impl Ratios {
     /// Over the runs of an experiment.
     pub(crate) fn of(results: &Results, label: &str, against: &str, load: OfferedLoad) -> Self {
-        let (before, after) = (results.cell(against, load), results.cell(label, load));
-        // Runs of one round have the same seed, and no other runs have.
-        let pairs: Vec<(&Evidence, &Evidence)> = before
-            .into_iter()
-            .filter(|run| run.void.is_none())
-            .filter_map(|run| {
-                let seed = run.workload.seed();
-                let partner = after.iter().find(|other| other.workload.seed() == seed)?;
-                partner.void.is_none().then_some((run, *partner))
-            })
-            .collect();
+        Self::over([results], label, against, load)
+    }
+
+    /// Over the runs of several experiments.
+    pub(crate) fn over<'a>(
+        results: impl IntoIterator<Item = &'a Results>,
+        label: &str,
+        against: &str,
+        load: OfferedLoad,
+    ) -> Self {
+        let pairs: Vec<(&Evidence, &Evidence)> =
+            results.into_iter().flat_map(|results| pairs(results, label, against, load)).collect();
         let ratio = |of: &dyn Fn(&Evidence) -> Option<f64>| {
             let side = |pick: fn(&(_, _)) -> &Evidence| -> Option<Vec<f64>> {
                 pairs.iter().map(|pair| of(pick(pair))).collect()
             };
             paired_ratio(&side(|pair: &(&Evidence, &Evidence)| pair.0)?, &side(|pair| pair.1)?)
         };
+        let busy = |run: &Evidence| Some(run.cpu?.busy() * 100.0);
+        let cpus: Option<Vec<(f64, f64)>> = pairs.iter().map(|(b, a)| busy(b).zip(busy(a))).collect();
+        let (before, after): (Vec<f64>, Vec<f64>) = cpus.unwrap_or_default().into_iter().unzip();
         Self {
             label: label.to_owned(),
             against: against.to_owned(),
@@ -162,6 +189,7 @@ impl Ratios {
             pairs: pairs.len(),
             rate: ratio(&|run| Some(rate(run))),
             latency: std::array::from_fn(|at| ratio(&|run| quantiles(run)[at])),
+            cpu_points: paired_difference(&before, &after),
         }
     }
 }
@@ -278,20 +306,35 @@ pub(crate) fn cells(row: &Row) -> [String; COLUMNS.len()] {
 }
 
 /// The names of the columns of ratios.
-pub(crate) const RATIO_COLUMNS: [&str; 9] =
-    ["mode", "load", "pairs", "rate", "50%", "90%", "99%", "99.9%", "99.99%"];
+pub(crate) const RATIO_COLUMNS: [&str; 10] =
+    ["mode", "load", "pairs", "rate", "50%", "90%", "99%", "99.9%", "99.99%", "cpu points"];
 
 /// A row's cells.
 pub(crate) fn ratio_cells(row: &Ratios) -> [String; RATIO_COLUMNS.len()] {
     let [p50, p90, p99, p999, p9999] = row.latency.each_ref().map(ratio);
     let (label, load) = (row.label.clone(), row.load.to_string());
-    [label, load, row.pairs.to_string(), ratio(&row.rate), p50, p90, p99, p999, p9999]
+    let points = difference(&row.cpu_points);
+    [label, load, row.pairs.to_string(), ratio(&row.rate), p50, p90, p99, p999, p9999, points]
 }
 
-/// A ratio with its interval: `0.42 (0.38-0.47)`.
+/// A difference with its interval: `-4.2 (-6.0 to -2.4)`.
+fn difference(interval: &Option<Interval>) -> String {
+    match interval {
+        None => "-".to_owned(),
+        Some(Interval { estimate, low, high }) => format!("{estimate:+.1} ({low:+.1} to {high:+.1})"),
+    }
+}
+
+/// From this reach on an interval says only that there are too few pairs.
+const INTERVAL_REACH_MAX: f64 = 100.0;
+
+/// A ratio with its interval: `0.42 (0.38-0.47)`, or `0.42 (-)` where the interval says nothing.
 fn ratio(interval: &Option<Interval>) -> String {
     match interval {
         None => "-".to_owned(),
+        Some(Interval { estimate, low, high }) if *high > *low * INTERVAL_REACH_MAX => {
+            format!("{estimate:.2} (-)")
+        }
         Some(Interval { estimate, low, high }) => format!("{estimate:.2} ({low:.2}-{high:.2})"),
     }
 }
@@ -308,7 +351,8 @@ pub(crate) fn legend(rounds: u32) -> String {
     format!(
         "{what} Response times in us from when each request was due; cpu: percent of the server's CPUs; csw/s: context switches of the \
          machine; softirq/s, kthread/s, own/s: polls of the server's NAPIs by softirqs, by their kernel threads, by the \
-         server itself. Ratios are over pairs of runs of the same round, with intervals of 95 % (Student's t)."
+         server itself. Ratios are over pairs of runs of the same round, with intervals of 95 % (Student's t); so are cpu \
+         points, which are differences."
     )
 }
 
@@ -333,6 +377,17 @@ impl Grid {
                 aligned(&mut text, &RATIO_COLUMNS, &rows);
             }
             text.push('\n');
+        }
+        for overall in &self.overall {
+            for against in &overall.against {
+                let rows = overall.ratios(&self.variants, against);
+                let rows: Vec<_> = rows.iter().map(|row| (ratio_cells(row), String::new())).collect();
+                if !rows.is_empty() {
+                    let _ = writeln!(text, "{}, over all of them, against {against}", overall.name);
+                    aligned(&mut text, &RATIO_COLUMNS, &rows);
+                    text.push('\n');
+                }
+            }
         }
         for judged in &self.gates {
             let _ = writeln!(text, "{judged}");
@@ -360,6 +415,7 @@ impl Grid {
             );
             all.variants.extend(grid.variants);
             all.gates.extend(grid.gates);
+            all.overall.extend(grid.overall);
         }
         all
     }
@@ -408,7 +464,7 @@ fn aligned<const N: usize>(text: &mut String, columns: &[&str; N], rows: &[([Str
 }
 
 #[cfg(test)]
-mod test {
+pub(crate) mod test {
     use super::*;
     use crate::experiment::Experiment;
     use crate::test_evidence;
@@ -451,7 +507,7 @@ mod test {
         }
     }
 
-    fn grid() -> Grid {
+    pub(crate) fn grid() -> Grid {
         let mut evidence = Vec::new();
         for seed in 0..6 {
             evidence.push(run("softirq", seed, 100 + seed, 0));
@@ -474,6 +530,7 @@ mod test {
             }],
             variants: vec![Variant { name: "1 B/1 B, 64 flows".to_owned(), borne: None, results }],
             gates: Vec::new(),
+            overall: Vec::new(),
         }
     }
 
@@ -492,6 +549,14 @@ mod test {
         assert!((p50.estimate - 2.0).abs() < 0.01, "{p50:?}");
         assert_eq!(grid.voids(), ["void: 1 B/1 B, 64 flows: threaded at 10K: the generator was late"]);
         assert_eq!(grid.variants[0].rows()[1].remarks, ["1 of 6 runs void"]);
+    }
+
+    #[test]
+    fn an_interval_that_says_nothing_is_not_shown() {
+        let interval = |low, high| Some(Interval { estimate: 21.53, low, high });
+        assert_eq!(ratio(&interval(0.0001, 30_325_865_838.0)), "21.53 (-)");
+        assert_eq!(ratio(&interval(10.0, 40.0)), "21.53 (10.00-40.00)");
+        assert_eq!(ratio(&None), "-");
     }
 
     #[test]

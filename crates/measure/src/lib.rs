@@ -9,7 +9,7 @@
 //!
 //! Read in this order: [`schedule`] (when requests are due), [`protocol`] and [`generator`] (how they are sent
 //! and answered), [`record`] (how spans are kept), [`statistics`] and [`mod@verdict`] (what they mean),
-//! [`experiment`], [`summary`], [`table`], [`grid`] and [`report`] (many runs, and how they are shown), [`server`] (our
+//! [`experiment`], [`summary`], [`table`], [`grid`], [`mod@overall`] and [`report`] (many runs, and how they are shown), [`server`] (our
 //! own, where an application's would be in the way).
 #![forbid(unsafe_code)]
 
@@ -18,6 +18,7 @@ pub mod experiment;
 pub mod gate;
 pub mod generator;
 pub mod grid;
+pub mod overall;
 pub mod protocol;
 pub mod record;
 pub mod report;
@@ -33,6 +34,7 @@ pub use experiment::{Cell, Experiment, Failure, Progress, Results, Stage, Stoppe
 pub use gate::{Gates, Judged};
 pub use generator::{Edge, Run, RunError, Surroundings, memcached, offer};
 pub use grid::{Grid, Skipped, Variant};
+pub use overall::Overall;
 pub use statistics::Interval;
 pub use verdict::{Comparison, Shortfall, Verdict, Void, verdict};
 

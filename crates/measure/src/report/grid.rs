@@ -52,6 +52,21 @@ pub fn html(grid: &Grid) -> String {
     for variant in &grid.variants {
         section(&mut page, variant, &styles);
     }
+    for overall in &grid.overall {
+        for against in &overall.against {
+            let body: Vec<(Vec<String>, String)> = overall
+                .ratios(&grid.variants, against)
+                .iter()
+                .map(|row| (ratio_cells(row).to_vec(), String::new()))
+                .collect();
+            if !body.is_empty() {
+                let title = format!("{}, over all of them, against {against}", overall.name);
+                let _ = writeln!(page, "<h2>{}</h2>\n<div class=\"wide\">", Escaped(&title));
+                table(&mut page, &RATIO_COLUMNS, &body);
+                page.push_str("</div>\n");
+            }
+        }
+    }
     let _ = writeln!(page, "<p class=\"note\">{}</p>", Escaped(&crate::grid::legend(grid.rounds())));
     for variant in &grid.variants {
         let _ = writeln!(page, "<h2>{}: every run</h2>", Escaped(&variant.name));
@@ -224,6 +239,7 @@ mod test {
             skipped,
             variants: vec![Variant { name: "1 B".to_owned(), borne: None, results }],
             gates: Vec::new(),
+            overall: Vec::new(),
         });
         assert_eq!(page.matches("<figure").count(), 1);
         // Two configurations at the four percentiles that two thousand answers tell.

@@ -9,6 +9,7 @@ use model::{Arrivals, DeliveryMode, KeySize, MemcachedWorkload, Nanoseconds, Val
 
 use super::exchange_args::{Serve, Storage, TcpRr, TcpStream, Threaded};
 use super::load::Load;
+use super::policies_args::Policies;
 
 /// Measure delivery modes with an application.
 #[derive(Debug, Args)]
@@ -28,6 +29,7 @@ pub enum Application {
     TcpStream(Box<TcpStream>),
     Threaded(Box<Threaded>),
     Storage(Box<Storage>),
+    Policies(Box<Policies>),
     Serve(Box<Serve>),
 }
 

@@ -12,7 +12,7 @@ use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions};
 use linux::machine::{Machine, seconds_since_1970};
 use linux::process::preload::{self, EpollCounts, Library};
 use linux::{Kernel, Processes, Signals};
-use measure::{Cell, Run, RunError, Stage};
+use measure::{Cell, RunError, Stage};
 use model::{
     Budget, DeliveryMode, Evidence, Goal, Host, Intent, MeasuredOn, MemcachedWorkload, NapiId, Origin, Pid,
     Policy, PolicyName, Setting, Target,
@@ -237,11 +237,11 @@ impl Stage for LabStage<'_> {
 }
 
 /// Makes a run; a signal ends it by `end`, and is then what comes of it.
-pub(super) fn interruptible(
+pub(super) fn interruptible<T: Send>(
     signals: &mut Signals,
-    run: impl FnOnce() -> Result<Run, RunError> + Send,
+    run: impl FnOnce() -> Result<T, RunError> + Send,
     mut end: impl FnMut(),
-) -> Result<Run, BenchError> {
+) -> Result<T, BenchError> {
     std::thread::scope(|scope| {
         let run = scope.spawn(run);
         let mut interrupted = None;

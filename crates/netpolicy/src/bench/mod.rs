@@ -8,6 +8,9 @@
 //! And the experiments of the documents on threaded NAPI and on event busy polling, with a server of our own:
 //! [`exchange_args`] (what can be asked), [`way`] (the configurations), [`exchange_stage`] (one cell), [`background`]
 //! (what runs beside).
+//!
+//! And the evaluation of the NET-policy document: [`policies_args`] (what can be asked), [`mixture`] (how many workloads of
+//! which kind), [`tuning`] (what is compared), [`policies_stage`] (one cell).
 
 pub mod args;
 mod background;
@@ -17,8 +20,12 @@ mod exchange_stage;
 mod lab_stage;
 mod layout;
 pub mod load;
+pub mod mixture;
 mod plain_stage;
+pub mod policies_args;
+mod policies_stage;
 pub mod size;
+pub mod tuning;
 mod watch;
 pub mod way;
 
@@ -27,8 +34,11 @@ pub(crate) use exchange_args::{Case, Compares};
 pub(crate) use exchange_stage::ExchangeStage;
 pub(crate) use lab_stage::LabStage;
 pub(crate) use layout::Layout;
+pub(crate) use mixture::Mixture;
 pub(crate) use plain_stage::PlainStage;
-pub(crate) use way::Way;
+pub(crate) use policies_args::Policies;
+pub(crate) use policies_stage::PoliciesStage;
+pub(crate) use tuning::Tuning;
 
 use model::DeliveryMode;
 

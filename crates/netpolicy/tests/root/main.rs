@@ -21,6 +21,7 @@ mod matrix;
 mod only;
 mod operator;
 mod pinned;
+mod policies;
 mod recorder;
 mod remedy;
 mod rule_kinds;
@@ -172,6 +173,7 @@ fn main() {
         rule_swap::tests(),
         rules_compared::tests(),
         pinned::tests(),
+        policies::tests(),
         wishes::tests(),
         // Last: what comes after has another process 1.
         units::tests(),

@@ -6,12 +6,12 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use linux::{Processes, Signals, observe};
-use measure::{Experiment, Gates, Grid, Skipped, Stage, Stopped, Variant};
+use measure::{Experiment, Gates, Grid, Progress, Skipped, Stage, Stopped, Variant};
 use model::{CpuSet, Nanoseconds, OfferedLoad, Schema};
 
 use super::{Told, early, of_signal, writable};
 use crate::bench::exchange_args::Storage;
-use crate::bench::{BenchError, Case, Compares, ExchangeStage, Layout, Way};
+use crate::bench::{BenchError, Case, Compares, ExchangeStage, Layout};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::{Fault, HostState};
@@ -103,11 +103,13 @@ fn conduct<B: Compares>(
         skipped: Vec::new(),
         variants: Vec::new(),
         gates: Vec::new(),
+        overall: Vec::new(),
     };
     let mut signals = Signals::catch()?;
     let mut stage =
         ExchangeStage::new(context, &mut signals, layout, common, storage, first.workload.clone())?;
-    let labels = match possible(&mut stage, &bench.ways(), &mut grid.skipped) {
+    let ways = bench.ways().into_iter().map(|way| (way.to_string(), way.impossible()));
+    let labels = match possible(&mut stage, ways, &mut grid.skipped) {
         Ok(labels) => labels,
         Err(BenchError::Interrupted(signal)) => return Ok(Exit::Command(of_signal(signal))),
         Err(BenchError::Failed(fault)) => return Err(fault),
@@ -123,7 +125,7 @@ fn conduct<B: Compares>(
     if let Some(gates) = &gates {
         grid.gates = grid.judge(gates);
     }
-    let exit = publish(bench, context, &grid)?;
+    let exit = publish(context, &grid, common.json.as_deref(), common.report.as_deref(), gates.is_some())?;
     match stopped {
         None => Ok(exit),
         Some(Stopped { cell, failure, results }) => {
@@ -132,7 +134,7 @@ fn conduct<B: Compares>(
     }
 }
 
-fn offline(online: &CpuSet, layout: &Layout) -> Result<(), Fault> {
+pub(super) fn offline(online: &CpuSet, layout: &Layout) -> Result<(), Fault> {
     let cpus = layout.server.iter().chain(layout.client.iter().copied());
     match cpus.into_iter().find(|cpu| !online.contains(*cpu)) {
         Some(cpu) => Err(Fault::new(Exit::Usage, format!("CPU {cpu} is not online; {online} are"))),
@@ -157,19 +159,19 @@ fn notes(background: u32, duty: u32, layout: &Layout) -> Vec<String> {
     notes
 }
 
-/// The configurations that this kernel takes; what it does not take is skipped with its reason.
-fn possible(
-    stage: &mut ExchangeStage<'_>,
-    ways: &[Way],
+/// The configurations that this kernel takes, of those that are named with why nobody can measure them, if so; what it does
+/// not take is skipped with its reason.
+pub(super) fn possible<S: Stage<Error = BenchError>>(
+    stage: &mut S,
+    candidates: impl IntoIterator<Item = (String, Option<&'static str>)>,
     skipped: &mut Vec<Skipped>,
 ) -> Result<Vec<String>, BenchError> {
     let mut labels = Vec::new();
-    for way in ways {
-        let label = way.to_string();
+    for (label, impossible) in candidates {
         if labels.contains(&label) {
             continue;
         }
-        let refused = match way.impossible() {
+        let refused = match impossible {
             Some(reason) => Some(reason.to_owned()),
             None => match stage.apply(&label) {
                 Ok(()) => {
@@ -206,6 +208,7 @@ fn experiments<B: Compares>(
     labels: &[String],
     grid: &mut Grid,
 ) -> Option<Stopped<BenchError>> {
+    let mut told = Told::default();
     for (number, case) in cases.iter().enumerate() {
         stage.set_workload(case.workload.clone());
         let mut experiment = Experiment {
@@ -226,15 +229,8 @@ fn experiments<B: Compares>(
                 experiment.loads.push(load);
             }
         }
-        let total = experiment.order().len() * cases.len();
-        let before = experiment.order().len() * number;
-        let mut told = Told::default();
-        let outcome = experiment.run(stage, |mut progress| {
-            let each = progress.left.map(|left| left.0 / (progress.total - progress.done).max(1) as u64);
-            progress.done += before;
-            progress.total = total;
-            progress.left = each.map(|each| Nanoseconds(each * (total - progress.done) as u64));
-            told.tell(context, &progress);
+        let outcome = experiment.run(stage, |progress| {
+            told.tell(context, &among(progress, number, cases.len()));
         });
         let variant = |results| Variant { name: case.name.clone(), borne, results };
         match outcome {
@@ -246,6 +242,15 @@ fn experiments<B: Compares>(
         }
     }
     None
+}
+
+/// How far all experiments are, in the one of this number, when all have as many runs.
+pub(super) fn among(mut progress: Progress<'_>, number: usize, experiments: usize) -> Progress<'_> {
+    let each = progress.left.map(|left| left.0 / (progress.total - progress.done).max(1) as u64);
+    progress.done += progress.total * number;
+    progress.total *= experiments;
+    progress.left = each.map(|each| Nanoseconds(each * (progress.total - progress.done) as u64));
+    progress
 }
 
 /// What the server bears in closed loop under the first configuration, in requests per second.
@@ -262,17 +267,23 @@ fn bears(
 }
 
 /// Prints the tables and writes the files.
-fn publish<B: Compares>(bench: &B, context: &Context, grid: &Grid) -> Result<Exit, Fault> {
+pub(super) fn publish(
+    context: &Context,
+    grid: &Grid,
+    json: Option<&Path>,
+    report: Option<&Path>,
+    gated: bool,
+) -> Result<Exit, Fault> {
     context.console.report(&GridReport { grid })?;
-    if let Some(path) = &bench.common().json {
+    if let Some(path) = json {
         let text = serde_json::to_string(grid).map_err(Fault::failed)?;
         std::fs::write(path, text).map_err(|error| Fault::file(path, error))?;
         context.console.say(&format!("Evidence: {}", path.display()));
     }
-    if let Some(path) = &bench.common().report {
+    if let Some(path) = report {
         write_report(path, grid, context)?;
     }
-    Ok(verdict(context, grid, bench.common().gates.is_some()))
+    Ok(verdict(context, grid, gated))
 }
 
 pub(super) fn write_report(path: &Path, grid: &Grid, context: &Context) -> Result<(), Fault> {

@@ -1,6 +1,8 @@
 //! `bench`: delivery modes, measured.
 
 mod exchange;
+mod policies;
+mod policies_simulated;
 mod serve;
 
 use std::io::{Read, Write};
@@ -29,6 +31,7 @@ pub(crate) fn run(arguments: &Bench, context: &Context) -> Result<Exit, Fault> {
         Application::TcpStream(arguments) => exchange::run(&**arguments, context),
         Application::Threaded(arguments) => exchange::run(&**arguments, context),
         Application::Storage(arguments) => exchange::run_storage(arguments, context),
+        Application::Policies(arguments) => policies::run(arguments, context),
         Application::Serve(arguments) => serve::run(arguments),
         Application::Report(arguments) => from_evidence(arguments, context),
     }

@@ -12,7 +12,7 @@ use sim::{Costs, Outcome, Scenario};
 
 /// The evidence of one run.
 #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
-pub(super) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Outcome) -> Evidence {
+pub(crate) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Outcome) -> Evidence {
     let mut latency = Recorder::new();
     for (span, count) in outcome.latency.buckets() {
         for _ in 0..count {

@@ -8,7 +8,10 @@ mod run;
 mod source;
 mod validate;
 
+pub(crate) use evidence::evidence;
+pub(crate) use points::{Job, run_all};
 pub(crate) use prediction::{Prediction, Range};
+pub(crate) use source::scenario;
 pub(crate) use validate::{Coverage, Judged, Orderings, SummaryLine, error};
 
 use crate::args::{Sim, SimCommand};

@@ -13,17 +13,20 @@ use crate::render::Console;
 
 /// One simulation.
 #[derive(Clone, Debug)]
-pub(super) struct Job {
-    pub(super) scenario: Scenario,
-    pub(super) seed: u64,
-    pub(super) length: Length,
+pub(crate) struct Job {
+    /// What is simulated.
+    pub(crate) scenario: Scenario,
+    /// With which seed.
+    pub(crate) seed: u64,
+    /// For how long.
+    pub(crate) length: Length,
 }
 
 /// How often progress is told.
 const TOLD_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs them all; the outcomes are in the order of the jobs, whatever the number of CPUs.
-pub(super) fn run_all(jobs: &[Job], console: &Console, what: &str) -> Result<Vec<Outcome>, Fault> {
+pub(crate) fn run_all(jobs: &[Job], console: &Console, what: &str) -> Result<Vec<Outcome>, Fault> {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(jobs.len().max(1));
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let outcomes: Vec<Mutex<Option<Result<Outcome, sim::Impossible>>>> =

@@ -8,15 +8,16 @@ use crate::scenario_file::{MeasuredTable, SHIPPED, ScenarioFile, measured, parse
 
 /// A scenario with its origin.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(crate) struct Source {
     /// Its name: of the shipped scenario, or of the file.
-    pub(super) name: String,
-    pub(super) file: ScenarioFile,
+    pub(crate) name: String,
+    /// What it says.
+    pub(crate) file: ScenarioFile,
     path: Option<PathBuf>,
 }
 
 /// Reads a scenario: a file's path, or the name of a shipped one.
-pub(super) fn scenario(name: &str) -> Result<Source, Fault> {
+pub(crate) fn scenario(name: &str) -> Result<Source, Fault> {
     if let Some(shipped) = shipped(name) {
         let file =
             parse(&format!("{name}.toml"), shipped.scenario).map_err(|m| Fault::new(Exit::Usage, m))?;

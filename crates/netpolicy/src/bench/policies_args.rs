@@ -1,0 +1,257 @@
+//! The command line of `bench policies`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use model::{Arrivals, CpuSet, ExchangeWorkload, Nanoseconds, Pace, Waiting, Workload};
+
+use super::args::span;
+use super::mixture::{AT_ONCE, DOCUMENT_CPUS, Mix, Mixture, mixtures, scaled};
+use super::size::{Bytes, Sizes};
+use super::tuning::Tuning;
+
+/// Measure every policy against no tuning and against tuning by hand, as the NET-policy document does, with absolute numbers.
+///
+/// Throughput-first workloads send blocks as fast as they go (tcp-stream); latency-first workloads have one request under way
+/// (tcp-rr). Each is a connection with a client thread of its own, and all of a kind ask one server. They run alone and
+/// mixed, in the document's numbers and parts, scaled to the CPUs here. Everything happens in a lab of two network namespaces;
+/// the host is put back and compared after each run. `manual` is what an operator usually sets by hand. In the lab there is
+/// no interrupt and no irqbalance: RPS takes the place of the interrupt's affinity.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy bench policies --short
+  netpolicy bench policies --report policies.html --json policies.json
+  netpolicy bench policies --policy none,latency --mix 0:1 --at-once 24,96
+  netpolicy bench policies --simulated   at the document's own scale, in the model")]
+pub struct Policies {
+    /// What is compared: policies, and manual. The first is what the others are compared with [default: none, manual and
+    /// all others].
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub policy: Vec<Tuning>,
+    /// How many workloads run at once, on a machine of --meant-for CPUs: they are scaled to this one [default:
+    /// 1,12,24,48,96, with --short 24,96].
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub at_once: Vec<u32>,
+    /// The CPUs that those numbers are meant for.
+    #[arg(long, value_name = "N", default_value_t = DOCUMENT_CPUS, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    pub meant_for: u32,
+    /// In which parts throughput-first and latency-first workloads are mixed [default: 1:0,0:1,2:1,1:2,1:1, with --short
+    /// 1:0,0:1,1:1].
+    #[arg(long, value_name = "T:L,...", value_delimiter = ',')]
+    pub mix: Vec<Mix>,
+    /// How long a block of a throughput-first workload is.
+    #[arg(long, value_name = "SIZE", default_value = "64K")]
+    pub block: Bytes,
+    /// Blocks under way on each of their connections.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub depth: u32,
+    /// How long requests and answers of a latency-first workload are.
+    #[arg(long, value_name = "SIZE[/SIZE]", default_value = "1")]
+    pub size: Sizes,
+    /// How often each is measured [default: 4, with --short 2].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub repeats: Option<u32>,
+    /// How long a run measures [default: 600ms, with --short 300ms].
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    pub seconds: Option<Nanoseconds>,
+    /// How long a run warms up first.
+    #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = span)]
+    pub warmup: Nanoseconds,
+    /// Within three minutes: fewer numbers and mixes, short runs, and no run begins when the time is up.
+    #[arg(long)]
+    pub short: bool,
+    /// Compute it in the model of the receive path instead, at the document's own scale, and touch no host.
+    #[arg(long, conflicts_with_all = ["server_threads", "queues", "server_cpus", "client_cpus", "uncounted", "block", "size"])]
+    pub simulated: bool,
+    /// Threads of each server [default: one for each server CPU].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub server_threads: Option<u32>,
+    /// Queues of the lab's network devices [default: one for each server CPU].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub queues: Option<u32>,
+    /// The servers' CPUs [default: the upper half].
+    #[arg(long, value_name = "CPUS")]
+    pub server_cpus: Option<CpuSet>,
+    /// The clients' CPUs [default: the lower half].
+    #[arg(long, value_name = "CPUS")]
+    pub client_cpus: Option<CpuSet>,
+    /// The seed of everything that is drawn: the order of runs first of all.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Do not count who delivers the packets.
+    #[arg(long)]
+    pub uncounted: bool,
+    /// Write a report into this file: one HTML page that needs no other.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Write every run's evidence into this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+impl Policies {
+    /// What is compared, in the order it is shown, each once.
+    pub(crate) fn tunings(&self) -> Vec<Tuning> {
+        let asked = if self.policy.is_empty() { Tuning::ALL.as_slice() } else { &self.policy };
+        let mut tunings = Vec::new();
+        for tuning in asked {
+            if !tunings.contains(tuning) {
+                tunings.push(*tuning);
+            }
+        }
+        tunings
+    }
+
+    /// The numbers of workloads, as they were meant.
+    pub(crate) fn numbers(&self) -> Vec<u32> {
+        match (self.at_once.is_empty(), self.short) {
+            (false, _) => self.at_once.clone(),
+            (true, true) => vec![24, 96],
+            (true, false) => AT_ONCE.to_vec(),
+        }
+    }
+
+    fn mixes(&self) -> Vec<Mix> {
+        match (self.mix.is_empty(), self.short) {
+            (false, _) => self.mix.clone(),
+            (true, true) => vec![Mix::ALL[0], Mix::ALL[1], Mix::ALL[4]],
+            (true, false) => Mix::ALL.to_vec(),
+        }
+    }
+
+    /// What runs at once on a machine of so many CPUs.
+    pub(crate) fn mixtures(&self, cpus: u32) -> Vec<Mixture> {
+        let numbers: Vec<u32> =
+            self.numbers().into_iter().map(|number| scaled(number, self.meant_for, cpus)).collect();
+        mixtures(&numbers, &self.mixes())
+    }
+
+    /// How a machine of so many CPUs was matched with the document's, in a sentence.
+    pub(crate) fn scale(&self, cpus: u32) -> String {
+        let list = |numbers: Vec<u32>| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+        let numbers = self.numbers();
+        let here = numbers.iter().map(|number| scaled(*number, self.meant_for, cpus)).collect();
+        format!(
+            "Scale: {} workloads at once on {} CPUs are {} on the {cpus} CPU(s) here.",
+            list(numbers),
+            self.meant_for,
+            list(here)
+        )
+    }
+
+    /// How often each is measured.
+    pub(crate) fn rounds(&self) -> u32 {
+        self.repeats.unwrap_or(if self.short { 2 } else { 4 })
+    }
+
+    /// How long a run measures.
+    pub(crate) fn window(&self) -> Nanoseconds {
+        self.seconds.unwrap_or(Nanoseconds::from_millis(if self.short { 300 } else { 600 }))
+    }
+
+    /// After how long no run begins any more: three minutes, less the time that a run and the files take.
+    pub(crate) fn time_for_all(&self) -> Option<Duration> {
+        self.short.then_some(Duration::from_secs(170))
+    }
+
+    fn pace(&self, workloads: u32, depth: u32) -> Pace {
+        Pace {
+            threads: workloads,
+            flows: workloads,
+            depth,
+            arrivals: Arrivals::Fixed,
+            warmup: self.warmup,
+            window: self.window(),
+            drain: Nanoseconds::from_millis(500),
+            seed: self.seed,
+            waiting: Waiting::Sleep,
+        }
+    }
+
+    /// The throughput-first workloads; `None` if there are none.
+    pub(crate) fn throughput_first(&self, mixture: Mixture) -> Option<Workload> {
+        (mixture.throughput > 0).then(|| {
+            Workload::TcpStream(ExchangeWorkload {
+                pace: self.pace(mixture.throughput, self.depth),
+                request_bytes: u32::try_from(self.block.0).unwrap_or(u32::MAX),
+                answer_bytes: 1,
+            })
+        })
+    }
+
+    /// The latency-first workloads; `None` if there are none.
+    pub(crate) fn latency_first(&self, mixture: Mixture) -> Option<Workload> {
+        (mixture.latency > 0).then(|| {
+            Workload::TcpRr(ExchangeWorkload {
+                pace: self.pace(mixture.latency, 1),
+                request_bytes: self.size.request,
+                answer_bytes: self.size.answer,
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        policies: Policies,
+    }
+
+    fn parsed(words: &str) -> Policies {
+        let line = std::iter::once("bench").chain(words.split_whitespace());
+        Line::try_parse_from(line).expect("parses").policies
+    }
+
+    #[test]
+    fn without_a_word_it_is_the_documents_evaluation_on_this_machine() {
+        let all = parsed("");
+        assert_eq!((all.tunings().len(), all.mixtures(2).len(), all.rounds()), (7, 15, 4));
+        assert_eq!(
+            all.scale(2),
+            "Scale: 1, 12, 24, 48, 96 workloads at once on 24 CPUs are 1, 1, 2, 4, 8 on the 2 CPU(s) here."
+        );
+        assert_eq!(all.time_for_all(), None);
+    }
+
+    #[test]
+    fn a_short_one_keeps_within_its_time() {
+        let short = parsed("--short");
+        let runs = short.mixtures(2).len() * short.tunings().len() * short.rounds() as usize;
+        // A run takes its warm-up, its window and at most half a second for servers, settings and putting back.
+        let each = Duration::from_nanos(short.warmup.0 + short.window().0) + Duration::from_millis(500);
+        let all = each * u32::try_from(runs).expect("few");
+        assert!(all < short.time_for_all().expect("a limit"), "{runs} runs take {all:?}");
+    }
+
+    #[test]
+    fn every_workload_is_a_connection_with_a_thread_of_its_own_and_in_range() {
+        let all = parsed("--meant-for 1 --at-once 1,256 --seconds 1");
+        for mixture in all.mixtures(1) {
+            for workload in all.throughput_first(mixture).iter().chain(&all.latency_first(mixture)) {
+                assert_eq!(workload.check(), Ok(()), "{mixture:?}");
+                assert_eq!(workload.pace().threads, workload.pace().flows);
+            }
+        }
+        let mixture = Mixture { throughput: 3, latency: 0 };
+        assert_eq!(all.throughput_first(mixture).map(|w| w.pace().flows), Some(3));
+        assert_eq!(all.latency_first(mixture), None);
+    }
+
+    #[test]
+    fn what_is_compared_is_compared_once_and_in_the_order_given() {
+        let asked = parsed("--policy latency,none,latency");
+        let words: Vec<String> = asked.tunings().iter().map(Tuning::to_string).collect();
+        assert_eq!(words, ["latency", "none"]);
+        assert!(
+            Line::try_parse_from(["bench", "--simulated", "--queues", "2"]).is_err(),
+            "no lab, no queues"
+        );
+    }
+}

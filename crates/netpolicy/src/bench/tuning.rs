@@ -1,0 +1,135 @@
+//! What the evaluation of policies compares: nothing, what an operator usually sets by hand, and each policy.
+
+use std::fmt;
+use std::str::FromStr;
+
+use model::{
+    Change, Cpu, CpuSet, Host, Intent, Plan, PolicyName, ProcessId, QueueIndex, Reason, Setting, Step,
+    Target, TxQueue,
+};
+
+/// A way to set up the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tuning {
+    /// What is usually done by hand: no irqbalance, each queue on a CPU of its own, each thread of the server too.
+    Manual,
+    /// A policy; `none` is the baseline.
+    Policy(PolicyName),
+}
+
+impl Tuning {
+    /// All of them, the baseline first.
+    pub const ALL: [Self; 7] = [
+        Self::Policy(PolicyName::None),
+        Self::Manual,
+        Self::Policy(PolicyName::Latency),
+        Self::Policy(PolicyName::Bulk),
+        Self::Policy(PolicyName::Cpu),
+        Self::Policy(PolicyName::Mix),
+        Self::Policy(PolicyName::Power),
+    ];
+
+    /// Those that the others are compared with over all variants.
+    pub const REFERENCES: [Self; 2] = [Self::Policy(PolicyName::None), Self::Manual];
+}
+
+impl fmt::Display for Tuning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Manual => f.pad("manual"),
+            Self::Policy(policy) => f.pad(policy.as_str()),
+        }
+    }
+}
+
+/// Why a text names nothing to compare.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}; and here also manual")]
+pub struct NotATuning(model::policy::NotAPolicy);
+
+impl FromStr for Tuning {
+    type Err = NotATuning;
+
+    fn from_str(text: &str) -> Result<Self, NotATuning> {
+        if text == "manual" {
+            return Ok(Self::Manual);
+        }
+        text.parse().map(Self::Policy).map_err(NotATuning)
+    }
+}
+
+/// Who asks.
+const ORIGIN: &str = "netpolicy bench policies";
+
+/// The requests of a policy for a device and the servers behind it, each with what its workload wants first. Under `mix` the
+/// device is shared and each server asks for itself; under any other policy all ask for the same.
+pub(crate) fn requests(policy: PolicyName, device: &str, servers: &[(ProcessId, PolicyName)]) -> Vec<Intent> {
+    let of_server = |own: PolicyName| if policy == PolicyName::Mix { own } else { policy };
+    let servers = servers.iter().map(|(server, own)| (Target::Task(server.pid), of_server(*own)));
+    let device = (Target::Device(device.to_owned()), policy);
+    let targets = std::iter::once(device).chain(servers);
+    targets.map(|(target, policy)| Intent::new(target, policy, ORIGIN)).collect()
+}
+
+/// What is set by hand on a device without interrupts: queue i is steered to the i-th CPU (RPS, in the place of the
+/// interrupt's affinity), sent from by it (XPS), and the server's i-th thread has it alone.
+pub(crate) fn by_hand(host: &Host, device: &str, servers: &[ProcessId], cpus: &CpuSet) -> Plan {
+    let cpus: Vec<Cpu> = cpus.iter().collect();
+    let one = |index: usize| -> CpuSet {
+        index.checked_rem(cpus.len()).and_then(|turn| cpus.get(turn)).copied().into_iter().collect()
+    };
+    let place = |index: QueueIndex| one(usize::try_from(index.0).unwrap_or(usize::MAX));
+    let mut settings = Vec::new();
+    if let Some(device) = host.device_named(device) {
+        for queue in &device.rx_queues {
+            let steered = Setting::RpsCpus(queue.id, place(queue.id.index));
+            settings.push((Setting::RpsCpus(queue.id, queue.rps_cpus.clone()), steered));
+        }
+        // A device with one queue has nothing to choose, and no file for it.
+        for queue in device.tx_queues.iter().filter(|_| device.tx_queues.len() > 1) {
+            let id = TxQueue { device: device.id, index: queue.index };
+            let now = Setting::XpsCpus(id, queue.xps_cpus.clone());
+            settings.push((now, Setting::XpsCpus(id, place(queue.index))));
+        }
+    }
+    for process in host.processes.iter().filter(|process| servers.contains(&process.id)) {
+        for (index, thread) in process.threads.iter().enumerate() {
+            let now = Setting::ThreadAffinity(thread.id, thread.affinity.clone());
+            settings.push((now, Setting::ThreadAffinity(thread.id, one(index))));
+        }
+    }
+    let because = || Reason::new("one queue, one CPU, one thread", "netpolicy bench policies: manual");
+    let steps = settings.into_iter().filter(|(from, to)| from != to);
+    Plan { steps: steps.map(|(from, to)| Step::new(vec![Change::new(from, to, because())])).collect() }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use model::{Label, Pid};
+
+    #[test]
+    fn every_tuning_survives_its_name_and_the_baseline_is_first() {
+        for tuning in Tuning::ALL {
+            assert_eq!(tuning.to_string().parse(), Ok(tuning));
+        }
+        assert_eq!(Tuning::ALL[0].to_string(), "none");
+        let policies = Tuning::ALL.iter().filter(|tuning| matches!(tuning, Tuning::Policy(_))).count();
+        assert_eq!(policies, PolicyName::ALL.len(), "every policy is measured");
+        let error = "fast".parse::<Tuning>().expect_err("is none").to_string();
+        assert!(error.contains("latency") && error.ends_with("also manual"), "{error}");
+    }
+
+    #[test]
+    fn under_mix_each_server_asks_for_itself_and_else_all_ask_for_the_same() {
+        let server = |pid| ProcessId { pid: Pid(pid), started: 1, comm: Label::new("server") };
+        let servers = [(server(1), PolicyName::Bulk), (server(2), PolicyName::Latency)];
+        let asked = |policy| {
+            let requests = requests(policy, "veth0", &servers);
+            let words = requests.iter().map(|intent| format!("{}: {}", intent.target, intent.policy));
+            words.collect::<Vec<_>>()
+        };
+        assert_eq!(asked(PolicyName::Mix), ["device veth0: mix", "task 1: bulk", "task 2: latency"]);
+        assert_eq!(asked(PolicyName::Cpu), ["device veth0: cpu", "task 1: cpu", "task 2: cpu"]);
+    }
+}

@@ -1,0 +1,136 @@
+//! `bench policies` as its users run it: every policy is applied to device and servers, both kinds of workload are measured
+//! beside each other, and everything is put back. Counts decide, not times.
+
+use std::process::{Command, Output, Stdio};
+
+use libtest_mimic::{Failed, Trial};
+use measure::{Grid, Variant};
+use model::{Evidence, Workload};
+use serde_json::Value;
+
+use super::{Need, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const LAB: &[Need] = &[Need::Root];
+    const PER_NAPI: &[Need] = &[Need::Root, Need::Suspension, Need::Bpf];
+    vec![
+        test("policies/every_policy_is_measured_for_both_kinds_of_workload_and_put_back", LAB, matrix),
+        test("policies/what_a_policy_sets_shows_in_who_polls", PER_NAPI, delivered),
+        test("policies/a_mix_of_nothing_is_the_operators_mistake", LAB, nothing),
+        test("policies/the_model_computes_the_same_tables_at_the_documents_scale", LAB, simulated),
+    ]
+}
+
+fn bench(words: &str) -> Result<Output, Failed> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+    command.args(["-o", "json", "bench", "policies"]).args(words.split(' ')).stdin(Stdio::null());
+    Ok(command.output()?)
+}
+
+fn grid(words: &str) -> Result<Grid, Failed> {
+    let output = bench(words)?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.code() != Some(0) {
+        return Err(format!("{words}: {:?}; it said: {said}", output.status).into());
+    }
+    let document: Value = serde_json::from_slice(&output.stdout)?;
+    Ok(serde_json::from_value(document["data"].clone()).map_err(|error| format!("{words}: {error}"))?)
+}
+
+fn names(grid: &Grid) -> Vec<&str> {
+    grid.variants.iter().map(|variant| variant.name.as_str()).collect()
+}
+
+fn runs<'a>(variant: &'a Variant, label: &str) -> Vec<&'a Evidence> {
+    variant.results.evidence.iter().filter(|run| run.label == label).collect()
+}
+
+/// A run whose host was not put back ends the bench with another exit code.
+fn matrix() -> Result<(), Failed> {
+    let grid =
+        grid("--meant-for 8192 --at-once 1 --mix 1:0 --repeats 1 --seconds 60ms --warmup 20ms --queues 2")?;
+    let labels = ["none", "manual", "latency", "bulk", "cpu", "mix", "power"];
+    assert_eq!(grid.variants[0].results.experiment.labels, labels, "skipped: {:?}", grid.skipped);
+    for label in labels {
+        assert!(
+            grid.notes.iter().any(|note| note.starts_with(&format!("{label}: sets "))),
+            "{:?}",
+            grid.notes
+        );
+    }
+    let set = |label: &str| grid.notes.iter().find(|note| note.starts_with(&format!("{label}: sets ")));
+    assert_eq!(set("none").map(String::as_str), Some("none: sets nothing"));
+    assert!(set("manual").is_some_and(|note| note.contains("rps_cpus")), "{:?}", set("manual"));
+    let overall: Vec<&str> = grid.overall.iter().map(|overall| overall.name.as_str()).collect();
+    assert_eq!(overall, ["Throughput-first workloads alone"]);
+    Ok(())
+}
+
+fn delivered() -> Result<(), Failed> {
+    let grid = grid(
+        "--meant-for 2 --at-once 2 --mix 1:1 --policy none,latency --repeats 2 --seconds 300ms --warmup 50ms",
+    )?;
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if cpus == 2 {
+        assert_eq!(
+            names(&grid),
+            [
+                "2 at once: 1 throughput-first (beside 1 latency-first)",
+                "2 at once: 1 latency-first (beside 1 throughput-first)",
+            ]
+        );
+    }
+    assert!(matches!(grid.variants[0].results.evidence[0].workload, Workload::TcpStream(_)));
+    assert!(matches!(grid.variants[1].results.evidence[0].workload, Workload::TcpRr(_)));
+    for variant in &grid.variants {
+        for label in ["none", "latency"] {
+            let runs = runs(variant, label);
+            assert_eq!(runs.len(), 2, "{}", variant.name);
+            assert!(runs.iter().all(|run| run.requests.answered > 0), "{}: {label}", variant.name);
+            let polled_by_itself: u64 = runs
+                .iter()
+                .filter_map(|run| run.delivered.as_ref())
+                .flat_map(|delivered| &delivered.napis)
+                .map(|napi| napi.application.polls)
+                .sum();
+            assert_eq!(
+                polled_by_itself > 0,
+                label == "latency",
+                "{}: {label}: {polled_by_itself}",
+                variant.name
+            );
+        }
+    }
+    // The same rounds on both sides, so that they can be paired.
+    let seeds = |variant: &Variant| -> Vec<u64> {
+        variant.results.evidence.iter().map(|run| run.workload.seed()).collect()
+    };
+    assert_eq!(seeds(&grid.variants[0]), seeds(&grid.variants[1]));
+    Ok(())
+}
+
+fn nothing() -> Result<(), Failed> {
+    let output = bench("--meant-for 1024 --at-once 1 --mix 1:1")?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("a single workload cannot be mixed"), "{said}");
+    Ok(())
+}
+
+fn simulated() -> Result<(), Failed> {
+    let words = "--simulated --at-once 1,24 --policy none,manual,bulk --repeats 2 --seconds 20ms";
+    let (once, again) = (grid(words)?, grid(words)?);
+    assert_eq!(once, again, "the same seed computes the same");
+    assert_eq!(
+        names(&once),
+        [
+            "1 at once: 1 throughput-first",
+            "24 at once: 24 throughput-first",
+            "1 at once: 1 latency-first",
+            "24 at once: 24 latency-first"
+        ]
+    );
+    assert!(once.notes.iter().any(|note| note.starts_with("Mixes are not modelled")));
+    assert!(once.variants.iter().all(|variant| variant.results.evidence.len() == 6));
+    Ok(())
+}
