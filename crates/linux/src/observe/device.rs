@@ -459,9 +459,9 @@ fn features(raw: &RawFeatures, names: &[String]) -> Features {
     }
 }
 
-/// The offloads that can be switched and that the device's kernel has, by name.
+/// The offloads that the device's kernel has, by name, without those that its driver has not: they are off and stay so.
 pub(crate) fn offloads(raw: &RawFeatures, names: &[String]) -> BTreeMap<Offload, bool> {
-    let bits = (0..).zip(names);
+    let bits = (0..).zip(names).filter(|(bit, _)| !raw.is_lacking(*bit));
     bits.filter_map(|(bit, name)| Some((Offload::named(name)?, raw.is_active(bit)?))).collect()
 }
 

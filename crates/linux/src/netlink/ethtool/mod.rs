@@ -170,6 +170,8 @@ pub struct RawFeatures {
     pub active: Vec<u32>,
     /// The features that somebody asked for, whether they are on or not (`ETHTOOL_A_FEATURES_WANTED`), as `active`.
     pub wanted: Vec<u32>,
+    /// The features that the driver lets be switched (`ETHTOOL_A_FEATURES_HW`), as `active`.
+    pub switchable: Vec<u32>,
 }
 
 impl RawFeatures {
@@ -178,6 +180,7 @@ impl RawFeatures {
     /// # Errors
     /// If an attribute is malformed.
     pub fn parse(object: &[u8]) -> Result<Self, Malformed> {
+        const HW: u16 = 2;
         const WANTED: u16 = 3;
         const ACTIVE: u16 = 4;
         const SIZE: u16 = 2;
@@ -187,7 +190,7 @@ impl RawFeatures {
             let attr = attr?;
             match attr.number {
                 HEADER => raw.ifindex = ifindex(attr)?,
-                WANTED | ACTIVE => {
+                HW | WANTED | ACTIVE => {
                     if let Some(size) = attr.nested().find(SIZE)? {
                         raw.size = size.u32()?;
                     }
@@ -197,7 +200,11 @@ impl RawFeatures {
                             return Err(Malformed("a set of bits that is no whole words"));
                         }
                         let words = words.iter().map(|&word| u32::from_ne_bytes(word)).collect();
-                        *(if attr.number == ACTIVE { &mut raw.active } else { &mut raw.wanted }) = words;
+                        match attr.number {
+                            HW => raw.switchable = words,
+                            WANTED => raw.wanted = words,
+                            _ => raw.active = words,
+                        }
                     }
                 }
                 _ => {}
@@ -212,6 +219,13 @@ impl RawFeatures {
             return None;
         }
         Some(has(&self.active, bit))
+    }
+
+    /// Whether a feature is off for good: the driver does not let it be switched on (`[fixed]` of ethtool).
+    ///
+    /// Kernel: 5.6, `net/core/dev.c` `__netdev_update_features()`, `hw_features`.
+    pub fn is_lacking(&self, bit: u32) -> bool {
+        !has(&self.active, bit) && !has(&self.wanted, bit) && !has(&self.switchable, bit)
     }
 
     /// Whether a feature is asked for; `None` if there is no such feature.
@@ -365,6 +379,19 @@ mod test {
         let features = RawFeatures::parse(object.as_bytes()).expect("well-formed");
         let read: Vec<_> = [0, 31, 32, 39, 40].map(|bit| features.is_active(bit)).into();
         assert_eq!(read, [Some(false), Some(true), Some(true), Some(false), None]);
+    }
+
+    #[test]
+    fn what_is_off_and_cannot_be_switched_on_is_lacking() {
+        let mut object = about(2);
+        for (set, words) in [(2, 0b0010_u8), (3, 0b0100), (4, 0b1000)] {
+            object.nested(set, |bits| {
+                bits.u32(2, 5).bytes(4, &[words, 0, 0, 0]);
+            });
+        }
+        let features = RawFeatures::parse(object.as_bytes()).expect("well-formed");
+        let lacking: Vec<bool> = (0..4).map(|bit| features.is_lacking(bit)).collect();
+        assert_eq!(lacking, [true, false, false, false], "switchable, asked for and on are there");
     }
 
     #[test]
