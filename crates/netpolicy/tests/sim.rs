@@ -71,3 +71,102 @@ fn a_calibration_does_not_read_the_rows_that_are_held_out() {
     assert_eq!(read.status.code(), Some(2));
     assert!(text(&read.stderr).contains("`not a number` is not a measured number"), "{}", text(&read.stderr));
 }
+
+/// A run that takes no time.
+const SHORT: [&str; 8] = ["--seeds", "1", "--samples", "0", "--window", "5ms", "--warmup", "20ms"];
+
+#[test]
+fn a_report_that_cannot_be_written_is_told_before_anything_is_simulated() {
+    let scratch = Scratch::new("unwritable");
+    let nowhere = format!("{}/none/report", scratch.file("here", ""));
+    for words in [["sim", "validate", "epoll", "--html"], ["sim", "calibrate", "epoll", "--write"]] {
+        let began = std::time::Instant::now();
+        let output = netpolicy(&[&words[..], &[&nowhere]].concat());
+        assert_ne!(output.status.code(), Some(0));
+        assert!(text(&output.stderr).contains("none/report"), "{}", text(&output.stderr));
+        assert!(began.elapsed().as_secs() < 5, "{words:?} took {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn what_a_sweep_says_twice_is_refused() {
+    let refused = |words: &[&str]| {
+        let output = netpolicy(&[&["sim", "run", "lab"][..], words].concat());
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        text(&output.stderr).to_owned()
+    };
+    let swept = refused(&["--sweep", "clients.load=10K", "--sweep", "clients.load=20K"]);
+    assert!(
+        swept.contains("clients.load is swept twice") && swept.contains("--sweep clients.load=A,B"),
+        "{swept}"
+    );
+    let value = refused(&["--sweep", "clients.load=10K,10K"]);
+    assert!(value.contains("`10K` twice"), "{value}");
+    let key = refused(&["--set", "costs.requst=3"]);
+    assert!(key.contains("did you mean `costs.request`?"), "{key}");
+    let load = refused(&["--set", "clients.load=1e-300"]);
+    assert!(load.contains("is not a load from 1 to 1000000000 requests per second"), "{load}");
+}
+
+#[test]
+fn a_window_without_an_answer_is_no_prediction_of_zero() {
+    let output = netpolicy(&["sim", "run", "lab", "--seeds", "1", "--no-probe", "--window", "1us"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("no request was answered within 1us"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_load_that_has_not_settled_is_told() {
+    let told = |warmup: &str| {
+        let words = [
+            "sim",
+            "run",
+            "irq-suspension",
+            "--seeds",
+            "1",
+            "--samples",
+            "0",
+            "--no-probe",
+            "--window",
+            "5ms",
+        ];
+        let output = netpolicy(&[&words[..], &["--warmup", warmup]].concat());
+        assert_eq!(output.status.code(), Some(0));
+        text(&output.stderr).contains("a connection sends each 22.4 ms, so that its load has not settled")
+    };
+    assert!(told("10ms"));
+    assert!(!told("90ms"));
+}
+
+#[test]
+fn a_table_of_measured_rows_is_looked_at_before_it_is_compared_with() {
+    let scratch = Scratch::new("measured");
+    let heading = "application.waits\tclients.connections\tclass\tqps\n";
+    for (name, table, words) in [
+        ("empty", String::new(), "the table has no rows"),
+        ("heading", heading.to_owned(), "the table has no rows"),
+        ("zero", format!("{heading}sleep\t15\tmax\t0\n"), "`0` is not a measured number"),
+        ("huge", format!("{heading}sleep\t15\tmax\t1e308\n"), "`1e308` is not a measured number"),
+        (
+            "twice",
+            format!("{heading}sleep\t15\tmax\t5\nsleep\t15\tmax\t6\n"),
+            "row `sleep@15` was there before",
+        ),
+        ("blanks", "application.waits qps\nsleep 5\n".to_owned(), "columns are separated by tabs"),
+    ] {
+        let file = scratch.file(name, &table);
+        let output = netpolicy(&[&["sim", "validate", "epoll", "--measured", &file][..], &SHORT].concat());
+        assert_eq!(output.status.code(), Some(2), "{name}");
+        assert!(text(&output.stderr).contains(words), "{name}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn every_key_and_parameter_of_a_scenario_is_in_its_document() {
+    let document = include_str!("../../../docs/scenario-files.md");
+    let keys = sim::scenario::KEYS.iter().map(|key| key.path);
+    let parameters = sim::Costs::PARAMETERS.iter().map(|parameter| parameter.name);
+    for name in keys.chain(parameters) {
+        assert!(document.contains(&format!("| `{name}` |")), "{name}");
+    }
+}

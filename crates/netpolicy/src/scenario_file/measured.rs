@@ -104,6 +104,10 @@ impl Metric {
 /// The most rows of a table.
 const ROWS_MAX: usize = 10_000;
 
+/// The largest value that can have been measured.
+const VALUE_MAX: f64 = 1e12;
+const TABS: &str = "columns are separated by tabs";
+
 enum Column {
     Setting(String),
     Class,
@@ -141,7 +145,7 @@ pub fn measured(name: &str, text: &str, wanted: impl Fn(&str) -> bool) -> Result
         let Some(columns) = &columns else {
             let mut found = Vec::new();
             for (range, cell) in cells {
-                if cell.contains('.') {
+                if cell.contains('.') && !cell.contains(' ') {
                     found.push(Column::Setting(cell.to_owned()));
                 } else if cell == "class" {
                     found.push(Column::Class);
@@ -150,6 +154,7 @@ pub fn measured(name: &str, text: &str, wanted: impl Fn(&str) -> bool) -> Result
                 } else {
                     let help =
                         nearest(cell, Metric::ALL.map(Metric::word)).map(|n| format!("did you mean `{n}`?"));
+                    let help = if cell.contains(' ') { Some(TABS.to_owned()) } else { help };
                     wrong(
                         range,
                         format!("`{cell}` is neither a key of a scenario nor something measured"),
@@ -164,7 +169,7 @@ pub fn measured(name: &str, text: &str, wanted: impl Fn(&str) -> bool) -> Result
             wrong(
                 begin..begin + line.len(),
                 format!("{} cells under {} headings", cells.len(), columns.len()),
-                None,
+                (cells.len() == 1).then(|| TABS.to_owned()),
             );
             continue;
         }
@@ -183,6 +188,9 @@ pub fn measured(name: &str, text: &str, wanted: impl Fn(&str) -> bool) -> Result
         if !wanted(&row.name) {
             continue;
         }
+        if table.rows.iter().any(|other| other.name == row.name) {
+            wrong(begin..begin + line.len(), format!("row `{}` was there before", row.name), None);
+        }
         for (column, (range, cell)) in columns.iter().zip(cells) {
             match column {
                 Column::Setting(_) => {}
@@ -191,7 +199,12 @@ pub fn measured(name: &str, text: &str, wanted: impl Fn(&str) -> bool) -> Result
                     None => wrong(range, format!("`{cell}` is not one of stable, knee, overload, max"), None),
                 },
                 Column::Value(metric) => match cell.parse::<f64>() {
-                    Ok(value) if value.is_finite() && value >= 0.0 => row.values.push((*metric, value)),
+                    // An idle host uses no CPU; nothing else can have been zero.
+                    Ok(value)
+                        if value > 0.0 && value <= VALUE_MAX || value == 0.0 && *metric == Metric::Cpu =>
+                    {
+                        row.values.push((*metric, value));
+                    }
                     Ok(_) | Err(_) => wrong(range, format!("`{cell}` is not a measured number"), None),
                 },
             }

@@ -7,5 +7,6 @@ mod parse;
 mod shipped;
 
 pub use measured::{MeasuredRow, MeasuredTable, Metric, RowClass, measured};
+pub(crate) use parse::nearest_key;
 pub use parse::{Calibration, ScenarioFile, parse};
 pub use shipped::{SHIPPED, Shipped, shipped};

@@ -60,6 +60,9 @@ pub fn parse(name: &str, text: &str) -> Result<ScenarioFile, Mistakes> {
         reader.wrong(error.span().unwrap_or(0..0), error.message(), None);
     }
     if broken.is_empty() {
+        if table.get_ref().is_empty() {
+            reader.wrong(0..0, "an empty file is no scenario", Some("it needs at least a title".to_owned()));
+        }
         reader.file(table.get_ref());
     }
     if reader.mistakes.is_empty()
@@ -245,7 +248,7 @@ fn number(value: &DeValue<'_>) -> Option<f64> {
 }
 
 /// The key that was probably meant.
-fn nearest_key(path: &str) -> Option<String> {
+pub(crate) fn nearest_key(path: &str) -> Option<String> {
     let costs: Vec<String> =
         Costs::PARAMETERS.iter().map(|parameter| format!("costs.{}", parameter.name)).collect();
     let all = KEYS.iter().map(|key| key.path).chain(costs.iter().map(String::as_str));

@@ -313,8 +313,17 @@ fn waits(scenario: &mut Scenario, text: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// The least and the most requests per second of a scenario.
+const LOADS: (f64, f64) = (1.0, 1e9);
+
 fn load(scenario: &mut Scenario, text: &str) -> Result<(), String> {
-    scenario.clients.load = text.parse::<OfferedLoad>().map_err(|error| error.to_string())?;
+    let load = text.parse::<OfferedLoad>().map_err(|error| error.to_string())?;
+    if let OfferedLoad::PerSecond(rate) = load
+        && !(LOADS.0..=LOADS.1).contains(&rate)
+    {
+        return Err(format!("`{text}` is not a load from {} to {:.0} requests per second", LOADS.0, LOADS.1));
+    }
+    scenario.clients.load = load;
     Ok(())
 }
 

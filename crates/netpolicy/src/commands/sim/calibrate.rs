@@ -6,7 +6,7 @@ use sim::{Costs, Outcome, Scenario};
 
 use super::points::{Job, run_all};
 use super::prediction::value;
-use super::source::scenario;
+use super::source::{scenario, writable};
 use super::validate::apply;
 use crate::args::SimCalibrate;
 use crate::context::Context;
@@ -20,8 +20,9 @@ const SAMPLES: usize = 16;
 const DRAWS: usize = 200;
 /// Seeds that say how far runs of a row scatter before anything is fitted.
 const SCATTER_SEEDS: u64 = 6;
-/// Seeds of a row whose state is chaotic.
-const CHAOTIC_SEEDS: u64 = 3;
+/// Seeds of a row whose state is chaotic, and of others.
+const CHAOTIC_SEEDS: u64 = 6;
+const STABLE_SEEDS: u64 = 2;
 
 /// Fits.
 pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, Fault> {
@@ -35,7 +36,16 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
         return Err(Fault::new(
             Exit::Usage,
             format!("{} rows were named: 1 to {most} may be fitted", rows.len()),
+        )
+        .hint(
+            "name them with --rows, and their table with --measured, or both in the scenario's [calibration]",
         ));
+    }
+    if let Some(twice) = rows.iter().enumerate().find(|(i, row)| rows[..*i].contains(row)) {
+        return Err(Fault::new(Exit::Usage, format!("row `{}` was named twice", twice.1)));
+    }
+    if let Some(path) = &arguments.write {
+        writable(path)?;
     }
     // Rows that are held out are not even read.
     let table = source.measured(arguments.measured.as_deref(), |name| rows.iter().any(|row| row == name))?;
@@ -46,8 +56,9 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
     }
     let names: Vec<&str> = parameters.iter().map(String::as_str).collect();
     let base = source.file.scenario;
-    let mut descent = Descent::new(&names, &base.costs)
-        .ok_or_else(|| Fault::new(Exit::Usage, format!("not all of {} are parameters", names.join(", "))))?;
+    let mut descent = Descent::new(&names, &base.costs).ok_or_else(|| {
+        Fault::new(Exit::Usage, format!("`{}`: not all of these are parameters", names.join(", ")))
+    })?;
     let rows_of = |costs: &Costs, seeds: Option<u64>| {
         let mut jobs = Vec::new();
         for row in &table.rows {
@@ -62,6 +73,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
     let outcomes = run_all(&rows_of(&base.costs, Some(SCATTER_SEEDS))?, &context.console, "scatter")?;
     let units = units(&table.rows, &outcomes);
     let mut evaluated = 0;
+    let mut written = f64::MAX;
     while evaluated < arguments.evaluations {
         let proposed = descent.propose();
         if proposed.is_empty() {
@@ -80,16 +92,28 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
             .collect();
         descent.judge(&missed);
         context.console.detail(&format!("{words}: loss {:.2}", descent.best().0));
+        if let Some(path) = &arguments.write
+            && descent.best().0 < written
+        {
+            // A long fit that is interrupted has left its best.
+            written = descent.best().0;
+            let report = report(&descent, &rows, &names, arguments.seed);
+            std::fs::write(path, report.toml()).map_err(|error| Fault::file(path, error))?;
+        }
     }
-    let (best, costs) = descent.best();
-    let draws = descent.samples(DRAWS, arguments.seed);
-    let report = CalibrationReport::of(best, &rows, &names, &costs, &draws, SAMPLES);
+    let report = report(&descent, &rows, &names, arguments.seed);
+    context.console.report(&report)?;
     if let Some(path) = &arguments.write {
         std::fs::write(path, report.toml()).map_err(|error| Fault::file(path, error))?;
         context.console.say(&format!("wrote {}: put it in place of [costs] and [samples]", path.display()));
     }
-    context.console.report(&report)?;
     Ok(Exit::Done)
+}
+
+/// The best so far, with what the rows leave open.
+fn report(descent: &Descent, rows: &[String], names: &[&str], seed: u64) -> CalibrationReport {
+    let (best, costs) = descent.best();
+    CalibrationReport::of(best, rows, names, &costs, &descent.samples(DRAWS, seed), SAMPLES)
 }
 
 /// The scenario's parameters, with those that are fitted.
@@ -118,7 +142,7 @@ fn length(row: &MeasuredRow) -> Length {
 fn seeds_of(row: &MeasuredRow) -> u64 {
     match row.class {
         RowClass::Knee | RowClass::Overload | RowClass::Max => CHAOTIC_SEEDS,
-        RowClass::Stable => 1,
+        RowClass::Stable => STABLE_SEEDS,
     }
 }
 

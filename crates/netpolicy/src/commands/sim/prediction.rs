@@ -7,6 +7,7 @@ use sim::{Costs, Histogram, Outcome, Scenario};
 
 use super::evidence::evidence;
 use super::points::{Job, run_all};
+use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::render::Console;
 use crate::scenario_file::Metric;
@@ -90,6 +91,9 @@ pub(super) fn predict(
     console: &Console,
 ) -> Result<Vec<Prediction>, Fault> {
     let mut jobs = Vec::new();
+    if let Some(words) = unsettled(points, effort.length) {
+        console.say(&words);
+    }
     for (_, scenario) in points {
         jobs.extend(jobs_of(scenario, samples, effort));
     }
@@ -99,9 +103,37 @@ pub(super) fn predict(
     for (name, scenario) in points {
         let (mine, others) = rest.split_at(jobs_of(scenario, samples, effort).len());
         rest = others;
+        if mine.iter().all(|run| run.latency.count() == 0) {
+            let window = model::Nanoseconds(effort.length.window);
+            let words = format!(
+                "{name}: no request was answered within {window}, so that there is nothing to predict"
+            );
+            return Err(Fault::new(Exit::Usage, words).hint("--window says how long is counted"));
+        }
         predictions.push(prediction(name, scenario, samples, effort, mine));
     }
     Ok(predictions)
+}
+
+/// After this many mean gaps between its requests, a connection has forgotten when it began.
+const SETTLED_GAPS: f64 = 4.0;
+
+/// A word on points whose connections hardly send before the window opens.
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds below 2^53")]
+fn unsettled(points: &[(String, Scenario)], length: Length) -> Option<String> {
+    let slowest = points.iter().filter_map(|(name, scenario)| match scenario.clients.load {
+        OfferedLoad::PerSecond(rate) => Some((name, f64::from(scenario.clients.connections) / rate * 1e3)),
+        OfferedLoad::Max => None,
+    });
+    let (name, gap) = slowest.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    (length.warmup as f64 / 1e6 < SETTLED_GAPS * gap).then(|| {
+        format!(
+            "{name}: a connection sends each {gap:.1} ms, so that its load has not settled when {} of warm-up are over; \
+             --warmup {:.0}ms would do",
+            model::Nanoseconds(length.warmup),
+            (SETTLED_GAPS * gap).ceil(),
+        )
+    })
 }
 
 /// The runs of a point: seeds, sets of parameters, and the probe.

@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::render::PredictionReport;
+use crate::scenario_file::nearest_key;
 
 /// The most points of a sweep.
 const POINTS_MAX: usize = 10_000;
@@ -24,11 +25,21 @@ pub(super) fn run(arguments: &SimRun, context: &Context) -> Result<Exit, Fault> 
         set(&mut base, key, value)?;
     }
     let mut points = vec![(String::new(), base)];
+    let mut seen = Vec::new();
     for sweep in &arguments.sweep {
         let (key, values) = assignment("--sweep", sweep)?;
+        if seen.contains(&key) {
+            return Err(Fault::new(Exit::Usage, format!("{key} is swept twice"))
+                .hint(format!("put all values into one: --sweep {key}=A,B")));
+        }
+        seen.push(key);
+        let listed: Vec<&str> = values.split(',').collect();
+        if let Some((_, value)) = listed.iter().enumerate().find(|(i, value)| listed[..*i].contains(value)) {
+            return Err(Fault::new(Exit::Usage, format!("--sweep {sweep}: `{value}` twice")));
+        }
         let mut swept = Vec::new();
         for (name, scenario) in &points {
-            for value in values.split(',') {
+            for value in &listed {
                 let mut scenario = scenario.clone();
                 set(&mut scenario, key, value)?;
                 let gap = if name.is_empty() { "" } else { "@" };
@@ -87,11 +98,14 @@ fn assignment<'a>(option: &str, text: &'a str) -> Result<(&'a str, &'a str), Fau
 
 /// Sets a key, given on the command line.
 pub(super) fn set(scenario: &mut Scenario, key: &str, value: &str) -> Result<(), Fault> {
-    scenario.set(key, value).map_err(|refused| {
-        let text = match &refused {
-            Refused::NoKey(_) => refused.to_string(),
-            Refused::Value(_) => format!("{key}={value}: {refused}"),
-        };
-        Fault::new(Exit::Usage, text)
+    scenario.set(key, value).map_err(|refused| match &refused {
+        Refused::NoKey(_) => {
+            let fault = Fault::new(Exit::Usage, refused.to_string());
+            match nearest_key(key) {
+                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+                None => fault,
+            }
+        }
+        Refused::Value(_) => Fault::new(Exit::Usage, format!("{key}={value}: {refused}")),
     })
 }

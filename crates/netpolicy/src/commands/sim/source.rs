@@ -36,6 +36,12 @@ pub(crate) fn scenario(name: &str) -> Result<Source, Fault> {
     Ok(Source { name: name.to_owned(), file, path: Some(path.to_owned()) })
 }
 
+/// Whether a file can be written, before hours of work are put into what it is to hold. A file that is there stays as it is.
+pub(super) fn writable(path: &Path) -> Result<(), Fault> {
+    let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    opened.map(drop).map_err(|error| Fault::file(path, error))
+}
+
 impl Source {
     /// The measured table that the scenario names, or another; of rows that `wanted` turns down, only the names.
     pub(super) fn measured(

@@ -5,7 +5,7 @@ use sim::Scenario;
 
 use super::prediction::{Prediction, Range, predict};
 use super::run::{effort, set};
-use super::source::scenario;
+use super::source::{scenario, writable};
 use crate::args::SimValidate;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -59,6 +59,12 @@ const CLEAR_POINTS: f64 = 3.0;
 pub(super) fn run(arguments: &SimValidate, context: &Context) -> Result<Exit, Fault> {
     let source = scenario(&arguments.scenario)?;
     let table: MeasuredTable = source.measured(arguments.measured.as_deref(), |_| true)?;
+    if table.rows.is_empty() {
+        return Err(Fault::new(Exit::Usage, "the table has no rows"));
+    }
+    if let Some(path) = &arguments.html {
+        writable(path)?;
+    }
     let fitted = source.file.calibration.as_ref().map(|c| c.rows.clone()).unwrap_or_default();
     let mut points = Vec::new();
     for row in &table.rows {
@@ -82,11 +88,11 @@ pub(super) fn run(arguments: &SimValidate, context: &Context) -> Result<Exit, Fa
         coverage(&judged),
         judged,
     );
+    context.console.report(&report)?;
     if let Some(path) = &arguments.html {
         std::fs::write(path, report.html()).map_err(|error| Fault::file(path, error))?;
         context.console.say(&format!("wrote {}", path.display()));
     }
-    context.console.report(&report)?;
     Ok(Exit::Done)
 }
 
