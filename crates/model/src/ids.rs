@@ -91,6 +91,11 @@ impl Label {
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or("")
     }
+
+    /// The text without control characters: a process gives itself any `comm` that it likes, also one with a line feed.
+    fn in_one_line(&self) -> String {
+        self.as_str().replace(char::is_control, "\u{fffd}")
+    }
 }
 
 impl PartialEq for Label {
@@ -198,7 +203,7 @@ pub struct ProcessId {
 
 impl fmt::Display for ProcessId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{}[{}]", self.comm, self.pid))
+        f.pad(&format!("{}[{}]", self.comm.in_one_line(), self.pid))
     }
 }
 
@@ -218,7 +223,7 @@ pub struct ThreadId {
 
 impl fmt::Display for ThreadId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{} thread {} ({})", self.process, self.tid, self.comm))
+        f.pad(&format!("{} thread {} ({})", self.process, self.tid, self.comm.in_one_line()))
     }
 }
 
@@ -269,6 +274,14 @@ mod test {
     fn a_label_is_cut_between_characters() {
         assert_eq!(Label::new("äöüäöüäöü").as_str(), "äöüäöüä");
         assert_eq!(Label::new("").as_str(), "");
+    }
+
+    #[test]
+    fn a_process_cannot_name_itself_into_another_line() {
+        let named = |comm| ProcessId { pid: Pid(7), started: 1, comm: Label::new(comm) };
+        assert_eq!(named("a\u{1b}[31m\n[1]").to_string(), "a\u{fffd}[31m\u{fffd}[1][7]");
+        let thread = ThreadId { process: named("a"), tid: Pid(8), started: 1, comm: Label::new("b\r") };
+        assert_eq!(thread.to_string(), "a[7] thread 8 (b\u{fffd})");
     }
 
     #[test]

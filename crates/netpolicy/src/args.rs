@@ -458,7 +458,7 @@ pub struct Top {
     /// Print one reading and end.
     #[arg(long)]
     pub once: bool,
-    /// How long there is between two readings, in seconds.
+    /// How long there is between two readings, in whole seconds, 1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub interval: u16,
 }

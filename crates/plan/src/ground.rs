@@ -215,8 +215,13 @@ impl<'h> Ground<'h> {
     ) -> Result<(), Refusal> {
         let slots = self.of_device(device.id).to_vec();
         if slots.is_empty() && placed.delivery.mode != DeliveryMode::Interrupt {
-            return Err(no_napi(format!("{} has no NAPI that the kernel names", device.id), placed)
-                .because(napi_hint(device)));
+            let mut refusal = no_napi(format!("{} has no NAPI that the kernel names", device.id), placed)
+                .because(napi_hint(device));
+            // Nothing that the operator could do would give it one.
+            if device.up && device.kind != "veth" {
+                refusal.kind = RefusalKind::Unsupported;
+            }
+            return Err(refusal);
         }
         let served: usize = slots.iter().map(|&s| 1 + self.queues[s].also.len()).sum();
         if served < device.rx_queues.len() {

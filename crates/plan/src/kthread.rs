@@ -150,6 +150,12 @@ pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) ->
             collected.want(Setting::KthreadScheduling(queue, class), reason(why.to_owned()))?;
         }
         if let Some(clamp) = wish.util_clamp {
+            if index.host.kthread_begins.as_ref().is_some_and(|begins| begins.util_clamp.is_none()) {
+                let message =
+                    "a utilisation clamp for its kernel thread needs a kernel with CONFIG_UCLAMP_TASK";
+                return Err(Refusal::new(RefusalKind::Unsupported, queue, message.to_owned())
+                    .because(format!("asked at {}", part.intent.origin)));
+            }
             let why = "the scheduler takes the kernel thread for so large when it chooses CPU and frequency";
             collected.want(Setting::KthreadUtilClamp(queue, clamp), reason(why.to_owned()))?;
         }
@@ -178,13 +184,15 @@ fn cpus(
             let running = asked.intersection(&index.host.topology.online);
             if running.is_empty() {
                 let message = format!("none of the CPUs for its kernel thread ({asked}) is online");
-                let online = format!("online: {}", index.host.topology.online);
-                return Err(refuse(RefusalKind::Missing, message).because(online));
+                let online = format!("CPUs of {}", index.host.topology.online);
+                return Err(refuse(RefusalKind::Usage, message).nearest(online));
             }
-            return Ok(Some((
-                running,
-                format!("kernel threads of {} run on CPUs {asked}", placed.queue.device),
-            )));
+            let mut why = format!("kernel threads of {} run on CPUs {running}", placed.queue.device);
+            let away = asked.difference(&index.host.topology.online);
+            if !away.is_empty() {
+                why.push_str(&format!(" (of those asked for, {away} are not online)"));
+            }
+            return Ok(Some((running, why)));
         }
         Some(KthreadCpus::Irq) => (irq_cpus(placed, index, collected), false),
         Some(KthreadCpus::Sibling) => (irq_cpus(placed, index, collected), true),
@@ -192,9 +200,8 @@ fn cpus(
     let Some((irq, near)) = near else {
         let message =
             "no interrupt of it is known, so its kernel thread cannot be placed beside it".to_owned();
-        return Err(
-            refuse(RefusalKind::Missing, message).nearest("a list of CPUs, as in kthread = { cpus = \"0\" }")
-        );
+        return Err(refuse(RefusalKind::Unsupported, message)
+            .nearest("a list of CPUs, as in kthread = { cpus = \"0\" }"));
     };
     if !sibling {
         return Ok(Some((near, format!("the kernel thread runs where interrupt {irq} is delivered"))));

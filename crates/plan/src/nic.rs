@@ -2,9 +2,11 @@
 
 mod steering;
 
-use model::host::{Channels, Device};
+use model::host::{Channels, Device, RxQueueState};
 use model::nic::NicWish;
-use model::{ChannelKind, CpuSet, DeliveryMode, Offload, Reason, RingKind, RxQueue, Setting, TxQueue};
+use model::{
+    ChannelKind, CpuSet, DeliveryMode, Offload, Reason, RingKind, RxQueue, Setting, Threading, TxQueue,
+};
 
 use crate::desired::Collected;
 use crate::in_force;
@@ -85,6 +87,10 @@ fn settings(
             return Err(Refusal::new(RefusalKind::Usage, device.id, message)
                 .because(format!("asked at {}", part.intent.origin))
                 .nearest("delivery = \"interrupt\", or without rx-gro"));
+        }
+        NicWish::Offload(Offload::Gro, false) if device.kind == "veth" && !device.xdp => {
+            check_that_no_napi_is_lost(part, device, index)?;
+            vec![Setting::Offload(id, Offload::Gro, false)]
         }
         NicWish::Offload(offload, on) => vec![Setting::Offload(id, *offload, *on)],
         NicWish::PrivateFlags(flags) => {
@@ -184,19 +190,24 @@ fn check_that_nothing_is_lost(part: &Part, device: &Device, index: &Index<'_>) -
     let Some(channels) = device.channels else { return Ok(()) };
     let after = |kind| channels_after(kind, part, channels);
     let left = after(ChannelKind::Rx) + after(ChannelKind::Combined);
-    match lost(left, device, index) {
-        None => Ok(()),
-        Some((queue, values)) => {
-            let message =
-                format!("it would go away with {}, which nothing could put back", values.join(", "));
-            Err(Refusal::new(RefusalKind::Safety, queue, message)
-                .because(format!("asked at {}", part.intent.origin))
-                .nearest(format!(
-                    "first netpolicy set device {} interrupt --setting rps_cpus=none --setting rps_flow_cnt=0, which can be undone",
-                    device.id
-                )))
-        }
-    }
+    lost(left, device, index).map_or(Ok(()), |lost| Err(losing(lost, part, device)))
+}
+
+/// The NAPIs of a veth go away with its GRO, and take their own values with them.
+fn check_that_no_napi_is_lost(part: &Part, device: &Device, index: &Index<'_>) -> Result<(), Refusal> {
+    let mut queues = device.rx_queues.iter();
+    let lost = queues.find_map(|queue| Some((queue.id, vec![values_of_napi(queue, device, index)?])));
+    lost.map_or(Ok(()), |lost| Err(losing(lost, part, device)))
+}
+
+fn losing((queue, values): (RxQueue, Vec<String>), part: &Part, device: &Device) -> Refusal {
+    let message = format!("it would go away with {}, which nothing could put back", values.join(", "));
+    Refusal::new(RefusalKind::Safety, queue, message)
+        .because(format!("asked at {}", part.intent.origin))
+        .nearest(format!(
+            "first netpolicy set device {} interrupt --setting rps_cpus=none --setting rps_flow_cnt=0, which can be undone",
+            device.id
+        ))
 }
 
 /// Whether so many queues of a kind would leave a queue's own values without the queue.
@@ -209,22 +220,26 @@ pub(crate) fn loses_values(kind: ChannelKind, count: u32, device: &Device, index
 /// The first queue that goes away when so many are left and that has values of its own, and these.
 fn lost(left: u32, device: &Device, index: &Index<'_>) -> Option<(RxQueue, Vec<String>)> {
     device.rx_queues.iter().filter(|queue| queue.id.index.0 >= left).find_map(|queue| {
-        let napi = index.napi_of(queue.id);
-        let defers = napi.is_some_and(|napi| {
-            napi.defer_hard_irqs.is_some_and(|polls| polls.0 > 0)
-                || [napi.gro_flush_timeout, napi.irq_suspend_timeout]
-                    .into_iter()
-                    .flatten()
-                    .any(|span| !span.is_zero())
-        });
         let values = [
             (!queue.rps_cpus.is_empty()).then(|| format!("rps_cpus {}", queue.rps_cpus)),
             queue.rps_flow_cnt.filter(|flows| *flows > 0).map(|flows| format!("rps_flow_cnt {flows}")),
-            defers.then(|| "settings of its NAPI".to_owned()),
+            values_of_napi(queue, device, index),
         ];
         let values: Vec<String> = values.into_iter().flatten().collect();
         (!values.is_empty()).then_some((queue.id, values))
     })
+}
+
+/// What a queue's NAPI has of its own and would lose with it, in words.
+fn values_of_napi(queue: &RxQueueState, device: &Device, index: &Index<'_>) -> Option<String> {
+    let napi = index.napi_of(queue.id)?;
+    let spans = [napi.gro_flush_timeout, napi.irq_suspend_timeout];
+    let defers = napi.defer_hard_irqs.is_some_and(|polls| polls.0 > 0)
+        || spans.into_iter().flatten().any(|span| !span.is_zero());
+    let threaded = |threading: Option<Threading>| threading.is_some_and(|now| now != Threading::Off);
+    // A device that is threaded as a whole makes a new NAPI so.
+    let own_thread = threaded(napi.threaded) && !threaded(device.threaded);
+    (defers || own_thread).then(|| "settings of its NAPI".to_owned())
 }
 
 fn check_ring(kind: RingKind, size: u32, part: &Part, device: &Device) -> Result<(), Refusal> {

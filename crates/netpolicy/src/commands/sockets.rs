@@ -27,14 +27,14 @@ fn enable(arguments: &SocketsEnable, store: &WishStore, context: &Context) -> Re
     let users = users.map(|user| Choice { uid: Some(user.uid), numbers: numbers(&user.policies) });
     let choices: Vec<Choice> = std::iter::once(anybody).chain(users).collect();
     let was = store.enabled()?.iter().any(|enabled| enabled.id == cgroup.id());
+    // Before who may choose what is changed: a refusal leaves that as it was.
+    if was && arguments.prctl {
+        store.enable_prctl(&cgroup).map_err(|why| no_prctl(&why))?;
+    }
     let without_prctl = store.enable(&cgroup, &choices)?;
     if let (Some(why), true) = (&without_prctl, arguments.prctl) {
-        if !was {
-            store.disable(cgroup.id())?;
-        }
-        let needs = "the kernel lets no program answer prctl (it needs fmod_ret: BTF, and no lockdown of it)";
-        return Err(Fault::new(Exit::Unsupported, format!("{why}\n  {needs}"))
-            .hint("without --prctl, setsockopt and getsockopt are answered alone"));
+        store.disable(cgroup.id())?;
+        return Err(no_prctl(why));
     }
     let what = if without_prctl.is_some() { "setsockopt" } else { "setsockopt and prctl" };
     context.console.say(&format!("Programs in {} are answered: {what}.", cgroup.path().display()));
@@ -42,6 +42,12 @@ fn enable(arguments: &SocketsEnable, store: &WishStore, context: &Context) -> Re
         context.console.say(&format!("prctl is not to be had here: {}", first_line(&why)));
     }
     Ok(Exit::Done)
+}
+
+fn no_prctl(why: &KernelError) -> Fault {
+    let needs = "the kernel lets no program answer prctl (it needs fmod_ret: BTF, and no lockdown of it)";
+    Fault::new(Exit::Unsupported, format!("{why}\n  {needs}"))
+        .hint("without --prctl, setsockopt and getsockopt are answered alone")
 }
 
 /// What the kernel said, without the verifier's account of it.

@@ -154,8 +154,8 @@ fn refused() -> Result<(), Failed> {
         (&["--kthread-class", "fifo:51"][..], 7, "no budget is given, which allows 50"),
         (&["--kthread-class", "fifo:20", "--rt-priority", "10"], 7, "the budget allows 10"),
         (&["--kthread-class", "fifo:100"], 2, "a priority from 1 to 99"),
-        (&["--kthread-cpus", "8000"], 1, "none of the CPUs for its kernel thread (8000) is online"),
-        (&["--kthread-cpus", "irq"], 1, "no interrupt of it is known"),
+        (&["--kthread-cpus", "8000"], 2, "none of the CPUs for its kernel thread (8000) is online"),
+        (&["--kthread-cpus", "irq"], 6, "no interrupt of it is known"),
     ] {
         let said = operator.runs(&[&set[..], arguments].concat(), code)?;
         assert!(said.words.contains(words), "{words}: {}", said.words);

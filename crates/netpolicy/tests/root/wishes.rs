@@ -23,6 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("wishes/a_sockets_epoll_gets_what_the_socket_asks_for", NEEDS, sockets_epoll),
         test("wishes/a_child_inherits_what_its_process_was_given", NEEDS, child_inherits),
+        test("wishes/a_refused_prctl_leaves_as_it_was_who_may_choose_what", NEEDS, refused_prctl),
         test("wishes/without_a_bpf_file_system_it_is_refused_with_what_is_missing", NEEDS, no_file_system),
     ]
 }
@@ -211,5 +212,26 @@ fn no_file_system() -> Result<(), Failed> {
     let said = operator.runs(&["--wish-dir", place, "sockets", "enable", "--cgroup", ground.cgroup()], 6)?;
     assert!(said.words.contains("mount -t bpf"), "{}", said.words);
     assert!(!elsewhere.exists());
+    Ok(())
+}
+
+fn refused_prctl() -> Result<(), Failed> {
+    let operator = Operator::new("wish-bounds", 1)?;
+    let ground = Ground::new(&operator, "wish-bounds", "silent")?;
+    let enable = ["sockets", "enable", "--cgroup", ground.cgroup()];
+    let narrow = [&enable[..], &["--allow", "bulk", "--allow-user", "5:cpu"]].concat();
+    operator.runs(&ground.with(&narrow), 0)?;
+    let bounds = || Ok::<_, Failed>(operator.runs(&ground.with(&["-o", "json", "sockets", "list"]), 0)?.data);
+    let before = bounds()?;
+    assert!(before.contains("bulk") && before.contains("cpu") && !before.contains("latency"), "{before}");
+    let wide = [&enable[..], &["--prctl", "--allow", "latency"]].concat();
+    let answer = operator.netpolicy(&ground.with(&wide)).output()?;
+    // A kernel that lets a program answer prctl does as it was asked; one that does not changes nothing.
+    match answer.status.code() {
+        Some(6) => assert_eq!(bounds()?, before),
+        Some(0) => assert!(bounds()?.contains("latency")),
+        _ => return Err(String::from_utf8_lossy(&answer.stderr).into()),
+    }
+    operator.runs(&ground.with(&["sockets", "disable", "--all"]), 0)?;
     Ok(())
 }

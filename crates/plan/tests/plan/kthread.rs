@@ -73,7 +73,7 @@ fn a_thread_runs_where_its_interrupt_goes_or_beside_it_or_on_cpus_of_its_own() {
     pinned.irqs.clear();
     pinned.devices[0].napis.iter_mut().for_each(|napi| napi.irq = None);
     let refusal = refused(&threaded("irq", None), &pinned);
-    assert_eq!(refusal.kind, RefusalKind::Missing, "{refusal}");
+    assert_eq!(refusal.kind, RefusalKind::Unsupported, "{refusal}");
 }
 
 #[test]
@@ -215,7 +215,8 @@ fn a_clamp_is_refused_where_the_kernel_has_none() {
     let mut without = nic();
     without.kthread_begins.as_mut().expect("threads").util_clamp = None;
     let refusal = refused(&intent, &without);
-    assert!(refusal.message.contains("kthread util-clamp"), "{refusal}");
+    assert_eq!(refusal.kind, RefusalKind::Unsupported);
+    assert!(refusal.message.contains("CONFIG_UCLAMP_TASK"), "{refusal}");
 }
 
 fn found<'f>(findings: &'f [Finding], rule: &str) -> Option<&'f Finding> {

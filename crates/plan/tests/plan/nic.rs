@@ -3,8 +3,8 @@
 use model::host::{Coalesce, Pair, Rings, TxQueueState};
 use model::nic::{NicWish, Rss};
 use model::{
-    ChannelKind, CoalesceParam, CpuSet, FlowRule, Host, Offload, PolicyName, QdiscKind, Qdiscs, QueueIndex,
-    QueueSpan, RingKind, Setting,
+    ChannelKind, CoalesceParam, CpuSet, FlowRule, Host, Nanoseconds, Offload, PolicyName, QdiscKind, Qdiscs,
+    QueueIndex, QueueSpan, RingKind, Setting, Threading,
 };
 use plan::{RefusalKind, Resolved, desired, diff, place};
 
@@ -94,6 +94,34 @@ fn a_veth_that_would_lose_its_napis_is_not_given_a_mode_on_them() {
     let refused = planned(&host, PolicyName::Latency).expect_err("no NAPI would be left");
     assert!(refused.to_string().contains("takes a veth's NAPIs away"), "{refused}");
     assert!(planned(&host, PolicyName::None).expect("planned").first_stage, "its NAPIs are others after it");
+}
+
+#[test]
+fn a_veth_does_not_lose_its_napis_with_values_of_their_own() {
+    let mut host = host();
+    host.devices.push(veth(2, "eth0", &[300]));
+    host.devices[0].offloads.insert(Offload::Gro, true);
+    let asked = model::Intent {
+        nic: vec![NicWish::Offload(Offload::Gro, false)],
+        ..on_device(2, "eth0", PolicyName::None)
+    };
+    let planned = |host: &Host| {
+        let placement = place(&policy(vec![asked.clone()]), host, &Resolved::default())?;
+        desired(&placement, host)
+    };
+    host.devices[0].napis[0].threaded = Some(Threading::On);
+    let refused = planned(&host).expect_err("the thread would be gone");
+    assert_eq!(refused.kind, RefusalKind::Safety);
+    assert!(refused.to_string().contains("settings of its NAPI"), "{refused}");
+    // One that the device gives to each of its NAPIs comes again with them.
+    host.devices[0].threaded = Some(Threading::On);
+    planned(&host).expect("planned");
+    host.devices[0].napis[0].threaded = Some(Threading::Off);
+    host.devices[0].napis[0].gro_flush_timeout = Some(Nanoseconds(20_000));
+    planned(&host).expect_err("the timeout would be gone");
+    host.devices[0].napis.clear();
+    host.devices[0].offloads.insert(Offload::Gro, false);
+    planned(&host).expect("nothing is left to lose");
 }
 
 #[test]

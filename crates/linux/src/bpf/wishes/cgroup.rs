@@ -30,7 +30,12 @@ impl Cgroup {
     pub fn open(path: &Path) -> Result<Self, KernelError> {
         let root = root()?;
         let below = root.join(path.strip_prefix("/").unwrap_or(path));
-        let path = if path.starts_with(&root) { path.to_owned() } else { below };
+        // A directory that is none of this hierarchy is refused as that, not looked for below it.
+        let path = if path.starts_with(&root) || !below.exists() && path.is_absolute() && path.exists() {
+            path.to_owned()
+        } else {
+            below
+        };
         let what = || format!("cgroup {}", path.display());
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
         let directory = rustix::fs::open(&path, flags, Mode::empty())

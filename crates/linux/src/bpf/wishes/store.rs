@@ -120,10 +120,19 @@ impl WishStore {
             loaded.pin_links(&making.0)?;
             making.becomes(&own)?;
         }
+        Ok(self.enable_prctl(cgroup).err())
+    }
+
+    /// Lets the programs of a cgroup that may ask already do so by `prctl`, too. Who may choose what stays as it is.
+    ///
+    /// # Errors
+    /// The kernel's refusal, where it lets no program answer `prctl`.
+    pub fn enable_prctl(&self, cgroup: &Cgroup) -> Result<(), KernelError> {
+        let own = self.of_cgroup(cgroup.id());
         if own.join(PRCTL_PROGRAM).exists() {
-            return Ok(None);
+            return Ok(());
         }
-        Ok(self.load_prctl_for(cgroup, &own).and_then(|mut loaded| loaded.pin_links(&own)).err())
+        self.load_prctl_for(cgroup, &own).and_then(|mut loaded| loaded.pin_links(&own))
     }
 
     /// Lets the programs of a cgroup ask no more: from now on for sockets, a moment later for `prctl`. What its sockets asked for is forgotten with the last cgroup, if no
