@@ -38,10 +38,10 @@ pub enum Application {
 #[command(after_help = "\
 Examples:
   netpolicy bench report evidence.json --report report.html
-  gzip -dc evidence.json.gz | netpolicy bench report -
+  netpolicy bench report evidence.json.gz
   netpolicy bench report monday.json tuesday.json --gates wanted.gates")]
 pub struct FromEvidence {
-    /// What a bench wrote with `--json` or printed with `-o json`; - for standard input. Several of the benches with
+    /// What a bench wrote with `--json` or printed with `-o json`, as it is or packed by gzip; - for standard input. Several of the benches with
     /// netpolicy's own server are shown side by side.
     #[arg(value_name = "FILE", required = true)]
     pub evidence: Vec<PathBuf>,

@@ -1,17 +1,17 @@
 //! `bench`: delivery modes, measured.
 
+mod evidence;
 mod exchange;
 mod policies;
 mod policies_simulated;
 mod serve;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
 
 use linux::{Processes, Signals, observe};
 use measure::{Cell, Experiment, Failure, Grid, Progress, Results, Stage, Stopped};
 use model::{DeliveryMode, Nanoseconds, OfferedLoad};
-use serde_json::Value;
 
 use crate::args::{Application, Bench, FromEvidence, MemcachedBench};
 use crate::bench::{BenchError, LabStage, Layout, PlainStage, label};
@@ -19,9 +19,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::render::{BenchReport, GridReport};
-
-/// Evidence that is read at most: ten thousand runs.
-const EVIDENCE_BYTES_MAX: u64 = 256 << 20;
+use evidence::Written;
 
 /// Measures, prints the table, and writes the files.
 pub(crate) fn run(arguments: &Bench, context: &Context) -> Result<Exit, Fault> {
@@ -176,7 +174,7 @@ fn from_evidence(arguments: &FromEvidence, context: &Context) -> Result<Exit, Fa
     let gates = arguments.gates.as_deref().map(exchange::read_gates).transpose()?;
     let mut grids = Vec::new();
     for path in &arguments.evidence {
-        match read_evidence(path)? {
+        match evidence::read(path)? {
             Written::Grid(grid) => grids.push(*grid),
             Written::Results(results) if arguments.evidence.len() == 1 && gates.is_none() => {
                 context.console.report(&BenchReport { results: &results, borne: None })?;
@@ -203,33 +201,6 @@ fn from_evidence(arguments: &FromEvidence, context: &Context) -> Result<Exit, Fa
         exchange::write_report(path, &grid, context)?;
     }
     Ok(exchange::verdict(context, &grid, gates.is_some()))
-}
-
-/// What a bench wrote.
-enum Written {
-    Results(Box<Results>),
-    Grid(Box<Grid>),
-}
-
-/// Reads what a bench wrote with `--json`, or printed with `-o json`, where it is one part of the document.
-fn read_evidence(path: &Path) -> Result<Written, Fault> {
-    let mut text = String::new();
-    let read = match path.as_os_str() == "-" {
-        true => std::io::stdin().lock().take(EVIDENCE_BYTES_MAX).read_to_string(&mut text),
-        false => {
-            std::fs::File::open(path).and_then(|file| file.take(EVIDENCE_BYTES_MAX).read_to_string(&mut text))
-        }
-    };
-    read.map_err(|error| Fault::file(path, error))?;
-    let no_evidence = |error| Fault::new(Exit::Usage, format!("{}: no evidence: {error}", path.display()));
-    let mut value: Value = serde_json::from_str(&text).map_err(no_evidence)?;
-    if let Some(data) = value.get_mut("data") {
-        value = data.take();
-    }
-    if value.get("variants").is_some() {
-        return serde_json::from_value(value).map(Written::Grid).map_err(no_evidence);
-    }
-    serde_json::from_value(value).map(Written::Results).map_err(no_evidence)
 }
 
 /// How an experiment ends that was not made to its end; `None` if what was measured decides.

@@ -1,0 +1,98 @@
+//! Evidence that a bench wrote, read again: as it is, or packed by gzip.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+use measure::{Grid, Results};
+use serde_json::Value;
+
+use crate::exit::Exit;
+use crate::fault::Fault;
+
+/// Evidence that is read at most, unpacked: ten thousand runs.
+const EVIDENCE_BYTES_MAX: u64 = 256 << 20;
+
+/// How a file begins that gzip wrote: RFC 1952, 2.3.1.
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// What a bench wrote.
+pub(super) enum Written {
+    Results(Box<Results>),
+    Grid(Box<Grid>),
+}
+
+/// Reads what a bench wrote with `--json`, or printed with `-o json`, where it is one part of the document; `-` is standard
+/// input.
+pub(super) fn read(path: &Path) -> Result<Written, Fault> {
+    let text = match path.as_os_str() == "-" {
+        true => unpacked(io::stdin().lock(), EVIDENCE_BYTES_MAX),
+        false => File::open(path).and_then(|file| unpacked(BufReader::new(file), EVIDENCE_BYTES_MAX)),
+    };
+    let text = text.map_err(|error| Fault::file(path, error))?;
+    let no_evidence = |error| Fault::new(Exit::Usage, format!("{}: no evidence: {error}", path.display()));
+    let mut value: Value = serde_json::from_str(&text).map_err(no_evidence)?;
+    if let Some(data) = value.get_mut("data") {
+        value = data.take();
+    }
+    if value.get("variants").is_some() {
+        return serde_json::from_value(value).map(Written::Grid).map_err(no_evidence);
+    }
+    serde_json::from_value(value).map(Written::Results).map_err(no_evidence)
+}
+
+/// The text in a file, unpacked if gzip packed it. A few bytes can unpack to any length, so what counts is that.
+fn unpacked(mut file: impl BufRead, bytes_max: u64) -> io::Result<String> {
+    let mut text = String::new();
+    let length = match file.fill_buf()?.starts_with(&GZIP_MAGIC) {
+        true => MultiGzDecoder::new(file).take(bytes_max + 1).read_to_string(&mut text),
+        false => file.take(bytes_max + 1).read_to_string(&mut text),
+    }?;
+    if u64::try_from(length).is_ok_and(|length| length <= bytes_max) {
+        return Ok(text);
+    }
+    Err(io::Error::other(format!("it has more than {bytes_max} bytes of evidence, which is the limit")))
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use std::io::Write;
+
+    fn packed(text: &str) -> Vec<u8> {
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::best());
+        gzip.write_all(text.as_bytes()).expect("packs");
+        gzip.finish().expect("packs")
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_is_or_packed_in_one_or_several_parts() {
+        assert_eq!(unpacked(&b"{}"[..], 16).expect("reads"), "{}");
+        assert_eq!(unpacked(&packed("{}")[..], 16).expect("reads"), "{}");
+        let parts = [packed("{\"a\":"), packed("1}")].concat();
+        assert_eq!(unpacked(&parts[..], 16).expect("reads"), "{\"a\":1}");
+        assert_eq!(unpacked(&b""[..], 16).expect("reads"), "");
+    }
+
+    #[test]
+    fn what_unpacks_to_more_than_the_limit_is_refused() {
+        let (fits, exceeds) = ("a".repeat(1 << 20), "a".repeat((1 << 20) + 1));
+        assert!(packed(&exceeds).len() < 2048, "little on the disk");
+        assert_eq!(unpacked(&packed(&fits)[..], 1 << 20).expect("fits").len(), 1 << 20);
+        for bytes in [packed(&exceeds), exceeds.into_bytes()] {
+            let error = unpacked(&bytes[..], 1 << 20).expect_err("is refused").to_string();
+            assert!(error.contains("more than 1048576 bytes"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_packed_file_that_was_cut_short_is_an_error() {
+        let whole = packed("{\"evidence\":[]}");
+        for length in 3..whole.len() {
+            assert!(unpacked(&whole[..length], 64).is_err(), "{length} bytes");
+        }
+    }
+}
