@@ -173,10 +173,17 @@ impl<'a> Table<'a> {
 pub(super) fn refused(what: String) -> KernelError {
     let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
     let errno = Errno::from_raw_os_error(number);
-    let message =
-        WORDS.take().lines().map(|line| line.trim_start_matches("libbpf: ")).collect::<Vec<_>>().join("; ");
+    let message = words_of(&WORDS.take());
     let cause = if message.is_empty() { Cause::Errno(errno) } else { Cause::Extack { errno, message } };
     KernelError { what, cause }
+}
+
+/// What libbpf said, on one line, without its advice about `ulimit -l`: it gives that whenever root is refused, for whatever
+/// reason, and since Linux 5.11 programs and maps are not counted there (`kernel/bpf/syscall.c` `bpf_map_save_memcg()`).
+fn words_of(said: &str) -> String {
+    const ADVICE: &str = " Make sure your kernel supports BPF (CONFIG_BPF_SYSCALL=y) and/or that RLIMIT_MEMLOCK is set to big enough value.";
+    let lines = said.lines().map(|line| line.trim_start_matches("libbpf: ").replace(ADVICE, ""));
+    lines.filter(|line| !line.contains("ulimit -l")).collect::<Vec<_>>().join("; ")
 }
 
 /// Makes libbpf tell us, and not the terminal.
@@ -199,4 +206,18 @@ fn keep(words: &str) {
             kept.drain(..start);
         }
     });
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn libbpfs_advice_about_a_limit_that_does_not_count_is_left_out() {
+        let said = "libbpf: Error in bpf_object__probe_loading(): -EPERM. Couldn't load trivial BPF program. Make sure your \
+                    kernel supports BPF (CONFIG_BPF_SYSCALL=y) and/or that RLIMIT_MEMLOCK is set to big enough value.\n\
+                    libbpf: permission error while running as root; try raising 'ulimit -l'? current value: 8.0 MiB\n";
+        let told = "Error in bpf_object__probe_loading(): -EPERM. Couldn't load trivial BPF program.";
+        assert_eq!(words_of(said), told);
+    }
 }

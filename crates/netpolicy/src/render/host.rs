@@ -52,6 +52,7 @@ impl Report for HostReport<'_> {
 struct Marks {
     inferred: bool,
     mixed: bool,
+    unseen: bool,
 }
 
 fn summary(host: &Host) -> String {
@@ -377,10 +378,12 @@ impl Entry {
         let mixed = self.epoll.and_then(|fd| process.epolls.iter().find(|epoll| epoll.id.fd == fd));
         let mixed = mixed.is_some_and(|epoll| napis_of(process, epoll.id).len() > 1);
         marks.mixed |= mixed;
+        marks.unseen |= self.threads.is_empty();
         let lines = self.threads.len().max(self.groups.len()).max(1);
         (0..lines)
             .map(|line| {
-                let (thread, cpus) = self.threads.get(line).cloned().unwrap_or_default();
+                let unseen = || if line == 0 { ("-".to_owned(), "-".to_owned()) } else { Default::default() };
+                let (thread, cpus) = self.threads.get(line).cloned().unwrap_or_else(unseen);
                 let group = self.groups.get(line);
                 let how = if line == 0 { self.how.clone() } else { String::new() };
                 let params = if line == 0 { self.params.clone().unwrap_or_default() } else { String::new() };
@@ -415,13 +418,19 @@ fn group_cells(host: &Host, group: Option<&SocketGroup>, mixed: bool, marks: &mu
 }
 
 fn legend(page: &mut Page, marks: Marks) {
-    if marks.inferred || marks.mixed {
+    if marks.inferred || marks.mixed || marks.unseen {
         page.gap();
     }
     if marks.inferred {
         page.styled(
             Style::Faint,
             "?  inferred from order or names: neither the kernel nor the driver states it",
+        );
+    }
+    if marks.unseen {
+        page.styled(
+            Style::Faint,
+            "-  under THREAD: no thread was seen waiting there at this moment: it was at work, or waits in something else",
         );
     }
     if marks.mixed {
