@@ -22,10 +22,21 @@ const SIGN: &str = "attended-by-";
 /// How often an attendance is begun again that somebody is looking at right now.
 const RETRIES_MAX: u32 = 50;
 
+/// What a program that attends to its transactions does with them at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtTheEnd {
+    /// It puts them back. If it is killed, they are [abandoned](crate::Journal::abandoned).
+    PutBack,
+    /// It leaves them in force. Until then they are its own all the same.
+    Leave,
+}
+
 /// The sign that a program attends to its transactions: a lock on a file that is named after it. The kernel takes the
 /// lock back when the program ends, however it ends; then its transactions are as free as any.
 #[derive(Debug)]
 pub(crate) struct Attendance {
+    /// What it does with its transactions at its end.
+    pub(crate) at_the_end: AtTheEnd,
     path: PathBuf,
     /// Held for its lock.
     _file: File,
@@ -33,14 +44,14 @@ pub(crate) struct Attendance {
 
 impl Attendance {
     /// Begins to attend, as this process.
-    pub(crate) fn begin(_lock: &Lock, journal: &Path) -> Result<Self, JournalError> {
+    pub(crate) fn begin(_lock: &Lock, journal: &Path, at_the_end: AtTheEnd) -> Result<Self, JournalError> {
         let path = sign(journal, own_pid());
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         let file = regular::open(&path, &mut options).map_err(io_error(&path, "open"))?;
         for _ in 0..RETRIES_MAX {
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                return Ok(Self { path, _file: file });
+                return Ok(Self { at_the_end, path, _file: file });
             }
             thread::sleep(LOCK_RETRY_AFTER);
         }

@@ -13,6 +13,7 @@ use crate::log::JournalError;
 use crate::record::{Asked, Record, Why};
 use crate::transaction::{Standing, TransactionName};
 use crate::undo::{HostState, Undone, read};
+use crate::unreadable::Unreadable;
 
 /// Brings a plan into force, step by step, and holds it for a decision.
 ///
@@ -116,9 +117,16 @@ fn look_once_more<K: Knobs>(pending: &Pending, kernel: &mut K) -> Result<(), Com
 
 /// A transaction that waits for its confirmation, or was killed half way, must be decided before its knobs are
 /// changed again: its undo would otherwise find a newer value in its way, and stay undone. The same holds for one
-/// that another program attends to.
+/// that another program attends to, and for one that cannot be read: which of these it is, is not known, nor in many cases
+/// what it has changed.
 fn check_that_nothing_is_taken<E>(plan: &Plan, journal: &Journal) -> Result<(), CommitFault<E>> {
-    let live = journal.live()?;
+    let (live, unreadable) = journal.live_and_unreadable()?;
+    for transaction in unreadable {
+        if let Some(knob) = transaction.touches(plan) {
+            let (transaction, knob) = (Box::new(transaction), knob.map(Box::new));
+            return Err(CommitFault::Unreadable { transaction, knob });
+        }
+    }
     if let Some(name) = journal.kept().and_then(|kept| kept.missing_among(&live)) {
         return Err(CommitFault::RolledBackMeanwhile { name });
     }
@@ -255,6 +263,13 @@ pub enum CommitFault<E> {
         /// What it did to the knob.
         knob: Box<Change>,
     },
+    /// A transaction that may be in force cannot be read, and may have changed one of these knobs.
+    Unreadable {
+        /// The transaction, and what is wrong with its journal.
+        transaction: Box<Unreadable>,
+        /// What it did to a knob, where it is known what it was to do.
+        knob: Option<Box<Change>>,
+    },
     /// A daemon's earlier transaction was rolled back while it made this plan: it must look first what that means.
     RolledBackMeanwhile {
         /// The earlier transaction.
@@ -336,6 +351,15 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
                 knob.to().knob(),
                 knob.to().object()
             ),
+            Self::Unreadable { transaction, knob } => {
+                let name = transaction.name;
+                write!(f, "refused: {name} may be in force, and may have changed ")?;
+                match knob {
+                    Some(knob) => write!(f, "{} of {}", knob.to().knob(), knob.to().object())?,
+                    None => f.write_str("any setting")?,
+                }
+                write!(f, ", but cannot be read: {transaction}")
+            }
             Self::RolledBackMeanwhile { name } => {
                 write!(f, "refused: {name} was rolled back while this was planned")
             }
@@ -383,6 +407,7 @@ impl<E: std::error::Error + 'static> std::error::Error for CommitError<E> {
         match &*self.fault {
             CommitFault::Host { cause, .. } => Some(cause),
             CommitFault::Journal(error) => Some(error),
+            CommitFault::Unreadable { transaction, .. } => Some(&transaction.error),
             CommitFault::Irreversible(_)
             | CommitFault::Disruptive(_)
             | CommitFault::Undecided { .. }

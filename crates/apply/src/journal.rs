@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use model::{Pid, Plan};
 
-use crate::attendance::{Attendance, attends, own_pid};
+use crate::attendance::{AtTheEnd, Attendance, attends, own_pid};
 use crate::held::Pending;
 use crate::keeping::Keeping;
 use crate::knobs::Landmarks;
@@ -17,6 +17,7 @@ use crate::log::{JournalError, Log, UNBORN, create_directory, io_error};
 use crate::record::{Asked, Begin, FORMAT};
 use crate::transaction::{Standing, Transaction, TransactionName};
 use crate::undo_script::undo_script;
+use crate::unreadable::{Unreadable, whole_script};
 
 /// The directory that has the transactions: `/var/lib/netpolicy/journal`, unless told otherwise.
 ///
@@ -40,16 +41,6 @@ pub struct History {
     pub unreadable: Vec<Unreadable>,
 }
 
-/// A transaction whose journal cannot be read.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct Unreadable {
-    /// The transaction.
-    pub name: TransactionName,
-    /// What is wrong with its journal.
-    pub error: JournalError,
-}
-
 impl Journal {
     /// The journal in this directory, as seen from this boot (`/proc/sys/kernel/random/boot_id`). Opens nothing.
     pub fn new(directory: impl Into<PathBuf>, boot_id: impl Into<String>) -> Self {
@@ -71,14 +62,14 @@ impl Journal {
         self
     }
 
-    /// The same journal, for a program that puts its transactions back at its end: as long as this journal, or a clone
-    /// of it, lives, no other program changes what they have changed, or rolls them back.
+    /// The same journal, for a program that attends to its transactions until its end: as long as this journal, or a
+    /// clone of it, lives, no other program changes what they have changed, or rolls them back.
     ///
     /// # Errors
     /// If the sign of it cannot be made in the directory, or another process is writing.
-    pub fn attending(self) -> Result<Self, JournalError> {
+    pub fn attending(self, at_the_end: AtTheEnd) -> Result<Self, JournalError> {
         let lock = self.lock()?;
-        let attendance = Some(Arc::new(Attendance::begin(&lock, &self.directory)?));
+        let attendance = Some(Arc::new(Attendance::begin(&lock, &self.directory, at_the_end)?));
         Ok(Self { attendance, ..self })
     }
 
@@ -102,9 +93,31 @@ impl Journal {
         Keeping::keeper(&self.directory)
     }
 
-    /// The other program that will put this transaction back at its end, if there is one.
+    /// The other program that attends to this transaction until its end, if there is one.
     pub fn attendant(&self, transaction: &Transaction) -> Option<Pid> {
         transaction.begin().attended_by.filter(|program| attends(&self.directory, *program))
+    }
+
+    /// Whether the program that was to put this transaction back, or to bring it to its end, has ended without that. What
+    /// this process attends to is for it to know.
+    pub fn is_abandoned(&self, transaction: &Transaction) -> bool {
+        let Begin { attended_by: Some(program), left_in_force, .. } = transaction.begin() else {
+            return false;
+        };
+        let standing = transaction.standing();
+        standing.is_live()
+            && (!left_in_force || standing == Standing::Unfinished)
+            && !attends(&self.directory, *program)
+    }
+
+    /// The transactions that are [abandoned](Self::is_abandoned), the newest first.
+    ///
+    /// # Errors
+    /// As [`Journal::history`].
+    pub fn abandoned(&self) -> Result<Vec<Transaction>, JournalError> {
+        let mut live = self.live()?;
+        live.retain(|transaction| self.is_abandoned(transaction));
+        Ok(live)
     }
 
     /// The directory.
@@ -126,7 +139,11 @@ impl Journal {
         if !directory.is_dir() {
             return Err(JournalError::NoSuchTransaction { name, directory: self.directory.clone() });
         }
-        Transaction::read(name, &directory, &self.boot_id)
+        let read = Transaction::read(name, &directory, &self.boot_id);
+        read.map_err(|error| JournalError::Unread {
+            error: Box::new(error),
+            script: whole_script(&directory),
+        })
     }
 
     /// Reads all transactions.
@@ -138,7 +155,7 @@ impl Journal {
         for name in self.names()? {
             match self.transaction(name) {
                 Ok(transaction) => history.transactions.push(transaction),
-                Err(error) => history.unreadable.push(Unreadable { name, error }),
+                Err(error) => history.unreadable.push(self.unreadable(name, error)),
             }
         }
         leave_out_replaced(&mut history.transactions);
@@ -164,17 +181,30 @@ impl Journal {
 
     /// The transactions that may be in force, the newest first.
     pub(crate) fn live(&self) -> Result<Vec<Transaction>, JournalError> {
-        let mut live = match &self.keeping {
-            Some(keeping) => keeping.live(self.names()?, |name| self.transaction(name)),
+        self.live_and_unreadable().map(|(live, _)| live)
+    }
+
+    /// The transactions that may be in force, the newest first, and those that cannot be read and may be in force, too.
+    pub(crate) fn live_and_unreadable(&self) -> Result<(Vec<Transaction>, Vec<Unreadable>), JournalError> {
+        let (mut live, mut unreadable) = match &self.keeping {
+            Some(keeping) => {
+                let (live, unread) = keeping.live(self.names()?, |name| self.transaction(name));
+                (live, unread.into_iter().map(|(name, error)| self.unreadable(name, error)).collect())
+            }
             None => {
-                let mut all = self.history()?.transactions;
-                all.retain(|transaction| transaction.standing().is_live());
-                all
+                let History { mut transactions, unreadable } = self.history()?;
+                transactions.retain(|transaction| transaction.standing().is_live());
+                (transactions, unreadable)
             }
         };
+        unreadable.retain(Unreadable::may_be_in_force);
         leave_out_replaced(&mut live);
         live.reverse();
-        Ok(live)
+        Ok((live, unreadable))
+    }
+
+    fn unreadable(&self, name: TransactionName, error: JournalError) -> Unreadable {
+        Unreadable::of(name, &self.directory.join(name.to_string()), error, &self.boot_id)
     }
 
     /// Those of daemons that may be in force, the oldest first: what a daemon finds when it starts, and has set since.
@@ -212,6 +242,7 @@ impl Journal {
             boot_id: self.boot_id.clone(),
             asked: asked.clone(),
             attended_by: self.attendance.as_ref().map(|_| own_pid()),
+            left_in_force: self.attendance.as_ref().is_some_and(|own| own.at_the_end == AtTheEnd::Leave),
             kept_by_daemon: self.keeping.is_some(),
             replaces: Vec::new(),
             landmarks,
@@ -299,10 +330,13 @@ impl History {
         self.transactions.iter().rev().find(|t| t.standing().is_live())
     }
 
-    /// A transaction that cannot be read and is newer than this one, or any if there is none: it may be in force, and
-    /// may have changed what this one did.
+    /// A transaction that cannot be read and is newer than this one, or any if there is none: one that may be in force,
+    /// and may have changed what this one did.
     pub fn unreadable_after(&self, name: Option<TransactionName>) -> Option<&Unreadable> {
-        self.unreadable.iter().rev().find(|unreadable| name.is_none_or(|name| unreadable.name > name))
+        self.unreadable
+            .iter()
+            .rev()
+            .find(|unreadable| unreadable.may_be_in_force() && name.is_none_or(|name| unreadable.name > name))
     }
 
     /// Those that stopped half way: killed, unless a writer is still at it.

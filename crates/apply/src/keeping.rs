@@ -63,17 +63,17 @@ impl Keeping {
         Lock::holder(&directory.join(SIGN))
     }
 
-    /// Those of these that may be in force, the oldest first. `read` reads one.
+    /// Those of these that may be in force, the oldest first, and those that cannot be read. `read` reads one.
     pub(crate) fn live(
         &self,
         names: Vec<TransactionName>,
         read: impl Fn(TransactionName) -> Result<Transaction, JournalError>,
-    ) -> Vec<Transaction> {
+    ) -> (Vec<Transaction>, Vec<(TransactionName, JournalError)>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut *known;
         known.settled.retain(|name| names.binary_search(name).is_ok());
         known.live.retain(|name, _| names.binary_search(name).is_ok());
-        let mut live = Vec::new();
+        let (mut live, mut unread) = (Vec::new(), Vec::new());
         for name in names {
             if known.settled.contains(&name) {
                 continue;
@@ -81,10 +81,12 @@ impl Keeping {
             let fresh = known.live.get(&name).filter(|known| is_as_it_was(known));
             let transaction = match fresh {
                 Some(known) => known.clone(),
-                // One that cannot be read is for people to look at.
                 None => match read(name) {
                     Ok(transaction) => transaction,
-                    Err(_) => continue,
+                    Err(error) => {
+                        unread.push((name, error));
+                        continue;
+                    }
                 },
             };
             if transaction.standing().is_live() {
@@ -95,7 +97,7 @@ impl Keeping {
                 known.settled.insert(name);
             }
         }
-        live
+        (live, unread)
     }
 
     /// One that is relied on and is not in force.
@@ -154,6 +156,7 @@ impl Journal {
                 boot_id: self.boot_id().to_owned(),
                 asked: asked.clone(),
                 attended_by: None,
+                left_in_force: false,
                 kept_by_daemon: true,
                 replaces: replaces.clone(),
                 landmarks,

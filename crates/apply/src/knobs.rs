@@ -2,10 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use model::{Plan, Setting};
+use model::{DeviceId, IfIndex, NetnsId, Plan, Setting};
 
 /// What tells objects from later ones of the same name, in a host's own words: by what, and which.
 pub type Landmarks = BTreeMap<String, String>;
+
+/// What the landmark of a device is called that is the inode number of its directory in sysfs: given once in a boot, and
+/// kept through renaming. The undo script asks for it, too.
+pub fn device_landmark(device: DeviceId) -> String {
+    format!("{DEVICE}{}{IN_NETNS}{}", device.ifindex, device.netns)
+}
+
+/// The device whose landmark is called so.
+pub fn device_of_landmark(name: &str) -> Option<(NetnsId, IfIndex)> {
+    let (index, netns) = name.strip_prefix(DEVICE)?.split_once(IN_NETNS)?;
+    Some((NetnsId(netns.parse().ok()?), IfIndex(index.parse().ok()?)))
+}
+
+const DEVICE: &str = "number in sysfs of device ";
+const IN_NETNS: &str = " in network namespace ";
 
 /// A host whose settings can be read and written: the running kernel, or a test's fake.
 pub trait Knobs {

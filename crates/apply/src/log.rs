@@ -3,7 +3,7 @@
 //! Which writes must be durable, and why the others need not be, is argued in docs/decisions/0002-journal.md.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub enum JournalError {
         source: io::Error,
     },
     /// A line in the middle is not what was written.
-    #[error("{}:{line}: {why}; the script {UNDO_SCRIPT} beside it can still undo the transaction", file.display())]
+    #[error("{}:{line}: {why}", file.display())]
     Corrupt {
         /// The journal.
         file: PathBuf,
@@ -48,7 +48,7 @@ pub enum JournalError {
         why: LineError,
     },
     /// The journal has lost its first line, which was whole before the transaction had a name: it was damaged since.
-    #[error("{} has lost its first line; the script {UNDO_SCRIPT} beside it can still undo the transaction", file.display())]
+    #[error("{} has lost its first line", file.display())]
     Headless {
         /// The journal.
         file: PathBuf,
@@ -60,6 +60,14 @@ pub enum JournalError {
         file: PathBuf,
         /// Its length.
         bytes: u64,
+    },
+    /// A transaction's journal cannot be read.
+    #[error("{error}; {}", WayBack(script.as_deref()))]
+    Unread {
+        /// What is wrong with it.
+        error: Box<JournalError>,
+        /// The script beside it, where that is a file.
+        script: Option<PathBuf>,
     },
     /// Another process is writing.
     #[error("another netpolicy is at work{}; waited {} s for it", Holder(*holder), waited.as_secs_f32())]
@@ -90,7 +98,28 @@ pub enum JournalError {
 impl JournalError {
     /// Whether the kernel refused for want of permission.
     pub fn is_denied(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+        match self {
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
+            Self::Unread { error, .. } => error.is_denied(),
+            Self::Corrupt { .. }
+            | Self::Headless { .. }
+            | Self::TooLong { .. }
+            | Self::Busy { .. }
+            | Self::Kept { .. }
+            | Self::NoSuchTransaction { .. } => false,
+        }
+    }
+}
+
+/// How a transaction is undone whose journal cannot be read.
+struct WayBack<'a>(Option<&'a Path>);
+
+impl std::fmt::Display for WayBack<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(script) => write!(f, "the script {} can still undo the transaction", script.display()),
+            None => write!(f, "its {UNDO_SCRIPT} is not there either"),
+        }
     }
 }
 
@@ -260,6 +289,17 @@ impl Transcript {
             Ok(Some(transcript)) => Ok(transcript),
             Ok(None) => Err(JournalError::Headless { file: path }),
             Err((line, why)) => Err(JournalError::Corrupt { file: path, line, why }),
+        }
+    }
+
+    /// The first line of the journal in a transaction's directory, whatever the others are.
+    pub(crate) fn head(directory: &Path) -> Option<Begin> {
+        let file = regular::open_to_read(&directory.join(JOURNAL)).ok()?;
+        let mut line = Vec::new();
+        BufReader::new(file).take(JOURNAL_BYTES_MAX).read_until(b'\n', &mut line).ok()?;
+        match decode_line(line.strip_suffix(b"\n")?) {
+            Ok((0, Record::Begin(begin))) => Some(*begin),
+            Ok(_) | Err(_) => None,
         }
     }
 

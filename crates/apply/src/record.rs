@@ -81,9 +81,12 @@ pub struct Begin {
     pub boot_id: String,
     /// Who asked, when, and for what.
     pub asked: Asked,
-    /// The program that puts the transaction back at its end, if one does.
+    /// The program that attends to the transaction until its end, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attended_by: Option<Pid>,
+    /// Whether that program leaves it in force at its end. Otherwise it puts it back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub left_in_force: bool,
     /// Whether a daemon keeps what is set, as long as it runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kept_by_daemon: bool,

@@ -13,6 +13,7 @@ use model::{
     Change, ChannelKind, Cpu, CpuSet, DeviceId, EpollId, RingId, RingKind, RxQueue, Setting, ThreadId,
 };
 
+use crate::knobs::{Landmarks, device_landmark};
 use crate::record::Begin;
 use crate::transaction::TransactionName;
 
@@ -25,7 +26,7 @@ pub fn undo_script(name: TransactionName, begin: &Begin) -> String {
     for step in begin.plan.steps.iter().rev() {
         for change in step.changes().iter().rev() {
             let because = one_line(&change.because().to_string());
-            let Call { needs, line } = call(change);
+            let Call { needs, line } = call(change, &begin.landmarks);
             parts.extend(needs);
             let _infallible = write!(body, "\n# {}: {because}\n{line}\n", one_line(&change.to_string()));
         }
@@ -46,7 +47,7 @@ pub fn undo_script(name: TransactionName, begin: &Begin) -> String {
          {CALLED}\n\
          # The last change first.\n\
          {body}\n\
-         exit \"$failed\"\n",
+         {END}",
         at = asked.at,
         command = one_line(&asked.command),
         netpolicy = one_line(&asked.netpolicy),
@@ -63,29 +64,32 @@ struct Call {
     line: String,
 }
 
-fn call(change: &Change) -> Call {
+fn call(change: &Change, landmarks: &Landmarks) -> Call {
     let what = quoted(&format!("{}: {}", change.to().object(), change.to().knob()));
     let (set, old) = (quoted(&value(change.to())), quoted(&value(change.from())));
+    let which = |device: &DeviceId| which(*device, landmarks);
     let napi = |queue: &RxQueue, attribute: &str| {
-        let RxQueue { device: DeviceId { netns, ifindex, .. }, index } = queue;
+        let RxQueue { device, index } = queue;
+        let (netns, device) = (device.netns, which(device));
         Call {
             needs: vec![Part::Device, Part::Netns, Part::Napi],
-            line: format!("in_netns {netns} napi {what} {ifindex} {index} {attribute} {set} {old}"),
+            line: format!("in_netns {netns} napi {what} {device} {index} {attribute} {set} {old}"),
         }
     };
     let device = |device: &DeviceId, file: &str| Call {
         needs: vec![Part::File, Part::Device, Part::DeviceFile, Part::Netns],
-        line: format!("in_netns {} device_file {what} {} {file} {set} {old}", device.netns, device.ifindex),
+        line: format!("in_netns {} device_file {what} {} {file} {set} {old}", device.netns, which(device)),
     };
     let mask = |device: &DeviceId, file: &str| Call {
         needs: vec![Part::Device, Part::MaskFile, Part::Netns],
-        line: format!("in_netns {} mask_file {what} {} {file} {set} {old}", device.netns, device.ifindex),
+        line: format!("in_netns {} mask_file {what} {} {file} {set} {old}", device.netns, which(device)),
     };
     let kthread = |queue: &RxQueue, kind: &str| {
-        let RxQueue { device: DeviceId { netns, ifindex, .. }, index } = queue;
+        let RxQueue { device, index } = queue;
+        let (netns, device) = (device.netns, which(device));
         Call {
             needs: vec![Part::Device, Part::Netns, Part::Napi, Part::Kthread],
-            line: format!("in_netns {netns} kthread {what} {ifindex} {index} {kind} {set} {old}"),
+            line: format!("in_netns {netns} kthread {what} {device} {index} {kind} {set} {old}"),
         }
     };
     match change.to() {
@@ -129,53 +133,68 @@ fn call(change: &Change) -> Call {
         Setting::XpsCpus(queue, _) => mask(&queue.device, &format!("queues/tx-{}/xps_cpus", queue.index)),
         Setting::XpsRxQueues(queue, _) => mask(&queue.device, &format!("queues/tx-{}/xps_rxqs", queue.index)),
         Setting::RssContext(id, queues, _) => Call {
-            needs: vec![Part::Device, Part::Netns, Part::Steer],
+            needs: vec![Part::Device, Part::Netns, Part::Nic, Part::Steer],
             line: format!(
                 "in_netns {} rss_context {what} {} {} {} {set} {old}",
-                id.netns, id.ifindex, queues.first, queues.count
+                id.netns,
+                which(id),
+                queues.first,
+                queues.count
             ),
         },
         Setting::FlowRule(id, flow, _) => Call {
-            needs: vec![Part::Device, Part::Netns, Part::Steer],
+            needs: vec![Part::Device, Part::Netns, Part::Nic, Part::Steer],
             line: format!(
                 "in_netns {} flow_rule {what} {} {} {set} {old}",
                 id.netns,
-                id.ifindex,
+                which(id),
                 quoted(&flow.to_string())
             ),
         },
-        Setting::Qdiscs(id, _) => disciplines(*id, change, &what, &set, &old),
+        Setting::Qdiscs(id, _) => {
+            disciplines(&format!("{} qdiscs {what} {}", id.netns, which(id)), change, &set, &old)
+        }
         Setting::Channels(id, ..)
         | Setting::Ring(id, ..)
         | Setting::Coalescing(id, ..)
         | Setting::Offload(id, ..)
         | Setting::PrivateFlag(id, ..)
         | Setting::RssTable(id, _)
-        | Setting::RssKey(id, _) => by_ethtool(*id, change.to(), &what, &set, &old),
-        Setting::QueueCoalescing(queue, ..) => by_ethtool(queue.device, change.to(), &what, &set, &old),
+        | Setting::RssKey(id, _)
+        | Setting::QueueCoalescing(RxQueue { device: id, .. }, ..) => {
+            by_ethtool(&format!("{} by_ethtool {what} {}", id.netns, which(id)), change.to(), &set, &old)
+        }
     }
 }
 
-/// Queueing disciplines, which `tc` writes.
-fn disciplines(id: DeviceId, change: &Change, what: &str, set: &str, old: &str) -> Call {
+/// A device as the script knows it: by its index, and by what no other device has, where that was noted.
+fn which(device: DeviceId, landmarks: &Landmarks) -> String {
+    match landmarks.get(&device_landmark(device)).and_then(|number| number.parse::<u64>().ok()) {
+        Some(number) => format!("{}:{number}", device.ifindex),
+        None => device.ifindex.to_string(),
+    }
+}
+
+/// The boot that a script belongs to, where its text says so.
+pub(crate) fn boot_of(script: &str) -> Option<&str> {
+    script.lines().find_map(|line| line.strip_prefix("boot='")?.strip_suffix('\''))
+}
+
+/// Queueing disciplines, which `tc` writes. `call` is the call up to the device.
+fn disciplines(call: &str, change: &Change, set: &str, old: &str) -> Call {
     let commands = match change.from() {
         Setting::Qdiscs(_, before) => queueing::commands(before),
         other => unreachable!("{other} is no queueing discipline"),
     };
     let commands: Vec<String> = commands.iter().map(|command| quoted(command)).collect();
     Call {
-        needs: vec![Part::Device, Part::Netns, Part::Qdisc],
-        line: format!(
-            "in_netns {} qdiscs {what} {} {set} {old} {}",
-            id.netns,
-            id.ifindex,
-            commands.join(" ")
-        ),
+        needs: vec![Part::Device, Part::Netns, Part::Nic, Part::Qdisc],
+        line: format!("in_netns {call} {set} {old} {}", commands.join(" ")),
     }
 }
 
-/// A setting that ethtool writes, as ethtool spells it.
-fn by_ethtool(id: DeviceId, setting: &Setting, what: &str, set: &str, old: &str) -> Call {
+/// A setting that ethtool writes, as ethtool spells it. `call` is the call up to the device.
+fn by_ethtool(call: &str, setting: &Setting, set: &str, old: &str) -> Call {
     let queue_kind;
     let (kind, word) = match setting {
         Setting::Channels(_, ChannelKind::Rx, _) => ("channels", "rx"),
@@ -216,10 +235,9 @@ fn by_ethtool(id: DeviceId, setting: &Setting, what: &str, set: &str, old: &str)
         | Setting::XpsRxQueues(..)
         | Setting::Sysctl(..) => unreachable!("{setting} is not ethtool's"),
     };
-    let (netns, ifindex, word) = (id.netns, id.ifindex, quoted(word));
     Call {
-        needs: vec![Part::Device, Part::Netns, Part::Ethtool],
-        line: format!("in_netns {netns} by_ethtool {what} {ifindex} {kind} {word} {set} {old}"),
+        needs: vec![Part::Device, Part::Netns, Part::Nic, Part::Ethtool],
+        line: format!("in_netns {call} {kind} {} {set} {old}", quoted(word)),
     }
 }
 
@@ -302,6 +320,7 @@ enum Part {
     Thread,
     Epoll,
     Ring,
+    Nic,
     Ethtool,
     Irqbalance,
     Steer,
@@ -322,6 +341,7 @@ impl Part {
             Self::Thread => include_str!("undo_script/thread.sh"),
             Self::Epoll => include_str!("undo_script/epoll.sh"),
             Self::Ring => include_str!("undo_script/ring.sh"),
+            Self::Nic => include_str!("undo_script/nic.sh"),
             Self::Ethtool => include_str!("undo_script/ethtool.sh"),
             Self::Irqbalance => include_str!("undo_script/irqbalance.sh"),
             Self::Steer => include_str!("undo_script/steer.sh"),
@@ -333,3 +353,4 @@ impl Part {
 const HEAD: &str = include_str!("undo_script/head.sh");
 const SETUP: &str = include_str!("undo_script/setup.sh");
 const CALLED: &str = include_str!("undo_script/called.sh");
+const END: &str = include_str!("undo_script/end.sh");

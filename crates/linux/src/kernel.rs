@@ -8,7 +8,7 @@ mod steer;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use apply::{Knobs, Landmarks};
+use apply::{Knobs, Landmarks, device_landmark, device_of_landmark};
 use model::{
     DeviceId, EmptyPolls, IfIndex, Interface, KernelVersion, Nanoseconds, NapiId, NetnsId, Plan, RxQueue,
     Setting, Threading,
@@ -72,6 +72,11 @@ impl Kernel {
             ));
         }
         Ok(inside)
+    }
+
+    /// Whether the namespace has a device of this name now: this one, or one that was made anew under its name.
+    pub fn has_device_named_as(&mut self, device: DeviceId) -> bool {
+        self.inside(device.netns).is_ok_and(|inside| inside.has_device_named(device.name.as_str()))
     }
 
     /// The namespace of a device that is the one meant.
@@ -332,9 +337,8 @@ impl Knobs for Kernel {
             plan.changes().filter_map(|change| change.to().object().device()).collect();
         for device in devices {
             let number = self.inside(device.netns).and_then(|inside| inside.number_of(device));
-            let which = format!("{DEVICE_LANDMARK}{}{DEVICE_LANDMARK_IN}{}", device.ifindex, device.netns);
             // Who may not look at sysfs of another namespace goes by the index alone.
-            landmarks.extend(number.ok().map(|number| (which, number.to_string())));
+            landmarks.extend(number.ok().map(|number| (device_landmark(device), number.to_string())));
         }
         landmarks
     }
@@ -345,11 +349,7 @@ impl Knobs for Kernel {
         for (what, number) in landmarks {
             let id = what.strip_prefix(NETNS_LANDMARK).and_then(|id| id.parse().ok()).map(NetnsId);
             self.cookies.extend(id.zip(number.parse().ok()));
-            let device = what.strip_prefix(DEVICE_LANDMARK).and_then(|which| {
-                let (index, netns) = which.split_once(DEVICE_LANDMARK_IN)?;
-                Some((NetnsId(netns.parse().ok()?), IfIndex(index.parse().ok()?)))
-            });
-            self.numbers.extend(device.zip(number.parse().ok()));
+            self.numbers.extend(device_of_landmark(what).zip(number.parse().ok()));
         }
     }
 
@@ -360,10 +360,6 @@ impl Knobs for Kernel {
 
 /// How the journal names what a namespace is told by.
 const NETNS_LANDMARK: &str = "cookie of network namespace ";
-
-/// The same for a device, by its index, and what stands between that and its namespace.
-const DEVICE_LANDMARK: &str = "number in sysfs of device ";
-const DEVICE_LANDMARK_IN: &str = " in network namespace ";
 
 /// ethtool says ENODEV of a device that is not there any more; what was set on it went with it.
 fn gone_with_its_device(error: KernelError) -> KernelError {

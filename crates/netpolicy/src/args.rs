@@ -363,6 +363,18 @@ pub struct Rollback {
 
 /// List the transactions of this host.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+How a transaction stands:
+  unfinished           its program is at it, or was killed half way
+  kept                 in force until `netpolicy rollback`, or for as long as the daemon wants it
+  attended             in force for as long as an `attach` or a `run` lives, which puts it back
+  abandoned            in force: the `attach` or `run` was killed before it put it back
+  held                 in force for a while: `try` puts it back unless `confirm` keeps it
+  confirmed            was on trial, and is kept
+  rolled back          put back
+  rollback incomplete  put back but for some settings
+  rebooted since       gone with the boot that it belonged to
+  unreadable           its journal is damaged; its undo.sh can still put it back")]
 pub struct History {}
 
 /// Say why each setting is as it is: who asked for it, by which rule, in which transaction.
@@ -467,7 +479,8 @@ pub struct Top {
 ///
 /// The process is neither stopped nor changed: the parameters of its epolls are set from outside. New epolls and
 /// children of the process get them too. When this command is interrupted, or the process ends, everything is put back.
-/// Should this command itself be killed (SIGKILL), the settings stay until `netpolicy rollback`.
+/// Should this command itself be killed (SIGKILL), the settings stay until `netpolicy rollback`, or until another attach or
+/// run that wants the same settings puts them back before it begins.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

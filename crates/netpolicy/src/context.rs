@@ -17,6 +17,7 @@ use crate::policy_file::{
     self, DROP_IN_DIRS, Merged, Mistakes, PolicyFile, RECIPE_DIRS, Sources, merge, parse, read,
 };
 use crate::render::{Console, count};
+use crate::state_dir;
 use crate::wishes;
 
 /// What every command works with.
@@ -99,15 +100,16 @@ impl Context {
     /// The journal of transactions.
     ///
     /// # Errors
-    /// If the kernel does not say which boot this is.
+    /// If the kernel does not say which boot this is, and if others can write to the journal's directory.
     pub(crate) fn journal(&self) -> Result<Journal, Fault> {
+        state_dir::check(&self.globals.state_dir)?;
         self.journal_in(&self.globals.state_dir)
     }
 
     /// A journal in another directory: that of a lab, which ends with the lab.
     ///
     /// # Errors
-    /// As [`Context::journal`].
+    /// If the kernel does not say which boot this is.
     pub(crate) fn journal_in(&self, state_dir: &Path) -> Result<Journal, Fault> {
         let boot_id = std::fs::read_to_string(BOOT_ID).map_err(|error| Fault::file(BOOT_ID, error))?;
         Ok(Journal::new(state_dir.join("journal"), boot_id))
@@ -124,9 +126,18 @@ impl Context {
         }
     }
 
-    /// Where the daemon of this journal is asked.
+    /// Where the daemon of this journal is asked. Whether others can write there is for whoever asks to check.
     pub(crate) fn api_socket(&self) -> PathBuf {
         self.beside_journal("io.netpolicy", SOCKET)
+    }
+
+    /// The same, to ask: a daemon that somebody else can put there is none to be asked.
+    ///
+    /// # Errors
+    /// If others can write to the journal's directory.
+    pub(crate) fn trusted_api_socket(&self) -> Result<PathBuf, Fault> {
+        state_dir::check(&self.globals.state_dir)?;
+        Ok(self.api_socket())
     }
 
     /// Where its metrics are.

@@ -141,6 +141,7 @@ impl From<CommitError<KernelError>> for Fault {
                 Exit::Refused,
                 Some("end that process first; should it not end, kill -9 it and use netpolicy rollback"),
             ),
+            CommitFault::Unreadable { .. } => (Exit::Refused, Some(UNREADABLE)),
             CommitFault::Drifted(_) => (Exit::Failed, Some("plan again: netpolicy plan")),
             CommitFault::RolledBackMeanwhile { .. } => (Exit::Failed, None),
             CommitFault::ReadBack { .. } => (Exit::RolledBack, None),
@@ -240,6 +241,10 @@ fn is_denied(error: &KernelError) -> bool {
 
 /// How many parts of the host that could not be read are named with a refusal.
 const UNREAD_MAX: usize = 3;
+
+/// What can be done about a transaction that cannot be read.
+const UNREADABLE: &str = "run that script: it puts everything back that it can, and marks the transaction as undone. Without a script, or \
+                          once you have put it back yourself, take its directory out of the journal";
 
 /// What it takes to change a host.
 const PRIVILEGES: &str = "run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE";

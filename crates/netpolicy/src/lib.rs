@@ -31,6 +31,7 @@ mod show;
 pub mod sim_args;
 pub mod sockets_args;
 mod staged;
+mod state_dir;
 pub mod tc_args;
 mod top;
 mod wake;

@@ -46,10 +46,11 @@ pub(crate) fn wish(word: &str) -> Result<Wish, String> {
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct Asked {
-    /// What the traffic shall be good at; a delivery mode is taken too.
+    /// What the traffic shall be good at, as in latency: a goal, of which netpolicy makes the delivery mode and all the rest (CPUs,
+    /// interrupts, rings). A delivery mode is taken too.
     #[arg(long, value_name = "POLICY", value_parser = wish)]
     pub policy: Option<Wish>,
-    /// How packets shall be delivered, as in suspend20; a policy is taken too.
+    /// How packets shall be delivered, as in suspend20: that one mechanism, and nothing else. A policy is taken too.
     #[arg(long, value_name = "MODE", value_parser = wish)]
     pub delivery: Option<Wish>,
 }

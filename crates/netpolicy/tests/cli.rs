@@ -326,6 +326,37 @@ fn a_rollback_says_so_if_what_may_be_in_force_cannot_be_read() {
 }
 
 #[test]
+fn a_history_of_damaged_transactions_is_not_an_empty_one() {
+    let scratch = Scratch::new("damaged");
+    let transaction = scratch.0.join("journal/20261121T040500.123456Z-1a2b");
+    std::fs::create_dir_all(&transaction).expect("directory");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        transaction.join("journal.jsonl"),
+        rustix::fs::FileType::Fifo,
+        0o600.into(),
+        0,
+    )
+    .expect("a pipe");
+    std::fs::write(transaction.join("undo.sh"), "#!/bin/sh\nboot='this-or-another'\n").expect("a script");
+    let output = ends(command(&["--state-dir", &scratch.path("."), "history"]));
+    let words = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{words}");
+    assert!(text(&output.stdout).contains("unreadable"), "{}", text(&output.stdout));
+    let script = "journal/20261121T040500.123456Z-1a2b/undo.sh";
+    assert!(words.contains("a pipe") && words.contains(script), "{words}");
+    assert!(!words.contains("No transaction yet"), "{words}");
+}
+
+#[test]
+fn evidence_that_gzip_has_packed_is_read_as_it_is() {
+    let runs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/runs/memcached-matrix-short.json.gz");
+    let output = netpolicy(&["bench", "report", runs]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("suspend200"), "{}", text(&output.stdout));
+}
+
+#[test]
 fn the_last_transaction_is_not_skipped_for_an_older_one_because_it_cannot_be_read() {
     let scratch = Scratch::new("unreadable-newest");
     let journal = scratch.0.join("journal");

@@ -1,4 +1,4 @@
-# device_file WHAT IFINDEX FILE SET OLD: a setting that is a file of a device.
+# device_file WHAT DEVICE FILE SET OLD: a setting that is a file of a device.
 device_file() {
 	directory=$(device_directory "$2")
 	if [ -z "$directory" ]; then

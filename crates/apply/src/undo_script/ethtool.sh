@@ -68,15 +68,10 @@ spread_over() {
 	'
 }
 
-# by_ethtool WHAT IFINDEX KIND WORD SET OLD: a setting of a NIC and its driver.
+# by_ethtool WHAT DEVICE KIND WORD SET OLD: a setting of a NIC and its driver.
 by_ethtool() {
-	directory=$(device_directory "$2")
-	name=${directory##*/}
-	if [ -z "$directory" ]; then
-		echo "$1: gone"
-	elif ! command -v ethtool >/dev/null; then
-		stuck "$1" "ethtool is not installed; the value was $6"
-	elif ours "$1" "$(ethtool_now "$name" "$3" "$4")" "$5" "$6"; then
+	nic ethtool "$1" "$2" "$6" || return 0
+	if ours "$1" "$(ethtool_now "$name" "$3" "$4")" "$5" "$6"; then
 		case $3 in
 		channels) ethtool -L "$name" "$4" "$6" ;;
 		ring) ethtool -G "$name" "$4" "$6" ;;

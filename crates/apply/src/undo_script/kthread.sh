@@ -15,10 +15,10 @@ kthreads_named() {
 	done | sort -n | cut -d ' ' -f 2
 }
 
-# kthread_of IFINDEX QUEUE: the kernel thread that polls a receive queue now. Without ynl it is known by its name,
+# kthread_of DEVICE QUEUE: the kernel thread that polls a receive queue now. Without ynl it is known by its name,
 # where there is one for every queue.
 kthread_of() {
-	id=$(netdev queue-get "{\"ifindex\": $1, \"id\": $2, \"type\": \"rx\"}" 2>/dev/null | field napi-id)
+	id=$(netdev queue-get "{\"ifindex\": ${1%%:*}, \"id\": $2, \"type\": \"rx\"}" 2>/dev/null | field napi-id)
 	if [ -n "$id" ]; then
 		netdev napi-get "{\"id\": $id}" | field pid
 		return
@@ -70,7 +70,7 @@ kthread_set() {
 	esac
 }
 
-# kthread WHAT IFINDEX QUEUE KIND SET OLD: how the kernel thread that polls a receive queue is scheduled. It may be
+# kthread WHAT DEVICE QUEUE KIND SET OLD: how the kernel thread that polls a receive queue is scheduled. It may be
 # another one after each reset, so it is asked for now.
 kthread() {
 	if [ -z "$(device_directory "$2")" ]; then

@@ -3,7 +3,7 @@ short_mask() {
 	sed 's/^[0,]*//; s/^$/0/'
 }
 
-# mask_file WHAT IFINDEX FILE SET OLD: a setting that is a file of a device with a mask in it.
+# mask_file WHAT DEVICE FILE SET OLD: a setting that is a file of a device with a mask in it.
 mask_file() {
 	directory=$(device_directory "$2")
 	if [ -z "$directory" ]; then

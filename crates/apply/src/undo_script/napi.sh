@@ -8,14 +8,14 @@ field() {
 	sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p"
 }
 
-# napi WHAT IFINDEX QUEUE ATTRIBUTE SET OLD: a setting of the NAPI that polls a receive queue. Its id moves when
+# napi WHAT DEVICE QUEUE ATTRIBUTE SET OLD: a setting of the NAPI that polls a receive queue. Its id moves when
 # the device is reset, so it is asked for now.
 napi() {
 	if [ -z "$(device_directory "$2")" ]; then
 		echo "$1: gone"
 		return
 	fi
-	id=$(netdev queue-get "{\"ifindex\": $2, \"id\": $3, \"type\": \"rx\"}" | field napi-id)
+	id=$(netdev queue-get "{\"ifindex\": ${2%%:*}, \"id\": $3, \"type\": \"rx\"}" | field napi-id)
 	if [ -z "$id" ]; then
 		stuck "$1" "no NAPI found: the device is down, or there is no ynl"
 	elif ours "$1" "$(netdev napi-get "{\"id\": $id}" | field "$4")" "$5" "$6"; then

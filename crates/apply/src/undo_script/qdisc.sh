@@ -11,20 +11,15 @@ qdisc_kinds() {
 	' | sort | sed 's/^[^ ]* //' | tr '\n' ' ' | sed 's/ $//'
 }
 
-# qdiscs WHAT IFINDEX SET OLD COMMAND...: what packets wait in before they leave; each COMMAND is one of tc qdisc, without
+# qdiscs WHAT DEVICE SET OLD COMMAND...: what packets wait in before they leave; each COMMAND is one of tc qdisc, without
 # the device and with @ for the handle of mq.
 qdiscs() {
 	what=$1
-	directory=$(device_directory "$2")
-	name=${directory##*/}
+	nic tc "$1" "$2" "$4" || return 0
 	set_to=$3
 	old=$4
 	shift 4
-	if [ -z "$directory" ]; then
-		echo "$what: gone"
-	elif ! command -v tc >/dev/null; then
-		stuck "$what" "tc is not installed; the value was $old"
-	elif ours "$what" "$(qdisc_kinds "$name")" "$set_to" "$old"; then
+	if ours "$what" "$(qdisc_kinds "$name")" "$set_to" "$old"; then
 		for command; do
 			mq=$(tc qdisc show dev "$name" | sed -n 's/^qdisc mq \([0-9a-f]*\): root.*/\1/p')
 			rest=$(echo "${command#* }" | sed "s/@/$mq/")

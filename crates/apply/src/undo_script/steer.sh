@@ -19,17 +19,9 @@ one_of() {
 	esac
 }
 
-# rss_context WHAT IFINDEX FIRST COUNT SET OLD: whether there is such a context, yes or no.
+# rss_context WHAT DEVICE FIRST COUNT SET OLD: whether there is such a context, yes or no.
 rss_context() {
-	directory=$(device_directory "$2")
-	name=${directory##*/}
-	if [ -z "$directory" ]; then
-		echo "$1: gone"
-		return
-	elif ! command -v ethtool >/dev/null; then
-		stuck "$1" "ethtool is not installed; the value was $6"
-		return
-	fi
+	nic ethtool "$1" "$2" "$6" || return 0
 	ids=$(context_ids "$name" "$3" "$4")
 	if ours "$1" "$([ -z "$ids" ] && echo no || echo yes)" "$5" "$6"; then
 		if [ "$6" = yes ]; then
@@ -96,17 +88,9 @@ rule_now() {
 	echo "${to:-none}"
 }
 
-# flow_rule WHAT IFINDEX FLOW SET OLD: where the NIC hands the packets of a flow.
+# flow_rule WHAT DEVICE FLOW SET OLD: where the NIC hands the packets of a flow.
 flow_rule() {
-	directory=$(device_directory "$2")
-	name=${directory##*/}
-	if [ -z "$directory" ]; then
-		echo "$1: gone"
-		return
-	elif ! command -v ethtool >/dev/null; then
-		stuck "$1" "ethtool is not installed; the value was $5"
-		return
-	fi
+	nic ethtool "$1" "$2" "$5" || return 0
 	old=$(steered "$name" "$5")
 	if ours "$1" "$(rule_now "$name" "$3")" "$(steered "$name" "$4")" "$old"; then
 		place=$(flow_rules "$name" | awk -F '\t' -v flow="$3" '$2 == flow { print $1; exit }')

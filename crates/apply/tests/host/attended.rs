@@ -5,24 +5,92 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use apply::{Allow, CommitFault, RollBackError};
+use apply::{Allow, AtTheEnd, CommitFault, RollBackError};
 use libtest_mimic::{Failed, Trial};
 use model::{Change, Pid, Plan, Reason, Setting, Step};
 
 use crate::file_host::FileHost;
-use crate::kill_nine::{announce, asked, journal, plan};
+use crate::kill_nine::{announce, asked, journal, life, plan};
 use crate::test;
 
 /// Names the directory to the program that attends.
 pub(crate) const ATTENDANT: &str = "NETPOLICY_TEST_ATTENDS_IN";
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![test("what_a_living_program_attends_to_is_nobody_elses_until_it_ends", None, attended)]
+    vec![
+        test("what_a_living_program_attends_to_is_nobody_elses_until_it_ends", None, attended),
+        test(
+            "what_killed_programs_left_is_put_back_by_whoever_takes_over_also_if_that_is_killed",
+            None,
+            taken_over,
+        ),
+    ]
+}
+
+/// Names the directory to a program that takes over what it finds.
+pub(crate) const SUCCESSOR: &str = "NETPOLICY_TEST_TAKES_OVER_IN";
+
+const SUCCESSORS: u32 = 40;
+
+/// What a successor does: puts back what is abandoned, its own of the round before too, and commits in its place; for ever.
+pub(crate) fn take_over_until_killed(directory: &Path) -> ! {
+    let journal = journal(directory).attending(AtTheEnd::PutBack).expect("attends");
+    let mut host = FileHost::open(&directory.join("host"));
+    announce();
+    loop {
+        for transaction in journal.abandoned().expect("reads") {
+            // Another one may be faster, here and below.
+            let _done_already = journal.roll_back(transaction.name(), &mut host, asked().at);
+        }
+        if let Ok(held) = apply::commit(plan(), &mut host, &journal, &asked(), Allow::default()) {
+            held.keep().expect("keeps");
+        }
+    }
+}
+
+fn taken_over() -> Result<(), Failed> {
+    let base = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("taken-over-{}", std::process::id()));
+    let before: Vec<Setting> = plan().changes().map(|c| c.from().clone()).collect();
+    let mut host = FileHost::new(&base.join("host"), &before)?;
+    let settings_before = host.settings()?;
+    let journal = journal(&base);
+    let (mut found, mut changed) = (0, 0);
+    for kill in 0..SUCCESSORS {
+        // Two at once, of which each finds what the last two left.
+        let mut both = Vec::new();
+        for _ in 0..2 {
+            let program =
+                Command::new(std::env::current_exe()?).env(SUCCESSOR, &base).stdout(Stdio::piped()).spawn();
+            both.push(program?);
+        }
+        for program in &mut both {
+            BufReader::new(program.stdout.take().ok_or("no pipe")?).read_line(&mut String::new())?;
+        }
+        std::thread::sleep(life(kill));
+        for mut program in both {
+            program.kill()?;
+            program.wait()?;
+        }
+        let history = journal.history()?;
+        assert!(history.unreadable.is_empty(), "kill {kill}: {:?}", history.unreadable);
+        found += journal.abandoned()?.len();
+        changed += u32::from(host.settings()? != settings_before);
+        journal.forget_all_but(4)?;
+    }
+    for transaction in journal.abandoned()? {
+        let undone = journal.roll_back(transaction.name(), &mut host, asked().at)?;
+        assert_eq!(undone.left_alone().count(), 0, "{undone}");
+    }
+    assert_eq!(host.settings()?, settings_before);
+    assert!(journal.history()?.newest_live().is_none(), "nothing is in force any more");
+    assert!(found > 20 && changed > 10, "{found} found, {changed} times changed");
+    fs::remove_dir_all(&base)?;
+    Ok(())
 }
 
 /// What the attendant does: commits and keeps twice, the second on top of the first, and stays.
 pub(crate) fn attend_until_killed(directory: &Path) -> ! {
-    let journal = journal(directory).attending().expect("attends");
+    let journal = journal(directory).attending(AtTheEnd::PutBack).expect("attends");
     let mut host = FileHost::open(&directory.join("host"));
     for plan in [plan(), on_top()] {
         let held = apply::commit(plan, &mut host, &journal, &asked(), Allow::default()).expect("commits");
@@ -60,16 +128,23 @@ fn attended() -> Result<(), Failed> {
     let error = journal.roll_back(newest, &mut host, asked().at).expect_err("refuses");
     assert!(matches!(&error, RollBackError::Attended { by: other, .. } if *other == by), "{error}");
     assert_eq!(host.settings()?, settings, "nothing was changed");
+    assert!(journal.abandoned()?.is_empty(), "its program lives");
 
     attendant.kill()?;
     attendant.wait()?;
+    let abandoned: Vec<_> = journal.abandoned()?.iter().map(apply::Transaction::name).collect();
+    assert_eq!((abandoned.len(), abandoned.first()), (2, Some(&newest)), "the newest first");
     while let Some(transaction) = journal.history()?.newest_live() {
         journal.roll_back(transaction.name(), &mut host, asked().at)?;
     }
     assert_eq!(host.settings()?, settings_before, "after a kill its transactions are as free as any");
+    assert!(journal.abandoned()?.is_empty(), "what is put back is not abandoned");
     assert!(fs::read_dir(journal.directory())?.any(|entry| is_sign(&entry)), "the kill left its sign behind");
     apply::commit(plan(), &mut host, &journal, &asked(), Allow::default())?.roll_back()?;
     assert!(!fs::read_dir(journal.directory())?.any(|entry| is_sign(&entry)), "the next writer sweeps it");
+    let leaving = journal.attending(AtTheEnd::Leave)?;
+    apply::commit(plan(), &mut host, &leaving, &asked(), Allow::default())?.keep()?;
+    assert!(leaving.abandoned()?.is_empty(), "what is left on purpose is not abandoned");
     fs::remove_dir_all(&base)?;
     Ok(())
 }

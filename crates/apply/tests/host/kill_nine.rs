@@ -112,7 +112,7 @@ fn kill_many() -> Result<(), Failed> {
 }
 
 /// How long a victim lives: spread over the whole range, the same in every run (Knuth's multiplicative hash).
-fn life(kill: u32) -> Duration {
+pub(crate) fn life(kill: u32) -> Duration {
     Duration::from_micros((u64::from(kill.wrapping_mul(2_654_435_769)) * LIFE_MICROS_MAX) >> 32)
 }
 

@@ -32,6 +32,9 @@ fn main() {
     if let Some(directory) = std::env::var_os(attended::ATTENDANT) {
         attended::attend_until_killed(directory.as_ref());
     }
+    if let Some(directory) = std::env::var_os(attended::SUCCESSOR) {
+        attended::take_over_until_killed(directory.as_ref());
+    }
     let trials =
         [attended::tests(), kill_nine::tests(), undo_script::tests()].into_iter().flatten().collect();
     libtest_mimic::run(&Arguments::from_args(), only::only(trials)).exit();

@@ -6,6 +6,7 @@ mod steering;
 use std::path::Path;
 use std::process::Command;
 
+use apply::{Landmarks, device_landmark};
 use libtest_mimic::{Failed, Trial};
 use model::setting::Threading;
 use model::{
@@ -267,12 +268,23 @@ fn a_device_goes_back() -> Result<(), Failed> {
         Setting::DeviceGroFlushTimeout(device, Nanoseconds(20_000)),
     );
     let there = Stage::new(&[change(was.clone(), is.clone())])?;
-    let back = Stage::new(&[change(is, was)])?;
+    let back = Stage::new(&[change(is.clone(), was.clone())])?;
     for (stage, value) in [(&back, "put back to 20000"), (&there, "put back to 0"), (&there, "is 0 already")]
     {
         let (status, said) = stage.run(&["--by-hand"])?;
         assert!(status == 0 && said.contains(value), "{said}");
     }
+    let number = child.number("nptest0")?;
+    let knowing = |number: String| -> Landmarks { [(device_landmark(device), number)].into() };
+    let this = Stage::knowing(knowing(number.clone()), &[change(is.clone(), was.clone())])?;
+    let (status, said) = this.run(&["--by-hand"])?;
+    assert!(status == 0 && said.contains("put back to 20000"), "it is the device that was meant: {said}");
+    assert!(this.directory().join("undone").is_file(), "a mark for whoever cannot read the journal");
+    let another = Stage::knowing(knowing(format!("{number}7")), &[change(was, is)])?;
+    let (status, said) = another.run(&["--by-hand"])?;
+    assert!(status == 0 && said.contains("gro_flush_timeout: gone"), "{said}");
+    assert!(said.contains(&format!("nptest0 has the index {ifindex} now, and is another device")), "{said}");
+
     let queue = RxQueue { device, index: QueueIndex(0) };
     let changed = [
         change(Setting::Offload(device, Offload::Gro, true), Setting::Offload(device, Offload::Gro, false)),

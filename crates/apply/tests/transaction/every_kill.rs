@@ -59,7 +59,11 @@ impl Run {
 /// What `netpolicy rollback` does after a kill.
 fn recover(journal: &Journal, name: TransactionName, headless: bool, host: &mut FaultyHost) {
     let transaction = match journal.transaction(name) {
-        Err(JournalError::Headless { .. }) if headless => return,
+        Err(JournalError::Unread { error, .. })
+            if headless && matches!(*error, JournalError::Headless { .. }) =>
+        {
+            return;
+        }
         other => other.expect("a torn journal can be read"),
     };
     assert!(!headless);
@@ -216,9 +220,12 @@ fn a_damaged_line_in_the_middle_is_an_error_that_names_file_and_line() {
         damaged[start + (end - start) / 2] ^= 4;
         fs::write(&file, &damaged).expect("writes");
         match whole.scene.journal.transaction(whole.name) {
-            Err(JournalError::Corrupt { file: named, line: number, .. }) => {
-                assert_eq!((named, number), (file.clone(), line + 2));
-            }
+            Err(JournalError::Unread { error, .. }) => match *error {
+                JournalError::Corrupt { file: named, line: number, .. } => {
+                    assert_eq!((named, number), (file.clone(), line + 2));
+                }
+                other => panic!("{other:?}"),
+            },
             other => panic!("{other:?}"),
         }
         // A line that is missing is damage too.
@@ -226,7 +233,7 @@ fn a_damaged_line_in_the_middle_is_an_error_that_names_file_and_line() {
         fs::write(&file, &missing).expect("writes");
         let read = whole.scene.journal.transaction(whole.name);
         let last = end == whole.journal.len();
-        assert_eq!(matches!(read, Err(JournalError::Corrupt { .. })), !last, "line {}", line + 2);
+        assert_eq!(matches!(read, Err(JournalError::Unread { .. })), !last, "line {}", line + 2);
     }
     // One damaged journal does not hide the others.
     let history = whole.scene.journal.history().expect("reads");

@@ -12,7 +12,7 @@ use rustix::fs::{CWD, FileType, MemfdFlags, Mode, SealFlags, fcntl_add_seals, me
 use crate::faulty_host::{FaultyHost, nudged};
 use crate::scene::{Scene, asked, gro, host_for, latency_plan, second};
 
-fn one(change: model::Change) -> Plan {
+pub(crate) fn one(change: model::Change) -> Plan {
     Plan { steps: vec![Step::new(vec![change])] }
 }
 
@@ -21,11 +21,11 @@ fn standings(journal: &Journal) -> Vec<Standing> {
 }
 
 /// Three transactions: the second goes on where the first ended, the third is about another queue.
-fn three(scene: &Scene, host: &mut FaultyHost) -> [TransactionName; 3] {
+pub(crate) fn three(scene: &Scene, host: &mut FaultyHost) -> [TransactionName; 3] {
     [one(gro(0, 0, 10)), one(gro(0, 10, 20)), one(gro(1, 0, 30))].map(|plan| scene.keep(plan, host))
 }
 
-fn host_of_three() -> FaultyHost {
+pub(crate) fn host_of_three() -> FaultyHost {
     FaultyHost::new(&host_for(&Plan {
         steps: vec![Step::new(vec![gro(0, 0, 1)]), Step::new(vec![gro(1, 0, 1)])],
     }))
@@ -208,16 +208,6 @@ fn only_its_owner_may_look_into_the_journal() {
 }
 
 #[test]
-fn a_journal_that_lost_its_first_line_is_not_said_to_have_changed_nothing() {
-    let (scene, mut host) = (Scene::new(), host_of_three());
-    let name = scene.keep(one(gro(0, 0, 10)), &mut host);
-    let file = scene.journal.transaction(name).expect("reads").directory().join("journal.jsonl");
-    std::fs::write(&file, b"").expect("empties it");
-    let error = scene.journal.transaction(name).expect_err("cannot be read").to_string();
-    assert!(error.contains("undo.sh") && !error.contains("changed nothing"), "{error}");
-}
-
-#[test]
 fn a_lock_file_that_cannot_be_written_is_a_lock_all_the_same() {
     let (scene, mut host) = (Scene::new(), host_of_three());
     let name = scene.keep(one(gro(0, 0, 10)), &mut host);
@@ -231,7 +221,7 @@ fn a_lock_file_that_cannot_be_written_is_a_lock_all_the_same() {
 }
 
 /// Puts something else in a file's place.
-fn replaced(file: &Path, by: &str) {
+pub(crate) fn replaced(file: &Path, by: &str) {
     let _not_there = std::fs::remove_file(file).or_else(|_| std::fs::remove_dir(file));
     match by {
         "a pipe" => {
@@ -240,23 +230,6 @@ fn replaced(file: &Path, by: &str) {
         "a directory" => std::fs::create_dir(file).expect("a directory"),
         "a socket" => drop(UnixListener::bind(file).expect("a socket")),
         _ => std::os::unix::fs::symlink("/dev/zero", file).expect("a device"),
-    }
-}
-
-#[test]
-fn a_journal_that_is_no_file_is_refused_at_once() {
-    let (scene, mut host) = (Scene::new(), host_of_three());
-    let name = scene.keep(one(gro(0, 0, 10)), &mut host);
-    let file = scene.journal.transaction(name).expect("reads").directory().join("journal.jsonl");
-    for what in ["a pipe", "a directory", "a socket", "a device"] {
-        replaced(&file, what);
-        let error = scene.journal.transaction(name).expect_err("is no file").to_string();
-        assert!(error.contains("journal.jsonl") && error.contains(what), "{error}");
-        assert_eq!(scene.journal.history().expect("reads").unreadable.len(), 1);
-        assert!(matches!(
-            scene.journal.roll_back(name, &mut host, second(1)),
-            Err(RollBackError::Journal(JournalError::Io { .. }))
-        ));
     }
 }
 
@@ -300,18 +273,4 @@ fn a_journal_that_knows_no_landmarks_is_rolled_back_all_the_same() {
     host.landmarks = [("the namespace".to_owned(), "8".to_owned())].into();
     let undone = scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
     assert_eq!(undone.changes[0].fate, Fate::Restored);
-}
-
-#[test]
-fn a_transaction_that_cannot_be_read_is_known_to_be_newer() {
-    let (scene, mut host) = (Scene::new(), host_of_three());
-    let [first, _, third] = three(&scene, &mut host);
-    let journal = scene.journal.transaction(third).expect("reads").directory().join("journal.jsonl");
-    std::fs::write(&journal, b"not what was written\n").expect("writes");
-    let history = scene.journal.history().expect("reads");
-    let newest = history.newest_live().map(apply::Transaction::name);
-    assert_eq!(history.unreadable_after(newest).map(|unreadable| unreadable.name), Some(third));
-    assert_eq!(history.unreadable_after(Some(third)).map(|unreadable| unreadable.name), None);
-    assert_eq!(history.unreadable_after(None).map(|unreadable| unreadable.name), Some(third));
-    assert!(first < third);
 }

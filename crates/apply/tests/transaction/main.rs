@@ -12,3 +12,4 @@ mod properties;
 mod scene;
 mod steering_nic;
 mod undo_script;
+mod unreadable;

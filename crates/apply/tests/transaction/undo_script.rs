@@ -1,6 +1,6 @@
 //! The script that undoes a transaction without netpolicy, as a text. That it works is tested in `tests/host`.
 
-use apply::{Begin, FORMAT, Landmarks, TransactionName, undo_script};
+use apply::{Begin, FORMAT, TransactionName, device_landmark, undo_script};
 use model::setting::Threading;
 use model::{
     Change, DeviceId, EmptyPolls, Fd, IfIndex, Label, Nanoseconds, NetnsId, Plan, RingId, RingNapi,
@@ -18,9 +18,10 @@ fn script(plan: Plan) -> String {
             boot_id: "this-boot".to_owned(),
             asked: asked(),
             attended_by: None,
+            left_in_force: false,
             kept_by_daemon: false,
             replaces: Vec::new(),
-            landmarks: Landmarks::new(),
+            landmarks: [(device_landmark(queue(2).device), "4711".to_owned())].into(),
             plan,
         },
     )

@@ -169,6 +169,12 @@ impl Inside {
         Ok(queues.iter().filter(|queue| queue.starts_with("rx-")).count())
     }
 
+    /// Whether there is a device of this name.
+    pub(super) fn has_device_named(&mut self, name: &str) -> bool {
+        let devices = self.sysfs().and_then(|sysfs| sysfs.list("class/net"));
+        devices.is_ok_and(|devices| devices.iter().any(|device| device == name))
+    }
+
     fn sysfs(&mut self) -> Result<&SysFs, KernelError> {
         match &mut self.sysfs {
             Some(sysfs) => Ok(sysfs),

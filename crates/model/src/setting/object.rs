@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{DeviceId, EpollId, IrqNumber, RingId, RxQueue, ThreadId, TxQueue};
+use crate::ids::{DeviceId, EpollId, IrqNumber, ProcessId, RingId, RxQueue, ThreadId, TxQueue};
 use crate::nic::FlagName;
 use crate::steering::{FlowMatch, QueueSpan};
 
@@ -47,6 +47,23 @@ impl Object {
             | Self::RssContext(device, _)
             | Self::FlowRule(device, _) => Some(*device),
             Self::Epoll(_) | Self::Ring(_) | Self::Irq(_) | Self::Thread(_) | Self::Host => None,
+        }
+    }
+
+    /// The process that it is a part of.
+    pub const fn process(&self) -> Option<ProcessId> {
+        match self {
+            Self::Epoll(epoll) => Some(epoll.process),
+            Self::Ring(ring) => Some(ring.process),
+            Self::Thread(thread) => Some(thread.process),
+            Self::Queue(_)
+            | Self::TxQueue(_)
+            | Self::Device(_)
+            | Self::PrivateFlag(..)
+            | Self::RssContext(..)
+            | Self::FlowRule(..)
+            | Self::Irq(_)
+            | Self::Host => None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `attach`: gives a running process and its queues a policy.
 
+use apply::AtTheEnd;
 use linux::Signals;
 use model::{Intent, Pid, Policy, ProcessId, Target};
 
@@ -26,7 +27,8 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
     let _held = wake::hold(arguments.cpu_dma_latency, &intent, context)?;
     // From here on a signal ends the attachment in order instead of ending this process.
     let signals = Signals::catch()?;
-    let mut attachment = Attachment::begin(context, Tells::AsData, netns, process, intent)?;
+    let at_the_end = if arguments.keep || arguments.once { AtTheEnd::Leave } else { AtTheEnd::PutBack };
+    let mut attachment = Attachment::begin(context, Tells::AsData, netns, process, intent, at_the_end)?;
     let ended = match stay(arguments, context, signals, &mut attachment) {
         Ok(ended) => ended,
         Err(fault) => return Err(attachment.failed(fault)),
@@ -60,7 +62,7 @@ fn stay(
     mut signals: Signals,
     attachment: &mut Attachment<'_>,
 ) -> Result<bool, Fault> {
-    attachment.look()?;
+    attachment.first_look()?;
     if arguments.once {
         return Ok(false);
     }

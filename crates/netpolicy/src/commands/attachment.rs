@@ -4,11 +4,16 @@
 //! transactions of their own, each kept as soon as it is committed. So the journal is free for others in between,
 //! and the settings that a killed netpolicy leaves behind can be rolled back by name. At the end all of them are rolled
 //! back, the newest first.
+//!
+//! What a killed attachment left of the knobs that this one wants is put back before they are set ([`takeover`]): they would
+//! look as if they had been so before, and stay so for good.
+
+mod takeover;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use apply::{Journal, RollBackError, TransactionName, Undone};
+use apply::{AtTheEnd, Journal, RollBackError, TransactionName, Undone};
 use linux::Netns;
 use linux::follow::{Event, Follower, How};
 use model::{Change, EpollId, Intent, Object, Plan, Policy, ProcessId, Recipes, Setting, Target};
@@ -19,6 +24,7 @@ use crate::cycle;
 use crate::exit::Exit;
 use crate::fault::{Fault, HostState};
 use crate::render::{EventReport, count};
+use takeover::Takeover;
 
 /// How long to wait at most for an event before somebody may want to look at signals.
 pub(crate) const TURN: Duration = Duration::from_millis(50);
@@ -68,6 +74,7 @@ pub(crate) struct Attachment<'a> {
     recipes: Recipes,
     follower: Follower,
     transactions: Vec<TransactionName>,
+    takeover: Takeover,
     look_at: Instant,
     /// How many looks in a row have failed.
     failures: u32,
@@ -86,8 +93,9 @@ impl<'a> Attachment<'a> {
         netns: Netns,
         process: ProcessId,
         intent: Intent,
+        at_the_end: AtTheEnd,
     ) -> Result<Self, Fault> {
-        let journal = context.journal()?.attending()?;
+        let journal = context.journal()?.attending(at_the_end)?;
         let follower = Follower::new(&[process], How::Auto)?;
         context.console.detail(&format!("New epolls are heard of by: {}.", follower.how()));
         for refused in follower.refused() {
@@ -102,6 +110,7 @@ impl<'a> Attachment<'a> {
             recipes: context.recipes()?,
             follower,
             transactions: Vec::new(),
+            takeover: Takeover::default(),
             look_at: Instant::now(),
             failures: 0,
             told: BTreeSet::new(),
@@ -156,6 +165,32 @@ impl<'a> Attachment<'a> {
         self.set(plan, began)
     }
 
+    /// The first [`Attachment::look`], once more if it fails for what may be over in a moment: a child of the process has ended
+    /// meanwhile, or another attachment was faster.
+    pub(crate) fn first_look(&mut self) -> Result<(), Fault> {
+        for _ in 0..FAILURES_MAX {
+            match self.look() {
+                Err(fault) if fault.is_passing() => {
+                    self.context.console.detail(&format!("looking again: {}", fault.cause));
+                    self.listen(LOOK_AGAIN)?;
+                }
+                result => return result,
+            }
+        }
+        self.look()
+    }
+
+    /// Heeds what happens in this time.
+    fn listen(&mut self, time: Duration) -> Result<(), Fault> {
+        let until = Instant::now() + time;
+        while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            if let Some(event) = self.next_event(left)? {
+                self.heed(event)?;
+            }
+        }
+        Ok(())
+    }
+
     fn set(&mut self, plan: Plan, began: Instant) -> Result<(), Fault> {
         self.commit(plan)?;
         self.failures = 0;
@@ -194,12 +229,20 @@ impl<'a> Attachment<'a> {
     }
 
     fn planned(&mut self) -> Result<Plan, Fault> {
-        let followed = self.follower.followed();
-        let intents: Vec<Intent> = followed
+        let mut processes: Vec<ProcessId> = self.follower.followed().collect();
+        // The follower may not have heard yet of a child's end. Where none is left, the planner says so.
+        if processes.iter().any(lives) {
+            processes.retain(lives);
+        }
+        let intents = processes
+            .iter()
             .map(|process| Intent { target: Target::Task(process.pid), ..self.intent.clone() })
             .collect();
         let policy = Policy { intents, recipes: self.recipes.clone(), disruptive: false };
-        let planned = cycle::plan(&policy, &self.netns)?;
+        let mut planned = cycle::plan(&policy, &self.netns)?;
+        if self.takeover.put_back(&planned, &processes, &self.transactions, &self.journal, self.context)? {
+            planned = cycle::plan(&policy, &self.netns)?;
+        }
         self.found |= !planned.desired.wanted.is_empty();
         for note in planned.placement.parts.iter().flat_map(|part| &part.notes).chain(&planned.desired.notes)
         {
@@ -328,6 +371,11 @@ impl Drop for Attachment<'_> {
             Err(fault) => self.context.console.fault(&fault),
         }
     }
+}
+
+/// Whether a process has not ended yet.
+fn lives(process: &ProcessId) -> bool {
+    linux::process::identify(process.pid).is_ok_and(|now| now.started == process.started)
 }
 
 /// A plan in which each epoll is set once. A process that forks leaves its epolls to its children: theirs is the same epoll

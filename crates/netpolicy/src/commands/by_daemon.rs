@@ -15,7 +15,7 @@ use crate::fault::Fault;
 /// # Errors
 /// If there is a socket that may not be connected to, or that does not answer.
 pub(crate) fn running(netns: NetnsId, context: &Context) -> Result<Option<Client>, Fault> {
-    let socket = context.api_socket();
+    let socket = context.trusted_api_socket()?;
     let connected = Client::connect(&socket).map_err(|error| Fault::file(&socket, error))?;
     let Some(mut client) = connected else { return Ok(None) };
     let said = client.call("Status", Map::new())?;

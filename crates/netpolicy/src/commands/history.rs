@@ -7,13 +7,18 @@ use crate::render::HistoryReport;
 
 /// Lists them.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
-    let history = context.journal()?.history()?;
-    context.console.report(&HistoryReport::of(&history))?;
-    if history.transactions.is_empty() {
+    let journal = context.journal()?;
+    let history = journal.history()?;
+    context.console.report(&HistoryReport::of(&history, &journal))?;
+    if history.transactions.is_empty() && history.unreadable.is_empty() {
         context.console.say("No transaction yet.");
     }
     for unreadable in &history.unreadable {
-        context.console.say(&format!("unreadable: {unreadable}"));
+        let settled = match unreadable.may_be_in_force() {
+            true => "it may be in force",
+            false => "it is not in force: it was put back by its script, or the host has been booted since",
+        };
+        context.console.say(&format!("{}: {settled}, but cannot be read: {unreadable}", unreadable.name));
     }
     Ok(Exit::Done)
 }

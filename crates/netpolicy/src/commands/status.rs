@@ -11,7 +11,10 @@ use crate::render::StatusReport;
 
 /// Asks the daemon, and prints what it says.
 pub(crate) fn run(arguments: &Status, context: &Context) -> Result<Exit, Fault> {
-    let socket = arguments.socket.clone().unwrap_or_else(|| context.api_socket());
+    let socket = match &arguments.socket {
+        Some(socket) => socket.clone(),
+        None => context.trusted_api_socket()?,
+    };
     let connected = Client::connect(&socket).map_err(|error| Fault::file(&socket, error))?;
     let Some(mut client) = connected else {
         return Err(Fault::failed(format!("no daemon answers at {}", socket.display()))

@@ -6,7 +6,7 @@ use model::Change;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::render::DriftReport;
+use crate::render::{DriftReport, Unread};
 
 /// Reads every setting of every transaction in force, and lists those with another value.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
@@ -14,13 +14,13 @@ pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let report = compared(&journal)?;
     context.console.report(&report)?;
     let history = journal.history()?;
-    for unreadable in &history.unreadable {
+    for unreadable in history.unreadable.iter().filter(|unreadable| unreadable.may_be_in_force()) {
         context.console.say(&format!("not compared: {unreadable}"));
     }
     if report.is_drift() {
         return Ok(Exit::Pending);
     }
-    if !history.unreadable.is_empty() {
+    if history.unreadable.iter().any(apply::Unreadable::may_be_in_force) {
         let what =
             "not everything that was applied could be compared: transactions cannot be read".to_owned();
         return Err(Fault::failed(what));
@@ -71,8 +71,12 @@ fn compare(in_force: &[InForce], kernel: &mut linux::Kernel) -> DriftReport {
             Ok(found) => found.iter().for_each(|found| report.drifted(name, change, found)),
             // Object and setting have their columns.
             Err(error) => {
-                let gone = linux::Kernel::is_gone(&error);
-                report.unreadable(name, change, gone, error.cause.to_string());
+                let state = match change.to().object().device() {
+                    _ if !linux::Kernel::is_gone(&error) => Unread::Unreadable,
+                    Some(device) if kernel.has_device_named_as(device) => Unread::MadeAnew,
+                    _ => Unread::Gone,
+                };
+                report.unreadable(name, change, state, error.cause.to_string());
             }
         }
     }

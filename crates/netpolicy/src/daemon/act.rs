@@ -385,7 +385,9 @@ impl Keeper<'_> {
                 self.look_at_journal()?;
                 Ok(Trouble::Later)
             }
-            CommitFault::Undecided { ref knob, .. } | CommitFault::Attended { ref knob, .. } => {
+            CommitFault::Undecided { ref knob, .. }
+            | CommitFault::Attended { ref knob, .. }
+            | CommitFault::Unreadable { knob: Some(ref knob), .. } => {
                 let knob = (knob.to().object(), knob.to().knob());
                 self.taken.insert(knob, words.to_owned());
                 self.find(problem("taken", knob.0.to_string(), words));
@@ -408,7 +410,9 @@ impl Keeper<'_> {
             }
             CommitFault::Journal(JournalError::Busy { .. }) => Ok(Trouble::Later),
             CommitFault::Journal(error) => Err(error.into()),
-            CommitFault::Irreversible(_) | CommitFault::Disruptive(_) => Err(Fault::failed(words.to_owned())),
+            CommitFault::Unreadable { knob: None, .. }
+            | CommitFault::Irreversible(_)
+            | CommitFault::Disruptive(_) => Err(Fault::failed(words.to_owned())),
         }
     }
 

@@ -345,10 +345,5 @@ fn not_told(error: &KernelError) -> Finding {
 
 /// The process whose object it is.
 pub(super) fn process_of(object: &Object) -> Option<Pid> {
-    match object {
-        Object::Epoll(epoll) => Some(epoll.process.pid),
-        Object::Ring(ring) => Some(ring.process.pid),
-        Object::Thread(thread) => Some(thread.process.pid),
-        _ => None,
-    }
+    object.process().map(|process| process.pid)
 }

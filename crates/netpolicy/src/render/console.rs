@@ -123,10 +123,7 @@ impl Console {
 
     /// Words in which the commands that need the journal can be typed as they stand.
     fn typed(&self, words: &str) -> String {
-        let with = |words: String, command: &str| {
-            words.replace(&format!("netpolicy {command}"), &format!("netpolicy {}{command}", self.journal))
-        };
-        ["rollback", "confirm"].into_iter().fold(words.to_owned(), with)
+        typed(words, &self.journal)
     }
 
     /// Tells the operator something that only the curious want to know.
@@ -142,7 +139,48 @@ impl Console {
     }
 }
 
+/// The commands that read or write the journal.
+const OF_JOURNAL: [&str; 10] =
+    ["apply", "attach", "confirm", "history", "rollback", "run", "set", "status", "unset", "verify"];
+
+/// Words in which each command that needs the journal has the option that leads to it.
+fn typed(words: &str, option: &str) -> String {
+    const PROGRAM: &str = "netpolicy ";
+    let mut parts = words.split(PROGRAM);
+    let mut typed = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let command = part.split(|c: char| !c.is_ascii_lowercase() && c != '-').next().unwrap_or_default();
+        typed.push_str(PROGRAM);
+        if OF_JOURNAL.contains(&command) {
+            typed.push_str(option);
+        }
+        typed.push_str(part);
+    }
+    typed
+}
+
 /// Standard error may be closed; there is nobody left to tell, then.
 fn talk(words: &str) {
     let _ = writeln!(io::stderr().lock(), "{words}");
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_command_that_needs_the_journal_is_printed_as_it_must_be_typed() {
+        let said = |words: &str| typed(words, "--state-dir /tmp/s ");
+        assert_eq!(
+            said("netpolicy attach 7 --policy cpu"),
+            "netpolicy --state-dir /tmp/s attach 7 --policy cpu"
+        );
+        assert_eq!(
+            said("see `netpolicy history`, netpolicy rollback ID"),
+            "see `netpolicy --state-dir /tmp/s history`, netpolicy --state-dir /tmp/s rollback ID"
+        );
+        for as_it_is in ["netpolicy show", "netpolicy attach-service: at work", "netpolicy daemon: at work"] {
+            assert_eq!(said(as_it_is), as_it_is);
+        }
+    }
 }

@@ -28,6 +28,27 @@ struct Line {
     cause: Option<String>,
 }
 
+/// Why a setting that was applied cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// Its object is gone, and its settings with it.
+    Gone,
+    /// Its device is gone, and another one has its name now, without the settings.
+    MadeAnew,
+    /// The kernel does not tell.
+    Unreadable,
+}
+
+impl Unread {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Gone => "gone",
+            Self::MadeAnew => "made anew",
+            Self::Unreadable => "unreadable",
+        }
+    }
+}
+
 impl DriftReport {
     /// Notes a setting that is as it was applied.
     pub(crate) fn holds(&mut self) {
@@ -44,10 +65,10 @@ impl DriftReport {
         &mut self,
         transaction: TransactionName,
         change: &Change,
-        gone: bool,
+        state: Unread,
         cause: String,
     ) {
-        self.line(transaction, change, None, if gone { "gone" } else { "unreadable" }, Some(cause));
+        self.line(transaction, change, None, state.word(), Some(cause));
     }
 
     fn line(
@@ -68,9 +89,9 @@ impl DriftReport {
         self.as_applied
     }
 
-    /// Whether something has another value than it was given. What is gone took its settings with it, and is no drift.
+    /// Whether something has another value than it was given, or is there without it. What is gone altogether is no drift.
     pub(crate) fn is_drift(&self) -> bool {
-        self.drifted.iter().any(|line| line.note != "gone")
+        self.drifted.iter().any(|line| line.note != Unread::Gone.word())
     }
 }
 
@@ -80,7 +101,7 @@ impl Report for DriftReport {
     fn page(&self, page: &mut Page) {
         let mut table = Table::new(&["OBJECT", "SETTING", "APPLIED", "FOUND", "", "TRANSACTION", "NOTE"]);
         for line in &self.drifted {
-            let style = if line.note == "gone" { Style::Faint } else { Style::Bad };
+            let style = if line.note == Unread::Gone.word() { Style::Faint } else { Style::Bad };
             table.row([
                 Cell::new(line.object.as_str()),
                 Cell::new(line.knob),

@@ -1,6 +1,7 @@
 //! The transactions of a host.
 
-use apply::{History, Standing, Transaction, TransactionName};
+use apply::{History, Journal, Standing, Transaction, TransactionName, Unreadable};
+use model::Pid;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -12,6 +13,17 @@ use super::table::{Cell, Style, Table};
 #[derive(Debug, Serialize)]
 pub(crate) struct HistoryReport {
     transactions: Vec<Entry>,
+    unreadable: Vec<Damaged>,
+}
+
+/// A transaction whose journal cannot be read.
+#[derive(Debug, Serialize)]
+struct Damaged {
+    id: TransactionName,
+    error: String,
+    /// Whether it may be in force.
+    in_force: bool,
+    undo_script: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -21,6 +33,10 @@ struct Entry {
     unix_micros: u64,
     command: String,
     standing: Standing,
+    /// The program that attends to it at this moment: it is that program's until its end.
+    attended_by: Option<Pid>,
+    /// Whether the program that was to put it back has ended without that.
+    abandoned: bool,
     kernel: String,
     netpolicy: String,
     changes: Vec<ChangeLine>,
@@ -31,13 +47,47 @@ struct Entry {
 
 impl HistoryReport {
     /// This history, the newest first.
-    pub(crate) fn of(history: &History) -> Self {
-        Self { transactions: history.transactions.iter().rev().map(Entry::of).collect() }
+    pub(crate) fn of(history: &History, journal: &Journal) -> Self {
+        let entry = |transaction| Entry::of(transaction, journal);
+        Self {
+            transactions: history.transactions.iter().rev().map(entry).collect(),
+            unreadable: history.unreadable.iter().rev().map(Damaged::of).collect(),
+        }
+    }
+}
+
+impl Damaged {
+    fn of(unreadable: &Unreadable) -> Self {
+        Self {
+            id: unreadable.name,
+            error: unreadable.to_string(),
+            in_force: unreadable.may_be_in_force(),
+            undo_script: unreadable.undo_script().map(|script| script.display().to_string()),
+        }
     }
 }
 
 impl Entry {
-    fn of(transaction: &Transaction) -> Self {
+    /// How it stands, in one word or two; `docs/exit-codes.md` says what each means.
+    fn word(&self) -> String {
+        match self.standing {
+            Standing::Kept if self.attended_by.is_some() => "attended".to_owned(),
+            Standing::Kept if self.abandoned => "abandoned".to_owned(),
+            standing => standing.to_string(),
+        }
+    }
+
+    fn style(&self) -> Style {
+        match self.standing {
+            Standing::Unfinished | Standing::RollbackIncomplete => Style::Bad,
+            Standing::HeldUntil(_) => Style::Warning,
+            Standing::Kept if self.abandoned => Style::Warning,
+            Standing::Kept | Standing::Confirmed => Style::Good,
+            Standing::RolledBack | Standing::Rebooted => Style::Faint,
+        }
+    }
+
+    fn of(transaction: &Transaction, journal: &Journal) -> Self {
         let begin = transaction.begin();
         Self {
             id: transaction.name(),
@@ -45,6 +95,8 @@ impl Entry {
             unix_micros: begin.asked.at.unix_micros,
             command: begin.asked.command.clone(),
             standing: transaction.standing(),
+            attended_by: transaction.standing().is_live().then(|| journal.attendant(transaction)).flatten(),
+            abandoned: journal.is_abandoned(transaction),
             kernel: begin.asked.kernel_release.clone(),
             netpolicy: begin.asked.netpolicy.clone(),
             changes: begin.plan.changes().map(ChangeLine::from).collect(),
@@ -60,19 +112,17 @@ impl Report for HistoryReport {
     fn page(&self, page: &mut Page) {
         let mut table = Table::new(&["TRANSACTION", "WHEN", "STANDING", "CHANGES", "COMMAND"]);
         for entry in &self.transactions {
-            let style = match entry.standing {
-                Standing::Unfinished | Standing::RollbackIncomplete => Style::Bad,
-                Standing::HeldUntil(_) => Style::Warning,
-                Standing::Kept | Standing::Confirmed => Style::Good,
-                Standing::RolledBack | Standing::Rebooted => Style::Faint,
-            };
             table.row([
                 Cell::new(entry.id.to_string()),
                 Cell::new(entry.at.as_str()),
-                Cell::new(entry.standing.to_string()).style(style),
+                Cell::new(entry.word()).style(entry.style()),
                 Cell::number(entry.changes.len()),
                 Cell::new(entry.command.as_str()),
             ]);
+        }
+        for damaged in &self.unreadable {
+            let (id, word) = (damaged.id.to_string(), Cell::new("unreadable").style(Style::Bad));
+            table.row([Cell::new(id), Cell::new("-"), word, Cell::new("-"), Cell::new("-")]);
         }
         if !table.is_empty() {
             page.table(&table);
@@ -80,6 +130,7 @@ impl Report for HistoryReport {
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {
-        self.transactions.iter().map(|entry| ("transaction", to_json(entry))).collect()
+        let read = self.transactions.iter().map(|entry| ("transaction", to_json(entry)));
+        read.chain(self.unreadable.iter().map(|entry| ("unreadable", to_json(entry)))).collect()
     }
 }

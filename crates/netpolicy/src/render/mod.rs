@@ -33,7 +33,7 @@ pub(crate) use bench::{BenchReport, GridReport};
 pub(crate) use calibration::CalibrationReport;
 pub(crate) use console::Console;
 pub(crate) use count::count;
-pub(crate) use drift::DriftReport;
+pub(crate) use drift::{DriftReport, Unread};
 pub(crate) use event::EventReport;
 pub(crate) use explained::ExplainedReport;
 pub(crate) use findings::FindingsReport;

@@ -142,7 +142,7 @@ fn link_down() -> Result<(), Failed> {
 
 fn read_only_disk() -> Result<(), Failed> {
     /// `$0` is the journal, the rest is netpolicy with its options. The disk is one of this script's own.
-    const SCRIPT: &str = "set -e; mount -t tmpfs none \"$0\"; \"$@\" set device veth-server suspend20; \
+    const SCRIPT: &str = "set -e; mount -t tmpfs -o mode=755 none \"$0\"; \"$@\" set device veth-server suspend20; \
                           mount -o remount,ro \"$0\"; exec \"$@\" rollback";
     let operator = Operator::new("read-only", 1)?;
     std::fs::create_dir_all(operator.state())?;

@@ -29,6 +29,7 @@ mod rule_swap;
 mod rules;
 mod rules_compared;
 mod stage;
+mod takeover;
 mod top;
 mod trial;
 mod units;
@@ -160,6 +161,7 @@ fn main() {
         top::tests(),
         trial::tests(),
         attached::tests(),
+        takeover::tests(),
         balanced::tests(),
         bench::tests(),
         conformance::tests(),

@@ -29,6 +29,21 @@ impl Stage {
     }
 
     pub(crate) fn of_boot(boot_id: &str, command: &str, changes: &[Change]) -> Result<Self, Failed> {
+        Self::with_landmarks(boot_id, command, changes, Landmarks::new())
+    }
+
+    /// With what tells the objects from later ones of the same number.
+    pub(crate) fn knowing(landmarks: Landmarks, changes: &[Change]) -> Result<Self, Failed> {
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        Self::with_landmarks(boot_id.trim(), "netpolicy set device eth0 latency", changes, landmarks)
+    }
+
+    fn with_landmarks(
+        boot_id: &str,
+        command: &str,
+        changes: &[Change],
+        landmarks: Landmarks,
+    ) -> Result<Self, Failed> {
         static STAGES: AtomicU32 = AtomicU32::new(0);
         let number = STAGES.fetch_add(1, Ordering::Relaxed);
         let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
@@ -43,9 +58,10 @@ impl Stage {
             boot_id: boot_id.to_owned(),
             asked,
             attended_by: None,
+            left_in_force: false,
             kept_by_daemon: false,
             replaces: Vec::new(),
-            landmarks: Landmarks::new(),
+            landmarks,
             plan,
         };
         let stage = Self { directory };
@@ -146,6 +162,15 @@ impl Child {
     /// Its network namespace.
     pub(crate) fn netns(&self) -> Result<u64, Failed> {
         Ok(fs::metadata(format!("/proc/{}/ns/net", self.process.id()))?.ino())
+    }
+
+    /// The number of a device's directory in sysfs, in its network namespace.
+    pub(crate) fn number(&self, device: &str) -> Result<String, Failed> {
+        let netns = format!("--net=/proc/{}/ns/net", self.process.id());
+        let stat = format!("mount -t sysfs sysfs /sys && stat -Lc %i /sys/class/net/{device}");
+        let output =
+            Command::new("nsenter").args([&netns, "unshare", "--mount", "sh", "-c", &stat]).output()?;
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     }
 
     /// The index of a device in its network namespace.

@@ -1,0 +1,111 @@
+//! What an attachment finds of others that were killed: put back as their own end would have done it.
+
+use std::collections::BTreeSet;
+
+use apply::{Journal, JournalError, Knob, RollBackError, Transaction, TransactionName};
+use model::{Pid, ProcessId};
+
+use crate::clock;
+use crate::context::Context;
+use crate::cycle::Planned;
+use crate::fault::Fault;
+use crate::render::count;
+
+/// The knobs that were looked at before, so that the journal is read again only for others.
+#[derive(Debug, Default)]
+pub(super) struct Takeover {
+    looked_at: BTreeSet<Knob>,
+}
+
+impl Takeover {
+    /// Puts back what killed programs left of the knobs that are wanted and of these processes: all of the program, as one
+    /// thing. `own` transactions are this attachment's. True if anything may have changed.
+    ///
+    /// Two that come at once do not disturb each other: each transaction is rolled back under the journal's lock, once, and
+    /// whoever comes second finds it done. Killed half way, the rest is still there for the next.
+    pub(super) fn put_back(
+        &mut self,
+        planned: &Planned,
+        processes: &[ProcessId],
+        own: &[TransactionName],
+        journal: &Journal,
+        context: &Context,
+    ) -> Result<bool, Fault> {
+        let wanted: BTreeSet<Knob> = planned
+            .desired
+            .wanted
+            .iter()
+            .map(|wanted| (wanted.setting.object(), wanted.setting.knob()))
+            .collect();
+        if wanted.is_subset(&self.looked_at) {
+            return Ok(false);
+        }
+        let abandoned = journal.abandoned()?;
+        let abandoned: Vec<&Transaction> = abandoned.iter().filter(|t| !own.contains(&t.name())).collect();
+        let in_the_way = |transaction: &&&Transaction| {
+            transaction.live_changes().any(|change| {
+                let object = change.to().object();
+                object.process().is_some_and(|process| processes.iter().any(|ours| same(*ours, process)))
+                    || wanted.contains(&(object, change.to().knob()))
+            })
+        };
+        let programs: BTreeSet<Pid> =
+            abandoned.iter().filter(in_the_way).filter_map(|t| t.begin().attended_by).collect();
+        let mut found = false;
+        for program in programs {
+            let of_program = abandoned.iter().filter(|t| t.begin().attended_by == Some(program));
+            found |= put_back(program, of_program.map(|t| t.name()), journal, context)?;
+        }
+        self.looked_at.extend(wanted);
+        Ok(found)
+    }
+}
+
+/// Rolls back what a program has left, the newest first.
+fn put_back(
+    program: Pid,
+    names: impl Iterator<Item = TransactionName>,
+    journal: &Journal,
+    context: &Context,
+) -> Result<bool, Fault> {
+    let mut kernel = linux::Kernel::new();
+    let (mut settings, mut found) = (0, false);
+    for name in names {
+        match journal.roll_back(name, &mut kernel, clock::now()) {
+            Ok(undone) => {
+                found = true;
+                settings += undone.changes.len();
+                for (change, other) in undone.left_alone() {
+                    context.console.say(&format!(
+                        "left alone, someone else has set it since: {} {} is {}",
+                        change.to().object(),
+                        change.to().knob(),
+                        other.value()
+                    ));
+                }
+            }
+            // Somebody was faster.
+            Err(
+                RollBackError::NothingToUndo { .. }
+                | RollBackError::Journal(JournalError::NoSuchTransaction { .. }),
+            ) => found = true,
+            // What was built upon it shall stay, and so it stays as well.
+            Err(error @ (RollBackError::Overlaid { .. } | RollBackError::Attended { .. })) => {
+                context.console.say(&format!("What process {program} left is not put back: {error}"));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if settings > 0 {
+        context.console.say(&format!(
+            "Put back first: {}, which process {program} had set and was killed before it put them back.",
+            count(settings, "setting")
+        ));
+    }
+    Ok(found)
+}
+
+/// Whether it is the same process, whatever it calls itself now.
+fn same(one: ProcessId, other: ProcessId) -> bool {
+    one.pid == other.pid && one.started == other.started
+}
