@@ -6,9 +6,10 @@ use std::ops::Range;
 use model::policy::Match;
 use model::{EmptyPolls, Intent, Policy, PolicyName, Recipes, Target};
 
-use super::key::{Kind, Value};
+use super::key::Kind;
 use super::mistake::{Mistake, Mistakes};
 use super::parse::{Asked, PolicyFile, Section};
+use super::value::Value;
 
 /// What all files together ask, with the origin of every value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

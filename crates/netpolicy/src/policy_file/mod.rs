@@ -11,13 +11,15 @@ mod nearest;
 mod parse;
 mod recipe_file;
 mod schema;
+mod value;
 mod wish;
 
 pub use drop_in::{DROP_IN_DIRS, Sources, read};
-pub use key::{Kind, Value};
+pub use key::Kind;
 pub use merge::{Merged, MergedSection, merge};
 pub use mistake::{Lines, Mistake, Mistakes};
 pub use nearest::nearest;
 pub use parse::{Asked, PolicyFile, Section, parse, setting};
 pub use recipe_file::{RECIPE_DIRS, RecipeFile, SHIPPED, parse_recipes, recipes};
 pub use schema::json_schema;
+pub use value::Value;

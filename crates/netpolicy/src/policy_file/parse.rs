@@ -10,9 +10,10 @@ use model::{CpuSet, DeliveryMode, FlagName, Layout, Nanoseconds, PolicyName, Qdi
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::key::{KEYS, Key, Kind, Takes, Value};
+use super::key::{KEYS, Key, Kind, Takes};
 use super::mistake::{Lines, Mistake, Mistakes};
 use super::nearest::nearest;
+use super::value::Value;
 
 /// A policy file as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,7 +133,7 @@ pub fn setting(text: &str) -> Result<NicWish, String> {
         (Takes::Switch(_), "on" | "true") => "true".to_owned(),
         (Takes::Switch(_), "off" | "false") => "false".to_owned(),
         (Takes::Number { .. } | Takes::Switch(_), _) => given.to_owned(),
-        _ => super::key::quoted(given),
+        _ => super::value::quoted(given),
     };
     let value = DeValue::parse(&toml).map_err(|_| format!("`{name}` takes {}", key.takes.example()))?;
     match value_of(key, value.get_ref()) {

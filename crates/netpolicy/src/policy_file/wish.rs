@@ -2,7 +2,7 @@
 
 use model::nic::NicWish;
 
-use super::key::quoted;
+use super::value::quoted;
 
 /// The value behind the wish's key.
 pub(super) fn toml(wish: &NicWish) -> String {
