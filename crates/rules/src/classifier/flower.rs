@@ -226,6 +226,15 @@ impl Flower {
         let Some(found) = field.read(text).or_else(|| meaning.port_range(word, text)) else {
             return Err(words.wrong(format!("`{text}` is not {}", field.form().expected())));
         };
+        let decides = matches!(
+            word,
+            Word::IpProto | Word::NumOfVlans | Word::VlanEthtype | Word::CvlanEthtype | Word::PppProto
+        );
+        let otherwise =
+            |part: &Part| matches!(part, Part::Match(said) if said.field == found.field && *said != found);
+        if decides && self.parts.iter().any(otherwise) {
+            return Err(words.wrong("the line says otherwise before, and what words mean depends on it"));
+        }
         match word {
             Word::IpProto => meaning.ip_proto = Some(found.value[0]),
             Word::NumOfVlans => meaning.vlans = found.value[0],
