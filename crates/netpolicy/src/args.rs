@@ -13,7 +13,7 @@ pub use crate::daemon::args::{Daemon, OnStop};
 pub use crate::lab::Lab;
 pub use crate::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
 pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};
-pub use crate::tc_args::{BenchPart, Percpu, Tc, TcBench, TcCommand, TcDiff, TcDump, TcGuard, TcLoad};
+pub use crate::tc_args::{BenchPart, Percpu, Tc, TcBench, TcCommand, TcDiff, TcDump, TcLoad};
 use crate::wish::wish;
 pub use crate::wish::{Asked, Cost, Kthread, Wish};
 

@@ -105,8 +105,9 @@ pub enum TcCommand {
     Diff(TcDiff),
     Dump(TcDump),
     Bench(TcBench),
+    /// Take a load back unless told to keep it. Started by `tc load --atomic`, with the rules as its standard output.
     #[command(hide = true)]
-    Guard(TcGuard),
+    Guard,
 }
 
 /// Load a batch file.
@@ -235,14 +236,6 @@ pub enum BenchPart {
     FlowerCheck,
     /// The kernel's memory for each rule of flower.
     Footprint,
-}
-
-/// Take a load back unless told to keep it. Started by `tc load --atomic`.
-#[derive(Debug, Args)]
-pub struct TcGuard {
-    /// The file that is being loaded.
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
 }
 
 #[cfg(test)]

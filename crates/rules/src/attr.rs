@@ -202,6 +202,12 @@ impl AttrBuf {
         Self { bytes: Vec::with_capacity(bytes) }
     }
 
+    /// Nothing yet, in memory that is there already.
+    pub fn on(mut memory: Vec<u8>) -> Self {
+        memory.clear();
+        Self { bytes: memory }
+    }
+
     /// A buffer that begins with a fixed header, such as a `struct ifinfomsg`.
     pub fn after(header: &[u8]) -> Self {
         let mut buf = Self::new();

@@ -7,8 +7,8 @@
 
 use std::io::{self, Read};
 
-/// How much of the file is in memory at once, unless a line is longer.
-const CHUNK_BYTES: usize = 256 * 1024;
+/// How much of the file is in memory at once, unless a line is longer: little enough to stay in the processor's cache.
+const CHUNK_BYTES: usize = 64 * 1024;
 
 /// The longest line. tc has no limit but memory; nothing sensible comes near this.
 pub const LINE_BYTES_MAX: usize = 1024 * 1024;

@@ -10,6 +10,7 @@ pub(crate) mod incoming_napi;
 pub(crate) mod io_uring;
 pub(crate) mod kcmp;
 pub(crate) mod keeper;
+pub(crate) mod memory;
 pub(crate) mod netlink;
 pub(crate) mod netns_cookie;
 pub(crate) mod peer_groups;

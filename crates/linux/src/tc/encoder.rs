@@ -24,6 +24,8 @@ pub struct Encoder {
     /// Empty portions, to be filled.
     spare: Vec<Portion>,
     bytes: usize,
+    /// What is encoded is held, and this long for each worker.
+    held: Option<u64>,
 }
 
 impl Encoder {
@@ -31,13 +33,23 @@ impl Encoder {
     pub fn among(workers: usize) -> Self {
         let workers = workers.max(1);
         let open = (0..workers).map(|_| Portion::default()).collect();
-        Self { lanes: Lanes::among(workers), open, parts: Vec::new(), spare: Vec::new(), bytes: 0 }
+        let (parts, spare) = (Vec::new(), Vec::new());
+        Self { lanes: Lanes::among(workers), open, parts, spare, bytes: 0, held: None }
+    }
+
+    /// For so many workers, to hold all of a part of a file that is so long.
+    pub fn holding(workers: usize, bytes: u64) -> Self {
+        let each = bytes / u64::try_from(workers.max(1)).unwrap_or(u64::MAX);
+        Self { held: Some(each), ..Self::among(workers) }
     }
 
     /// Takes a command.
     pub fn push(&mut self, line: u32, command: &Command) {
         match self.lanes.way(command) {
             Way::Worker(worker) => {
+                if let Some(bytes) = self.held.filter(|_| self.open[worker].is_empty()) {
+                    self.open[worker] = Portion::held(bytes);
+                }
                 self.open[worker].push(line, command);
                 if self.open[worker].is_full() {
                     self.close(worker);
@@ -96,8 +108,8 @@ impl Encoder {
     }
 
     /// How many bytes are in full portions.
-    pub const fn bytes(&self) -> usize {
-        self.bytes
+    pub fn bytes(&self) -> u64 {
+        u64::try_from(self.bytes).unwrap_or(u64::MAX)
     }
 
     /// Whether there is something to be done.
@@ -128,7 +140,10 @@ impl Encoder {
     fn close(&mut self, worker: usize) {
         // The next one will be about as long.
         let bytes = self.open[worker].bytes();
-        let fresh = self.spare.pop().unwrap_or_else(|| Portion::with_room(bytes));
+        let fresh = match self.held {
+            Some(_) => Portion::default(),
+            None => self.spare.pop().unwrap_or_else(|| Portion::with_room(bytes)),
+        };
         let portion = std::mem::replace(&mut self.open[worker], fresh);
         self.bytes += portion.bytes();
         self.parts.push(Part::Send(worker, portion));

@@ -10,7 +10,7 @@ use rules::Command;
 
 use super::account::Account;
 use super::encoder::{Encoder, Part};
-use super::portion::Portion;
+use super::portion::{Piece, Portion};
 use super::rule_socket::{RECEIVE_BYTES, RuleSocket};
 use crate::error::KernelError;
 use crate::netns::Netns;
@@ -92,9 +92,9 @@ impl Loader {
         Ok(Self { shared, encoder: Encoder::among(count), workers, idle: channel() })
     }
 
-    /// An encoder for what this loader shall [`Loader::send`].
-    pub fn encoder(&self) -> Encoder {
-        Encoder::among(self.workers.len())
+    /// An encoder for a part of so many bytes of a file, which this loader shall [`Loader::send`].
+    pub fn encoder(&self, bytes: u64) -> Encoder {
+        Encoder::holding(self.workers.len(), bytes)
     }
 
     /// Sends what was encoded, all of it, and waits for the results. `look` is called meanwhile.
@@ -247,11 +247,11 @@ impl Loader {
     }
 
     /// Sends a portion over the socket of a worker that has no thread yet.
-    fn send_from_here(&mut self, worker: usize, mut portion: Portion) -> Result<(), KernelError> {
+    fn send_from_here(&mut self, worker: usize, portion: Portion) -> Result<(), KernelError> {
         let Some(socket) = &mut self.workers[worker].socket else {
             return self.send_beside_us(worker, vec![portion]);
         };
-        self.shared.deliver(socket, &mut portion)
+        self.shared.deliver(socket, &portion)
     }
 
     /// Has the thread of a worker send portions.
@@ -276,7 +276,7 @@ fn spawn(
             match job {
                 Job::Deliver(portions) => {
                     for mut portion in portions {
-                        if let Err(error) = shared.deliver(&mut socket, &mut portion) {
+                        if let Err(error) = shared.deliver(&mut socket, &portion) {
                             *lock(&shared.failure) = Some(error);
                             return;
                         }
@@ -295,13 +295,17 @@ fn spawn(
 
 impl Shared {
     /// Sends a portion and enters what became of it.
-    fn deliver(&self, socket: &mut RuleSocket, portion: &mut Portion) -> Result<(), KernelError> {
-        let count = u64::try_from(portion.lines().len()).unwrap_or(u64::MAX);
+    fn deliver(&self, socket: &mut RuleSocket, portion: &Portion) -> Result<(), KernelError> {
+        portion.pieces().try_for_each(|piece| self.deliver_piece(socket, piece))
+    }
+
+    fn deliver_piece(&self, socket: &mut RuleSocket, piece: Piece<'_>) -> Result<(), KernelError> {
+        let count = u64::try_from(piece.lines().len()).unwrap_or(u64::MAX);
         if self.stopped.load(Ordering::Relaxed) {
-            lock(&self.account).unsent.extend_from_slice(portion.lines());
+            lock(&self.account).unsent.extend_from_slice(piece.lines());
             return Ok(());
         }
-        let delivered = socket.deliver(portion)?;
+        let delivered = socket.deliver(piece)?;
         if self.stop_at_refusal && (delivered.lost || !delivered.refused.is_empty()) {
             self.stopped.store(true, Ordering::Relaxed);
         }
@@ -309,7 +313,7 @@ impl Shared {
         let refused = u64::try_from(delivered.refused.len()).unwrap_or(u64::MAX);
         if delivered.lost {
             let known: std::collections::BTreeSet<u32> = delivered.refused.iter().map(|r| r.line).collect();
-            account.unknown.extend(portion.lines().iter().filter(|line| !known.contains(line)));
+            account.unknown.extend(piece.lines().iter().filter(|line| !known.contains(line)));
         } else {
             account.loaded += count.saturating_sub(refused);
         }

@@ -18,5 +18,5 @@ pub use account::{Account, Refused};
 pub use devices::Devices;
 pub use encoder::Encoder;
 pub use loader::{Loader, Options, WORKERS_MAX};
-pub use portion::{PORTION_BYTES_MAX, Portion, RULES_MAX};
+pub use portion::{PORTION_BYTES_MAX, Piece, Portion, RULES_MAX};
 pub use rule_socket::{Delivered, RECEIVE_BYTES, RuleSocket};

@@ -1,18 +1,21 @@
 //! A socket that takes many rules at once and hears of those that were refused.
 
+use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 
+use rules::attr::AttrBuf;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags, SocketType, bind, recv, sendmsg,
+    socket_with,
 };
 
 use super::account::Refused;
-use super::portion::Portion;
+use super::portion::Piece;
 use crate::error::KernelError;
-use crate::netlink::message::{Messages, Reply};
+use crate::netlink::message::{Messages, Reply, flag};
 use crate::netns::Netns;
 use crate::sys;
 
@@ -29,7 +32,10 @@ const SIGNALS_MAX: usize = 1024;
 /// Where the numbers of fences begin; the numbers of lines lie below.
 const FENCES: u32 = 1 << 31;
 
-/// What became of a portion.
+/// `NLMSG_NOOP`: the kernel does nothing and says so. As all messages before it are handled by then, it is a fence.
+const NOOP: u16 = 1;
+
+/// What became of a piece.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
     /// The commands that the kernel refused.
@@ -43,6 +49,7 @@ pub struct Delivered {
 pub struct RuleSocket {
     socket: OwnedFd,
     buffer: Vec<u8>,
+    fence: AttrBuf,
     fences: u32,
 }
 
@@ -67,23 +74,27 @@ impl RuleSocket {
         if set_socket_recv_buffer_size_force(&socket, receive_bytes).is_err() {
             set_socket_recv_buffer_size(&socket, receive_bytes).map_err(failed)?;
         }
-        Ok(Self { socket, buffer: vec![0; DATAGRAM_BYTES_MAX], fences: 0 })
+        Ok(Self { socket, buffer: vec![0; DATAGRAM_BYTES_MAX], fence: AttrBuf::new(), fences: 0 })
     }
 
-    /// Sends a portion and hears what became of it. The kernel works while we send: when that returns, every answer
+    /// Sends a piece and hears what became of it. The kernel works while we send: when that returns, every answer
     /// is there that ever will be.
     ///
     /// Kernel: 6.18, `net/netlink/af_netlink.c` `netlink_rcv_skb()` goes on after a message that fails.
     ///
     /// # Errors
-    /// If the portion could not be sent at all: then none of it was looked at.
-    pub fn deliver(&mut self, portion: &mut Portion) -> Result<Delivered, KernelError> {
+    /// If the piece could not be sent at all: then none of it was looked at.
+    pub fn deliver(&mut self, piece: Piece<'_>) -> Result<Delivered, KernelError> {
         let failed = |errno| KernelError::errno("sending rules", errno);
         self.fences = (self.fences + 1) % FENCES;
         let fence = FENCES | self.fences;
-        let bytes = portion.fenced(fence);
+        self.fence.clear();
+        self.fence.message(NOOP, flag::REQUEST | flag::ACK, fence, |_| {});
+        let both = [IoSlice::new(piece.bytes()), IoSlice::new(self.fence.as_bytes())];
         let mut signals = 0;
-        while let Err(errno) = send(&self.socket, bytes, SendFlags::empty()) {
+        while let Err(errno) =
+            sendmsg(&self.socket, &both, &mut SendAncillaryBuffer::default(), SendFlags::empty())
+        {
             signals += 1;
             if errno != Errno::INTR || signals > SIGNALS_MAX {
                 return Err(failed(errno));
@@ -93,7 +104,7 @@ impl RuleSocket {
         loop {
             match recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
                 Ok((length, _)) => {
-                    if self.hear(length, fence, portion, &mut delivered)? {
+                    if self.hear(length, fence, piece, &mut delivered)? {
                         return Ok(delivered);
                     }
                 }
@@ -114,7 +125,7 @@ impl RuleSocket {
         &self,
         length: usize,
         fence: u32,
-        portion: &Portion,
+        piece: Piece<'_>,
         delivered: &mut Delivered,
     ) -> Result<bool, KernelError> {
         let malformed = |why: crate::netlink::Malformed| KernelError::malformed("the answer to rules", why.0);
@@ -122,7 +133,7 @@ impl RuleSocket {
             let message = message.map_err(malformed)?;
             match message.reply().map_err(malformed)? {
                 Reply::Refused(refusal) if message.sequence < FENCES => {
-                    delivered.refused.push(Refused { line: portion.line_of(message.sequence), refusal });
+                    delivered.refused.push(Refused { line: piece.line_of(message.sequence), refusal });
                 }
                 Reply::Done | Reply::Refused(_) if message.sequence == fence => return Ok(true),
                 Reply::Done | Reply::Refused(_) | Reply::Object(_) | Reply::Nothing => {}

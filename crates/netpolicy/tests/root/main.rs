@@ -25,6 +25,7 @@ mod policies;
 mod recorder;
 mod remedy;
 mod rule_kinds;
+mod rule_pipes;
 mod rule_swap;
 mod rules;
 mod rules_compared;
@@ -172,6 +173,7 @@ fn main() {
         remedy::tests(),
         rules::tests(),
         rule_kinds::tests(),
+        rule_pipes::tests(),
         rule_swap::tests(),
         rules_compared::tests(),
         pinned::tests(),

@@ -18,7 +18,6 @@ use super::diff::{WrongLines, wanted};
 use super::file::BatchFile;
 use super::survey::Survey;
 use super::swap::{Places, Swap};
-use crate::args::TcGuard;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
@@ -196,25 +195,15 @@ impl Undo {
 pub(super) struct Guarded(Child);
 
 impl Guarded {
-    /// Starts it. Standard input is not to be had again after this process: a load from there has no guard for
-    /// priorities that it shares, and is refused.
+    /// Starts it. It has our file open too, as its standard output: to read it again if it must.
     pub(super) fn start(undo: &Undo, file: &BatchFile, context: &Context) -> Result<Self, Fault> {
-        let path = match file {
-            BatchFile::At(path) => path.as_os_str(),
-            BatchFile::Stdin(_) if undo.shared.is_empty() => std::ffi::OsStr::new("/dev/null"),
-            BatchFile::Stdin(_) => {
-                return Err(Fault::new(
-                    Exit::Refused,
-                    "--atomic cannot read standard input again: give a file, or priorities that are not there yet",
-                ));
-            }
-        };
         let failed = |error| Fault::file("the guard of an atomic load", error);
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         if let Some(netns) = &context.globals.netns {
             command.arg("--netns").arg(netns);
         }
-        command.args(["tc", "guard"]).arg(path).stdin(Stdio::piped()).stdout(Stdio::null());
+        let rules = Stdio::from(file.handle().map_err(failed)?);
+        command.args(["tc", "guard"]).stdin(Stdio::piped()).stdout(rules);
         // Ctrl-C is for us; the guard shall outlive it.
         let mut child = command.process_group(0).spawn().map_err(failed)?;
         let stdin = child.stdin.as_mut();
@@ -236,7 +225,7 @@ impl Guarded {
 }
 
 /// The guard: hears what would have to be removed, and removes it unless it is told to keep it.
-pub(crate) fn guard(arguments: &TcGuard, context: &Context) -> Result<Exit, Fault> {
+pub(crate) fn guard(context: &Context) -> Result<Exit, Fault> {
     let mut undo = Undo::default();
     for line in std::io::stdin().lock().lines() {
         match line {
@@ -247,7 +236,7 @@ pub(crate) fn guard(arguments: &TcGuard, context: &Context) -> Result<Exit, Faul
         }
     }
     let netns = context.netns()?;
-    let file = BatchFile::At(arguments.file.clone());
+    let file = BatchFile::inherited()?;
     let stuck = undo.undo(&netns, &file, &mut Devices::of(&netns))?;
     context.console.say("An atomic load was interrupted, and was taken back.");
     for refused in &stuck {

@@ -1,18 +1,20 @@
 //! A batch file that can be read more than once.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rules::batch::ReadError;
 use rules::{Batch, Command, Lookup};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::exit::Exit;
 use crate::fault::Fault;
 
-/// How much of standard input is kept: it cannot be read twice.
-const STDIN_BYTES_MAX: u64 = 1 << 30;
+/// How much is kept of what cannot be read twice: standard input, a pipe, a FIFO, a device.
+const SPOOLED_BYTES_MAX: u64 = 1 << 30;
 
 /// A shorter file is read by one thread: to begin another one takes as long as to read this much.
 const HALVED_BYTES_MIN: u64 = 256 * 1024;
@@ -20,86 +22,104 @@ const HALVED_BYTES_MIN: u64 = 256 * 1024;
 /// How far the end of a line is looked for.
 const MIDDLE_BYTES: usize = 4096;
 
-/// A batch file.
+/// A batch file. It stays open, so that every reading is of the same file, whatever gets its name meanwhile.
 #[derive(Debug)]
-pub(super) enum BatchFile {
-    /// One with a name.
-    At(PathBuf),
-    /// Standard input, as it came.
-    Stdin(Vec<u8>),
+pub(super) struct BatchFile {
+    name: String,
+    file: File,
+    length: u64,
+}
+
+/// A part of a file, read beside others.
+struct Part<'f> {
+    file: &'f File,
+    at: u64,
+    left: u64,
+}
+
+impl Read for Part<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let count = self.file.read_at(&mut buffer[..most], self.at)?;
+        let read = u64::try_from(count).unwrap_or(u64::MAX);
+        (self.at, self.left) = (self.at + read, self.left - read);
+        Ok(count)
+    }
 }
 
 impl BatchFile {
-    /// The file with this name; - is standard input, which is read now.
+    /// The file with this name; - is standard input. What is no regular file is read now, to its end, and kept.
     pub(super) fn named(path: &Path) -> Result<Self, Fault> {
-        if path != Path::new("-") {
-            return Ok(Self::At(path.to_owned()));
+        if path == Path::new("-") {
+            return Self::spooled("-".to_owned(), Path::new("standard input"), io::stdin().lock());
         }
-        let mut bytes = Vec::new();
-        let read = io::stdin().lock().take(STDIN_BYTES_MAX + 1).read_to_end(&mut bytes);
-        read.map_err(|error| Fault::file("standard input", error))?;
-        if bytes.len() as u64 > STDIN_BYTES_MAX {
+        let unreadable = |error| unreadable(path, error);
+        let file = File::open(path).map_err(unreadable)?;
+        let metadata = file.metadata().map_err(unreadable)?;
+        let name = path.display().to_string();
+        match metadata.is_file() {
+            true => Ok(Self { name, file, length: metadata.len() }),
+            false => Self::spooled(name, path, file),
+        }
+    }
+
+    /// The file that a process was given at its beginning in place of standard output, to be read.
+    pub(super) fn inherited() -> Result<Self, Fault> {
+        const NAME: &str = "the rules of the load";
+        let failed = |error| Fault::file(NAME, error);
+        let file = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(failed)?);
+        let length = file.metadata().map_err(failed)?.len();
+        Ok(Self { name: NAME.to_owned(), file, length })
+    }
+
+    /// All of an input, in memory.
+    fn spooled(name: String, path: &Path, input: impl Read) -> Result<Self, Fault> {
+        let unreadable = |error| unreadable(path, error);
+        let memory = memfd_create("netpolicy-rules", MemfdFlags::CLOEXEC);
+        let mut file = File::from(memory.map_err(|error| unreadable(error.into()))?);
+        let length = io::copy(&mut input.take(SPOOLED_BYTES_MAX + 1), &mut file).map_err(unreadable)?;
+        if length > SPOOLED_BYTES_MAX {
             return Err(Fault::new(
                 Exit::Usage,
-                "standard input has more than 1 GiB: give the rules as a file",
+                format!("{} has more than 1 GiB: give the rules as a regular file", path.display()),
             ));
         }
-        Ok(Self::Stdin(bytes))
+        Ok(Self { name, file, length })
     }
 
     /// Its name, for people.
     pub(super) fn name(&self) -> String {
-        match self {
-            Self::At(path) => path.display().to_string(),
-            Self::Stdin(_) => "-".to_owned(),
-        }
+        self.name.clone()
     }
 
-    /// How long it is, if that is known.
-    pub(super) fn length(&self) -> Option<u64> {
-        match self {
-            Self::At(path) => {
-                std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|m| m.len())
-            }
-            Self::Stdin(bytes) => u64::try_from(bytes.len()).ok(),
-        }
+    /// How long it was when it was opened.
+    pub(super) const fn length(&self) -> u64 {
+        self.length
     }
 
-    /// Its commands from the beginning.
-    pub(super) fn commands(&self) -> Result<Batch<Box<dyn Read + '_>>, Fault> {
+    /// The same file for another process.
+    pub(super) fn handle(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// The commands from the beginning.
+    pub(super) fn commands(&self) -> Batch<Box<dyn Read + '_>> {
         self.commands_of(0, u64::MAX)
     }
 
     /// The commands of this many bytes from this byte on, where a line begins.
-    pub(super) fn commands_of(&self, start: u64, length: u64) -> Result<Batch<Box<dyn Read + '_>>, Fault> {
-        Ok(Batch::new(match self {
-            Self::At(path) => {
-                let failed = |error| self.unreadable(path, error);
-                let mut file = File::open(path).map_err(failed)?;
-                if start > 0 {
-                    file.seek(SeekFrom::Start(start)).map_err(failed)?;
-                }
-                if length == u64::MAX { Box::new(file) } else { Box::new(file.take(length)) }
-            }
-            Self::Stdin(bytes) => {
-                let rest = usize::try_from(start).ok().and_then(|start| bytes.get(start..)).unwrap_or(&[]);
-                Box::new(rest.take(length))
-            }
-        }))
+    pub(super) fn commands_of(&self, start: u64, length: u64) -> Batch<Box<dyn Read + '_>> {
+        Batch::new(Box::new(Part { file: &self.file, at: start, left: length }))
     }
 
     /// The byte where a line begins, about in the middle, if it is worth while to read both halves at the same time.
     pub(super) fn middle(&self) -> Option<u64> {
-        let length = self.length().filter(|length| *length >= HALVED_BYTES_MIN)?;
-        let near = length / 2;
+        if self.length < HALVED_BYTES_MIN {
+            return None;
+        }
+        let near = self.length / 2;
         let mut around = [0; MIDDLE_BYTES];
-        let count = match self {
-            Self::At(path) => File::open(path).ok()?.read_at(&mut around, near).ok()?,
-            Self::Stdin(bytes) => {
-                let rest = &bytes[usize::try_from(near).ok()?..];
-                rest.take(MIDDLE_BYTES as u64).read(&mut around).ok()?
-            }
-        };
+        let count = self.file.read_at(&mut around, near).ok()?;
         // A backslash before the newline may join the next line to this one.
         let end = around[..count].windows(2).position(|two| two[0] != b'\\' && two[1] == b'\n')?;
         Some(near + u64::try_from(end).ok()? + 2)
@@ -112,7 +132,7 @@ impl BatchFile {
         command: impl FnMut(u32, &mut Command, u64) -> Result<bool, Fault>,
         wrong: impl FnMut(rules::Mistake) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        self.each_of(&mut self.commands()?, lookup, command, wrong)
+        self.each_of(&mut self.commands(), lookup, command, wrong)
     }
 
     /// The same for a part of it.
@@ -133,14 +153,14 @@ impl BatchFile {
                 }
                 Ok(None) => return Ok(()),
                 Err(ReadError::Mistake(mistake)) => wrong(*mistake)?,
-                Err(ReadError::Io(error)) => return Err(self.unreadable(Path::new(&self.name()), error)),
+                Err(ReadError::Io(error)) => return Err(unreadable(Path::new(&self.name), error)),
             }
         }
     }
+}
 
-    fn unreadable(&self, path: &Path, error: io::Error) -> Fault {
-        let mut fault = Fault::file(path, error);
-        fault.exit = Exit::Usage;
-        fault
-    }
+fn unreadable(path: &Path, error: io::Error) -> Fault {
+    let mut fault = Fault::file(path, error);
+    fault.exit = Exit::Usage;
+    fault
 }

@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     // Without a look at the kernel's rules first, a line is encoded as it is read.
     let reading = match arguments.resume || arguments.swap.is_some() {
         true => Reading::of(survey(&file, &netns, &mut devices)?),
-        false => read(&file, &netns, &mut devices, &wish, || load.loader.encoder())?,
+        false => read(&file, &netns, &mut devices, &wish, |bytes| load.loader.encoder(bytes))?,
     };
     let survey = load.take(reading);
     if let Some(fault) = survey.mistaken(&file.name()) {
@@ -185,7 +185,8 @@ impl<'a> Load<'a> {
             true => Some(self.missing(survey, devices)?),
             false => None,
         };
-        let mut progress = Progress::new(&self.context.console, self.file.length());
+        let mut progress =
+            Progress::new(&self.context.console, Some(self.file.length()).filter(|bytes| *bytes > 0));
         if let Some(encoded) = self.encoded.take() {
             self.loader.send(encoded, |loader| progress.at(loader.settled(), 0))?;
         }

@@ -25,6 +25,6 @@ pub(crate) fn run(arguments: &Tc, context: &Context) -> Result<Exit, Fault> {
         TcCommand::Diff(arguments) => diff::run(&arguments.file, arguments.swap, context),
         TcCommand::Dump(arguments) => dump::run(arguments, context),
         TcCommand::Bench(arguments) => bench::run(arguments, context),
-        TcCommand::Guard(arguments) => atomic::guard(arguments, context),
+        TcCommand::Guard => atomic::guard(context),
     }
 }

@@ -15,7 +15,7 @@ use crate::fault::Fault;
 
 /// How many bytes of encoded rules of each half wait for the rest of the file to be right; what is beyond them is read
 /// twice.
-const HELD_BYTES_MAX: usize = 32 * 1024 * 1024;
+const HELD_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
 /// A file that was read.
 #[derive(Debug, Default)]
@@ -40,9 +40,9 @@ pub(super) fn read<'n>(
     netns: &'n Netns,
     devices: &mut Devices<'n>,
     wish: &Wish<'_>,
-    encoder: impl Fn() -> Encoder,
+    encoder: impl Fn(u64) -> Encoder,
 ) -> Result<Reading<'n>, Fault> {
-    halves(file, netns, devices, || Some((Fitter::new(wish), encoder())))
+    halves(file, netns, devices, |bytes| Some((Fitter::new(wish), encoder(bytes.min(HELD_BYTES_MAX)))))
 }
 
 /// Reads all of a file, for what it says alone.
@@ -51,7 +51,7 @@ pub(super) fn survey<'n>(
     netns: &'n Netns,
     devices: &mut Devices<'n>,
 ) -> Result<Survey, Fault> {
-    Ok(halves(file, netns, devices, || None)?.survey)
+    Ok(halves(file, netns, devices, |_| None)?.survey)
 }
 
 /// Reads both halves of a file at the same time, or a short one at once.
@@ -59,21 +59,21 @@ fn halves<'n, 'w>(
     file: &BatchFile,
     netns: &'n Netns,
     devices: &mut Devices<'n>,
-    encoding: impl Fn() -> Option<(Fitter<'w>, Encoder)>,
+    encoding: impl Fn(u64) -> Option<(Fitter<'w>, Encoder)>,
 ) -> Result<Reading<'n>, Fault> {
     let Some(middle) = file.middle() else {
-        return part(file, &mut file.commands()?, devices, encoding());
+        return part(file, &mut file.commands(), devices, encoding(file.length()));
     };
     std::thread::scope(|scope| {
-        let later = encoding();
+        let later = encoding(file.length().saturating_sub(middle));
         let later = std::thread::Builder::new().name("tc-reader".to_owned()).spawn_scoped(scope, move || {
             let mut devices = Devices::of(netns);
-            let mut batch = file.commands_of(middle, u64::MAX)?;
+            let mut batch = file.commands_of(middle, u64::MAX);
             let reading = part(file, &mut batch, &mut devices, later)?;
             Ok::<_, Fault>(Reading { devices: Some(devices), ..reading })
         });
         let later = later.map_err(|error| Fault::file("a thread that reads rules", error))?;
-        let mut reading = part(file, &mut file.commands_of(0, middle)?, devices, encoding())?;
+        let mut reading = part(file, &mut file.commands_of(0, middle), devices, encoding(middle))?;
         reading.append(later.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
         Ok(reading)
     })

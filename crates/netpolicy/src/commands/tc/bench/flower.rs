@@ -10,7 +10,8 @@ use linux::netlink::rtlink::{RtLink, VethEnd};
 use linux::tc::Devices;
 use rules::Lookup as _;
 
-use super::{Bench, CHECKED_RULES, DEVICE, median};
+use super::ratio::{Ratio, median};
+use super::{Bench, CHECKED_RULES, DEVICE};
 use crate::fault::Fault;
 
 /// The device of the second worker.
@@ -167,34 +168,28 @@ impl Bench<'_> {
         }
         self.context.console.progress("");
         let rules = f64::from(count);
-        let [tc_plain, tc_lean, tc_two, percpu, one, two] = seconds.map(median);
+        let [tc_plain, tc_lean, tc_two, percpu, one, two] = &seconds;
+        // Two workers load as many rules each as one does.
+        let one_twice: Vec<f64> = one.iter().map(|seconds| 2.0 * seconds).collect();
         let (name, goal) = (profile.name, profile.lean_goal);
-        let mut ratio = |what: String, goal: f64, fast: f64, slow: f64| {
-            let measured = format!("{:.2} x ({fast:.0} : {slow:.0} rules/s)", fast / slow);
-            self.row(&what, format!(">= {goal} x"), measured, fast / slow >= goal);
+        let mut ratio = |what: String, goal: f64, slow: &[f64], fast: &[f64], rules: f64| {
+            let ratio = Ratio::of(slow, fast);
+            let measured =
+                format!("{ratio} ({:.0} : {:.0} rules/s)", rules / median(fast), rules / median(slow));
+            self.row(&what, format!(">= {goal} x"), measured, ratio.of_medians >= goal);
         };
-        ratio(format!("flower + {name} no_percpu, 1 worker : tc -b"), 3.5, rules / one, rules / tc_lean);
-        ratio(
-            format!("flower + {name} no_percpu, 2 workers : two tc -b"),
-            3.5,
-            2.0 * rules / two,
-            2.0 * rules / tc_two,
-        );
-        ratio(format!("flower + {name}, 2 workers : 1, own devices"), 1.5, 2.0 * rules / two, rules / one);
-        ratio(
-            format!("flower + {name}, no_percpu : percpu, in the loader"),
-            goal,
-            rules / one,
-            rules / percpu,
-        );
+        ratio(format!("flower + {name} no_percpu, 1 worker : tc -b"), 3.5, tc_lean, one, rules);
+        ratio(format!("flower + {name} no_percpu, 2 workers : two tc -b"), 3.5, tc_two, two, 2.0 * rules);
+        ratio(format!("flower + {name}, 2 workers : 1, own devices"), 1.5, &one_twice, two, 2.0 * rules);
+        ratio(format!("flower + {name}, no_percpu : percpu, in the loader"), goal, percpu, one, rules);
         let [published_percpu, published_lean, ..] = profile.published;
         self.told(
             format!("flower + {name}, tc -b, thousand rules/s"),
             format!(
                 "percpu {:.1}, no_percpu {:.1}: {:.2} x (published, 24 CPUs, 20 at once: {published_percpu}, {published_lean}: {:.2} x)",
-                rules / tc_plain / 1e3,
-                rules / tc_lean / 1e3,
-                tc_plain / tc_lean,
+                rules / median(tc_plain) / 1e3,
+                rules / median(tc_lean) / 1e3,
+                median(tc_plain) / median(tc_lean),
                 published_lean / published_percpu
             ),
         );
@@ -217,7 +212,7 @@ impl Bench<'_> {
             own.push(self.timed(&self.itself, &["tc", "diff", &path])?);
             tc.push(self.timed(&self.arguments.tc, &["filter", "show", "dev", DEVICE, "ingress"])?);
         }
-        let (own, tc) = (median(own), median(tc));
+        let (own, tc) = (median(&own), median(&tc));
         let measured = format!("{own:.2} s, {:.1} x (tc filter show {tc:.2} s)", tc / own);
         self.row(criterion, "< 1 s, >= 10 x", measured, own < 1.0 && tc / own >= 10.0);
         Ok(())

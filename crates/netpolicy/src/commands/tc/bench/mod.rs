@@ -1,6 +1,7 @@
 //! `tc bench`: how fast rules are loaded here, beside tc, in a network namespace of its own.
 
 mod flower;
+mod ratio;
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -16,6 +17,7 @@ use linux::tc::{Devices, Loader, Options, Portion, RECEIVE_BYTES, RuleSocket, du
 use model::IfIndex;
 use rules::{Batch, Hook, Lookup, Table, command};
 
+use self::ratio::{Ratio, median};
 use crate::args::{BenchPart, TcBench};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -244,8 +246,8 @@ impl Bench<'_> {
         }
         let mut socket = RuleSocket::open(&self.netns, RECEIVE_BYTES)?;
         let began = Instant::now();
-        for portion in &mut portions {
-            let delivered = socket.deliver(portion)?;
+        for piece in portions.iter().flat_map(Portion::pieces) {
+            let delivered = socket.deliver(piece)?;
             if let Some(refused) = delivered.refused.first() {
                 return Err(Fault::failed(refused.to_string()));
             }
@@ -276,19 +278,20 @@ impl Bench<'_> {
             }
         }
         self.context.console.progress("");
-        let [tc_plain, tc_lean, lean, shared, percpu, always, two, floor] = seconds.map(median);
+        let [tc_plain, tc_lean, lean, shared, percpu, always, two, floor] = &seconds;
         let rules = f64::from(self.arguments.rules);
-        let mut ratio = |what: &str, goal: f64, slow: f64, fast: f64| {
+        let mut ratio = |what: &str, goal: f64, slow: &[f64], fast: &[f64]| {
+            let ratio = Ratio::of(slow, fast);
             let measured =
-                format!("{:.2} x ({:.0} : {:.0} rules/s)", slow / fast, rules / fast, rules / slow);
-            self.row(what, format!(">= {goal} x"), measured, slow / fast >= goal);
+                format!("{ratio} ({:.0} : {:.0} rules/s)", rules / median(fast), rules / median(slow));
+            self.row(what, format!(">= {goal} x"), measured, ratio.of_medians >= goal);
         };
         ratio("u32 + mirred no_percpu, 1 worker : tc -b", 3.5, tc_lean, lean);
         ratio("the same with --share-actions : tc -b", 5.0, tc_lean, shared);
         ratio("--no-percpu always : tc -b of the plain file", 5.0, tc_plain, always);
         ratio("one thread : the kernel's own cost", 0.9, floor, lean);
         ratio("no_percpu : percpu, in the loader", 1.5, percpu, lean);
-        let words = format!("{:.2} x (u32 holds rtnl: one worker sends)", lean / two);
+        let words = format!("{} (u32 holds rtnl: one worker sends)", Ratio::of(lean, two));
         self.told("u32, 2 workers : 1", words);
         Ok(())
     }
@@ -301,11 +304,12 @@ impl Bench<'_> {
             tc.push(self.load(&file, 1, &["tc"])?);
             own.push(self.load(&file, 1, &[])?);
         }
-        let (tc, own) = (median(tc) * 1e3, median(own) * 1e3);
+        let ratio = Ratio::of(&own, &tc);
+        let (tc, own) = (median(&tc) * 1e3, median(&own) * 1e3);
         self.row(
             "a file of one rule",
             "not slower than tc -b",
-            format!("{own:.2} ms : {tc:.2} ms"),
+            format!("{ratio} ({own:.2} ms : {tc:.2} ms)"),
             own <= tc,
         );
         Ok(())
@@ -323,7 +327,7 @@ impl Bench<'_> {
             let parsed = parse(text.as_bytes())?;
             u32.push(parsed as f64 / began.elapsed().as_secs_f64());
         }
-        let (flower, u32) = (median(flower) / 1e6, median(u32) / 1e6);
+        let (flower, u32) = (median(&flower) / 1e6, median(&u32) / 1e6);
         let measured = format!("{flower:.2} million rules/s (flower, drop), {u32:.2} million (u32, mirred)");
         self.row("parse + encode, one core", ">= 2 million rules/s", measured, flower >= 2.0 && u32 >= 2.0);
         Ok(())
@@ -379,7 +383,7 @@ impl Bench<'_> {
                 return Err(Fault::failed("the rollback left rules behind"));
             }
         }
-        let seconds = median(seconds);
+        let seconds = median(&seconds);
         self.row("rollback of 40 000 rules", "< 0.3 s", format!("{seconds:.3} s"), seconds < 0.3);
         Ok(())
     }
@@ -401,7 +405,7 @@ impl Bench<'_> {
             dump::count(&self.netns, self.hook())?;
             kernel.push(began.elapsed().as_secs_f64());
         }
-        let (own, tc, kernel) = (median(own), median(tc), median(kernel));
+        let (own, tc, kernel) = (median(&own), median(&tc), median(&kernel));
         let measured = format!(
             "{own:.2} s, {:.1} x (tc filter show {tc:.2} s; the kernel's dump alone {kernel:.2} s: u32 has no terse one)",
             tc / own
@@ -493,10 +497,4 @@ fn resident() -> Result<u64, Fault> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kibibytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
     Ok(kibibytes.ok_or_else(|| Fault::failed("/proc/self/status does not tell VmHWM"))? / 1024)
-}
-
-/// The value in the middle.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -1,0 +1,19 @@
+//! Advice about memory.
+#![expect(unsafe_code, reason = "madvise takes an address")]
+
+/// The least page; a larger one makes no difference to advice.
+const PAGE_BYTES: usize = 4096;
+
+/// Asks for huge pages for the memory that this vector has. It is a wish: a kernel without them, or with none free, gives
+/// others.
+///
+/// Kernel: `mm/madvise.c` `MADV_HUGEPAGE`, since 2.6.38.
+pub(crate) fn prefer_huge_pages(memory: &mut Vec<u8>) {
+    let begin = memory.as_mut_ptr();
+    // The allocator's own note lies before the first byte, in the first page: the area shall be one for the kernel too.
+    let before = begin.addr() % PAGE_BYTES;
+    let length = (before + memory.capacity()).next_multiple_of(PAGE_BYTES);
+    // SAFETY: advice about huge pages changes no content of any page and unmaps none, whoever owns it; the kernel checks
+    // the range itself.
+    let _ = unsafe { libc::madvise(begin.wrapping_sub(before).cast(), length, libc::MADV_HUGEPAGE) };
+}
