@@ -325,9 +325,10 @@ impl Police {
         self
     }
 
-    /// The words for it; `None` where a burst is so short at its rate that the kernel has none left to tell.
+    /// The words for it; `None` where they would not be taken again: a burst may be so short at its rate that the kernel
+    /// has none left to tell.
     pub(crate) fn words(&self) -> Option<String> {
-        if (self.rate != 0 && self.burst == 0) || (self.packet_rate != 0 && self.packet_burst == 0) {
+        if self.lacks().is_some() {
             return None;
         }
         let mut words = "police".to_owned();
