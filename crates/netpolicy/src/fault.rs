@@ -32,6 +32,8 @@ pub(crate) enum HostState {
     Unchanged,
     /// The command goes on without what is wrong.
     Underway,
+    /// What was asked for was done; the error came behind it.
+    Done,
     /// Settings were written, and all of them were put back.
     Restored,
     /// Settings were written, and these could not be put back.

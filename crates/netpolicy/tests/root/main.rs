@@ -24,6 +24,7 @@ mod pinned;
 mod policies;
 mod recorder;
 mod remedy;
+mod rule_faults;
 mod rule_kinds;
 mod rule_pipes;
 mod rule_swap;
@@ -172,6 +173,7 @@ fn main() {
         matrix::tests(),
         remedy::tests(),
         rules::tests(),
+        rule_faults::tests(),
         rule_kinds::tests(),
         rule_pipes::tests(),
         rule_swap::tests(),

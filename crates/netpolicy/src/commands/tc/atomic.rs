@@ -6,13 +6,17 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use linux::tc::{Devices, Loader, Options, Refused, dump, undo};
 use linux::{Errno, Netns};
 use model::IfIndex;
-use rules::{Found, Group, Hook};
+use rules::{Classifier, Filter, Found, Group, Hook, NoPercpu};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::FdFlags;
 
 use super::diff::{WrongLines, wanted};
 use super::file::BatchFile;
@@ -90,7 +94,7 @@ impl Undo {
             |line, command, _| {
                 if let Some(rule) = command.rule().filter(|rule| self.shared.contains(&rule.group())) {
                     lines.insert(line);
-                    if rule.handle == 0 {
+                    if rule.handle == 0 || is_cut_short(rule) {
                         without.get_or_insert(line);
                     }
                 }
@@ -102,13 +106,15 @@ impl Undo {
             return Err(Fault::new(
                 Exit::Refused,
                 format!(
-                    "{}:{line}: its priority is there already, so --atomic needs a handle here",
+                    "{}:{line}: its priority is there already, so --atomic needs a handle here, of u32 with its table \
+                     (800::501)",
                     file.name()
                 ),
             ));
         }
+        let (places, percpu) = (Places::default(), NoPercpu::AsWritten);
         let mut wanted =
-            wanted(file, devices, WrongLines::AreRefused, &Places::default(), |line| lines.contains(&line))?;
+            wanted(file, devices, WrongLines::AreRefused, &places, percpu, |line| lines.contains(&line))?;
         let mut taken = None;
         for hook in self.shared.iter().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
             dump::rules(netns, hook, |dumped| {
@@ -190,13 +196,63 @@ impl Undo {
     }
 }
 
+/// How long a load that is all or nothing waits for another one to end, and how often it looks.
+const TURN_WITHIN: Duration = Duration::from_secs(60);
+const TURN_ASKED_EVERY: Duration = Duration::from_millis(10);
+
+/// The right to load all or nothing in a namespace: what one finds there before it, another must not add meanwhile. The
+/// kernel gives it back when the last process is gone that has it.
+#[derive(Debug)]
+pub(super) struct Turn(OwnedFd);
+
+impl Turn {
+    /// Waits for it.
+    pub(super) fn take(netns: &Netns) -> Result<Self, Fault> {
+        let failed = |errno: Errno| Fault::file("the lock of the network namespace", errno.into());
+        // A file of its own: what is opened again is another's, and what is duplicated is the same.
+        let path = format!("/proc/self/fd/{}", netns.as_fd().as_raw_fd());
+        let lock = rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).map_err(failed)?;
+        let began = Instant::now();
+        loop {
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self(lock)),
+                Err(Errno::AGAIN) if began.elapsed() < TURN_WITHIN => std::thread::sleep(TURN_ASKED_EVERY),
+                Err(Errno::AGAIN) => {
+                    let words = "another load that is all or nothing has been under way here for a minute; nothing was sent";
+                    return Err(Fault::new(Exit::Refused, words));
+                }
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+    }
+
+    /// Whether a process that is started from now on has it too, until it ends.
+    fn is_inherited(&self, inherited: bool) -> Result<(), Fault> {
+        let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
+        let set = rustix::io::fcntl_setfd(&self.0, flags);
+        set.map_err(|errno| Fault::file("the lock of the network namespace", errno.into()))
+    }
+}
+
+/// Whether a handle leaves it to the kernel which table of u32 is meant: what it added by that it does not find by it.
+///
+/// Kernel: 6.18, `net/sched/cls_u32.c` `u32_change()` completes the handle, `u32_get()` does not.
+const fn is_cut_short(rule: &Filter) -> bool {
+    matches!(rule.classifier, Classifier::U32(_)) && rule.handle < 1 << 20
+}
+
 /// A second process that takes the load back if this one dies.
 #[derive(Debug)]
 pub(super) struct Guarded(Child);
 
 impl Guarded {
     /// Starts it. It has our file open too, as its standard output: to read it again if it must.
-    pub(super) fn start(undo: &Undo, file: &BatchFile, context: &Context) -> Result<Self, Fault> {
+    pub(super) fn start(
+        undo: &Undo,
+        turn: &Turn,
+        file: &BatchFile,
+        context: &Context,
+    ) -> Result<Self, Fault> {
         let failed = |error| Fault::file("the guard of an atomic load", error);
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         if let Some(netns) = &context.globals.netns {
@@ -205,7 +261,10 @@ impl Guarded {
         let rules = Stdio::from(file.handle().map_err(failed)?);
         command.args(["tc", "guard"]).stdin(Stdio::piped()).stdout(rules);
         // Ctrl-C is for us; the guard shall outlive it.
-        let mut child = command.process_group(0).spawn().map_err(failed)?;
+        turn.is_inherited(true)?;
+        let child = command.process_group(0).spawn();
+        turn.is_inherited(false)?;
+        let mut child = child.map_err(failed)?;
         let stdin = child.stdin.as_mut();
         let told = stdin
             .map_or(Ok(()), |stdin| stdin.write_all(undo.written().as_bytes()).and_then(|()| stdin.flush()));

@@ -7,7 +7,7 @@ use std::time::Instant;
 use linux::Netns;
 use linux::tc::{Devices, dump};
 use linux::{Errno, KernelError};
-use rules::{Hook, Wanted};
+use rules::{Command, Hook, NoPercpu, Wanted};
 
 use super::file::BatchFile;
 use super::swap::Places;
@@ -17,7 +17,12 @@ use crate::fault::Fault;
 use crate::render::DiffReport;
 
 /// Compares, and says what is missing, different and extra.
-pub(crate) fn run(file: &Path, swap: Option<u16>, context: &Context) -> Result<Exit, Fault> {
+pub(crate) fn run(
+    file: &Path,
+    swap: Option<u16>,
+    percpu: NoPercpu,
+    context: &Context,
+) -> Result<Exit, Fault> {
     let began = Instant::now();
     let netns = context.netns()?;
     let file = BatchFile::named(file)?;
@@ -26,7 +31,7 @@ pub(crate) fn run(file: &Path, swap: Option<u16>, context: &Context) -> Result<E
         Some(priority) => Places::in_force(&netns, priority, &file, &mut devices)?,
         None => Places::default(),
     };
-    let mut wanted = wanted(&file, &mut devices, WrongLines::AreRefused, &places, |_| true)?;
+    let mut wanted = wanted(&file, &mut devices, WrongLines::AreRefused, &places, percpu, |_| true)?;
     let mut report = DiffReport { file: file.name(), ..DiffReport::default() };
     for hook in wanted.groups().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
         strike(&netns, hook, &mut devices, &mut wanted, &mut report)?;
@@ -46,12 +51,13 @@ pub(super) enum WrongLines {
     ArePassedOver,
 }
 
-/// What a file wants, of the lines that are asked for.
+/// What a file wants, of the lines that are asked for, with the counters that are wanted.
 pub(super) fn wanted(
     file: &BatchFile,
     devices: &mut Devices<'_>,
     wrong_lines: WrongLines,
     places: &Places,
+    percpu: NoPercpu,
     asked: impl Fn(u32) -> bool,
 ) -> Result<Wanted, Fault> {
     let mut wanted = Wanted::default();
@@ -60,6 +66,9 @@ pub(super) fn wanted(
         devices,
         |line, command, _| {
             places.put(command);
+            if let Command::Filter(rule) = command {
+                percpu.apply(rule);
+            }
             if let Some(rule) = command.rule().filter(|_| asked(line)) {
                 wanted.apply(rule, line);
             }

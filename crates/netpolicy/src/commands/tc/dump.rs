@@ -1,7 +1,7 @@
 //! `tc dump`: the kernel's rules as a batch file.
 
 use linux::tc::{Devices, dump};
-use rules::{Hook, Lookup, command, number};
+use rules::{Classifier, Filter, Hook, Lookup, command, number};
 
 use crate::args::TcDump;
 use crate::context::Context;
@@ -31,6 +31,10 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
                 wordless = 0;
                 return;
             }
+            // The kernel gives this number to all rules of a bucket that it has no number for: it names none of them.
+            dump::Dumped::Rule(rule) if is_without_number(rule) => {
+                Filter { handle: 0, ..rule.clone() }.line(&mut devices)
+            }
             dump::Dumped::Rule(rule) => rule.line(&mut devices),
             dump::Dumped::Unknown => None,
         };
@@ -53,4 +57,9 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
         return Ok(Exit::Failed);
     }
     Ok(Exit::Done)
+}
+
+/// Whether a rule of u32 has the last number of a bucket. Kernel: 6.18, `net/sched/cls_u32.c` `gen_new_kid()`.
+const fn is_without_number(rule: &Filter) -> bool {
+    matches!(rule.classifier, Classifier::U32(_)) && rule.handle & 0xfff == 0xfff
 }

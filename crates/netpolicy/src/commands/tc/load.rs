@@ -6,14 +6,14 @@ use std::time::Instant;
 use linux::tc::{Account, Devices, Encoder, Loader, Options};
 use linux::{Errno, Netns};
 
-use super::atomic::{Guarded, Undo};
+use super::atomic::{Guarded, Turn, Undo};
 use super::diff::{WrongLines, strike, wanted};
 use super::file::BatchFile;
 use super::progress::Progress;
 use super::reading::{Reading, read, survey};
 use super::survey::Survey;
 use super::swap::{Places, Swap};
-use super::wish::{Fitter, Wish};
+use super::wish::{Fitter, Wish, percpu};
 use crate::args::TcLoad;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -47,6 +47,8 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
         }
         context.console.fault(&fault.leaving(HostState::Underway));
     }
+    let whole = arguments.atomic || arguments.swap.is_some();
+    let turn = whole.then(|| Turn::take(&netns)).transpose()?;
     let swap = match arguments.swap {
         Some(priority) => Some(Swap::prepare(&netns, priority, &file, &survey)?),
         None => None,
@@ -59,7 +61,8 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     if let Some(swap) = &swap {
         load.places = swap.places();
     }
-    let guard = undo.as_ref().map(|undo| Guarded::start(undo, &file, context)).transpose()?;
+    let guarded = undo.as_ref().zip(turn.as_ref());
+    let guard = guarded.map(|(undo, turn)| Guarded::start(undo, turn, &file, context)).transpose()?;
     let mut loaded = load.run(&survey, &mut devices, began);
     let mut refused =
         loaded.as_ref().map_or(true, |report| !report.refused.is_empty() || !report.not_loaded.is_empty());
@@ -87,14 +90,15 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
             }
         });
     }
-    guard.map(Guarded::dismiss).transpose()?;
+    let behind = |fault: Fault| fault.leaving(HostState::Done);
+    guard.map(Guarded::dismiss).transpose().map_err(behind)?;
     if let Some(swap) = &swap {
         for stuck in swap.remove_old(&netns)? {
             context.console.say(&format!("the old chain could not be removed: {stuck}"));
         }
     }
     let report = loaded?;
-    context.console.report(&report)?;
+    context.console.report(&report).map_err(behind)?;
     let whole = report.refused.is_empty() && report.not_loaded.is_empty() && report.wrong == 0;
     Ok(if whole { Exit::Done } else { Exit::Failed })
 }
@@ -260,7 +264,8 @@ impl<'a> Load<'a> {
             ));
         }
         // A wrong line has ended the load by now, or it goes on without.
-        let mut wanted = wanted(self.file, devices, WrongLines::ArePassedOver, &self.places, |_| true)?;
+        let (wrong, percpu) = (WrongLines::ArePassedOver, percpu(self.arguments));
+        let mut wanted = wanted(self.file, devices, wrong, &self.places, percpu, |_| true)?;
         let mut found = DiffReport::default();
         for hook in survey.hooks() {
             strike(self.netns, hook, devices, &mut wanted, &mut found)?;
@@ -302,9 +307,9 @@ impl<'a> Load<'a> {
         let lost: BTreeSet<u32> = unknown.iter().copied().collect();
         let mut not_loaded = Vec::new();
         if !lost.is_empty() {
-            let mut wanted = wanted(self.file, devices, WrongLines::ArePassedOver, &self.places, |line| {
-                lost.contains(&line)
-            })?;
+            let (wrong, percpu) = (WrongLines::ArePassedOver, percpu(self.arguments));
+            let mut wanted =
+                wanted(self.file, devices, wrong, &self.places, percpu, |line| lost.contains(&line))?;
             let mut found = DiffReport::default();
             for hook in survey.hooks() {
                 strike(self.netns, hook, devices, &mut wanted, &mut found)?;

@@ -10,6 +10,16 @@ use rules::{Action, Command, NoPercpu, Sharing, percpu};
 use crate::args::{Percpu, TcLoad};
 use crate::fault::Fault;
 
+/// Which counters the command line asks for.
+pub(super) fn percpu(arguments: &TcLoad) -> NoPercpu {
+    match arguments.no_percpu {
+        None => NoPercpu::AsWritten,
+        Some(Percpu::Auto) => NoPercpu::Auto,
+        Some(Percpu::Always) => NoPercpu::Always,
+        Some(Percpu::Never) => NoPercpu::Never,
+    }
+}
+
 /// What is wanted of all rules of a load.
 #[derive(Debug)]
 pub(super) struct Wish<'n> {
@@ -30,12 +40,7 @@ struct Shares {
 impl<'n> Wish<'n> {
     /// What the command line asks for.
     pub(super) fn of(arguments: &TcLoad, netns: &'n Netns) -> Self {
-        let percpu = match arguments.no_percpu {
-            None => NoPercpu::AsWritten,
-            Some(Percpu::Auto) => NoPercpu::Auto,
-            Some(Percpu::Always) => NoPercpu::Always,
-            Some(Percpu::Never) => NoPercpu::Never,
-        };
+        let percpu = percpu(arguments);
         let shares = || Mutex::new(Shares { sharing: Sharing::from(0), looked_at: BTreeSet::new() });
         Self { netns, percpu, sharing: arguments.share_actions.then(shares) }
     }
