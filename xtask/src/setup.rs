@@ -92,6 +92,11 @@ const NEEDS: &[Need] = &[
     Need { shown_by: Shown::Program("patch"), package: "patch", purpose: "guests: a patched kernel" },
     Need { shown_by: Shown::Program("cpio"), package: "cpio", purpose: "guests: the first root" },
     Need { shown_by: Shown::Program("depmod"), package: "kmod", purpose: "guests: the kernel's modules" },
+    Need {
+        shown_by: Shown::Program("varlink-go-interface-generator"),
+        package: "varlink-go",
+        purpose: "tests: another reader of the API's description",
+    },
     Need { shown_by: Shown::Program("shellcheck"), package: "shellcheck", purpose: "tests: the undo script" },
 ];
 

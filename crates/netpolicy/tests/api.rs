@@ -1,12 +1,10 @@
 //! The daemon's sockets, as clients meet them: good ones, broken ones, slow ones and many.
-#![expect(clippy::print_stdout, reason = "a test says what it could not do here")]
 
 mod desk;
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use desk::{Desk, Talk};
@@ -250,36 +248,4 @@ fn metrics_are_had_by_http_and_nothing_else_is() {
     assert!(get("GET /etc/passwd HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
     assert!(get("DELETE /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
     assert!(get(&"x".repeat(9000)).starts_with("HTTP/1.1 431"));
-}
-
-/// A client that we did not write, where one is installed.
-#[test]
-fn varlinkctl_reads_the_description_where_there_is_one() {
-    let desk = desk();
-    let socket = format!("unix:{}", desk.socket.display());
-    let Ok(output) = Command::new("varlinkctl").args(["introspect", &socket, "io.netpolicy"]).output() else {
-        println!("no varlinkctl here");
-        return;
-    };
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("method Rollback"), "{said}");
-}
-
-/// A reader of descriptions that we did not write: Debian's varlink-go.
-#[test]
-fn the_descriptions_are_read_by_another_ones_generator_where_there_is_one() {
-    let scratch = std::env::temp_dir().join(format!("netpolicy-idl-{}", std::process::id()));
-    std::fs::create_dir_all(&scratch).expect("made");
-    for (name, text) in
-        [("io.netpolicy", method::DESCRIPTION), ("org.varlink.service", method::SERVICE_DESCRIPTION)]
-    {
-        let file = scratch.join(format!("{name}.varlink"));
-        std::fs::write(&file, text).expect("written");
-        let Ok(output) = Command::new("varlink-go-interface-generator").arg(&file).output() else {
-            println!("no varlink-go-interface-generator here");
-            break;
-        };
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-    std::fs::remove_dir_all(&scratch).expect("removed");
 }

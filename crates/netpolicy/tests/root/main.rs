@@ -32,6 +32,7 @@ mod rules;
 mod rules_compared;
 mod stage;
 mod takeover;
+mod tools;
 mod top;
 mod trial;
 mod units;
@@ -75,13 +76,16 @@ pub enum Need {
     Irqbalance,
     /// The emulated guest's joined virtio NICs.
     VirtioNics,
+    /// A program that not every distribution has.
+    Program(&'static str),
     /// A guest whose process 1 gives way to the distribution's systemd when it is asked to.
     GuestsInit,
 }
 
 impl Need {
-    fn missing(self) -> Option<&'static str> {
+    fn missing(self) -> Option<String> {
         let (there, what) = match self {
+            Self::Program(name) => return (!is_installed(name)).then(|| format!("needs {name}")),
             Self::Root if std::env::var_os("NETPOLICY_TEST_PURE").is_some() => (false, "changes the host"),
             Self::Root => (rustix::process::geteuid().is_root(), "needs root"),
             Self::Bpf => (std::path::Path::new("/sys/kernel/btf/vmlinux").exists(), "needs kernel BTF"),
@@ -107,8 +111,13 @@ impl Need {
             Self::Tracefs => (has_tracefs(), "needs tracefs with system calls, and unshare"),
             Self::Strace => (runs("strace", "-V") && runs("tc", "-V"), "needs strace and tc"),
         };
-        (!there).then_some(what)
+        (!there).then(|| what.to_owned())
     }
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
 fn runs(program: &str, argument: &str) -> bool {
@@ -161,6 +170,7 @@ fn main() {
         api::tests(),
         applied::tests(),
         top::tests(),
+        tools::tests(),
         trial::tests(),
         attached::tests(),
         takeover::tests(),

@@ -1,0 +1,90 @@
+//! What other people's tools think of what netpolicy hands to them: systemd of its units, Varlink's of its interface. They need
+//! no root, but a program that not every machine has.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libtest_mimic::{Failed, Trial};
+use netpolicy::api::method;
+
+use crate::desk::Desk;
+use crate::{Need, test};
+
+/// How exposed systemd may think a unit, in tenths: below, it says "OK".
+const EXPOSED_MAX: &str = "--threshold=35";
+
+const UNITS: [&str; 2] = ["netpolicy.service", "netpolicy-attach.service"];
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const ANALYZE: &[Need] = &[Need::Program("systemd-analyze")];
+    const CONTROL: &[Need] = &[Need::Program("varlinkctl")];
+    const GENERATOR: &[Need] = &[Need::Program("varlink-go-interface-generator")];
+    vec![
+        test("tools/systemd_understands_the_units_and_thinks_them_hardened", ANALYZE, units),
+        test("tools/varlinkctl_reads_the_description_of_a_daemon_that_runs", CONTROL, varlinkctl),
+        test("tools/the_descriptions_are_read_by_another_ones_generator", GENERATOR, generator),
+    ]
+}
+
+/// A directory of the test's own. Dropping it removes it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Result<Self, Failed> {
+        let path = std::env::temp_dir().join(format!("netpolicy-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn units() -> Result<(), Failed> {
+    let scratch = Scratch::new("units")?;
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    for name in UNITS {
+        // The program need not be installed for this.
+        let text = std::fs::read_to_string(packaging.join(name))?;
+        let text = text.replace("/usr/sbin/netpolicy", env!("CARGO_BIN_EXE_netpolicy"));
+        std::fs::write(scratch.0.join(name), text)?;
+    }
+    for name in UNITS {
+        let path = scratch.0.join(name);
+        let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        // Of other units on the machine, which it looks at as well, it may say what it likes.
+        let ours: Vec<&str> = said.lines().filter(|line| line.contains("netpolicy")).collect();
+        assert!(ours.is_empty(), "{ours:?}");
+        let mut judge = Command::new("systemd-analyze");
+        let output = judge.args(["security", "--offline=true", EXPOSED_MAX]).arg(&path).output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{name}: {}", said.lines().last().unwrap_or_default());
+    }
+    Ok(())
+}
+
+fn varlinkctl() -> Result<(), Failed> {
+    let desk = Desk::new(Some(rustix::process::getegid().as_raw()));
+    let socket = format!("unix:{}", desk.socket.display());
+    let output = Command::new("varlinkctl").args(["introspect", &socket, "io.netpolicy"]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("method Rollback"), "{said}");
+    Ok(())
+}
+
+fn generator() -> Result<(), Failed> {
+    let scratch = Scratch::new("idl")?;
+    for (name, text) in
+        [("io.netpolicy", method::DESCRIPTION), ("org.varlink.service", method::SERVICE_DESCRIPTION)]
+    {
+        let file = scratch.0.join(format!("{name}.varlink"));
+        std::fs::write(&file, text)?;
+        let output = Command::new("varlink-go-interface-generator").arg(&file).output()?;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
