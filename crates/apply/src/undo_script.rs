@@ -111,6 +111,7 @@ fn call(change: &Change, landmarks: &Landmarks) -> Call {
             needs: vec![Part::Started, Part::Ring],
             line: format!("ring {what} {} {} {fd} {set} {old}", process.pid, process.started),
         },
+        Setting::Reuseport(..) => Call { needs: vec![], line: format!("stuck {what} {}", quoted(NO_BPF)) },
         Setting::IrqAffinity(irq, _) => Call {
             needs: vec![Part::File],
             line: format!("file {what} /proc/irq/{irq}/smp_affinity_list {set} {old}"),
@@ -180,6 +181,10 @@ pub(crate) fn boot_of(script: &str) -> Option<&str> {
     script.lines().find_map(|line| line.strip_prefix("boot='")?.strip_suffix('\''))
 }
 
+/// Why the script leaves a program of BPF alone.
+const NO_BPF: &str =
+    "no shell can tell whose program it is; netpolicy rollback can, and it goes with the last listener";
+
 /// Queueing disciplines, which `tc` writes. `call` is the call up to the device.
 fn disciplines(call: &str, change: &Change, set: &str, old: &str) -> Call {
     let commands = match change.from() {
@@ -233,6 +238,7 @@ fn by_ethtool(call: &str, setting: &Setting, set: &str, old: &str) -> Call {
         | Setting::RpsFlowCount(..)
         | Setting::XpsCpus(..)
         | Setting::XpsRxQueues(..)
+        | Setting::Reuseport(..)
         | Setting::Sysctl(..) => unreachable!("{setting} is not ethtool's"),
     };
     Call {
@@ -292,6 +298,7 @@ fn value(setting: &Setting) -> String {
         | Setting::FlowRule(..)
         | Setting::RpsFlowCount(..)
         | Setting::IrqBan(..)
+        | Setting::Reuseport(..)
         | Setting::Sysctl(..) => setting.value(),
     }
 }

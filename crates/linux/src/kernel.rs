@@ -146,6 +146,7 @@ impl Kernel {
             Setting::KthreadAffinity(queue, _)
             | Setting::KthreadScheduling(queue, _)
             | Setting::KthreadUtilClamp(queue, _) => kthread::read(self.inside_with(queue.device)?, like)?,
+            Setting::Reuseport(group, like) => Setting::Reuseport(*group, process::read_spread(group, like)?),
             Setting::Sysctl(number, _) => Setting::Sysctl(*number, sysctl::read(*number)?),
             Setting::Channels(..)
             | Setting::Ring(..)
@@ -201,6 +202,7 @@ impl Kernel {
                 | Setting::KthreadAffinity(..)
                 | Setting::KthreadScheduling(..)
                 | Setting::KthreadUtilClamp(..)
+                | Setting::Reuseport(..)
                 | Setting::Sysctl(..)
                 | Setting::Channels(..)
                 | Setting::Ring(..)
@@ -263,6 +265,7 @@ impl Kernel {
             Setting::KthreadAffinity(queue, _)
             | Setting::KthreadScheduling(queue, _)
             | Setting::KthreadUtilClamp(queue, _) => kthread::write(self.inside_with(queue.device)?, setting),
+            Setting::Reuseport(group, spread) => process::write_spread(group, spread),
             Setting::Sysctl(number, value) => sysctl::write(*number, *value),
             Setting::Channels(..)
             | Setting::Ring(..)
@@ -396,6 +399,7 @@ fn door(setting: &Setting) -> Door {
             | Interface::Irqbalance
             | Interface::ThreadAffinity
             | Interface::Kthread
+            | Interface::Reuseport
             | Interface::Sysctl,
             _,
         ) => Door::Each,

@@ -34,6 +34,8 @@ pub enum Mechanism {
     Threads,
     /// The longest that a CPU may take to wake, held through `/dev/cpu_dma_latency`.
     WakeLatency,
+    /// Which of the listeners that a service has at one address gets a connection.
+    Reuseport,
     /// Interrupt moderation: of single queues where the driver has that, else of the device.
     Coalescing(CoalesceParam),
     /// Numbers of queues.
@@ -63,6 +65,7 @@ impl Mechanism {
             Self::Layout,
             Self::Threads,
             Self::WakeLatency,
+            Self::Reuseport,
         ]
         .into_iter()
         .chain(CoalesceParam::ALL.iter().copied().map(Self::Coalescing))
@@ -83,6 +86,7 @@ impl Mechanism {
             Self::Layout => "layout",
             Self::Threads => "threads",
             Self::WakeLatency => "cpu_dma_latency",
+            Self::Reuseport => "reuseport",
             Self::Coalescing(param) => param.as_str(),
             Self::Channels(kind) => kind.as_str(),
             Self::Ring(kind) => kind.as_str(),
@@ -108,6 +112,7 @@ impl Mechanism {
             | Self::IrqSuspendTimeout
             | Self::Threads
             | Self::WakeLatency
+            | Self::Reuseport
             | Self::Sysctl(_) => false,
             Self::Layout
             | Self::Coalescing(_)
@@ -151,6 +156,8 @@ pub enum Dose {
     CpusIfShort,
     /// A layout.
     Layout(Layout),
+    /// Connections go to the listener of the queue that they come by.
+    ByQueue,
 }
 
 impl fmt::Display for Dose {
@@ -167,6 +174,7 @@ impl fmt::Display for Dose {
             Self::Cpus(cpus) => cpus.to_string(),
             Self::CpusIfShort => "if-short".to_owned(),
             Self::Layout(layout) => layout.to_string(),
+            Self::ByQueue => "by-queue".to_owned(),
         })
     }
 }

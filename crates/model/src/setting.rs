@@ -17,6 +17,7 @@ use crate::cpu_set::CpuSet;
 use crate::ids::{DeviceId, EpollId, IrqNumber, QueueIndex, RingId, RxQueue, ThreadId, TxQueue};
 use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, RingKind, Sysctl};
 use crate::qdisc::Qdiscs;
+use crate::reuseport::{ListenerGroup, Spread};
 use crate::scheduling::{Scheduling, UtilClamp};
 use crate::steering::{FlowMatch, QueueSpan, SteerTo};
 use crate::units::{EmptyPolls, Nanoseconds};
@@ -207,6 +208,15 @@ pub enum Setting {
     /// Kernel: 4.19, `/sys/class/net/DEV/queues/tx-N/xps_rxqs`, `net/core/net-sysfs.c` `xps_rxqs_store()`.
     XpsRxQueues(TxQueue, Vec<QueueIndex>),
 
+    /// Which of the listeners at one address gets a new connection.
+    ///
+    /// Our program is attached to the group by one of its sockets and goes with the last of them. One that somebody else
+    /// has attached is never replaced: it could not be put back.
+    ///
+    /// Kernel: 4.19 (`SO_ATTACH_REUSEPORT_EBPF` with `BPF_PROG_TYPE_SK_REUSEPORT`), 5.3 (`SO_DETACH_REUSEPORT_BPF`),
+    /// 6.2 (`bpf_cast_to_kern_ctx()`); `net/core/sock_reuseport.c` `reuseport_select_sock()`.
+    Reuseport(ListenerGroup, Spread),
+
     /// A number of `/proc/sys/net/core`, for the whole host.
     ///
     /// Kernel: 2.6.12 and later for some, `net/core/sysctl_net_core.c` `net_core_table`.
@@ -241,6 +251,7 @@ impl Setting {
             Self::FlowRule(device, flow, _) => Object::FlowRule(*device, *flow),
             Self::PrivateFlag(device, flag, _) => Object::PrivateFlag(*device, *flag),
             Self::XpsCpus(queue, _) | Self::XpsRxQueues(queue, _) => Object::TxQueue(*queue),
+            Self::Reuseport(group, _) => Object::Listeners(*group),
             Self::Sysctl(..) => Object::Host,
             Self::Epoll(epoll, _) => Object::Epoll(*epoll),
             Self::IoUringNapi(ring, _) => Object::Ring(*ring),
@@ -280,6 +291,7 @@ impl Setting {
             Self::RpsCpus(..) | Self::RpsFlowCount(..) | Self::XpsCpus(..) | Self::XpsRxQueues(..) => {
                 Interface::Steering
             }
+            Self::Reuseport(..) => Interface::Reuseport,
             Self::Sysctl(..) => Interface::Sysctl,
         }
     }

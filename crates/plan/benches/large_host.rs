@@ -205,6 +205,7 @@ fn host() -> Host {
         kthread_begins: None,
         rt_throttling: None,
         irqbalance: None,
+        listeners: Vec::new(),
         pressure: None,
         irqs: (0..QUEUES).map(irq).collect(),
         processes: (0..SERVICES).map(|service| process(service, &online)).collect(),

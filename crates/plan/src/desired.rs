@@ -19,6 +19,7 @@ use crate::nic;
 use crate::place::{Part, PlacedProcess, PlacedQueue, Placement};
 use crate::recipe::of_device;
 use crate::refusal::{Refusal, RefusalKind};
+use crate::reuseport;
 
 /// A knob with the value it shall have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +113,7 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
         seats.wake_latency(&mut collected);
         kthread::want(part, &index, &mut collected)?;
     }
+    reuseport::want(placement, &index, &mut collected)?;
     irqbalance::want(host, &mut collected)?;
     Ok(collected.desired)
 }

@@ -40,6 +40,10 @@ pub(crate) fn value(wanted: &Setting, index: &Index<'_>) -> Result<Setting, Refu
             index.epolls.get(id).and_then(|e| e.params).map(|params| Setting::Epoll(*id, params))
         }
         Setting::IoUringNapi(id, _) => index.rings.get(id).map(|ring| Setting::IoUringNapi(*id, ring.napi)),
+        Setting::Reuseport(id, _) => {
+            let group = index.host.listeners.iter().find(|group| group.id == *id);
+            group.map(|group| Setting::Reuseport(*id, group.spread.clone()))
+        }
         Setting::IrqAffinity(number, _) => {
             index.irqs.get(number).map(|irq| Setting::IrqAffinity(*number, irq.affinity.clone()))
         }
@@ -174,6 +178,7 @@ fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
         Object::Host => true,
         Object::Epoll(id) => index.epolls.contains_key(&id),
         Object::Ring(id) => index.rings.contains_key(&id),
+        Object::Listeners(id) => index.host.listeners.iter().any(|group| group.id == id),
         Object::Irq(number) => index.irqs.contains_key(&number),
         Object::Thread(id) => index.threads.contains_key(&id),
     };

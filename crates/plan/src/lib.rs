@@ -37,6 +37,7 @@ mod parameters;
 mod place;
 mod recipe;
 mod refusal;
+mod reuseport;
 mod share;
 pub mod wishes;
 

@@ -72,6 +72,8 @@ pub(crate) enum Phase {
     Irq,
     /// Threads to their CPUs.
     Thread,
+    /// Connections to the listeners of their queues.
+    Reuseport,
     /// Epolls that begin to poll, or poll more.
     EpollRises,
     /// The same for io_urings.
@@ -133,6 +135,7 @@ pub(crate) fn phase(step: &Step, leaving: &Leaving) -> Phase {
                 Phase::Kthread
             }
         }
+        Setting::Reuseport(..) => Phase::Reuseport,
         Setting::Epoll(..) if falls => Phase::EpollFalls,
         Setting::Epoll(..) => Phase::EpollRises,
         Setting::IoUringNapi(..) if falls => Phase::RingFalls,
@@ -202,6 +205,7 @@ fn floor(setting: &Setting) -> i8 {
         | Setting::RpsFlowCount(..)
         | Setting::XpsCpus(..)
         | Setting::XpsRxQueues(..)
+        | Setting::Reuseport(..)
         | Setting::Sysctl(..) => 1,
     }
 }
@@ -255,6 +259,7 @@ fn amount(setting: &Setting) -> Amount {
         | Setting::RpsFlowCount(..)
         | Setting::XpsCpus(..)
         | Setting::XpsRxQueues(..)
+        | Setting::Reuseport(..)
         | Setting::Sysctl(..) => Amount(0, 0, 0),
     }
 }

@@ -11,9 +11,9 @@ use libtest_mimic::{Failed, Trial};
 use model::setting::Threading;
 use model::{
     Change, ChannelKind, CoalesceParam, Cpu, CpuSet, DeviceId, EmptyPolls, EpollId, EpollParams, Fd,
-    FlagName, IfIndex, IrqNumber, Label, Nanoseconds, NetnsId, Offload, Pid, ProcessId, Qdisc, QdiscKind,
-    Qdiscs, QueueIndex, QueueSpan, Reason, RingId, RingKind, RingNapi, RxQueue, Scheduling, Setting, SteerTo,
-    Sysctl, ThreadId, TxQueue, UtilClamp,
+    FlagName, IfIndex, IrqNumber, Label, ListenerGroup, Nanoseconds, NetnsId, Offload, Pid, ProcessId, Qdisc,
+    QdiscKind, Qdiscs, QueueIndex, QueueSpan, Reason, RingId, RingKind, RingNapi, RxQueue, Scheduling,
+    Setting, Spread, SteerTo, Sysctl, ThreadId, TxQueue, UtilClamp,
 };
 
 use self::stage::{Child, Stage, runs};
@@ -37,6 +37,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             shellcheck_is_content,
         ),
         test("a_name_that_tries_to_be_a_command_stays_a_name", None, names_stay_names),
+        test(
+            "a_program_of_bpf_is_left_to_netpolicy_and_said_so",
+            None,
+            a_program_of_bpf_is_left_to_netpolicy,
+        ),
         test("a_thread_goes_back_to_its_cpus", taskset.or(two_cpus), a_thread_goes_back),
         test("an_epoll_goes_back_to_its_parameters", epoll_params, an_epoll_goes_back),
         test("an_io_uring_goes_back_to_not_polling", rings, a_ring_goes_back),
@@ -119,6 +124,7 @@ fn shellcheck_is_content() -> Result<(), Failed> {
         change(Setting::RssTable(device, vec![0, 1]), Setting::RssTable(device, vec![0, 0])),
         change(Setting::RssKey(device, vec![1, 2]), Setting::RssKey(device, vec![3, 4])),
         change(Setting::IrqBan(irq, false), Setting::IrqBan(irq, true)),
+        spread(),
         change(
             Setting::RssContext(device, QueueSpan { first: 2, count: 2 }, false),
             Setting::RssContext(device, QueueSpan { first: 2, count: 2 }, true),
@@ -143,6 +149,24 @@ fn shellcheck_is_content() -> Result<(), Failed> {
         let output = Command::new("shellcheck").arg(stage.script()).output()?;
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     }
+    Ok(())
+}
+
+fn spread() -> Change {
+    let address = "192.0.2.1:11211".parse().expect("an address");
+    let group = ListenerGroup { netns: NetnsId(4_026_531_840), address };
+    let device = DeviceId { netns: group.netns, ifindex: IfIndex(3), name: Label::new("veth1") };
+    let queues = [0, 1].map(|index| RxQueue { device, index: QueueIndex(index) });
+    change(
+        Setting::Reuseport(group, Spread::Hash),
+        Setting::Reuseport(group, Spread::dealt(&queues, &[812, 813])),
+    )
+}
+
+fn a_program_of_bpf_is_left_to_netpolicy() -> Result<(), Failed> {
+    let (status, said) = Stage::new(&[spread()])?.run(&["--by-hand"])?;
+    assert_eq!(status, 5, "{said}");
+    assert!(said.contains("NOT put back: no shell can tell whose program it is"), "{said}");
     Ok(())
 }
 

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use apply::{Knobs, Landmarks};
 use model::setting::Threading;
 use model::{
-    Cpu, EmptyPolls, Nanoseconds, Object, Plan, Qdiscs, QueueIndex, RingNapi, Scheduling, Setting, SteerTo,
+    Cpu, EmptyPolls, Nanoseconds, Object, Plan, Qdiscs, QueueIndex, RingNapi, Scheduling, Setting, Spread,
+    SteerTo,
 };
 
 /// What a host does instead of what it was asked for. Reads and writes are counted apart, from 0.
@@ -243,6 +244,9 @@ pub(crate) fn nudged(setting: &Setting) -> Setting {
                 Some(SteerTo::Drop) => None,
                 _ => Some(SteerTo::Drop),
             }
+        }
+        Setting::Reuseport(_, spread) => {
+            *spread = if *spread == Spread::Hash { Spread::Foreign } else { Spread::Hash };
         }
         Setting::Qdiscs(_, qdiscs) => {
             *qdiscs = match qdiscs {

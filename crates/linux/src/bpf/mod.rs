@@ -11,6 +11,7 @@ pub mod epolls;
 mod iterated;
 mod loaded;
 mod record;
+pub(crate) mod spread;
 pub mod wishes;
 
 pub use cost::{RunTime, Statistics};

@@ -39,6 +39,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_PERCPU_HASH = 5,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_CGROUP_ARRAY = 8,
+	BPF_MAP_TYPE_REUSEPORT_SOCKARRAY = 20,
 	BPF_MAP_TYPE_SK_STORAGE = 24,
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
@@ -47,6 +48,27 @@ enum {
 	BPF_ANY = 0,
 	BPF_NOEXIST = 1,
 };
+
+enum sk_action {
+	SK_DROP = 0,
+	SK_PASS = 1,
+};
+
+/* include/uapi/linux/bpf.h; programs are shown this instead of struct sk_reuseport_kern. */
+struct sk_reuseport_md {
+	void *data;
+	void *data_end;
+	__u32 len;
+	__u32 eth_protocol;
+	__u32 ip_protocol;
+	__u32 bind_inany;
+	__u32 hash;
+};
+
+/* include/net/tcp_states.h, include/uapi/linux/in.h, include/linux/socket.h */
+#define TCP_LISTEN 10
+#define IPPROTO_TCP 6
+#define AF_INET6 10
 
 #define BPF_F_NO_PREALLOC (1U << 0)
 #define BPF_F_CLONE (1U << 9)
@@ -128,8 +150,13 @@ struct hrtimer {
 	void *function;
 };
 
+struct rtnl_link_ops {
+	const char *kind;
+};
+
 struct net_device {
 	char name[16];
+	const struct rtnl_link_ops *rtnl_link_ops;
 };
 
 struct napi_struct {
@@ -186,10 +213,30 @@ typedef struct {
 	struct net *net;
 } possible_net_t;
 
+struct in6_addr {
+	__u8 bytes[16];
+};
+
 struct sock_common {
+	__be32 skc_rcv_saddr;
 	__u16 skc_num;
 	unsigned short skc_family;
+	volatile unsigned char skc_state;
 	possible_net_t skc_net;
+	struct in6_addr skc_v6_rcv_saddr;
+};
+
+struct bpf_prog_aux {
+	u32 id;
+};
+
+struct bpf_prog {
+	struct bpf_prog_aux *aux;
+};
+
+struct sock_reuseport {
+	u16 num_socks;
+	struct bpf_prog *prog;
 };
 
 struct socket;
@@ -198,6 +245,20 @@ struct sock {
 	struct sock_common __sk_common;
 	struct socket *sk_socket;
 	unsigned int sk_napi_id;
+	u16 sk_protocol;
+	struct sock_reuseport *sk_reuseport_cb;
+};
+
+struct sk_buff {
+	struct net_device *dev;
+	int skb_iif;
+	unsigned int napi_id;
+	__u16 queue_mapping;
+};
+
+struct sk_reuseport_kern {
+	struct sk_buff *skb;
+	struct sock *sk;
 };
 
 struct socket {

@@ -96,6 +96,7 @@ pub(super) fn read(
         | Interface::IrqAffinity
         | Interface::Irqbalance
         | Interface::ThreadAffinity
+        | Interface::Reuseport
         | Interface::Kthread => unreachable!("{interface:?} is no interface of a NIC"),
     }
 }
@@ -150,6 +151,7 @@ pub(super) fn write(inside: &mut Inside, device: DeviceId, settings: &[Setting])
             | Setting::KthreadAffinity(..)
             | Setting::KthreadScheduling(..)
             | Setting::KthreadUtilClamp(..)
+            | Setting::Reuseport(..)
             | Setting::Sysctl(..) => unreachable!("{setting} is no setting of a NIC"),
         }
     }

@@ -4,8 +4,9 @@
 use model::host::{Epoll, Process, Unread};
 use model::{EpollId, Host, IfIndex, Pid};
 
-use super::{Processes, Sources, device, irq, process, topology, whole};
+use super::{Processes, Sources, device, irq, listeners, process, topology, whole};
 use crate::bpf::EpollScanner;
+use crate::bpf::spread::ListenerScanner;
 use crate::error::{Cause, KernelError};
 use crate::netns::Netns;
 use crate::process::{Link, Pinned, descriptors, params_if_any};
@@ -20,6 +21,8 @@ pub struct Observer {
     sources: Sources,
     /// `None` where BPF is refused; `/proc` tells the same, and takes longer.
     scanner: Option<EpollScanner>,
+    /// Loaded when processes are first seen to share an address.
+    listeners: Option<ListenerScanner>,
     refused: Option<KernelError>,
 }
 
@@ -34,7 +37,7 @@ impl Observer {
             Ok(scanner) => (Some(scanner), None),
             Err(error) => (None, Some(error)),
         };
-        Ok(Self { netns, sources, scanner, refused })
+        Ok(Self { netns, sources, scanner, listeners: None, refused })
     }
 
     /// The namespace.
@@ -52,7 +55,9 @@ impl Observer {
     /// # Errors
     /// As there.
     pub fn whole(&mut self, processes: &Processes) -> Result<Host, KernelError> {
-        whole(&self.netns, &mut self.sources, processes)
+        let mut host = whole(&self.netns, &mut self.sources, processes)?;
+        self.listeners(&mut host);
+        Ok(host)
     }
 
     /// One device as it is now, in place of what was known of it; says whether it is there.
@@ -109,7 +114,15 @@ impl Observer {
             note(host, unread);
         }
         replace(host, pid, seen.into_iter().next());
+        self.listeners(host);
         there
+    }
+
+    /// The listeners that share an address as they are now, as far as processes are known.
+    pub fn listeners(&mut self, host: &mut Host) {
+        let mut unread = Vec::new();
+        listeners::observe(host, &mut self.listeners, &mut unread);
+        note(host, unread);
     }
 
     /// The epolls of a known process as they are now, without what they watch: that of new ones is empty until the

@@ -8,6 +8,7 @@ mod again;
 mod capabilities;
 pub(crate) mod device;
 pub(crate) mod irq;
+mod listeners;
 mod peer;
 mod process;
 mod topology;
@@ -47,7 +48,11 @@ pub enum Processes {
 /// If the namespace cannot be entered or its devices cannot be listed. Whatever else cannot be read is listed in
 /// [`Host::unread`].
 pub fn observe(netns: &Netns, processes: &Processes) -> Result<Host, KernelError> {
-    whole(netns, &mut netns.run(Sources::open_here)??, processes)
+    let mut host = whole(netns, &mut netns.run(Sources::open_here)??, processes)?;
+    let mut unread = Vec::new();
+    listeners::observe(&mut host, &mut None, &mut unread);
+    host.unread.extend(unread);
+    Ok(host)
 }
 
 fn whole(netns: &Netns, sources: &mut Sources, processes: &Processes) -> Result<Host, KernelError> {
@@ -72,6 +77,7 @@ fn whole(netns: &Netns, sources: &mut Sources, processes: &Processes) -> Result<
         sysctls: netns.run(|| sysctl::all(&mut unread))?,
         irqs,
         processes: process::processes(netns, processes, &mut unread),
+        listeners: Vec::new(),
         kthread_begins: kthread_begins(&mut unread),
         rt_throttling: kthread::rt_throttling().map(Some).or_unread(&mut unread),
         irqbalance,

@@ -16,6 +16,7 @@ mod pinned;
 pub mod preload;
 mod ring;
 mod same_epoll;
+mod spread;
 mod stat;
 mod waiting;
 
@@ -33,5 +34,6 @@ pub(crate) use descriptors::{Link, descriptors};
 pub(crate) use epoll::{Watched, params_if_any};
 pub(crate) use pinned::{Pinned, pids};
 pub(crate) use ring::observed as observed_ring;
+pub(crate) use spread::{read_spread, shared_listeners, write_spread};
 pub(crate) use stat::{Stat, Status};
 pub(crate) use waiting::epoll_waited_on;

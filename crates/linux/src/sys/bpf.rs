@@ -7,7 +7,7 @@ use libbpf_rs::RingBuffer;
 use libbpf_sys::{
     BPF_STATS_RUN_TIME, BPF_TRACE_ITER, bpf_enable_stats, bpf_iter_create, bpf_iter_link_info,
     bpf_iter_link_info__bindgen_ty_1, bpf_iter_link_info__bindgen_ty_3, bpf_link_create,
-    bpf_link_create_opts, bpf_prog_get_info_by_fd, bpf_prog_info,
+    bpf_link_create_opts, bpf_prog_bind_map, bpf_prog_get_info_by_fd, bpf_prog_info,
 };
 use rustix::io::Errno;
 
@@ -58,6 +58,43 @@ pub(crate) fn iterate_files_of(program: BorrowedFd<'_>, tid: u32) -> Result<Owne
         program,
         bpf_iter_link_info { task: bpf_iter_link_info__bindgen_ty_3 { tid, ..Default::default() } },
     )
+}
+
+/// A reader of what an `iter/task_file` program writes about the files of all processes.
+///
+/// Kernel: 5.8, `kernel/bpf/task_iter.c`; those of the reader's pid namespace.
+pub(crate) fn iterate_all_files(program: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    iterate(program, bpf_iter_link_info::default())
+}
+
+/// Makes a program hold a map that it does not use itself.
+///
+/// Kernel: 5.10, `kernel/bpf/syscall.c` `bpf_prog_bind_map()`.
+pub(crate) fn bind_map(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: takes two descriptors, and no options.
+    let answer = unsafe { bpf_prog_bind_map(program.as_raw_fd(), map.as_raw_fd(), std::ptr::null()) };
+    if answer < 0 { Err(Errno::from_raw_os_error(-answer)) } else { Ok(()) }
+}
+
+/// A program's name, and the numbers of its maps.
+pub(crate) fn name_and_maps(program: BorrowedFd<'_>) -> Result<(String, Vec<u32>), Errno> {
+    /// More than any program of ours has.
+    const MAPS_MAX: usize = 16;
+    let mut maps = [0_u32; MAPS_MAX];
+    let mut info = bpf_prog_info {
+        nr_map_ids: u32::try_from(MAPS_MAX).map_err(|_| Errno::OVERFLOW)?,
+        map_ids: u64::try_from((&raw mut maps).addr()).map_err(|_| Errno::OVERFLOW)?,
+        ..Default::default()
+    };
+    let mut length = u32::try_from(size_of::<bpf_prog_info>()).map_err(|_| Errno::OVERFLOW)?;
+    // SAFETY: `info` asks for one array, `maps`, and says how long that is; `length` is the size of `info`.
+    let answer = unsafe { bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut length) };
+    if answer < 0 {
+        return Err(Errno::from_raw_os_error(-answer));
+    }
+    let known = usize::try_from(info.nr_map_ids).unwrap_or(MAPS_MAX).min(MAPS_MAX);
+    let name = info.name.iter().map(|&byte| byte.to_ne_bytes()[0]).take_while(|byte| *byte != 0);
+    Ok((String::from_utf8_lossy(&name.collect::<Vec<u8>>()).into_owned(), maps[..known].to_vec()))
 }
 
 /// A reader of what an `iter/bpf_sk_storage_map` program writes about the sockets in a map.

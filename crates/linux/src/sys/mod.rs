@@ -15,6 +15,7 @@ pub(crate) mod netlink;
 pub(crate) mod netns_cookie;
 pub(crate) mod peer_groups;
 pub(crate) mod perf;
+pub(crate) mod reuseport;
 pub(crate) mod scheduling;
 pub(crate) mod signals;
 pub mod socket_policy;

@@ -5,6 +5,7 @@
 //! carries a [`Confidence`].
 
 mod device;
+mod listeners;
 mod other;
 mod pressure;
 mod process;
@@ -15,6 +16,7 @@ pub use device::{
     Channels, Coalesce, Confidence, Device, Features, Irq, IrqEdge, Napi, NapiEdge, Pair, PlacedRule, Rings,
     RssContext, RxQueueState, TxQueueState,
 };
+pub use listeners::{Listener, SharedListeners, SpreadCounts};
 pub use other::{Other, OtherKind};
 pub use pressure::{CpuPressure, DevicePressure, Pressure};
 pub use process::{Epoll, IoUring, Membership, Process, Socket, SocketState, Thread};
@@ -53,6 +55,9 @@ pub struct Host {
     pub irqs: Vec<Irq>,
     /// The processes that were asked for, by pid.
     pub processes: Vec<Process>,
+    /// TCP listeners that share an address, by address. Empty where no process that was asked for has any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub listeners: Vec<SharedListeners>,
     /// What a NAPI's kernel thread begins with; `None` where that could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kthread_begins: Option<KthreadState>,

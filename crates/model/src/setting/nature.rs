@@ -4,6 +4,7 @@
 use super::{Disruption, Setting};
 use crate::nic::Offload;
 use crate::qdisc::Qdiscs;
+use crate::reuseport::Spread;
 use crate::steering::SteerTo;
 use crate::units::KernelVersion;
 
@@ -24,6 +25,7 @@ impl Setting {
             // Made anew, it would have another id and another key.
             Self::RssContext(_, _, there) => !*there,
             Self::FlowRule(_, _, to) => *to != Some(SteerTo::Other),
+            Self::Reuseport(_, spread) => *spread != Spread::Foreign,
             Self::Qdiscs(_, qdiscs) => !matches!(qdiscs, Qdiscs::Other(_)),
             Self::DeferHardIrqs(..)
             | Self::GroFlushTimeout(..)
@@ -79,6 +81,7 @@ impl Setting {
             | Self::RpsFlowCount(..)
             | Self::XpsCpus(..)
             | Self::XpsRxQueues(..)
+            | Self::Reuseport(..)
             | Self::Sysctl(..) => Disruption::None,
             // The device is taken off its disciplines for it, and what waits in them is dropped (dev_deactivate()).
             Self::Qdiscs(..) => Disruption::QueueReset,
@@ -124,6 +127,7 @@ impl Setting {
             Self::KthreadAffinity(..) | Self::KthreadScheduling(..) | Self::KthreadUtilClamp(..) => {
                 KernelVersion::since(5, 12)
             }
+            Self::Reuseport(..) => KernelVersion::since(6, 2),
             Self::XpsRxQueues(..) => KernelVersion::since(4, 19),
             Self::RssTable(..) => KernelVersion::since(3, 0),
             Self::RssKey(..) => KernelVersion::since(3, 16),

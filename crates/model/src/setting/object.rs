@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{DeviceId, EpollId, IrqNumber, ProcessId, RingId, RxQueue, ThreadId, TxQueue};
 use crate::nic::FlagName;
+use crate::reuseport::ListenerGroup;
 use crate::steering::{FlowMatch, QueueSpan};
 
 /// What a setting belongs to. Settings of one object that share an [`Interface`] are written in one call to the kernel.
@@ -32,6 +33,8 @@ pub enum Object {
     FlowRule(DeviceId, FlowMatch),
     /// A flag of a device's driver.
     PrivateFlag(DeviceId, FlagName),
+    /// Listeners that share an address.
+    Listeners(ListenerGroup),
     /// The whole host.
     Host,
 }
@@ -46,7 +49,12 @@ impl Object {
             | Self::PrivateFlag(device, _)
             | Self::RssContext(device, _)
             | Self::FlowRule(device, _) => Some(*device),
-            Self::Epoll(_) | Self::Ring(_) | Self::Irq(_) | Self::Thread(_) | Self::Host => None,
+            Self::Epoll(_)
+            | Self::Ring(_)
+            | Self::Irq(_)
+            | Self::Thread(_)
+            | Self::Listeners(_)
+            | Self::Host => None,
         }
     }
 
@@ -63,6 +71,7 @@ impl Object {
             | Self::RssContext(..)
             | Self::FlowRule(..)
             | Self::Irq(_)
+            | Self::Listeners(_)
             | Self::Host => None,
         }
     }
@@ -81,6 +90,7 @@ impl fmt::Display for Object {
             Self::PrivateFlag(device, flag) => f.pad(&format!("{device} private flag {flag}")),
             Self::RssContext(device, queues) => f.pad(&format!("{device} rss-context {queues}")),
             Self::FlowRule(device, flow) => f.pad(&format!("{device} ntuple {flow}")),
+            Self::Listeners(group) => group.fmt(f),
             Self::Host => f.pad("host"),
         }
     }
@@ -145,6 +155,8 @@ pub enum Interface {
     Epoll,
     /// `IORING_REGISTER_NAPI` on an io_uring.
     IoUring,
+    /// `SO_ATTACH_REUSEPORT_EBPF` on a listener.
+    Reuseport,
     /// `/proc/irq/N/smp_affinity_list`.
     IrqAffinity,
     /// The socket of irqbalance.

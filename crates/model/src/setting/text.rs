@@ -36,6 +36,7 @@ impl Setting {
             Self::RpsFlowCount(..) => "rps_flow_cnt",
             Self::XpsCpus(..) => "xps_cpus",
             Self::XpsRxQueues(..) => "xps_rxqs",
+            Self::Reuseport(..) => "reuseport",
             Self::Sysctl(sysctl, _) => sysctl.as_str(),
         }
     }
@@ -79,6 +80,7 @@ impl Setting {
                 let queues: Vec<String> = queues.iter().map(ToString::to_string).collect();
                 queues.join(",")
             }
+            Self::Reuseport(_, spread) => spread.to_string(),
             Self::Sysctl(_, value) => value.to_string(),
         }
     }

@@ -296,6 +296,13 @@ fn dose(mechanism: Mechanism, raw: &DeValue<'_>) -> Result<Dose, Wrong> {
             }
             None => takes("a layout, as in \"rx-per-core\""),
         },
+        Mechanism::Reuseport => match text {
+            Some("by-queue") => Ok(Dose::ByQueue),
+            other => {
+                let help = other.and_then(|word| did_you_mean(word, ["by-queue", "keep"]));
+                Err((format!("`{mechanism}` takes \"by-queue\", or \"keep\""), help))
+            }
+        },
         Mechanism::RpsCpus => match text {
             Some("none") => Ok(Dose::Cpus(CpuSet::new())),
             Some("if-short") => Ok(Dose::CpusIfShort),

@@ -7,6 +7,7 @@ use model::{CpuSet, Fd, Host, KthreadState, NapiId, UtilClamp};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::listeners;
 use super::report::{Page, Report, to_json};
 use super::table::{Cell, Style, Table};
 use crate::show::{SocketGroup, described, irq_of, mark, napis_of, queues_of, socket_groups};
@@ -27,7 +28,9 @@ impl Report for HostReport<'_> {
             page.gap();
             page.table(&devices(host));
         }
-        for table in [queues(host, &mut marks), irqs(host), processes(host, &mut marks)] {
+        let tables =
+            [queues(host, &mut marks), irqs(host), processes(host, &mut marks), listeners::listeners(host)];
+        for table in tables {
             if !table.is_empty() {
                 page.gap();
                 page.table(&table);
@@ -42,6 +45,7 @@ impl Report for HostReport<'_> {
         let mut lines: Vec<_> = host.devices.iter().map(|device| ("device", to_json(device))).collect();
         lines.extend(host.irqs.iter().map(|irq| ("irq", to_json(irq))));
         lines.extend(host.processes.iter().map(|process| ("process", to_json(process))));
+        lines.extend(host.listeners.iter().map(|group| ("listeners", to_json(group))));
         lines.extend(host.unread.iter().map(|unread| ("unread", to_json(unread))));
         lines
     }

@@ -12,6 +12,7 @@ mod fault;
 mod findings;
 mod history;
 mod host;
+mod listeners;
 mod merged;
 mod plan;
 mod prediction;

@@ -30,6 +30,7 @@ mod rule_pipes;
 mod rule_swap;
 mod rules;
 mod rules_compared;
+mod spread;
 mod stage;
 mod takeover;
 mod tools;
@@ -62,6 +63,8 @@ pub enum Need {
     EventsOnly,
     /// A kernel without them.
     NoEventsOnly,
+    /// `python3`.
+    Python,
     /// The classifier flower.
     Flower,
     /// The classifier matchall.
@@ -94,6 +97,7 @@ impl Need {
             Self::ThreadPerNapi => (kernel() >= Some(KernelVersion::since(6, 17)), "needs Linux 6.17"),
             Self::EventsOnly => (waits_for_events_only(), "needs the kernel of kernel/epoll-event-busy-loop"),
             Self::NoEventsOnly => (!waits_for_events_only(), "needs a kernel without events-only epolls"),
+            Self::Python => (runs("python3", "--version"), "needs python3"),
             Self::Flower => (rule_kinds::kernel_takes("flower classid 1:1"), "needs flower"),
             Self::Matchall => (rule_kinds::kernel_takes("matchall classid 1:1"), "needs matchall"),
             Self::Gact => (rule_kinds::kernel_takes("u32 match u32 0 0 action pass"), "needs gact"),
@@ -161,7 +165,7 @@ pub fn test(
 }
 
 fn main() {
-    if attached::play_role().is_some() || wishes::play_role().is_some() {
+    if attached::play_role().is_some() || wishes::play_role().is_some() || spread::play_role().is_some() {
         return;
     }
     let mut arguments = Arguments::from_args();
@@ -190,6 +194,7 @@ fn main() {
         rules_compared::tests(),
         pinned::tests(),
         policies::tests(),
+        spread::tests(),
         wishes::tests(),
         // Last: what comes after has another process 1.
         units::tests(),

@@ -130,7 +130,8 @@ impl Scope<'_> {
             | Mechanism::IrqSuspendTimeout
             | Mechanism::Layout
             | Mechanism::Threads
-            | Mechanism::WakeLatency => Some(Vec::new()),
+            | Mechanism::WakeLatency
+            | Mechanism::Reuseport => Some(Vec::new()),
         }
     }
 
@@ -220,6 +221,7 @@ fn number(dose: &Dose) -> Option<u32> {
         | Dose::PerCore
         | Dose::Cpus(_)
         | Dose::CpusIfShort
+        | Dose::ByQueue
         | Dose::Layout(_) => None,
     }
 }

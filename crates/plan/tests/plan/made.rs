@@ -56,6 +56,7 @@ pub(crate) fn host() -> Host {
         pressure: None,
         irqs: Vec::new(),
         processes: Vec::new(),
+        listeners: Vec::new(),
         unread: Vec::new(),
     }
 }
@@ -390,6 +391,9 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
         Setting::IoUringNapi(id, napi) => {
             let mut rings = host.processes.iter_mut().flat_map(|p| &mut p.rings);
             rings.find(|r| r.id == *id).expect("a ring").napi = *napi;
+        }
+        Setting::Reuseport(id, spread) => {
+            host.listeners.iter_mut().find(|group| group.id == *id).expect("a group").spread = spread.clone();
         }
         Setting::IrqAffinity(number, cpus) => {
             host.irqs.iter_mut().find(|i| i.number == *number).expect("an IRQ").affinity = cpus.clone();

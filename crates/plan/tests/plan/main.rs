@@ -18,4 +18,5 @@ mod property;
 mod property_recipe;
 mod read_aloud;
 mod recipe;
+mod reuseport;
 mod wishes;

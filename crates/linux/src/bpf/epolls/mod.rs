@@ -2,4 +2,5 @@
 
 mod scanner;
 
+pub(super) use scanner::napi_id_min;
 pub use scanner::{EpollFile, EpollScanner, ScannedEpoll, ScannedSocket};

@@ -131,7 +131,7 @@ impl EpollScanner {
 ///
 /// Kernel: 6.18, `include/net/busy_poll.h` `MIN_NAPI_ID`, `NR_CPUS + 1`; `NR_CPUS` is the last of
 /// `/sys/devices/system/cpu/kernel_max` plus one. Where that cannot be read, only 0 is no NAPI.
-fn napi_id_min() -> u32 {
+pub(in crate::bpf) fn napi_id_min() -> u32 {
     let last = std::fs::read_to_string("/sys/devices/system/cpu/kernel_max").ok();
     last.and_then(|text| text.trim().parse::<u32>().ok()).map_or(1, |last| last.saturating_add(2))
 }

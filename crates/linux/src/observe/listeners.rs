@@ -1,0 +1,47 @@
+//! Listeners that share an address, where any process that was looked into has some.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::host::{Process, SharedListeners, SocketState, Unread};
+use model::{Host, ListenerGroup, NetnsId};
+
+use super::OrUnread;
+use crate::attach;
+use crate::bpf::spread::ListenerScanner;
+use crate::process::shared_listeners;
+
+/// Looks for them, if there may be any. The scanner is loaded at the first need.
+///
+/// Who reaches into processes through somebody else does not: nobody could attach a program.
+pub(super) fn observe(host: &mut Host, scanner: &mut Option<ListenerScanner>, unread: &mut Vec<Unread>) {
+    let shared = shared(&host.processes, host.netns);
+    host.listeners = Vec::new();
+    if shared.is_empty() || attach::way().is_some() {
+        return;
+    }
+    if scanner.is_none() {
+        *scanner = ListenerScanner::load().map(Some).or_unread(unread);
+    }
+    let Some(scanner) = scanner else { return };
+    let devices: BTreeMap<_, _> =
+        host.devices.iter().map(|device| (device.id.ifindex, device.id.name)).collect();
+    let found: Vec<SharedListeners> =
+        shared_listeners(scanner, |group| shared.contains(group), |ifindex| devices.get(&ifindex).copied())
+            .or_unread(unread);
+    host.listeners = found;
+}
+
+/// The addresses at which more than one socket listens.
+fn shared(processes: &[Process], netns: NetnsId) -> BTreeSet<ListenerGroup> {
+    let mut by_address: BTreeMap<ListenerGroup, u64> = BTreeMap::new();
+    let mut shared = BTreeSet::new();
+    let here = processes.iter().filter(|process| process.netns.is_none_or(|own| own == netns));
+    for socket in here.flat_map(|process| &process.sockets) {
+        let (SocketState::TcpListen, Some(address)) = (socket.state, socket.local) else { continue };
+        let group = ListenerGroup { netns, address };
+        if *by_address.entry(group).or_insert(socket.inode) != socket.inode {
+            shared.insert(group);
+        }
+    }
+    shared
+}

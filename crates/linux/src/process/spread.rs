@@ -1,0 +1,165 @@
+//! Which of the listeners at one address gets a connection.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use model::host::{Listener, SharedListeners, SpreadCounts};
+use model::{DeviceId, IfIndex, Label, ListenerGroup, QueueListeners, RxQueue, Setting, Spread};
+use rustix::fs::fstat;
+
+use super::Pinned;
+use crate::bpf::spread::{CLASSIC, FoundListener, ListenerScanner, Lists, SpreadProgram};
+use crate::error::{Cause, Errno, KernelError};
+use crate::sys;
+
+/// The same `SOCK_STREAM` sockets under one address may be two groups, when they are of two users or bound to two devices.
+const TWO_GROUPS: &str = "two groups of sockets have this address: of two users, or bound to two devices";
+
+/// How connections are given to the listeners of a group. Devices have the names that they have in `like`.
+///
+/// # Errors
+/// [`Cause::Gone`] if nobody listens there with `SO_REUSEPORT` any more, [`Cause::Absent`] where BPF cannot tell.
+pub(crate) fn read_spread(group: &ListenerGroup, like: &Spread) -> Result<Spread, KernelError> {
+    let names: BTreeMap<IfIndex, Label> =
+        like.devices().into_iter().map(|device| (device.ifindex, device.name)).collect();
+    let found = members(group)?;
+    spread(group, found[0].program, |ifindex| names.get(&ifindex).copied()).map(|(spread, _)| spread)
+}
+
+/// Gives new connections to the listeners of a group in another way.
+///
+/// # Errors
+/// As [`read_spread`]; EBUSY where a program that is not ours chooses: it could not be put back.
+pub(crate) fn write_spread(group: &ListenerGroup, wanted: &Spread) -> Result<(), KernelError> {
+    let what = || Setting::Reuseport(*group, wanted.clone()).to_string();
+    let found = members(group)?;
+    let own = match found[0].program {
+        None => None,
+        Some(number) => match SpreadProgram::attached(number)? {
+            Some(program) if *wanted != Spread::Foreign => Some(program),
+            _ => return Err(KernelError { what: what(), cause: foreign(number) }),
+        },
+    };
+    match (wanted, own) {
+        (Spread::Hash | Spread::Foreign, None) => Ok(()),
+        (Spread::Hash | Spread::Foreign, Some(_)) => {
+            let socket = copy(&found, found[0].inode)?;
+            sys::reuseport::detach(socket).map_err(|errno| KernelError::errno(what(), errno))
+        }
+        (Spread::Queues(lists), Some(program)) => {
+            program.write(&by_queue(lists), |inode| copy_if_any(&found, inode))
+        }
+        (Spread::Queues(lists), None) => {
+            let program = SpreadProgram::load()?;
+            program.write(&by_queue(lists), |inode| copy_if_any(&found, inode))?;
+            let socket = copy(&found, found[0].inode)?;
+            sys::reuseport::attach(socket, program.descriptor())
+                .map_err(|errno| KernelError::errno(what(), errno))
+        }
+    }
+}
+
+/// The groups of listeners at these addresses, by address. `name` tells what devices are called.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn shared_listeners(
+    scanner: &ListenerScanner,
+    wanted: impl Fn(&ListenerGroup) -> bool,
+    name: impl Fn(IfIndex) -> Option<Label>,
+) -> Result<Vec<SharedListeners>, KernelError> {
+    let mut groups: BTreeMap<ListenerGroup, Vec<FoundListener>> = BTreeMap::new();
+    for found in scanner.all()? {
+        let id = ListenerGroup { netns: found.netns, address: found.address };
+        if wanted(&id) {
+            groups.entry(id).or_default().push(found);
+        }
+    }
+    let mut shared = Vec::with_capacity(groups.len());
+    for (id, found) in groups {
+        if found.iter().any(|other| other.group != found[0].group) {
+            continue; // nobody could say which of the two is meant
+        }
+        let (spread, counts) = spread(&id, found[0].program, &name)?;
+        let sockets = found[0].members;
+        shared.push(SharedListeners { id, spread, sockets, listeners: held(found), counts });
+    }
+    Ok(shared)
+}
+
+/// The sockets of a group, by the processes that have them.
+fn held(mut found: Vec<FoundListener>) -> Vec<Listener> {
+    found.sort_unstable_by_key(|found| (found.pid, found.fd));
+    let mut listeners: Vec<Listener> = Vec::new();
+    for FoundListener { inode, pid, fd, .. } in found {
+        match listeners.iter_mut().find(|listener| listener.inode == inode) {
+            Some(listener) => listener.held.push((pid, fd)),
+            None => listeners.push(Listener { inode, held: vec![(pid, fd)] }),
+        }
+    }
+    listeners
+}
+
+fn spread(
+    group: &ListenerGroup,
+    program: Option<u32>,
+    name: impl Fn(IfIndex) -> Option<Label>,
+) -> Result<(Spread, Option<SpreadCounts>), KernelError> {
+    let Some(number) = program else { return Ok((Spread::Hash, None)) };
+    let Some(program) = SpreadProgram::attached(number)? else { return Ok((Spread::Foreign, None)) };
+    let lists = program.lists()?.into_iter().map(|((ifindex, index), listeners)| {
+        let named = name(ifindex).unwrap_or_else(|| Label::new(&format!("if{ifindex}")));
+        let device = DeviceId { netns: group.netns, ifindex, name: named };
+        QueueListeners { queue: RxQueue { device, index }, listeners }
+    });
+    Ok((Spread::Queues(lists.collect()), Some(program.counts()?)))
+}
+
+/// What is known of the group, at least one descriptor.
+fn members(group: &ListenerGroup) -> Result<Vec<FoundListener>, KernelError> {
+    let what = || format!("{group}: reuseport");
+    let mut found = ListenerScanner::load()?.all()?;
+    found.retain(|found| found.netns == group.netns && found.address == group.address);
+    let Some(first) = found.first() else {
+        return Err(KernelError::gone(what(), "nobody listens there with SO_REUSEPORT"));
+    };
+    if found.iter().any(|other| other.group != first.group) {
+        return Err(KernelError::malformed(what(), TWO_GROUPS));
+    }
+    Ok(found)
+}
+
+/// As [`copy`]; `None` for a socket that is not in the group any more.
+fn copy_if_any(found: &[FoundListener], inode: u64) -> Result<Option<OwnedFd>, KernelError> {
+    match copy(found, inode) {
+        Err(error) if matches!(error.cause, Cause::Gone(_)) => Ok(None),
+        copied => copied.map(Some),
+    }
+}
+
+/// A descriptor of ours for a socket of the group.
+fn copy(found: &[FoundListener], inode: u64) -> Result<OwnedFd, KernelError> {
+    let what = || format!("listener socket {inode}");
+    let mut cause = Cause::Gone("it was closed".to_owned());
+    for FoundListener { pid, fd, .. } in found.iter().filter(|found| found.inode == inode) {
+        match Pinned::open(*pid).and_then(|process| process.duplicate(*fd)) {
+            // The descriptor may be used again for something else by now.
+            Ok(copy) if fstat(&copy).is_ok_and(|stat| stat.st_ino == inode) => return Ok(copy),
+            Ok(_) => {}
+            Err(other) => cause = other,
+        }
+    }
+    Err(KernelError { what: what(), cause })
+}
+
+fn by_queue(lists: &[QueueListeners]) -> Lists {
+    lists.iter().map(|list| ((list.queue.device.ifindex, list.queue.index), list.listeners.clone())).collect()
+}
+
+fn foreign(program: u32) -> Cause {
+    let which =
+        if program == CLASSIC { "a classic program".to_owned() } else { format!("program {program}") };
+    let message =
+        format!("{which}, which is not ours, chooses among these sockets; it could not be put back");
+    Cause::Extack { errno: Errno::BUSY, message }
+}

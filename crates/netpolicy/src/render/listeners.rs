@@ -1,0 +1,39 @@
+//! Listeners that share an address, and who gets a connection.
+
+use model::host::{SharedListeners, SpreadCounts};
+use model::{Host, Spread};
+
+use super::table::{Cell, Table};
+
+/// One line for each group; those that are spread by queues name them.
+pub(super) fn listeners(host: &Host) -> Table {
+    let mut table = Table::new(&["LISTENERS", "SOCKETS", "CHOSEN BY", "BY QUEUE", "BY HASH"]);
+    for group in &host.listeners {
+        table.row([
+            Cell::new(group.id.address.to_string()),
+            Cell::number(group.sockets),
+            Cell::new(chosen_by(group)),
+            Cell::optional(group.counts.map(|counts| counts.by_queue)),
+            Cell::optional(group.counts.map(by_hash)),
+        ]);
+    }
+    table
+}
+
+fn by_hash(counts: SpreadCounts) -> u64 {
+    let SpreadCounts { by_queue: _, no_list, changed, gone } = counts;
+    no_list.saturating_add(changed).saturating_add(gone)
+}
+
+fn chosen_by(group: &SharedListeners) -> String {
+    match &group.spread {
+        Spread::Hash => "the kernel's hash".to_owned(),
+        Spread::Foreign => "a program that is not ours".to_owned(),
+        Spread::Queues(lists) => {
+            let queues = lists.len();
+            let devices: Vec<String> =
+                group.spread.devices().into_iter().map(|device| device.to_string()).collect();
+            format!("queue: {queues} of {}", devices.join(", "))
+        }
+    }
+}

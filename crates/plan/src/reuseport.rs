@@ -1,0 +1,134 @@
+//! Connections to the listeners of their queues: each worker of a service gets those that come by its own.
+//!
+//! An epoll keeps interrupts suspended, and busy-polls the right NAPI, only while its sockets share one. The kernel's
+//! hash gives a connection to any worker; the queue that it came by chooses one of them instead.
+
+use std::collections::BTreeSet;
+
+use model::host::SharedListeners;
+use model::{DeviceId, Dose, KernelVersion, Mechanism, Pid, Reason, RxQueue, Setting, Spread, Target};
+
+use crate::desired::Collected;
+use crate::index::Index;
+use crate::place::Placement;
+use crate::refusal::Refusal;
+
+/// What the services of a placement want of their listeners.
+pub(crate) fn want(
+    placement: &Placement,
+    index: &Index<'_>,
+    collected: &mut Collected,
+) -> Result<(), Refusal> {
+    for (at, part) in placement.parts.iter().enumerate() {
+        let pids: BTreeSet<Pid> = part.processes.iter().map(|process| process.id.pid).collect();
+        let named = placement.recipes.of(part.intent.policy, Mechanism::Reuseport);
+        let Some(ingredient) = named.filter(|named| named.dose == Dose::ByQueue && !pids.is_empty()) else {
+            continue;
+        };
+        if matches!(part.intent.target, Target::Device(_) | Target::Epolls(..)) {
+            continue;
+        }
+        let queues = queues(at, placement, index);
+        for group in &index.host.listeners {
+            match standing(group, &pids, &queues, index) {
+                Standing::NotOurs => {}
+                Standing::Left(why) => {
+                    collected.note(format!("{}: left to the kernel's hash: {why}", group.id))
+                }
+                Standing::Ours => {
+                    let inodes: Vec<u64> = group.listeners.iter().map(|listener| listener.inode).collect();
+                    let setting = Setting::Reuseport(group.id, Spread::dealt(&queues, &inodes));
+                    let source = format!(
+                        "{}: policy {}, {}",
+                        part.intent.origin, part.intent.policy, ingredient.because.source
+                    );
+                    collected.want(setting, Reason::new(ingredient.because.why.clone(), source))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What is to be done about a group.
+enum Standing {
+    /// None of its sockets is the request's.
+    NotOurs,
+    /// It stays as it is, and why.
+    Left(String),
+    /// Its queues choose.
+    Ours,
+}
+
+fn standing(
+    group: &SharedListeners,
+    pids: &BTreeSet<Pid>,
+    queues: &[RxQueue],
+    index: &Index<'_>,
+) -> Standing {
+    let ours = |held: &[(Pid, model::Fd)]| held.iter().any(|(pid, _)| pids.contains(pid));
+    let count = group.listeners.iter().filter(|listener| ours(&listener.held)).count();
+    let since = KernelVersion::since(6, 2);
+    if count == 0 || group.sockets < 2 || group.id.address.ip().is_loopback() {
+        return Standing::NotOurs;
+    }
+    if group.spread == Spread::Foreign {
+        return Standing::Left(
+            "a program that is not ours chooses already, and could not be put back".to_owned(),
+        );
+    }
+    if index.host.kernel < since {
+        return Standing::Left(format!(
+            "choosing by queue needs Linux {since}; this is {}",
+            index.host.release
+        ));
+    }
+    if usize::try_from(group.sockets).is_ok_and(|sockets| sockets != count) {
+        let others = group.sockets.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
+        return Standing::Left(format!(
+            "{others} of its {} sockets are not this request's, and would starve",
+            group.sockets
+        ));
+    }
+    // The longest that the lists can get: each device's queues have so many places, or so many as there are listeners.
+    let devices = queues.chunk_by(|a, b| a.device == b.device);
+    let places: usize = devices.map(|queues| queues.len().max(count)).sum();
+    if count > Spread::LISTENERS_MAX || queues.len() > Spread::QUEUES_MAX || places > Spread::PLACES_MAX {
+        return Standing::Left(format!(
+            "{count} listeners and {} queues are more than can be told apart",
+            queues.len()
+        ));
+    }
+    if queues.len() < 2 {
+        return Standing::NotOurs;
+    }
+    Standing::Ours
+}
+
+/// The queues by which packets for a request come: its own where a device is divided; else all of the devices that are
+/// asked for or that it receives from, but those that are others' own.
+fn queues(at: usize, placement: &Placement, index: &Index<'_>) -> Vec<RxQueue> {
+    let part = &placement.parts[at];
+    let receives_from = part.queues.iter().map(|placed| placed.queue.device);
+    let asked = placement.parts.iter().filter_map(|part| match &part.intent.target {
+        Target::Device(name) => index.host.device_named(name).map(|device| device.id),
+        _ => None,
+    });
+    let devices: BTreeSet<DeviceId> = receives_from.chain(asked).collect();
+    devices.into_iter().flat_map(|device| on_device(device, at, placement, index)).collect()
+}
+
+fn on_device(id: DeviceId, at: usize, placement: &Placement, index: &Index<'_>) -> Vec<RxQueue> {
+    let Some(&device) = index.devices.get(&id) else { return Vec::new() };
+    let with_napi = device.rx_queues.iter().filter(|queue| queue.napi.is_some()).map(|queue| queue.id);
+    let Some(division) = placement.divisions.iter().find(|division| division.device == id) else {
+        // Where nothing is divided, a queue is another's only as long as packets happen to come to that.
+        return with_napi.collect();
+    };
+    let own = division
+        .shares
+        .iter()
+        .find(|share| share.parts.contains(&at))
+        .map_or(division.rest, |share| share.queues);
+    with_napi.filter(|queue| (own.first..=own.last()).contains(&queue.index.0)).collect()
+}

@@ -1,0 +1,116 @@
+//! Connections to the listeners of their queues.
+
+use model::host::{Listener, SharedListeners};
+use model::policy::Match;
+use model::{
+    Dose, Fd, Host, Ingredient, Intent, KernelVersion, ListenerGroup, Mechanism, Pid, Policy, PolicyName,
+    Reason, Setting, Spread, Target,
+};
+use plan::{Desired, Resolved, desired, diff, place};
+
+use crate::made::{NETNS, device, host, on_device, policy, server, write};
+
+const WORKERS: Pid = Pid(812);
+
+/// Two workers of one process at one address, on a host whose device has so many queues.
+fn with_workers(queues: u32) -> Host {
+    let mut host = host();
+    let napis: Vec<u32> = (300..300 + queues).collect();
+    host.devices.push(device(2, "eth0", &napis));
+    host.processes.push(server(WORKERS.0, "memcached", &[&[], &[]]));
+    let listener = |inode, fd| Listener { inode, held: vec![(WORKERS, Fd(fd))] };
+    host.listeners.push(SharedListeners {
+        id: ListenerGroup { netns: NETNS, address: "0.0.0.0:11211".parse().expect("an address") },
+        spread: Spread::Hash,
+        sockets: 2,
+        listeners: vec![listener(901, 6), listener(902, 7)],
+        counts: None,
+    });
+    host
+}
+
+fn asked(policy_name: PolicyName) -> Policy {
+    let target = Target::Service("workers".to_owned(), Match { port: Some(11_211), ..Match::default() });
+    let service = Intent { target, ..on_device(2, "eth0", policy_name) };
+    let mut policy = policy(vec![on_device(1, "eth0", PolicyName::Latency), service]);
+    let because = Reason::new("one NAPI", "test");
+    let ingredient = Ingredient { dose: Dose::ByQueue, because };
+    let latency = policy.recipes.policies.entry(PolicyName::Latency).or_default();
+    latency.ingredients.insert(Mechanism::Reuseport, ingredient);
+    policy
+}
+
+fn wanted(host: &Host, policy: &Policy) -> Desired {
+    let resolved = Resolved::default().with(1, [WORKERS]);
+    let placement = place(policy, host, &resolved).expect("a placement");
+    desired(&placement, host).expect("what is wanted")
+}
+
+fn spreads(desired: &Desired) -> Vec<String> {
+    let spreads = desired.wanted.iter().map(|wanted| &wanted.setting);
+    spreads.filter(|setting| matches!(setting, Setting::Reuseport(..))).map(ToString::to_string).collect()
+}
+
+#[test]
+fn each_worker_of_a_service_gets_a_queue_and_what_is_so_already_is_no_change() {
+    let mut host = with_workers(2);
+    let desired = wanted(&host, &asked(PolicyName::Latency));
+    let both = "listeners 0.0.0.0:11211: reuseport eth0 rx-0 → socket 901, eth0 rx-1 → socket 902";
+    assert_eq!(spreads(&desired), [both]);
+    let plan = diff(&desired, &host).expect("a plan");
+    for change in plan.changes() {
+        write(&mut host, change.to());
+    }
+    let again = wanted(&host, &asked(PolicyName::Latency));
+    assert!(diff(&again, &host).expect("a plan").is_empty());
+    for change in plan.inverse().changes() {
+        write(&mut host, change.to());
+    }
+    assert_eq!(host, with_workers(2), "and back");
+}
+
+#[test]
+fn another_policy_leaves_connections_to_the_hash() {
+    assert_eq!(spreads(&wanted(&with_workers(2), &asked(PolicyName::Bulk))), [""; 0]);
+}
+
+#[test]
+fn with_one_queue_there_is_nothing_to_choose() {
+    assert_eq!(spreads(&wanted(&with_workers(1), &asked(PolicyName::Latency))), [""; 0]);
+}
+
+/// What is said about a group that is left to the hash.
+fn left(host: &Host) -> String {
+    let desired = wanted(host, &asked(PolicyName::Latency));
+    assert_eq!(spreads(&desired), [""; 0]);
+    let about = desired.notes.iter().find(|note| note.starts_with("listeners 0.0.0.0:11211: left"));
+    about.cloned().unwrap_or_else(|| panic!("{:?}", desired.notes))
+}
+
+#[test]
+fn a_program_of_the_applications_own_stays_and_is_told() {
+    let mut host = with_workers(2);
+    host.listeners[0].spread = Spread::Foreign;
+    assert!(left(&host).contains("a program that is not ours"));
+}
+
+#[test]
+fn sockets_of_others_in_the_group_would_starve_so_it_stays() {
+    let mut host = with_workers(2);
+    host.listeners[0].sockets = 3;
+    assert!(left(&host).contains("1 of its 3 sockets are not this request's"));
+}
+
+#[test]
+fn an_older_kernel_is_told() {
+    let mut host = with_workers(2);
+    host.kernel = KernelVersion::since(6, 1);
+    assert!(left(&host).contains("needs Linux 6.2"));
+}
+
+#[test]
+fn a_group_on_the_loopback_address_is_nobodys_queue() {
+    let mut host = with_workers(2);
+    host.listeners[0].id.address = "127.0.0.1:11211".parse().expect("an address");
+    assert_eq!(spreads(&wanted(&host, &asked(PolicyName::Latency))), [""; 0]);
+}
