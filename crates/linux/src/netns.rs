@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use model::{NetnsId, Pid};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::KernelError;
+use crate::sysfs::SysFs;
 
 /// Where `ip netns` keeps names of namespaces.
 const NAMED: &str = "/run/netns";
@@ -22,6 +24,8 @@ pub struct Netns {
     file: OwnedFd,
     id: NetnsId,
     path: PathBuf,
+    /// A mount of its sysfs, once it was observed, so that the next observation finds what this one looked up.
+    sysfs: OnceLock<OwnedFd>,
 }
 
 impl Netns {
@@ -87,7 +91,7 @@ impl Netns {
         let file = rustix::fs::open(path, flags, Mode::empty())
             .map_err(|errno| KernelError::errno(what(), errno))?;
         let id = id_of(&file).map_err(|errno| KernelError::errno(what(), errno))?;
-        Ok(Self { file, id, path: path.to_owned() })
+        Ok(Self { file, id, path: path.to_owned(), sysfs: OnceLock::new() })
     }
 
     /// The namespace with this number: the caller's own, a named one, or one that a process is in.
@@ -124,6 +128,16 @@ impl Netns {
     /// Its number.
     pub const fn id(&self) -> NetnsId {
         self.id
+    }
+
+    /// Keeps what the kernel has looked up of its sysfs for as long as this lives.
+    pub(crate) fn keep(&self, sysfs: &SysFs) {
+        if self.sysfs.get().is_none()
+            && let Some(keeper) = sysfs.keeper()
+        {
+            // Somebody else's is as good.
+            let _ = self.sysfs.set(keeper);
+        }
     }
 
     /// Moves the calling thread into the namespace, for good.

@@ -23,6 +23,8 @@ const TEXT_BYTES_MAX: usize = 4096;
 #[derive(Debug)]
 pub struct SysFs {
     root: OwnedFd,
+    /// The path of `root` below `/sys`, with a stroke at its end; empty for `/sys` itself.
+    below: String,
 }
 
 impl SysFs {
@@ -41,11 +43,11 @@ impl SysFs {
     /// EPERM without CAP_SYS_ADMIN in another namespace than the process's own.
     pub fn open_here() -> Result<Self, KernelError> {
         match mount() {
-            Ok(root) => Ok(Self { root }),
+            Ok(root) => Ok(Self::whole(root)),
             Err(Errno::PERM | Errno::NOSYS) if in_the_processs_own() => {
                 let root =
                     openat(CWD, "/sys", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-                root.map(|root| Self { root }).map_err(|errno| KernelError::errno("/sys", errno))
+                root.map(Self::whole).map_err(|errno| KernelError::errno("/sys", errno))
             }
             Err(errno) => {
                 Err(KernelError::errno("mounting sysfs in a network namespace", errno)
@@ -54,12 +56,43 @@ impl SysFs {
         }
     }
 
+    const fn whole(root: OwnedFd) -> Self {
+        Self { root, below: String::new() }
+    }
+
+    /// The same from a directory on, by whose path those of its files are then shorter: to walk there from `/sys`, over the link
+    /// that each device's name is, takes longer than to read a file. `None` where there is no such directory.
+    ///
+    /// # Errors
+    /// The kernel's number, unless it says that there is no such directory.
+    pub fn below(&self, path: &str) -> Result<Option<Self>, KernelError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match openat(&self.root, path, flags, Mode::empty()) {
+            Ok(root) => Ok(Some(Self { root, below: format!("{}{path}/", self.below) })),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(errno) => Err(KernelError::errno(self.shown(path), errno)),
+        }
+    }
+
+    /// A path, as it is from the root of all files.
+    pub fn shown(&self, path: &str) -> String {
+        format!("/sys/{}{path}", self.below)
+    }
+
+    /// A descriptor that keeps this mount. While one is there the kernel keeps what it has looked up, and another mount of the
+    /// same namespace finds it: without, each of its files and directories is made anew.
+    ///
+    /// Kernel: 6.18, `fs/kernfs/mount.c` `kernfs_get_tree()`: one superblock for each namespace.
+    pub(crate) fn keeper(&self) -> Option<OwnedFd> {
+        self.root.try_clone().ok()
+    }
+
     /// The text of a file, by its path below `/sys`, without white space around it.
     ///
     /// # Errors
     /// The kernel's number.
     pub fn read(&self, path: &str) -> Result<String, KernelError> {
-        read(&self.root, path).map_err(|errno| KernelError::errno(format!("/sys/{path}"), errno))
+        read(&self.root, path).map_err(|errno| KernelError::errno(self.shown(path), errno))
     }
 
     /// The text of a file that not every host has; `None` where it is not there.
@@ -70,7 +103,7 @@ impl SysFs {
         match read(&self.root, path) {
             Ok(text) => Ok(Some(text)),
             Err(Errno::NOENT | Errno::NODEV | Errno::NOTDIR | Errno::OPNOTSUPP | Errno::INVAL) => Ok(None),
-            Err(errno) => Err(KernelError::errno(format!("/sys/{path}"), errno)),
+            Err(errno) => Err(KernelError::errno(self.shown(path), errno)),
         }
     }
 
@@ -85,7 +118,7 @@ impl SysFs {
     /// # Errors
     /// The kernel's number, unless it says that there is no such directory.
     pub fn list(&self, path: &str) -> Result<Vec<String>, KernelError> {
-        let failed = |errno| KernelError::errno(format!("/sys/{path}"), errno);
+        let failed = |errno| KernelError::errno(self.shown(path), errno);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = match openat(&self.root, path, flags, Mode::empty()) {
             Ok(directory) => directory,

@@ -144,7 +144,11 @@ fn from_sysfs(device: &mut Device, sysfs: &SysFs, unread: &mut Vec<Unread>) -> B
 }
 
 fn queues(device: &mut Device, sysfs: &SysFs, directory: &str, unread: &mut Vec<Unread>) {
-    let names = sysfs.list(&format!("{directory}/queues")).or_unread(unread);
+    let directory = format!("{directory}/queues");
+    let names = sysfs.list(&directory).or_unread(unread);
+    // A device may have hundreds of queues, with four files each.
+    let Some(sysfs) = sysfs.below(&directory).or_unread(unread) else { return };
+    let sysfs = &sysfs;
     for name in &names {
         let Some((kind, index)) = name.split_once('-') else { continue };
         let Some(index) = index.parse().ok().map(QueueIndex) else { continue };
@@ -152,16 +156,16 @@ fn queues(device: &mut Device, sysfs: &SysFs, directory: &str, unread: &mut Vec<
             "rx" => device.rx_queues.push(RxQueueState {
                 id: RxQueue { device: device.id, index },
                 napi: None,
-                rps_cpus: mask(sysfs, &format!("{directory}/queues/{name}/rps_cpus"), unread),
-                rps_flow_cnt: number(sysfs, &format!("{directory}/queues/{name}/rps_flow_cnt"), unread),
+                rps_cpus: mask(sysfs, &format!("{name}/rps_cpus"), unread),
+                rps_flow_cnt: number(sysfs, &format!("{name}/rps_flow_cnt"), unread),
                 coalesce: None,
                 kthread: None,
             }),
             "tx" => device.tx_queues.push(TxQueueState {
                 index,
                 napi: None,
-                xps_cpus: mask(sysfs, &format!("{directory}/queues/{name}/xps_cpus"), unread),
-                xps_rxqs: queues_of(&mask(sysfs, &format!("{directory}/queues/{name}/xps_rxqs"), unread)),
+                xps_cpus: mask(sysfs, &format!("{name}/xps_cpus"), unread),
+                xps_rxqs: queues_of(&mask(sysfs, &format!("{name}/xps_rxqs"), unread)),
             }),
             _ => {}
         }
@@ -231,9 +235,8 @@ fn qdiscs(
 /// A file with one number; `None` where it is not there.
 fn number<T: FromStr>(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> Option<T> {
     let text = sysfs.read_if_any(path).or_unread(unread)?;
-    let parsed = text
-        .parse()
-        .map_err(|_| KernelError::malformed(format!("/sys/{path}"), format!("`{text}` is no number")));
+    let parsed =
+        text.parse().map_err(|_| KernelError::malformed(sysfs.shown(path), format!("`{text}` is no number")));
     parsed.map(Some).or_unread(unread)
 }
 
@@ -241,7 +244,7 @@ fn number<T: FromStr>(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> Op
 fn mask(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> CpuSet {
     let Some(text) = sysfs.read_if_any(path).or_unread(unread) else { return CpuSet::new() };
     CpuSet::parse_mask(&text)
-        .map_err(|not| KernelError::malformed(format!("/sys/{path}"), not.to_string()))
+        .map_err(|not| KernelError::malformed(sysfs.shown(path), not.to_string()))
         .or_unread(unread)
 }
 

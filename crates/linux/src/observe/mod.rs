@@ -56,6 +56,9 @@ pub fn observe(netns: &Netns, processes: &Processes) -> Result<Host, KernelError
 }
 
 fn whole(netns: &Netns, sources: &mut Sources, processes: &Processes) -> Result<Host, KernelError> {
+    if let Ok(sysfs) = &sources.sysfs {
+        netns.keep(sysfs);
+    }
     let mut unread = Vec::new();
     let mut devices = device::devices(netns.id(), sources, None, &mut unread)?;
     let vectors = device::vectors(&devices);

@@ -68,6 +68,14 @@ pub(crate) fn tests() -> Vec<Trial> {
                 assert_eq!(sysfs.list("class/net")?, ["lo", "near0"]);
                 assert_eq!(sysfs.read("class/net/near0/mtu")?, wire.in_near("cat /sys/class/net/near0/mtu")?);
                 assert_eq!(mounts()?, before);
+                let queues = sysfs.below("class/net/near0/queues")?.ok_or("the device has queues")?;
+                assert_eq!(
+                    queues.read("rx-0/rps_cpus")?,
+                    wire.in_near("cat /sys/class/net/near0/queues/rx-0/rps_cpus")?
+                );
+                let error = queues.read("rx-0/nothing").expect_err("is not there").to_string();
+                assert!(error.contains("/sys/class/net/near0/queues/rx-0/nothing"), "{error}");
+                assert!(sysfs.below("class/net/nobody/queues")?.is_none());
                 Ok(())
             },
         ),
