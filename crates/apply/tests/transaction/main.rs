@@ -11,5 +11,6 @@ mod keeping;
 mod properties;
 mod scene;
 mod steering_nic;
+mod threaded_nic;
 mod undo_script;
 mod unreadable;

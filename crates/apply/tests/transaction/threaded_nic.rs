@@ -1,0 +1,352 @@
+//! A NIC whose NAPIs are polled by kernel threads as a kernel and its drivers do it: threads that appear late, die and are made
+//! anew with other numbers, and a driver that refuses half of a change, rounds it, resets itself or drops the link in the middle. A
+//! plan for `threaded-busy` fails at each step in each way, and the whole NIC is as it was.
+
+use apply::{HostState, Knobs};
+use model::{Change, CpuSet, EmptyPolls, Nanoseconds, Plan, RxQueue, Scheduling, Setting, Step, Threading};
+
+use crate::faulty_host::HostError;
+use crate::scene::{Scene, asked, change, cpus, queue, second};
+
+/// Reads after which a thread that was asked for is there.
+const LATE_READS: usize = 2;
+
+/// What happens instead of what was asked for, or before it. Reads and writes are counted together, from 0.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// This is refused.
+    Refuse(usize),
+    /// It is done, and reported as refused.
+    LoseAck(usize),
+    /// Of a write only the first setting lands, and it is reported as refused.
+    Half(usize),
+    /// It is reported as done, but lands with other values.
+    Round(usize),
+    /// Before it the NIC is reset: its NAPIs are made anew, and what was set on each of them is lost.
+    Reset(usize),
+    /// Before it the threads die and are made anew, which begin as threads do; what the NAPIs were told stays.
+    Threads(usize),
+    /// Before it the link goes down, and the NAPIs with it.
+    Down(usize),
+}
+
+/// A kernel thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Thread {
+    cpus: CpuSet,
+    scheduling: Scheduling,
+}
+
+/// A NAPI with what it was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Napi {
+    threading: Threading,
+    defer: u32,
+    flush: Nanoseconds,
+    thread: Option<Thread>,
+}
+
+#[derive(Clone, Debug)]
+struct Nic {
+    napis: Vec<Napi>,
+    /// Reads until the threads that were asked for are there.
+    awaited: usize,
+    up: bool,
+    fault: Option<Fault>,
+    calls: usize,
+}
+
+/// What a thread begins with.
+fn begins() -> Thread {
+    Thread { cpus: cpus(0..4), scheduling: Scheduling::Other(0) }
+}
+
+fn idle() -> Napi {
+    Napi { threading: Threading::Off, defer: 0, flush: Nanoseconds(0), thread: None }
+}
+
+/// A NIC of two queues, the second of which somebody has given a thread and a CPU already.
+fn before() -> Nic {
+    let thread = Thread { cpus: cpus([3]), scheduling: Scheduling::Other(-5) };
+    let second = Napi { threading: Threading::On, defer: 7, thread: Some(thread), ..idle() };
+    Nic { napis: vec![idle(), second], awaited: 0, up: true, fault: None, calls: 0 }
+}
+
+/// A NIC as it comes, without anybody's values: what a reset leaves is this.
+fn fresh() -> Nic {
+    Nic { napis: vec![idle(), idle()], ..before() }
+}
+
+impl Nic {
+    fn strikes(&mut self) -> Option<Fault> {
+        let this = self.calls;
+        self.calls += 1;
+        let fault = self.fault.filter(|fault| match fault {
+            Fault::Refuse(n)
+            | Fault::LoseAck(n)
+            | Fault::Half(n)
+            | Fault::Round(n)
+            | Fault::Reset(n)
+            | Fault::Threads(n)
+            | Fault::Down(n) => *n == this,
+        });
+        match fault {
+            Some(Fault::Reset(_)) => self.napis.iter_mut().for_each(|napi| *napi = idle()),
+            Some(Fault::Threads(_)) => {
+                self.napis
+                    .iter_mut()
+                    .filter_map(|napi| napi.thread.as_mut())
+                    .for_each(|thread| *thread = begins());
+            }
+            Some(Fault::Down(_)) => self.up = false,
+            _ => {}
+        }
+        fault
+    }
+
+    fn napi(&mut self, queue: RxQueue) -> Result<&mut Napi, HostError> {
+        match self.up {
+            true => Ok(&mut self.napis[usize::try_from(queue.index.0).expect("small")]),
+            // The device is there and its NAPIs are not: what they were told comes back with them.
+            false => Err(HostError { what: format!("{queue}: its device has no NAPI now"), gone: false }),
+        }
+    }
+
+    fn value(&mut self, like: &Setting) -> Result<Setting, HostError> {
+        Ok(match like {
+            Setting::Threaded(queue, _) => Setting::Threaded(*queue, self.napi(*queue)?.threading),
+            Setting::DeferHardIrqs(queue, _) => {
+                Setting::DeferHardIrqs(*queue, EmptyPolls(self.napi(*queue)?.defer))
+            }
+            Setting::GroFlushTimeout(queue, _) => Setting::GroFlushTimeout(*queue, self.napi(*queue)?.flush),
+            Setting::KthreadAffinity(queue, _) => {
+                let thread = self.napi(*queue)?.thread.clone();
+                Setting::KthreadAffinity(*queue, thread.unwrap_or_else(begins).cpus)
+            }
+            Setting::KthreadScheduling(queue, _) => {
+                let thread = self.napi(*queue)?.thread.clone();
+                Setting::KthreadScheduling(*queue, thread.unwrap_or_else(begins).scheduling)
+            }
+            other => panic!("{other} is nothing of this NIC"),
+        })
+    }
+
+    fn set(&mut self, setting: &Setting) -> Result<(), HostError> {
+        let refused = |why: &str| HostError { what: format!("{setting}: {why}"), gone: false };
+        let late = self.awaited > 0;
+        match setting {
+            Setting::Threaded(queue, threading) => {
+                let napi = self.napi(*queue)?;
+                if *threading == Threading::Off {
+                    napi.thread = None;
+                } else if napi.thread.is_none() {
+                    napi.thread = Some(begins());
+                    self.awaited = LATE_READS;
+                }
+                self.napi(*queue)?.threading = *threading;
+            }
+            Setting::DeferHardIrqs(queue, polls) => self.napi(*queue)?.defer = polls.0,
+            Setting::GroFlushTimeout(queue, span) => self.napi(*queue)?.flush = *span,
+            Setting::KthreadAffinity(queue, cpus) => {
+                let thread = self.napi(*queue)?.thread.as_mut().filter(|_| !late);
+                thread.ok_or_else(|| refused("there is no such thread"))?.cpus.clone_from(cpus);
+            }
+            Setting::KthreadScheduling(queue, scheduling) => {
+                let thread = self.napi(*queue)?.thread.as_mut().filter(|_| !late);
+                thread.ok_or_else(|| refused("there is no such thread"))?.scheduling = *scheduling;
+            }
+            other => panic!("{other} is nothing of this NIC"),
+        }
+        Ok(())
+    }
+}
+
+fn rounded(setting: &Setting) -> Setting {
+    match setting.clone() {
+        // No driver polls without a pause where it was not asked to; some poll by thread where they should without a pause.
+        Setting::Threaded(queue, Threading::BusyPoll) => Setting::Threaded(queue, Threading::On),
+        Setting::Threaded(queue, _) => Setting::Threaded(queue, Threading::BusyPoll),
+        Setting::KthreadAffinity(queue, _) => Setting::KthreadAffinity(queue, cpus([0])),
+        Setting::KthreadScheduling(queue, _) => Setting::KthreadScheduling(queue, Scheduling::Fifo(1)),
+        Setting::DeferHardIrqs(queue, polls) => Setting::DeferHardIrqs(queue, EmptyPolls(polls.0 + 1)),
+        Setting::GroFlushTimeout(queue, span) => Setting::GroFlushTimeout(queue, Nanoseconds(span.0 + 1)),
+        other => other,
+    }
+}
+
+impl Knobs for Nic {
+    type Error = HostError;
+
+    fn read(&mut self, like: &[Setting]) -> Result<Vec<Setting>, HostError> {
+        self.awaited = self.awaited.saturating_sub(1);
+        if matches!(self.strikes(), Some(Fault::Refuse(_))) {
+            return Err(HostError { what: like[0].to_string(), gone: false });
+        }
+        like.iter().map(|setting| self.value(setting)).collect()
+    }
+
+    fn write(&mut self, settings: &[Setting]) -> Result<(), HostError> {
+        let fault = self.strikes();
+        let failed = || HostError { what: format!("{}: refused", settings[0]), gone: false };
+        if matches!(fault, Some(Fault::Refuse(_))) {
+            return Err(failed());
+        }
+        // As the writer for real threads does: it looks for one until it is there.
+        if settings
+            .iter()
+            .any(|one| matches!(one, Setting::KthreadAffinity(..) | Setting::KthreadScheduling(..)))
+        {
+            self.awaited = 0;
+        }
+        for setting in settings {
+            let rounds = matches!(fault, Some(Fault::Round(_)));
+            self.set(&if rounds { rounded(setting) } else { setting.clone() })?;
+            if matches!(fault, Some(Fault::Half(_))) {
+                return Err(failed());
+            }
+        }
+        if matches!(fault, Some(Fault::LoseAck(_))) { Err(failed()) } else { Ok(()) }
+    }
+
+    fn is_gone(error: &HostError) -> bool {
+        error.gone
+    }
+}
+
+/// Threads that poll without a pause on both queues of this NIC, each on a CPU of its own, in a class of its own.
+fn plan(nic: &Nic) -> Plan {
+    let mut now = Nic { fault: None, ..nic.clone() };
+    let mut to = |setting: Setting| change(now.value(&setting).expect("is up"), setting);
+    let mut steps: Vec<Vec<Change>> = Vec::new();
+    for index in 0..2 {
+        let queue = queue(index);
+        steps.push(vec![
+            to(Setting::DeferHardIrqs(queue, EmptyPolls(100))),
+            to(Setting::GroFlushTimeout(queue, Nanoseconds::from_micros(20))),
+            to(Setting::Threaded(queue, Threading::BusyPoll)),
+        ]);
+        steps.push(vec![
+            to(Setting::KthreadAffinity(queue, cpus([index + 1]))),
+            to(Setting::KthreadScheduling(queue, Scheduling::Fifo(10))),
+        ]);
+    }
+    Plan { steps: steps.into_iter().map(Step::new).collect() }
+}
+
+/// How often a commit without faults reads and writes.
+fn calls(nic: &Nic) -> usize {
+    let (scene, mut nic) = (Scene::new(), nic.clone());
+    let plan = plan(&nic);
+    let held = apply::commit(plan, &mut nic, &scene.journal, &asked(), apply::Allow::default());
+    held.expect("commits").keep().expect("keeps");
+    nic.calls
+}
+
+fn are_busy(nic: &Nic) -> bool {
+    let own = |(index, napi): (u32, &Napi)| {
+        let thread = Thread { cpus: cpus([index + 1]), scheduling: Scheduling::Fifo(10) };
+        napi.threading == Threading::BusyPoll && napi.thread.as_ref() == Some(&thread) && napi.defer == 100
+    };
+    (0..).zip(&nic.napis).all(own)
+}
+
+#[test]
+fn threads_that_appear_late_are_placed_and_the_nic_goes_back_whole() {
+    let (scene, mut nic) = (Scene::new(), before());
+    let plan = plan(&nic);
+    let held = apply::commit(plan, &mut nic, &scene.journal, &asked(), apply::Allow::default());
+    let held = held.expect("commits");
+    let name = held.transaction().expect("a transaction");
+    held.keep().expect("keeps");
+    assert!(are_busy(&nic), "{nic:?}");
+    let undone = scene.journal.roll_back(name, &mut nic, second(1)).expect("rolls back");
+    assert_eq!(undone.host(), HostState::Restored);
+    assert_eq!(nic.napis, before().napis, "also the thread that somebody else had placed");
+}
+
+#[test]
+fn a_driver_that_refuses_half_or_rounds_at_any_step_leaves_the_nic_as_it_was() {
+    for n in 0..calls(&before()) {
+        for fault in [Fault::Refuse(n), Fault::LoseAck(n), Fault::Half(n), Fault::Round(n)] {
+            let scene = Scene::new();
+            let mut nic = Nic { fault: Some(fault), ..before() };
+            let plan = plan(&nic);
+            let outcome = apply::commit(plan, &mut nic, &scene.journal, &asked(), apply::Allow::default());
+            let outcome = outcome.map(|held| held.keep().expect("keeps"));
+            match (fault, outcome) {
+                // Reads round nothing, refuse no half and lose no acknowledgement.
+                (Fault::LoseAck(_) | Fault::Half(_) | Fault::Round(_), Ok(())) => {
+                    assert!(are_busy(&nic), "{fault:?}: {nic:?}");
+                }
+                (_, Ok(())) => panic!("{fault:?}: what was refused is in force: {nic:?}"),
+                (_, Err(error)) => assert_eq!(nic.napis, before().napis, "{fault:?}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_nic_that_resets_itself_meanwhile_is_busy_or_as_a_reset_leaves_it() {
+    let mut failed = 0;
+    let all = calls(&fresh());
+    for n in 0..all {
+        let scene = Scene::new();
+        let mut nic = Nic { fault: Some(Fault::Reset(n)), ..fresh() };
+        let plan = plan(&nic);
+        let steps = plan.steps.len();
+        let outcome = apply::commit(plan, &mut nic, &scene.journal, &asked(), apply::Allow::default());
+        match outcome.map(|held| held.keep().expect("keeps")) {
+            // Of the last look, that at one queue may come before the reset.
+            Ok(()) if n < all - steps => assert!(are_busy(&nic), "call {n}: {nic:?}"),
+            Ok(()) => {}
+            Err(error) => {
+                failed += 1;
+                assert_eq!(nic.napis, fresh().napis, "call {n}: {error}");
+            }
+        }
+    }
+    assert!(failed > 0, "the premise: some resets take what was written");
+}
+
+#[test]
+fn threads_that_die_meanwhile_are_placed_again_or_all_is_as_it_was() {
+    let all = calls(&fresh());
+    for n in 0..all {
+        let scene = Scene::new();
+        let mut nic = Nic { fault: Some(Fault::Threads(n)), ..fresh() };
+        let plan = plan(&nic);
+        let steps = plan.steps.len();
+        let outcome = apply::commit(plan, &mut nic, &scene.journal, &asked(), apply::Allow::default());
+        match outcome.map(|held| held.keep().expect("keeps")) {
+            Ok(()) if n < all - steps => assert!(are_busy(&nic), "call {n}: {nic:?}"),
+            Ok(()) => {}
+            Err(error) => assert_eq!(nic.napis, fresh().napis, "call {n}: {error}"),
+        }
+    }
+}
+
+/// While the link is down there is no NAPI to put anything back on. What they were told comes back with the link, and then so
+/// does the undo.
+#[test]
+fn a_link_that_drops_meanwhile_leaves_what_is_named_until_it_is_back() {
+    for n in 0..calls(&before()) {
+        let scene = Scene::new();
+        let mut nic = Nic { fault: Some(Fault::Down(n)), ..before() };
+        let plan = plan(&nic);
+        let outcome = apply::commit(plan, &mut nic, &scene.journal, &asked(), apply::Allow::default());
+        let Err(error) = outcome.map(|held| held.keep().expect("keeps")) else {
+            panic!("call {n}: nobody looked at a NIC that was down");
+        };
+        let changed = nic.napis != before().napis;
+        // What could not be looked at may be called wrong though it is not; never the other way round.
+        assert!(!changed || matches!(error.host, HostState::NotRestored(_)), "call {n}: {error}");
+        nic.up = true;
+        for transaction in scene.journal.history().expect("reads").transactions {
+            if transaction.standing().is_live() {
+                let undone = scene.journal.roll_back(transaction.name(), &mut nic, second(1));
+                undone.unwrap_or_else(|error| panic!("call {n}: {error}"));
+            }
+        }
+        assert_eq!(nic.napis, before().napis, "call {n}");
+    }
+}
