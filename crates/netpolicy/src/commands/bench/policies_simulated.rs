@@ -37,7 +37,8 @@ const NOTES: [&str; 5] = [
     "A throughput-first workload is a process with 16 exchanges of a byte under way (the document's TCP_RR with a burst), a \
      latency-first one a process with one.",
     "none leaves threads to the scheduler and interrupts spread over all CPUs, where irqbalance has them at best; manual pins queue \
-     i and process i to CPU i, which is what the document calls its baseline.",
+     i and process i to CPU i, which is what the document calls its baseline; with more processes than CPUs the model pins none, \
+     and manual is none.",
     "Of a recipe, the delivery mode with its times, rx-usecs, tx-usecs, adaptive-rx and the layout are modelled. Not modelled: GRO, \
      TSO and LRO, ring and channel changes, XPS and RPS, steering of flows, idle states (cpu_dma_latency), irqbalance's own moves, \
      and so of power the energy.",
@@ -108,7 +109,8 @@ fn of_tuning(
         if mixture.throughput > 0 { processes.saturating_mul(BURST) } else { processes };
     scenario.clients.load = OfferedLoad::Max;
     match tuning {
-        Tuning::Manual => scenario.layout.pinned = true,
+        // In the model a pinned thread has its CPU alone.
+        Tuning::Manual => scenario.layout.pinned = processes <= scenario.hardware.cpus,
         Tuning::Policy(policy) => under(&mut scenario, policy, recipes)
             .map_err(|refused| Fault::new(Exit::Usage, format!("policy {policy}: {refused}")))?,
     }
@@ -182,9 +184,13 @@ mod test {
     use model::DeliveryMode;
 
     fn of(tuning: Tuning) -> Scenario {
+        of_so_many(tuning, 3)
+    }
+
+    fn of_so_many(tuning: Tuning, processes: u32) -> Scenario {
         let base = scenario(SCENARIO).expect("is shipped").file.scenario;
         let recipes = policy_file::recipes(&[]).expect("shipped recipes have no mistakes");
-        let mixture = Mixture { throughput: 3, latency: 0 };
+        let mixture = Mixture { throughput: processes, latency: 0 };
         of_tuning(&base, tuning, mixture, &recipes).expect("can be simulated")
     }
 
@@ -198,6 +204,17 @@ mod test {
         let hashes: std::collections::BTreeSet<String> = all.iter().map(Scenario::hash).collect();
         // What sets mix apart, rules and contexts, is not modelled, and its own recipe is none's with another layout.
         assert!(hashes.len() >= Tuning::ALL.len() - 1, "{hashes:?}");
+    }
+
+    #[test]
+    fn every_number_of_the_document_can_be_simulated_under_every_tuning() {
+        for processes in crate::bench::mixture::AT_ONCE {
+            for tuning in Tuning::ALL {
+                assert_eq!(of_so_many(tuning, processes).application.threads, processes);
+            }
+        }
+        let placed = |processes| of_so_many(Tuning::Manual, processes).layout.pinned;
+        assert!(placed(24) && !placed(48), "a pinned thread has its CPU alone");
     }
 
     #[test]
