@@ -86,7 +86,7 @@ pub struct Row {
 
 impl Row {
     /// The quantiles that are shown.
-    pub const QUANTILES: [f64; 5] = [0.5, 0.9, 0.99, 0.999, 0.9999];
+    pub const QUANTILES: [f64; 6] = [0.5, 0.9, 0.95, 0.99, 0.999, 0.9999];
 
     fn of(label: &str, load: OfferedLoad, all: &[&Evidence]) -> Self {
         let runs: Vec<&Evidence> = all.iter().copied().filter(|run| run.void.is_none()).collect();
@@ -258,12 +258,13 @@ fn remarks(runs: &[&Evidence], all: usize) -> Vec<String> {
     remarks
 }
 
-const COLUMNS: [&str; 13] = [
+const COLUMNS: [&str; 14] = [
     "mode",
     "load",
     "qps",
     "50%",
     "90%",
+    "95%",
     "99%",
     "99.9%",
     "99.99%",
@@ -285,7 +286,7 @@ pub(crate) fn columns(variant: &Variant) -> [&'static str; COLUMNS.len()] {
 
 /// A row's cells.
 pub(crate) fn cells(row: &Row) -> [String; COLUMNS.len()] {
-    let [p50, p90, p99, p999, p9999] =
+    let [p50, p90, p95, p99, p999, p9999] =
         row.latency_us.each_ref().map(|value| number(value.as_ref(), row.runs));
     let number = |value: &Option<Interval>| number(value.as_ref(), row.runs);
     [
@@ -294,6 +295,7 @@ pub(crate) fn cells(row: &Row) -> [String; COLUMNS.len()] {
         number(&row.rate),
         p50,
         p90,
+        p95,
         p99,
         p999,
         p9999,
@@ -306,15 +308,15 @@ pub(crate) fn cells(row: &Row) -> [String; COLUMNS.len()] {
 }
 
 /// The names of the columns of ratios.
-pub(crate) const RATIO_COLUMNS: [&str; 10] =
-    ["mode", "load", "pairs", "rate", "50%", "90%", "99%", "99.9%", "99.99%", "cpu points"];
+pub(crate) const RATIO_COLUMNS: [&str; 11] =
+    ["mode", "load", "pairs", "rate", "50%", "90%", "95%", "99%", "99.9%", "99.99%", "cpu points"];
 
 /// A row's cells.
 pub(crate) fn ratio_cells(row: &Ratios) -> [String; RATIO_COLUMNS.len()] {
-    let [p50, p90, p99, p999, p9999] = row.latency.each_ref().map(ratio);
+    let [p50, p90, p95, p99, p999, p9999] = row.latency.each_ref().map(ratio);
     let (label, load) = (row.label.clone(), row.load.to_string());
     let points = difference(&row.cpu_points);
-    [label, load, row.pairs.to_string(), ratio(&row.rate), p50, p90, p99, p999, p9999, points]
+    [label, load, row.pairs.to_string(), ratio(&row.rate), p50, p90, p95, p99, p999, p9999, points]
 }
 
 /// A difference with its interval: `-4.2 (-6.0 to -2.4)`.
@@ -562,8 +564,8 @@ pub(crate) mod test {
     #[test]
     fn a_quantile_that_no_answer_exceeds_is_not_shown() {
         let rows = grid().variants[0].rows();
-        assert!(rows[0].latency_us[3].is_some(), "one answer in a thousand");
-        assert_eq!(rows[0].latency_us[4], None, "a thousand answers say nothing of the ten thousandth");
+        assert!(rows[0].latency_us[4].is_some(), "one answer in a thousand");
+        assert_eq!(rows[0].latency_us[5], None, "a thousand answers say nothing of the ten thousandth");
     }
 
     #[test]

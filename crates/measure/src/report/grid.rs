@@ -128,7 +128,7 @@ fn chart(page: &mut String, title: &str, rows: &[&Row], styles: &[SeriesStyle]) 
         HEIGHT - BOTTOM - share.clamp(0.0, 1.0) * (HEIGHT - BOTTOM - TOP)
     };
     let x = |at: usize| {
-        #[expect(clippy::cast_precision_loss, reason = "five percentiles")]
+        #[expect(clippy::cast_precision_loss, reason = "six percentiles")]
         let (at, all) = (at as f64, Row::QUANTILES.len() as f64);
         LEFT + (at + 0.5) / all * (WIDTH - RIGHT - LEFT)
     };
@@ -242,8 +242,8 @@ mod test {
             overall: Vec::new(),
         });
         assert_eq!(page.matches("<figure").count(), 1);
-        // Two configurations at the four percentiles that two thousand answers tell.
-        assert_eq!(page.matches("class=\"point\"").count(), 8);
+        // Two configurations at the five percentiles that two thousand answers tell.
+        assert_eq!(page.matches("class=\"point\"").count(), 10);
         for outside in ["http", "src=", "url(", "@import", "<link", "<script"] {
             assert!(!page.contains(outside), "{outside}");
         }

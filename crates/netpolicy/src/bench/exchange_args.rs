@@ -58,7 +58,9 @@ pub struct TcpStream {
 /// Compare polling in softirqs with polling in the NAPIs' kernel threads, as the letter of threaded NAPI does.
 ///
 /// As tcp-rr, at equal offered load, for 1 B, 5 KB and 1 MB. The document's 1000 flows on 56 hyper-threads become as many
-/// here for each CPU. With --background, threads that compute run on the server's CPUs beside it.
+/// here for each CPU. With --background, threads that compute run on the server's CPUs beside it. --matrix also measures what the
+/// letter's second table has: reads and writes of 4 KB, 64 KB and 1 MB on the server's storage, as storage does, on a file
+/// of our own in /var/tmp.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -68,9 +70,44 @@ pub struct Threaded {
     /// How long requests and answers are; more than one size are measured one after the other.
     #[arg(long, value_name = "SIZE[/SIZE],...", value_delimiter = ',', default_value = "1,5K,1M")]
     pub size: Vec<Sizes>,
+    /// With --matrix, leave out the letter's second table.
+    #[arg(long, requires = "matrix")]
+    pub no_storage: bool,
     /// What all of these benches take.
     #[command(flatten)]
     pub common: Common,
+}
+
+impl Threaded {
+    /// How much of the file of our own is used.
+    pub(crate) const STORAGE_BYTES: u64 = 64 << 20;
+
+    /// Whether the letter's second table is measured too.
+    pub(crate) const fn has_storage(&self) -> bool {
+        self.common.matrix && !self.no_storage
+    }
+}
+
+/// How large the operations of the letter's second table are.
+const LETTERS_OPS: [Bytes; 3] = [Bytes(4 << 10), Bytes(64 << 10), Bytes(1 << 20)];
+
+/// The letter does not say how many of them are writes, nor over how many connections they come.
+const STORAGE_WRITES: f64 = 0.5;
+const STORAGE_FLOWS: u32 = 16;
+
+/// An experiment for each size of operations and each number of connections.
+fn operations(ops: &[Bytes], common: &Common, threads: u32, write_share: f64, span_bytes: u64) -> Vec<Case> {
+    let flows = common.flows_or(STORAGE_FLOWS);
+    let case = |op: &Bytes, flows: u32| Case {
+        name: format!("operations of {op}, {flows} flows"),
+        workload: Workload::Storage(StorageWorkload {
+            pace: common.pace(threads, flows, 1),
+            op_bytes: u32::try_from(op.0).unwrap_or(u32::MAX),
+            write_share,
+            span_bytes,
+        }),
+    };
+    ops.iter().flat_map(|op| flows.iter().map(move |&flows| case(op, flows))).collect()
 }
 
 /// Measure reads and writes of a server's storage for a remote client, at a fixed rate.
@@ -88,7 +125,7 @@ pub struct Storage {
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "4K,64K,1M")]
     pub op: Vec<Bytes>,
     /// The share of operations that write, 0 to 1.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
+    #[arg(long, value_name = "SHARE", default_value_t = STORAGE_WRITES)]
     pub write_ratio: f64,
     /// A file or block device that is there, instead of a file of our own. With a --write-ratio above 0 what is in it is
     /// overwritten, and --overwrite must be given.
@@ -338,7 +375,18 @@ impl Compares for Threaded {
 
     fn cases(&self, threads: u32, cpus: u32) -> Vec<Case> {
         // The document: 1000 flows, 56 hyper-threads.
-        exchanges(&self.size, &self.common, threads, (cpus * 1000).div_ceil(56).max(threads))
+        let flows = (cpus * 1000).div_ceil(56).max(threads);
+        let mut cases = exchanges(&self.size, &self.common, threads, flows);
+        if self.has_storage() {
+            cases.extend(operations(
+                &LETTERS_OPS,
+                &self.common,
+                threads,
+                STORAGE_WRITES,
+                Self::STORAGE_BYTES,
+            ));
+        }
+        cases
     }
 
     fn default_loads(&self) -> Vec<Load> {
@@ -392,17 +440,7 @@ impl Compares for Storage {
     }
 
     fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
-        let case = |op: &Bytes, flows| Case {
-            name: format!("operations of {op}, {flows} flows"),
-            workload: Workload::Storage(StorageWorkload {
-                pace: self.common.pace(threads, flows, 1),
-                op_bytes: u32::try_from(op.0).unwrap_or(u32::MAX),
-                write_share: self.write_ratio,
-                span_bytes: self.span.0,
-            }),
-        };
-        let flows = self.common.flows_or(16);
-        self.op.iter().flat_map(|op| flows.iter().map(move |&flows| case(op, flows))).collect()
+        operations(&self.op, &self.common, threads, self.write_ratio, self.span.0)
     }
 
     fn default_loads(&self) -> Vec<Load> {

@@ -25,6 +25,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("kthreads/without_netpolicy_the_undo_script_gives_it_back", NEEDS, undo_script),
         test("kthreads/what_would_starve_others_is_refused", NEEDS, refused),
         test("kthreads/polling_without_a_pause_is_refused_or_done_as_the_kernel_has_it", NEEDS, busy),
+        test(
+            "kthreads/threads_that_poll_without_a_pause_are_lost_by_a_reset_and_asserted_again",
+            NEEDS,
+            busy_reset,
+        ),
         test("kthreads/another_mode_takes_the_threads_and_a_rollback_gives_them_back", NEEDS, overlaid),
     ]
 }
@@ -185,6 +190,39 @@ fn busy() -> Result<(), Failed> {
         }
     }
     assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+/// On kernels that have it; others say so in the test before.
+fn busy_reset() -> Result<(), Failed> {
+    const BUSY: &str = "[device.veth-server]\ndelivery = \"threaded-busy\"\nbudget = { polling_cpus = 2 }\n\
+                        kthread = { cpus = \"0\", class = \"fifo:50\" }\n";
+    let operator = Operator::new("kthread-busy-reset", 2)?;
+    let before = operator.host()?;
+    operator.asks(BUSY)?;
+    if !before.capabilities.napi_threaded_busy {
+        operator.runs(&["apply"], 6)?;
+        assert_eq!(operator.host()?, before);
+        return Ok(());
+    }
+    let both = vec![Some(Threading::BusyPoll); 2];
+    operator.runs(&["apply"], 0)?;
+    assert_eq!(threaded(&operator.host()?), both);
+    assert!(are_pinned(&operator.host()?)?);
+    for state in ["down", "up"] {
+        operator.sets_link(state)?;
+    }
+    let drift = operator.runs(&["verify"], 3)?.data;
+    assert!(drift.contains("kthread policy"), "a new thread begins as threads do: {drift}");
+    operator.runs(&["apply"], 0)?;
+    assert_eq!(threaded(&operator.host()?), both);
+    assert!(are_pinned(&operator.host()?)?);
+    operator.runs(&["verify"], 0)?;
+    for _ in 0..2 {
+        operator.runs(&["rollback"], 0)?;
+    }
+    let after = operator.host()?;
+    assert_eq!((threads(&after)?, threaded(&after)), (threads(&before)?, threaded(&before)));
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use measure::{Experiment, Gates, Grid, Progress, Skipped, Stage, Stopped, Varian
 use model::{CpuSet, Nanoseconds, OfferedLoad, Schema};
 
 use super::{Told, early, of_signal, writable};
-use crate::bench::exchange_args::Storage;
+use crate::bench::exchange_args::{Storage, Threaded};
 use crate::bench::{BenchError, Case, Compares, ExchangeStage, Layout};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -22,6 +22,9 @@ const FILL_BYTES: usize = 1 << 20;
 
 /// The largest file of our own.
 const FILE_BYTES_MAX: u64 = 16 << 30;
+
+/// Where the file of our own is made unless somebody says.
+const STORAGE_DIR: &str = "/var/tmp";
 
 /// The largest file of gates.
 const GATES_BYTES_MAX: u64 = 64 << 10;
@@ -43,10 +46,23 @@ pub(super) fn run_storage(bench: &Storage, context: &Context) -> Result<Exit, Fa
         Some(file) => conduct(bench, context, Some((file.clone(), writes))),
         None => {
             let file = file_of_our_own(&bench.dir, bench.span.0)?;
-            let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
-            conduct(bench, context, Some((path, writes)))
+            conduct(bench, context, Some((path_of(&file), writes)))
         }
     }
+}
+
+/// Kernel threads against softirqs; the whole matrix has storage in it.
+pub(super) fn run_threaded(bench: &Threaded, context: &Context) -> Result<Exit, Fault> {
+    if !bench.has_storage() {
+        return conduct(bench, context, None);
+    }
+    let file = file_of_our_own(Path::new(STORAGE_DIR), Threaded::STORAGE_BYTES)?;
+    conduct(bench, context, Some((path_of(&file), true)))
+}
+
+/// A path to a file without a name, for this process's children.
+fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
 }
 
 /// A file without a name, full of bytes that were written: a read of a hole would be none.

@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &Bench, context: &Context) -> Result<Exit, Fault> {
         Application::Memcached(arguments) => memcached(arguments, context),
         Application::TcpRr(arguments) => exchange::run(&**arguments, context),
         Application::TcpStream(arguments) => exchange::run(&**arguments, context),
-        Application::Threaded(arguments) => exchange::run(&**arguments, context),
+        Application::Threaded(arguments) => exchange::run_threaded(arguments, context),
         Application::Storage(arguments) => exchange::run_storage(arguments, context),
         Application::Policies(arguments) => policies::run(arguments, context),
         Application::Serve(arguments) => serve::run(arguments),
