@@ -122,7 +122,7 @@ impl Journal {
         }
     }
 
-    /// Makes one transaction of a daemon's kept ones. What is `gone` (settings of processes that have ended) is left out,
+    /// Makes one transaction of a daemon's kept ones, or another of one that has something `gone`. What is `gone` (settings of processes that have ended) is left out,
     /// and so is what is as it was at first. `None` if nothing was folded, or nothing was left of it.
     ///
     /// What somebody else has changed since is not folded over: only transactions are that are newer than any of
@@ -138,7 +138,8 @@ impl Journal {
     ) -> Result<Option<TransactionName>, JournalError> {
         let lock = self.lock()?;
         let folded = self.foldable()?;
-        if folded.len() < 2 {
+        let any_gone = || folded.iter().flat_map(Transaction::live_changes).any(&gone);
+        if folded.len() < 2 && !any_gone() {
             return Ok(None);
         }
         let ledger = Ledger::of(&folded);

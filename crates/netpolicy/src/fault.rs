@@ -11,6 +11,7 @@ use model::host::Unread;
 use plan::{Refusal, RefusalKind};
 
 use crate::exit::Exit;
+use crate::socket_file::ListenError;
 
 /// A command's failure: the cause, the exit code, and the state that the host is left in.
 #[derive(Debug)]
@@ -93,6 +94,11 @@ impl Fault {
         }
     }
 
+    /// How a command ends whose commit failed so.
+    pub(crate) fn exit_of(fault: &CommitFault<KernelError>) -> Exit {
+        end_of(fault).0
+    }
+
     /// Whether the same may succeed a moment later: something went away meanwhile, and the host is as it was.
     pub(crate) fn is_passing(&self) -> bool {
         self.exit == Exit::Failed && matches!(self.host, HostState::Unchanged | HostState::Restored)
@@ -119,6 +125,16 @@ impl HostState {
     }
 }
 
+impl From<ListenError> for Fault {
+    fn from(error: ListenError) -> Self {
+        let exit = match error {
+            ListenError::NoSocket(_) => Exit::Usage,
+            ListenError::Taken(_) | ListenError::Refused { .. } => Exit::Failed,
+        };
+        Self::new(exit, error)
+    }
+}
+
 impl From<KernelError> for Fault {
     fn from(error: KernelError) -> Self {
         let exit = exit_of(&error);
@@ -131,25 +147,7 @@ impl From<KernelError> for Fault {
 impl From<CommitError<KernelError>> for Fault {
     fn from(error: CommitError<KernelError>) -> Self {
         let words = error.fault.to_string();
-        let (exit, hint) = match &*error.fault {
-            CommitFault::Irreversible(_) => {
-                (Exit::Refused, Some("--allow-irreversible changes them all the same"))
-            }
-            CommitFault::Disruptive(_) => (Exit::Refused, Some("--disruptive changes them all the same")),
-            CommitFault::Undecided { .. } => {
-                (Exit::Refused, Some("netpolicy confirm, or netpolicy rollback"))
-            }
-            CommitFault::Attended { .. } => (
-                Exit::Refused,
-                Some("end that process first; should it not end, kill -9 it and use netpolicy rollback"),
-            ),
-            CommitFault::Unreadable { .. } => (Exit::Refused, Some(UNREADABLE)),
-            CommitFault::Drifted(_) => (Exit::Failed, Some("plan again: netpolicy plan")),
-            CommitFault::RolledBackMeanwhile { .. } => (Exit::Failed, None),
-            CommitFault::ReadBack { .. } => (Exit::RolledBack, None),
-            CommitFault::Host { cause, .. } => (exit_of(cause), is_denied(cause).then_some(PRIVILEGES)),
-            CommitFault::Journal(_) => (Exit::Failed, None),
-        };
+        let (exit, hint) = end_of(&error.fault);
         let host = HostState::after_undo(error.host, error.undo_script);
         let exit = if matches!(host, HostState::NotRestored { .. }) { Exit::NotRestored } else { exit };
         Self { exit, cause: words.into(), host, hint: hint.map(str::to_owned) }
@@ -221,6 +219,27 @@ impl From<KeepError> for Fault {
             if matches!(host, HostState::NotRestored { .. }) { Exit::NotRestored } else { Exit::Failed };
         let cause = format!("{}; without that record nothing can stay", error.cause);
         Self { exit, cause: cause.into(), host, hint: None }
+    }
+}
+
+/// How a commit that failed so ends, and what can be done about it.
+fn end_of(fault: &CommitFault<KernelError>) -> (Exit, Option<&'static str>) {
+    match fault {
+        CommitFault::Irreversible(_) => {
+            (Exit::Refused, Some("--allow-irreversible changes them all the same"))
+        }
+        CommitFault::Disruptive(_) => (Exit::Refused, Some("--disruptive changes them all the same")),
+        CommitFault::Undecided { .. } => (Exit::Refused, Some("netpolicy confirm, or netpolicy rollback")),
+        CommitFault::Attended { .. } => (
+            Exit::Refused,
+            Some("end that process first; should it not end, kill -9 it and use netpolicy rollback"),
+        ),
+        CommitFault::Unreadable { .. } => (Exit::Refused, Some(UNREADABLE)),
+        CommitFault::Drifted(_) => (Exit::Failed, Some("plan again: netpolicy plan")),
+        CommitFault::RolledBackMeanwhile { .. } => (Exit::Failed, None),
+        CommitFault::ReadBack { .. } => (Exit::RolledBack, None),
+        CommitFault::Host { cause, .. } => (exit_of(cause), is_denied(cause).then_some(PRIVILEGES)),
+        CommitFault::Journal(_) => (Exit::Failed, None),
     }
 }
 

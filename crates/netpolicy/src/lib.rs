@@ -29,6 +29,7 @@ pub mod scenario_file;
 mod services;
 mod show;
 pub mod sim_args;
+mod socket_file;
 pub mod sockets_args;
 mod staged;
 mod state_dir;

@@ -191,12 +191,13 @@ fn there_is_room_for_so_many_and_a_place_that_was_left_is_free() {
     let desk = desk();
     let mut talks: Vec<Talk> = (0..CLIENTS_MAX + 20).map(|_| desk.connect()).collect();
     let alive = |talk: &mut Talk| {
-        // Whoever was turned away may not even be heard.
+        // Whoever was turned away may not even be heard, but is told why.
         talk.stream.write_all(b"{\"method\":\"io.netpolicy.Status\"}\0").is_ok() && {
-            let mut byte = [0; 1];
-            talk.stream.read(&mut byte).is_ok_and(|length| length == 1)
+            talk.hear().is_some_and(|said| said["error"].is_null())
         }
     };
+    let last = talks.last_mut().expect("many").hear().expect("why");
+    assert_eq!(last["error"], "io.netpolicy.Busy");
     let served = talks.iter_mut().filter_map(|talk| alive(talk).then_some(())).count();
     assert!((8..=CLIENTS_MAX).contains(&served), "{served}");
     assert!(desk.log().iter().any(|line| line.contains("was turned away")), "{:?}", desk.log());

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::host::{Device, Process};
+use model::host::{Device, Process, Socket};
 use model::{DeliveryMode, DeviceId, NapiId, PolicyName};
 
 use crate::claim::{Claimed, Claims, Wish};
@@ -272,7 +272,8 @@ impl<'h> Ground<'h> {
 /// Whether a process has nothing that packets could come to, and does not even wait for some: it is no server yet, and
 /// whole devices are not set for it. A process that waits by io_uring may have sockets which no descriptor shows.
 fn receives_nothing(process: &Process) -> bool {
-    process.sockets.is_empty() && process.rings.iter().all(|ring| ring.registered_sockets == 0)
+    !process.sockets.iter().any(Socket::can_receive)
+        && process.rings.iter().all(|ring| ring.registered_sockets == 0)
 }
 
 fn note_shared(shared: &BTreeMap<usize, usize>, wishes: &[Wish<'_>], part: &mut Part) {

@@ -90,6 +90,19 @@ pub struct Socket {
     pub napi: Option<NapiId>,
 }
 
+impl Socket {
+    /// Whether packets could come to it. One of TCP or UDP that was neither bound nor connected has no address yet: programs
+    /// have such sockets for an `ioctl`, and never receive anything by them.
+    pub const fn can_receive(&self) -> bool {
+        match self.state {
+            SocketState::TcpListen | SocketState::TcpEstablished | SocketState::Other => true,
+            SocketState::TcpOther | SocketState::Udp => {
+                self.local.is_some() || self.remote.is_some() || self.napi.is_some()
+            }
+        }
+    }
+}
+
 /// A socket's kind and state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -5,11 +5,16 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use linux::peer::Peer;
 use serde_json::{Map, Value};
 
 use super::wire::{Call, Reply, encode};
+use crate::socket_file;
 
-/// How long a command waits for an answer. A commit on a large host takes seconds.
+/// How long a command waits for what is answered out of the daemon's head. Its turn may take seconds on a large host.
+const GREETING_MAX: Duration = Duration::from_secs(10);
+
+/// How long a command waits for what takes a commit, or a look at the host.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long an answer may be.
@@ -19,15 +24,20 @@ const REPLY_BYTES_MAX: usize = 16 << 20;
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
+    /// Where it answers, and who it is.
+    who: String,
     rest: Vec<u8>,
 }
 
 /// Why a call brought no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The connection broke, or the answer did not come in time.
-    #[error("the daemon: {0}")]
-    Broken(#[from] io::Error),
+    /// The connection broke.
+    #[error("{0} ended the connection: {1}")]
+    Broken(String, io::Error),
+    /// The answer did not come in time.
+    #[error("{0} has not answered within {1} s")]
+    Silent(String, u64),
     /// What came is no answer.
     #[error("the daemon's answer is malformed: {0}")]
     Malformed(String),
@@ -42,17 +52,23 @@ impl Client {
     /// # Errors
     /// If there is a socket that cannot be connected to.
     pub fn connect(path: &Path) -> io::Result<Option<Self>> {
-        let stream = match UnixStream::connect(path) {
+        let stream = match socket_file::connect(path, GREETING_MAX) {
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
             {
                 return Ok(None);
             }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::Error::other(format!(
+                    "whoever listens there has taken no connection within {} s",
+                    GREETING_MAX.as_secs()
+                )));
+            }
             other => other?,
         };
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Some(Self { stream, rest: Vec::new() }))
+        let pid = Peer::of(&stream).map(|peer| format!(", process {}", peer.pid)).unwrap_or_default();
+        let who = format!("the daemon at {}{pid}", path.display());
+        Ok(Some(Self { stream, who, rest: Vec::new() }))
     }
 
     /// Calls a method of the daemon's interface, and waits for its answer.
@@ -64,8 +80,10 @@ impl Client {
         method: &str,
         parameters: Map<String, Value>,
     ) -> Result<Map<String, Value>, CallError> {
+        let patience = if method == "Status" { GREETING_MAX } else { PATIENCE };
+        self.stream.set_read_timeout(Some(patience)).map_err(|error| self.broken(error, patience))?;
         self.say(method, parameters, false)?;
-        self.hear().map(|reply| reply.parameters)
+        self.hear_within(patience).map(|reply| reply.parameters)
     }
 
     /// Calls a method whose answer comes again whenever it changes; [`Client::hear`] hears the next.
@@ -79,7 +97,20 @@ impl Client {
     fn say(&mut self, method: &str, parameters: Map<String, Value>, more: bool) -> Result<(), CallError> {
         let method = format!("{}.{method}", super::method::INTERFACE);
         let call = Call { method, parameters, oneway: false, more, upgrade: false };
-        Ok(self.stream.write_all(&encode(&call))?)
+        match self.stream.write_all(&encode(&call)) {
+            // Who is turned away is told so before the connection ends: that is heard next.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            said => said.map_err(|error| self.broken(error, GREETING_MAX)),
+        }
+    }
+
+    fn broken(&self, error: io::Error, patience: Duration) -> CallError {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                CallError::Silent(self.who.clone(), patience.as_secs())
+            }
+            _ => CallError::Broken(self.who.clone(), error),
+        }
     }
 
     /// The next answer.
@@ -87,6 +118,10 @@ impl Client {
     /// # Errors
     /// If it is an error, or does not come.
     pub fn hear(&mut self) -> Result<Reply, CallError> {
+        self.hear_within(PATIENCE)
+    }
+
+    fn hear_within(&mut self, patience: Duration) -> Result<Reply, CallError> {
         let mut looked = 0;
         let end = loop {
             if let Some(at) = self.rest[looked..].iter().position(|&byte| byte == 0) {
@@ -97,9 +132,10 @@ impl Client {
                 return Err(CallError::Malformed(format!("longer than {REPLY_BYTES_MAX} bytes")));
             }
             let mut part = [0; 16 * 1024];
-            match self.stream.read(&mut part)? {
-                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                length => self.rest.extend_from_slice(&part[..length]),
+            match self.stream.read(&mut part) {
+                Ok(0) => return Err(self.broken(io::ErrorKind::UnexpectedEof.into(), patience)),
+                Ok(length) => self.rest.extend_from_slice(&part[..length]),
+                Err(error) => return Err(self.broken(error, patience)),
             }
         };
         let rest = self.rest.split_off(end + 1);

@@ -12,9 +12,9 @@ use model::{Finding, Pid};
 use serde_json::{Map, Value, json};
 
 use super::Office;
-use super::book::Place;
+use super::book::{CLIENTS_MAX, Place};
 use super::job;
-use super::method::{DESCRIPTION, INTERFACE, Method, Refusal, SERVICE, SERVICE_DESCRIPTION};
+use super::method::{self, DESCRIPTION, INTERFACE, Method, Refusal, SERVICE, SERVICE_DESCRIPTION};
 use super::wire::{Call, Frames, MESSAGE_BYTES_MAX, Reply, decode_call, encode};
 use crate::daemon::{Answer, Door, Guest, Ready, Request, Stay, Wishes};
 
@@ -180,15 +180,16 @@ impl Connection {
 
     fn do_call(&mut self, call: &Call, door: &mut Door) {
         let origin = format!("{INTERFACE} by {}", self.who());
-        let method = match Method::of(call, &origin) {
-            Ok(method) => method,
-            Err(refusal) => return self.answer(call, Err(refusal)),
-        };
-        if !method.is_for_everybody() && !self.is_trusted() {
+        // Who may not call it is not told what is wrong with it either.
+        if !method::is_for_everybody(&call.method) && !self.is_trusted() {
             self.office.book.count(|tally| tally.denied += 1);
             self.office.book.log(&format!("api: {} was refused {}", self.who(), call.method));
             return self.answer(call, Err(Refusal::service("PermissionDenied", None)));
         }
+        let method = match Method::of(call, &origin) {
+            Ok(method) => method,
+            Err(refusal) => return self.answer(call, Err(refusal)),
+        };
         match method {
             Method::GetInfo => self.answer(call, Ok(info())),
             Method::GetInterfaceDescription(interface) => self.answer(call, description(&interface)),
@@ -372,11 +373,21 @@ fn reply(found: job::Found) -> Reply {
     }
 }
 
+/// Says to one for whom there is no place that there is none.
+pub(super) fn turn_away(mut stream: &UnixStream) {
+    let words = format!("too many are connected already: {CLIENTS_MAX} at once, fewer of one user");
+    // It is the first that is said here, so there is room for it; who is gone by now does not miss it.
+    let _ = stream.write_all(&encode(&reply(Err(Refusal::busy(words)))));
+}
+
 fn said(answer: Answer) -> job::Found {
     match answer {
-        Answer::Done { summary, changes, transactions } => {
-            Ok(object(json!({ "summary": summary, "changes": changes, "transactions": transactions })))
-        }
+        Answer::Done { summary, changes, transactions, pending } => Ok(object(json!({
+            "summary": summary,
+            "changes": changes,
+            "transactions": transactions,
+            "pending": pending,
+        }))),
         Answer::Settings(settings) => Ok(object(json!({ "settings": settings }))),
         Answer::Refused { exit, why, hint } => Err(Refusal::refused(exit, why, hint)),
     }

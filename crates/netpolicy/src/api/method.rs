@@ -18,6 +18,9 @@ pub const SERVICE: &str = "org.varlink.service";
 /// Its description.
 pub const SERVICE_DESCRIPTION: &str = include_str!("org.varlink.service.varlink");
 
+/// The longest name of a service that one `Set` gives, in bytes.
+const SERVICE_NAME_BYTES_MAX: usize = 256;
+
 /// How many device settings one `Set` takes.
 const SETTINGS_MAX: usize = 64;
 
@@ -163,9 +166,20 @@ impl SaidTarget {
     pub fn target(self) -> Result<Target, String> {
         let matching = self.matching.is_some();
         match (self.device, self.service, self.task) {
-            (Some(name), None, None) if !matching => Ok(Target::Device(name)),
+            (Some(name), None, None) if !matching => {
+                policy_file::device_name(&name)?;
+                Ok(Target::Device(name))
+            }
             (None, None, Some(pid)) if !matching && pid > 0 => Ok(Target::Task(Pid(pid))),
             (None, Some(name), None) => {
+                if name.is_empty() {
+                    return Err("the service's name is empty".to_owned());
+                }
+                if name.len() > SERVICE_NAME_BYTES_MAX || name.contains(char::is_control) {
+                    return Err(format!(
+                        "a service's name has at most {SERVICE_NAME_BYTES_MAX} bytes, and no control characters"
+                    ));
+                }
                 let SaidMatch { unit, cgroup, exe, port, uid } = self.matching.unwrap_or_default();
                 Ok(Target::Service(name, Match { unit, cgroup, exe, port, uid }))
             }
@@ -274,10 +288,14 @@ impl Method {
         };
         Ok(method)
     }
+}
 
-    /// Whether everybody may call it: what it answers depends on who they are.
-    pub const fn is_for_everybody(&self) -> bool {
-        matches!(self, Self::GetInfo | Self::GetInterfaceDescription(_) | Self::Status)
+/// Whether everybody may call a method of this name: what it answers depends on who they are. One that there is not is
+/// told from those that are refused.
+pub fn is_for_everybody(method: &str) -> bool {
+    match method.rsplit_once('.') {
+        Some((INTERFACE, name)) => name == "Status" || !DESCRIPTION.contains(&format!("\nmethod {name}(")),
+        _ => true,
     }
 }
 
@@ -357,6 +375,21 @@ mod test {
                 "name one of device",
             ),
             (
+                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"../../etc"},"wish":"latency"}}"#,
+                "io.netpolicy.Refused",
+                "is no device's name",
+            ),
+            (
+                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"a\n\u001b[31mb"},"wish":"latency"}}"#,
+                "io.netpolicy.Refused",
+                "is no device's name",
+            ),
+            (
+                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":""},"wish":"latency"}}"#,
+                "io.netpolicy.Refused",
+                "the name is empty",
+            ),
+            (
                 r#"{"method":"io.netpolicy.Set","parameters":{"target":{"task":1},"wish":"latncy"}}"#,
                 "io.netpolicy.Refused",
                 "did you mean `latency`?",
@@ -380,13 +413,16 @@ mod test {
     #[test]
     fn only_what_shows_nothing_of_others_is_for_everybody() {
         for (call, everybody) in [
-            (r#"{"method":"io.netpolicy.Status"}"#, true),
-            (r#"{"method":"io.netpolicy.Findings"}"#, false),
-            (r#"{"method":"io.netpolicy.Settings"}"#, false),
-            (r#"{"method":"io.netpolicy.Plan"}"#, false),
-            (r#"{"method":"io.netpolicy.Rollback"}"#, false),
+            ("io.netpolicy.Status", true),
+            ("org.varlink.service.GetInfo", true),
+            ("io.netpolicy.NoSuchMethod", true),
+            ("io.netpolicy.Findings", false),
+            ("io.netpolicy.Settings", false),
+            ("io.netpolicy.Set", false),
+            ("io.netpolicy.Plan", false),
+            ("io.netpolicy.Rollback", false),
         ] {
-            assert_eq!(called(call).map(|method| method.is_for_everybody()), Ok(everybody), "{call}");
+            assert_eq!(is_for_everybody(call), everybody, "{call}");
         }
     }
 }

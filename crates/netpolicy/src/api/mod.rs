@@ -22,8 +22,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -37,6 +36,8 @@ pub use metrics::open_metrics;
 
 use self::connection::Connection;
 use crate::daemon::{Door, Guest, Ready, Shared, Stay, Wishes};
+use crate::socket_file;
+pub use crate::socket_file::ListenError;
 
 /// Where the daemon's Varlink socket is, unless it is told otherwise.
 pub const SOCKET: &str = "/run/netpolicy/io.netpolicy";
@@ -92,9 +93,9 @@ impl fmt::Debug for Office {
 /// Why a socket could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Somebody answers there.
-    #[error("{0}: another daemon answers there")]
-    Taken(PathBuf),
+    /// There is no place for a socket.
+    #[error(transparent)]
+    NoPlace(#[from] ListenError),
     /// The kernel refused.
     #[error("{path}: {error}")]
     Refused {
@@ -144,22 +145,10 @@ fn refused(path: impl fmt::Display) -> impl FnOnce(std::io::Error) -> OpenError 
     move |error| OpenError::Refused { path: path.to_string(), error }
 }
 
-/// Listens where nobody does; what a daemon that is gone has left there is removed.
+/// Listens where nobody does, for a loop that does not block.
 fn listen(path: &Path, mode: u32) -> Result<UnixListener, OpenError> {
-    if UnixStream::connect(path).is_ok() {
-        return Err(OpenError::Taken(path.to_owned()));
-    }
-    let shown = || path.display();
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).map_err(refused(directory.display()))?;
-    }
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(refused(shown())(error)),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path).map_err(refused(shown()))?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(refused(shown()))?;
-    listener.set_nonblocking(true).map_err(refused(shown()))?;
+    let listener = socket_file::listen(path, mode)?;
+    listener.set_nonblocking(true).map_err(refused(path.display()))?;
     Ok(listener)
 }
 
@@ -175,8 +164,11 @@ impl Listener {
         let (stream, _) = self.listener.accept()?;
         let Ok(peer) = Peer::of(&stream) else { return Ok(()) };
         stream.set_nonblocking(true)?;
-        if let Some(place) = self.office.book.enter(peer.uid) {
-            door.admit(Box::new(Connection::new(stream, peer, Rc::clone(&self.office), place)));
+        match self.office.book.enter(peer.uid) {
+            Some(place) => {
+                door.admit(Box::new(Connection::new(stream, peer, Rc::clone(&self.office), place)));
+            }
+            None => connection::turn_away(&stream),
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! Varlink: varlink.org/Method-Call, a call is `{"method": …, "parameters": {…}, "more": …, "oneway": …}`, a reply
 //! `{"parameters": {…}, "continues": …}` or `{"error": …, "parameters": {…}}`.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 /// How long one message may be, without its zero byte.
@@ -14,8 +14,8 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 pub struct Call {
     /// Interface and method: `io.netpolicy.Status`.
     pub method: String,
-    /// What goes with it.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    /// What goes with it; `null` is as if there were nothing.
+    #[serde(default, deserialize_with = "nothing_or_more", skip_serializing_if = "Map::is_empty")]
     pub parameters: Map<String, Value>,
     /// Whether no answer is wanted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -26,6 +26,10 @@ pub struct Call {
     /// Whether another protocol shall be spoken from here on. Nothing here does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub upgrade: bool,
+}
+
+fn nothing_or_more<'de, D: Deserializer<'de>>(said: D) -> Result<Map<String, Value>, D::Error> {
+    Ok(Option::deserialize(said)?.unwrap_or_default())
 }
 
 /// An answer.
@@ -165,6 +169,13 @@ mod test {
         assert_eq!(frames.next_message(), Err(BadMessage::TooLong));
         frames.push(&[0]);
         assert_eq!(frames.next_message(), Err(BadMessage::TooLong));
+    }
+
+    #[test]
+    fn parameters_that_are_null_are_none() {
+        for said in [&b"{\"method\":\"a.b\",\"parameters\":null}"[..], b"{\"method\":\"a.b\"}"] {
+            assert_eq!(decode_call(said).map(|call| call.parameters), Ok(Map::new()));
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use model::{NetnsId, Pid, ProcessId, Setting};
 
 use super::{ANSWER_BYTES_MAX, Answer, Request};
 use crate::api::wire::encode;
+use crate::socket_file;
 
 /// How long an answer is waited for. The daemon's turn waits with it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -38,10 +39,7 @@ struct Way {
 
 impl Way {
     fn connect(&self) -> io::Result<UnixStream> {
-        let stream = UnixStream::connect(&self.path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(stream)
+        socket_file::connect(&self.path, PATIENCE)
     }
 
     fn ask(&self, request: &Request) -> Result<Answer, KernelError> {

@@ -1,8 +1,7 @@
 //! The end with the right.
 
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -19,6 +18,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::notify::Notifier;
+use crate::socket_file;
 
 /// How many connections there are at once. The daemon has one, and a command now and then.
 const CLIENTS_MAX: usize = 4;
@@ -29,19 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Answers until it is killed.
 pub(crate) fn run(arguments: &AttachService, context: &Context) -> Result<Exit, Fault> {
     let path = &arguments.socket;
-    let failed = |error| Fault::file(path, error);
-    if UnixStream::connect(path).is_ok() {
-        return Err(Fault::failed(format!("{}: somebody answers there already", path.display())));
-    }
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory).map_err(failed)?;
-    }
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    let listener = socket_file::listen(path, 0o600)?;
     if let Ok(Some(notifier)) = Notifier::of_environment() {
         notifier.say("READY=1");
     }

@@ -76,12 +76,19 @@ fn call(client: &mut Client, method: &str, parameters: Value, context: &Context)
     let transactions = words("transactions").join(", ");
     let by = if transactions.is_empty() { String::new() } else { format!(" ({transactions})") };
     context.console.say(&format!("By the daemon: {summary}{by}"));
-    Ok(Exit::Done)
+    let pending = said.get("pending").and_then(Value::as_bool).unwrap_or(false);
+    Ok(if pending { Exit::Pending } else { Exit::Done })
 }
 
 impl From<CallError> for Fault {
     fn from(error: CallError) -> Self {
-        let CallError::Refused(reply) = &error else { return Self::failed(error) };
+        let reply = match &error {
+            CallError::Refused(reply) => reply,
+            CallError::Silent(..) => return Self::failed(error).hint(
+                "`netpolicy verify`, `history` and `rollback` do without it; it can be ended at any time, and changes nothing by that",
+            ),
+            CallError::Broken(..) | CallError::Malformed(_) => return Self::failed(error),
+        };
         let code =
             reply.parameters.get("exit").and_then(Value::as_u64).and_then(|code| u8::try_from(code).ok());
         let denied = reply.error.as_deref().is_some_and(|error| error.ends_with("PermissionDenied"));

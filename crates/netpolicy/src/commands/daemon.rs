@@ -1,5 +1,6 @@
 //! `daemon`: keeps the policy true for as long as it runs.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use super::oracle;
@@ -15,6 +16,12 @@ use crate::notify::{Herald, Notifier};
 /// Runs until it is asked to end.
 pub(crate) fn run(arguments: &Daemon, context: &Context) -> Result<Exit, Fault> {
     let options = Options::of(arguments)?;
+    if let Some(path) = &arguments.sockets.metrics_file
+        && path.extension() != Some(OsStr::new("prom"))
+    {
+        let words = format!("--metrics-file {}: its name does not end in .prom", path.display());
+        return Err(Fault::new(Exit::Usage, words).hint("collectors of text files read no others"));
+    }
     // What is wrong with the files at the start is wrong with the command.
     context.policy()?;
     let mut house =
@@ -50,7 +57,10 @@ fn admit(arguments: &Daemon, context: &Context, shared: &Shared, house: &mut Hou
         log: Box::new(move |line| log.say(line)),
         oracle: oracle::of(&context.globals),
     };
-    let mut guests = api::open(shared, options).map_err(Fault::failed)?;
+    let mut guests = api::open(shared, options).map_err(|error| match error {
+        api::OpenError::NoPlace(error) => Fault::from(error),
+        other => Fault::failed(other),
+    })?;
     let notifier = Notifier::of_environment().map_err(|error| Fault::file("NOTIFY_SOCKET", error))?;
     if let Some(notifier) = notifier {
         guests.push(Box::new(Herald::new(notifier, shared.clone())));

@@ -2,18 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apply::{Allow, CommitFault, Drift, Fate, JournalError, Knob, Knobs, TransactionName};
+use apply::{Allow, CommitError, CommitFault, Drift, Fate, JournalError, Knob, Knobs, TransactionName};
 use linux::{Cause, Kernel, KernelError};
 use model::setting::Disruption;
-use model::{Change, Finding, Nanoseconds, Object, Plan, Reason, Setting, Severity, Step};
+use model::{Change, Finding, Nanoseconds, Object, Plan, Policy, Reason, Setting, Severity, Step};
 
 use super::converge::{LeftAlone, Work};
-use super::keeper::{Keeper, now};
-use super::look::process_of;
+use super::keeper::{Keeper, Stubborn, now};
+use super::look::{has_ended, process_of};
 use super::placing;
 use super::report;
 use super::status::{Kind, Phase};
 use crate::clock;
+use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::render::EventReport;
 
@@ -25,6 +26,10 @@ const HISTORY_MAX: usize = 200;
 
 /// The most changes that an answer lists.
 const CHANGES_TOLD_MAX: usize = 4096;
+
+/// How a daemon is allowed what it leaves.
+pub(super) const DISRUPTIVE: &str =
+    "start the daemon with --disruptive or --allow-irreversible, or say so in /etc/netpolicy/daemon.toml";
 
 /// How an attempt to commit ended that did not succeed.
 enum Trouble {
@@ -38,6 +43,7 @@ impl Keeper<'_> {
     /// Does what is due.
     pub(super) fn work(&mut self, work: Work) {
         let begun = now();
+        let work_was_tick = work.tick;
         let span = |begun: Nanoseconds| Nanoseconds(now().0.saturating_sub(begun.0));
         let outcome = self.look(&work).and_then(|()| self.converge(&work));
         match outcome {
@@ -63,6 +69,27 @@ impl Keeper<'_> {
             self.phase = Phase::Managing;
         }
         self.fold();
+        if work_was_tick {
+            self.let_go_of_what_has_ended();
+        }
+    }
+
+    /// What was set inside processes that have ended is held by nobody any more, in the journal neither.
+    fn let_go_of_what_has_ended(&mut self) {
+        let ended = |keeper: &Self| -> Vec<Knob> {
+            let knobs = keeper.ledger.iter().map(|(knob, _)| *knob);
+            knobs.filter(|(object, _)| has_ended(object, &keeper.host)).collect()
+        };
+        if ended(self).is_empty() {
+            return;
+        }
+        if let Err(fault) = self.fold_now() {
+            self.context.console.detail(&format!("the journal is not folded: {}", fault.cause));
+        }
+        // Of transactions that others stand on the journal keeps it.
+        for knob in ended(self) {
+            self.ledger.forget(&knob);
+        }
     }
 
     /// Plans and commits until nothing differs. False if something is to be tried again later.
@@ -126,18 +153,32 @@ impl Keeper<'_> {
         self.members = self.wants.members(&policy);
         self.placed = placing::place(&policy, &self.host, &self.members);
         self.requests = report::requests(&policy, &self.placed);
+        self.take_up_what_is_asked_for(&policy);
         let wake = self.placed.desired.wake_latency.as_ref().map(|(micros, _)| *micros);
         if let Some(why) = self.wake.hold(wake) {
             self.context.console.say(&why);
         }
         let mut plan = std::mem::take(&mut self.placed.plan);
+        plan.steps.extend(self.put_back(work));
         self.without_what_is_not_allowed(&mut plan);
         let judged = self.mind.judge(plan, &self.ledger, now());
         self.tell_left_alone(&judged.left_alone);
         let mut plan = judged.plan;
         self.keep_out(&mut plan);
-        plan.steps.extend(self.put_back(work));
         plan
+    }
+
+    /// Who asks for something does so although it was left alone, and may have done something about what was refused.
+    fn take_up_what_is_asked_for(&mut self, policy: &Policy) {
+        let wanted = |setting: &Setting| self.placed.desired.wanted.iter().any(|w| w.setting == *setting);
+        let held = |knob: &Knob| self.ledger.get(knob).map(Change::from);
+        self.stubborn.retain(|knob, stubborn| wanted(&stubborn.to) || held(knob) == Some(&stubborn.to));
+        let Some(target) = self.asking.take() else { return };
+        let objects = report::of(&target, policy, &self.placed, &self.requests);
+        let Some(objects) = objects.map(|(objects, _)| objects) else { return };
+        self.stubborn.retain(|(object, _), _| !objects.contains(object));
+        self.mind.take_up_of(&objects);
+        self.tell_what_was_rolled_back(&[]);
     }
 
     /// Takes out what disturbs traffic or cannot be undone, unless that is allowed.
@@ -167,7 +208,7 @@ impl Keeper<'_> {
                 object: object.to_string(),
                 summary: "left as it is: the change would disturb traffic, or cannot be undone".to_owned(),
                 evidence: changes,
-                remedy: Some("netpolicy apply --disruptive".to_owned()),
+                remedy: Some(DISRUPTIVE.to_owned()),
             });
         }
     }
@@ -205,11 +246,12 @@ impl Keeper<'_> {
         let steps = std::mem::take(&mut plan.steps);
         for step in steps {
             let object = step.object();
-            if self.stubborn.contains_key(&object) {
-                continue;
-            }
             let mut changes = Vec::from(step);
-            changes.retain(|change| !self.taken.contains_key(&(object, change.to().knob())));
+            changes.retain(|change| {
+                let knob = (object, change.to().knob());
+                let refused = self.stubborn.get(&knob).is_some_and(|stubborn| stubborn.to == *change.to());
+                !refused && !self.taken.contains_key(&knob)
+            });
             if !changes.is_empty() {
                 plan.steps.push(Step::new(changes));
             }
@@ -265,7 +307,7 @@ impl Keeper<'_> {
     /// Commits a plan and keeps it.
     fn commit(&mut self, plan: Plan) -> Result<Result<(), Trouble>, Fault> {
         let changes: Vec<Change> = plan.changes().cloned().collect();
-        let objects: Vec<Object> = plan.steps.iter().map(Step::object).collect();
+        let steps: Vec<Vec<Setting>> = plan.steps.iter().map(Step::to).collect();
         let asked = self.asked();
         let committed = match apply::commit(plan, &mut self.kernel, &self.journal, &asked, self.options.allow)
         {
@@ -283,8 +325,7 @@ impl Keeper<'_> {
                 if matches!(error.host, apply::HostState::NotRestored(_)) {
                     return Err(error.into());
                 }
-                let words = error.fault.to_string();
-                return self.trouble(*error.fault, &objects, &words).map(Err);
+                return self.trouble(error, &steps).map(Err);
             }
         };
         self.committed(&changes, name)?;
@@ -366,13 +407,10 @@ impl Keeper<'_> {
     }
 
     /// What a failed commit means. Everything is as it was before.
-    fn trouble(
-        &mut self,
-        fault: CommitFault<KernelError>,
-        objects: &[Object],
-        words: &str,
-    ) -> Result<Trouble, Fault> {
-        match fault {
+    fn trouble(&mut self, error: CommitError<KernelError>, steps: &[Vec<Setting>]) -> Result<Trouble, Fault> {
+        let words = error.fault.to_string();
+        let exit = Fault::exit_of(&error.fault);
+        match *error.fault {
             CommitFault::Drifted(drifts) => {
                 for object in drifts.iter().map(|Drift { found, .. }| found.object()).collect::<BTreeSet<_>>()
                 {
@@ -389,30 +427,46 @@ impl Keeper<'_> {
             | CommitFault::Attended { ref knob, .. }
             | CommitFault::Unreadable { knob: Some(ref knob), .. } => {
                 let knob = (knob.to().object(), knob.to().knob());
-                self.taken.insert(knob, words.to_owned());
-                self.find(problem("taken", knob.0.to_string(), words));
+                self.find(problem("taken", knob.0.to_string(), &words));
+                self.taken.insert(knob, words);
                 Ok(Trouble::Again)
             }
             CommitFault::Host { step, ref cause, .. }
                 if Kernel::is_gone(cause) || matches!(cause.cause, Cause::Away(_)) =>
             {
-                if let Some(object) = objects.get(step) {
-                    self.look_at_object(*object)?;
+                if let Some(tried) = steps.get(step).and_then(|tried| tried.first()) {
+                    self.look_at_object(tried.object())?;
                 }
                 Ok(Trouble::Later)
             }
-            CommitFault::Host { step, .. } | CommitFault::ReadBack { step, .. } => {
-                if let Some(object) = objects.get(step) {
-                    self.stubborn.insert(*object, words.to_owned());
-                    self.find(problem("refused-by-kernel", object.to_string(), words));
-                }
+            CommitFault::Host { step, .. } => {
+                self.refused_by_kernel(steps.get(step).into_iter().flatten(), exit, &words);
+                Ok(Trouble::Again)
+            }
+            CommitFault::ReadBack { wrote, .. } => {
+                self.refused_by_kernel([&*wrote], exit, &words);
                 Ok(Trouble::Again)
             }
             CommitFault::Journal(JournalError::Busy { .. }) => Ok(Trouble::Later),
             CommitFault::Journal(error) => Err(error.into()),
             CommitFault::Unreadable { knob: None, .. }
             | CommitFault::Irreversible(_)
-            | CommitFault::Disruptive(_) => Err(Fault::failed(words.to_owned())),
+            | CommitFault::Disruptive(_) => Err(Fault::failed(words)),
+        }
+    }
+
+    /// These are not tried again until their object changes, or somebody asks for them anew.
+    fn refused_by_kernel<'s>(
+        &mut self,
+        settings: impl IntoIterator<Item = &'s Setting>,
+        exit: Exit,
+        words: &str,
+    ) {
+        for to in settings {
+            let object = to.object();
+            self.find(problem("refused-by-kernel", object.to_string(), words));
+            let stubborn = Stubborn { to: to.clone(), exit, words: words.to_owned() };
+            self.stubborn.insert((object, to.knob()), stubborn);
         }
     }
 
@@ -429,9 +483,9 @@ impl Keeper<'_> {
 
     fn fold_now(&mut self) -> Result<(), Fault> {
         let host = &self.host;
-        let gone = |change: &Change| match process_of(&change.to().object()) {
-            Some(pid) => host.process(pid).is_none(),
-            None => change.to().object().device().is_some_and(|device| host.device(device).is_none()),
+        let gone = |change: &Change| {
+            let object = change.to().object();
+            has_ended(&object, host) || object.device().is_some_and(|device| host.device(device).is_none())
         };
         let asked = self.context.asked(None);
         self.journal.rely_on([]);
@@ -473,14 +527,17 @@ impl Keeper<'_> {
                 rule: "request-refused".to_owned(),
                 severity: Severity::Problem,
                 object: target.clone(),
-                summary: refusal.to_string(),
+                summary: match refusal.object == *target {
+                    true => refusal.message.clone(),
+                    false => refusal.to_string(),
+                },
                 evidence: refusal.evidence.clone(),
                 remedy: refusal.nearest.clone(),
             })
             .collect();
         let objects: BTreeSet<String> = findings.iter().map(|finding| finding.object.clone()).collect();
         self.mended("request-refused", &objects);
-        let stubborn = self.stubborn.keys().map(ToString::to_string).collect();
+        let stubborn = self.stubborn.keys().map(|(object, _)| object.to_string()).collect();
         self.mended("refused-by-kernel", &stubborn);
         let taken = self.taken.keys().map(|(object, _)| object.to_string()).collect();
         self.mended("taken", &taken);

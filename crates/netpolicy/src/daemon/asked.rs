@@ -2,14 +2,25 @@
 
 use std::collections::VecDeque;
 
-use model::{Intent, Target};
+use model::{Intent, Object, Target};
 
 use super::converge::Event;
 use super::keeper::{Keeper, now};
+use super::report;
 use super::status::{Answer, HeldSetting, Phase, Reply, Request};
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::fullbusy;
+
+/// What became of a request.
+enum Outcome {
+    /// All that it wants is in force.
+    InForce,
+    /// It is remembered, and something of it is not in force yet.
+    Later(String),
+    /// It cannot be had.
+    Refused(Fault),
+}
 
 impl Keeper<'_> {
     /// Does what was asked, all of it in this turn. Says whether there was anything.
@@ -61,23 +72,75 @@ impl Keeper<'_> {
         }
         let process = Self::process_meant(&intent.target)?;
         let target = intent.target.clone();
+        let (before, phase) = (self.wants.remembered(), self.phase);
         if self.wants.ask(intent, process).map_err(|error| Fault::file("requests.json", error))? {
             self.counters.evictions += 1;
         }
         if self.phase == Phase::Released {
             self.phase = Phase::Managing;
         }
+        self.asking = Some(target.clone());
         let answer = self.at_once(&Event::Asked, "it is set");
-        let text = target.to_string();
-        let why =
-            self.requests.iter().find(|request| request.target == text).and_then(|request| {
-                request.notes.first().filter(|note| note.starts_with("refused: ")).cloned()
+        self.asking = None;
+        match self.outcome(&target) {
+            Outcome::InForce => Ok(answer),
+            Outcome::Later(why) => Ok(match answer {
+                Answer::Done { changes, transactions, .. } => {
+                    Answer::Done { summary: why, changes, transactions, pending: true }
+                }
+                other => other,
+            }),
+            Outcome::Refused(fault) => {
+                // What cannot be had is not remembered either: what was asked before is in force again.
+                self.wants.go_back_to(before).map_err(|error| Fault::file("requests.json", error))?;
+                let _put_back = self.at_once(&Event::Asked, "");
+                self.phase = phase;
+                Err(fault)
+            }
+        }
+    }
+
+    /// What became of the request for a target.
+    fn outcome(&self, target: &Target) -> Outcome {
+        let policy = self.wants.policy();
+        let place = policy.intents.iter().position(|intent| intent.target == *target);
+        if let Some(refusal) = place.and_then(|place| self.placed.refused.get(&place)) {
+            return Outcome::Refused(Fault::refused(refusal.clone(), &self.host));
+        }
+        let Some((objects, request)) = report::of(target, &policy, &self.placed, &self.requests) else {
+            return Outcome::Later(format!("it is noted, and waits until {target} is there"));
+        };
+        if let (Target::Service(..), 0) = (target, request.processes) {
+            return Outcome::Later(format!("it is noted, and waits until a process of {target} runs"));
+        }
+        if request.set == request.wanted {
+            return Outcome::InForce;
+        }
+        // What is of a device is also others', who may have been refused it before.
+        let own = |object: &Object| {
+            objects.contains(object)
+                && (matches!(target, Target::Device(_)) || !matches!(object, Object::Device(_)))
+        };
+        if let Some((_, stubborn)) = self.stubborn.iter().find(|((object, _), _)| own(object)) {
+            return Outcome::Refused(Fault::new(stubborn.exit, stubborn.words.clone()));
+        }
+        let findings = |rule: &'static str| {
+            let object = |name: &str| objects.iter().any(|object| own(object) && object.to_string() == name);
+            let found = self.findings.iter().find(|((of, name), _)| of == rule && object(name));
+            found.map(|(_, finding)| finding)
+        };
+        if let Some(finding) = findings("not-allowed").or_else(|| findings("taken")) {
+            let lines: String = finding.evidence.iter().map(|line| format!("\n  {line}")).collect();
+            let fault = Fault::new(Exit::Refused, format!("{}: {}{lines}", finding.object, finding.summary));
+            return Outcome::Refused(match &finding.remedy {
+                Some(remedy) => fault.hint(remedy.clone()),
+                None => fault,
             });
-        let Some(why) = why else { return Ok(answer) };
-        // What cannot be had is not remembered either.
-        self.wants.forget(&target).map_err(|error| Fault::file("requests.json", error))?;
-        let _put_back = self.at_once(&Event::Asked, "");
-        Err(Fault::new(Exit::Refused, why.trim_start_matches("refused: ").to_owned()))
+        }
+        let failed = self.findings.get(&("failed".to_owned(), "daemon".to_owned()));
+        let why = failed.map_or("`netpolicy status` says when it is", |finding| &finding.summary);
+        let (set, wanted) = (request.set, request.wanted);
+        Outcome::Later(format!("it is noted, and {set} of {wanted} settings are in force yet: {why}"))
     }
 
     fn unset(&mut self, target: &Target) -> Result<Answer, Fault> {
@@ -101,7 +164,7 @@ impl Keeper<'_> {
         }
         let transactions = self.own.difference(&before).map(ToString::to_string).collect();
         let changes = std::mem::take(&mut self.set_for_answer);
-        Answer::Done { summary: summary.to_owned(), changes, transactions }
+        Answer::Done { summary: summary.to_owned(), changes, transactions, pending: false }
     }
 
     fn held_settings(&self) -> Vec<HeldSetting> {
@@ -126,7 +189,7 @@ impl Keeper<'_> {
 }
 
 fn done(summary: String) -> Answer {
-    Answer::Done { summary, changes: Vec::new(), transactions: Vec::new() }
+    Answer::Done { summary, changes: Vec::new(), transactions: Vec::new(), pending: false }
 }
 
 fn refused(fault: &Fault) -> Answer {

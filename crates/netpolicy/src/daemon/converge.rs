@@ -392,6 +392,12 @@ impl Converge {
         self.released.len()
     }
 
+    /// Takes up again what was left alone of these objects: somebody asked for them anew.
+    pub fn take_up_of(&mut self, objects: &BTreeSet<Object>) {
+        self.released.retain(|(object, _)| !objects.contains(object));
+        self.repaired.retain(|object, _| !objects.contains(object));
+    }
+
     /// Takes up again what was left alone, for whatever reason.
     pub fn take_up(&mut self) {
         self.released.clear();

@@ -10,7 +10,7 @@ use linux::events::Notice;
 use linux::observe::Observer;
 use linux::process::{Criteria, meets};
 use linux::{Kernel, Netns, Processes, Signal};
-use model::{Finding, Host, Nanoseconds, Object, Pid, Setting, Severity};
+use model::{Finding, Host, Nanoseconds, Object, Pid, Setting, Severity, Target};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::converge::{Converge, Event, until};
@@ -23,6 +23,7 @@ use super::wants::Wants;
 use crate::args::OnStop;
 use crate::clock;
 use crate::context::Context;
+use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::wake::HeldWake;
 
@@ -31,6 +32,21 @@ const JOURNAL_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The most findings that are told at once.
 const FINDINGS_MAX: usize = 256;
+
+/// What can be done about a file of requests that cannot be read.
+const UNREADABLE: &str =
+    "what `set` asked of a daemon is kept there: move it away to start without that, and ask again";
+
+/// A value that the kernel refused.
+#[derive(Clone, Debug)]
+pub(super) struct Stubborn {
+    /// The value.
+    pub(super) to: Setting,
+    /// How a command would end that wanted it.
+    pub(super) exit: Exit,
+    /// The kernel's words.
+    pub(super) words: String,
+}
 
 /// The daemon.
 pub(crate) struct Keeper<'a> {
@@ -56,8 +72,10 @@ pub(crate) struct Keeper<'a> {
     pub(super) findings: BTreeMap<(String, String), Finding>,
     pub(super) counters: Counters,
     pub(super) reactions: BTreeMap<Kind, Reaction>,
-    /// The knobs that the kernel refused, with its words, until their object changes.
-    pub(super) stubborn: BTreeMap<Object, String>,
+    /// The values that the kernel refused, until their object changes, or nobody wants them any more.
+    pub(super) stubborn: BTreeMap<Knob, Stubborn>,
+    /// Whose request is being done, by asking: what was left alone of it is taken up.
+    pub(super) asking: Option<Target>,
     /// The knobs that another program attends to, or that are on trial.
     pub(super) taken: BTreeMap<Knob, String>,
     /// What was held and wanted by nobody at the last tick.
@@ -98,7 +116,7 @@ impl<'a> Keeper<'a> {
         let requests = context.globals.state_dir.join("requests.json");
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let wants = Wants::open(requests, &boot, options.allow.disruptive)
-            .map_err(|(path, error)| Fault::file(path, error))?;
+            .map_err(|(path, error)| Fault::file(path, error).hint(UNREADABLE))?;
         let files = Files::watch(watched_directories(context, &journal));
         let ears = Ears::open(&netns, house, files)?;
         let mut observer = Observer::open(netns)?;
@@ -125,6 +143,7 @@ impl<'a> Keeper<'a> {
             counters: Counters::default(),
             reactions: BTreeMap::new(),
             stubborn: BTreeMap::new(),
+            asking: None,
             taken: BTreeMap::new(),
             unwanted: BTreeSet::new(),
             look_at_all: now,
@@ -350,6 +369,33 @@ impl<'a> Keeper<'a> {
         if self.phase == Phase::Released {
             self.phase = Phase::Managing;
         }
+        self.tell_what_was_rolled_back(&[]);
+    }
+
+    /// Says how much is left alone because somebody rolled it back, for as long as anything is.
+    pub(super) fn tell_what_was_rolled_back(&mut self, names: &[TransactionName]) {
+        const RULE: &str = "rolled-back";
+        let settings = self.mind.released();
+        let summary = match self.phase {
+            Phase::Released => {
+                "all that it had set was rolled back: it manages nothing until it is asked again".to_owned()
+            }
+            _ if settings == 0 => return self.mended(RULE, &BTreeSet::new()),
+            _ => format!("{settings} settings were rolled back, and are left alone until it is asked again"),
+        };
+        let known = self.findings.get(&(RULE.to_owned(), "daemon".to_owned()));
+        let evidence = match (names, known) {
+            ([], Some(known)) => known.evidence.clone(),
+            (names, _) => names.iter().map(|name| format!("rolled back: {name}")).collect(),
+        };
+        self.find(Finding {
+            rule: RULE.to_owned(),
+            severity: Severity::Warning,
+            object: "daemon".to_owned(),
+            summary,
+            evidence,
+            remedy: Some(format!("kill -HUP {}", std::process::id())),
+        });
     }
 
     /// Ends: leaves everything in force, or puts all of it back, as it was told to be.

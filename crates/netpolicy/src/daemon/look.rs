@@ -5,8 +5,8 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use apply::Knobs;
 use linux::{KernelError, Processes};
-use model::host::Unread;
-use model::{Finding, IfIndex, Interface, Nanoseconds, Object, Pid, Setting, Severity, Target};
+use model::host::{Socket, Unread};
+use model::{Finding, Host, IfIndex, Interface, Nanoseconds, Object, Pid, Setting, Severity, Target};
 
 use super::converge::{Depth, Event, Work};
 use super::keeper::{Keeper, now};
@@ -64,8 +64,11 @@ impl Keeper<'_> {
         let wanted = self.wants.means(pid) || self.wants.any_device();
         // What nothing can come to may have got a socket, of which no event tells but for a listener.
         let known = self.host.process(pid);
-        let depth =
-            if known.is_some_and(|process| process.sockets.is_empty()) { Depth::Whole } else { depth };
+        let depth = if known.is_some_and(|process| !process.sockets.iter().any(Socket::can_receive)) {
+            Depth::Whole
+        } else {
+            depth
+        };
         let there = wanted
             && match depth {
                 Depth::Epolls if self.host.process(pid).is_some() => {
@@ -89,7 +92,7 @@ impl Keeper<'_> {
 
     /// What the kernel refused of such an object may be taken now.
     fn forgive(&mut self, changed: impl Fn(&Object) -> bool) {
-        self.stubborn.retain(|object, _| !changed(object));
+        self.stubborn.retain(|(object, _), _| !changed(object));
     }
 
     fn look_at_everything(&mut self) -> Result<(), Fault> {
@@ -297,26 +300,11 @@ impl Keeper<'_> {
         let released: Vec<_> =
             held.iter().filter(|(knob, _)| self.ledger.get(knob).is_none()).map(|(knob, _)| *knob).collect();
         self.counters.rollbacks += u64::try_from(missing.len()).unwrap_or(u64::MAX);
-        let what = released.len();
         self.mind.release(released);
-        let all = self.own.is_empty();
-        if all {
+        if self.own.is_empty() {
             self.phase = super::status::Phase::Released;
         }
-        self.find(Finding {
-            rule: "rolled-back".to_owned(),
-            severity: Severity::Warning,
-            object: "daemon".to_owned(),
-            summary: match all {
-                true => "all that it had set was rolled back: it manages nothing until it is asked again"
-                    .to_owned(),
-                false => {
-                    format!("{what} settings were rolled back, and are left alone until it is asked again")
-                }
-            },
-            evidence: missing.iter().map(|name| format!("rolled back: {name}")).collect(),
-            remedy: Some(format!("kill -HUP {}", std::process::id())),
-        });
+        self.tell_what_was_rolled_back(&missing);
         // What the roll back wrote has to be seen.
         let at = now();
         self.hear(&Event::Lost, at);
@@ -341,6 +329,21 @@ fn not_told(error: &KernelError) -> Finding {
         evidence: vec![error.to_string()],
         remedy: None,
     }
+}
+
+/// Whether it belongs to a process that has ended. One that is not looked at any more may live all the same.
+pub(super) fn has_ended(object: &Object, host: &Host) -> bool {
+    let process = match object {
+        Object::Epoll(epoll) => epoll.process,
+        Object::Ring(ring) => ring.process,
+        Object::Thread(thread) => thread.process,
+        _ => return false,
+    };
+    host.process(process.pid).is_none_or(|known| known.id.started != process.started)
+        && match linux::process::identify(process.pid) {
+            Ok(now) => now.started != process.started,
+            Err(error) => matches!(error.cause, linux::Cause::Gone(_)),
+        }
 }
 
 /// The process whose object it is.

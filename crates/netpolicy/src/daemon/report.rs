@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Intent, Object, Policy};
+use model::{Intent, Object, Policy, Target};
 use plan::Part;
 
 use super::placing::Placed;
@@ -72,6 +72,19 @@ fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
         engaged: None,
         notes: vec![why],
     }
+}
+
+/// The objects of the request for a target, and how it stands; `None` where it is not followed.
+pub(crate) fn of<'r>(
+    target: &Target,
+    policy: &Policy,
+    placed: &Placed,
+    requests: &'r [RequestStatus],
+) -> Option<(BTreeSet<Object>, &'r RequestStatus)> {
+    let place = policy.intents.iter().position(|intent| intent.target == *target)?;
+    let parts = &placed.placement.as_ref()?.parts;
+    let part = parts.get(placed.followed.iter().position(|followed| *followed == place)?)?;
+    Some((objects(part), requests.get(place)?))
 }
 
 /// The objects of a request.

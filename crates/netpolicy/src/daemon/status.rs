@@ -248,6 +248,8 @@ pub enum Answer {
         changes: Vec<String>,
         /// The transactions that it took, by name.
         transactions: Vec<String>,
+        /// Whether something of it is not in force yet: it is remembered, and done when it can be.
+        pending: bool,
     },
     /// It was not done, and nothing was changed.
     Refused {

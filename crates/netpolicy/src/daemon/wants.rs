@@ -28,7 +28,7 @@ const FILE_BYTES_MAX: u64 = 8 << 20;
 /// Something that was asked of the running daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+pub(crate) struct Asked {
     intent: Intent,
     /// The process that is meant, where one is: its number may be another's by now.
     process: Option<ProcessId>,
@@ -108,6 +108,19 @@ impl Wants {
         }
         self.asked.push(Asked { intent, process, boot: self.boot.clone() });
         self.save().map(|()| full)
+    }
+
+    /// All that was asked, to go back to.
+    pub(crate) fn remembered(&self) -> Vec<Asked> {
+        self.asked.clone()
+    }
+
+    /// What was asked is this again.
+    pub(crate) fn go_back_to(&mut self, asked: Vec<Asked>) -> std::io::Result<()> {
+        self.asked = asked;
+        let roots: BTreeSet<Pid> = self.asked.iter().filter_map(|asked| Some(asked.process?.pid)).collect();
+        self.trees.retain(|_, root| roots.contains(root));
+        self.save()
     }
 
     /// Lets a request go; says whether there was one.

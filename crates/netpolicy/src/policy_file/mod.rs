@@ -19,7 +19,7 @@ pub use key::Kind;
 pub use merge::{Merged, MergedSection, merge};
 pub use mistake::{Lines, Mistake, Mistakes};
 pub use nearest::nearest;
-pub use parse::{Asked, PolicyFile, Section, parse, setting};
+pub use parse::{Asked, PolicyFile, Section, device_name, parse, setting};
 pub use recipe_file::{RECIPE_DIRS, RecipeFile, SHIPPED, parse_recipes, recipes};
 pub use schema::json_schema;
 pub use value::Value;

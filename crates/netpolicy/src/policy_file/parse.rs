@@ -53,6 +53,29 @@ pub struct Asked {
 /// The largest policy file, in bytes.
 pub(super) const FILE_BYTES_MAX: usize = 1 << 20;
 
+/// Whether a device can have this name.
+///
+/// # Errors
+/// In one sentence, if the kernel would give it to none. Kernel: 6.18, `net/core/dev.c` `dev_valid_name()`.
+pub fn device_name(text: &str) -> Result<(), String> {
+    let never = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    let shown = text.replace(char::is_control, "\u{fffd}");
+    if text.is_empty() {
+        return Err(EMPTY_NAME.to_owned());
+    }
+    if text.len() > DEVICE_NAME_BYTES_MAX {
+        return Err(format!(
+            "`{shown}` is no device's name: the kernel's names have at most {DEVICE_NAME_BYTES_MAX} bytes"
+        ));
+    }
+    if text == "." || text == ".." || text.contains(never) {
+        return Err(format!("`{shown}` is no device's name: the kernel's names have no spaces, `/` or `:`"));
+    }
+    Ok(())
+}
+
+const EMPTY_NAME: &str = "the name is empty";
+
 /// The longest device name, in bytes. Kernel: `include/uapi/linux/if.h` `IFNAMSIZ` less the closing zero.
 const DEVICE_NAME_BYTES_MAX: usize = 15;
 
@@ -194,20 +217,8 @@ impl Reader<'_> {
     fn section_name(&mut self, kind: Kind, name: &Name<'_>) {
         let text = name.get_ref();
         let wrong = match kind {
-            _ if text.is_empty() => Some("the name is empty".to_owned()),
-            Kind::Device if text.len() > DEVICE_NAME_BYTES_MAX => Some(format!(
-                "`{text}` is no device's name: the kernel's names have at most {DEVICE_NAME_BYTES_MAX} bytes"
-            )),
-            // Kernel: 6.18, net/core/dev.c dev_valid_name().
-            Kind::Device
-                if *text == "."
-                    || *text == ".."
-                    || text
-                        .contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control()) =>
-            {
-                Some(format!("`{text}` is no device's name: the kernel's names have no spaces, `/` or `:`"))
-            }
-            Kind::Device | Kind::Service => None,
+            Kind::Device => device_name(text).err(),
+            Kind::Service => text.is_empty().then(|| EMPTY_NAME.to_owned()),
         };
         if let Some(message) = wrong {
             self.wrong(name.span(), message, None);

@@ -34,6 +34,7 @@ impl Desk {
     pub(crate) fn new(group: Option<u32>) -> Self {
         let name = format!("netpolicy-desk-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("made");
         let (socket, metrics) = (directory.join("io.netpolicy"), directory.join("metrics"));
         let log: Arc<Mutex<Vec<String>>> = Arc::default();
         let stop: Arc<AtomicBool> = Arc::default();
@@ -126,6 +127,7 @@ fn answered(request: &Request) -> Answer {
             summary: format!("{} is set", intent.target),
             changes: vec![format!("asked by {}", intent.origin)],
             transactions: Vec::new(),
+            pending: false,
         },
         Request::Settings => Answer::Settings(vec![HeldSetting {
             object: "eth0 rx-0".to_owned(),
@@ -140,7 +142,8 @@ fn answered(request: &Request) -> Answer {
             hint: Some("netpolicy status".to_owned()),
         },
         Request::Reload | Request::RollBack => {
-            Answer::Done { summary: "done".to_owned(), changes: Vec::new(), transactions: Vec::new() }
+            let (changes, transactions) = (Vec::new(), Vec::new());
+            Answer::Done { summary: "done".to_owned(), changes, transactions, pending: false }
         }
     }
 }

@@ -86,6 +86,8 @@ fn another_user() -> Result<(), Failed> {
         let mut refused: Vec<Value> =
             methods.iter().map(|method| called(&mut talk, method, &json!({}))["error"].clone()).collect();
         refused.push(called(&mut talk, "Set", &set_eth0())["error"].clone());
+        // Nor is it told to them what was wrong with it.
+        refused.push(called(&mut talk, "Set", &json!({}))["error"].clone());
         (state, refused)
     })?;
     sleeper.kill()?;
@@ -99,7 +101,7 @@ fn another_user() -> Result<(), Failed> {
     let log = desk.log();
     let lines =
         log.iter().filter(|line| line.contains("uid 65534") && line.contains("was refused io.netpolicy."));
-    assert_eq!(lines.count(), 8, "{log:?}");
+    assert_eq!(lines.count(), 9, "{log:?}");
     // Nothing of it reached the daemon, which root's does.
     assert!(!log.iter().any(|line| line.contains(" calls ")), "{log:?}");
     assert_eq!(

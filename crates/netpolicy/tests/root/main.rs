@@ -1,6 +1,7 @@
 //! Tests of the whole, on the running kernel: they need root. What a test needs beyond that it names, and a machine
 //! that lacks it skips the test loudly: it is listed as ignored, with the reason, and counted.
 
+mod answers;
 mod api;
 mod applied;
 mod attached;
@@ -171,6 +172,7 @@ fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1); // they count polls and packets of the same CPUs
     let trials = [
+        answers::tests(),
         api::tests(),
         applied::tests(),
         top::tests(),

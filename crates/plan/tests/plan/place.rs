@@ -1,7 +1,7 @@
 //! Who lives where, and what is refused.
 
 use insta::assert_snapshot;
-use model::host::IoUring;
+use model::host::{IoUring, SocketState};
 use model::policy::Overrides;
 use model::{
     Budget, CpuSet, DeliveryMode, EpollParams, Fd, Host, Intent, Nanoseconds, NapiId, NetnsId, Pid, Policy,
@@ -316,6 +316,24 @@ fn a_process_that_no_packet_can_come_to_takes_no_queues() {
         "{:?}",
         part.notes
     );
+}
+
+#[test]
+fn a_socket_that_is_neither_bound_nor_connected_takes_no_queues_until_it_is() {
+    let mut host = two_services();
+    host.processes = vec![server(812, "ifconfig", &[&[]])];
+    listen(&mut host.processes[0], 0);
+    let socket = &mut host.processes[0].sockets[0];
+    (socket.state, socket.local, socket.remote, socket.napi) = (SocketState::Udp, None, None, None);
+    let asked = policy([on_task(2, 812, PolicyName::Latency)]);
+    let queues =
+        |host: &Host| place(&asked, host, &Resolved::default()).expect("placed").parts.remove(0).queues.len();
+    assert_eq!(queues(&host), 0, "programs have such sockets for an ioctl");
+    host.processes[0].sockets[0].state = SocketState::TcpOther;
+    assert_eq!(queues(&host), 0);
+    let socket = &mut host.processes[0].sockets[0];
+    (socket.state, socket.local) = (SocketState::Udp, "0.0.0.0:53".parse().ok());
+    assert!(queues(&host) > 0, "anybody may send to it");
 }
 
 #[test]

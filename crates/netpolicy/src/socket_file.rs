@@ -1,0 +1,184 @@
+//! Sockets that have a path: taking a place for one without harm to what is there, and reaching whoever answers.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// The directory of the sockets that nobody has named; it is made when it is not there. No other one is.
+const USUAL_DIRECTORY: &str = "/run/netpolicy";
+
+/// The longest path that is an address by itself. Kernel: `include/uapi/linux/un.h` `sun_path` less the closing zero.
+const ADDRESS_BYTES_MAX: usize = 107;
+
+/// How long somebody who may answer at a place that is to be taken is waited for.
+const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why a place cannot be taken. Nothing was changed there.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Somebody answers there, or might.
+    #[error("{0}: another one answers there already")]
+    Taken(PathBuf),
+    /// What is there is not ours to remove.
+    #[error("{0}: a file that is no socket is there, and is left as it is")]
+    NoSocket(PathBuf),
+    /// The kernel refused.
+    #[error("{path}: {error}")]
+    Refused {
+        /// What could not be opened.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// Listens where nobody does. A socket at which nobody answers is removed: a daemon that is gone has left it there.
+/// Nothing else is, be it a file or a symbolic link.
+pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError> {
+    let refused = |error| ListenError::Refused { path: path.to_owned(), error };
+    match fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() => return Err(ListenError::NoSocket(path.to_owned())),
+        Ok(_) => match connect(path, TAKEN_PATIENCE) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                fs::remove_file(path).map_err(refused)?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // One that does not even let anybody knock is there all the same.
+            Ok(_) | Err(_) => return Err(ListenError::Taken(path.to_owned())),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(refused(error)),
+    }
+    if path.parent() == Some(Path::new(USUAL_DIRECTORY)) {
+        fs::create_dir_all(USUAL_DIRECTORY).map_err(refused)?;
+    }
+    let (_held, address) = addressed(path).map_err(refused)?;
+    let listener = UnixListener::bind(address).map_err(refused)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(refused)?;
+    Ok(listener)
+}
+
+/// Connects to whoever listens there. Connecting, each read and each write take so long at most.
+pub(crate) fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let (_held, address) = addressed(path)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Of one who does not accept the kernel lets us wait, and as long as for a write.
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(&address)?)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// A path that is short enough to be an address: a long one by its directory, which is held open for so long.
+fn addressed(path: &Path) -> io::Result<(Option<OwnedFd>, PathBuf)> {
+    if path.as_os_str().as_bytes().len() <= ADDRESS_BYTES_MAX {
+        return Ok((None, path.to_owned()));
+    }
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let held = rustix::fs::open(directory, flags, Mode::empty())?;
+    let address = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd())).join(name);
+    Ok((Some(held), address))
+}
+
+#[cfg(test)]
+mod test {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("netpolicy-socket-{}-{name}", std::process::id()));
+            fs::create_dir_all(&path).expect("made");
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_file_a_link_and_a_directory_are_left_as_they_are() {
+        let scratch = Scratch::new("file");
+        let file = scratch.0.join("precious");
+        fs::write(&file, "precious").expect("written");
+        let (link, dangling) = (scratch.0.join("link"), scratch.0.join("dangling"));
+        std::os::unix::fs::symlink(&file, &link).expect("a link");
+        std::os::unix::fs::symlink("nowhere", &dangling).expect("a link");
+        for path in [&file, &link, &dangling, &scratch.0] {
+            let refused = listen(path, 0o600).expect_err("no place for a socket");
+            assert!(matches!(&refused, ListenError::NoSocket(at) if at == path), "{refused}");
+        }
+        assert_eq!(fs::read_to_string(&link).expect("still there"), "precious");
+        assert_eq!(fs::read_link(&dangling).expect("still there"), Path::new("nowhere"));
+    }
+
+    #[test]
+    fn no_directory_is_made_for_a_socket_that_somebody_named() {
+        let scratch = Scratch::new("directory");
+        let path = scratch.0.join("not there/socket");
+        assert!(matches!(listen(&path, 0o600), Err(ListenError::Refused { .. })));
+        assert!(!scratch.0.join("not there").exists());
+    }
+
+    #[test]
+    fn a_socket_is_taken_over_when_nobody_answers_there_any_more() {
+        let scratch = Scratch::new("over");
+        let path = scratch.0.join("socket");
+        let first = listen(&path, 0o600).expect("a place");
+        assert!(matches!(listen(&path, 0o600), Err(ListenError::Taken(_))));
+        drop(first);
+        assert!(path.exists());
+        listen(&path, 0o660).expect("it is free");
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o660);
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_for_an_address_is_reached_by_its_directory() {
+        let scratch = Scratch::new("long");
+        let directory = scratch.0.join("d".repeat(200));
+        fs::create_dir_all(&directory).expect("made");
+        let path = directory.join("socket");
+        let listener = listen(&path, 0o600).expect("a place");
+        assert!(matches!(listen(&path, 0o600), Err(ListenError::Taken(_))));
+        let mut ours = connect(&path, TAKEN_PATIENCE).expect("a connection");
+        ours.write_all(b"hallo").expect("said");
+        drop(ours);
+        // The first was whoever wanted to know whether anybody answers.
+        let mut heard = String::new();
+        for _ in 0..2 {
+            listener.accept().expect("a connection").0.read_to_string(&mut heard).expect("heard");
+        }
+        assert_eq!(heard, "hallo");
+    }
+
+    #[test]
+    fn who_does_not_accept_is_not_waited_for_without_end() {
+        let scratch = Scratch::new("deaf");
+        let path = scratch.0.join("socket");
+        let deaf = listen(&path, 0o600).expect("a place");
+        rustix::net::listen(&deaf, 0).expect("room for one");
+        let patience = Duration::from_millis(50);
+        let _waiting = connect(&path, patience).expect("one waits");
+        let refused = connect(&path, patience).expect_err("no more room");
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock, "{refused}");
+    }
+}
