@@ -353,7 +353,8 @@ pub struct Verify {}
 
 /// Put back the values that were there before a transaction.
 ///
-/// A value that someone else has set since is left alone and reported.
+/// A value that someone else has set since is left alone and reported. Transactions are those of all network
+/// namespaces, so it needs no --netns, and also works when a namespace is gone.
 #[derive(Debug, Args)]
 pub struct Rollback {
     /// The transaction; without it, the last one that is in force.

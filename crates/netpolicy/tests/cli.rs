@@ -211,6 +211,16 @@ fn a_process_that_is_not_there_is_named_with_the_state_of_the_host() {
 }
 
 #[test]
+fn a_namespace_that_is_misspelt_does_not_read_as_nothing_applied() {
+    for command in [&["verify"][..], &["history"], &["sockets", "list"]] {
+        let output = netpolicy(&[&["--netns", "no-such-namespace"], command].concat());
+        let words = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {words}");
+        assert!(words.contains("no-such-namespace"), "{words}");
+    }
+}
+
+#[test]
 fn fullbusy_is_refused_for_a_running_process_and_says_why() {
     let own = std::process::id().to_string();
     let output = netpolicy(&["attach", &own, "--delivery", "fullbusy"]);

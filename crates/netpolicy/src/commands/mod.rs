@@ -44,6 +44,10 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
         // Told, and no more: the command may be the one that puts this right.
         context.console.fault(&fault);
     }
+    if looks_at_journal_alone(command) && context.globals.netns.is_some() {
+        // It needs no namespace, but one that is misspelt must not read as "nothing is applied".
+        context.netns()?;
+    }
     let exit = dispatch(command, context)?;
     if commits(command) {
         context.forget_old_transactions();
@@ -82,6 +86,11 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Man(arguments) => man::run(arguments, context),
         Command::Guard(arguments) => guard::run(arguments, context),
     }
+}
+
+/// Whether a command is about whatever is recorded, of all namespaces. A rollback is, too, and works when a namespace is gone.
+fn looks_at_journal_alone(command: &Command) -> bool {
+    matches!(command, Command::Verify(_) | Command::History(_) | Command::SocketPolicies(_))
 }
 
 /// Whether a command reads or changes the host; the others work without one.
