@@ -299,6 +299,18 @@ mod test {
         assert_ne!(line("", "").canonical(), line("", "skip_hw").canonical());
     }
 
+    #[test]
+    fn the_police_of_a_u32_rule_is_compared_without_the_cells_that_a_dump_does_not_tell() {
+        let line = |cell, peak_cell| {
+            let police = format!("police rate 1mbit burst 10k{cell} peakrate 2mbit mtu 2k{peak_cell}");
+            rules(&format!("filter add dev d0 ingress u32 match u32 0 0 {police} conform-exceed drop\n"))
+                .remove(0)
+                .1
+        };
+        assert_eq!(line("/8", "/256").canonical(), line("", "").canonical());
+        assert_ne!(line("/8", "/256"), line("", ""));
+    }
+
     const A: &str = "filter add dev d0 ingress protocol ip flower dst_ip 10.0.0.1\n";
     const B: &str = "filter add dev d0 ingress protocol ip flower dst_ip 10.0.0.2\n";
 

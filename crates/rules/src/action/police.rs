@@ -312,7 +312,7 @@ impl Police {
     }
 
     /// As a dump of it reads.
-    pub(super) fn canonical(mut self) -> Self {
+    pub(crate) fn canonical(mut self) -> Self {
         self.cell_log = None;
         self.peak_cell_log = None;
         if self.rate != 0 {

@@ -329,8 +329,14 @@ impl U32 {
         Ok(Some(()))
     }
 
-    /// Becomes what the kernel would tell of it: parts in one order, and no table that the kernel named.
+    /// Becomes what the kernel would tell of it: parts in one order, police without what it does not tell, and no table
+    /// that the kernel named.
     pub(super) fn canonicalize(&mut self) {
+        for part in &mut self.parts {
+            if let Part::Police(police) = part {
+                **police = (**police).clone().canonical();
+            }
+        }
         self.parts.sort_by_key(|part| match part {
             Part::Class(_) => 0,
             Part::Divisor(_) => 1,
