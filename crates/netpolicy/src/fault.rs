@@ -35,6 +35,8 @@ pub(crate) enum HostState {
     Underway,
     /// What was asked for was done; the error came behind it.
     Done,
+    /// The daemon was asked to, and has not said what became of it.
+    Unknown,
     /// Settings were written, and all of them were put back.
     Restored,
     /// Settings were written, and these could not be put back.

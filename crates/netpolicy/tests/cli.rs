@@ -459,3 +459,27 @@ fn a_journal_that_cannot_be_read_is_told_before_it_hides_a_trial() {
     assert_eq!(output.status.code(), Some(0), "it shows the host all the same: {words}");
     assert!(words.contains("cannot read") && words.contains("Not a directory"), "{words}");
 }
+
+#[test]
+fn a_daemon_that_ends_before_its_answer_leaves_it_open_whether_anything_was_changed() {
+    use std::io::{BufRead, BufReader, Write};
+    let state = std::env::temp_dir().join(format!("netpolicy-cli-unanswered-{}", std::process::id()));
+    std::fs::create_dir_all(&state).expect("made");
+    let listener = std::os::unix::net::UnixListener::bind(state.join("io.netpolicy")).expect("a socket");
+    let daemon = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().expect("a client");
+        let mut heard = BufReader::new(stream.try_clone().expect("both ways"));
+        let mut call = Vec::new();
+        heard.read_until(0, &mut call).expect("Status");
+        (&stream).write_all(b"{\"parameters\":{}}\0").expect("answered");
+        heard.read_until(0, &mut call).expect("Unset");
+        String::from_utf8(call).expect("words")
+    });
+    let output = netpolicy(&["--state-dir", state.to_str().expect("words"), "unset", "device", "lo"]);
+    let asked = daemon.join().expect("it was asked");
+    std::fs::remove_dir_all(&state).expect("removed");
+    assert!(asked.contains("io.netpolicy.Unset"), "{asked}");
+    assert_eq!(output.status.code(), Some(1));
+    let words = text(&output.stderr);
+    assert!(words.contains("Whether anything was changed is not known."), "{words}");
+}

@@ -8,7 +8,7 @@ use crate::api::{CallError, Client};
 use crate::args::{Unset, UnsetTarget};
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::fault::Fault;
+use crate::fault::{Fault, HostState};
 
 /// The daemon that works in this namespace with this journal; `None` where none does.
 ///
@@ -65,7 +65,11 @@ fn call(client: &mut Client, method: &str, parameters: Value, context: &Context)
         Value::Object(fields) => fields.into_iter().filter(|(_, value)| !value.is_null()).collect(),
         _ => Map::new(),
     };
-    let said = client.call(method, parameters)?;
+    let said = client.call(method, parameters).map_err(|error| {
+        let answered = matches!(error, CallError::Refused(_));
+        let fault = Fault::from(error);
+        if answered { fault } else { fault.leaving(HostState::Unknown) }
+    })?;
     let words = |name: &str| {
         let list = said.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
         list.iter().filter_map(|line| line.as_str().map(str::to_owned)).collect::<Vec<String>>()

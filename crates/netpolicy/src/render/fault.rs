@@ -63,6 +63,7 @@ fn state(fault: &Fault, colour: bool) -> Option<String> {
         HostState::Unchanged => "Nothing was changed.".to_owned(),
         HostState::Underway => "What is right goes on.".to_owned(),
         HostState::Done => "What was asked for was done before that.".to_owned(),
+        HostState::Unknown => "Whether anything was changed is not known.".to_owned(),
         HostState::Restored => "The host was restored.".to_owned(),
         HostState::NotRestored { stuck, undo } => {
             let mut text = Style::Bad.paint("NOT restored:", colour);
