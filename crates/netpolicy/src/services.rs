@@ -53,7 +53,8 @@ fn processes_of(matching: &Match, netns: &Netns) -> Result<(Vec<Pid>, Vec<Proces
     let mut unjudged = Vec::new();
     let found = find(&Criteria { exe, cgroup, unit, port, uid, netns: None }, &mut unjudged)?;
     let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
-    for process in found {
+    // Whoever matches everybody, by a user or a cgroup, does not mean who reads this.
+    for process in found.into_iter().filter(|process| process.pid.0 != std::process::id()) {
         // One that has ended meanwhile is neither here nor elsewhere.
         match Netns::of_process(process.pid) {
             Ok(theirs) if theirs.id() == netns.id() => here.push(process.pid),

@@ -96,6 +96,9 @@ impl Keeper<'_> {
     fn converge(&mut self, work: &Work) -> Result<bool, Fault> {
         if self.phase == Phase::Released {
             self.wake.hold(None);
+            // Nothing is done, but how what was asked for stands is told as it is.
+            self.place();
+            self.report();
             return Ok(true);
         }
         let mut changed = false;
@@ -146,13 +149,19 @@ impl Keeper<'_> {
         }
     }
 
-    /// What may be done now.
-    fn planned(&mut self, work: &Work) -> Plan {
+    /// What is asked for, on the host as it is now.
+    fn place(&mut self) -> Policy {
         self.counters.plans += 1;
         let policy = self.wants.policy();
         self.members = self.wants.members(&policy);
         self.placed = placing::place(&policy, &self.host, &self.members);
         self.requests = report::requests(&policy, &self.placed);
+        policy
+    }
+
+    /// What may be done now.
+    fn planned(&mut self, work: &Work) -> Plan {
+        let policy = self.place();
         self.take_up_what_is_asked_for(&policy);
         let wake = self.placed.desired.wake_latency.as_ref().map(|(micros, _)| *micros);
         if let Some(why) = self.wake.hold(wake) {

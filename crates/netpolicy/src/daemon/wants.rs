@@ -274,7 +274,9 @@ impl Wants {
         let mut services: BTreeMap<Pid, BTreeSet<String>> = BTreeMap::new();
         for (name, matching) in self.matches() {
             let here = Criteria { netns: Some(netns.id()), ..criteria(matching) };
-            for process in find(&here, unread)? {
+            for process in
+                find(&here, unread)?.into_iter().filter(|process| !is_netpolicy_itself(process.pid))
+            {
                 services.entry(process.pid).or_default().insert(name.clone());
             }
         }
@@ -283,7 +285,15 @@ impl Wants {
     }
 }
 
+/// Whoever matches everybody, by a user or a cgroup, does not mean who reads this.
+fn is_netpolicy_itself(pid: Pid) -> bool {
+    pid.0 == std::process::id()
+}
+
 fn met(matching: &Match, pid: Pid, unread: &mut Vec<Unread>) -> bool {
+    if is_netpolicy_itself(pid) {
+        return false;
+    }
     match meets(&criteria(matching), pid) {
         Ok(met) => met.is_some(),
         Err(error) => {

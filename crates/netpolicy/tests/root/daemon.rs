@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
-use model::{ChannelKind, EpollParams, Nanoseconds, Setting};
+use model::{ChannelKind, EpollParams, Nanoseconds, Pid, Setting};
 
 use crate::attached::{EpollMaker, SUSPENDING};
 use crate::operator::{Operator, Started, flushes, somebody_else_sets, waited_for};
@@ -34,6 +34,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("daemon/a_request_that_is_refused_does_not_keep_the_others_waiting", NEEDS, refused_request),
         test("daemon/a_policy_that_goes_puts_its_settings_back", NEEDS, policy_goes),
         test("daemon/a_rollback_is_left_alone_until_it_is_asked_again", NEEDS, rolled_back),
+        test("daemon/a_service_that_is_everybody_is_not_the_daemon_itself", NEEDS, everybody),
         test("daemon/where_bpf_is_refused_it_says_so_and_keeps_the_rest", BPF, without_bpf),
     ]
 }
@@ -250,6 +251,12 @@ fn rolled_back() -> Result<(), Failed> {
     let said = operator.runs(&["rollback"], 0)?;
     assert!(said.words.contains(&format!("kill -HUP {}", daemon.child.id())), "{}", said.words);
     operator.waits_to_hear("it manages nothing until it is asked again")?;
+    waited_for("a status that does not call it set", || {
+        let output = operator.netpolicy(&["status"]).output()?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        // Two of the six settings were so before.
+        Ok((output.status.code() == Some(3) && said.contains(" 2/6 ")).then_some(()))
+    })?;
     // Neither this nor a tick makes it manage what was rolled back.
     operator.sets_link("down")?;
     operator.sets_link("up")?;
@@ -258,6 +265,23 @@ fn rolled_back() -> Result<(), Failed> {
     let pid = i32::try_from(daemon.child.id()).ok().and_then(rustix::process::Pid::from_raw).ok_or("pid")?;
     rustix::process::kill_process(pid, rustix::process::Signal::HUP)?;
     is_set(&operator, &[DEFER50; 2])
+}
+
+fn everybody() -> Result<(), Failed> {
+    let operator = Operator::new("daemon-everybody", 1)?;
+    let uid = rustix::process::geteuid().as_raw();
+    operator.asks(&format!("[service.all]\nmatch = {{ uid = {uid} }}\npolicy = \"latency\"\n"))?;
+    let maker = EpollMaker::new(&operator)?;
+    let daemon = operator.starts(&["daemon"])?;
+    operator.waits_to_hear(AT_WORK)?;
+    waited_for("the epolls of another process", || {
+        Ok((maker.epolls(&operator)? == [SUSPENDING]).then_some(()))
+    })?;
+    let own = linux::observe(operator.lab.server(), &linux::Processes::Only(vec![Pid(daemon.child.id())]))?;
+    let params: Vec<_> = own.processes.iter().flat_map(|process| &process.epolls).collect();
+    assert!(!params.is_empty(), "it waits in an epoll");
+    assert!(params.iter().all(|epoll| epoll.params == Some(EpollParams::default())), "{params:?}");
+    Ok(())
 }
 
 /// In a pid namespace of its own, where pids of the kernel's events would mean others: there is no BPF to be had.
