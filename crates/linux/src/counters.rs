@@ -7,9 +7,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use model::evidence::{Counters, CpuCounters, CpuTicks};
-use model::{Cpu, Nanoseconds};
-use rustix::time::{ClockId, clock_gettime};
+use model::Cpu;
 
+use crate::clock::monotonic;
 use crate::error::KernelError;
 use crate::netns::Netns;
 
@@ -65,12 +65,6 @@ impl CounterSource {
 
 fn open(path: &str) -> Result<File, KernelError> {
     File::open(path).map_err(|error| KernelError::io(path, &error))
-}
-
-fn monotonic() -> Nanoseconds {
-    let time = clock_gettime(ClockId::Monotonic);
-    let whole = |number: i64| u64::try_from(number).unwrap_or(0); // the clock starts at zero
-    Nanoseconds(whole(time.tv_sec) * 1_000_000_000 + whole(time.tv_nsec))
 }
 
 /// Reads a file from its beginning and makes something of it.

@@ -450,8 +450,7 @@ fn pause(how: How, process: &ProcessId, scan: Duration) -> Duration {
 
 /// How long ago a process started, to a hundredth of a second.
 fn age(process: &ProcessId) -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let now = Duration::from_secs(u64::try_from(now.tv_sec).unwrap_or(0));
+    let now = Duration::from_secs(crate::clock::since_boot().0 / 1_000_000_000);
     now.saturating_sub(Duration::from_millis(process.started.saturating_mul(10)))
 }
 
@@ -533,8 +532,7 @@ mod test {
     #[test]
     fn a_starting_process_is_scanned_more_often_than_a_settled_one() {
         let boot = ProcessId { pid: Pid(1), started: 0, comm: model::Label::default() };
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec;
-        let young = ProcessId { started: u64::try_from(now).expect("after boot") * 100, ..boot };
+        let young = ProcessId { started: crate::clock::since_boot().0 / 10_000_000, ..boot };
         let scan = Duration::from_micros(50);
         let by_age = How::Rescan { interval: None };
         assert_eq!(pause(by_age, &boot, scan), RESCAN_SETTLED);

@@ -6,6 +6,7 @@
 
 pub mod attach;
 pub mod bpf;
+pub mod clock;
 pub mod counters;
 pub mod cycles;
 mod error;

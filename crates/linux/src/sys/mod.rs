@@ -4,6 +4,7 @@ pub(crate) mod affinity;
 mod answer;
 pub(crate) mod bpf;
 pub(crate) mod child;
+pub(crate) mod clock;
 pub(crate) mod epoll;
 pub(crate) mod ethtool;
 pub(crate) mod incoming_napi;

@@ -11,7 +11,6 @@ use linux::observe::Observer;
 use linux::process::{Criteria, meets};
 use linux::{Kernel, Netns, Processes, Signal};
 use model::{Finding, Host, Nanoseconds, Object, Pid, Setting, Severity, Target};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::converge::{Converge, Event, until};
 use super::ears::{BIRTHS, Ears, FILES, Files, Holds, NOTICES, SIGNALS, directory_of};
@@ -470,9 +469,7 @@ impl<'a> Keeper<'a> {
 
 /// This moment, by the clock that the kernel's events are of.
 pub(super) fn now() -> Nanoseconds {
-    let now = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    Nanoseconds(seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0)))
+    linux::clock::monotonic()
 }
 
 fn watched_directories(context: &Context, journal: &Journal) -> Vec<(PathBuf, Holds)> {

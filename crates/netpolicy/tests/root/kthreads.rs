@@ -27,7 +27,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("kthreads/polling_without_a_pause_is_refused_or_done_as_the_kernel_has_it", NEEDS, busy),
         test(
             "kthreads/threads_that_poll_without_a_pause_are_lost_by_a_reset_and_asserted_again",
-            NEEDS,
+            &[Need::Root, Need::ThreadedBusy],
             busy_reset,
         ),
         test("kthreads/another_mode_takes_the_threads_and_a_rollback_gives_them_back", NEEDS, overlaid),
@@ -44,12 +44,17 @@ fn threads(host: &Host) -> Result<Vec<Option<KthreadState>>, Failed> {
 }
 
 fn are_pinned(host: &Host) -> Result<bool, Failed> {
-    let pinned = |thread: &Option<KthreadState>| {
-        thread.as_ref().is_some_and(|thread| {
-            thread.cpus.to_string() == "0" && thread.scheduling == Some(Scheduling::Fifo(50))
-        })
+    are_placed(host, Scheduling::Fifo(50))
+}
+
+/// Whether each thread is on CPU 0 alone, in this class.
+fn are_placed(host: &Host, class: Scheduling) -> Result<bool, Failed> {
+    let placed = |thread: &Option<KthreadState>| {
+        thread
+            .as_ref()
+            .is_some_and(|thread| thread.cpus.to_string() == "0" && thread.scheduling == Some(class))
     };
-    Ok(threads(host)?.iter().all(pinned))
+    Ok(threads(host)?.iter().all(placed))
 }
 
 /// Asks the server of the lab one request after the other, and tells who polled its NAPIs meanwhile.
@@ -193,22 +198,17 @@ fn busy() -> Result<(), Failed> {
     Ok(())
 }
 
-/// On kernels that have it; others say so in the test before.
 fn busy_reset() -> Result<(), Failed> {
     const BUSY: &str = "[device.veth-server]\ndelivery = \"threaded-busy\"\nbudget = { polling_cpus = 2 }\n\
-                        kthread = { cpus = \"0\", class = \"fifo:50\" }\n";
+                        kthread = { cpus = \"0\", class = \"batch:5\" }\n";
+    const CLASS: Scheduling = Scheduling::Batch(5);
     let operator = Operator::new("kthread-busy-reset", 2)?;
     let before = operator.host()?;
     operator.asks(BUSY)?;
-    if !before.capabilities.napi_threaded_busy {
-        operator.runs(&["apply"], 6)?;
-        assert_eq!(operator.host()?, before);
-        return Ok(());
-    }
     let both = vec![Some(Threading::BusyPoll); 2];
     operator.runs(&["apply"], 0)?;
     assert_eq!(threaded(&operator.host()?), both);
-    assert!(are_pinned(&operator.host()?)?);
+    assert!(are_placed(&operator.host()?, CLASS)?);
     for state in ["down", "up"] {
         operator.sets_link(state)?;
     }
@@ -216,7 +216,7 @@ fn busy_reset() -> Result<(), Failed> {
     assert!(drift.contains("kthread policy"), "a new thread begins as threads do: {drift}");
     operator.runs(&["apply"], 0)?;
     assert_eq!(threaded(&operator.host()?), both);
-    assert!(are_pinned(&operator.host()?)?);
+    assert!(are_placed(&operator.host()?, CLASS)?);
     operator.runs(&["verify"], 0)?;
     for _ in 0..2 {
         operator.runs(&["rollback"], 0)?;

@@ -56,6 +56,8 @@ pub enum Need {
     Suspension,
     /// `napi-set` with `threaded`.
     ThreadPerNapi,
+    /// NAPI threads that poll without a pause.
+    ThreadedBusy,
     /// tracefs with the tracepoints of system calls, which `unshare` mounts where nobody else sees it.
     Tracefs,
     /// `strace` and `tc`, to see what tc sends.
@@ -96,6 +98,10 @@ impl Need {
             Self::Memcached => (std::path::Path::new("/usr/bin/memcached").exists(), "needs memcached"),
             Self::Suspension => (kernel() >= Some(KernelVersion::since(6, 13)), "needs Linux 6.13"),
             Self::ThreadPerNapi => (kernel() >= Some(KernelVersion::since(6, 17)), "needs Linux 6.17"),
+            Self::ThreadedBusy => (
+                capabilities().is_some_and(|they| they.napi_threaded_busy),
+                "needs threaded busy-poll (Linux 7.0)",
+            ),
             Self::EventsOnly => (waits_for_events_only(), "needs the kernel of kernel/epoll-event-busy-loop"),
             Self::NoEventsOnly => (!waits_for_events_only(), "needs a kernel without events-only epolls"),
             Self::Python => (runs("python3", "--version"), "needs python3"),
@@ -139,12 +145,14 @@ fn has_tracefs() -> bool {
 
 /// What `observe` says, which asks an epoll of its own.
 fn waits_for_events_only() -> bool {
-    static ANSWER: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *ANSWER.get_or_init(|| {
-        let host =
-            linux::Netns::own().and_then(|netns| linux::observe(&netns, &linux::Processes::Only(Vec::new())));
-        host.is_ok_and(|host| host.capabilities.epoll_events_only)
-    })
+    capabilities().is_some_and(|they| they.epoll_events_only)
+}
+
+/// What this kernel can, as `observe` says; `None` where it may not ask.
+fn capabilities() -> Option<&'static model::host::Capabilities> {
+    static ANSWER: std::sync::OnceLock<Option<model::host::Capabilities>> = std::sync::OnceLock::new();
+    let look = || linux::observe(&linux::Netns::own()?, &linux::Processes::Only(Vec::new()));
+    ANSWER.get_or_init(|| look().ok().map(|host| host.capabilities)).as_ref()
 }
 
 fn kernel() -> Option<KernelVersion> {

@@ -1,0 +1,14 @@
+//! `clock_gettime(2)`. rustix takes a kernel without `getcpu` in its vDSO, as User-Mode Linux, for a broken one.
+#![expect(unsafe_code, reason = "the C library writes the time through a pointer")]
+
+use model::Nanoseconds;
+
+/// What a clock says.
+pub(crate) fn read(clock: libc::clockid_t) -> Nanoseconds {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the C library writes one timespec, which lives for the whole call, and keeps no pointer to it.
+    let answer = unsafe { libc::clock_gettime(clock, &raw mut now) };
+    assert_eq!(answer, 0, "clock {clock} is one that every Linux has");
+    let whole = |number: i64| u64::try_from(number).unwrap_or(0); // these clocks start at zero or in 1970
+    Nanoseconds(whole(now.tv_sec).saturating_mul(1_000_000_000).saturating_add(whole(now.tv_nsec)))
+}
