@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use model::evidence::{Counters, CpuCounters, CpuTicks};
 use model::Cpu;
+use model::evidence::{Counters, CpuCounters, CpuTicks};
 
 use crate::clock::monotonic;
 use crate::error::KernelError;
