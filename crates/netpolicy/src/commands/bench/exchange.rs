@@ -125,16 +125,10 @@ fn conduct<B: Compares>(
     let mut stage =
         ExchangeStage::new(context, &mut signals, layout, common, storage, first.workload.clone())?;
     let ways = bench.ways().into_iter().map(|way| (way.to_string(), way.impossible()));
-    let labels = match possible(&mut stage, ways, &mut grid.skipped) {
+    let labels = match possible(&mut stage, ways, &mut grid.skipped)? {
         Ok(labels) => labels,
-        Err(BenchError::Interrupted(signal)) => return Ok(Exit::Command(of_signal(signal))),
-        Err(BenchError::Failed(fault)) => return Err(fault),
-        Err(error @ BenchError::TimeUp) => return Err(Fault::failed(error.to_string())),
+        Err(exit) => return Ok(exit),
     };
-    if labels.is_empty() {
-        let words: Vec<String> = grid.skipped.iter().map(|s| format!("{}: {}", s.label, s.reason)).collect();
-        return Err(Fault::new(Exit::Unsupported, words.join("; ")));
-    }
     let stopped = experiments(bench, context, &mut stage, &cases, &labels, &mut grid);
     drop(stage);
     context.console.progress("");
@@ -177,7 +171,28 @@ fn notes(background: u32, duty: u32, layout: &Layout) -> Vec<String> {
 
 /// The configurations that this kernel takes, of those that are named with why nobody can measure them, if so; what it does
 /// not take is skipped with its reason.
+///
+/// # Errors
+/// If one fails that this kernel takes, or there is none. The inner one is how the bench ends that the operator had enough of.
 pub(super) fn possible<S: Stage<Error = BenchError>>(
+    stage: &mut S,
+    candidates: impl IntoIterator<Item = (String, Option<&'static str>)>,
+    skipped: &mut Vec<Skipped>,
+) -> Result<Result<Vec<String>, Exit>, Fault> {
+    let labels = match tried(stage, candidates, skipped) {
+        Ok(labels) => labels,
+        Err(BenchError::Interrupted(signal)) => return Ok(Err(Exit::Command(of_signal(signal)))),
+        Err(BenchError::Failed(fault)) => return Err(fault),
+        Err(error @ BenchError::TimeUp) => return Err(Fault::failed(error.to_string())),
+    };
+    if labels.is_empty() {
+        let words: Vec<String> = skipped.iter().map(|s| format!("{}: {}", s.label, s.reason)).collect();
+        return Err(Fault::new(Exit::Unsupported, words.join("; ")));
+    }
+    Ok(Ok(labels))
+}
+
+fn tried<S: Stage<Error = BenchError>>(
     stage: &mut S,
     candidates: impl IntoIterator<Item = (String, Option<&'static str>)>,
     skipped: &mut Vec<Skipped>,

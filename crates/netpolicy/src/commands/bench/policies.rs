@@ -6,7 +6,7 @@ use model::{OfferedLoad, Schema};
 
 use super::exchange::{among, offline, possible, publish};
 use super::policies_simulated::simulated;
-use super::{Told, early, of_signal, writable};
+use super::{Told, early, writable};
 use crate::bench::{BenchError, Layout, Mixture, Policies, PoliciesStage, Tuning};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -64,16 +64,10 @@ pub(super) fn run(arguments: &Policies, context: &Context) -> Result<Exit, Fault
     let mut stage = PoliciesStage::new(context, &mut signals, layout, arguments)?;
     stage.set_workloads(arguments.throughput_first(fullest), arguments.latency_first(fullest));
     let candidates = arguments.tunings().into_iter().map(|tuning| (tuning.to_string(), None));
-    let labels = match possible(&mut stage, candidates, &mut grid.skipped) {
+    let labels = match possible(&mut stage, candidates, &mut grid.skipped)? {
         Ok(labels) => labels,
-        Err(BenchError::Interrupted(signal)) => return Ok(Exit::Command(of_signal(signal))),
-        Err(BenchError::Failed(fault)) => return Err(fault),
-        Err(error @ BenchError::TimeUp) => return Err(Fault::failed(error.to_string())),
+        Err(exit) => return Ok(exit),
     };
-    if labels.is_empty() {
-        let words: Vec<String> = grid.skipped.iter().map(|s| format!("{}: {}", s.label, s.reason)).collect();
-        return Err(Fault::new(Exit::Unsupported, words.join("; ")));
-    }
     grid.notes.extend(stage.told());
     let stopped = experiments(arguments, context, &mut stage, &mixtures, &labels, &mut grid);
     drop(stage);

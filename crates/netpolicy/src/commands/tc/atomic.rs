@@ -200,6 +200,9 @@ impl Undo {
 const TURN_WITHIN: Duration = Duration::from_secs(60);
 const TURN_ASKED_EVERY: Duration = Duration::from_millis(10);
 
+/// After how long it says that it waits.
+const TURN_TOLD_AFTER: Duration = Duration::from_secs(2);
+
 /// The right to load all or nothing in a namespace: what one finds there before it, another must not add meanwhile. The
 /// kernel gives it back when the last process is gone that has it.
 #[derive(Debug)]
@@ -207,13 +210,19 @@ pub(super) struct Turn(OwnedFd);
 
 impl Turn {
     /// Waits for it.
-    pub(super) fn take(netns: &Netns) -> Result<Self, Fault> {
+    pub(super) fn take(netns: &Netns, context: &Context) -> Result<Self, Fault> {
         let failed = |errno: Errno| Fault::file("the lock of the network namespace", errno.into());
         // A file of its own: what is opened again is another's, and what is duplicated is the same.
         let path = format!("/proc/self/fd/{}", netns.as_fd().as_raw_fd());
         let lock = rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).map_err(failed)?;
-        let began = Instant::now();
+        let (began, mut told) = (Instant::now(), false);
         loop {
+            if !told && began.elapsed() > TURN_TOLD_AFTER {
+                context
+                    .console
+                    .say("Waiting for another load that is all or nothing: it has the network namespace.");
+                told = true;
+            }
             match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Self(lock)),
                 Err(Errno::AGAIN) if began.elapsed() < TURN_WITHIN => std::thread::sleep(TURN_ASKED_EVERY),

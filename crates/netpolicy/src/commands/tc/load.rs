@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
         context.console.fault(&fault.leaving(HostState::Underway));
     }
     let whole = arguments.atomic || arguments.swap.is_some();
-    let turn = whole.then(|| Turn::take(&netns)).transpose()?;
+    let turn = whole.then(|| Turn::take(&netns, context)).transpose()?;
     let swap = match arguments.swap {
         Some(priority) => Some(Swap::prepare(&netns, priority, &file, &survey)?),
         None => None,
