@@ -1,5 +1,5 @@
-//! Links the program so that it starts quickly, where the feature `quick-start` asks for it: at a fixed address, and with libelf,
-//! libz and libgcc inside it, as far as their archives are there. Nothing is downloaded or compiled.
+//! Links the program so that it starts quickly, where the feature `quick-start` asks for it: at a fixed address, and with
+//! libelf, libz and libgcc inside it, as far as their archives are there. Nothing is downloaded or compiled.
 
 use std::env;
 use std::fs;

@@ -19,8 +19,8 @@ const SECONDS: &str = "60";
 /// The largest input, in bytes.
 const INPUT_BYTES_MAX: u32 = 65_536;
 
-/// Runs each target for some seconds (`--seconds N`), or only its corpus and regressions (`--replay`). A crash is an error, and leaves its input in
-/// `target/fuzz/TARGET/`.
+/// Runs each target for some seconds (`--seconds N`), or only its corpus and regressions (`--replay`). A crash is an error,
+/// and leaves its input in `target/fuzz/TARGET/`.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let mut until = format!("-max_total_time={SECONDS}");
     let mut only = Vec::new();

@@ -34,7 +34,8 @@ pub(crate) fn check(arguments: &[String]) -> Result {
     tidy::run(arguments)
 }
 
-/// The checks, then the tests: pure ones first, then those of the running kernel, then the fuzz targets' corpus and regressions.
+/// The checks, then the tests: pure ones first, then those of the running kernel, then the fuzz targets' corpus and
+/// regressions.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let pure = arguments.iter().any(|a| a == "--pure");
     check(&[])?;

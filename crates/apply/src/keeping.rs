@@ -122,8 +122,9 @@ impl Journal {
         }
     }
 
-    /// Makes one transaction of a daemon's kept ones, or another of one that has something `gone`. What is `gone` (settings of processes that have ended) is left out,
-    /// and so is what is as it was at first. `None` if nothing was folded, or nothing was left of it.
+    /// Makes one transaction of a daemon's kept ones, or another of one that has something `gone`. What is `gone` (settings
+    /// of processes that have ended) is left out, and so is what is as it was at first. `None` if nothing was folded, or
+    /// nothing was left of it.
     ///
     /// What somebody else has changed since is not folded over: only transactions are that are newer than any of
     /// others that share a knob with them.

@@ -1,7 +1,7 @@
 //! Looking into foreign processes through somebody else, who has the right to: `CAP_SYS_PTRACE` in a process of its own.
 //!
-//! A process without that right names a way once, at its start. From then on, what it observes of processes, which of them it
-//! finds and what it writes to their epolls and io_urings goes that way; everything else it does itself.
+//! A process without that right names a way once, at its start. From then on, what it observes of processes, which of them
+//! it finds and what it writes to their epolls and io_urings goes that way; everything else it does itself.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;

@@ -60,8 +60,8 @@ impl SysFs {
         Self { root, below: String::new() }
     }
 
-    /// The same from a directory on, by whose path those of its files are then shorter: to walk there from `/sys`, over the link
-    /// that each device's name is, takes longer than to read a file. `None` where there is no such directory.
+    /// The same from a directory on, by whose path those of its files are then shorter: to walk there from `/sys`, over the
+    /// link that each device's name is, takes longer than to read a file. `None` where there is no such directory.
     ///
     /// # Errors
     /// The kernel's number, unless it says that there is no such directory.
@@ -79,8 +79,8 @@ impl SysFs {
         format!("/sys/{}{path}", self.below)
     }
 
-    /// A descriptor that keeps this mount. While one is there the kernel keeps what it has looked up, and another mount of the
-    /// same namespace finds it: without, each of its files and directories is made anew.
+    /// A descriptor that keeps this mount. While one is there the kernel keeps what it has looked up, and another mount of
+    /// the same namespace finds it: without, each of its files and directories is made anew.
     ///
     /// Kernel: 6.18, `fs/kernfs/mount.c` `kernfs_get_tree()`: one superblock for each namespace.
     pub(crate) fn keeper(&self) -> Option<OwnedFd> {

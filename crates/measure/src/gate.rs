@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::grid::{Grid, Ratios, Row};
 use crate::statistics::Interval;
 
-/// Bounds for ratios between configurations, as a file says them: a line for each, `FLOWS CONFIGURATION AGAINST QUANTITY >=|<= NUMBER`.
+/// Bounds for ratios between configurations, as a file says them: a line for each, `FLOWS CONFIGURATION AGAINST QUANTITY
+/// >=|<= NUMBER`.
 ///
 /// `#` begins a comment. Flows are numbers of connections, as in `15,30,60`, or `*` for all.
 #[derive(Clone, Debug, Default, PartialEq)]

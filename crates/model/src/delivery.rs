@@ -88,7 +88,8 @@ impl DeliveryMode {
     pub const THREADED: [Self; 2] = [Self::Threaded, Self::ThreadedBusy];
 
     /// The documents' values for this mode. The epoll document gives no time; 200 µs outlast the gaps of a loop that
-    /// is worth it, and are what our own tables were made with. They are start values: they suit its machine, and are measured on yours.
+    /// is worth it, and are what our own tables were made with. They are start values: they suit its machine, and are
+    /// measured on yours.
     pub const fn params(self) -> DeliveryParams {
         const fn epoll(usecs: u32) -> EpollParams {
             EpollParams {

@@ -6,7 +6,8 @@
 //! (serde alone), by `clippy.toml` beside `src/`, and by `forbid(unsafe_code)`.
 //!
 //! Read in this order: [`units`] and [`cpu_set`] (words), [`host`] (what is), [`setting`] and [`plan`] (what
-//! shall be), [`policy`] (what was asked), [`recipe`] and [`layout`] (what that comes to), [`workload`], [`delivered`] and [`evidence`] (what happened), [`chance`] (what is drawn).
+//! shall be), [`policy`] (what was asked), [`recipe`] and [`layout`] (what that comes to), [`workload`], [`delivered`] and
+//! [`evidence`] (what happened), [`chance`] (what is drawn).
 #![forbid(unsafe_code)]
 
 pub mod chance;

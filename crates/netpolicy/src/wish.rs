@@ -1,4 +1,5 @@
-//! What `set`, `attach` and `run` are asked for: a policy or a delivery mode, what it may cost, and how its kernel threads run.
+//! What `set`, `attach` and `run` are asked for: a policy or a delivery mode, what it may cost, and how its kernel threads
+//! run.
 
 use clap::Args;
 use model::{DeliveryMode, Intent, KthreadCpus, KthreadWish, PolicyName, Scheduling, UtilClamp};
@@ -46,8 +47,8 @@ pub(crate) fn wish(word: &str) -> Result<Wish, String> {
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct Asked {
-    /// What the traffic shall be good at, as in latency: a goal, of which netpolicy makes the delivery mode and all the rest (CPUs,
-    /// interrupts, rings). A delivery mode is taken too.
+    /// What the traffic shall be good at, as in latency: a goal, of which netpolicy makes the delivery mode and all the
+    /// rest (CPUs, interrupts, rings). A delivery mode is taken too.
     #[arg(long, value_name = "POLICY", value_parser = wish)]
     pub policy: Option<Wish>,
     /// How packets shall be delivered, as in suspend20: that one mechanism, and nothing else. A policy is taken too.

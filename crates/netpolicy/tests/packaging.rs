@@ -1,4 +1,5 @@
-//! What is installed beside the program: units that hold no more than they say. What systemd thinks of them is tested in `root/tools.rs`.
+//! What is installed beside the program: units that hold no more than they say. What systemd thinks of them is tested in
+//! `root/tools.rs`.
 
 use std::path::{Path, PathBuf};
 

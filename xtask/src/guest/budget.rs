@@ -28,8 +28,8 @@ fn left() -> Option<Duration> {
 /// What a `make` above us tells those below it: they would take its options, and wait for its jobs.
 const OF_ANOTHER_MAKE: [&str; 3] = ["MAKEFLAGS", "MFLAGS", "MAKELEVEL"];
 
-/// `make` for a directory of objects. It is ended when the time is up, and when we are, however we end; and it begins when no
-/// other one works on these objects any more, also not one whose owner was killed a moment ago.
+/// `make` for a directory of objects. It is ended when the time is up, and when we are, however we end; and it begins when
+/// no other one works on these objects any more, also not one whose owner was killed a moment ago.
 pub(super) fn make(objects: &Path) -> Command {
     limited_make(objects, left())
 }

@@ -1,7 +1,8 @@
 //! Guests: other kernels on this machine's files, for what the running kernel lacks.
 //!
 //! `--uml` is a User-Mode Linux built from the distribution's newest source; `--qemu` boots the distribution's newest
-//! kernel; `--patched` boots one that is built here, with the series of `kernel/`, in the same machine. docs/guest.md says which test wants which, and what neither can show.
+//! kernel; `--patched` boots one that is built here, with the series of `kernel/`, in the same machine. docs/guest.md says
+//! which test wants which, and what neither can show.
 
 mod apt;
 mod boot;

@@ -181,7 +181,8 @@ fn touched_by(patch: &str) -> Vec<String> {
     patch.lines().filter_map(|line| line.strip_prefix("+++ b/")).map(str::to_owned).collect()
 }
 
-/// What a build is known by, beside its source: the configuration, the patches, and which of the kernel's tests are run and how.
+/// What a build is known by, beside its source: the configuration, the patches, and which of the kernel's tests are run and
+/// how.
 fn key(patches: &[PathBuf]) -> Result<String> {
     let mut texts = vec![CONFIG.to_owned(), selftests::RECIPE.to_owned()];
     for patch in patches {

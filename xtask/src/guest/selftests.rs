@@ -74,7 +74,8 @@ fn busy_poller(tree: &Path, into: &Path) -> Result {
         shell::run(&mut generator)?;
     }
     let mut compiler = compiler(&into.join("busy_poller"));
-    // The family's header is this kernel's, as tools/net/ynl/Makefile.deps has it; all others are the system's, if it has them.
+    // The family's header is this kernel's, as tools/net/ynl/Makefile.deps has it; all others are the system's, if it has
+    // them.
     compiler.args(["-D_GNU_SOURCE", "-D_LINUX_NETDEV_H", "-include"]);
     compiler.arg(tree.join("include/uapi/linux/netdev.h"));
     compiler.arg("-I").arg(ynl.join("lib")).arg("-I").arg(into);

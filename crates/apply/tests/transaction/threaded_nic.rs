@@ -1,6 +1,6 @@
-//! A NIC whose NAPIs are polled by kernel threads as a kernel and its drivers do it: threads that appear late, die and are made
-//! anew with other numbers, and a driver that refuses half of a change, rounds it, resets itself or drops the link in the middle. A
-//! plan for `threaded-busy` fails at each step in each way, and the whole NIC is as it was.
+//! A NIC whose NAPIs are polled by kernel threads as a kernel and its drivers do it: threads that appear late, die and are
+//! made anew with other numbers, and a driver that refuses half of a change, rounds it, resets itself or drops the link in
+//! the middle. A plan for `threaded-busy` fails at each step in each way, and the whole NIC is as it was.
 
 use apply::{HostState, Knobs};
 use model::{Change, CpuSet, EmptyPolls, Nanoseconds, Plan, RxQueue, Scheduling, Setting, Step, Threading};
@@ -325,8 +325,8 @@ fn threads_that_die_meanwhile_are_placed_again_or_all_is_as_it_was() {
     }
 }
 
-/// While the link is down there is no NAPI to put anything back on. What they were told comes back with the link, and then so
-/// does the undo.
+/// While the link is down there is no NAPI to put anything back on. What they were told comes back with the link, and then
+/// so does the undo.
 #[test]
 fn a_link_that_drops_meanwhile_leaves_what_is_named_until_it_is_back() {
     for n in 0..calls(&before()) {

@@ -1,8 +1,8 @@
 //! Netlink, byte-exact: bytes and meaning are two types.
 //!
-//! [`attr`] (which lives in `rules`) and [`message`] are pure and total: bytes in, values out. [`socket`] sends a request and gathers its
-//! answer. The families above them each have a view over bytes (`RawNapi`, `RawLink<'a>`) that says what the
-//! kernel wrote; what it means for the host is decided in [`mod@crate::observe`].
+//! [`attr`] (which lives in `rules`) and [`message`] are pure and total: bytes in, values out. [`socket`] sends a request
+//! and gathers its answer. The families above them each have a view over bytes (`RawNapi`, `RawLink<'a>`) that says what
+//! the kernel wrote; what it means for the host is decided in [`mod@crate::observe`].
 
 pub mod ethtool;
 pub mod genl;

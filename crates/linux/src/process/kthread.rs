@@ -140,7 +140,8 @@ pub fn by_name(device: &str) -> Result<Vec<Pid>, KernelError> {
 
 /// The NAPI's id in the name of its thread; `None` for a thread of another device, or a name that was cut short.
 ///
-/// Kernel: 5.12, `net/core/dev.c` `napi_kthread_create()`, `"napi/%s-%d"`; before 5.17 `/proc/PID/comm` shows 15 bytes of it.
+/// Kernel: 5.12, `net/core/dev.c` `napi_kthread_create()`, `"napi/%s-%d"`; before 5.17 `/proc/PID/comm` shows 15 bytes of
+/// it.
 fn napi_in_name(comm: &str, device: &str) -> Option<u32> {
     /// The bytes of a name that older kernels keep. Kernel: `include/linux/sched.h` `TASK_COMM_LEN` less the closing zero.
     const KEPT: usize = 15;

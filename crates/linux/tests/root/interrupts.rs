@@ -13,9 +13,10 @@ use super::{Need, test};
 
 /// How long is counted.
 const SPAN: Duration = Duration::from_secs(5);
-/// An emulated CPU is slower than a real one, and so are the spans of the IRQ-suspension document's suspend200. They must not be
-/// slower than needed: the client asks only when it was answered, and whenever the server has nothing left to do, the next
-/// packet waits for the timer. With 20 ms, half of the packets did, and three quarters of the requests were answered.
+/// An emulated CPU is slower than a real one, and so are the spans of the IRQ-suspension document's suspend200. They must
+/// not be slower than needed: the client asks only when it was answered, and whenever the server has nothing left to do,
+/// the next packet waits for the timer. With 20 ms, half of the packets did, and three quarters of the requests were
+/// answered.
 const FLUSH: Nanoseconds = Nanoseconds::from_millis(5);
 const TURN: Nanoseconds = Nanoseconds::from_millis(1000);
 

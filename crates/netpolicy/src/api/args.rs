@@ -9,13 +9,15 @@ use clap::Args;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sockets")]
 pub struct Sockets {
-    /// Where it serves its Varlink interface io.netpolicy [default: /run/netpolicy/io.netpolicy; with a --state-dir, in that].
+    /// Where it serves its Varlink interface io.netpolicy [default: /run/netpolicy/io.netpolicy; with a --state-dir, in
+    /// that].
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
     /// A group, by number, whose members may ask for changes as root may.
     #[arg(long, value_name = "GID")]
     pub api_group: Option<u32>,
-    /// Where it answers HTTP with OpenMetrics [default: /run/netpolicy/metrics; with a --state-dir, in that]; an empty word for nowhere.
+    /// Where it answers HTTP with OpenMetrics [default: /run/netpolicy/metrics; with a --state-dir, in that]; an empty word
+    /// for nowhere.
     #[arg(long, value_name = "PATH")]
     pub metrics_socket: Option<PathBuf>,
     /// Write OpenMetrics into this file as well, for a collector of text files; its name ends in .prom.

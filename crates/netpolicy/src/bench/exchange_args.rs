@@ -58,9 +58,9 @@ pub struct TcpStream {
 /// Compare polling in softirqs with polling in the NAPIs' kernel threads, as the letter of threaded NAPI does.
 ///
 /// As tcp-rr, at equal offered load, for 1 B, 5 KB and 1 MB. The document's 1000 flows on 56 hyper-threads become as many
-/// here for each CPU. With --background, threads that compute run on the server's CPUs beside it. --matrix also measures what the
-/// letter's second table has: reads and writes of 4 KB, 64 KB and 1 MB on the server's storage, as storage does, on a file
-/// of our own in /var/tmp.
+/// here for each CPU. With --background, threads that compute run on the server's CPUs beside it. --matrix also measures
+/// what the letter's second table has: reads and writes of 4 KB, 64 KB and 1 MB on the server's storage, as storage does,
+/// on a file of our own in /var/tmp.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

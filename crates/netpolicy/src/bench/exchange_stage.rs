@@ -169,8 +169,8 @@ impl<'a> ExchangeStage<'a> {
         started.map_err(|error| Fault::failed(error).into())
     }
 
-    /// How many connections in a row a server thread gets. Client threads connect one after the other, so that as many as one
-    /// of them has make its partner.
+    /// How many connections in a row a server thread gets. Client threads connect one after the other, so that as many as
+    /// one of them has make its partner.
     fn in_a_row(&self) -> u32 {
         let pace = self.workload.pace();
         if self.partners { pace.flows.div_ceil(pace.threads.max(1)) } else { 1 }

@@ -11,13 +11,14 @@ use super::mixture::{AT_ONCE, DOCUMENT_CPUS, Mix, Mixture, mixtures, scaled};
 use super::size::{Bytes, Sizes};
 use super::tuning::Tuning;
 
-/// Measure every policy against no tuning and against tuning by hand, as the NET-policy document does, with absolute numbers.
+/// Measure every policy against no tuning and against tuning by hand, as the NET-policy document does, with absolute
+/// numbers.
 ///
-/// Throughput-first workloads send blocks as fast as they go (tcp-stream); latency-first workloads have one request under way
-/// (tcp-rr). Each is a connection with a client thread of its own, and all of a kind ask one server. They run alone and
-/// mixed, in the document's numbers and parts, scaled to the CPUs here. Everything happens in a lab of two network namespaces;
-/// the host is put back and compared after each run. `manual` is what an operator usually sets by hand. In the lab there is
-/// no interrupt and no irqbalance: RPS takes the place of the interrupt's affinity.
+/// Throughput-first workloads send blocks as fast as they go (tcp-stream); latency-first workloads have one request under
+/// way (tcp-rr). Each is a connection with a client thread of its own, and all of a kind ask one server. They run alone and
+/// mixed, in the document's numbers and parts, scaled to the CPUs here. Everything happens in a lab of two network
+/// namespaces; the host is put back and compared after each run. `manual` is what an operator usually sets by hand. In the
+/// lab there is no interrupt and no irqbalance: RPS takes the place of the interrupt's affinity.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -181,7 +181,8 @@ impl<'a> PoliciesStage<'a> {
         Ok(linux::observe(self.lab.server(), &Processes::Only(pids))?)
     }
 
-    /// Starts the servers and brings them and the device under what is compared. What was done is noted in the cell as it goes.
+    /// Starts the servers and brings them and the device under what is compared. What was done is noted in the cell as it
+    /// goes.
     fn bring_under(&mut self, tuning: Tuning) -> Result<(), BenchError> {
         let servers = self.start()?;
         let asked: Vec<(ProcessId, PolicyName)> =
@@ -217,8 +218,9 @@ impl<'a> PoliciesStage<'a> {
         Ok(())
     }
 
-    /// What a policy comes to here, for the device and both servers. Where the servers cannot have what each of them asks for,
-    /// because the device has no rules that tell their packets apart, it is the device's policy alone, with the reason.
+    /// What a policy comes to here, for the device and both servers. Where the servers cannot have what each of them asks
+    /// for, because the device has no rules that tell their packets apart, it is the device's policy alone, with the
+    /// reason.
     fn planned(
         &self,
         policy: PolicyName,

@@ -165,8 +165,8 @@ impl<'a> Attachment<'a> {
         self.set(plan, began)
     }
 
-    /// The first [`Attachment::look`], once more if it fails for what may be over in a moment: a child of the process has ended
-    /// meanwhile, or another attachment was faster.
+    /// The first [`Attachment::look`], once more if it fails for what may be over in a moment: a child of the process has
+    /// ended meanwhile, or another attachment was faster.
     pub(crate) fn first_look(&mut self) -> Result<(), Fault> {
         for _ in 0..FAILURES_MAX {
             match self.look() {

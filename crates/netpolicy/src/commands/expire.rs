@@ -19,7 +19,8 @@ pub(crate) enum Who {
 /// this, so that a trial ends even if its guard was killed.
 ///
 /// # Errors
-/// A journal that cannot be read, other than by somebody who may not; the first trial that could not be rolled back; the others were, all the same.
+/// A journal that cannot be read, other than by somebody who may not; the first trial that could not be rolled back; the
+/// others were, all the same.
 pub(crate) fn roll_back_expired(context: &Context, who: Who) -> Result<(), Fault> {
     let journal = context.journal()?;
     let history = match journal.history() {

@@ -88,7 +88,8 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
     }
 }
 
-/// Whether a command is about whatever is recorded, of all namespaces. A rollback is, too, and works when a namespace is gone.
+/// Whether a command is about whatever is recorded, of all namespaces. A rollback is, too, and works when a namespace is
+/// gone.
 fn looks_at_journal_alone(command: &Command) -> bool {
     matches!(command, Command::Verify(_) | Command::History(_) | Command::SocketPolicies(_))
 }

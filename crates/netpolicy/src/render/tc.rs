@@ -77,7 +77,8 @@ pub(crate) struct LoadReport {
     pub(crate) chains: Vec<u32>,
     /// Different actions that were shared (`--share-actions`).
     pub(crate) shared_actions: usize,
-    /// Actions that ask for one counter for all CPUs and get one each, by kind: such kinds do not obey, though a dump claims it.
+    /// Actions that ask for one counter for all CPUs and get one each, by kind: such kinds do not obey, though a dump
+    /// claims it.
     pub(crate) counters_anyway: BTreeMap<&'static str, u64>,
     /// How long it took.
     pub(crate) seconds: f64,

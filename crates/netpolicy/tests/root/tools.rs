@@ -1,5 +1,5 @@
-//! What other people's tools think of what netpolicy hands to them: systemd of its units, Varlink's of its interface. They need
-//! no root, but a program that not every machine has.
+//! What other people's tools think of what netpolicy hands to them: systemd of its units, Varlink's of its interface. They
+//! need no root, but a program that not every machine has.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -181,7 +181,8 @@ impl<'h> Case<'h> {
         }
     }
 
-    /// The longest that a thread of these epolls' processes was ready to run and had no CPU, in percent of the time that it was watched.
+    /// The longest that a thread of these epolls' processes was ready to run and had no CPU, in percent of the time that it
+    /// was watched.
     pub(super) fn waited_for_cpu(&self, napi: &NapiCase<'_>) -> Option<(u64, &ProcessCase<'h>)> {
         let watched = self.aside.watched;
         let waits = napi.epolls.keys().filter_map(|epoll| {

@@ -5,7 +5,8 @@
 //! families go in this order, because the last one names what the others found as its causes:
 //! `settings` (values that contradict each other), `traffic` (packets that take another way),
 //! `application` (processes that do not wait as they would have to), `device` (interrupts, rings, moderation and steering
-//! of the whole device), `kthread` (the kernel threads of NAPIs), `waiting` (threads that wait busily for events alone), `others` (programs and files that set the same), `engagement` (what the counts say).
+//! of the whole device), `kthread` (the kernel threads of NAPIs), `waiting` (threads that wait busily for events alone),
+//! `others` (programs and files that set the same), `engagement` (what the counts say).
 
 mod application;
 mod aside;

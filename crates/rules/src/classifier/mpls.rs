@@ -1,6 +1,7 @@
 //! The label stack that a rule of flower looks at, entry by entry.
 //!
-//! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FLOWER_KEY_MPLS_OPTS`, `net/sched/cls_flower.c` `fl_set_key_mpls_opts()`.
+//! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FLOWER_KEY_MPLS_OPTS`, `net/sched/cls_flower.c`
+//! `fl_set_key_mpls_opts()`.
 
 use super::flower_field::{Field, Match};
 use crate::attr::{Attr, AttrBuf, Malformed};

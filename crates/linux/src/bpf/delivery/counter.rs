@@ -21,7 +21,8 @@ const ONLY: [u8; 4] = [0; 4];
 ///
 /// A poll takes about 50 ns longer while it is counted, nearly all of it the kernel's way to any program on a
 /// tracepoint. A server of tiny requests that takes a poll for each loses 2 to 5 % of its throughput (`cargo bench
-/// --bench delivery_cost`). So who watches for long takes samples, as [`super::Sampler`] does: after [`DeliveryCounter::pause`] it costs nothing.
+/// --bench delivery_cost`). So who watches for long takes samples, as [`super::Sampler`] does: after
+/// [`DeliveryCounter::pause`] it costs nothing.
 #[derive(Debug)]
 pub struct DeliveryCounter {
     loaded: Loaded,

@@ -135,15 +135,16 @@ impl WishStore {
         self.load_prctl_for(cgroup, &own).and_then(|mut loaded| loaded.pin_links(&own))
     }
 
-    /// Lets the programs of a cgroup ask no more: from now on for sockets, a moment later for `prctl`. What its sockets asked for is forgotten with the last cgroup, if no
-    /// process has a wish by then. False if they might not anyway.
+    /// Lets the programs of a cgroup ask no more: from now on for sockets, a moment later for `prctl`. What its sockets
+    /// asked for is forgotten with the last cgroup, if no process has a wish by then. False if they might not anyway.
     ///
     /// # Errors
     /// The kernel's.
     pub fn disable(&self, id: u64) -> Result<bool, KernelError> {
         let own = self.of_cgroup(id);
         for name in CGROUP_PROGRAMS {
-            // Without this the kernel detaches a little after the last pin is gone. There is none where the cgroup was removed.
+            // Without this the kernel detaches a little after the last pin is gone. There is none where the cgroup was
+            // removed.
             let _ = Link::open(own.join(name)).and_then(|link| link.detach());
         }
         let was = remove(&own)?;

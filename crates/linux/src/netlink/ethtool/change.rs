@@ -25,7 +25,8 @@ const WANTED: u16 = 3;
 /// `ETHTOOL_A_PRIVFLAGS_FLAGS`.
 const FLAGS: u16 = 2;
 
-/// How many private flags of one driver are taken: as many as the kernel's answer has bits for (`u32` in `struct ethtool_ops`).
+/// How many private flags of one driver are taken: as many as the kernel's answer has bits for (`u32` in `struct
+/// ethtool_ops`).
 const PRIVATE_FLAGS_MAX: usize = 32;
 
 /// What `privflags-get` says about a device.

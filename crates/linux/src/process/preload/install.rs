@@ -40,8 +40,9 @@ const MODE: Mode = Mode::from_raw_mode(0o755);
 /// the content, so that programs of two versions of netpolicy do not disturb each other. A library that is there
 /// already stays untouched; a new one appears whole or not at all.
 ///
-/// Those of other versions stay, some 15 KB each, until `/run` is made anew at the next boot: that no process has one of them
-/// loaded does not say that none will load it, since `LD_PRELOAD` is passed on from parents that load nothing themselves.
+/// Those of other versions stay, some 15 KB each, until `/run` is made anew at the next boot: that no process has one of
+/// them loaded does not say that none will load it, since `LD_PRELOAD` is passed on from parents that load nothing
+/// themselves.
 ///
 /// # Errors
 /// If the directory, or a file of that name in it, is a symbolic link, belongs to another user or may be changed by

@@ -173,7 +173,8 @@ fn notes(background: u32, duty: u32, layout: &Layout) -> Vec<String> {
 /// not take is skipped with its reason.
 ///
 /// # Errors
-/// If one fails that this kernel takes, or there is none. The inner one is how the bench ends that the operator had enough of.
+/// If one fails that this kernel takes, or there is none. The inner one is how the bench ends that the operator had enough
+/// of.
 pub(super) fn possible<S: Stage<Error = BenchError>>(
     stage: &mut S,
     candidates: impl IntoIterator<Item = (String, Option<&'static str>)>,

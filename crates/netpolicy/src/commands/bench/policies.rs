@@ -81,7 +81,8 @@ pub(super) fn run(arguments: &Policies, context: &Context) -> Result<Exit, Fault
     }
 }
 
-/// The mixture with the most workloads of both kinds: what a configuration cannot have under it is known before the first run.
+/// The mixture with the most workloads of both kinds: what a configuration cannot have under it is known before the first
+/// run.
 fn fullest(mixtures: &[Mixture]) -> Option<Mixture> {
     mixtures.iter().copied().max_by_key(|mixture| (mixture.is_mixed(), mixture.at_once()))
 }

@@ -1,4 +1,5 @@
-//! `bench policies --simulated`: the same evaluation at the NET-policy document's own scale, in the model of the receive path.
+//! `bench policies --simulated`: the same evaluation at the NET-policy document's own scale, in the model of the receive
+//! path.
 
 use measure::{Experiment, Grid, Results, Variant};
 use model::nic::CoalesceParam;

@@ -162,7 +162,8 @@ fn good(class: RowClass, metric: Metric) -> f64 {
     }
 }
 
-/// How far a run is from a row's value, in the unit of [`good`]. A factor too low weighs as much as the same factor too high.
+/// How far a run is from a row's value, in the unit of [`good`]. A factor too low weighs as much as the same factor too
+/// high.
 fn missed(row: &MeasuredRow, metric: Metric, measured: f64, outcome: &Outcome) -> f64 {
     let predicted = value(outcome, metric);
     let off = match metric {

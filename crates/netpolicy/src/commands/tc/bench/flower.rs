@@ -29,7 +29,8 @@ struct Profile {
     actions: &'static [&'static str],
     /// The goal of no_percpu against percpu.
     lean_goal: f64,
-    /// What was published for 24 CPUs: thousands of rules a second, and KB for each rule, with and without counters for each CPU.
+    /// What was published for 24 CPUs: thousands of rules a second, and KB for each rule, with and without counters for
+    /// each CPU.
     published: [f64; 4],
 }
 
