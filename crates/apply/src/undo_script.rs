@@ -155,6 +155,10 @@ fn call(change: &Change, landmarks: &Landmarks) -> Call {
         Setting::Qdiscs(id, _) => {
             disciplines(&format!("{} qdiscs {what} {}", id.netns, which(id)), change, &set, &old)
         }
+        Setting::PacketSize(id, size, _) => Call {
+            needs: vec![Part::Device, Part::Netns, Part::Nic, Part::PacketSize],
+            line: format!("in_netns {} packet_size {what} {} {size} {set} {old}", id.netns, which(id)),
+        },
         Setting::Channels(id, ..)
         | Setting::Ring(id, ..)
         | Setting::Coalescing(id, ..)
@@ -231,6 +235,7 @@ fn by_ethtool(call: &str, setting: &Setting, set: &str, old: &str) -> Call {
         | Setting::KthreadAffinity(..)
         | Setting::KthreadScheduling(..)
         | Setting::KthreadUtilClamp(..)
+        | Setting::PacketSize(..)
         | Setting::RssContext(..)
         | Setting::FlowRule(..)
         | Setting::Qdiscs(..)
@@ -292,6 +297,7 @@ fn value(setting: &Setting) -> String {
         | Setting::Coalescing(..)
         | Setting::QueueCoalescing(..)
         | Setting::Offload(..)
+        | Setting::PacketSize(..)
         | Setting::PrivateFlag(..)
         | Setting::RssKey(..)
         | Setting::RssContext(..)
@@ -329,6 +335,7 @@ enum Part {
     Ring,
     Nic,
     Ethtool,
+    PacketSize,
     Irqbalance,
     Steer,
     Qdisc,
@@ -350,6 +357,7 @@ impl Part {
             Self::Ring => include_str!("undo_script/ring.sh"),
             Self::Nic => include_str!("undo_script/nic.sh"),
             Self::Ethtool => include_str!("undo_script/ethtool.sh"),
+            Self::PacketSize => include_str!("undo_script/packet_size.sh"),
             Self::Irqbalance => include_str!("undo_script/irqbalance.sh"),
             Self::Steer => include_str!("undo_script/steer.sh"),
             Self::Qdisc => include_str!("undo_script/qdisc.sh"),

@@ -153,6 +153,7 @@ impl Kernel {
             | Setting::Coalescing(..)
             | Setting::QueueCoalescing(..)
             | Setting::Offload(..)
+            | Setting::PacketSize(..)
             | Setting::PrivateFlag(..)
             | Setting::RssTable(..)
             | Setting::RssKey(..)
@@ -209,6 +210,7 @@ impl Kernel {
                 | Setting::Coalescing(..)
                 | Setting::QueueCoalescing(..)
                 | Setting::Offload(..)
+                | Setting::PacketSize(..)
                 | Setting::PrivateFlag(..)
                 | Setting::RssTable(..)
                 | Setting::RssKey(..)
@@ -272,6 +274,7 @@ impl Kernel {
             | Setting::Coalescing(..)
             | Setting::QueueCoalescing(..)
             | Setting::Offload(..)
+            | Setting::PacketSize(..)
             | Setting::PrivateFlag(..)
             | Setting::RssTable(..)
             | Setting::RssKey(..)
@@ -408,6 +411,7 @@ fn door(setting: &Setting) -> Door {
             | Interface::Rings
             | Interface::Coalescing
             | Interface::Offloads
+            | Interface::PacketSizes
             | Interface::PrivateFlags
             | Interface::Rss
             | Interface::RssContexts

@@ -48,7 +48,7 @@ pub use ids::{
     QueueIndex, RingId, RxQueue, ThreadId, TxQueue,
 };
 pub use layout::{Layout, ObjectWish};
-pub use nic::{ChannelKind, CoalesceParam, FlagName, NicWish, Offload, RingKind, Rss, Sysctl};
+pub use nic::{ChannelKind, CoalesceParam, FlagName, NicWish, Offload, PacketSize, RingKind, Rss, Sysctl};
 pub use plan::{Change, Plan, Reason, Step};
 pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};
 pub use qdisc::{Qdisc, QdiscKind, QdiscOption, Qdiscs};

@@ -138,6 +138,46 @@ words! {
 }
 
 words! {
+    /// A bound on how large a packet may be before it is cut, or may grow by joining, in bytes. Above
+    /// [`PacketSize::LEGACY`] it is what the kernel's developers call BIG TCP.
+    ///
+    /// Kernel: `include/linux/netdevice.h` `struct net_device`, `net/core/dev.c` `netif_set_gso_max_size()`.
+    PacketSize {
+        /// Packets that are sent, with IPv6, and the bound of all others. Kernel: 4.16; above 64 KiB 5.19.
+        Gso = "gso_max_size",
+        /// Packets that are received, with IPv6, and the bound of all others. Kernel: 5.17; above 64 KiB 5.19.
+        Gro = "gro_max_size",
+        /// Packets that are sent with IPv4. Kernel: 6.3.
+        GsoIpv4 = "gso_ipv4_max_size",
+        /// Packets that are received with IPv4. Kernel: 6.3.
+        GroIpv4 = "gro_ipv4_max_size",
+    }
+}
+
+impl PacketSize {
+    /// What there was before BIG TCP: the largest that the length in an IP header can say, and one.
+    ///
+    /// Kernel: `include/linux/netdevice.h` `GSO_LEGACY_MAX_SIZE`, `GRO_LEGACY_MAX_SIZE`.
+    pub const LEGACY: u32 = 65_536;
+
+    /// The largest that any device can have: eight times 65 535.
+    ///
+    /// Kernel: `include/linux/netdevice.h` `GSO_MAX_SIZE`, `GRO_MAX_SIZE`.
+    pub const MAX: u32 = 8 * 65_535;
+
+    /// The bound that is overwritten with this one, if this one is written at or below [`PacketSize::LEGACY`].
+    ///
+    /// Kernel: 6.3, `net/core/dev.c` `netif_set_gso_max_size()`, `netif_set_gro_max_size()`.
+    pub const fn overwrites(self) -> Option<Self> {
+        match self {
+            Self::Gso => Some(Self::GsoIpv4),
+            Self::Gro => Some(Self::GroIpv4),
+            Self::GsoIpv4 | Self::GroIpv4 => None,
+        }
+    }
+}
+
+words! {
     /// A number that holds for the whole host. Kernel: `net/core/sysctl_net_core.c`; `/proc/sys/net/core/`.
     Sysctl {
         /// How many packets one run of the receive softirq takes at most.
@@ -218,6 +258,8 @@ pub enum NicWish {
     Coalescing(CoalesceParam, u32),
     /// See [`crate::Setting::Offload`].
     Offload(Offload, bool),
+    /// See [`crate::Setting::PacketSize`].
+    PacketSize(PacketSize, u32),
     /// See [`crate::Setting::PrivateFlag`].
     PrivateFlags(Vec<(FlagName, bool)>),
     /// Packets are spread evenly over so many of the first receive queues: see [`crate::Setting::RssTable`].
@@ -246,6 +288,7 @@ impl NicWish {
             Self::Ring(kind, _) => kind.key(),
             Self::Coalescing(param, _) => param.key(),
             Self::Offload(offload, _) => offload.key(),
+            Self::PacketSize(size, _) => size.key(),
             Self::PrivateFlags(_) => "settings.private-flags",
             Self::RssQueues(_) => "settings.rss-queues",
             Self::RssContexts(_) => "settings.rss-contexts",

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpu_set::CpuSet;
 use crate::delivery::DeliveryMode;
 use crate::layout::Layout;
-use crate::nic::{ChannelKind, CoalesceParam, Offload, RingKind, Sysctl};
+use crate::nic::{ChannelKind, CoalesceParam, Offload, PacketSize, RingKind, Sysctl};
 use crate::plan::Reason;
 use crate::policy::PolicyName;
 use crate::units::Nanoseconds;
@@ -44,6 +44,8 @@ pub enum Mechanism {
     Ring(RingKind),
     /// Offloads.
     Offload(Offload),
+    /// How large packets may be.
+    PacketSize(PacketSize),
     /// Receive packet steering.
     RpsCpus,
     /// Flows that receive flow steering remembers for each queue.
@@ -72,6 +74,7 @@ impl Mechanism {
         .chain(ChannelKind::ALL.iter().copied().map(Self::Channels))
         .chain(RingKind::ALL.iter().copied().map(Self::Ring))
         .chain(Offload::ALL.iter().copied().map(Self::Offload))
+        .chain(PacketSize::ALL.iter().copied().map(Self::PacketSize))
         .chain([Self::RpsCpus, Self::RpsFlowCount, Self::Xps])
         .chain(Sysctl::ALL.iter().copied().map(Self::Sysctl))
     }
@@ -91,6 +94,7 @@ impl Mechanism {
             Self::Channels(kind) => kind.as_str(),
             Self::Ring(kind) => kind.as_str(),
             Self::Offload(offload) => offload.as_str(),
+            Self::PacketSize(size) => size.as_str(),
             Self::RpsCpus => "rps_cpus",
             Self::RpsFlowCount => "rps_flow_cnt",
             Self::Xps => "xps",
@@ -119,6 +123,7 @@ impl Mechanism {
             | Self::Channels(_)
             | Self::Ring(_)
             | Self::Offload(_)
+            | Self::PacketSize(_)
             | Self::RpsCpus
             | Self::RpsFlowCount
             | Self::Xps => true,

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
 use crate::ids::{DeviceId, EpollId, IrqNumber, QueueIndex, RingId, RxQueue, ThreadId, TxQueue};
-use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, RingKind, Sysctl};
+use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, PacketSize, RingKind, Sysctl};
 use crate::qdisc::Qdiscs;
 use crate::reuseport::{ListenerGroup, Spread};
 use crate::scheduling::{Scheduling, UtilClamp};
@@ -143,6 +143,14 @@ pub enum Setting {
     /// Kernel: 5.6 (ethtool netlink `features-set`), `net/ethtool/features.c`.
     Offload(DeviceId, Offload, bool),
 
+    /// How large packets may be before they are cut, or may grow by joining, in bytes.
+    ///
+    /// What is sent is bounded by [`crate::host::PacketSizes::tso_max_size`]. The kernel overwrites the bound of IPv4 with
+    /// one at or below [`PacketSize::LEGACY`] ([`PacketSize::overwrites`]): a writer sends along what that was.
+    ///
+    /// Kernel: 4.16 and later (rt-link `RTM_NEWLINK`), `net/core/rtnetlink.c` `do_setlink()`.
+    PacketSize(DeviceId, PacketSize, u32),
+
     /// Whether a flag of the driver's own is set.
     ///
     /// Kernel: 5.6 (ethtool netlink `privflags-set`), `net/ethtool/privflags.c`.
@@ -244,6 +252,7 @@ impl Setting {
             | Self::Ring(device, ..)
             | Self::Coalescing(device, ..)
             | Self::Offload(device, ..)
+            | Self::PacketSize(device, ..)
             | Self::RssTable(device, _)
             | Self::RssKey(device, _)
             | Self::Qdiscs(device, _) => Object::Device(*device),
@@ -283,6 +292,7 @@ impl Setting {
             Self::Coalescing(..) => Interface::Coalescing,
             Self::QueueCoalescing(..) => Interface::QueueCoalescing,
             Self::Offload(..) => Interface::Offloads,
+            Self::PacketSize(..) => Interface::PacketSizes,
             Self::PrivateFlag(..) => Interface::PrivateFlags,
             Self::RssTable(..) | Self::RssKey(..) => Interface::Rss,
             Self::RssContext(..) => Interface::RssContexts,

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use model::host::{
     Capabilities, Coalesce, Confidence, CpuInfo, Device, Epoll, Features, Irq, IrqEdge, Membership, Napi,
-    NapiEdge, Pair, Process, Rings, RxQueueState, Socket, SocketState, Thread, Topology, TxQueueState,
+    NapiEdge, PacketSizes, Pair, Process, Rings, RxQueueState, Socket, SocketState, Thread, Topology,
+    TxQueueState,
 };
 use model::nic::Rss;
 use model::policy::Match;
@@ -199,6 +200,7 @@ fn host() -> Host {
             rss: None,
             rss_contexts: None,
             flow_rules: None,
+            packet_sizes: PacketSizes::default(),
             qdiscs: None,
         }],
         sysctls: BTreeMap::new(),

@@ -75,6 +75,9 @@ pub(crate) fn value(wanted: &Setting, index: &Index<'_>) -> Result<Setting, Refu
         Setting::Offload(id, offload, _) => device(id, index)
             .and_then(|d| d.offloads.get(offload))
             .map(|on| Setting::Offload(*id, *offload, *on)),
+        Setting::PacketSize(id, size, _) => device(id, index)
+            .and_then(|d| d.packet_sizes.of(*size))
+            .map(|bytes| Setting::PacketSize(*id, *size, bytes)),
         Setting::PrivateFlag(id, flag, _) => device(id, index)
             .and_then(|d| d.private_flags.get(flag))
             .map(|on| Setting::PrivateFlag(*id, *flag, *on)),
@@ -203,6 +206,11 @@ fn unknown(wanted: &Setting, index: &Index<'_>) -> Refusal {
             wanted.knob()
         };
         let message = format!("its driver has no {what}");
+        return Refusal::new(RefusalKind::Unsupported, wanted.object(), message);
+    }
+    if there && matches!(wanted, Setting::PacketSize(..)) {
+        let message =
+            format!("this kernel has no {}, or did not say it: since {}", wanted.knob(), wanted.since());
         return Refusal::new(RefusalKind::Unsupported, wanted.object(), message);
     }
     if matches!(wanted, Setting::Sysctl(..)) {

@@ -5,7 +5,8 @@ mod steering;
 use model::host::{Channels, Device, RxQueueState};
 use model::nic::NicWish;
 use model::{
-    ChannelKind, CpuSet, DeliveryMode, Offload, Reason, RingKind, RxQueue, Setting, Threading, TxQueue,
+    ChannelKind, CpuSet, DeliveryMode, Offload, PacketSize, Reason, RingKind, RxQueue, Setting, Threading,
+    TxQueue,
 };
 
 use crate::desired::Collected;
@@ -93,6 +94,10 @@ fn settings(
             vec![Setting::Offload(id, Offload::Gro, false)]
         }
         NicWish::Offload(offload, on) => vec![Setting::Offload(id, *offload, *on)],
+        NicWish::PacketSize(size, bytes) => {
+            check_packet_size(*size, *bytes, part, device)?;
+            vec![Setting::PacketSize(id, *size, *bytes)]
+        }
         NicWish::PrivateFlags(flags) => {
             flags.iter().map(|(flag, on)| Setting::PrivateFlag(id, *flag, *on)).collect()
         }
@@ -245,6 +250,15 @@ fn values_of_napi(queue: &RxQueueState, device: &Device, index: &Index<'_>) -> O
 fn check_ring(kind: RingKind, size: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
     match device.rings {
         Some(rings) => check_max(kind.as_str(), size, rings.of(kind).max, part, device),
+        None => Ok(()),
+    }
+}
+
+/// The kernel lets nothing be sent that is larger than the driver takes.
+fn check_packet_size(size: PacketSize, bytes: u32, part: &Part, device: &Device) -> Result<(), Refusal> {
+    let sent = matches!(size, PacketSize::Gso | PacketSize::GsoIpv4);
+    match device.packet_sizes.tso_max_size.filter(|_| sent) {
+        Some(max) => check_max(size.as_str(), bytes, max, part, device),
         None => Ok(()),
     }
 }

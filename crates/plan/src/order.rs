@@ -52,6 +52,8 @@ pub(crate) enum Phase {
     Rings,
     /// What the device and its driver do with packets.
     Offloads,
+    /// How large the packets are that it makes of others.
+    PacketSizes,
     /// When the device interrupts.
     Coalescing,
     /// What packets wait in before they leave.
@@ -151,6 +153,7 @@ pub(crate) fn phase(step: &Step, leaving: &Leaving) -> Phase {
         Setting::Channels(..) => Phase::Channels,
         Setting::Ring(..) => Phase::Rings,
         Setting::Offload(..) | Setting::PrivateFlag(..) => Phase::Offloads,
+        Setting::PacketSize(..) => Phase::PacketSizes,
         Setting::Coalescing(..) | Setting::QueueCoalescing(..) => Phase::Coalescing,
         Setting::Qdiscs(..) => Phase::Qdiscs,
         Setting::RssTable(..) | Setting::RssKey(..) => Phase::Rss,
@@ -195,6 +198,7 @@ fn floor(setting: &Setting) -> i8 {
         | Setting::Coalescing(..)
         | Setting::QueueCoalescing(..)
         | Setting::Offload(..)
+        | Setting::PacketSize(..)
         | Setting::PrivateFlag(..)
         | Setting::RssTable(..)
         | Setting::RssKey(..)
@@ -249,6 +253,7 @@ fn amount(setting: &Setting) -> Amount {
         | Setting::Coalescing(..)
         | Setting::QueueCoalescing(..)
         | Setting::Offload(..)
+        | Setting::PacketSize(..)
         | Setting::PrivateFlag(..)
         | Setting::RssTable(..)
         | Setting::RssKey(..)

@@ -11,9 +11,9 @@ use libtest_mimic::{Failed, Trial};
 use model::setting::Threading;
 use model::{
     Change, ChannelKind, CoalesceParam, Cpu, CpuSet, DeviceId, EmptyPolls, EpollId, EpollParams, Fd,
-    FlagName, IfIndex, IrqNumber, Label, ListenerGroup, Nanoseconds, NetnsId, Offload, Pid, ProcessId, Qdisc,
-    QdiscKind, Qdiscs, QueueIndex, QueueSpan, Reason, RingId, RingKind, RingNapi, RxQueue, Scheduling,
-    Setting, Spread, SteerTo, Sysctl, ThreadId, TxQueue, UtilClamp,
+    FlagName, IfIndex, IrqNumber, Label, ListenerGroup, Nanoseconds, NetnsId, Offload, PacketSize, Pid,
+    ProcessId, Qdisc, QdiscKind, Qdiscs, QueueIndex, QueueSpan, Reason, RingId, RingKind, RingNapi, RxQueue,
+    Scheduling, Setting, Spread, SteerTo, Sysctl, ThreadId, TxQueue, UtilClamp,
 };
 
 use self::stage::{Child, Stage, runs};
@@ -120,6 +120,10 @@ fn shellcheck_is_content() -> Result<(), Failed> {
             Setting::QueueCoalescing(queue, CoalesceParam::RxUsecs, 0),
         ),
         change(Setting::Offload(device, Offload::Gro, true), Setting::Offload(device, Offload::Gro, false)),
+        change(
+            Setting::PacketSize(device, PacketSize::Gso, 65_536),
+            Setting::PacketSize(device, PacketSize::Gso, 185_000),
+        ),
         change(Setting::PrivateFlag(device, flag, true), Setting::PrivateFlag(device, flag, false)),
         change(Setting::RssTable(device, vec![0, 1]), Setting::RssTable(device, vec![0, 0])),
         change(Setting::RssKey(device, vec![1, 2]), Setting::RssKey(device, vec![3, 4])),
@@ -313,6 +317,10 @@ fn a_device_goes_back() -> Result<(), Failed> {
     let changed = [
         change(Setting::Offload(device, Offload::Gro, true), Setting::Offload(device, Offload::Gro, false)),
         change(Setting::Offload(device, Offload::Tso, false), Setting::Offload(device, Offload::Tso, true)),
+        change(
+            Setting::PacketSize(device, PacketSize::Gro, 100_000),
+            Setting::PacketSize(device, PacketSize::Gro, 65_536),
+        ),
         change(Setting::RpsCpus(queue, "0".parse()?), Setting::RpsCpus(queue, CpuSet::new())),
         change(Setting::RpsFlowCount(queue, 64), Setting::RpsFlowCount(queue, 0)),
         change(Setting::Channels(device, ChannelKind::Rx, 1), Setting::Channels(device, ChannelKind::Rx, 2)),
@@ -323,6 +331,7 @@ fn a_device_goes_back() -> Result<(), Failed> {
         assert!(said.contains(back), "{said}");
     }
     assert!(said.contains("rps_flow_cnt: put back to 64"), "{said}");
+    assert!(said.contains("gro_max_size: put back to 100000"), "{said}");
     assert!(status == 0 && said.contains("rx-channels: is 1 already"), "{said}");
     drop(child);
     let (status, said) = there.run(&["--by-hand"])?;

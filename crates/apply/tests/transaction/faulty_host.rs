@@ -232,6 +232,7 @@ pub(crate) fn nudged(setting: &Setting) -> Setting {
         }
         Setting::Channels(_, _, count)
         | Setting::Ring(_, _, count)
+        | Setting::PacketSize(_, _, count)
         | Setting::Coalescing(_, _, count)
         | Setting::QueueCoalescing(_, _, count)
         | Setting::RpsFlowCount(_, count) => *count += 7_777,

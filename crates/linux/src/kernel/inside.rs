@@ -51,6 +51,11 @@ impl Inside {
         self.netdev.as_mut().map_err(|error| error.clone())
     }
 
+    /// rt-link here.
+    pub(super) fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+
     /// The `ethtool` family here.
     pub(super) fn ethtool(&mut self) -> Result<&mut Ethtool, KernelError> {
         match &mut self.ethtool {

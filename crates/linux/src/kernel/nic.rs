@@ -53,6 +53,15 @@ pub(super) fn read(
                 _ => None,
             })
         }
+        Interface::PacketSizes => {
+            let sizes = inside.links().packet_sizes(ifindex)?;
+            collect(like, |one| match one {
+                Setting::PacketSize(_, size, _) => {
+                    sizes.of(*size).map(|bytes| Setting::PacketSize(device, *size, bytes))
+                }
+                _ => None,
+            })
+        }
         Interface::PrivateFlags => {
             let flags = inside.ethtool()?.private_flags_of(ifindex)?.flags;
             collect(like, |one| match one {
@@ -106,6 +115,7 @@ pub(super) fn write(inside: &mut Inside, device: DeviceId, settings: &[Setting])
     let ifindex = device.ifindex;
     let (mut channels, mut rings, mut coalescing) = (Vec::new(), Vec::new(), Vec::new());
     let (mut offloads, mut flags, mut of_queue) = (Vec::new(), Vec::new(), Vec::new());
+    let mut sizes = Vec::new();
     let (mut table, mut key, mut queue) = (None, None, 0);
     for setting in settings {
         match setting {
@@ -113,6 +123,7 @@ pub(super) fn write(inside: &mut Inside, device: DeviceId, settings: &[Setting])
             Setting::Ring(_, kind, size) => rings.push((*kind, *size)),
             Setting::Coalescing(_, param, value) => coalescing.push((*param, *value)),
             Setting::Offload(_, offload, on) => offloads.push((*offload, *on)),
+            Setting::PacketSize(_, size, bytes) => sizes.push((*size, *bytes)),
             Setting::PrivateFlag(_, flag, on) => flags.push((*flag, *on)),
             Setting::RssTable(_, wanted) => table = Some(wanted.as_slice()),
             Setting::RssKey(_, wanted) => key = Some(wanted.as_slice()),
@@ -166,6 +177,9 @@ pub(super) fn write(inside: &mut Inside, device: DeviceId, settings: &[Setting])
     }
     if !offloads.is_empty() {
         inside.ethtool()?.set_offloads(ifindex, &offloads)?;
+    }
+    if !sizes.is_empty() {
+        inside.links().set_packet_sizes(ifindex, &sizes)?;
     }
     if !flags.is_empty() {
         inside.ethtool()?.set_private_flags(ifindex, &flags)?;

@@ -4,12 +4,17 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use model::IfIndex;
+use model::host::PacketSizes;
+use model::nic::PacketSize;
+use model::{IfIndex, KernelVersion};
 
 use super::attr::{AttrBuf, Attrs, Malformed};
 use super::socket::{NetlinkSocket, Protocol};
 use crate::error::KernelError;
 use crate::netns::Netns;
+
+/// `RTM_NEWLINK`, which also changes a link that there is.
+const NEW_LINK: u16 = 16;
 
 /// `RTM_GETLINK`.
 const GET_LINK: u16 = 18;
@@ -35,6 +40,11 @@ mod attribute {
     pub(super) const EXT_MASK: u16 = 29;
     pub(super) const LINK_NETNSID: u16 = 37;
     pub(super) const XDP: u16 = 43;
+    pub(super) const GSO_MAX_SIZE: u16 = 41;
+    pub(super) const GRO_MAX_SIZE: u16 = 58;
+    pub(super) const TSO_MAX_SIZE: u16 = 59;
+    pub(super) const GSO_IPV4_MAX_SIZE: u16 = 63;
+    pub(super) const GRO_IPV4_MAX_SIZE: u16 = 64;
     pub(super) const ALT_IFNAME: u16 = 53;
     /// Within `LINKINFO`: `IFLA_INFO_KIND`.
     pub(super) const INFO_KIND: u16 = 1;
@@ -63,6 +73,8 @@ pub struct RawLink<'a> {
     pub link_netnsid: Option<i32>,
     /// `XDP_ATTACHED_*`: 0 for none.
     pub xdp_attached: u8,
+    /// How large packets may be (`IFLA_GSO_MAX_SIZE` and others).
+    pub packet_sizes: PacketSizes,
 }
 
 impl<'a> RawLink<'a> {
@@ -82,6 +94,11 @@ impl<'a> RawLink<'a> {
             match attr.number {
                 attribute::IFNAME => raw.name = attr.until_zero(),
                 attribute::MTU => raw.mtu = attr.u32()?,
+                attribute::GSO_MAX_SIZE => raw.packet_sizes.gso_max_size = Some(attr.u32()?),
+                attribute::GRO_MAX_SIZE => raw.packet_sizes.gro_max_size = Some(attr.u32()?),
+                attribute::TSO_MAX_SIZE => raw.packet_sizes.tso_max_size = Some(attr.u32()?),
+                attribute::GSO_IPV4_MAX_SIZE => raw.packet_sizes.gso_ipv4_max_size = Some(attr.u32()?),
+                attribute::GRO_IPV4_MAX_SIZE => raw.packet_sizes.gro_ipv4_max_size = Some(attr.u32()?),
                 attribute::LINK => raw.link = Some(attr.u32()?),
                 attribute::LINK_NETNSID => raw.link_netnsid = Some(attr.i32()?),
                 attribute::LINKINFO => {
@@ -170,6 +187,52 @@ impl Links {
         self.socket.get("rt-link getlink", GET_LINK, &body, read)
     }
 
+    /// How large a device's packets may be.
+    ///
+    /// # Errors
+    /// ENODEV if there is no such device.
+    pub fn packet_sizes(&mut self, ifindex: IfIndex) -> Result<PacketSizes, KernelError> {
+        let body = Self::question(ifindex.0);
+        let read = |object: &[u8]| RawLink::parse(object).map(|link| link.packet_sizes);
+        self.socket.get("rt-link getlink", GET_LINK, &body, read)
+    }
+
+    /// Bounds how large a device's packets may be, all in one request; a bound of IPv4 that is not named stays as it is.
+    ///
+    /// # Errors
+    /// The kernel's refusal: EINVAL if the driver takes no packets so large, EPERM without CAP_NET_ADMIN;
+    /// [`crate::Cause::Absent`] on a kernel without one of them, which would leave it out without a word.
+    pub fn set_packet_sizes(
+        &mut self,
+        ifindex: IfIndex,
+        wanted: &[(PacketSize, u32)],
+    ) -> Result<(), KernelError> {
+        let what = "rt-link setlink";
+        let now = self.packet_sizes(ifindex)?;
+        if let Some((size, _)) = wanted.iter().find(|(size, _)| now.of(*size).is_none()) {
+            let since = KernelVersion::since(5, 19);
+            return Err(KernelError::absent(what, format!("a kernel with {size}"), Some(since)));
+        }
+        let mut sizes = wanted.to_vec();
+        for (size, _) in wanted {
+            let other = size.overwrites().filter(|other| wanted.iter().all(|(named, _)| named != other));
+            sizes.extend(other.and_then(|other| Some((other, now.of(other)?))));
+        }
+        let mut body = Self::question(ifindex.0);
+        // The kernel goes through them in an order of its own: those of IPv4 last.
+        for (size, bytes) in sizes {
+            let attribute = match size {
+                PacketSize::Gso => attribute::GSO_MAX_SIZE,
+                PacketSize::Gro => attribute::GRO_MAX_SIZE,
+                PacketSize::GsoIpv4 => attribute::GSO_IPV4_MAX_SIZE,
+                PacketSize::GroIpv4 => attribute::GRO_IPV4_MAX_SIZE,
+            };
+            body.u32(attribute, bytes);
+        }
+        let written = self.socket.request(what, NEW_LINK, 0, &body);
+        written.map_err(|error| error.needing("CAP_NET_ADMIN"))
+    }
+
     /// The cookie of the namespace, which no other one of this boot has; `None` on kernels before 5.14.
     pub fn netns_cookie(&self) -> Option<u64> {
         self.socket.netns_cookie()
@@ -243,6 +306,7 @@ mod test {
         object.nested(attribute::LINKINFO, |info| {
             info.text(attribute::INFO_KIND, "veth");
         });
+        object.u32(attribute::GSO_MAX_SIZE, 185_000).u32(attribute::TSO_MAX_SIZE, 524_280);
         object.nested(attribute::XDP, |xdp| {
             xdp.u8(attribute::XDP_ATTACHED, 1);
         });
@@ -256,6 +320,11 @@ mod test {
             link: Some(7),
             link_netnsid: Some(0),
             xdp_attached: 1,
+            packet_sizes: PacketSizes {
+                gso_max_size: Some(185_000),
+                tso_max_size: Some(524_280),
+                ..PacketSizes::default()
+            },
         };
         assert_eq!(link, expected);
         assert!(link.is_admin_up() && link.has_carrier());

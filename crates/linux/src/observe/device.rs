@@ -115,6 +115,7 @@ fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
         rss: None,
         rss_contexts: None,
         flow_rules: None,
+        packet_sizes: link.packet_sizes,
         qdiscs: None,
     })
 }
@@ -503,7 +504,8 @@ mod test {
     use super::*;
 
     fn link(kind: Option<&'static str>, link: Option<u32>, link_netnsid: Option<i32>) -> RawLink<'static> {
-        RawLink { ifindex: 5, flags: 1, name: b"veth0", kind, mtu: 1500, link, link_netnsid, xdp_attached: 0 }
+        let raw = RawLink { ifindex: 5, flags: 1, name: b"veth0", mtu: 1500, ..RawLink::default() };
+        RawLink { kind, link, link_netnsid, ..raw }
     }
 
     /// A device with queues and no NAPI yet.

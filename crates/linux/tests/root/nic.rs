@@ -4,8 +4,8 @@ use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
 use linux::{Cause, Errno, Kernel};
 use model::{
-    ChannelKind, CoalesceParam, CpuSet, FlowRule, Offload, Qdisc, QdiscKind, QdiscOption, Qdiscs, QueueIndex,
-    QueueSpan, RingKind, RxQueue, Setting, SteerTo, Sysctl, TxQueue,
+    ChannelKind, CoalesceParam, CpuSet, FlowRule, Offload, PacketSize, Qdisc, QdiscKind, QdiscOption, Qdiscs,
+    QueueIndex, QueueSpan, RingKind, RxQueue, Setting, SteerTo, Sysctl, TxQueue,
 };
 
 use crate::wire::Wire;
@@ -43,6 +43,7 @@ pub(crate) fn tests() -> Vec<Trial> {
                 ],
             )
         }),
+        test("packets_above_64_kib_are_allowed_and_forbidden_again", needs, big_tcp),
         test("steering_files_are_written_in_the_devices_namespace_and_put_back", needs, || {
             let wire = Wire::new(2)?;
             let device = wire.near0()?.id;
@@ -171,6 +172,33 @@ fn disciplines() -> Result<(), Failed> {
 }
 
 /// Writes, reads back, compares what is observed with what was read, and puts back: then the device is as it was.
+/// BIG TCP, which a veth takes.
+fn big_tcp() -> Result<(), Failed> {
+    let wire = Wire::new(1)?;
+    let device = wire.near0()?.id;
+    let of = |size, bytes| Setting::PacketSize(device, size, bytes);
+    let sizes = wire.near0()?.packet_sizes;
+    assert_eq!(sizes.tso_max_size, Some(PacketSize::MAX), "a veth takes the largest");
+    there_and_back(&wire, &[of(PacketSize::Gso, 185_000), of(PacketSize::Gro, 185_000)])?;
+    there_and_back(&wire, &[of(PacketSize::GsoIpv4, 150_000)])?;
+
+    // The kernel would take a small bound for IPv4 as well.
+    let mut kernel = Kernel::new();
+    kernel.write(&[of(PacketSize::GsoIpv4, 150_000), of(PacketSize::GroIpv4, 30_000)])?;
+    kernel.write(&[of(PacketSize::Gso, 185_000), of(PacketSize::Gro, 185_000)])?;
+    kernel.write(&[of(PacketSize::Gso, 65_536), of(PacketSize::Gro, 65_536)])?;
+    let ipv4 = [of(PacketSize::GsoIpv4, 150_000), of(PacketSize::GroIpv4, 30_000)];
+    assert_eq!(kernel.read(&ipv4)?, ipv4);
+
+    let shown = wire.in_near("ip -d link show dev near0")?;
+    assert!(shown.contains("gso_max_size 65536") && shown.contains("gro_max_size 65536"), "{shown}");
+    let error = kernel.write(&[of(PacketSize::Gso, PacketSize::MAX + 1)]).expect_err("more than it takes");
+    assert_eq!(error.number(), Some(Errno::INVAL), "{error}");
+    assert!(error.to_string().starts_with("near0: gso_max_size 524281: rt-link setlink"), "{error}");
+    assert_eq!(wire.near0()?.packet_sizes.gso_max_size, Some(65_536));
+    Ok(())
+}
+
 pub(crate) fn there_and_back(wire: &Wire, wanted: &[Setting]) -> Result<(), Failed> {
     let before = wire.near0()?;
     let mut kernel = Kernel::new();

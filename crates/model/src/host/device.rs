@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
 use crate::ids::{Cpu, DeviceId, IrqNumber, NapiId, NumaNode, Pid, QueueIndex, RxQueue};
-use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, RingKind, Rss};
+use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, PacketSize, RingKind, Rss};
 use crate::qdisc::Qdiscs;
 use crate::scheduling::KthreadState;
 use crate::setting::Threading;
@@ -66,6 +66,9 @@ pub struct Device {
     /// Every offload that [`crate::Setting::Offload`] knows and the device has, and whether it is on.
     #[serde(default)]
     pub offloads: BTreeMap<Offload, bool>,
+    /// How large packets may be.
+    #[serde(default, skip_serializing_if = "PacketSizes::is_unknown")]
+    pub packet_sizes: PacketSizes,
     /// The flags of the driver's own.
     #[serde(default)]
     pub private_flags: BTreeMap<FlagName, bool>,
@@ -299,6 +302,40 @@ impl Coalesce {
             CoalesceParam::CqeModeRx => self.cqe_mode_rx.map(u32::from),
             CoalesceParam::CqeModeTx => self.cqe_mode_tx.map(u32::from),
         }
+    }
+}
+
+/// How large packets may be before they are cut, and may grow by joining, in bytes; each `None` on kernels without it.
+/// Kernel: `include/uapi/linux/if_link.h`, `IFLA_GSO_MAX_SIZE` and others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PacketSizes {
+    /// See [`PacketSize::Gso`].
+    pub gso_max_size: Option<u32>,
+    /// See [`PacketSize::Gro`].
+    pub gro_max_size: Option<u32>,
+    /// See [`PacketSize::GsoIpv4`].
+    pub gso_ipv4_max_size: Option<u32>,
+    /// See [`PacketSize::GroIpv4`].
+    pub gro_ipv4_max_size: Option<u32>,
+    /// The largest that the driver takes: what is sent cannot be allowed to be larger. Kernel: 5.19.
+    pub tso_max_size: Option<u32>,
+}
+
+impl PacketSizes {
+    /// One of the bounds; `None` on kernels without it.
+    pub const fn of(&self, size: PacketSize) -> Option<u32> {
+        match size {
+            PacketSize::Gso => self.gso_max_size,
+            PacketSize::Gro => self.gro_max_size,
+            PacketSize::GsoIpv4 => self.gso_ipv4_max_size,
+            PacketSize::GroIpv4 => self.gro_ipv4_max_size,
+        }
+    }
+
+    /// Whether nothing is known, as of a host that was recorded before there was anything to know.
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::default()
     }
 }
 

@@ -13,8 +13,8 @@ mod topology;
 mod wish;
 
 pub use device::{
-    Channels, Coalesce, Confidence, Device, Features, Irq, IrqEdge, Napi, NapiEdge, Pair, PlacedRule, Rings,
-    RssContext, RxQueueState, TxQueueState,
+    Channels, Coalesce, Confidence, Device, Features, Irq, IrqEdge, Napi, NapiEdge, PacketSizes, Pair,
+    PlacedRule, Rings, RssContext, RxQueueState, TxQueueState,
 };
 pub use listeners::{Listener, SharedListeners, SpreadCounts};
 pub use other::{Other, OtherKind};

@@ -2,7 +2,7 @@
 //! kernels have it.
 
 use super::{Disruption, Setting};
-use crate::nic::Offload;
+use crate::nic::{Offload, PacketSize};
 use crate::qdisc::Qdiscs;
 use crate::reuseport::Spread;
 use crate::steering::SteerTo;
@@ -44,6 +44,7 @@ impl Setting {
             | Self::Coalescing(..)
             | Self::QueueCoalescing(..)
             | Self::Offload(..)
+            | Self::PacketSize(..)
             | Self::PrivateFlag(..)
             | Self::RpsCpus(..)
             | Self::RpsFlowCount(..)
@@ -73,6 +74,7 @@ impl Setting {
             | Self::ThreadAffinity(..)
             | Self::Coalescing(..)
             | Self::QueueCoalescing(..)
+            | Self::PacketSize(..)
             | Self::RssTable(..)
             | Self::RssKey(..)
             | Self::RssContext(..)
@@ -134,6 +136,9 @@ impl Setting {
             Self::RssContext(..) => KernelVersion::since(4, 16),
             Self::FlowRule(..) | Self::Qdiscs(..) => KernelVersion::since(2, 6),
             Self::QueueCoalescing(..) => KernelVersion::since(4, 6),
+            Self::PacketSize(_, PacketSize::Gso, _) => KernelVersion::since(4, 16),
+            Self::PacketSize(_, PacketSize::Gro, _) => KernelVersion::since(5, 17),
+            Self::PacketSize(_, PacketSize::GsoIpv4 | PacketSize::GroIpv4, _) => KernelVersion::since(6, 3),
             Self::Channels(..)
             | Self::Ring(..)
             | Self::Coalescing(..)

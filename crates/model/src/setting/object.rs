@@ -135,6 +135,8 @@ pub enum Interface {
     Coalescing,
     /// ethtool netlink `features-set`.
     Offloads,
+    /// rt-link `RTM_NEWLINK`, for how large packets may be.
+    PacketSizes,
     /// ethtool netlink `privflags-set`.
     PrivateFlags,
     /// The ioctl for the receive hash.

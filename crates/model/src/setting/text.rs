@@ -26,6 +26,7 @@ impl Setting {
             Self::Ring(_, kind, _) => kind.as_str(),
             Self::Coalescing(_, param, _) | Self::QueueCoalescing(_, param, _) => param.as_str(),
             Self::Offload(_, offload, _) => offload.as_str(),
+            Self::PacketSize(_, size, _) => size.as_str(),
             Self::PrivateFlag(..) => "set",
             Self::RssTable(..) => "rss-table",
             Self::RssKey(..) => "rss-key",
@@ -62,9 +63,10 @@ impl Setting {
             Self::Coalescing(_, param, value) | Self::QueueCoalescing(_, param, value) => {
                 if param.is_switch() { on_off(*value != 0) } else { value.to_string() }
             }
-            Self::Channels(_, _, count) | Self::Ring(_, _, count) | Self::RpsFlowCount(_, count) => {
-                count.to_string()
-            }
+            Self::Channels(_, _, count)
+            | Self::Ring(_, _, count)
+            | Self::PacketSize(_, _, count)
+            | Self::RpsFlowCount(_, count) => count.to_string(),
             Self::Offload(_, _, on) | Self::PrivateFlag(_, _, on) | Self::IrqBan(_, on) => on_off(*on),
             Self::RssTable(_, table) => runs(table),
             Self::RssKey(_, key) => {

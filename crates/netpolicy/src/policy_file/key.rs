@@ -1,6 +1,6 @@
 //! The language of policy files as one table. The parser, the merged view and the published schema read it.
 
-use model::nic::{ChannelKind, CoalesceParam, FlagName, NicWish, Offload, RingKind, Sysctl};
+use model::nic::{ChannelKind, CoalesceParam, FlagName, NicWish, Offload, PacketSize, RingKind, Sysctl};
 use model::{
     CpuSet, DeliveryMode, FlowRule, KthreadCpus, Layout, Nanoseconds, PolicyName, QdiscKind, QueueSpan,
     Scheduling, UtilClamp,
@@ -104,6 +104,8 @@ const QUEUES_MAX: u32 = 4096;
 /// The most flows of one queue that may be asked for: the kernel makes a table of 16 bytes for each at once.
 /// Kernel: Documentation/networking/scaling.rst suggests 32768 for the whole host.
 const RPS_FLOWS_MAX: u32 = 1 << 20;
+/// The smallest bound of a packet, in bytes: what an Ethernet packet carries without any joining.
+const PACKET_SIZE_MIN: u32 = 1_500;
 
 /// The largest number that the kernel's `int` sysctls take.
 const INT_MAX: u32 = i32::MAX.cast_unsigned();
@@ -423,6 +425,46 @@ pub(super) const KEYS: &[Key] = &[
         of: DEVICE,
         takes: Takes::Switch(|on| Value::Nic(NicWish::Offload(Offload::TcOffload, on))),
         meaning: "tc rules may be carried out by the NIC.",
+    },
+    Key {
+        path: PacketSize::Gso.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: PACKET_SIZE_MIN,
+            max: PacketSize::MAX,
+            make: |n| Value::Nic(NicWish::PacketSize(PacketSize::Gso, n)),
+        },
+        meaning: "The largest packet that is cut only by the NIC, in bytes; with IPv4 see gso_ipv4_max_size.",
+    },
+    Key {
+        path: PacketSize::Gro.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: PACKET_SIZE_MIN,
+            max: PacketSize::MAX,
+            make: |n| Value::Nic(NicWish::PacketSize(PacketSize::Gro, n)),
+        },
+        meaning: "The largest packet that received ones are joined to, in bytes; with IPv4 see gro_ipv4_max_size.",
+    },
+    Key {
+        path: PacketSize::GsoIpv4.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: PACKET_SIZE_MIN,
+            max: PacketSize::MAX,
+            make: |n| Value::Nic(NicWish::PacketSize(PacketSize::GsoIpv4, n)),
+        },
+        meaning: "The same as gso_max_size with IPv4. Above 65536 the header says 0, which programs that read raw packets must know.",
+    },
+    Key {
+        path: PacketSize::GroIpv4.key(),
+        of: DEVICE,
+        takes: Takes::Number {
+            min: PACKET_SIZE_MIN,
+            max: PacketSize::MAX,
+            make: |n| Value::Nic(NicWish::PacketSize(PacketSize::GroIpv4, n)),
+        },
+        meaning: "The same as gro_max_size with IPv4. Above 65536 the header says 0, which programs that read raw packets must know.",
     },
     Key {
         path: "settings.private-flags",

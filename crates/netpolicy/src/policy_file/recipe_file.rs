@@ -319,7 +319,7 @@ fn dose(mechanism: Mechanism, raw: &DeValue<'_>) -> Result<Dose, Wrong> {
             (_, Some(count)) => Ok(Dose::Number(count)),
             _ => takes("a number, \"per-core\" or \"max\""),
         },
-        Mechanism::Ring(_) => match (text, number()) {
+        Mechanism::Ring(_) | Mechanism::PacketSize(_) => match (text, number()) {
             (Some("max"), _) => Ok(Dose::Max),
             (_, Some(size)) => Ok(Dose::Number(size)),
             _ => takes("a number or \"max\""),

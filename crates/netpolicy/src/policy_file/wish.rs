@@ -7,9 +7,11 @@ use super::value::quoted;
 /// The value behind the wish's key.
 pub(super) fn toml(wish: &NicWish) -> String {
     match wish {
-        NicWish::Channels(_, n) | NicWish::Ring(_, n) | NicWish::RssQueues(n) | NicWish::RpsFlowCount(n) => {
-            n.to_string()
-        }
+        NicWish::Channels(_, n)
+        | NicWish::Ring(_, n)
+        | NicWish::PacketSize(_, n)
+        | NicWish::RssQueues(n)
+        | NicWish::RpsFlowCount(n) => n.to_string(),
         NicWish::Coalescing(param, value) if param.is_switch() => (*value != 0).to_string(),
         NicWish::Coalescing(_, value) => value.to_string(),
         NicWish::Offload(_, on) | NicWish::Xps(on) => on.to_string(),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use model::host::{Device, RxQueueState};
 use model::nic::NicWish;
 use model::recipe::{Dose, Ingredient, Mechanism};
-use model::{ChannelKind, CpuSet, DeviceId, Reason, RingKind, Setting, Sysctl, Target, TxQueue};
+use model::{ChannelKind, CpuSet, DeviceId, PacketSize, Reason, RingKind, Setting, Sysctl, Target, TxQueue};
 
 use crate::desired::Wanted;
 use crate::in_force;
@@ -118,6 +118,7 @@ impl Scope<'_> {
                 self.device.offloads.get(&offload)?;
                 Some(vec![Setting::Offload(id, offload, *on)])
             }
+            Mechanism::PacketSize(size) => self.packet_size(size, dose),
             Mechanism::Xps => {
                 let Dose::Switch(spread) = dose else { return None };
                 // With a single queue there is nothing to choose, and the kernel refuses to be asked.
@@ -181,6 +182,24 @@ impl Scope<'_> {
             _ => return None,
         };
         (max > 0).then_some(wanted)
+    }
+
+    /// Not above 64 KiB, in neither direction, where the driver takes no packets above that.
+    fn packet_size(&self, size: PacketSize, dose: &Dose) -> Option<Vec<Setting>> {
+        let sizes = &self.device.packet_sizes;
+        let driver = sizes.of(size).and(sizes.tso_max_size)?;
+        let most = match size {
+            PacketSize::Gso | PacketSize::GsoIpv4 => driver,
+            PacketSize::Gro | PacketSize::GroIpv4 => PacketSize::MAX,
+        };
+        let asked = match dose {
+            Dose::Number(bytes) => *bytes,
+            Dose::Max => most,
+            _ => return None,
+        };
+        let beyond = asked > PacketSize::LEGACY && driver <= PacketSize::LEGACY;
+        let wanted = Setting::PacketSize(self.device.id, size, asked.min(most));
+        Some(if beyond { Vec::new() } else { vec![wanted] })
     }
 
     /// Each CPU that may be used sends by one queue: by that of its object, or dealt out in turn; or any by any.

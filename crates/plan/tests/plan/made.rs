@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use model::host::{
     Capabilities, Channels, Coalesce, Confidence, CpuInfo, Device, Epoll, Features, Irq, IrqEdge, Membership,
-    Napi, NapiEdge, Pair, PlacedRule, Process, RssContext, RxQueueState, Socket, SocketState, Thread,
-    Topology, TxQueueState,
+    Napi, NapiEdge, PacketSizes, Pair, PlacedRule, Process, RssContext, RxQueueState, Socket, SocketState,
+    Thread, Topology, TxQueueState,
 };
 use model::policy::Match;
 use model::{
     ChannelKind, CoalesceParam, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, Dose, EmptyPolls, EpollId,
     EpollParams, Fd, Host, IfIndex, Ingredient, Intent, IrqNumber, KernelVersion, KthreadState, Label,
-    Mechanism, Nanoseconds, NapiDelivered, NapiId, NetnsId, Pid, Policy, PolicyName, PollCounts, ProcessId,
-    QueueIndex, Reason, Recipes, RingKind, RtThrottling, RxQueue, Scheduling, Setting, Target, ThreadId,
-    Threading, TxQueue, UtilClamp,
+    Mechanism, Nanoseconds, NapiDelivered, NapiId, NetnsId, PacketSize, Pid, Policy, PolicyName, PollCounts,
+    ProcessId, QueueIndex, Reason, Recipes, RingKind, RtThrottling, RxQueue, Scheduling, Setting, Target,
+    ThreadId, Threading, TxQueue, UtilClamp,
 };
 
 pub(crate) const NETNS: NetnsId = NetnsId(4_026_531_840);
@@ -115,6 +115,7 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
         rss: None,
         rss_contexts: None,
         flow_rules: None,
+        packet_sizes: PacketSizes::default(),
         qdiscs: None,
     }
 }
@@ -428,6 +429,7 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
         | Setting::Coalescing(..)
         | Setting::QueueCoalescing(..)
         | Setting::Offload(..)
+        | Setting::PacketSize(..)
         | Setting::PrivateFlag(..)
         | Setting::RssTable(..)
         | Setting::RssKey(..)
@@ -489,6 +491,15 @@ fn write_nic(device: &mut Device, setting: &Setting) {
         }
         Setting::Offload(_, offload, on) => {
             device.offloads.insert(*offload, *on);
+        }
+        Setting::PacketSize(_, size, bytes) => {
+            let sizes = &mut device.packet_sizes;
+            *match size {
+                PacketSize::Gso => &mut sizes.gso_max_size,
+                PacketSize::Gro => &mut sizes.gro_max_size,
+                PacketSize::GsoIpv4 => &mut sizes.gso_ipv4_max_size,
+                PacketSize::GroIpv4 => &mut sizes.gro_ipv4_max_size,
+            } = Some(*bytes);
         }
         Setting::PrivateFlag(_, flag, on) => {
             device.private_flags.insert(*flag, *on);

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use model::host::{Coalesce, CpuInfo, Pair, Rings, Socket, SocketState};
+use model::host::{Coalesce, CpuInfo, PacketSizes, Pair, Rings, Socket, SocketState};
 use model::nic::Rss;
 use model::recipe::Mechanism;
 use model::setting::Disruption;
 use model::{
     Budget, ChannelKind, CoalesceParam, Cpu, CpuSet, Dose, Fd, Host, Ingredient, Intent, Layout, NumaNode,
-    Offload, Pid, Plan, Policy, PolicyName, Reason, RingKind, Setting,
+    Offload, PacketSize, Pid, Plan, Policy, PolicyName, Reason, RingKind, Setting,
 };
 use plan::{Desired, Placement, Resolved, desired, diff, place};
 use proptest::prelude::*;
@@ -51,6 +51,7 @@ prop_compose! {
         rings in any::<bool>(),
         offloads in prop::collection::btree_map(select(Offload::ALL.to_vec()), any::<bool>(), 0..6),
         steers in 0_u8..3,
+        driver in select(vec![None, Some(PacketSize::LEGACY), Some(100_000), Some(PacketSize::MAX)]),
         napis in prop::collection::vec(prop::collection::vec(0_u32..QUEUES_MAX, 0..4), PIDS.len()),
         listens in prop::collection::vec(prop::option::of(1_u16..4), PIDS.len()),
         cpusets in prop::collection::vec(prop::option::of(0_u32..8), PIDS.len()),
@@ -64,6 +65,12 @@ prop_compose! {
         nic.coalesce = (moderation > 0).then_some(coalesce);
         nic.rings = rings.then_some(Rings { rx: Pair { current: 256, max: 1024 }, ..Rings::default() });
         nic.offloads = offloads;
+        nic.packet_sizes = PacketSizes {
+            gso_max_size: Some(PacketSize::LEGACY),
+            gro_max_size: driver.map(|_| PacketSize::LEGACY),
+            tso_max_size: driver,
+            ..PacketSizes::default()
+        };
         nic.rss = (steers > 0).then(|| Rss { table: (0..queues).cycle().take(16).collect(), key: vec![1; 40] });
         nic.rss_contexts = (steers > 1).then(Vec::new);
         nic.flow_rules = (steers > 0).then(Vec::new);
@@ -102,6 +109,11 @@ fn doses() -> impl Strategy<Value = (Mechanism, Dose)> {
             .prop_map(|dose| (Mechanism::Channels(ChannelKind::Combined), dose)),
         (select(Offload::ALL.to_vec()), any::<bool>())
             .prop_map(|(offload, on)| (Mechanism::Offload(offload), Dose::Switch(on))),
+        (
+            select(PacketSize::ALL.to_vec()),
+            select(vec![Dose::Max, Dose::Number(185_000), Dose::Number(16_384)])
+        )
+            .prop_map(|(size, dose)| (Mechanism::PacketSize(size), dose)),
         select(vec![Dose::CpusIfShort, Dose::Cpus(CpuSet::new()), Dose::Keep])
             .prop_map(|dose| (Mechanism::RpsCpus, dose)),
         (0_u32..100).prop_map(|n| (Mechanism::RpsFlowCount, Dose::Number(n))),

@@ -1,10 +1,10 @@
 //! What a recipe comes to on a device that has all of it, half of it, and none of it.
 
-use model::host::{Coalesce, Pair, Rings};
+use model::host::{Coalesce, PacketSizes, Pair, Rings};
 use model::nic::NicWish;
 use model::{
-    CoalesceParam, Dose, Host, Ingredient, Mechanism, Offload, Pid, Policy, PolicyName, Reason, RingKind,
-    Setting,
+    CoalesceParam, Dose, Host, Ingredient, Mechanism, Offload, PacketSize, Pid, Policy, PolicyName, Reason,
+    RingKind, Setting,
 };
 use plan::{Desired, Resolved, desired, diff, place};
 
@@ -172,4 +172,38 @@ fn a_layout_of_the_recipe_moves_interrupts_and_one_without_cpus_for_it_is_a_note
     host.topology.isolated = host.topology.online.clone();
     let placement = place(&asked, &host, &Resolved::default()).expect("placed");
     assert!(placement.parts[0].notes.iter().any(|note| note.contains("interrupts stay where they are")));
+}
+
+#[test]
+fn packets_above_64_kib_are_for_drivers_that_take_them_and_as_large_as_these_do() {
+    let big = |mut host: Host, tso_max_size| {
+        host.devices[0].packet_sizes = PacketSizes {
+            gso_max_size: Some(PacketSize::LEGACY),
+            gro_max_size: Some(PacketSize::LEGACY),
+            tso_max_size,
+            ..PacketSizes::default()
+        };
+        host
+    };
+    let asked = |dose: Dose| {
+        let sizes = [PacketSize::Gso, PacketSize::Gro];
+        sizes.into_iter().fold(policy([on_device(2, "eth0", BULK)]), |policy, size| {
+            with(policy, BULK, Mechanism::PacketSize(size), dose.clone())
+        })
+    };
+    let bounds = |dose, tso_max_size| beside_the_mode(&wanted(&asked(dose), &big(rich(), tso_max_size)));
+    let cases = [
+        (Dose::Number(185_000), Some(PacketSize::MAX), vec!["gso_max_size 185000", "gro_max_size 185000"]),
+        (Dose::Number(185_000), Some(100_000), vec!["gso_max_size 100000", "gro_max_size 185000"]),
+        (Dose::Max, Some(100_000), vec!["gso_max_size 100000", "gro_max_size 524280"]),
+        (Dose::Number(185_000), Some(PacketSize::LEGACY), vec![]),
+        (Dose::Number(16_384), Some(PacketSize::LEGACY), vec!["gso_max_size 16384", "gro_max_size 16384"]),
+        (Dose::Number(185_000), None, vec![]),
+    ];
+    for (dose, driver, expected) in cases {
+        let expected: Vec<String> = expected.iter().map(|bound| format!("eth0: {bound}")).collect();
+        assert_eq!(bounds(dose.clone(), driver), expected, "{dose} with {driver:?}");
+    }
+    let old = wanted(&asked(Dose::Max), &big(rich(), None));
+    assert_eq!(old.left_out, ["eth0 has no gro_max_size, gso_max_size: left out of policy bulk"]);
 }
