@@ -1,7 +1,7 @@
 //! What a rule is, in 16 bytes: to compare what a file wants with what the kernel has.
 
 use crate::attr::AttrBuf;
-use crate::command::Filter;
+use crate::command::{Filter, Group};
 
 /// A rule's own content, without where the kernel may have chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,19 +15,15 @@ pub struct Fingerprinter {
 }
 
 impl Fingerprinter {
-    /// The fingerprint of a rule, and that of the same rule with another handle.
-    pub fn of(&mut self, rule: &Filter) -> (Fingerprint, Fingerprint) {
-        self.of_priority(rule, rule.priority)
-    }
-
-    /// The fingerprints of the same rule in a priority that the kernel chose.
-    pub fn without_priority(&mut self, rule: &Filter) -> (Fingerprint, Fingerprint) {
-        self.of_priority(rule, 0)
-    }
-
-    fn of_priority(&mut self, rule: &Filter, priority: u16) -> (Fingerprint, Fingerprint) {
+    /// The fingerprint of a rule in this group, and that of the same rule with another handle. A hash table of u32 and what is in
+    /// it belong to priorities of several protocols, so that theirs is left out if the rule is `of_table`.
+    pub fn of(&mut self, rule: &Filter, group: Group, of_table: bool) -> (Fingerprint, Fingerprint) {
         self.rule.assign(rule);
-        self.rule.priority = priority;
+        (self.rule.hook, self.rule.chain, self.rule.priority) =
+            (group.hook, Some(group.chain), group.priority);
+        if of_table {
+            self.rule.protocol = 0;
+        }
         self.rule.canonicalize();
         let handle = std::mem::take(&mut self.rule.handle);
         // Whether a dumped `no_percpu` is in force cannot be seen; what was asked can.

@@ -3,7 +3,8 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::command::{Filter, Group, Verb};
+use crate::classifier::Classifier;
+use crate::command::{Filter, Group, Hook, Verb};
 use crate::fingerprint::{Fingerprint, Fingerprinter};
 
 /// The kernel chooses priorities from this one on, downwards from 0xc000 or from the lowest that is there.
@@ -18,6 +19,7 @@ type Identity = (u16, u32);
 #[derive(Debug)]
 struct Named {
     line: u32,
+    group: Group,
     content: Fingerprint,
     found: bool,
 }
@@ -26,6 +28,7 @@ struct Named {
 #[derive(Debug)]
 struct Nameless {
     line: u32,
+    group: Group,
     found: Option<Identity>,
 }
 
@@ -39,10 +42,12 @@ enum Struck {
 /// What a file wants, to be struck off by what the kernel has.
 #[derive(Debug, Default)]
 pub struct Wanted {
+    /// By [place](place_of) and handle.
     named: BTreeMap<(Group, u32), Named>,
-    /// By group and content; the group of priority 0 has the rules whose priority the kernel chooses.
+    /// By place and content; the place of priority 0 has the rules whose priority the kernel chooses.
     nameless: BTreeMap<(Group, Fingerprint), Vec<Nameless>>,
     groups: BTreeSet<Group>,
+    places: BTreeSet<Group>,
     /// Lines that add what a line before them has added: the kernel refuses one of them.
     twice: Vec<u32>,
     /// What was struck off since the mark.
@@ -85,26 +90,27 @@ impl Wanted {
 
     /// Adds a rule of the file.
     pub fn add(&mut self, rule: &Filter, line: u32) {
-        let group = rule.group();
-        let (whole, content) = self.maker.of(rule);
+        let (group, (place, of_table)) = (rule.group(), place_of(rule));
+        let (whole, content) = self.maker.of(rule, place, of_table);
         let handle = rule.classifier.canonical_handle(rule.handle);
         self.groups.insert(group);
+        self.places.insert(place);
         if handle != 0 && group.priority != 0 {
-            match self.named.entry((group, handle)) {
+            match self.named.entry((place, handle)) {
                 Entry::Occupied(_) => self.twice.push(line),
-                Entry::Vacant(place) => _ = place.insert(Named { line, content: whole, found: false }),
+                Entry::Vacant(free) => _ = free.insert(Named { line, group, content: whole, found: false }),
             }
             return;
         }
         let content = if handle == 0 { content } else { whole };
-        self.nameless.entry((group, content)).or_default().push(Nameless { line, found: None });
+        self.nameless.entry((place, content)).or_default().push(Nameless { line, group, found: None });
     }
 
     /// Forgets the rule with this one's handle, if it has one.
     fn forget(&mut self, rule: &Filter) {
         let handle = rule.classifier.canonical_handle(rule.handle);
         if handle != 0 {
-            self.named.remove(&(rule.group(), handle));
+            self.named.remove(&(place_of(rule).0, handle));
         }
     }
 
@@ -112,14 +118,18 @@ impl Wanted {
     fn delete(&mut self, rule: &Filter) {
         let group = rule.group();
         self.groups.insert(group);
+        self.places.insert(place_of(rule).0);
         if rule.handle != 0 {
             return self.forget(rule);
         }
         let gone = |other: &Group| {
             *other == group || (group.priority == 0 && (other.hook, other.chain) == (group.hook, group.chain))
         };
-        self.named.retain(|(other, _), _| !gone(other));
-        self.nameless.retain(|(other, _), _| !gone(other));
+        self.named.retain(|_, named| !gone(&named.group));
+        self.nameless.retain(|_, all| {
+            all.retain(|nameless| !gone(&nameless.group));
+            !all.is_empty()
+        });
     }
 
     /// From here on, [`Wanted::back_to_mark`] can take back what is struck off: at the beginning of a dump.
@@ -152,47 +162,67 @@ impl Wanted {
     /// Strikes off a dumped rule.
     pub fn strike(&mut self, rule: &Filter) -> Found {
         let group = rule.group();
-        let chosen = Group { priority: 0, ..group };
-        let may_be_chosen =
-            (group.priority == 0 || group.priority >= CHOSEN_FROM) && self.groups.contains(&chosen);
-        if !may_be_chosen && !self.groups.contains(&group) {
+        let is_of = |groups: &BTreeSet<Group>, group: Group| {
+            groups.contains(&group) || (may_be_chosen(group) && groups.contains(&chosen(group)))
+        };
+        let (place, _) = place_of(rule);
+        if !is_of(&self.groups, group) && !is_of(&self.places, place) {
             return Found::Unasked;
         }
-        let (whole, content) = self.maker.of(rule);
-        let handle = rule.classifier.canonical_handle(rule.handle);
-        if let Some(named) = self.named.get_mut(&(group, handle))
-            && named.content == whole
-        {
-            if std::mem::replace(&mut named.found, true) {
-                return Found::Again;
-            }
-            self.struck.push(Struck::Named(group, handle));
-            return Found::Wanted(named.line);
-        }
-        let identity = (group.priority, rule.handle);
-        if group.priority != 0
-            && let Some(found) = self.strike_nameless((group, content), identity)
-        {
+        if let Some(found) = self.find(rule) {
             return found;
         }
-        if may_be_chosen {
-            let (whole, content) = self.maker.without_priority(rule);
-            for content in [whole, content] {
-                if let Some(found) = self.strike_nameless((chosen, content), identity) {
-                    if let Found::Wanted(line) = found {
-                        self.placed.push((chosen, group.priority, line));
-                    }
-                    return found;
-                }
+        if rule.is_in_root() {
+            // The file may name the table by the number that the kernel gave it.
+            let mut by_number = rule.clone();
+            by_number.tell_root(0);
+            if let Some(found) = self.find(&by_number) {
+                return found;
             }
         }
-        if !self.strangers.insert((group, rule.handle)) {
+        if !self.strangers.insert((place, rule.handle)) {
             return Found::Again;
         }
-        match self.named.get(&(group, handle)) {
+        match self.named.get(&(place, rule.classifier.canonical_handle(rule.handle))) {
             Some(named) => Found::Different(named.line),
             None => Found::Extra,
         }
+    }
+
+    /// Strikes off a dumped rule if the file has it.
+    fn find(&mut self, rule: &Filter) -> Option<Found> {
+        let (place, of_table) = place_of(rule);
+        let (whole, content) = self.maker.of(rule, place, of_table);
+        let handle = rule.classifier.canonical_handle(rule.handle);
+        if let Some(named) = self.named.get_mut(&(place, handle))
+            && named.content == whole
+        {
+            if std::mem::replace(&mut named.found, true) {
+                return Some(Found::Again);
+            }
+            self.struck.push(Struck::Named(place, handle));
+            return Some(Found::Wanted(named.line));
+        }
+        let identity = (place.priority, rule.handle);
+        if place.priority != 0
+            && let Some(found) = self.strike_nameless((place, content), identity)
+        {
+            return Some(found);
+        }
+        let chosen = chosen(place);
+        if !may_be_chosen(place) || !self.places.contains(&chosen) {
+            return None;
+        }
+        let (whole, content) = self.maker.of(rule, chosen, of_table);
+        for content in [whole, content] {
+            if let Some(found) = self.strike_nameless((chosen, content), identity) {
+                if let Found::Wanted(line) = found {
+                    self.placed.push((chosen, place.priority, line));
+                }
+                return Some(found);
+            }
+        }
+        None
     }
 
     fn strike_nameless(&mut self, key: (Group, Fingerprint), identity: Identity) -> Option<Found> {
@@ -235,6 +265,34 @@ impl Wanted {
     pub fn groups(&self) -> impl Iterator<Item = Group> {
         self.groups.iter().copied()
     }
+}
+
+/// Where a rule is looked for: in its group, or, if it is a hash table of u32 or in one that has a number in its own right, in
+/// all groups of that queueing discipline and priority; and whether it is such a one.
+///
+/// Kernel: 6.18, `net/sched/cls_u32.c` keeps the tables of all chains and of both hooks of clsact together.
+fn place_of(rule: &Filter) -> (Group, bool) {
+    let group = rule.group();
+    match &rule.classifier {
+        Classifier::U32(u32) if u32.is_of_table(u32.canonical_handle(rule.handle)) => {
+            let hook = Hook { parent: group.hook.parent & MAJOR, ..group.hook };
+            (Group { hook, chain: 0, ..group }, true)
+        }
+        _ => (group, false),
+    }
+}
+
+/// The half of a parent that names the queueing discipline.
+const MAJOR: u32 = 0xffff_0000;
+
+/// Whether the kernel may have chosen the priority of these rules.
+const fn may_be_chosen(group: Group) -> bool {
+    group.priority == 0 || group.priority >= CHOSEN_FROM
+}
+
+/// Where the file has rules whose priority the kernel chooses.
+const fn chosen(group: Group) -> Group {
+    Group { priority: 0, ..group }
 }
 
 /// The numbers that are not of a longest falling sequence of these.
@@ -385,6 +443,61 @@ mod test {
         assert_eq!(wanted(&format!("{one}{deleted}")).missing(), [0_u32; 0]);
         assert_eq!(wanted(&format!("{one}{A}filter del dev d0 ingress prio 1\n")).missing(), [2]);
         assert_eq!(wanted(&format!("{one}{A}filter del dev d0 ingress\n{B}")).missing(), [4]);
+    }
+
+    /// A rule of u32 as a dump tells it, with its whole handle and the first table of its priority.
+    fn dumped_u32(line: &str, handle: u32, root: u32) -> Filter {
+        let mut rule = dumped(line, 1, handle);
+        if let (Classifier::U32(u32), false) = (&mut rule.classifier, handle & 0xfff == 0) {
+            u32.table = handle & 0xffff_f000;
+        }
+        rule.tell_root(root);
+        rule
+    }
+
+    #[test]
+    fn a_rule_of_u32_is_known_by_its_table_whatever_number_the_first_one_has() {
+        const FIRST: &str = "filter add dev d0 ingress protocol ip prio 1 u32 match u32 1 1\n";
+        const TABLE: &str = "filter add dev d0 ingress protocol ip prio 1 u32 divisor 4\n";
+        const IN_TABLE: &str = "filter add dev d0 ingress protocol ip prio 1 u32 ht 802:1: match u32 1 1\n";
+        let root = 0x8010_0000;
+        let mut file = wanted(&format!("{FIRST}{TABLE}{IN_TABLE}"));
+        // A rule of the first table is none of the other one, though they look at the same.
+        assert_eq!(file.strike(&dumped_u32(FIRST, 0x8020_1800, root)), Found::Wanted(3));
+        assert_eq!(file.strike(&dumped_u32(FIRST, 0x8020_1801, root)), Found::Extra);
+        assert_eq!(file.strike(&dumped_u32(TABLE, 0x8020_0000, root)), Found::Wanted(2));
+        assert_eq!(file.strike(&dumped_u32(FIRST, 0x8010_0800, root)), Found::Wanted(1));
+        assert_eq!(file.strike(&dumped_u32(FIRST, 0x8010_0801, root)), Found::Extra);
+        // The first table may be named by the number that the kernel gave it, or not at all.
+        for handle in ["handle 801::5 u32", "handle ::5 u32", "handle ::5 u32 ht 801:"] {
+            let mut file = wanted(&FIRST.replace("u32 match", &format!("{handle} match")));
+            assert_eq!(file.strike(&dumped_u32(FIRST, 0x8010_0005, root)), Found::Wanted(1), "{handle}");
+            assert_eq!(file.strike(&dumped_u32(FIRST, 0x8020_0005, root)), Found::Extra, "{handle}");
+        }
+    }
+
+    #[test]
+    fn a_table_of_u32_belongs_to_all_chains_and_both_hooks_of_its_priority() {
+        let of = |place: &str, rest: &str| format!("filter add dev d0 {place} prio 1 {rest}\n");
+        let here = "ingress protocol ip chain 5";
+        let (table, rule) = ("handle 5: u32 divisor 4", "handle 5:1:7 u32 ht 5:1: match u32 1 1");
+        let file = format!("{}{}", of(here, table), of(here, rule));
+        for there in [here, "ingress protocol ip", "egress protocol ipv6"] {
+            let mut file = wanted(&file);
+            for again in [false, true] {
+                let found = |wanted| if again { Found::Again } else { Found::Wanted(wanted) };
+                let told = dumped_u32(&of(there, table), 0x50_0000, 0x8000_0000);
+                assert_eq!(file.strike(&told), found(1), "{there}");
+                let told = dumped_u32(&of(there, rule), 0x50_1007, 0x8000_0000);
+                assert_eq!(file.strike(&told), found(2), "{there}");
+            }
+            assert_eq!(file.missing(), [0_u32; 0]);
+        }
+        // What is in the first table is of one chain alone.
+        let mut file = wanted(&of(here, "u32 match u32 1 1"));
+        let elsewhere = dumped_u32(&of("ingress protocol ip", "u32 match u32 1 1"), 0x8000_0800, 0x8000_0000);
+        assert_eq!(file.strike(&elsewhere), Found::Unasked);
+        assert_eq!(file.missing(), [1]);
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Lookup for Devices<'_> {
             return Some(device);
         }
         // `if7` is the device with this number, if none has that name.
-        let numbered = || name.strip_prefix("if")?.parse().ok().map(IfIndex);
+        let numbered = || name.strip_prefix("if")?.parse().ok().filter(|number| *number != 0).map(IfIndex);
         if self.absent.contains(name) {
             return numbered();
         }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 
+use super::tables::Tables;
 use crate::error::KernelError;
 use crate::netlink::{NetlinkSocket, Piece, Protocol};
 use crate::netns::Netns;
@@ -34,8 +35,9 @@ pub enum Dumped<'a> {
     Unknown,
 }
 
-/// Gives every rule of a hook, in the kernel's order. A dump that the kernel calls interrupted begins again
-/// ([`Dumped::Begin`]).
+/// Gives every rule of a hook, in the kernel's order, and the hash tables of u32 that somebody made. A table that has a number
+/// in its own right belongs to all chains and both hooks of its priority; it and its rules are given with the first chain. A
+/// dump that the kernel calls interrupted begins again ([`Dumped::Begin`]).
 ///
 /// The kernel does not call every dump so during which rules changed: `net/sched/cls_api.c` `tc_dump_tfilter()` goes on
 /// where it was by counting, so that a rule may be given twice or not at all. Who must know uses a [`Watch`].
@@ -45,15 +47,16 @@ pub enum Dumped<'a> {
 pub fn rules(netns: &Netns, hook: Hook, mut take: impl FnMut(Dumped<'_>) + Send) -> Result<(), KernelError> {
     let (what, body) = request(hook);
     let mut rule = Filter::default();
+    let mut tables = Tables::of(netns, hook);
     let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
     socket.dump_each(&what, message::GET_FILTER, &body, |piece| {
         let Piece::Object(object) = piece else {
+            tables.begin();
             take(Dumped::Begin);
             return Ok(());
         };
         match rule.decode(object) {
-            // u32 makes the first table of each priority by itself.
-            Ok(_) if is_root_table(&rule) => {}
+            Ok(Some(())) if !tables.take(&mut rule) => {}
             Ok(Some(())) => {
                 if rule.hook.block == 0 {
                     rule.hook = hook; // the kernel may spell the parent in another way
@@ -86,18 +89,17 @@ pub fn count(netns: &Netns, hook: Hook) -> Result<usize, KernelError> {
 /// What a dump of a hook is called in errors, and its request.
 fn request(hook: Hook) -> (String, AttrBuf) {
     let what = format!("rules of device {} block {} parent {:x}", hook.device.0, hook.block, hook.parent);
-    let mut header = [0; 20];
-    let (device, parent) = if hook.block == 0 { (hook.device.0, hook.parent) } else { (BLOCK, hook.block) };
-    header[4..8].copy_from_slice(&device.to_ne_bytes());
-    header[12..16].copy_from_slice(&parent.to_ne_bytes());
-    (what, AttrBuf::after(&header))
+    (what, AttrBuf::after(&header(hook, 0, 0)))
 }
 
-/// Whether a dumped rule is the hash table that u32 makes by itself for each priority.
-fn is_root_table(rule: &Filter) -> bool {
-    matches!(&rule.classifier, rules::Classifier::U32(_))
-        && rule.handle & 0xfff == 0
-        && rule.handle >= 0x8000_0000
+/// `struct tcmsg` of a request about a hook, with a handle, and priority and protocol.
+pub(super) fn header(hook: Hook, handle: u32, info: u32) -> [u8; 20] {
+    let mut header = [0; 20];
+    let (device, parent) = if hook.block == 0 { (hook.device.0, hook.parent) } else { (BLOCK, hook.block) };
+    for (word, at) in [device, handle, parent, info].into_iter().zip([4, 8, 12, 16]) {
+        header[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+    }
+    header
 }
 
 /// Sees whether any rule of a namespace changes.
@@ -199,4 +201,23 @@ pub fn qdisc(netns: &Netns, device: IfIndex) -> Result<Option<Qdisc>, KernelErro
         Ok(Qdisc::decode(object)?.filter(|qdisc| qdisc.device == device))
     })?;
     Ok(found.into_iter().next())
+}
+
+/// Whether a device has the queueing discipline that a parent is of.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn has_qdisc(netns: &Netns, device: IfIndex, parent: u32) -> Result<bool, KernelError> {
+    let mut header = [0; 20];
+    header[4..8].copy_from_slice(&device.0.to_ne_bytes());
+    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
+    let found =
+        socket.dump("queueing disciplines", message::GET_QDISC, &AttrBuf::after(&header), |object| {
+            let word = |at: usize| {
+                object.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes)
+            };
+            // The kernel tells of all devices. The lower half of a handle is 0.
+            Ok((word(4) == Some(device.0) && word(8) == Some(parent & 0xffff_0000)).then_some(()))
+        })?;
+    Ok(!found.is_empty())
 }

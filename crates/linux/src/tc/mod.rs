@@ -12,6 +12,7 @@ mod lane;
 mod loader;
 mod portion;
 mod rule_socket;
+mod tables;
 pub mod undo;
 
 pub use account::{Account, Refused};

@@ -77,8 +77,8 @@ impl Classifier {
     /// The words for a handle of this kind.
     pub(crate) fn handle_words(&self, handle: u32) -> Option<String> {
         match self {
-            Self::U32(_) => {
-                let handle = U32::canonical_handle(handle);
+            Self::U32(rule) => {
+                let handle = rule.canonical_handle(handle);
                 (handle != 0).then(|| u32::handle_name(handle))
             }
             Self::None | Self::Flower(_) | Self::Matchall(_) | Self::Bpf(_) => {
@@ -90,7 +90,7 @@ impl Classifier {
     /// A handle as it is compared.
     pub(crate) const fn canonical_handle(&self, handle: u32) -> u32 {
         match self {
-            Self::U32(_) => U32::canonical_handle(handle),
+            Self::U32(rule) => rule.canonical_handle(handle),
             Self::None | Self::Flower(_) | Self::Matchall(_) | Self::Bpf(_) => handle,
         }
     }
@@ -152,12 +152,12 @@ impl Classifier {
         })
     }
 
-    /// Becomes what the kernel would tell of it.
-    pub(crate) fn canonicalize(&mut self) {
+    /// Becomes what the kernel would tell of it, which has this canonical handle.
+    pub(crate) fn canonicalize(&mut self, handle: u32) {
         match self {
             Self::None => {}
             Self::Flower(rule) => rule.canonicalize(),
-            Self::U32(rule) => rule.canonicalize(),
+            Self::U32(rule) => rule.canonicalize(handle),
             Self::Matchall(rule) => *rule = rule.canonical(),
             Self::Bpf(rule) => *rule = rule.canonical(),
         }

@@ -26,8 +26,9 @@ const FLAGS: u16 = 11;
 /// The buckets of a hash table.
 const DIVISOR_MAX: u32 = 256;
 
-/// The numbers of hash tables that the kernel gives begin here.
-const TABLE_OF_THE_KERNEL: u32 = 0x800 << 20;
+/// The bits of a handle that are the number of a hash table, and those that are the number of a rule in a bucket.
+const TABLE: u32 = 0xfff0_0000;
+const NODE: u32 = 0xfff;
 
 keywords! {
     /// The words of the classifier, in iproute2's order.
@@ -90,8 +91,10 @@ pub enum Part {
 pub struct U32 {
     /// The parts in the order of the line.
     pub parts: Vec<Part>,
-    /// The hash table and bucket that the rule is in; 0 for the first one.
+    /// The hash table and bucket that the rule is in; 0 for the first one of its priority.
     pub table: u32,
+    /// The number of that first table, where a dump has told: the kernel gave it.
+    pub(crate) root: u32,
     /// What it looks at, if it looks at anything.
     pub selector: Option<Selector>,
     /// Memory for the next selector.
@@ -119,7 +122,8 @@ impl U32 {
         if let Some(selector) = self.selector.take() {
             self.spare = selector;
         }
-        (self.table, self.offload, self.options) = (0, Offload::default(), false);
+        (self.table, self.root) = (0, 0);
+        (self.offload, self.options) = (Offload::default(), false);
     }
 
     fn empty_selector(&mut self) -> Selector {
@@ -329,9 +333,9 @@ impl U32 {
         Ok(Some(()))
     }
 
-    /// Becomes what the kernel would tell of it: parts in one order, police without what it does not tell, and no table
-    /// that the kernel named.
-    pub(super) fn canonicalize(&mut self) {
+    /// Becomes what the kernel would tell of it: parts in one order, police without what it does not tell, and the table that
+    /// the canonical handle names, if it has one.
+    pub(super) fn canonicalize(&mut self, handle: u32) {
         for part in &mut self.parts {
             if let Part::Police(police) = part {
                 **police = (**police).clone().canonical();
@@ -346,9 +350,12 @@ impl U32 {
             Part::Police(_) => 5,
             Part::Actions => 6,
         });
-        if self.table >= TABLE_OF_THE_KERNEL {
+        if handle & NODE != 0 {
+            self.table = handle & !NODE;
+        } else if self.is_in_root(self.table) {
             self.table = 0;
         }
+        self.root = 0;
         self.offload = self.offload.canonical();
         self.options = true;
     }
@@ -360,12 +367,31 @@ impl U32 {
         if let Some(selector) = &other.selector {
             self.selector.insert(std::mem::take(&mut self.spare)).assign(selector);
         }
-        (self.table, self.offload, self.options) = (other.table, other.offload, other.options);
+        (self.table, self.root) = (other.table, other.root);
+        (self.offload, self.options) = (other.offload, other.options);
     }
 
-    /// A handle as it is compared: without a table that the kernel named.
-    pub(super) const fn canonical_handle(handle: u32) -> u32 {
-        if handle >= TABLE_OF_THE_KERNEL { handle & 0xfff } else { handle }
+    /// A handle as it is compared: with the table that the rule is in, except the first one of its priority.
+    ///
+    /// Kernel: 6.18, `net/sched/cls_u32.c` `u32_change()` completes a handle with the table and the bucket.
+    pub(crate) const fn canonical_handle(&self, handle: u32) -> u32 {
+        let whole = match handle {
+            1..=NODE => self.table & !NODE | handle,
+            _ => handle,
+        };
+        if self.is_in_root(whole) { whole & NODE } else { whole }
+    }
+
+    /// Whether a table, or what is in it, is known to be the first one of its priority.
+    const fn is_in_root(&self, handle: u32) -> bool {
+        self.root != 0 && handle & TABLE == self.root
+    }
+
+    /// Whether the rule, or what has this canonical handle, is in a table that has a number in its own right, or is one.
+    pub(crate) fn is_of_table(&self, handle: u32) -> bool {
+        self.creates_table()
+            || handle & TABLE != 0
+            || (handle == 0 && self.table != 0 && !self.is_in_root(self.table))
     }
 
     /// Whether the rule creates a hash table.
@@ -380,7 +406,7 @@ impl U32 {
     }
 
     pub(super) fn words(&self, words: &mut String, actions: &str) -> Option<()> {
-        if self.table != 0 && self.table < TABLE_OF_THE_KERNEL {
+        if self.table != 0 && !self.is_in_root(self.table) {
             words.push_str(&format!(" ht {}", handle_name(self.table)));
         }
         for part in &self.parts {

@@ -171,6 +171,19 @@ impl Filter {
         self.classifier.decode(&options, self.protocol, &mut self.actions)
     }
 
+    /// Says which hash table of u32 is the first one of this dumped rule's priority (`800:` as a number, 0 if that is not
+    /// known): rules are put there that name none.
+    pub fn tell_root(&mut self, table: u32) {
+        if let Classifier::U32(rule) = &mut self.classifier {
+            rule.root = table;
+        }
+    }
+
+    /// Whether it is of u32 and in the first hash table of its priority, as far as a dump has told.
+    pub fn is_in_root(&self) -> bool {
+        matches!(&self.classifier, Classifier::U32(rule) if rule.root != 0 && self.handle >> 20 == rule.root >> 20)
+    }
+
     /// The same as the kernel would tell it: rules that do the same are equal then.
     #[must_use]
     pub fn canonical(&self) -> Self {
@@ -184,7 +197,7 @@ impl Filter {
         self.verb = Verb::Add;
         self.chain = self.chain.filter(|chain| *chain != 0);
         self.handle = self.classifier.canonical_handle(self.handle);
-        self.classifier.canonicalize();
+        self.classifier.canonicalize(self.handle);
         self.actions.iter_mut().for_each(Action::canonicalize);
         // A rule's actions are where the rule is: the kernel says so of each, and refuses what differs.
         // Kernel: 6.18, net/sched/act_api.c tcf_action_init().
@@ -246,7 +259,9 @@ impl Filter {
     /// loaded again never means something else.
     pub fn line(&self, lookup: &mut dyn Lookup) -> Option<String> {
         let line = self.words(lookup)?;
-        let mut batch = Batch::new(line.as_bytes());
+        // A name that ends with a backslash would join the next line to this one.
+        let ended = format!("{line}\n");
+        let mut batch = Batch::new(ended.as_bytes());
         let same = match batch.next_command(lookup) {
             Ok(Some((_, command))) => command.rule().is_some_and(|rule| rule.canonical() == self.canonical()),
             Ok(None) | Err(_) => false,
