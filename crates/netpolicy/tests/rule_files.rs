@@ -57,6 +57,31 @@ fn every_mistake_is_shown_with_line_caret_and_nearest_word() {
 }
 
 #[test]
+fn a_program_is_told_every_mistake_with_its_line() {
+    for arguments in
+        [&["tc", "load"][..], &["tc", "load", "--dry-run"], &["tc", "load", "--check"], &["tc", "diff"]]
+    {
+        let arguments = [&["-o", "json"], arguments, &["rules.batch"]].concat();
+        let output = loaded("told", WRONG, &arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let wrong = report["data"]["wrong_lines"].as_array().expect("a list");
+        assert_eq!((wrong.len(), &report["data"]["wrong"]), (18, &18.into()), "{report}");
+        assert_eq!((&wrong[4]["line"], &wrong[4]["column"]), (&6.into(), &18.into()), "{report}");
+        assert_eq!(wrong[1]["help"], "did you mean `handle`?", "{report}");
+        // People read the same for each command.
+        assert!(text(&output.stderr).contains("--> rules.batch:6:18"), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn of_many_mistakes_some_are_drawn_and_all_are_counted() {
+    let output = loaded("many", &"filtre add\n".repeat(3000), &["tc", "load", "rules.batch"]);
+    let said = text(&output.stderr);
+    assert!(said.contains("… and 2980 more"), "{said}");
+}
+
+#[test]
 fn a_dry_run_counts_and_sends_nothing() {
     let output = loaded("dry", RIGHT, &["tc", "load", "--dry-run", "rules.batch"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -70,6 +95,6 @@ fn a_dry_run_counts_and_sends_nothing() {
 #[test]
 fn a_file_that_is_not_there_is_named() {
     let output = loaded("absent", "", &["tc", "load", "absent.batch"]);
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(output.status.code(), Some(1));
     insta::assert_snapshot!("absent", text(&output.stderr));
 }

@@ -57,8 +57,11 @@ impl<R: Read> Batch<R> {
     ) -> Result<Option<(u32, &mut Command)>, ReadError> {
         let Self { lines, spans, command, memory } = self;
         loop {
-            let Some(line) = lines.next_line()? else { return Ok(None) };
+            let Some(mut line) = lines.next_line()? else { return Ok(None) };
             let number = line.number;
+            if number == 1 {
+                line.bytes = line.bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line.bytes);
+            }
             if read_rest(line.bytes, memory, spans, command, lookup) {
                 return Ok(Some((number, command)));
             }
@@ -87,6 +90,9 @@ impl<R: Read> Batch<R> {
         }
     }
 }
+
+/// What some editors put before the first line.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads a line with what is known from those before it; whether that was possible. A line that is wrong is then read as a
 /// whole, for its words to be told.
@@ -145,6 +151,15 @@ mod test {
                 Err(error) => found.push(Err(error.to_string())),
             }
         }
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_word() {
+        let mut table = Table::of([("a".to_owned(), IfIndex(1))]);
+        let line = "qdisc add dev a clsact\n";
+        assert_eq!(all(&format!("\u{feff}{line}"), &mut table), all(line, &mut table));
+        let twice = all(&format!("{line}\u{feff}{line}"), &mut table);
+        assert!(matches!(twice[..], [Ok(_), Err(_)]), "{twice:?}");
     }
 
     proptest! {

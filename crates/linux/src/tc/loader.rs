@@ -125,8 +125,7 @@ impl Loader {
         for (worker, queue) in queues.iter_mut().enumerate().filter(|(_, queue)| !queue.is_empty()) {
             if alone && self.workers[worker].socket.is_some() {
                 for portion in queue.drain(..) {
-                    self.send_from_here(worker, portion)?;
-                    look(self);
+                    self.send_from_here(worker, &portion, look)?;
                 }
             } else {
                 self.send_beside_us(worker, std::mem::take(queue))?;
@@ -158,7 +157,12 @@ impl Loader {
         self.shared.settled.load(Ordering::Relaxed)
     }
 
-    /// Whether a refusal has ended the loading: what is pushed now is not sent.
+    /// Ends the loading: what is not sent yet is not sent, and accounted for.
+    pub fn stop(&self) {
+        self.shared.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the loading has ended, by a refusal or by [`Loader::stop`]: what is pushed now is not sent.
     pub fn has_stopped(&self) -> bool {
         self.shared.stopped.load(Ordering::Relaxed)
     }
@@ -232,7 +236,7 @@ impl Loader {
                     let worker = &mut self.workers[number];
                     worker.portions += 1;
                     if worker.portions == 1 && worker.socket.is_some() {
-                        self.send_from_here(number, portion)?;
+                        self.send_from_here(number, &portion, &mut |_| ())?;
                     } else {
                         self.send_beside_us(number, vec![portion])?;
                     }
@@ -246,12 +250,21 @@ impl Loader {
         Ok(())
     }
 
-    /// Sends a portion over the socket of a worker that has no thread yet.
-    fn send_from_here(&mut self, worker: usize, portion: Portion) -> Result<(), KernelError> {
-        let Some(socket) = &mut self.workers[worker].socket else {
-            return self.send_beside_us(worker, vec![portion]);
-        };
-        self.shared.deliver(socket, &portion)
+    /// Sends a portion over the socket of a worker that has no thread yet, and looks after each piece.
+    fn send_from_here(
+        &mut self,
+        worker: usize,
+        portion: &Portion,
+        look: &mut impl FnMut(&Self),
+    ) -> Result<(), KernelError> {
+        let Some(mut socket) = self.workers[worker].socket.take() else { return self.failure() };
+        let sent = portion.pieces().try_for_each(|piece| {
+            self.shared.deliver_piece(&mut socket, piece)?;
+            look(self);
+            Ok(())
+        });
+        self.workers[worker].socket = Some(socket);
+        sent
     }
 
     /// Has the thread of a worker send portions.

@@ -50,7 +50,9 @@ pub(crate) use status::StatusReport;
 
 pub(crate) use sockets::SocketsReport;
 pub(crate) use svg::svg;
-pub(crate) use tc::{BenchRow, DiffReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport};
+pub(crate) use tc::{
+    BenchRow, DiffReport, DumpReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport, WrongLine,
+};
 pub(crate) use tc_schema::tc_json_schema;
 pub(crate) use undone::UndoneReport;
 pub(crate) use validation::ValidationReport;

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use linux::Errno;
 use rules::{Filter, Found, Lookup, Wanted};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::count::count;
 use super::report::{Page, Report, to_json};
 use super::table::{Cell, Style, Table};
 
@@ -28,14 +30,31 @@ pub(crate) struct SurveyReport {
     pub(crate) groups: usize,
     /// Lines that are wrong.
     pub(crate) wrong: usize,
+    /// The first of them.
+    pub(crate) wrong_lines: Vec<WrongLine>,
+}
+
+/// A line that is wrong.
+#[derive(Debug, Serialize)]
+pub(crate) struct WrongLine {
+    /// The line of the file.
+    pub(crate) line: u32,
+    /// The first wrong byte on it, from 1.
+    pub(crate) column: usize,
+    /// What is wrong.
+    pub(crate) words: String,
+    /// What would have been right.
+    pub(crate) help: Option<String>,
 }
 
 impl Report for SurveyReport {
     const KIND: &'static str = "tc-survey";
 
     fn page(&self, page: &mut Page) {
-        let Self { file, commands, rules, groups, .. } = self;
-        page.line(format!("{file}: {commands} commands, {rules} of them rules, in {groups} priorities"));
+        let Self { file, rules, groups, .. } = self;
+        let commands = count(usize::try_from(self.commands).unwrap_or(usize::MAX), "command");
+        let priorities = if *groups == 1 { "priority" } else { "priorities" };
+        page.line(format!("{file}: {commands}, {rules} of them rules, in {groups} {priorities}"));
     }
 }
 
@@ -71,6 +90,10 @@ pub(crate) struct LoadReport {
     pub(crate) skipped: u64,
     /// Lines that are wrong and were left out (`--keep-going`).
     pub(crate) wrong: usize,
+    /// The first of them.
+    pub(crate) wrong_lines: Vec<WrongLine>,
+    /// Whether a signal has ended it.
+    pub(crate) interrupted: bool,
     /// Whether all was taken back (`--atomic`, `--swap`).
     pub(crate) undone: bool,
     /// The chains that are in force now (`--swap`).
@@ -116,6 +139,9 @@ impl Report for LoadReport {
         if let Some(first) = self.not_sent.first() {
             words.push_str(&format!(" (from line {first})"));
         }
+        if self.interrupted {
+            words.push_str("; ended by a signal");
+        }
         if self.settled_by_dump > 0 {
             words.push_str(&format!("; {} answers were lost and settled by a dump", self.settled_by_dump));
         }
@@ -126,6 +152,9 @@ impl Report for LoadReport {
             words.push_str(&format!("; chain {chain} is in force"));
         }
         page.line(words);
+        if self.refused.iter().any(|refused| refused.errno == Errno::PERM.raw_os_error()) {
+            page.line("Run netpolicy as root, or with CAP_NET_ADMIN in this network namespace.");
+        }
         for (kind, count) in &self.counters_anyway {
             page.line(format!(
                 "no_percpu of kind {kind}: {count} actions ask for it; the kernel does not heed it for this kind, though a dump \
@@ -247,10 +276,12 @@ impl Report for DiffReport {
             for line in lines.iter().take(SHOWN_MAX) {
                 page.styled(Style::Bad, format!("{}:{line}: {what}", self.file));
             }
+            more(page, lines.len(), what);
         }
         for rule in self.extra_rules.iter().take(SHOWN_MAX) {
             page.styled(Style::Bad, format!("extra: {rule}"));
         }
+        more(page, usize::try_from(self.extra).unwrap_or(usize::MAX), "extra");
         let Self { file, same, extra, unknown, in_hardware, not_in_hardware, .. } = self;
         let (missing, different) = (self.missing.len(), self.different.len());
         let mut words =
@@ -267,6 +298,30 @@ impl Report for DiffReport {
             let words = "Rules kept changing while they were looked at: these figures are of no one moment.";
             page.styled(Style::Bad, words);
         }
+    }
+}
+
+/// Says how many of so many people are not shown.
+fn more(page: &mut Page, all: usize, what: &str) {
+    if all > SHOWN_MAX {
+        page.line(format!("… and {} more: {what}", all - SHOWN_MAX));
+    }
+}
+
+/// `tc dump`'s data.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct DumpReport {
+    /// The lines of the batch file, in order.
+    pub(crate) lines: Vec<String>,
+    /// How many rules have no words there, and were left out.
+    pub(crate) left_out: usize,
+}
+
+impl Report for DumpReport {
+    const KIND: &'static str = "tc-dump";
+
+    fn page(&self, page: &mut Page) {
+        self.lines.iter().for_each(|line| page.line(line));
     }
 }
 

@@ -12,6 +12,8 @@ type Fields = &'static [(&'static str, Form, &'static str)];
 enum Form {
     Text,
     Texts,
+    /// Text, or null.
+    Hint,
     /// A number that counts, 0 or more.
     Count,
     /// Lines of the file, from 1.
@@ -35,6 +37,13 @@ const REFUSED: Fields = &[
     ("words", Form::Text, "the kernel's words, with the number's name"),
 ];
 
+const WRONG: Fields = &[
+    ("line", Form::Count, "the line of the file"),
+    ("column", Form::Count, "the first wrong byte on it, from 1"),
+    ("words", Form::Text, "what is wrong"),
+    ("help", Form::Hint, "what would have been right; null where that is not one thing"),
+];
+
 const LOAD: Fields = &[
     ("file", Form::Text, "the file"),
     ("commands", Form::Count, "all commands: loaded + refused + not_sent + not_loaded + skipped + wrong"),
@@ -45,6 +54,8 @@ const LOAD: Fields = &[
     ("settled_by_dump", Form::Count, "how many answers were lost and settled by a dump"),
     ("skipped", Form::Count, "rules that were there already (--resume)"),
     ("wrong", Form::Count, "lines that are wrong and were left out (--keep-going)"),
+    ("wrong_lines", Form::List(WRONG), "the first 1000 of them"),
+    ("interrupted", Form::Truth, "whether a signal has ended it"),
     ("undone", Form::Truth, "whether all was taken back (--atomic, --swap)"),
     ("chains", Form::Lines, "the chains that are in force now (--swap)"),
     ("shared_actions", Form::Count, "different actions that were shared (--share-actions)"),
@@ -63,6 +74,7 @@ const SURVEY: Fields = &[
     ("rules", Form::Count, "rules among them"),
     ("groups", Form::Count, "hooks, chains and priorities that rules are in"),
     ("wrong", Form::Count, "lines that are wrong"),
+    ("wrong_lines", Form::List(WRONG), "the first 1000 of them"),
 ];
 
 const DIFF: Fields = &[
@@ -78,6 +90,11 @@ const DIFF: Fields = &[
     ("not_in_hardware", Form::Count, "rules of the file that hardware does not have, as the kernel says"),
     ("changing", Form::Truth, "whether rules changed all the time: the figures are of no one moment"),
     ("seconds", Form::Amount, "how long it took"),
+];
+
+const DUMP: Fields = &[
+    ("lines", Form::Texts, "the lines of the batch file, in order"),
+    ("left_out", Form::Count, "rules that have no words there"),
 ];
 
 const ROW: Fields = &[
@@ -98,8 +115,13 @@ const BENCH: Fields = &[
 const DOCUMENTS: &[(&str, &str, Fields)] = &[
     ("tc-load", "what became of a load", LOAD),
     ("tc-refused", "a refusal, in lines", REFUSED),
-    ("tc-survey", "what a file says (--dry-run)", SURVEY),
+    (
+        "tc-survey",
+        "what a file says: of --dry-run, and of a file with wrong lines, of which nothing is sent",
+        SURVEY,
+    ),
     ("tc-diff", "a file against the kernel", DIFF),
+    ("tc-dump", "the kernel's rules", DUMP),
     ("tc-bench", "a benchmark", BENCH),
     ("tc-bench", "one criterion of a benchmark, in lines", ROW),
 ];
@@ -141,6 +163,7 @@ impl Form {
     fn schema(self) -> Value {
         match self {
             Self::Text => json!({ "type": "string" }),
+            Self::Hint => json!({ "type": ["string", "null"] }),
             Self::Texts => json!({ "type": "array", "items": { "type": "string" } }),
             Self::Count => json!({ "type": "integer", "minimum": 0 }),
             Self::Lines => json!({ "type": "array", "items": { "type": "integer", "minimum": 1 } }),
@@ -160,7 +183,9 @@ impl Form {
 mod test {
     use super::*;
     use crate::render::report::to_json;
-    use crate::render::{BenchRow, DiffReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport};
+    use crate::render::{
+        BenchRow, DiffReport, DumpReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport, WrongLine,
+    };
 
     /// What is wrong with a value, if it does not fit a schema of ours.
     fn misfit(value: &Value, schema: &Value) -> Option<String> {
@@ -211,8 +236,13 @@ mod test {
             measured: "b".to_owned(),
             met: None,
         };
+        let wrong = || {
+            let line = |help| WrongLine { line: 7, column: 1, words: "not known".to_owned(), help };
+            vec![line(None), line(Some("did you mean `filter`?".to_owned()))]
+        };
         let load = LoadReport {
             refused: vec![refused()],
+            wrong_lines: wrong(),
             not_sent: vec![8, 9],
             counters_anyway: [("police", 3)].into_iter().collect(),
             seconds: 0.5,
@@ -227,8 +257,9 @@ mod test {
         let values = [
             to_json(&load),
             to_json(&refused()),
-            to_json(&SurveyReport::default()),
+            to_json(&SurveyReport { wrong_lines: wrong(), ..SurveyReport::default() }),
             to_json(&diff),
+            to_json(&DumpReport { lines: vec!["filter add".to_owned()], left_out: 1 }),
             to_json(&bench),
             to_json(&row()),
         ];

@@ -28,7 +28,9 @@ mod remedy;
 mod rule_faults;
 mod rule_kinds;
 mod rule_pipes;
+mod rule_signals;
 mod rule_swap;
+mod rule_tables;
 mod rules;
 mod rules_compared;
 mod spread;
@@ -198,6 +200,8 @@ fn main() {
         remedy::tests(),
         rules::tests(),
         rule_faults::tests(),
+        rule_signals::tests(),
+        rule_tables::tests(),
         rule_kinds::tests(),
         rule_pipes::tests(),
         rule_swap::tests(),

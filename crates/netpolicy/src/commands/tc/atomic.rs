@@ -18,7 +18,7 @@ use rules::{Classifier, Filter, Found, Group, Hook, NoPercpu};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::FdFlags;
 
-use super::diff::{WrongLines, wanted};
+use super::diff::wanted;
 use super::file::BatchFile;
 use super::survey::Survey;
 use super::swap::{Places, Swap};
@@ -114,7 +114,7 @@ impl Undo {
         }
         let (places, percpu) = (Places::default(), NoPercpu::AsWritten);
         let mut wanted =
-            wanted(file, devices, WrongLines::AreRefused, &places, percpu, |line| lines.contains(&line))?;
+            wanted(file, devices, &mut Survey::default(), &places, percpu, |line| lines.contains(&line))?;
         let mut taken = None;
         for hook in self.shared.iter().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
             dump::rules(netns, hook, |dumped| {

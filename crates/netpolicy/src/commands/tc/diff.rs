@@ -10,6 +10,7 @@ use linux::{Errno, KernelError};
 use rules::{Command, Hook, NoPercpu, Wanted};
 
 use super::file::BatchFile;
+use super::survey::Survey;
 use super::swap::Places;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -31,7 +32,9 @@ pub(crate) fn run(
         Some(priority) => Places::in_force(&netns, priority, &file, &mut devices)?,
         None => Places::default(),
     };
-    let mut wanted = wanted(&file, &mut devices, WrongLines::AreRefused, &places, percpu, |_| true)?;
+    let mut survey = Survey::default();
+    let mut wanted = wanted(&file, &mut devices, &mut survey, &places, percpu, |_| true)?;
+    survey.refused(&file.name(), context)?;
     let mut report = DiffReport { file: file.name(), ..DiffReport::default() };
     for hook in wanted.groups().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
         strike(&netns, hook, &mut devices, &mut wanted, &mut report)?;
@@ -42,29 +45,21 @@ pub(crate) fn run(
     Ok(if report.differs() { Exit::Pending } else { Exit::Done })
 }
 
-/// What is made of lines that are wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WrongLines {
-    /// A file that has one cannot be compared.
-    AreRefused,
-    /// They were told of before, and want nothing.
-    ArePassedOver,
-}
-
-/// What a file wants, of the lines that are asked for, with the counters that are wanted.
+/// What a file wants, of the lines that are asked for, with the counters that are wanted. Wrong lines want nothing, and are told
+/// of in the survey.
 pub(super) fn wanted(
     file: &BatchFile,
     devices: &mut Devices<'_>,
-    wrong_lines: WrongLines,
+    survey: &mut Survey,
     places: &Places,
     percpu: NoPercpu,
     asked: impl Fn(u32) -> bool,
 ) -> Result<Wanted, Fault> {
-    let mut wanted = Wanted::default();
-    let mut wrong = None;
+    let (mut wanted, mut mistakes) = (Wanted::default(), Survey::default());
     file.each(
         devices,
         |line, command, _| {
+            survey.note(line, command);
             places.put(command);
             if let Command::Filter(rule) = command {
                 percpu.apply(rule);
@@ -75,16 +70,12 @@ pub(super) fn wanted(
             Ok(true)
         },
         |mistake| {
-            if wrong_lines == WrongLines::AreRefused {
-                wrong.get_or_insert_with(|| format!("{}: {mistake}", file.name()));
-            }
+            mistakes.mistake(mistake);
             Ok(())
         },
     )?;
-    match wrong {
-        Some(words) => Err(Fault::new(Exit::Usage, words)),
-        None => Ok(wanted),
-    }
+    survey.append(mistakes, 0);
+    Ok(wanted)
 }
 
 /// How often a hook is looked at again because its rules changed while they were told.

@@ -160,7 +160,5 @@ impl BatchFile {
 }
 
 fn unreadable(path: &Path, error: io::Error) -> Fault {
-    let mut fault = Fault::file(path, error);
-    fault.exit = Exit::Usage;
-    fault
+    Fault::file(path, error)
 }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use linux::tc::{Account, Devices, Encoder, Loader, Options};
-use linux::{Errno, Netns};
+use linux::{Errno, Netns, Signals};
 
 use super::atomic::{Guarded, Turn, Undo};
-use super::diff::{WrongLines, strike, wanted};
+use super::diff::{strike, wanted};
 use super::file::BatchFile;
 use super::progress::Progress;
 use super::reading::{Reading, read, survey};
@@ -18,7 +18,7 @@ use crate::args::TcLoad;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::{Fault, HostState};
-use crate::render::{DiffReport, LoadReport, RefusedLine, SurveyReport};
+use crate::render::{DiffReport, LoadReport, RefusedLine};
 
 /// How many commands are pushed between two looks at the clock.
 const COMMANDS_PER_LOOK: u64 = 1024;
@@ -41,14 +41,14 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
         false => read(&file, &netns, &mut devices, &wish, |bytes| load.loader.encoder(bytes))?,
     };
     let survey = load.take(reading);
-    if let Some(fault) = survey.mistaken(&file.name()) {
-        if !arguments.keep_going {
-            return Err(fault);
-        }
+    if !arguments.keep_going {
+        survey.refused(&file.name(), context)?;
+    } else if let Some(fault) = survey.mistaken(&file.name()) {
         context.console.fault(&fault.leaving(HostState::Underway));
     }
-    let whole = arguments.atomic || arguments.swap.is_some();
-    let turn = whole.then(|| Turn::take(&netns, context)).transpose()?;
+    // What compares first and loads then has the namespace to itself among its like.
+    let alone = arguments.atomic || arguments.swap.is_some() || arguments.resume;
+    let turn = alone.then(|| Turn::take(&netns, context)).transpose()?;
     let swap = match arguments.swap {
         Some(priority) => Some(Swap::prepare(&netns, priority, &file, &survey)?),
         None => None,
@@ -64,26 +64,38 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     let guarded = undo.as_ref().zip(turn.as_ref());
     let guard = guarded.map(|(undo, turn)| Guarded::start(undo, turn, &file, context)).transpose()?;
     let mut loaded = load.run(&survey, &mut devices, began);
-    let mut refused =
-        loaded.as_ref().map_or(true, |report| !report.refused.is_empty() || !report.not_loaded.is_empty());
-    if let (false, Some(swap), Ok(report)) = (refused, &swap, &mut loaded) {
+    let mut failed = match &loaded {
+        Err(_) => Some((Exit::RolledBack, "it could not be loaded")),
+        Ok(report) if report.interrupted => Some((Exit::RolledBack, "a signal ended it")),
+        Ok(report) if !report.refused.is_empty() || !report.not_loaded.is_empty() => {
+            Some((Exit::RolledBack, "a rule was refused"))
+        }
+        Ok(_) => None,
+    };
+    if let (None, Some(swap), Ok(report)) = (failed, &swap, &mut loaded) {
         match swap.switch(&netns)? {
-            Some(stuck) => {
-                refused = true;
-                context.console.say(&stuck);
+            Some(refused) => {
+                let words = "the rule that leads to the new chain was refused";
+                context.console.say(&format!("{words}: {}", refused.cause()));
+                // The kernel has no such classifier, or no such action.
+                let absent = refused.refusal.errno == Errno::NOENT;
+                failed = Some(match absent {
+                    true => (Exit::Unsupported, "--swap needs the classifier flower and the action gact"),
+                    false => (Exit::RolledBack, words),
+                });
             }
             None => report.chains = swap.chains(),
         }
     }
-    if let Some(undo) = undo.filter(|_| refused) {
+    if let Some((undo, (exit, why))) = undo.zip(failed) {
         let stuck = undo.undo(&netns, &file, &mut devices)?;
         guard.map(Guarded::dismiss).transpose()?;
         let mut report = loaded?;
         report.undone = stuck.is_empty();
         context.console.report(&report)?;
-        let words = format!("{}: a rule was refused, and the load is all or nothing", file.name());
+        let words = format!("{}: {why}, and the load is all or nothing", file.name());
         return Err(match stuck.is_empty() {
-            true => Fault::new(Exit::RolledBack, words).leaving(HostState::Restored),
+            true => Fault::new(exit, words).leaving(HostState::Restored),
             false => {
                 let stuck = stuck.iter().map(ToString::to_string).collect();
                 Fault::new(Exit::NotRestored, words).leaving(HostState::NotRestored { stuck, undo: None })
@@ -99,22 +111,27 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     }
     let report = loaded?;
     context.console.report(&report).map_err(behind)?;
+    if report.interrupted {
+        let rest = match survey.removes {
+            None => ": the same with --resume loads the rest",
+            Some(_) => "",
+        };
+        context.console.say(&format!("A signal ended the load, and what was loaded stays{rest}."));
+        return Ok(Exit::Failed);
+    }
     let whole = report.refused.is_empty() && report.not_loaded.is_empty() && report.wrong == 0;
     Ok(if whole { Exit::Done } else { Exit::Failed })
 }
 
 /// Says what a file would do.
 fn dry_run(survey: &Survey, file: &BatchFile, arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> {
-    if let Some(fault) = survey.mistaken(&file.name()) {
-        if !arguments.keep_going {
-            return Err(fault);
-        }
+    if !arguments.keep_going {
+        survey.refused(&file.name(), context)?;
+    } else if let Some(fault) = survey.mistaken(&file.name()) {
         context.console.fault(&fault);
     }
-    let groups = survey.groups.len();
-    let Survey { commands, rules, wrong, .. } = *survey;
-    context.console.report(&SurveyReport { file: file.name(), commands, rules, groups, wrong })?;
-    Ok(if wrong == 0 { Exit::Done } else { Exit::Usage })
+    context.console.report(&survey.report(&file.name()))?;
+    Ok(if survey.wrong == 0 { Exit::Done } else { Exit::Usage })
 }
 
 /// One load.
@@ -191,8 +208,17 @@ impl<'a> Load<'a> {
         };
         let mut progress =
             Progress::new(&self.context.console, Some(self.file.length()).filter(|bytes| *bytes > 0));
+        // From here on, a signal ends the load with an account.
+        let mut signals = Signals::catch()?;
+        let mut interrupted = false;
         if let Some(encoded) = self.encoded.take() {
-            self.loader.send(encoded, |loader| progress.at(loader.settled(), 0))?;
+            self.loader.send(encoded, |loader| {
+                progress.at(loader.settled(), 0);
+                if signals.take().is_some() {
+                    interrupted = true;
+                    loader.stop();
+                }
+            })?;
         }
         let (mut pushed, mut skipped, mut not_rules) = (0_u64, 0_u64, BTreeSet::new());
         let mut cut_short = None;
@@ -219,6 +245,10 @@ impl<'a> Load<'a> {
                     pushed += 1;
                     if pushed % COMMANDS_PER_LOOK == 0 {
                         progress.at(loader.settled(), behind);
+                        if signals.take().is_some() {
+                            interrupted = true;
+                            loader.stop();
+                        }
                         if loader.has_stopped() {
                             cut_short = Some(line);
                             return Ok(false);
@@ -246,6 +276,7 @@ impl<'a> Load<'a> {
         if let Some(last) = cut_short {
             self.unread(last, &mut report, devices)?;
         }
+        report.interrupted = interrupted;
         report.counters_anyway = self.unheard;
         report.shared_actions = self.wish.shared_actions();
         Ok(report)
@@ -264,8 +295,8 @@ impl<'a> Load<'a> {
             ));
         }
         // A wrong line has ended the load by now, or it goes on without.
-        let (wrong, percpu) = (WrongLines::ArePassedOver, percpu(self.arguments));
-        let mut wanted = wanted(self.file, devices, wrong, &self.places, percpu, |_| true)?;
+        let (mut again, percpu) = (Survey::default(), percpu(self.arguments));
+        let mut wanted = wanted(self.file, devices, &mut again, &self.places, percpu, |_| true)?;
         let mut found = DiffReport::default();
         for hook in survey.hooks() {
             strike(self.netns, hook, devices, &mut wanted, &mut found)?;
@@ -307,9 +338,9 @@ impl<'a> Load<'a> {
         let lost: BTreeSet<u32> = unknown.iter().copied().collect();
         let mut not_loaded = Vec::new();
         if !lost.is_empty() {
-            let (wrong, percpu) = (WrongLines::ArePassedOver, percpu(self.arguments));
-            let mut wanted =
-                wanted(self.file, devices, wrong, &self.places, percpu, |line| lost.contains(&line))?;
+            let (mut again, percpu) = (Survey::default(), percpu(self.arguments));
+            let asked = |line| lost.contains(&line);
+            let mut wanted = wanted(self.file, devices, &mut again, &self.places, percpu, asked)?;
             let mut found = DiffReport::default();
             for hook in survey.hooks() {
                 strike(self.netns, hook, devices, &mut wanted, &mut found)?;
@@ -332,6 +363,8 @@ impl<'a> Load<'a> {
             settled_by_dump: lost.len(),
             skipped,
             wrong: survey.wrong,
+            wrong_lines: survey.wrong_lines(),
+            interrupted: false,
             undone: false,
             chains: Vec::new(),
             shared_actions: 0,

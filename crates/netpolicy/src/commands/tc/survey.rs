@@ -4,12 +4,17 @@ use std::collections::BTreeSet;
 
 use rules::{Command, Group, Hook, Verb};
 
+use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::policy_file::{Mistake, Mistakes, nearest};
+use crate::render::{SurveyReport, WrongLine};
 
-/// How many mistakes are kept to be drawn.
+/// How many mistakes are kept, for programs.
 const MISTAKES_MAX: usize = 1000;
+
+/// How many of them are drawn, for people; the others are counted.
+const DRAWN_MAX: usize = 20;
 
 /// What a file says.
 #[derive(Debug, Default)]
@@ -80,20 +85,62 @@ impl Survey {
         if self.mistakes.is_empty() {
             return None;
         }
-        let drawn = self.mistakes.iter().map(|mistake| drawn(file, mistake)).collect();
-        Some(Fault::new(Exit::Usage, Mistakes(drawn)))
+        let drawn: Vec<Mistake> =
+            self.mistakes.iter().take(DRAWN_MAX).map(|mistake| drawn(file, mistake)).collect();
+        let more = match self.wrong - drawn.len() {
+            0 => String::new(),
+            more => format!("\n\n… and {more} more"),
+        };
+        Some(Fault::new(Exit::Usage, format!("{}{more}", Mistakes(drawn))))
+    }
+
+    /// The same for a file that is not looked at further; a program is told all of it.
+    pub(super) fn refused(&self, file: &str, context: &Context) -> Result<(), Fault> {
+        let Some(fault) = self.mistaken(file) else { return Ok(()) };
+        if context.console.is_for_programs() {
+            context.console.report(&self.report(file))?;
+        }
+        Err(fault)
+    }
+
+    /// What it says, as data.
+    pub(super) fn report(&self, file: &str) -> SurveyReport {
+        let Self { commands, rules, wrong, .. } = *self;
+        let (file, groups) = (file.to_owned(), self.groups.len());
+        SurveyReport { file, commands, rules, groups, wrong, wrong_lines: self.wrong_lines() }
+    }
+
+    /// The lines that are wrong, as data.
+    pub(super) fn wrong_lines(&self) -> Vec<WrongLine> {
+        let told = |mistake: &rules::Mistake| WrongLine {
+            line: mistake.line,
+            column: mistake.column,
+            words: mistake.message.clone(),
+            help: help(mistake),
+        };
+        self.mistakes.iter().map(told).collect()
+    }
+}
+
+/// What would have been right.
+fn help(mistake: &rules::Mistake) -> Option<String> {
+    match nearest(&mistake.found, mistake.expected.iter().copied()) {
+        Some(word) => Some(format!("did you mean `{word}`?")),
+        None if mistake.expected.is_empty() => None,
+        None => Some(format!("one of: {}", mistake.expected.join(", "))),
     }
 }
 
 /// A mistake with its place in the file and the nearest word that would have been right.
 fn drawn(file: &str, mistake: &rules::Mistake) -> Mistake {
-    let meant = nearest(&mistake.found, mistake.expected.iter().copied());
-    let help = match meant {
-        Some(word) => Some(format!("did you mean `{word}`?")),
-        None if mistake.expected.is_empty() => None,
-        None => Some(format!("one of: {}", mistake.expected.join(", "))),
-    };
     let line = usize::try_from(mistake.line).unwrap_or(usize::MAX);
     let start = mistake.column - 1;
-    Mistake::of_line(file, line, &mistake.text, start..start + mistake.width, mistake.message.clone(), help)
+    Mistake::of_line(
+        file,
+        line,
+        &mistake.text,
+        start..start + mistake.width,
+        mistake.message.clone(),
+        help(mistake),
+    )
 }

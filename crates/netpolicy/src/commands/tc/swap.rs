@@ -139,9 +139,9 @@ impl Swap {
         self.turns.iter().map(group).collect()
     }
 
-    /// Switches over, one hook after the other. If the kernel refuses one, those before it are switched back, and its words
-    /// are given.
-    pub(super) fn switch(&self, netns: &Netns) -> Result<Option<String>, Fault> {
+    /// Switches over, one hook after the other. If the kernel refuses one, those before it are switched back, and the refusal
+    /// is given.
+    pub(super) fn switch(&self, netns: &Netns) -> Result<Option<Refused>, Fault> {
         for (done, turn) in self.turns.iter().enumerate() {
             let Some(refused) = send(netns, leading(turn.hook, self.priority, turn.new))? else { continue };
             for turn in &self.turns[..done] {
@@ -156,10 +156,7 @@ impl Swap {
                 };
                 send(netns, back)?;
             }
-            return Ok(Some(format!(
-                "the rule that leads to the new chain was refused: {}",
-                refused.cause()
-            )));
+            return Ok(Some(refused));
         }
         Ok(None)
     }
