@@ -138,6 +138,16 @@ impl Journal {
         gone: impl Fn(&Change) -> bool,
     ) -> Result<Option<TransactionName>, JournalError> {
         let lock = self.lock()?;
+        self.fold_under(&lock, asked, gone)
+    }
+
+    /// The same, under the lock.
+    pub(crate) fn fold_under(
+        &self,
+        lock: &Lock,
+        asked: &Asked,
+        gone: impl Fn(&Change) -> bool,
+    ) -> Result<Option<TransactionName>, JournalError> {
         let folded = self.foldable()?;
         let any_gone = || folded.iter().flat_map(Transaction::live_changes).any(&gone);
         if folded.len() < 2 && !any_gone() {
@@ -171,7 +181,7 @@ impl Journal {
         }
         // The newest first: what is left after a kill is then undone to what was there before.
         for name in replaces.into_iter().rev() {
-            self.remove(&lock, name)?;
+            self.remove(lock, name)?;
         }
         Ok(one)
     }

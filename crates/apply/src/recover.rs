@@ -12,7 +12,7 @@ use crate::journal::Journal;
 use crate::knobs::Knobs;
 use crate::log::JournalError;
 use crate::moment::Moment;
-use crate::record::{Record, Why};
+use crate::record::{Asked, Record, Why};
 use crate::transaction::{Standing, Transaction, TransactionName};
 use crate::undo::Undone;
 
@@ -142,6 +142,43 @@ impl Journal {
         self.undoable(name)?;
         let newest_first = self.live()?.into_iter().take_while(|t| t.name() >= name);
         newest_first.map(|t| Ok((t.name(), self.undo(t, kernel, Why::Asked { at })?))).collect()
+    }
+
+    /// Rolls back all that daemons have set and is in force. Those of their transactions that can be one
+    /// ([`Journal::fold`]) are undone as one: what a repair of somebody else's value found was never the host's own, so
+    /// each knob goes back to its value before the first of them. Gives what was undone, the newest first.
+    ///
+    /// # Errors
+    /// As [`Self::roll_back`], with what was undone until then, which stays so.
+    pub fn roll_back_daemons<K: Knobs>(
+        &self,
+        kernel: &mut K,
+        asked: &Asked,
+    ) -> (Vec<(TransactionName, Undone)>, Option<RollBackError>) {
+        let mut undone = Vec::new();
+        let failed = self.undo_daemons(kernel, asked, &mut undone).err();
+        (undone, failed)
+    }
+
+    fn undo_daemons<K: Knobs>(
+        &self,
+        kernel: &mut K,
+        asked: &Asked,
+        undone: &mut Vec<(TransactionName, Undone)>,
+    ) -> Result<(), RollBackError> {
+        let lock = self.lock()?;
+        // Each turn undoes at least one, or finds none.
+        for _ in 0..=self.kept_by_daemon()?.len() {
+            // A full disk has no room for it, and must not stand in the way of an undo.
+            let _folded = self.fold_under(&lock, asked, |_| false);
+            let Some(newest) = self.kept_by_daemon()?.pop() else { break };
+            let name = newest.name();
+            if let Some(by) = self.attendant(&newest) {
+                return Err(RollBackError::Attended { name, by });
+            }
+            undone.push((name, self.undo(newest, kernel, Why::Asked { at: asked.at })?));
+        }
+        Ok(())
     }
 
     /// Lets a held transaction stay. Confirming twice is no error.

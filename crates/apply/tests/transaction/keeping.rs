@@ -166,8 +166,92 @@ fn a_fold_that_is_rolled_back_leaves_what_others_set_alone() {
     assert!(host.settings.contains(gro(0, 0, 99).to()) && host.settings.contains(gro(1, 0, 10).from()));
 }
 
+#[test]
+fn after_a_repair_all_goes_back_to_what_was_there_before_the_daemon() {
+    let (scene, mut host) = (Scene::new(), host_of(2));
+    let before = host.settings.clone();
+    let daemon = scene.journal.clone().keeping().expect("a daemon");
+    keep(&daemon, one(gro(0, 0, 200)), &mut host);
+    keep(&daemon, one(gro(1, 0, 200)), &mut host);
+    host.set(gro(0, 200, 50).to());
+    keep(&daemon, one(gro(0, 50, 200)), &mut host);
+    let (undone, failed) = scene.journal.roll_back_daemons(&mut host, &asked());
+    assert!(failed.is_none(), "{failed:?}");
+    let fates: Vec<&Fate> =
+        undone.iter().flat_map(|(_, undone)| &undone.changes).map(|change| &change.fate).collect();
+    assert_eq!(fates, [&Fate::Restored; 2], "as one, and no value on the way that nobody asked for");
+    assert_eq!(host.settings, before);
+    let (again, failed) = scene.journal.roll_back_daemons(&mut host, &asked());
+    assert!(again.is_empty() && failed.is_none());
+}
+
+#[test]
+fn what_somebody_else_has_set_since_the_last_repair_stays_and_is_told() {
+    let (scene, mut host) = (Scene::new(), host_of(2));
+    let daemon = scene.journal.clone().keeping().expect("a daemon");
+    keep(&daemon, one(gro(0, 0, 200)), &mut host);
+    host.set(gro(0, 200, 50).to());
+    keep(&daemon, one(gro(0, 50, 200)), &mut host);
+    host.set(gro(0, 200, 7).to());
+    let (undone, _) = scene.journal.roll_back_daemons(&mut host, &asked());
+    let left: Vec<_> = undone.iter().flat_map(|(_, undone)| undone.left_alone()).collect();
+    assert_eq!(left.len(), 1);
+    assert_eq!((left[0].0.from(), left[0].1), (gro(0, 0, 7).from(), gro(0, 0, 7).to()));
+}
+
+#[test]
+fn what_another_command_has_built_upon_a_daemons_is_not_undone_beneath_it() {
+    let (scene, mut host) = (Scene::new(), host_of(2));
+    let daemon = scene.journal.clone().keeping().expect("a daemon");
+    keep(&daemon, one(gro(0, 0, 10)), &mut host);
+    let foreign = scene.keep(one(gro(0, 10, 15)), &mut host);
+    let newest = keep(&daemon, one(gro(0, 15, 20)), &mut host);
+    let (undone, failed) = scene.journal.roll_back_daemons(&mut host, &asked());
+    assert_eq!(undone.iter().map(|(name, _)| *name).collect::<Vec<_>>(), [newest]);
+    match failed {
+        Some(RollBackError::Overlaid { newer, .. }) => assert_eq!(newer, foreign),
+        other => panic!("{other:?}"),
+    }
+    assert!(host.settings.contains(gro(0, 0, 15).to()), "as the other command has set it");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
+    /// However commits, folds and what others set follow each other: one rollback of it all gives the host that was
+    /// there first, if the daemon's value was the last.
+    #[test]
+    fn whatever_was_repaired_one_rollback_leads_back_to_the_first_value(
+        acts in proptest::collection::vec((0_u32..3, 0_u64..4, proptest::option::of(4_u64..9), any::<bool>()), 1..24),
+    ) {
+        let (scene, mut host) = (Scene::new(), host_of(3));
+        let daemon = scene.journal.clone().keeping().expect("a daemon");
+        let mut values = [0_u64; 3];
+        let before = host.settings.clone();
+        for (queue, to, drift, fold) in acts {
+            let value = &mut values[queue as usize];
+            // Nobody repairs what the daemon does not hold.
+            if let Some(drift) = drift.filter(|_| *value != 0) {
+                host.set(gro(queue, *value, drift).to());
+                *value = drift;
+            }
+            if *value != to {
+                keep(&daemon, one(gro(queue, *value, to)), &mut host);
+                *value = to;
+            }
+            if fold {
+                daemon.fold(&asked(), |_| false).expect("folds");
+            }
+        }
+        let (_, failed) = scene.journal.roll_back_daemons(&mut host, &asked());
+        prop_assert!(failed.is_none());
+        let sorted = |settings: &[Setting]| {
+            let mut lines: Vec<String> = settings.iter().map(ToString::to_string).collect();
+            lines.sort();
+            lines
+        };
+        prop_assert_eq!(sorted(&host.settings), sorted(&before));
+    }
+
     /// However commits and folds follow each other: rolling back all that is left gives the host that was there first,
     /// and there are never more transactions than commits since the last fold, and one.
     #[test]
