@@ -300,6 +300,32 @@ impl NicWish {
             Self::Sysctl(sysctl, _) => sysctl.key(),
         }
     }
+
+    /// What is wanted when these come after those: of one key the later counts, of flags each by its name, and rules of
+    /// single flows add up. Two transactions in a row come to the same.
+    #[must_use]
+    pub fn after(later: Vec<Self>, earlier: Vec<Self>) -> Vec<Self> {
+        let mut all = earlier;
+        for wish in later {
+            let known = all.iter_mut().find(|known| known.key() == wish.key());
+            match (known, wish) {
+                (Some(Self::PrivateFlags(flags)), Self::PrivateFlags(more)) => {
+                    flags.retain(|(name, _)| more.iter().all(|(new, _)| new != name));
+                    flags.extend(more);
+                }
+                (Some(Self::FlowRules(rules)), Self::FlowRules(more)) => {
+                    for rule in more {
+                        if !rules.contains(&rule) {
+                            rules.push(rule);
+                        }
+                    }
+                }
+                (Some(known), wish) => *known = wish,
+                (None, wish) => all.push(wish),
+            }
+        }
+        all
+    }
 }
 
 /// How a NIC spreads packets over its receive queues by their hash.
@@ -326,6 +352,21 @@ mod test {
         assert_eq!(Offload::named("rx-gr"), None);
         let text = serde_json::to_string(&CoalesceParam::RxUsecs).expect("serialises");
         assert_eq!(text, "\"rx-usecs\"");
+    }
+
+    #[test]
+    fn what_is_asked_later_adds_up_with_what_was_asked_before_and_wins_where_both_speak() {
+        let usecs = |usecs| NicWish::Coalescing(CoalesceParam::RxUsecs, usecs);
+        let flag = |name: &str, on| (FlagName::new(name).expect("fits"), on);
+        let flags = |flags: &[(FlagName, bool)]| NicWish::PrivateFlags(flags.to_vec());
+        let earlier = vec![usecs(8), flags(&[flag("a", true), flag("b", true)])];
+        let later = vec![NicWish::Offload(Offload::Gro, false), usecs(20), flags(&[flag("b", false)])];
+        assert_eq!(NicWish::after(later.clone(), Vec::new()), later);
+        assert_eq!(NicWish::after(Vec::new(), earlier.clone()), earlier);
+        assert_eq!(
+            NicWish::after(later, earlier),
+            [usecs(20), flags(&[flag("a", true), flag("b", false)]), NicWish::Offload(Offload::Gro, false)]
+        );
     }
 
     #[test]

@@ -207,6 +207,7 @@ fn host() -> Host {
         kthread_begins: None,
         rt_throttling: None,
         irqbalance: None,
+        wishes: Vec::new(),
         listeners: Vec::new(),
         pressure: None,
         irqs: (0..QUEUES).map(irq).collect(),

@@ -27,8 +27,8 @@ pub struct Joined {
 /// Adds what applications ask for to a policy. If the policy by itself is refused, so is it here: that is for the caller to
 /// find out.
 pub fn join(policy: &Policy, wishes: &[Wish], host: &Host, resolved: &Resolved) -> Joined {
-    let mut joined = Joined { policy: policy.clone(), notes: Vec::new() };
-    let requests = requests(policy, wishes, host, &mut joined.notes);
+    let (requests, notes) = requests(policy, wishes, host);
+    let mut joined = Joined { policy: policy.clone(), notes };
     let together = |more: &[Intent], base: &Policy| {
         let mut all = base.clone();
         all.intents.extend_from_slice(more);
@@ -64,7 +64,10 @@ fn left_out(request: &Intent, refusal: &Refusal) -> String {
     )
 }
 
-fn requests(policy: &Policy, wishes: &[Wish], host: &Host, notes: &mut Vec<String>) -> Vec<Intent> {
+/// What applications ask for, as requests beside a policy, whether they can be met or not; and what is left out because it
+/// is none.
+pub fn requests(policy: &Policy, wishes: &[Wish], host: &Host) -> (Vec<Intent>, Vec<String>) {
+    let mut notes = Vec::new();
     let mut tasks: BTreeMap<Pid, PolicyName> = BTreeMap::new();
     let mut sockets: BTreeMap<u64, PolicyName> = BTreeMap::new();
     for wish in wishes {
@@ -89,7 +92,7 @@ fn requests(policy: &Policy, wishes: &[Wish], host: &Host, notes: &mut Vec<Strin
         if let Some(policy) = own {
             requests.push(request(Target::Task(process.id.pid), policy, "its own wish"));
         }
-        for (policy, epolls) in epolls_by_policy(process, &sockets, notes) {
+        for (policy, epolls) in epolls_by_policy(process, &sockets, &mut notes) {
             // What the process as a whole has needs no request of its own.
             if Some(policy) != own {
                 requests.push(request(
@@ -100,7 +103,7 @@ fn requests(policy: &Policy, wishes: &[Wish], host: &Host, notes: &mut Vec<Strin
             }
         }
     }
-    requests
+    (requests, notes)
 }
 
 /// The epolls whose sockets ask for something, by what they ask for.

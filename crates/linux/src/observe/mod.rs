@@ -80,6 +80,7 @@ fn whole(netns: &Netns, sources: &mut Sources, processes: &Processes) -> Result<
         sysctls: netns.run(|| sysctl::all(&mut unread))?,
         irqs,
         processes: process::processes(netns, processes, &mut unread),
+        wishes: Vec::new(),
         listeners: Vec::new(),
         kthread_begins: kthread_begins(&mut unread),
         rt_throttling: kthread::rt_throttling().map(Some).or_unread(&mut unread),

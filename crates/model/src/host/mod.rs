@@ -55,6 +55,9 @@ pub struct Host {
     pub irqs: Vec<Irq>,
     /// The processes that were asked for, by pid.
     pub processes: Vec<Process>,
+    /// What processes and sockets of this host ask for by themselves. Empty where nobody may ask, or nobody looked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wishes: Vec<Wish>,
     /// TCP listeners that share an address, by address. Empty where no process that was asked for has any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<SharedListeners>,

@@ -56,6 +56,7 @@ pub(crate) fn host() -> Host {
         pressure: None,
         irqs: Vec::new(),
         processes: Vec::new(),
+        wishes: Vec::new(),
         listeners: Vec::new(),
         unread: Vec::new(),
     }

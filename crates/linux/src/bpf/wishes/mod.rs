@@ -3,7 +3,9 @@
 //! The numbers are those of `include/netpolicy.h`; what they mean is decided elsewhere.
 
 mod cgroup;
+mod reader;
 mod store;
 
 pub use cgroup::Cgroup;
+pub use reader::WishReader;
 pub use store::{Choice, Enabled, SocketWish, WishSource, WishStore};

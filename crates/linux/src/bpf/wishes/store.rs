@@ -32,7 +32,7 @@ const SOCKETS_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
 /// `ANYBODY` of `wishes.bpf.c`.
 const ANYBODY: u32 = u32::MAX;
 
-const SHARED_MAPS: [&str; 3] = ["sockets", "tasks", "lost"];
+const SHARED_MAPS: [&str; 4] = ["sockets", "tasks", "lost", "asked"];
 const SHARED_PROGRAMS: [&str; 2] = ["process_forked", "process_exited"];
 const CGROUP_PROGRAMS: [&str; 3] = ["set_socket", "get_socket", "socket_made"];
 const PRCTL_PROGRAM: &str = "task_asks";
@@ -88,6 +88,11 @@ pub struct WishStore {
 impl WishStore {
     /// Where they are unless somebody says otherwise.
     pub const DIRECTORY: &'static str = "/sys/fs/bpf/netpolicy";
+
+    /// Where they are pinned.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
 
     /// The wishes that are pinned in a directory. It needs not be there yet; the one that it is in must be of a BPF file
     /// system.
@@ -181,16 +186,8 @@ impl WishStore {
     /// # Errors
     /// The kernel's.
     pub fn tasks(&self) -> Result<BTreeMap<Pid, u32>, KernelError> {
-        let Some(tasks) = pinned_if_any(&self.registry().join("tasks"))? else { return Ok(BTreeMap::new()) };
-        let most = usize::try_from(tasks.max_entries()).unwrap_or(usize::MAX);
-        let mut found = BTreeMap::new();
-        for key in tasks.keys().take(most) {
-            // One that ended meanwhile has none.
-            if let Ok(Some(value)) = tasks.lookup(&key, MapFlags::ANY) {
-                found.insert(Pid(Record::new(&key).u32()), Record::new(&value).u32());
-            }
-        }
-        Ok(found)
+        let tasks = pinned_if_any(&self.registry().join("tasks"))?;
+        Ok(tasks.as_ref().map(tasks_in).unwrap_or_default())
     }
 
     /// Gives a process a wish, which its children will inherit; `None` takes it away.
@@ -237,22 +234,10 @@ impl WishStore {
     /// The kernel's.
     pub fn sockets(&self) -> Result<Vec<SocketWish>, KernelError> {
         let Some(sockets) = pinned_if_any(&self.registry().join("sockets"))? else { return Ok(Vec::new()) };
-        // The iterator needs no map of its own: it is told which one to read.
-        let loaded = Loaded::load("wishes", OBJECT, |open| {
-            for mut map in open.maps_mut() {
-                map.set_autocreate(false)?;
-            }
-            autoload(open, &["wished"]);
-            Ok(())
-        })?;
-        let what = "sockets with a wish";
-        let iterator = sys::bpf::iterate_sockets_in(loaded.program("wished")?.as_fd(), sockets.as_fd())
-            .map_err(|errno| KernelError::errno(what, errno))?;
-        let bytes = iterated::bytes(iterator, SOCKETS_BYTES_MAX)?;
-        Ok(bytes.chunks_exact(RECORD_BYTES).map(socket_wish).collect())
+        sockets_in(&iterator()?, &sockets)
     }
 
-    fn registry(&self) -> PathBuf {
+    pub(super) fn registry(&self) -> PathBuf {
         self.directory.join("registry")
     }
 
@@ -312,8 +297,12 @@ impl WishStore {
             autoload(open, programs);
             for mut map in open.maps_mut() {
                 let name = map.name().to_string_lossy().into_owned();
-                if let Some((name, directory)) = reused.iter().find(|(reused, _)| *reused == name) {
-                    map.reuse_pinned_map(directory.join(name))?;
+                let pinned = reused.iter().find(|(reused, _)| *reused == name);
+                // What an older netpolicy has made may lack one.
+                let pinned =
+                    pinned.map(|(name, directory)| directory.join(name)).filter(|path| path.exists());
+                if let Some(pinned) = pinned {
+                    map.reuse_pinned_map(pinned)?;
                 }
             }
             Ok(())
@@ -398,11 +387,43 @@ fn autoload(open: &mut OpenObject, names: &[&str]) {
     }
 }
 
-fn pinned(path: &Path) -> Result<MapHandle, KernelError> {
+/// The program that reads the sockets. It needs no map of its own: it is told which one to read.
+pub(super) fn iterator() -> Result<Loaded, KernelError> {
+    Loaded::load("wishes", OBJECT, |open| {
+        for mut map in open.maps_mut() {
+            map.set_autocreate(false)?;
+        }
+        autoload(open, &["wished"]);
+        Ok(())
+    })
+}
+
+/// The sockets with a wish that somebody holds open.
+pub(super) fn sockets_in(iterator: &Loaded, sockets: &MapHandle) -> Result<Vec<SocketWish>, KernelError> {
+    let iterator = sys::bpf::iterate_sockets_in(iterator.program("wished")?.as_fd(), sockets.as_fd())
+        .map_err(|errno| KernelError::errno("sockets with a wish", errno))?;
+    let bytes = iterated::bytes(iterator, SOCKETS_BYTES_MAX)?;
+    Ok(bytes.chunks_exact(RECORD_BYTES).map(socket_wish).collect())
+}
+
+/// The processes with a wish, by number.
+pub(super) fn tasks_in(tasks: &MapHandle) -> BTreeMap<Pid, u32> {
+    let most = usize::try_from(tasks.max_entries()).unwrap_or(usize::MAX);
+    let mut found = BTreeMap::new();
+    for key in tasks.keys().take(most) {
+        // One that ended meanwhile has none.
+        if let Ok(Some(value)) = tasks.lookup(&key, MapFlags::ANY) {
+            found.insert(Pid(Record::new(&key).u32()), Record::new(&value).u32());
+        }
+    }
+    found
+}
+
+pub(super) fn pinned(path: &Path) -> Result<MapHandle, KernelError> {
     MapHandle::from_pinned_path(path).map_err(|_| refused(format!("BPF map {}", path.display())))
 }
 
-fn pinned_if_any(path: &Path) -> Result<Option<MapHandle>, KernelError> {
+pub(super) fn pinned_if_any(path: &Path) -> Result<Option<MapHandle>, KernelError> {
     if path.exists() { pinned(path).map(Some) } else { Ok(None) }
 }
 

@@ -14,6 +14,8 @@
 
 #define TASKS_MAX 65536
 #define USERS_MAX 4096
+/* A power of two, and whole pages of any size. */
+#define ASKED_BYTES (64 << 10)
 
 /* include/uapi/asm-generic/socket.h, include/linux/socket.h */
 #define SOL_SOCKET 1
@@ -81,6 +83,12 @@ struct {
 	__type(value, __u64);
 } lost SEC(".maps");
 
+/* Who has asked by itself, for a daemon that reads it. Where none does it fills up, and no more is told. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, ASKED_BYTES);
+} asked SEC(".maps");
+
 /* Which policies a user may choose in this cgroup: a bit for each number. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -145,6 +153,14 @@ static __always_inline int judged(__u32 policy)
 	return may_choose(policy) ? 0 : -EPERM;
 }
 
+/* Tells that the caller has asked for something. */
+static __always_inline void tell(void)
+{
+	struct asker asker = { .tgid = current_tgid() };
+
+	bpf_ringbuf_output(&asked, &asker, sizeof(asker), 0);
+}
+
 /* Ends the system call with an error. */
 static __always_inline int refuse(int error)
 {
@@ -185,6 +201,7 @@ int set_socket(struct bpf_sockopt *ctx)
 		return refuse(-ENOMEM);
 	wish->policy = policy;
 	wish->source = WISH_OWN;
+	tell();
 	/* The kernel itself is not asked. */
 	ctx->optlen = -1;
 	return 1;
@@ -238,6 +255,7 @@ static __always_inline int set_task(unsigned long policy, bool rest)
 		return error;
 	if (bpf_map_update_elem(&tasks, &tgid, &number, BPF_ANY))
 		return -ENOMEM;
+	tell();
 	return NETPOLICY_IS_SET | number;
 }
 

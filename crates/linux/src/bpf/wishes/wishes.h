@@ -21,7 +21,14 @@ struct wish_record {
 	__u32 source;
 };
 
-_Static_assert(sizeof(struct socket_wish) == 8, "mirrored by wishes::reader");
-_Static_assert(sizeof(struct wish_record) == 16, "mirrored by wishes::reader");
+/* A process that has asked for something. */
+struct asker {
+	__u32 tgid;
+	__u32 pad;
+};
+
+_Static_assert(sizeof(struct asker) == 8, "mirrored by wishes::reader");
+_Static_assert(sizeof(struct socket_wish) == 8, "mirrored by wishes::store");
+_Static_assert(sizeof(struct wish_record) == 16, "mirrored by wishes::store");
 
 #endif

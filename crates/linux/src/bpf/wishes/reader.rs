@@ -1,0 +1,125 @@
+//! Wishes as a daemon reads them: again and again, and at once when somebody asks.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+use model::Pid;
+use model::host::{Wish, Wisher};
+
+use super::store::{WishStore, iterator, pinned, pinned_if_any, sockets_in, tasks_in};
+use crate::bpf::loaded::{Loaded, refused};
+use crate::bpf::record::Record;
+use crate::error::KernelError;
+use crate::sys;
+
+/// Reads a store of wishes for as long as it lives, whether or not there is one at the moment.
+#[derive(Debug)]
+pub struct WishReader {
+    store: WishStore,
+    opened: Option<Opened>,
+}
+
+/// The tables and programs of a registry, held open.
+struct Opened {
+    /// The inode of the registry: another one has other tables.
+    registry: u64,
+    tasks: MapHandle,
+    sockets: MapHandle,
+    iterator: Loaded,
+    /// `None` where an older netpolicy has made the registry.
+    asked: Option<(RingBuffer<'static>, Receiver<Pid>)>,
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Opened({})", self.registry)
+    }
+}
+
+impl WishReader {
+    /// A reader of this store. Opens nothing yet.
+    pub fn of(store: WishStore) -> Self {
+        Self { store, opened: None }
+    }
+
+    /// Opens what is there by now, and lets go of what is not. Says whether it is something new, which has a
+    /// [`WishReader::descriptor`] of its own.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn refresh(&mut self) -> Result<bool, KernelError> {
+        let directory = self.store.registry();
+        let Ok(registry) = std::fs::metadata(&directory).map(|found| found.ino()) else {
+            self.opened = None;
+            return Ok(false);
+        };
+        if self.opened.as_ref().is_some_and(|opened| opened.registry == registry) {
+            return Ok(false);
+        }
+        self.opened = None;
+        let (tasks, sockets) = (pinned(&directory.join("tasks"))?, pinned(&directory.join("sockets"))?);
+        let asked = pinned_if_any(&directory.join("asked"))?.as_ref().map(ring).transpose()?;
+        self.opened = Some(Opened { registry, tasks, sockets, iterator: iterator()?, asked });
+        Ok(true)
+    }
+
+    /// Whether there is a store to read.
+    pub fn is_open(&self) -> bool {
+        self.opened.is_some()
+    }
+
+    /// Becomes readable when somebody asks for something; `None` where nothing tells of it.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        let (ring, _) = self.opened.as_ref()?.asked.as_ref()?;
+        Some(sys::bpf::ring_descriptor(ring))
+    }
+
+    /// Who has asked for something since this was last called. Of two readers of one store each hears of some: the others
+    /// are found by looking.
+    ///
+    /// # Errors
+    /// The kernel's, which means that the buffer is gone.
+    pub fn asked(&mut self) -> Result<Vec<Pid>, KernelError> {
+        let Some((ring, told)) = self.opened.as_ref().and_then(|opened| opened.asked.as_ref()) else {
+            return Ok(Vec::new());
+        };
+        match ring.poll(Duration::ZERO) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => {
+                Err(refused("BPF map asked: poll".to_owned()))
+            }
+            _ => Ok(told.try_iter().collect()),
+        }
+    }
+
+    /// All wishes of this machine, those of processes first.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn wishes(&self) -> Result<Vec<Wish>, KernelError> {
+        let Some(opened) = &self.opened else { return Ok(Vec::new()) };
+        let tasks = tasks_in(&opened.tasks).into_iter();
+        let tasks = tasks.map(|(pid, number)| Wish { of: Wisher::Task(pid), number });
+        let sockets = sockets_in(&opened.iterator, &opened.sockets)?.into_iter();
+        let sockets = sockets.map(|socket| Wish { of: Wisher::Socket(socket.inode), number: socket.number });
+        let mut wishes: Vec<Wish> = tasks.chain(sockets).collect();
+        wishes.sort_unstable();
+        Ok(wishes)
+    }
+}
+
+fn ring(asked: &MapHandle) -> Result<(RingBuffer<'static>, Receiver<Pid>), KernelError> {
+    let (tell, told) = channel();
+    let hear = move |bytes: &[u8]| {
+        // `struct asker`. Nobody listens any more only while this is being dropped.
+        let _ = tell.send(Pid(Record::new(bytes).u32()));
+        0
+    };
+    let mut builder = RingBufferBuilder::new();
+    builder.add(asked, hear).map_err(|_| refused("BPF map asked".to_owned()))?;
+    let ring = builder.build().map_err(|_| refused("BPF map asked: map into memory".to_owned()))?;
+    Ok((ring, told))
+}
