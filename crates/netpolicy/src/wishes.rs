@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use linux::bpf::wishes::WishStore;
 use linux::{KernelError, Netns, Processes};
-use model::Policy;
-use model::host::{Wish, Wisher};
+use model::host::{Unread, Wish, Wisher};
+use model::{Host, Policy};
 use plan::wishes::Joined;
 
 use crate::context::Context;
@@ -36,6 +36,29 @@ pub(crate) fn joined(policy: Policy, netns: &Netns, context: &Context) -> Result
     let Joined { policy, notes } = plan::wishes::join(&policy, &wishes, &host, &resolved);
     notes.iter().for_each(|note| context.console.say(note));
     Ok(policy)
+}
+
+/// Adds what the processes that were looked at ask for, and their sockets. Where it may not be read, that is said with the
+/// rest of what was not.
+pub(crate) fn told(host: &mut Host, context: &Context) {
+    let store = context.wishes();
+    match wishes(&store) {
+        Ok(wishes) => {
+            let held: BTreeSet<u64> = host
+                .processes
+                .iter()
+                .flat_map(|process| &process.sockets)
+                .map(|socket| socket.inode)
+                .collect();
+            let shown = |wish: &Wish| match wish.of {
+                Wisher::Task(pid) => host.process(pid).is_some(),
+                Wisher::Socket(inode) => held.contains(&inode),
+            };
+            let wishes = wishes.into_iter().filter(shown).collect();
+            host.wishes = wishes;
+        }
+        Err(error) => host.unread.push(Unread { what: error.what.clone(), why: error.cause.to_string() }),
+    }
 }
 
 /// The wishes of all processes and sockets of this host.

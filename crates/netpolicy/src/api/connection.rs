@@ -282,10 +282,7 @@ impl Connection {
         let Some(fields) = state.as_object_mut() else { return state };
         fields.insert("whole".to_owned(), whole.into());
         if !whole {
-            let own = |target: &str| {
-                let pid = target.strip_prefix("task ").and_then(|pid| pid.parse().ok());
-                pid.is_some_and(|pid| owner(Pid(pid)) == Some(self.peer.uid))
-            };
+            let own = |target: &str| process_of(target).is_some_and(|pid| owner(pid) == Some(self.peer.uid));
             let requests: Vec<_> = status.requests.iter().filter(|r| own(&r.target)).collect();
             fields.insert("requests".to_owned(), serde_json::to_value(requests).unwrap_or_default());
             for hidden in ["policy", "counters", "polling", "netns"] {
@@ -373,6 +370,15 @@ fn reply(found: job::Found) -> Reply {
     }
 }
 
+/// The process of a request for a task, or for some of its epolls.
+fn process_of(target: &str) -> Option<Pid> {
+    let task = match target.strip_prefix("epoll ") {
+        Some(epolls) => epolls.rsplit_once(" of ")?.1,
+        None => target,
+    };
+    task.strip_prefix("task ")?.parse().ok().map(Pid)
+}
+
 /// Says to one for whom there is no place that there is none.
 pub(super) fn turn_away(mut stream: &UnixStream) {
     let words = format!("too many are connected already: {CLIENTS_MAX} at once, fewer of one user");
@@ -382,10 +388,11 @@ pub(super) fn turn_away(mut stream: &UnixStream) {
 
 fn said(answer: Answer) -> job::Found {
     match answer {
-        Answer::Done { summary, changes, transactions, pending } => Ok(object(json!({
+        Answer::Done { summary, changes, transactions, notes, pending } => Ok(object(json!({
             "summary": summary,
             "changes": changes,
             "transactions": transactions,
+            "notes": notes,
             "pending": pending,
         }))),
         Answer::Settings(settings) => Ok(object(json!({ "settings": settings }))),

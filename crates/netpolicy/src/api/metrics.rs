@@ -13,6 +13,9 @@ use crate::daemon::status::{Kind, Phase, REACTION_MICROS, RequestStatus};
 /// How many requests have samples of their own; the others are counted together.
 const REQUESTS_SHOWN_MAX: usize = 256;
 
+/// What requests are about that outlive processes.
+const LASTING: [&str; 2] = ["device ", "service "];
+
 /// The page.
 pub fn open_metrics(status: &Status, tally: Tally) -> String {
     let mut page = Page::default();
@@ -73,17 +76,19 @@ impl Page {
         self.sample(&format!("{name}_total"), &[], value);
     }
 
-    /// One line for each request that is no task's: a pid would make a new series with each process.
+    /// One line for each request that is no task's nor of its epolls: a pid would make a new series with each process.
     fn requests(&mut self, status: &Status) {
         let named = || {
-            let lasting = status.requests.iter().filter(|request| !request.target.starts_with("task "));
+            let lasting = status
+                .requests
+                .iter()
+                .filter(|request| LASTING.iter().any(|kind| request.target.starts_with(kind)));
             lasting.take(REQUESTS_SHOWN_MAX)
         };
         type Gauge = (&'static str, &'static str, fn(&RequestStatus) -> Option<u64>);
-        let gauges: [Gauge; 5] = [
+        let gauges: [Gauge; 4] = [
             ("netpolicy_knobs_wanted", "Knobs that a request wants.", |r| Some(count(r.wanted))),
             ("netpolicy_knobs_set", "Knobs of these that have the wanted value.", |r| Some(count(r.set))),
-            ("netpolicy_engaged", "Whether counters show that it works.", |r| r.engaged.map(u64::from)),
             ("netpolicy_queues", "Queues that are a request's own.", |r| Some(count(r.queues))),
             ("netpolicy_epolls_set", "Epolls and io_urings that are set.", |r| Some(count(r.epolls))),
         ];
@@ -107,7 +112,7 @@ impl Page {
             }
         }
         self.family("netpolicy_requests", "gauge", "", "Requests, by what they are about.");
-        for kind in ["device", "service", "task"] {
+        for kind in ["device", "service", "task", "epoll"] {
             let number = status.requests.iter().filter(|r| r.target.split(' ').next() == Some(kind)).count();
             self.sample("netpolicy_requests", &[("kind", kind)], number);
         }
@@ -213,7 +218,6 @@ mod test {
             epolls: 4,
             wanted: 12,
             set: 11,
-            engaged: Some(true),
             notes: Vec::new(),
         };
         let mut status = Status {

@@ -76,6 +76,7 @@ fn call(client: &mut Client, method: &str, parameters: Value, context: &Context)
     };
     let changes: String = words("changes").iter().map(|line| format!("{line}\n")).collect();
     context.console.text(&changes)?;
+    words("notes").iter().for_each(|note| context.console.say(note));
     let summary = said.get("summary").and_then(Value::as_str).unwrap_or("done");
     let transactions = words("transactions").join(", ");
     let by = if transactions.is_empty() { String::new() } else { format!(" ({transactions})") };

@@ -1,6 +1,6 @@
 //! `rollback`: the values that were there before a transaction.
 
-use apply::{Journal, JournalError, RollBackError};
+use apply::{Journal, Undone};
 
 use crate::args::Rollback;
 use crate::clock;
@@ -54,38 +54,49 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
     if of_daemon {
         tell_of_daemon(&journal, context, "these settings");
     }
+    tell_what_is_not_back(std::iter::once(&undone), context);
     Ok(Exit::Done)
 }
 
-/// How often is looked for more that a daemon has set meanwhile.
-const LOOKS_MAX: usize = 64;
-
-/// What a daemon holds is one thing to an operator, however many transactions it took: all of it goes, the newest first.
+/// What a daemon holds is one thing to an operator, however many transactions it took.
 fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Fault> {
-    let mut kernel = linux::Kernel::new();
-    let mut rolled_back = 0_usize;
-    for _ in 0..LOOKS_MAX {
-        let Some(newest) = journal.kept_by_daemon()?.last().map(apply::Transaction::name) else { break };
-        let undone = match journal.roll_back(newest, &mut kernel, clock::now()) {
-            Ok(undone) => undone,
-            // The daemon has made one of several meanwhile.
-            Err(
-                RollBackError::NothingToUndo { .. }
-                | RollBackError::Journal(JournalError::NoSuchTransaction { .. }),
-            ) => {
-                continue;
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let told = context.console.report_done(&UndoneReport::of(newest, &undone));
+    let (undone, failed) = journal.roll_back_daemons(&mut linux::Kernel::new(), &context.asked(None));
+    for (name, undone) in &undone {
+        let told = context.console.report_done(&UndoneReport::of(*name, undone));
         told.map_err(|fault| fault.leaving(HostState::Restored))?;
-        rolled_back += 1;
     }
-    context
-        .console
-        .say(&format!("Rolled back all that the daemon had set: {}.", count(rolled_back, "transaction")));
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    let settings = undone.iter().map(|(_, undone)| undone.changes.len()).sum();
+    context.console.say(&format!("Rolled back all that the daemon had set: {}.", count(settings, "setting")));
     tell_of_daemon(journal, context, "everything");
+    tell_what_is_not_back(undone.iter().map(|(_, undone)| undone), context);
     Ok(Exit::Done)
+}
+
+/// How many settings the last line names.
+const NAMED_MAX: usize = 8;
+
+/// Names what has not its value of before: somebody else has set it since, and it is theirs.
+fn tell_what_is_not_back<'u>(undone: impl Iterator<Item = &'u Undone>, context: &Context) {
+    let left: Vec<String> = undone
+        .flat_map(Undone::left_alone)
+        .map(|(change, found)| {
+            let from = change.from();
+            let (object, knob) = (from.object(), from.knob());
+            format!("{object} {knob} is {}, and was {} before", found.value(), from.value())
+        })
+        .collect();
+    if left.is_empty() {
+        return;
+    }
+    let more = match left.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    let named = left[..left.len().min(NAMED_MAX)].join("; ");
+    context.console.say(&format!("NOT back, for somebody else has set it since: {named}{more}."));
 }
 
 /// A daemon that runs leaves alone what was rolled back.

@@ -8,10 +8,12 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::render::{HostReport, svg};
+use crate::wishes;
 
 /// Prints the packet path, or draws it.
 pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
-    let host = linux::observe(&context.netns()?, &Processes::from(&arguments.processes))?;
+    let mut host = linux::observe(&context.netns()?, &Processes::from(&arguments.processes))?;
+    wishes::told(&mut host, context);
     match &arguments.svg {
         Some(path) => {
             std::fs::write(path, svg(&host)).map_err(|error| Fault::file(path, error))?;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apply::{Allow, CommitError, CommitFault, Drift, Fate, JournalError, Knob, Knobs, TransactionName};
+use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knob, Knobs, TransactionName};
 use linux::{Cause, Kernel, KernelError};
 use model::setting::Disruption;
-use model::{Change, Finding, Nanoseconds, Object, Plan, Policy, Reason, Setting, Severity, Step};
+use model::{Change, Finding, Nanoseconds, Object, Plan, Policy, Setting, Severity, Step};
 
 use super::converge::{LeftAlone, Work};
 use super::keeper::{Keeper, Stubborn, now};
@@ -13,7 +13,7 @@ use super::look::{has_ended, process_of};
 use super::placing;
 use super::report;
 use super::status::{Kind, Phase};
-use crate::clock;
+use super::wished;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::render::EventReport;
@@ -71,24 +71,6 @@ impl Keeper<'_> {
         self.fold();
         if work_was_tick {
             self.let_go_of_what_has_ended();
-        }
-    }
-
-    /// What was set inside processes that have ended is held by nobody any more, in the journal neither.
-    fn let_go_of_what_has_ended(&mut self) {
-        let ended = |keeper: &Self| -> Vec<Knob> {
-            let knobs = keeper.ledger.iter().map(|(knob, _)| *knob);
-            knobs.filter(|(object, _)| has_ended(object, &keeper.host)).collect()
-        };
-        if ended(self).is_empty() {
-            return;
-        }
-        if let Err(fault) = self.fold_now() {
-            self.context.console.detail(&format!("the journal is not folded: {}", fault.cause));
-        }
-        // Of transactions that others stand on the journal keeps it.
-        for knob in ended(self) {
-            self.ledger.forget(&knob);
         }
     }
 
@@ -153,9 +135,13 @@ impl Keeper<'_> {
     fn place(&mut self) -> Policy {
         self.counters.plans += 1;
         let policy = self.wants.policy();
+        let own = policy.intents.len();
+        let (policy, left_out) = wished::joined(policy, &self.host);
+        self.tell_wishes_left_out(&left_out);
         self.members = self.wants.members(&policy);
-        self.placed = placing::place(&policy, &self.host, &self.members);
+        self.placed = placing::place(&policy, own, &self.host, &self.members);
         self.requests = report::requests(&policy, &self.placed);
+        self.policy.clone_from(&policy);
         policy
     }
 
@@ -265,52 +251,6 @@ impl Keeper<'_> {
                 plan.steps.push(Step::new(changes));
             }
         }
-    }
-
-    /// Steps that put back what is held and wanted by nobody: at once if what is wanted changed, else when nobody has
-    /// wanted it at two ticks in a row. While a request is refused nothing is put back: it may be its.
-    fn put_back(&mut self, work: &Work) -> Vec<Step> {
-        if !self.placed.refused.is_empty() || self.placed.placement.is_none() {
-            return Vec::new();
-        }
-        let at_once = work.policy || work.asked;
-        if !at_once && !work.tick {
-            return Vec::new();
-        }
-        let wanted: BTreeSet<Knob> = self
-            .placed
-            .desired
-            .wanted
-            .iter()
-            .map(|wanted| (wanted.setting.object(), wanted.setting.knob()))
-            .collect();
-        let held: BTreeSet<Knob> = self.ledger.iter().map(|(knob, _)| *knob).collect();
-        let unwanted: BTreeSet<Knob> = held.difference(&wanted).copied().collect();
-        let due: Vec<Knob> = match at_once {
-            true => unwanted.iter().copied().collect(),
-            false => unwanted.intersection(&self.unwanted).copied().collect(),
-        };
-        self.unwanted = unwanted;
-        let mut steps = Vec::new();
-        for knob in due {
-            let Some(change) = self.ledger.get(&knob).cloned() else { continue };
-            match self.kernel.read(std::slice::from_ref(change.to())) {
-                Ok(found) if found.first() == Some(change.to()) => {
-                    let because =
-                        Reason::new("no request asks for it any more", change.because().source.clone());
-                    steps.push(Step::new(vec![Change::new(
-                        change.to().clone(),
-                        change.from().clone(),
-                        because,
-                    )]));
-                }
-                // Somebody else has set it since, or it is gone: it is theirs, or nobody's.
-                Ok(_) => self.ledger.forget(&knob),
-                Err(error) if Kernel::is_gone(&error) => self.ledger.forget(&knob),
-                Err(_) => {}
-            }
-        }
-        steps
     }
 
     /// Commits a plan and keeps it.
@@ -490,7 +430,7 @@ impl Keeper<'_> {
         }
     }
 
-    fn fold_now(&mut self) -> Result<(), Fault> {
+    pub(super) fn fold_now(&mut self) -> Result<(), Fault> {
         let host = &self.host;
         let gone = |change: &Change| {
             let object = change.to().object();
@@ -505,36 +445,23 @@ impl Keeper<'_> {
         Ok(())
     }
 
-    /// Puts back all that the daemons have set, the newest first. Says how many settings were.
-    pub(super) fn roll_back_all(&mut self) -> Result<usize, Fault> {
-        self.journal.rely_on([]);
-        let mut put_back = 0;
-        let mut failed = None;
-        for name in std::mem::take(&mut self.own).into_iter().rev() {
-            match self.journal.roll_back(name, &mut self.kernel, clock::now()) {
-                Ok(undone) => put_back += undone.count(|fate| *fate == Fate::Restored),
-                Err(apply::RollBackError::NothingToUndo { .. }) => {}
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        self.read_own()?;
-        failed.map_or(Ok(put_back), |error| Err(error.into()))
-    }
-
     /// Tells of requests that are refused.
     fn report(&mut self) {
-        let policy = self.wants.policy();
-        let refused: BTreeMap<String, &plan::Refusal> = self
+        let refused: BTreeMap<String, (&plan::Refusal, bool)> = self
             .placed
             .refused
             .iter()
-            .filter_map(|(index, refusal)| Some((policy.intents.get(*index)?.target.to_string(), refusal)))
+            .filter_map(|(place, refusal)| {
+                let target = self.policy.intents.get(*place)?.target.to_string();
+                Some((target, (refusal, *place < self.placed.own)))
+            })
             .collect();
         let findings: Vec<Finding> = refused
             .iter()
-            .map(|(target, refusal)| Finding {
+            .map(|(target, (refusal, is_own))| Finding {
                 rule: "request-refused".to_owned(),
-                severity: Severity::Problem,
+                // What an application asks for and cannot have is for it to know, and nothing that is not as it was asked.
+                severity: if *is_own { Severity::Problem } else { Severity::Note },
                 object: target.clone(),
                 summary: match refusal.object == *target {
                     true => refusal.message.clone(),

@@ -80,13 +80,16 @@ impl Keeper<'_> {
             self.phase = Phase::Managing;
         }
         self.asking = Some(target.clone());
-        let answer = self.at_once(&Event::Asked, "it is set");
+        let mut answer = self.at_once(&Event::Asked, "it is set");
         self.asking = None;
+        if let Answer::Done { notes, .. } = &mut answer {
+            *notes = self.notes_of(&target);
+        }
         match self.outcome(&target) {
             Outcome::InForce => Ok(answer),
             Outcome::Later(why) => Ok(match answer {
-                Answer::Done { changes, transactions, .. } => {
-                    Answer::Done { summary: why, changes, transactions, pending: true }
+                Answer::Done { changes, transactions, notes, .. } => {
+                    Answer::Done { summary: why, changes, transactions, notes, pending: true }
                 }
                 other => other,
             }),
@@ -102,12 +105,12 @@ impl Keeper<'_> {
 
     /// What became of the request for a target.
     fn outcome(&self, target: &Target) -> Outcome {
-        let policy = self.wants.policy();
+        let policy = &self.policy;
         let place = policy.intents.iter().position(|intent| intent.target == *target);
         if let Some(refusal) = place.and_then(|place| self.placed.refused.get(&place)) {
             return Outcome::Refused(Fault::refused(refusal.clone(), &self.host));
         }
-        let Some((objects, request)) = report::of(target, &policy, &self.placed, &self.requests) else {
+        let Some((objects, request)) = report::of(target, policy, &self.placed, &self.requests) else {
             return Outcome::Later(format!("it is noted, and waits until {target} is there"));
         };
         if let (Target::Service(..), 0) = (target, request.processes) {
@@ -147,7 +150,24 @@ impl Keeper<'_> {
         if !self.wants.forget(target).map_err(|error| Fault::file("requests.json", error))? {
             return Err(Fault::failed(format!("nothing was asked for {target} beside the policy files")));
         }
-        Ok(self.at_once(&Event::Asked, "it is unset"))
+        let mut answer = self.at_once(&Event::Asked, "it is unset");
+        if let (Answer::Done { summary, .. }, 1..) = (&mut answer, self.kept_for_refused) {
+            *summary = format!(
+                "it is unset; {} settings stay that may be of a request that is refused: netpolicy status",
+                self.kept_for_refused
+            );
+        }
+        Ok(answer)
+    }
+
+    /// What the operator should know of the request for a target.
+    fn notes_of(&self, target: &Target) -> Vec<String> {
+        let of = report::of(target, &self.policy, &self.placed, &self.requests);
+        let Some((objects, request)) = of else { return Vec::new() };
+        let names: Vec<String> = objects.iter().map(|object| format!("{object}:")).collect();
+        let own = |note: &&String| names.iter().any(|name| note.starts_with(name));
+        let placed = self.placed.desired.notes.iter().filter(own).cloned();
+        request.notes.iter().map(|note| format!("{target}: {note}")).chain(placed).collect()
     }
 
     /// Does the work of an event now, and gives what changed by it.
@@ -164,7 +184,7 @@ impl Keeper<'_> {
         }
         let transactions = self.own.difference(&before).map(ToString::to_string).collect();
         let changes = std::mem::take(&mut self.set_for_answer);
-        Answer::Done { summary: summary.to_owned(), changes, transactions, pending: false }
+        Answer::Done { summary: summary.to_owned(), changes, transactions, notes: Vec::new(), pending: false }
     }
 
     fn held_settings(&self) -> Vec<HeldSetting> {
@@ -189,7 +209,7 @@ impl Keeper<'_> {
 }
 
 fn done(summary: String) -> Answer {
-    Answer::Done { summary, changes: Vec::new(), transactions: Vec::new(), pending: false }
+    Answer::Done { summary, changes: Vec::new(), transactions: Vec::new(), notes: Vec::new(), pending: false }
 }
 
 fn refused(fault: &Fault) -> Answer {

@@ -56,6 +56,8 @@ pub enum Event {
     Listener(Pid),
     /// A managed process has a new epoll.
     Epoll(Pid),
+    /// A process, where it is known which, has asked for something by itself.
+    Wish(Option<Pid>),
     /// The policy files changed, or shall be read again.
     Policy,
     /// Somebody asked for something, and what is wanted changed.
@@ -79,6 +81,7 @@ impl Event {
             Self::Exit(_) => Kind::Exit,
             Self::Listener(_) => Kind::Listener,
             Self::Epoll(_) => Kind::Epoll,
+            Self::Wish(_) => Kind::Wish,
             Self::Policy => Kind::Policy,
             Self::Asked => Kind::Asked,
             Self::Journal => Kind::Journal,
@@ -95,7 +98,7 @@ impl Kind {
             Self::Link | Self::Ethtool | Self::Queues | Self::Cpu => Nanoseconds::from_micros(500),
             // An editor writes a file in several steps.
             Self::Policy => Nanoseconds::from_millis(1),
-            Self::Exec | Self::Fork | Self::Exit | Self::Listener | Self::Epoll => {
+            Self::Exec | Self::Fork | Self::Exit | Self::Listener | Self::Epoll | Self::Wish => {
                 Nanoseconds::from_micros(50)
             }
             Self::Asked | Self::Journal | Self::Timer => Nanoseconds::ZERO,
@@ -127,6 +130,8 @@ pub struct Work {
     pub everything: bool,
     /// The policy files.
     pub policy: bool,
+    /// What applications ask for.
+    pub wishes: bool,
     /// What is wanted changed, so that what is no longer wanted is put back at once.
     pub asked: bool,
     /// The journal, for roll backs by others.
@@ -153,6 +158,7 @@ impl Work {
         self.everything |= other.everything;
         self.policy |= other.policy;
         self.asked |= other.asked;
+        self.wishes |= other.wishes;
         self.journal |= other.journal;
         self.tick |= other.tick;
         for (kind, at) in other.heard {
@@ -242,6 +248,14 @@ impl Converge {
                 self.grow_up(*pid, now);
             }
             Event::Epoll(pid) => self.work.process(*pid, Depth::Epolls),
+            Event::Wish(pid) => {
+                self.work.wishes = true;
+                if let Some(pid) = pid {
+                    self.work.process(*pid, Depth::Whole);
+                    // No event tells when the socket that asks joins an epoll.
+                    self.watch_grow_up(*pid, now);
+                }
+            }
             Event::Policy => self.work.policy = true,
             Event::Asked => self.work.asked = true,
             Event::Journal => self.work.journal = true,
@@ -256,10 +270,13 @@ impl Converge {
     /// From now on this process is looked into often, for a while.
     fn grow_up(&mut self, pid: Pid, now: Nanoseconds) {
         if !self.epolls_are_told {
-            let young =
-                Young { until: plus(now, YOUNG_FOR), next: plus(now, YOUNG_FIRST), pause: YOUNG_FIRST };
-            self.young.insert(pid, young);
+            self.watch_grow_up(pid, now);
         }
+    }
+
+    fn watch_grow_up(&mut self, pid: Pid, now: Nanoseconds) {
+        let young = Young { until: plus(now, YOUNG_FOR), next: plus(now, YOUNG_FIRST), pause: YOUNG_FIRST };
+        self.young.insert(pid, young);
     }
 
     /// When there is something to do next, if nothing is heard before.

@@ -155,6 +155,34 @@ fn the_epolls_of_a_young_process_are_looked_for_where_nobody_tells_of_them() {
 }
 
 #[test]
+fn who_asks_by_itself_is_looked_at_at_once_and_then_often_for_its_socket_joins_an_epoll_untold() {
+    let mut mind = settled(true);
+    mind.heard(&Event::Wish(Some(Pid(7))), at(20), at(20));
+    let work = mind.take_due(at(21)).expect("due");
+    assert!(work.wishes && work.processes == [(Pid(7), Depth::Whole)].into());
+    mind.done(at(0), at(21));
+    assert_eq!(mind.next_wake(), at(25));
+    assert_eq!(mind.take_due(at(25)).expect("again").processes, [(Pid(7), Depth::Epolls)].into());
+    mind.heard(&Event::Wish(None), at(30), at(30));
+    let work = mind.take_due(at(31)).expect("due");
+    assert!(work.wishes && work.processes.is_empty(), "the registry changed: of whom is not known");
+}
+
+#[test]
+fn a_cpu_that_goes_or_comes_is_planned_with_once_however_many_events_tell_of_it() {
+    let mut mind = settled(true);
+    for heard in [at(20), at(20), Nanoseconds(at(20).0 + 300_000)] {
+        mind.heard(&Event::Cpu, heard, heard);
+    }
+    let due = mind.next_wake();
+    assert_eq!(due.0 - at(20).0, 500_000);
+    let work = mind.take_due(due).expect("due");
+    assert!(work.cpus && !work.everything, "the processes are where they were");
+    mind.done(at(0), due);
+    assert_eq!(mind.take_due(Nanoseconds(due.0 + MS)), None, "all of it at once");
+}
+
+#[test]
 fn what_was_repaired_too_often_is_left_alone_until_some_of_it_is_long_ago() {
     let mut mind = settled(true);
     let taken_away = change(0, 0, 20);
@@ -204,6 +232,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         (1_u32..5).prop_map(|pid| Event::Exit(Pid(pid))),
         (1_u32..5).prop_map(|pid| Event::Listener(Pid(pid))),
         (1_u32..5).prop_map(|pid| Event::Epoll(Pid(pid))),
+        proptest::option::of((1_u32..5).prop_map(Pid)).prop_map(Event::Wish),
         Just(Event::Policy),
         Just(Event::Asked),
         Just(Event::Journal),
@@ -221,6 +250,7 @@ fn heeds(work: &Work, event: &Event) -> bool {
             work.processes.get(pid) == Some(&Depth::Whole)
         }
         Event::Epoll(pid) => work.processes.contains_key(pid),
+        Event::Wish(pid) => work.wishes && pid.is_none_or(|pid| work.processes.contains_key(&pid)),
         Event::Policy => work.policy,
         Event::Asked => work.asked,
         Event::Journal => work.journal,

@@ -1,6 +1,6 @@
 //! What the daemon hears with: the kernel's notices, births of processes, signals, and changes of files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -22,6 +22,7 @@ pub(crate) const NOTICES: u32 = 0;
 pub(crate) const BIRTHS: u32 = 1;
 pub(crate) const SIGNALS: u32 = 2;
 pub(crate) const FILES: u32 = 3;
+pub(crate) const WISHES: u32 = 4;
 
 /// How many births are taken in one turn; the rest in the next.
 const BIRTHS_MAX: usize = 4096;
@@ -161,12 +162,14 @@ impl Ears {
 }
 
 /// What a watched directory has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Holds {
     /// Policy files.
     Policy,
     /// The journal.
     Journal,
+    /// What applications ask for, in a BPF file system.
+    Wishes,
 }
 
 /// Directories whose changes are heard of.
@@ -207,6 +210,8 @@ impl Files {
                 }
                 // Whoever writes closes the lock.
                 Holds::Journal => WatchFlags::CLOSE_WRITE | WatchFlags::DELETE_SELF,
+                // A registry gets its name when it is whole.
+                Holds::Wishes => WatchFlags::MOVED_TO | WatchFlags::DELETE | WatchFlags::DELETE_SELF,
             };
             if let Ok(number) = inotify::add_watch(inotify, path, flags) {
                 policy |= *holds == Holds::Policy;
@@ -216,28 +221,24 @@ impl Files {
         policy
     }
 
-    /// What changed: policy files, and the journal.
-    pub(crate) fn changed(&mut self) -> (bool, bool) {
-        let (mut policy, mut journal) = (false, false);
-        let Some(inotify) = &self.inotify else { return (false, false) };
+    /// Which of them changed.
+    pub(crate) fn changed(&mut self) -> BTreeSet<Holds> {
+        let mut changed = BTreeSet::new();
+        let Some(inotify) = &self.inotify else { return changed };
         let mut space = [MaybeUninit::uninit(); 16 << 10];
         let mut reader = inotify::Reader::new(inotify, &mut space);
         while let Ok(event) = reader.next() {
             use inotify::ReadFlags;
             if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
-                (policy, journal) = (true, true);
+                changed.extend([Holds::Policy, Holds::Journal, Holds::Wishes]);
                 continue;
             }
-            match self.watched.get(&event.wd()) {
-                Some((_, Holds::Policy)) => policy = true,
-                Some((_, Holds::Journal)) => journal = true,
-                None => {}
-            }
+            changed.extend(self.watched.get(&event.wd()).map(|(_, holds)| *holds));
             if event.events().intersects(ReadFlags::IGNORED | ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
                 self.watched.remove(&event.wd());
             }
         }
-        (policy, journal)
+        changed
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use apply::{Asked, Journal, Knob, Ledger, TransactionName};
 use linux::bpf::births::Birth;
+use linux::bpf::wishes::WishReader;
 use linux::events::Notice;
 use linux::observe::Observer;
 use linux::process::{Criteria, meets};
@@ -13,12 +14,14 @@ use linux::{Kernel, Netns, Processes, Signal};
 use model::{Finding, Host, Nanoseconds, Object, Pid, Setting, Severity, Target};
 
 use super::converge::{Converge, Event, until};
-use super::ears::{BIRTHS, Ears, FILES, Files, Holds, NOTICES, SIGNALS, directory_of};
+use super::ears::{BIRTHS, Ears, FILES, Files, Holds, NOTICES, SIGNALS, WISHES, directory_of};
 use super::house::House;
 use super::options::Options;
 use super::placing::{Members, Placed};
+use super::sole::{Claimed, Sole};
 use super::status::{Counters, Kind, Phase, Reaction, RequestStatus, Shared};
 use super::wants::Wants;
+use super::wished;
 use crate::args::OnStop;
 use crate::clock;
 use crate::context::Context;
@@ -62,6 +65,11 @@ pub(crate) struct Keeper<'a> {
     pub(super) ledger: Ledger,
     pub(super) mind: Converge,
     pub(super) wants: Wants,
+    /// All requests at the last plan: the operator's, and behind them what applications ask for.
+    pub(super) policy: model::Policy,
+    /// What applications ask for, and whether there is something new to wait for.
+    pub(super) wishes: WishReader,
+    pub(super) new_wishes: bool,
     pub(super) placed: Placed,
     /// The bound on the wake latency of CPUs that the policy wants.
     pub(super) wake: HeldWake,
@@ -79,6 +87,10 @@ pub(crate) struct Keeper<'a> {
     pub(super) taken: BTreeMap<Knob, String>,
     /// What was held and wanted by nobody at the last tick.
     pub(super) unwanted: BTreeSet<Knob>,
+    /// How many settings are held and wanted by nobody but a request that is refused.
+    pub(super) kept_for_refused: usize,
+    /// The sign of the only daemon, until it is a guest of the house.
+    pub(super) sole: Option<Sole>,
     /// When all processes are looked at again, because no event tells of their sockets.
     pub(super) look_at_all: Nanoseconds,
     pub(super) phase: Phase,
@@ -112,6 +124,7 @@ impl<'a> Keeper<'a> {
             netns.enter()?;
         }
         let journal = context.journal()?.waiting(JOURNAL_PATIENCE).keeping()?;
+        let claimed = Sole::claim()?;
         let requests = context.globals.state_dir.join("requests.json");
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let wants = Wants::open(requests, &boot, options.allow.disruptive)
@@ -134,6 +147,9 @@ impl<'a> Keeper<'a> {
             own: BTreeSet::new(),
             ledger: Ledger::default(),
             wants,
+            policy: model::Policy::default(),
+            wishes: WishReader::of(context.wishes()),
+            new_wishes: false,
             placed: Placed::default(),
             wake: HeldWake::default(),
             members: Members::new(),
@@ -145,6 +161,8 @@ impl<'a> Keeper<'a> {
             asking: None,
             taken: BTreeMap::new(),
             unwanted: BTreeSet::new(),
+            kept_for_refused: 0,
+            sole: None,
             look_at_all: now,
             phase: Phase::Starting,
             policy_reads: 0,
@@ -155,6 +173,10 @@ impl<'a> Keeper<'a> {
             compared: None,
             set_for_answer: Vec::new(),
         };
+        match claimed {
+            Claimed::Sole(sole) => keeper.sole = Some(sole),
+            Claimed::Unknown(finding) => keeper.find(finding),
+        }
         keeper.adopt()?;
         keeper.tell_what_is_not_heard();
         let started = clock::now().unix_micros;
@@ -189,13 +211,13 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    /// Reads the journal for what the daemon holds.
-    pub(super) fn read_own(&mut self) -> Result<(), Fault> {
+    /// Reads the journal for what the daemon holds. Gives the transactions that others of these stand for.
+    pub(super) fn read_own(&mut self) -> Result<BTreeSet<TransactionName>, Fault> {
         let transactions = self.journal.kept_by_daemon()?;
         self.own = transactions.iter().map(apply::Transaction::name).collect();
         self.ledger = Ledger::of(&transactions);
         self.journal.rely_on(self.own.iter().copied());
-        Ok(())
+        Ok(transactions.iter().flat_map(|transaction| transaction.begin().replaces.clone()).collect())
     }
 
     fn tell_what_is_not_heard(&mut self) {
@@ -224,6 +246,11 @@ impl<'a> Keeper<'a> {
     /// # Errors
     /// If the kernel does not let it listen any more.
     pub(crate) fn run(&mut self, house: &mut House) -> Result<(), Fault> {
+        if let Some(sole) = self.sole.take() {
+            house
+                .admit(Box::new(sole))
+                .map_err(|errno| Fault::failed(format!("the daemon's sign: {errno}")))?;
+        }
         while self.phase != Phase::Ending {
             self.turn(house)?;
         }
@@ -249,20 +276,33 @@ impl<'a> Keeper<'a> {
             self.hear_signals();
             heard = true;
         }
+        if ready.contains(&WISHES) {
+            self.hear_wishes();
+            heard = true;
+        }
         if ready.contains(&FILES) {
-            let (policy, journal) = self.ears.files().changed();
+            let changed = self.ears.files().changed();
             let now = now();
-            if policy {
-                self.hear(&Event::Policy, now);
-            }
-            if journal {
-                self.hear(&Event::Journal, now);
+            for holds in changed {
+                self.hear(
+                    match holds {
+                        Holds::Policy => &Event::Policy,
+                        Holds::Journal => &Event::Journal,
+                        Holds::Wishes => &Event::Wish(None),
+                    },
+                    now,
+                );
             }
         }
         heard |= self.answer_requests();
         if let Some(work) = self.mind.take_due(now()) {
             self.work(work);
             heard = true;
+        }
+        if let Some(told) = self.new_wishes() {
+            house
+                .watch(told, WISHES)
+                .map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
         }
         if heard {
             self.publish();
@@ -444,9 +484,10 @@ impl<'a> Keeper<'a> {
     /// Tells others how it stands.
     pub(super) fn publish(&mut self) {
         let findings: Vec<Finding> = self.findings.values().cloned().collect();
-        let polling = super::report::polling(&self.placed);
+        let polling = super::report::polling(&self.placed, &self.host);
         let settings = u64::try_from(self.ledger.len()).unwrap_or(u64::MAX);
-        let hearing = self.ears.hearing();
+        let mut hearing = self.ears.hearing();
+        hearing.extend(wished::hearing(&self.wishes));
         self.shared.update(|status| {
             status.phase = self.phase;
             status.policy.sections = self.sections;
@@ -475,5 +516,7 @@ pub(super) fn now() -> Nanoseconds {
 fn watched_directories(context: &Context, journal: &Journal) -> Vec<(PathBuf, Holds)> {
     let policy: Vec<PathBuf> = context.policy_directories(directory_of);
     let policy = policy.into_iter().map(|path| (path, Holds::Policy));
-    policy.chain([(journal.directory().to_owned(), Holds::Journal)]).collect()
+    let journal = (journal.directory().to_owned(), Holds::Journal);
+    let wishes = (context.wishes().directory().to_owned(), Holds::Wishes);
+    policy.chain([journal, wishes]).collect()
 }

@@ -57,6 +57,10 @@ impl Keeper<'_> {
         if work.tick {
             self.look_at_what_no_event_tells()?;
         }
+        if work.wishes || work.tick || work.processes.keys().any(|pid| self.wants.has_wisher(*pid)) {
+            self.read_wishes();
+            self.look_at_wishers();
+        }
         self.watch_whom_we_know()
     }
 
@@ -101,12 +105,15 @@ impl Keeper<'_> {
         let mut unread = Vec::new();
         self.wants.find_all(self.observer.netns(), &mut unread)?;
         self.tell_unread(unread);
+        self.find_wishers()?;
         let meant = self.wants.meant();
         let which = match self.wants.any_device() {
             true => Processes::Networking,
             false => Processes::Only(meant.iter().copied().collect()),
         };
+        let wishes = std::mem::take(&mut self.host.wishes);
         self.host = self.observer.whole(&which)?;
+        self.host.wishes = wishes;
         // One that has no socket yet is wanted all the same.
         for pid in meant {
             if self.host.process(pid).is_none() && !self.observer.process(&mut self.host, pid) {
@@ -171,7 +178,7 @@ impl Keeper<'_> {
             .filter(|part| part.params.epoll != model::EpollParams::default())
             .flat_map(|part| part.processes.iter().map(|process| process.id.pid))
             .collect();
-        for pid in processes {
+        for pid in processes.into_iter().chain(self.wants.wishers()).collect::<BTreeSet<_>>() {
             self.look_at_process(pid, Depth::Epolls)?;
         }
         let after = self
@@ -292,8 +299,9 @@ impl Keeper<'_> {
         self.taken.clear();
         let before = self.own.clone();
         let held = self.ledger.clone();
-        self.read_own()?;
+        let replaced = self.read_own()?;
         let missing: Vec<_> = before.difference(&self.own).copied().collect();
+        let missing: Vec<_> = missing.into_iter().filter(|name| !replaced.contains(name)).collect();
         if missing.is_empty() {
             return Ok(());
         }

@@ -2,7 +2,8 @@
 //!
 //! One thread and one epoll ([`house`]), no async runtime. Read in this order: [`converge`] (what to do, and when: pure),
 //! `keeper` (what the daemon holds, and a turn of its loop), `ears` (what it hears with), `look` (what is known of the
-//! host, brought up to date), `placing` (what can be done of what is asked), `act` (commits, repairs, puts back),
+//! host, brought up to date), `placing` (what can be done of what is asked), `wished` (what applications ask for by themselves), `act` (commits,
+//! repairs), `put_back` (lets go),
 //! `asked` and [`status`] (what others may ask, and read).
 
 mod act;
@@ -17,9 +18,14 @@ mod keeper;
 mod look;
 mod options;
 mod placing;
+#[cfg(test)]
+mod placing_test;
+mod put_back;
 mod report;
+mod sole;
 pub mod status;
 mod wants;
+mod wished;
 
 pub use house::{Door, Guest, House, Ready, Stay, Wishes};
 pub(crate) use keeper::Keeper;

@@ -22,13 +22,16 @@ pub(crate) struct Placed {
     pub(crate) followed: Vec<usize>,
     /// The requests that are not followed, by their place in the policy, and why.
     pub(crate) refused: BTreeMap<usize, Refusal>,
+    /// How many of the policy's requests are the operator's: what applications ask for comes after them.
+    pub(crate) own: usize,
 }
 
 /// Whose processes each request means, by its place in the policy.
 pub(crate) type Members = BTreeMap<usize, BTreeSet<Pid>>;
 
-/// Plans as much of a policy as this host can have.
-pub(crate) fn place(policy: &Policy, host: &Host, members: &Members) -> Placed {
+/// Plans as much of a policy as this host can have. The first `own` requests are the operator's; what applications ask for
+/// never keeps these from being followed.
+pub(crate) fn place(policy: &Policy, own: usize, host: &Host, members: &Members) -> Placed {
     let mut followed: Vec<usize> = Vec::new();
     for (index, intent) in policy.intents.iter().enumerate() {
         let there = match &intent.target {
@@ -46,7 +49,7 @@ pub(crate) fn place(policy: &Policy, host: &Host, members: &Members) -> Placed {
         match attempt(policy, &followed, host, members) {
             Ok((placement, desired, plan)) => {
                 let placement = Some(placement);
-                return Placed { placement, desired, plan, followed, refused };
+                return Placed { placement, desired, plan, followed, refused, own };
             }
             Err(refusal) => {
                 // The shortest beginning of the requests that is refused ends with the one that is too much.
@@ -57,12 +60,20 @@ pub(crate) fn place(policy: &Policy, host: &Host, members: &Members) -> Placed {
                     let middle = good.midpoint(bad);
                     if fits(&middle) { good = middle } else { bad = middle }
                 }
-                if let Err(own) = attempt(policy, &followed[..bad], host, members) {
-                    why = own;
+                if let Err(its_own) = attempt(policy, &followed[..bad], host, members) {
+                    why = its_own;
                 }
-                if followed.is_empty() || refused.len() >= REFUSED_MAX {
+                let (owns, wishes): (Vec<usize>, Vec<usize>) =
+                    followed.iter().partition(|place| **place < own);
+                if !wishes.is_empty() && refused.len() >= REFUSED_MAX {
+                    refused.extend(wishes.into_iter().map(|place| (place, why.clone())));
+                    followed = owns;
+                    continue;
+                }
+                let refused_own = refused.keys().filter(|place| **place < own).count();
+                if followed.is_empty() || refused_own >= REFUSED_MAX {
                     refused.insert(followed.first().copied().unwrap_or(0), why);
-                    return Placed { refused, ..Placed::default() };
+                    return Placed { refused, own, ..Placed::default() };
                 }
                 refused.insert(followed.remove(bad - 1), why);
             }

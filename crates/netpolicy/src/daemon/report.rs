@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Intent, Object, Policy, Target};
+use model::{Host, Intent, Object, Pid, Policy, Target, Threading};
 use plan::Part;
 
 use super::placing::Placed;
@@ -49,7 +49,6 @@ fn followed(
         epolls,
         wanted: all,
         set: all.saturating_sub(sum(differing)),
-        engaged: None,
         notes: part.notes.clone(),
     }
 }
@@ -69,7 +68,6 @@ fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
         epolls: 0,
         wanted: 0,
         set: 0,
-        engaged: None,
         notes: vec![why],
     }
 }
@@ -102,19 +100,39 @@ fn objects(part: &Part) -> BTreeSet<Object> {
     queues.chain(of_processes).collect()
 }
 
-/// The CPUs that poll without traffic, and that may.
-pub(crate) fn polling(placed: &Placed) -> Polling {
-    let parts = placed.placement.iter().flat_map(|placement| &placement.parts);
-    parts.fold(Polling::default(), |sum, part| {
+/// The CPUs that poll without traffic by what the host shows, and that may: a NAPI's thread that polls without a pause, and an
+/// application's thread that waits busily in an epoll or a ring that has the mode's parameters. Each counts once, however
+/// many requests mean it.
+pub(crate) fn polling(placed: &Placed, host: &Host) -> Polling {
+    let mut napis = BTreeSet::new();
+    let mut waits: BTreeMap<Pid, BTreeSet<Object>> = BTreeMap::new();
+    let mut allowed = 0_u32;
+    for part in placed.placement.iter().flat_map(|placement| &placement.parts) {
+        allowed = allowed.saturating_add(part.intent.budget.polling_cpus.unwrap_or(0));
         let mode = part.delivery.mode;
-        let queues = u32::try_from(part.queues.len()).unwrap_or(u32::MAX);
-        let waits = part.processes.iter().map(|process| (process.epolls.len() + process.rings.len()).max(1));
-        let waits = u32::try_from(waits.sum::<usize>()).unwrap_or(u32::MAX);
-        let by_kthreads = queues.saturating_mul(mode.polling_cpus_per_napi());
-        let by_threads = waits.saturating_mul(mode.polling_cpus_per_thread());
-        Polling {
-            used: sum.used.saturating_add(by_kthreads.max(by_threads)),
-            allowed: sum.allowed.saturating_add(part.intent.budget.polling_cpus.unwrap_or(0)),
+        if mode.polling_cpus_per_napi() > 0 {
+            let served = part.queues.iter().filter_map(|placed| host.napi_of(placed.queue));
+            napis
+                .extend(served.filter(|napi| napi.threaded == Some(Threading::BusyPoll)).map(|napi| napi.id));
         }
-    })
+        if mode.polling_cpus_per_thread() > 0 {
+            for placed in &part.processes {
+                let Some(process) = host.process(placed.id.pid) else { continue };
+                let in_force = |params: Option<_>| params == Some(part.params.epoll);
+                let epolls =
+                    process.epolls.iter().filter(|epoll| in_force(epoll.params)).map(|epoll| epoll.id);
+                let epolls = epolls.filter(|id| placed.epolls.contains(id)).map(Object::Epoll);
+                let rings = process.rings.iter().filter(|ring| ring.napi.is_some()).map(|ring| ring.id);
+                let rings = rings.filter(|id| placed.rings.contains(id)).map(Object::Ring);
+                waits.entry(placed.id.pid).or_default().extend(epolls.chain(rings));
+            }
+        }
+    }
+    let by_threads = waits.iter().map(|(pid, waits)| {
+        // Fewer threads than that cannot wait in all of them.
+        let threads = host.process(*pid).map_or(0, |process| process.threads.len());
+        waits.len().min(threads.max(1))
+    });
+    let used = napis.len().saturating_add(by_threads.sum());
+    Polling { used: u32::try_from(used).unwrap_or(u32::MAX), allowed }
 }

@@ -110,10 +110,9 @@ pub struct RequestStatus {
     pub epolls: usize,
     /// How many knobs it wants.
     pub wanted: usize,
-    /// How many of these have the wanted value. *Set*, not yet *engaged*.
+    /// How many of these have the wanted value. *Set*, not yet *engaged*: that takes counting for a while, which
+    /// `netpolicy doctor` does.
     pub set: usize,
-    /// Whether counters show that it works; `None` where nothing was counted.
-    pub engaged: Option<bool>,
     /// What the operator should know of it.
     pub notes: Vec<String>,
 }
@@ -173,6 +172,8 @@ pub enum Kind {
     Listener,
     /// A managed process has a new epoll.
     Epoll,
+    /// An application asked for something by itself.
+    Wish,
     /// A policy file changed, or somebody asked to read them again.
     Policy,
     /// Somebody asked the running daemon for something.
@@ -214,7 +215,8 @@ impl Reaction {
 /// The CPUs that may poll without traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Polling {
-    /// How many the policy in force keeps polling.
+    /// How many are kept polling by what the host shows of the policy: threads of NAPIs that poll without a pause, and
+    /// threads of applications that wait busily.
     pub used: u32,
     /// How many all budgets together allow.
     pub allowed: u32,
@@ -248,6 +250,8 @@ pub enum Answer {
         changes: Vec<String>,
         /// The transactions that it took, by name.
         transactions: Vec<String>,
+        /// What the operator should know of it, a sentence each.
+        notes: Vec<String>,
         /// Whether something of it is not in force yet: it is remembered, and done when it can be.
         pending: bool,
     },

@@ -11,7 +11,7 @@ use linux::process::{Criteria, find, identify, meets};
 use linux::{KernelError, Netns};
 use model::host::Unread;
 use model::policy::Match;
-use model::{Intent, Pid, Policy, ProcessId, Recipes, Target};
+use model::{Intent, NicWish, Pid, Policy, ProcessId, Recipes, Target};
 use serde::{Deserialize, Serialize};
 
 use super::placing::Members;
@@ -21,6 +21,9 @@ pub(crate) const ASKED_MAX: usize = 1024;
 
 /// The most processes of one request that is followed to its children.
 pub(crate) const TREE_MAX: usize = 4096;
+
+/// The most processes that are followed because they ask for something by themselves.
+pub(crate) const WISHERS_MAX: usize = 4096;
 
 /// The longest file of requests that is read.
 const FILE_BYTES_MAX: u64 = 8 << 20;
@@ -52,6 +55,8 @@ pub(crate) struct Wants {
     services: BTreeMap<Pid, BTreeSet<String>>,
     /// The process by which another one is meant: its ancestor, or itself.
     trees: BTreeMap<Pid, Pid>,
+    /// The processes that ask for something by themselves, or hold a socket that does.
+    wishers: BTreeSet<Pid>,
 }
 
 impl Wants {
@@ -70,6 +75,7 @@ impl Wants {
             boot: boot.trim().to_owned(),
             services: BTreeMap::new(),
             trees: BTreeMap::new(),
+            wishers: BTreeSet::new(),
         };
         wants.asked = read(&wants.path).map_err(|error| (wants.path.clone(), error))?;
         let boot = wants.boot.clone();
@@ -96,8 +102,12 @@ impl Wants {
         self.asked.len()
     }
 
-    /// Takes a request, in place of an earlier one for the same target. Says whether another had to go for it.
-    pub(crate) fn ask(&mut self, intent: Intent, process: Option<ProcessId>) -> std::io::Result<bool> {
+    /// Takes a request, in place of an earlier one for the same target; what both tell its device adds up, as it does without a
+    /// daemon. Says whether another had to go for it.
+    pub(crate) fn ask(&mut self, mut intent: Intent, process: Option<ProcessId>) -> std::io::Result<bool> {
+        if let Some(earlier) = self.asked.iter().find(|asked| asked.intent.target == intent.target) {
+            intent.nic = NicWish::after(intent.nic, earlier.intent.nic.clone());
+        }
         self.asked.retain(|asked| asked.intent.target != intent.target);
         let full = self.asked.len() >= ASKED_MAX;
         if full {
@@ -250,6 +260,9 @@ impl Wants {
                 self.trees.insert(child, root);
             }
         }
+        if self.wishers.contains(&parent) {
+            self.add_wisher(child);
+        }
         self.means(child)
     }
 
@@ -257,16 +270,41 @@ impl Wants {
     pub(crate) fn ended(&mut self, pid: Pid) {
         self.services.remove(&pid);
         self.trees.remove(&pid);
+        self.wishers.remove(&pid);
+    }
+
+    /// A process asks for something by itself. False if too many do.
+    pub(crate) fn add_wisher(&mut self, pid: Pid) -> bool {
+        let room = self.wishers.len() < WISHERS_MAX || self.wishers.contains(&pid);
+        if room {
+            self.wishers.insert(pid);
+        }
+        room
+    }
+
+    /// Whether it is known that a process asks for something by itself.
+    pub(crate) fn has_wisher(&self, pid: Pid) -> bool {
+        self.wishers.contains(&pid)
+    }
+
+    /// Nobody is known any more to ask by itself.
+    pub(crate) fn forget_wishers(&mut self) {
+        self.wishers.clear();
+    }
+
+    /// The processes that ask for something by themselves.
+    pub(crate) fn wishers(&self) -> BTreeSet<Pid> {
+        self.wishers.clone()
     }
 
     /// Whether any request means this process by itself, and not by a device.
     pub(crate) fn means(&self, pid: Pid) -> bool {
-        self.services.contains_key(&pid) || self.trees.contains_key(&pid)
+        self.services.contains_key(&pid) || self.trees.contains_key(&pid) || self.wishers.contains(&pid)
     }
 
     /// The processes that any request means by themselves.
     pub(crate) fn meant(&self) -> BTreeSet<Pid> {
-        self.services.keys().chain(self.trees.keys()).copied().collect()
+        self.services.keys().chain(self.trees.keys()).chain(&self.wishers).copied().collect()
     }
 
     /// Looks for the processes of all services among all that run in this namespace.

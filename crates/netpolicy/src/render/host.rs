@@ -7,6 +7,7 @@ use model::{CpuSet, Fd, Host, KthreadState, NapiId, UtilClamp};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::asked_for::asked_for;
 use super::listeners;
 use super::report::{Page, Report, to_json};
 use super::table::{Cell, Style, Table};
@@ -28,8 +29,13 @@ impl Report for HostReport<'_> {
             page.gap();
             page.table(&devices(host));
         }
-        let tables =
-            [queues(host, &mut marks), irqs(host), processes(host, &mut marks), listeners::listeners(host)];
+        let tables = [
+            queues(host, &mut marks),
+            irqs(host),
+            processes(host, &mut marks),
+            asked_for(host),
+            listeners::listeners(host),
+        ];
         for table in tables {
             if !table.is_empty() {
                 page.gap();
@@ -46,6 +52,7 @@ impl Report for HostReport<'_> {
         lines.extend(host.irqs.iter().map(|irq| ("irq", to_json(irq))));
         lines.extend(host.processes.iter().map(|process| ("process", to_json(process))));
         lines.extend(host.listeners.iter().map(|group| ("listeners", to_json(group))));
+        lines.extend(host.wishes.iter().map(|wish| ("wish", to_json(wish))));
         lines.extend(host.unread.iter().map(|unread| ("unread", to_json(unread))));
         lines
     }

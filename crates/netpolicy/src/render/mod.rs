@@ -1,5 +1,6 @@
 //! The only place that prints: data on standard output, talk on standard error.
 
+mod asked_for;
 mod bench;
 mod calibration;
 mod console;

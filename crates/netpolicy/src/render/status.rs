@@ -53,7 +53,6 @@ struct Asked {
     processes: u64,
     wanted: u64,
     set: u64,
-    engaged: Option<bool>,
     notes: Vec<String>,
 }
 
@@ -95,16 +94,8 @@ impl Report for StatusReport {
                 mistakes.lines().for_each(|line| page.line(line));
             }
         }
-        let mut table = Table::new(&[
-            "TARGET",
-            "POLICY",
-            "DELIVERY",
-            "QUEUES",
-            "PROCESSES",
-            "SET",
-            "ENGAGED",
-            "ASKED AT",
-        ]);
+        let mut table =
+            Table::new(&["TARGET", "POLICY", "DELIVERY", "QUEUES", "PROCESSES", "SET", "ASKED AT"]);
         for request in requests {
             let set = if request.set == request.wanted { Style::Good } else { Style::Bad };
             table.row([
@@ -114,11 +105,6 @@ impl Report for StatusReport {
                 Cell::new(request.queues.to_string()),
                 Cell::new(request.processes.to_string()),
                 Cell::new(format!("{}/{}", request.set, request.wanted)).style(set),
-                Cell::new(match request.engaged {
-                    Some(true) => "yes",
-                    Some(false) => "no",
-                    None => "not counted",
-                }),
                 Cell::new(request.origin.as_str()),
             ]);
         }

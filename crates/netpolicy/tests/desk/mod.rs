@@ -127,6 +127,7 @@ fn answered(request: &Request) -> Answer {
             summary: format!("{} is set", intent.target),
             changes: vec![format!("asked by {}", intent.origin)],
             transactions: Vec::new(),
+            notes: Vec::new(),
             pending: false,
         },
         Request::Settings => Answer::Settings(vec![HeldSetting {
@@ -142,8 +143,8 @@ fn answered(request: &Request) -> Answer {
             hint: Some("netpolicy status".to_owned()),
         },
         Request::Reload | Request::RollBack => {
-            let (changes, transactions) = (Vec::new(), Vec::new());
-            Answer::Done { summary: "done".to_owned(), changes, transactions, pending: false }
+            let (changes, transactions, notes) = (Vec::new(), Vec::new(), Vec::new());
+            Answer::Done { summary: "done".to_owned(), changes, transactions, notes, pending: false }
         }
     }
 }

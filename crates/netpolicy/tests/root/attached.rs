@@ -71,6 +71,8 @@ pub(crate) fn play_role() -> Option<()> {
                 let port = line["listen ".len()..].parse().ok()?;
                 listeners.push(std::net::TcpListener::bind(("0.0.0.0", port)).ok()?);
             }
+            // One more that may wait in an epoll; it ends with the process.
+            "thread" => drop(std::thread::spawn(std::thread::park)),
             "fork" => child = Some(Command::new("/proc/self/exe").stdin(Stdio::piped()).spawn().ok()?),
             _ => epolls.push(epoll::create(epoll::CreateFlags::CLOEXEC).ok()?),
         }

@@ -12,6 +12,7 @@ mod balancer;
 mod bench;
 mod conformance;
 mod daemon;
+mod daemon_asked;
 #[path = "../desk/mod.rs"]
 #[expect(dead_code, reason = "the tests without root count its turns and read its metrics")]
 mod desk;
@@ -194,6 +195,7 @@ fn main() {
         bench::tests(),
         conformance::tests(),
         daemon::tests(),
+        daemon_asked::tests(),
         exchange::tests(),
         kthreads::tests(),
         matrix::tests(),

@@ -9,7 +9,7 @@ use linux::socket_policy;
 use model::{EpollParams, Pid};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::operator::{Operator, waited_for};
+use crate::operator::{Operator, Started, waited_for};
 use crate::{Need, test};
 
 /// The variable that makes this program a process that asks.
@@ -22,6 +22,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Suspension, Need::Bpf];
     vec![
         test("wishes/a_sockets_epoll_gets_what_the_socket_asks_for", NEEDS, sockets_epoll),
+        test("wishes/a_daemon_hears_of_them_at_once_and_lets_go_of_them", NEEDS, by_daemon),
+        test("wishes/a_daemon_finds_at_its_start_who_has_asked_before", NEEDS, asked_before),
+        test("wishes/a_daemon_leaves_out_what_cannot_be_had_and_keeps_the_rest", NEEDS, beyond_bounds),
         test("wishes/a_child_inherits_what_its_process_was_given", NEEDS, child_inherits),
         test("wishes/a_refused_prctl_leaves_as_it_was_who_may_choose_what", NEEDS, refused_prctl),
         test("wishes/without_a_bpf_file_system_it_is_refused_with_what_is_missing", NEEDS, no_file_system),
@@ -29,7 +32,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// The role: two epolls with a socket each, the first of which asks for short response times; a line `fork` starts
-/// another of its kind, whose sockets ask for nothing by themselves.
+/// another of its kind, whose sockets ask for nothing by themselves, and `wish N` asks for policy N for the first one.
 pub(crate) fn play_role() -> Option<()> {
     let role = std::env::var(ROLE).ok()?;
     if ask(&role).is_none() {
@@ -57,7 +60,11 @@ fn ask(role: &str) -> Option<()> {
     }
     let mut child = None;
     for line in lines {
-        if line.ok()? == "fork" {
+        let line = line.ok()?;
+        if let Some(number) = line.strip_prefix("wish ") {
+            socket_policy::set_socket(&sockets[0], number.parse().ok()?).ok()?;
+        }
+        if line == "fork" {
             let mut command = Command::new("/proc/self/exe");
             command.env(ROLE, "silent").stdin(Stdio::piped());
             child = command.spawn().ok();
@@ -169,6 +176,101 @@ fn sockets_epoll() -> Result<(), Failed> {
     assert!(!std::path::Path::new(&ground.wishes).exists(), "nothing stays pinned");
     let nothing = operator.runs(&ground.with(&["plan"]), 2)?;
     assert!(nothing.words.contains("there is no policy"), "{}", nothing.words);
+    Ok(())
+}
+
+/// A daemon that reads the wishes of this ground.
+fn daemon(operator: &Operator, ground: &Ground) -> Result<Started, Failed> {
+    let daemon = operator.starts(&ground.with(&["daemon"]))?;
+    operator.waits_to_hear("at work")?;
+    Ok(daemon)
+}
+
+fn has(operator: &Operator, pid: Pid, wanted: &[EpollParams]) -> Result<(), Failed> {
+    waited_for(&format!("epolls with {wanted:?}"), || Ok((epolls_of(operator, pid)? == wanted).then_some(())))
+}
+
+fn by_daemon() -> Result<(), Failed> {
+    let operator = Operator::new("wishes-daemon", 1)?;
+    let mut ground = Ground::new(&operator, "wishes-daemon", "silent")?;
+    let pid = ground.pid();
+    operator
+        .runs(&ground.with(&["sockets", "enable", "--cgroup", ground.cgroup(), "--allow", "latency"]), 0)?;
+    let daemon = daemon(&operator, &ground)?;
+    ground.told("go")?;
+    has(&operator, pid, &[EpollParams::default(); 2])?;
+    // It does not wait for a tick: one of these comes before the next.
+    for _ in 0..3 {
+        let asked = std::time::Instant::now();
+        ground.told("wish 3")?;
+        has(&operator, pid, &[SUSPENDING, EpollParams::default()])?;
+        ground.told("wish 0")?;
+        has(&operator, pid, &[EpollParams::default(); 2])?;
+        assert!(asked.elapsed() < std::time::Duration::from_secs(8), "{:?}", asked.elapsed());
+    }
+    ground.told("wish 3")?;
+    has(&operator, pid, &[SUSPENDING, EpollParams::default()])?;
+    let status = operator.runs(&["status"], 0)?.data;
+    assert!(status.contains(&format!("of task {pid}")) && status.contains("SO_NETPOLICY"), "{status}");
+    let shown = operator.runs(&ground.with(&["show"]), 0)?.data;
+    let line = shown.lines().find(|line| line.contains("1 socket of epoll")).unwrap_or_default();
+    assert!(line.contains("latency"), "{shown}");
+    // Nobody may ask any more: nobody asks.
+    operator.runs(&ground.with(&["sockets", "disable", "--all"]), 0)?;
+    has(&operator, pid, &[EpollParams::default(); 2])?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    operator.runs(&["rollback"], 0)?;
+    Ok(())
+}
+
+fn asked_before() -> Result<(), Failed> {
+    let operator = Operator::new("wishes-before", 1)?;
+    let mut ground = Ground::new(&operator, "wishes-before", "asks")?;
+    let pid = ground.pid();
+    operator
+        .runs(&ground.with(&["sockets", "enable", "--cgroup", ground.cgroup(), "--allow", "latency"]), 0)?;
+    ground.told("go")?;
+    has(&operator, pid, &[EpollParams::default(); 2])?;
+    let first = daemon(&operator, &ground)?;
+    has(&operator, pid, &[SUSPENDING, EpollParams::default()])?;
+    // The next one finds it so, and changes nothing.
+    assert_eq!(first.terminated()?, Some(0));
+    let before = operator.runs(&["-o", "json", "history"], 0)?.data;
+    let next = daemon(&operator, &ground)?;
+    operator.waits_to_hear("goes on")?;
+    assert_eq!(next.terminated()?, Some(0));
+    assert_eq!(operator.runs(&["-o", "json", "history"], 0)?.data, before);
+    assert_eq!(epolls_of(&operator, pid)?, [SUSPENDING, EpollParams::default()]);
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(epolls_of(&operator, pid)?, [EpollParams::default(); 2]);
+    operator.runs(&ground.with(&["sockets", "disable", "--all"]), 0)?;
+    Ok(())
+}
+
+fn beyond_bounds() -> Result<(), Failed> {
+    let operator = Operator::new("wishes-bounds", 1)?;
+    let mut ground = Ground::new(&operator, "wishes-bounds", "silent")?;
+    let pid = ground.pid();
+    operator.asks(&format!("[device.{}]\ndelivery = \"defer50\"\n", linux::lab::SERVER_DEVICE))?;
+    let enable = ["sockets", "enable", "--cgroup", ground.cgroup(), "--allow", "latency"];
+    operator.runs(&ground.with(&enable), 0)?;
+    let daemon = daemon(&operator, &ground)?;
+    ground.told("go")?;
+    ground.told("wish 3")?;
+    // Whatever comes of the wish beside the device's policy: the operator's request is in force, and nothing is a problem.
+    waited_for("the wish in the status", || {
+        let output = operator.netpolicy(&["status"]).output()?;
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok((told.contains(&format!("of task {pid}")) && output.status.code() == Some(0)).then_some(()))
+    })?;
+    // What the operator asks for a process by its number goes before its own wishes.
+    operator.runs(&["set", "task", &pid.to_string(), "none"], 0)?;
+    assert_eq!(epolls_of(&operator, pid)?, [EpollParams::default(); 2]);
+    let status = operator.runs(&["status"], 0)?.data;
+    assert!(!status.contains("SO_NETPOLICY"), "{status}");
+    assert_eq!(daemon.terminated()?, Some(0));
+    operator.runs(&["rollback"], 0)?;
+    operator.runs(&ground.with(&["sockets", "disable", "--all"]), 0)?;
     Ok(())
 }
 

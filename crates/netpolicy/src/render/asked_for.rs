@@ -1,0 +1,83 @@
+//! What applications ask for by themselves, as `show` prints it.
+
+use std::collections::BTreeMap;
+
+use model::host::{Process, Wisher};
+use model::{Fd, Host, PolicyName};
+
+use super::count;
+use super::table::{Cell, Table};
+
+/// One line for each process that asks, and for each epoll whose sockets do.
+pub(super) fn asked_for(host: &Host) -> Table {
+    let mut table = Table::new(&["ASKED BY", "WHICH", "POLICY"]);
+    for process in &host.processes {
+        let own = host.wishes.iter().find(|wish| wish.of == Wisher::Task(process.id.pid));
+        let own = own.map(|wish| ("itself, and its children to come".to_owned(), wish.number));
+        for (which, number) in own.into_iter().chain(of_sockets(host, process)) {
+            let policy = PolicyName::from_number(number);
+            table.row([
+                Cell::new(process.id.to_string()),
+                Cell::new(which),
+                Cell::new(policy.map_or_else(|| number.to_string(), |policy| policy.to_string())),
+            ]);
+        }
+    }
+    table
+}
+
+fn of_sockets(host: &Host, process: &Process) -> Vec<(String, u32)> {
+    let asked: BTreeMap<u64, u32> = host
+        .wishes
+        .iter()
+        .filter_map(
+            |wish| if let Wisher::Socket(inode) = wish.of { Some((inode, wish.number)) } else { None },
+        )
+        .collect();
+    let mut groups: BTreeMap<(Option<Fd>, u32), usize> = BTreeMap::new();
+    for socket in &process.sockets {
+        let Some(number) = asked.get(&socket.inode) else { continue };
+        let watching =
+            process.epolls.iter().filter(|epoll| epoll.members.iter().any(|m| m.inode == socket.inode));
+        let mut watching = watching.map(|epoll| Some(epoll.id.fd)).peekable();
+        if watching.peek().is_none() {
+            *groups.entry((None, *number)).or_default() += 1;
+        }
+        for epoll in watching {
+            *groups.entry((epoll, *number)).or_default() += 1;
+        }
+    }
+    let described = |((epoll, number), sockets): ((Option<Fd>, u32), usize)| {
+        let watched = epoll.map_or_else(|| "in no epoll".to_owned(), |fd| format!("of epoll {fd}"));
+        (format!("{} {watched}", count(sockets, "socket")), number)
+    };
+    groups.into_iter().map(described).collect()
+}
+
+#[cfg(test)]
+mod test {
+    use model::host::Wish;
+
+    use super::*;
+    use crate::render::report::Page;
+
+    #[test]
+    fn who_asks_is_shown_with_the_epoll_that_it_comes_to() {
+        let mut host: Host =
+            serde_json::from_str(include_str!("../../tests/hosts/cache-server.json")).expect("a host");
+        let process = host.processes[0].clone();
+        let watched = process.epolls[0].members[0].inode;
+        host.wishes = vec![
+            Wish { of: Wisher::Task(process.id.pid), number: 2 },
+            Wish { of: Wisher::Socket(watched), number: 3 },
+            Wish { of: Wisher::Socket(u64::MAX), number: 3 },
+        ];
+        let mut page = Page::new(false);
+        page.table(&asked_for(&host));
+        let text = page.into_text();
+        let of_epoll = format!("1 socket of epoll {}", process.epolls[0].id.fd);
+        assert!(text.contains("itself, and its children to come  bulk"), "{text}");
+        assert!(text.contains(&of_epoll) && text.contains("latency"), "{text}");
+        assert_eq!(text.lines().count(), 3, "nobody here holds the third: {text}");
+    }
+}

@@ -1,0 +1,310 @@
+//! What the daemon does with what is asked of it, by operators and by applications, and how it lets go.
+
+use std::process::{Command, Stdio};
+
+use libtest_mimic::{Failed, Trial};
+use linux::lab::SERVER_DEVICE;
+use model::{Nanoseconds, Setting};
+
+use crate::attached::EpollMaker;
+use crate::operator::{Operator, Started, flushes, somebody_else_sets, waited_for};
+use crate::{Need, test};
+
+/// `gro-flush-timeout` of defer50, in nanoseconds.
+const DEFER50: u64 = 50_000;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Suspension];
+    const THREADS: &[Need] = &[Need::Root, Need::Suspension, Need::ThreadPerNapi];
+    const EVENTS: &[Need] = &[Need::Root, Need::EventsOnly];
+    const GUEST: &[Need] = &[Need::Root, Need::Suspension, Need::VirtioNics];
+    vec![
+        test("daemon/a_rollback_after_a_repair_leads_to_what_was_there_before_the_daemon", NEEDS, repaired),
+        test("daemon/a_rollback_names_last_what_somebody_else_has_set_since", NEEDS, somebody_elses),
+        test("daemon/a_second_one_in_the_same_namespace_is_refused_whatever_its_journal", NEEDS, elsewhere),
+        test("daemon/a_changed_detail_is_written_alone", THREADS, detail),
+        test("daemon/settings_that_are_asked_one_after_the_other_add_up_with_it_and_without", NEEDS, add_up),
+        test("daemon/what_is_unset_goes_back_though_another_request_is_refused", NEEDS, unset_beside_refused),
+        test("daemon/the_notes_of_a_set_are_those_without_it", NEEDS, notes),
+        test("daemon/an_epoll_too_many_for_the_budget_stays_as_it_is_and_the_others_too", EVENTS, budget),
+        test("daemon/a_cpu_that_goes_off_line_is_planned_without_and_with_again", GUEST, hotplug),
+    ]
+}
+
+fn at_work(operator: &Operator, policy: &str) -> Result<Started, Failed> {
+    operator.asks(policy)?;
+    let daemon = operator.starts(&["daemon"])?;
+    operator.waits_to_hear("at work")?;
+    Ok(daemon)
+}
+
+fn deferring() -> String {
+    format!("[device.{SERVER_DEVICE}]\ndelivery = \"defer50\"\n")
+}
+
+fn are(operator: &Operator, wanted: &[u64]) -> Result<(), Failed> {
+    waited_for(&format!("the queues' timeouts {wanted:?}"), || {
+        Ok((flushes(&operator.host()?) == wanted).then_some(()))
+    })
+}
+
+fn somebody_sets_queue(operator: &Operator, span: u64) -> Result<(), Failed> {
+    let queue = operator.host()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
+    somebody_else_sets(Setting::GroFlushTimeout(queue, Nanoseconds(span)))
+}
+
+fn repaired() -> Result<(), Failed> {
+    let operator = Operator::new("asked-repaired", 2)?;
+    let before = operator.host()?.devices;
+    let _daemon = at_work(&operator, &deferring())?;
+    are(&operator, &[DEFER50; 2])?;
+    somebody_sets_queue(&operator, 7_000)?;
+    are(&operator, &[DEFER50; 2])?;
+    let said = operator.runs(&["rollback"], 0)?;
+    assert_eq!(operator.host()?.devices, before, "and not what the repair found");
+    assert!(said.words.contains("Rolled back all that the daemon had set: 4 settings."), "{}", said.words);
+    assert!(!said.words.contains("NOT back"), "{}", said.words);
+    Ok(())
+}
+
+fn somebody_elses() -> Result<(), Failed> {
+    let operator = Operator::new("asked-elses", 2)?;
+    let mut daemon = at_work(&operator, &deferring())?;
+    are(&operator, &[DEFER50; 2])?;
+    // Nobody is there who repairs it.
+    daemon.child.kill()?;
+    daemon.child.wait()?;
+    somebody_sets_queue(&operator, 7_000)?;
+    let said = operator.runs(&["rollback"], 0)?;
+    let last = said.words.trim_end().lines().last().unwrap_or_default();
+    assert!(
+        last.starts_with("NOT back") && last.contains("rx-1 gro-flush-timeout is 7us, and was 0 before"),
+        "{}",
+        said.words
+    );
+    assert_eq!(flushes(&operator.host()?), [0, 7_000]);
+    Ok(())
+}
+
+fn elsewhere() -> Result<(), Failed> {
+    let operator = Operator::new("asked-elsewhere", 1)?;
+    let daemon = at_work(&operator, &deferring())?;
+    let another = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+        command.arg("--state-dir").arg(operator.state().with_file_name("another"));
+        command.arg("--policy-dir").arg(operator.state().with_file_name("policy.d"));
+        command.arg(format!("--netns=pid:{}", operator.lab.server_pid())).arg("daemon").stdin(Stdio::null());
+        command
+    };
+    // More often than a queue of connections that nobody accepts would be long.
+    for _ in 0..3 {
+        let refused = another().output()?;
+        let words = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(7), "{words}");
+        assert!(words.contains(&format!("process {}", daemon.child.id())), "{words}");
+        assert!(words.contains("another state directory"), "{words}");
+    }
+    assert_eq!(flushes(&operator.host()?), [DEFER50]);
+    assert_eq!(daemon.terminated()?, Some(0));
+    // The place goes with whoever had it, and another namespace has its own.
+    let elsewhere = Operator::new("asked-elsewhere-2", 1)?;
+    let _there = at_work(&elsewhere, &deferring())?;
+    let mut next = Started { child: another().stdout(Stdio::null()).stderr(Stdio::null()).spawn()? };
+    are(&operator, &[DEFER50])?;
+    waited_for("the next daemon's socket", || {
+        let socket = operator.state().with_file_name("another").join("io.netpolicy");
+        Ok(socket.exists().then_some(()))
+    })?;
+    assert!(next.child.try_wait()?.is_none(), "it works");
+    Ok(())
+}
+
+fn threads(operator: &Operator) -> Result<Vec<Option<model::Pid>>, Failed> {
+    let host = operator.host()?;
+    let napis = host.devices.iter().flat_map(|device| &device.napis);
+    Ok(napis.map(|napi| napi.kthread).collect())
+}
+
+fn detail() -> Result<(), Failed> {
+    let operator = Operator::new("asked-detail", 2)?;
+    let _daemon = at_work(&operator, &deferring())?;
+    let set = |class: &'static str| {
+        ["set", "device", SERVER_DEVICE, "threaded", "--kthread-class", class, "--rt-priority", "60"]
+    };
+    operator.runs(&set("fifo:10"), 0)?;
+    let before = threads(&operator)?;
+    assert!(before.iter().all(Option::is_some), "{before:?}");
+    let said = operator.runs(&set("fifo:60"), 0)?;
+    let changes: Vec<&str> = said.data.lines().collect();
+    let expected =
+        [0, 1].map(|queue| format!("{SERVER_DEVICE} rx-{queue}: kthread policy fifo:10 → fifo:60"));
+    assert_eq!(changes, expected);
+    assert_eq!(threads(&operator)?, before, "the same threads");
+    Ok(())
+}
+
+/// What the device's offloads of TCP segmentation are.
+fn segmentation(operator: &Operator) -> Result<[Option<bool>; 2], Failed> {
+    let told = operator.inside(&format!("ethtool -k {SERVER_DEVICE}"))?;
+    let on = |name: &str| {
+        let line = told.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(": "));
+        line.map(|word| word.starts_with("on"))
+    };
+    Ok([on("tx-tcp-segmentation"), on("tx-tcp6-segmentation")])
+}
+
+fn add_up() -> Result<(), Failed> {
+    let operator = Operator::new("asked-add-up", 1)?;
+    let set = |setting: &'static str| ["set", "device", SERVER_DEVICE, "interrupt", "--setting", setting];
+    let both = || -> Result<(), Failed> {
+        assert_eq!(segmentation(&operator)?, [Some(true); 2]);
+        operator.runs(&set("tx-tcp-segmentation=off"), 0)?;
+        operator.runs(&set("tx-tcp6-segmentation=off"), 0)?;
+        assert_eq!(segmentation(&operator)?, [Some(false); 2]);
+        // Of one setting the later counts.
+        operator.runs(&set("tx-tcp-segmentation=on"), 0)?;
+        assert_eq!(segmentation(&operator)?, [Some(true), Some(false)]);
+        Ok(())
+    };
+    both()?;
+    for _ in 0..3 {
+        operator.runs(&["rollback"], 0)?;
+    }
+    let _daemon = at_work(&operator, "# nothing\n")?;
+    both()?;
+    operator.runs(&["unset", "device", SERVER_DEVICE], 0)?;
+    assert_eq!(segmentation(&operator)?, [Some(true); 2], "one word takes all of it back");
+    Ok(())
+}
+
+fn own_name() -> Result<String, Failed> {
+    let exe = std::env::current_exe()?;
+    Ok(exe.file_name().ok_or("a name")?.to_string_lossy().into_owned())
+}
+
+fn unset_beside_refused() -> Result<(), Failed> {
+    let operator = Operator::new("asked-unset", 1)?;
+    let _maker = EpollMaker::new(&operator)?;
+    // Without a budget, or without the patches, it is refused.
+    let refused = format!(
+        "[service.maker]\nmatch = {{ exe = \"{}\" }}\npolicy = \"latency\"\ndelivery = \"eventbusy\"\n",
+        own_name()?
+    );
+    let _daemon = at_work(&operator, &refused)?;
+    operator.waits_to_hear("service maker: ")?;
+    operator.runs(&["set", "device", SERVER_DEVICE, "defer50"], 0)?;
+    are(&operator, &[DEFER50])?;
+    let said = operator.runs(&["unset", "device", SERVER_DEVICE], 0)?;
+    assert_eq!(flushes(&operator.host()?), [0], "{}", said.words);
+    assert!(said.data.contains("gro-flush-timeout 50us → 0"), "{}", said.data);
+    Ok(())
+}
+
+fn notes() -> Result<(), Failed> {
+    let operator = Operator::new("asked-notes", 1)?;
+    let maker = EpollMaker::new(&operator)?;
+    let pid = maker.pid().to_string();
+    let set = ["set", "task", pid.as_str(), "latency"];
+    let told = |words: &str| -> Vec<String> {
+        words.lines().filter(|line| line.starts_with("task ")).map(str::to_owned).collect()
+    };
+    let without = told(&operator.runs(&set, 0)?.words);
+    assert!(!without.is_empty(), "it has sockets that nothing has come to");
+    operator.runs(&["rollback"], 0)?;
+    let _daemon = at_work(&operator, "# nothing\n")?;
+    let with = operator.runs(&set, 0)?.words;
+    assert!(with.contains("By the daemon"), "{with}");
+    assert_eq!(told(&with), without);
+    Ok(())
+}
+
+fn budget() -> Result<(), Failed> {
+    let operator = Operator::new("asked-budget", 1)?;
+    let mut maker = EpollMaker::new(&operator)?;
+    let policy = format!(
+        "[service.maker]\nmatch = {{ exe = \"{}\" }}\ndelivery = \"eventbusy\"\nbudget = {{ polling_cpus = 1 }}\n\
+         [device.{SERVER_DEVICE}]\ndelivery = \"defer50\"\n",
+        own_name()?
+    );
+    let _daemon = at_work(&operator, &policy)?;
+    let waiting = |maker: &EpollMaker| -> Result<usize, Failed> {
+        Ok(maker.epolls(&operator)?.iter().filter(|params| params.events_only).count())
+    };
+    waited_for("an epoll that waits busily", || Ok((waiting(&maker)? == 1).then_some(())))?;
+    let used = || -> Result<bool, Failed> {
+        let output = operator.netpolicy(&["-o", "json", "status"]).output()?;
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        Ok(said["data"]["polling"] == serde_json::json!({ "used": 1, "allowed": 1 }))
+    };
+    waited_for("one CPU that polls", || Ok(used()?.then_some(())))?;
+    maker.told("thread")?;
+    maker.told("another")?;
+    operator.waits_to_hear("the budget allows 1")?;
+    assert_eq!(maker.epolls(&operator)?.len(), 2);
+    assert_eq!(waiting(&maker)?, 1, "what it had stays, and no more comes");
+    assert_eq!(flushes(&operator.host()?), [DEFER50]);
+    assert!(used()?, "and so it is told");
+    Ok(())
+}
+
+/// A CPU of a guest, off line until this is dropped.
+struct Offline(&'static str);
+
+impl Offline {
+    fn begin(file: &'static str) -> Result<Self, Failed> {
+        std::fs::write(file, "0")?;
+        Ok(Self(file))
+    }
+}
+
+impl Drop for Offline {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.0, "1");
+    }
+}
+
+fn hotplug() -> Result<(), Failed> {
+    const DEVICE: &str = "virtio0";
+    let operator = Operator::new("asked-hotplug", 1)?;
+    operator.asks(&format!("[device.{DEVICE}]\ndelivery = \"interrupt\"\nlayout = \"one-to-one\"\n"))?;
+    let said = operator.file("hotplug-words", b"")?;
+    let file = std::fs::OpenOptions::new().append(true).open(&said)?;
+    // In the guest's own namespace: the lab's device has no interrupt.
+    let mut command = operator.netpolicy_here(&["daemon"]);
+    let child = command.stdout(file.try_clone()?).stderr(file).spawn()?;
+    let daemon = Started { child };
+    let status = || -> Result<serde_json::Value, Failed> {
+        let output = operator.netpolicy_here(&["-o", "json", "status"]).output()?;
+        Ok(serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap_or_default()["data"].clone())
+    };
+    let in_order = |events: u64| -> Result<Option<()>, Failed> {
+        let status = status()?;
+        let request = &status["requests"][0];
+        let heard = status["counters"]["events"]["cpu"].as_u64().unwrap_or(0);
+        Ok((heard >= events && request["set"].as_u64() > Some(0) && request["set"] == request["wanted"])
+            .then_some(()))
+    };
+    let masks = || -> Result<Vec<String>, Failed> {
+        let host = linux::observe(&linux::Netns::own()?, &linux::Processes::None)?;
+        let device = host.device_named(DEVICE).ok_or("the device")?;
+        let irqs = device.napis.iter().filter_map(|napi| host.irq(napi.irq?.irq));
+        Ok(irqs.map(|irq| irq.affinity.to_string()).collect())
+    };
+    let outcome = waited_for("the interrupts one by one", || in_order(0)).and_then(|()| {
+        let before = masks()?;
+        assert!(before.iter().any(|cpus| cpus == "1"), "one is delivered to the second CPU: {before:?}");
+        let offline = Offline::begin("/sys/devices/system/cpu/cpu1/online")?;
+        waited_for("a plan without the second CPU", || in_order(1))?;
+        waited_for("masks of the first CPU alone", || {
+            Ok(masks()?.iter().all(|cpus| cpus == "0").then_some(()))
+        })?;
+        drop(offline);
+        waited_for("a plan with it", || in_order(2))?;
+        waited_for("masks as they were", || Ok((masks()? == before).then_some(())))
+    });
+    let told = std::fs::read_to_string(&said).unwrap_or_default();
+    outcome.map_err(|failed| Failed::from(format!("{failed:?}\n{told}")))?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    operator.runs(&["rollback"], 0)?;
+    Ok(())
+}
