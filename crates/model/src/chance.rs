@@ -39,9 +39,15 @@ impl Chance {
 
     /// A number drawn evenly from (0, 1]: never zero, so that its logarithm is a number.
     #[inline]
-    #[expect(clippy::cast_precision_loss, reason = "53 bits fit a double exactly")]
     pub fn unit(&mut self) -> f64 {
-        ((self.bits() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+        Self::unit_of(self.bits())
+    }
+
+    /// What [`Chance::unit`] makes of 64 bits.
+    #[inline]
+    #[expect(clippy::cast_precision_loss, reason = "53 bits fit a double exactly")]
+    pub const fn unit_of(bits: u64) -> f64 {
+        ((bits >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
 
     /// A number drawn evenly from 0..`bound`; the bias is below 2^-32 for 32-bit bounds. Zero if the bound is.

@@ -1,6 +1,6 @@
 //! How fast the simulator is: packets and events per second of one core, by scenario and by number of connections.
 //!
-//! `cargo run --release -p netpolicy-sim --example speed`
+//! `cargo run --release -p netpolicy-sim --example speed [PART-OF-A-NAME]`
 #![expect(clippy::print_stdout, reason = "its output is the measurement")]
 #![expect(clippy::disallowed_methods, reason = "it measures how long a run takes")]
 
@@ -23,6 +23,9 @@ fn of(keys: &[(&str, &str)]) -> Scenario {
 
 #[expect(clippy::cast_precision_loss, reason = "rates for people")]
 fn measure(name: &str, scenario: &Scenario) {
+    if std::env::args().nth(1).is_some_and(|wanted| !name.contains(&wanted)) {
+        return;
+    }
     let mut fastest = f64::MAX;
     let mut counted = (0, 0);
     for seed in 0..REPEATS {

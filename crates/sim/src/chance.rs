@@ -25,21 +25,114 @@ impl Draws for Chance {
 
     #[inline]
     fn pareto(&mut self, shape: f64) -> f64 {
-        (1.0 - shape) * (exp(-shape * ln(self.unit())) - 1.0) / shape
+        pareto(shape, ln(self.unit()))
     }
 
     #[inline]
-    #[expect(clippy::cast_precision_loss, reason = "the sum of four numbers of 16 bits")]
     fn normal(&mut self) -> f64 {
-        let bits = self.bits();
-        let sum = (bits & 0xffff) + ((bits >> 16) & 0xffff) + ((bits >> 32) & 0xffff) + (bits >> 48);
-        (sum as f64 / 65_535.0 - 2.0) * 1.732_050_807_568_877_2
+        normal(self.bits())
     }
+}
+
+/// The numbers that [`Chance`] would give, drawn some time before they are asked for: their logarithms, which most users
+/// want, are then computed side by side instead of each when a step waits for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Stream {
+    chance: Chance,
+    units: [f64; AHEAD],
+    logs: [f64; AHEAD],
+    bits: [u64; AHEAD],
+    taken: usize,
+}
+
+/// Numbers that are drawn at a time.
+const AHEAD: usize = 32;
+
+impl Stream {
+    /// What follows from here on.
+    pub(crate) const fn new(chance: Chance) -> Self {
+        let none = [0.0; AHEAD];
+        Self { chance, units: none, logs: none, bits: [0; AHEAD], taken: AHEAD }
+    }
+
+    #[inline]
+    fn take(&mut self) -> usize {
+        if self.taken >= AHEAD {
+            self.draw();
+        }
+        self.taken += 1;
+        self.taken - 1
+    }
+
+    #[inline(never)]
+    fn draw(&mut self) {
+        self.bits = [(); AHEAD].map(|()| self.chance.bits());
+        for i in 0..AHEAD {
+            self.units[i] = Chance::unit_of(self.bits[i]);
+        }
+        for i in 0..AHEAD {
+            self.logs[i] = ln(self.units[i]);
+        }
+        self.taken = 0;
+    }
+
+    /// As [`Chance::unit`].
+    #[inline]
+    pub(crate) fn unit(&mut self) -> f64 {
+        let i = self.take();
+        self.units[i]
+    }
+}
+
+impl Draws for Stream {
+    #[inline]
+    fn exponential(&mut self) -> f64 {
+        let i = self.take();
+        -self.logs[i]
+    }
+
+    #[inline]
+    fn pareto(&mut self, shape: f64) -> f64 {
+        let i = self.take();
+        pareto(shape, self.logs[i])
+    }
+
+    #[inline]
+    fn normal(&mut self) -> f64 {
+        let i = self.take();
+        normal(self.bits[i])
+    }
+}
+
+#[inline]
+fn pareto(shape: f64, log: f64) -> f64 {
+    (1.0 - shape) * (exp(-shape * log) - 1.0) / shape
+}
+
+#[inline]
+#[expect(clippy::cast_precision_loss, reason = "the sum of four numbers of 16 bits")]
+fn normal(bits: u64) -> f64 {
+    let sum = (bits & 0xffff) + ((bits >> 16) & 0xffff) + ((bits >> 32) & 0xffff) + (bits >> 48);
+    (sum as f64 / 65_535.0 - 2.0) * 1.732_050_807_568_877_2
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn numbers_drawn_ahead_are_those_that_would_be_drawn_one_by_one() {
+        let (mut chance, mut stream) = (Chance::new(3), Stream::new(Chance::new(3)));
+        for step in 0..1000 {
+            let (expected, found) = match step % 5 {
+                0 => (chance.unit(), stream.unit()),
+                1 => (chance.normal(), stream.normal()),
+                2 => (chance.pareto(0.154_971), stream.pareto(0.154_971)),
+                _ => (chance.exponential(), stream.exponential()),
+            };
+            assert_eq!(expected.to_bits(), found.to_bits(), "step {step}");
+        }
+    }
 
     #[test]
     fn draws_have_the_moments_of_their_distributions() {

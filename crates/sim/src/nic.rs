@@ -5,13 +5,13 @@
 //! `mlx5e_napi_poll()`, `mlx5e_completion_event()`, `mlx5e_handle_rx_dim()`, `mlx5e_handle_tx_dim()`.
 //! Left out: DMA and PCIe latency, compressed completions, the path for NAPIs away from their IRQ's CPU.
 //!
-//! Packets under way wait in a heap and enter the ring when somebody looks: a poll, or the moderation while the
+//! Packets under way wait by arrival and enter the ring when somebody looks: a poll, or the moderation while the
 //! interrupt is armed. Nothing leaves a ring in between, so a ring overflows at the same packet as if each had been
 //! an event.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
+use crate::arrivals::Arrivals;
 use crate::dim::{Dim, RX_CQE, RX_EQE, Sample, TX_EQE};
 use crate::scenario::{Coalescing, Hardware};
 use crate::watch::{Fact, Watch};
@@ -25,9 +25,8 @@ pub(crate) const NEVER: u64 = u64::MAX;
 /// One channel of the NIC.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
-    /// Requests on their way here: arrival, sequence, connection.
-    requests: BinaryHeap<Reverse<u128>>,
-    sequence: u32,
+    /// Requests on their way here.
+    requests: Arrivals,
     /// ACKs on their way here, by arrival.
     acks: VecDeque<u64>,
     /// What arrived and was not polled yet: connections, or `ACK`.
@@ -64,8 +63,7 @@ impl Queue {
         let coalescing = hardware.coalescing;
         let dim = |profiles| coalescing.adaptive.then(|| Dim::new(profiles));
         Self {
-            requests: BinaryHeap::new(),
-            sequence: 0,
+            requests: Arrivals::new(),
             acks: VecDeque::new(),
             ring: VecDeque::new(),
             ring_size: hardware.ring as usize,
@@ -85,9 +83,7 @@ impl Queue {
 
     /// A request will be here at this time.
     pub(crate) fn expect_request(&mut self, at: u64, connection: u32) {
-        self.sequence = self.sequence.wrapping_add(1);
-        self.requests
-            .push(Reverse(u128::from(at) << 64 | u128::from(self.sequence) << 32 | u128::from(connection)));
+        self.requests.expect(at, connection);
     }
 
     /// An ACK will be here at this time.
@@ -100,14 +96,14 @@ impl Queue {
     }
 
     #[inline]
-    fn next_request(&self) -> u64 {
-        self.requests.peek().map_or(NEVER, |Reverse(key)| (key >> 64) as u64)
+    fn next_ack(&self) -> u64 {
+        self.acks.front().copied().unwrap_or(NEVER)
     }
 
     /// When the next packet will be here.
     #[inline]
     pub(crate) fn next_arrival(&self) -> u64 {
-        self.next_request().min(self.acks.front().copied().unwrap_or(NEVER))
+        self.requests.next().min(self.next_ack())
     }
 
     /// Whether a poll would find a packet.
@@ -140,16 +136,13 @@ impl<W: Watch> World<W> {
         let queue = &mut self.queues[q];
         let mut arrived = 0;
         loop {
-            let (request, ack) = (queue.next_request(), queue.acks.front().copied().unwrap_or(NEVER));
-            if request.min(ack) > now {
-                return arrived;
-            }
-            let packet = if ack <= request {
+            let ack = queue.next_ack();
+            let packet = if ack <= now && ack <= queue.requests.next() {
                 queue.acks.pop_front();
                 ACK
             } else {
-                #[expect(clippy::cast_possible_truncation, reason = "the lowest 32 bits of the key")]
-                queue.requests.pop().map_or(ACK, |Reverse(key)| key as u32)
+                let Some(connection) = queue.requests.take(now) else { return arrived };
+                connection
             };
             if queue.ring.len() < queue.ring_size {
                 queue.ring.push_back(packet);

@@ -7,6 +7,7 @@
 //! periodic balancer, preemption by wake-ups, real-time classes.
 
 use crate::cpu::Doing;
+use crate::scenario::Hardware;
 use crate::watch::Watch;
 use crate::world::{Step, World};
 
@@ -36,17 +37,66 @@ pub(crate) enum State {
 }
 
 /// How CPUs are related.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Topology {
-    pub(crate) llc_cpus: usize,
+    places: Vec<Place>,
     pub(crate) smt: bool,
-    pub(crate) node_cpus: usize,
-    pub(crate) node_distance: u64,
+    node_distance: u64,
+}
+
+/// Where a CPU is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The CPUs of its LLC group, one bit each.
+    llc: u128,
+    node: usize,
+}
+
+impl Topology {
+    pub(crate) fn of(hardware: &Hardware) -> Self {
+        let cpus = hardware.cpus as usize;
+        let (llc, node) = (hardware.llc_cpus as usize, hardware.node_cpus as usize);
+        let place = |c: usize| {
+            let first = c / llc * llc;
+            let group = first..(first + llc).min(cpus);
+            Place { llc: group.fold(0, |mask, c| mask | 1 << c), node: c / node }
+        };
+        Self {
+            places: (0..cpus).map(place).collect(),
+            smt: hardware.smt,
+            node_distance: u64::from(hardware.node_distance),
+        }
+    }
+}
+
+/// Sets of CPUs, one bit each, that follow what the CPUs do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Standing {
+    /// Those that run no task and have none to run.
+    idle: u128,
+    /// Those with tasks that wait.
+    queued: u128,
+}
+
+/// The CPUs of a set, in the order of their numbers.
+fn each(mut set: u128) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let first = set.trailing_zeros() as usize;
+        set &= set.wrapping_sub(1);
+        (first < u128::BITS as usize).then_some(first)
+    })
 }
 
 impl<W: Watch> World<W> {
-    const fn llc(&self, c: usize) -> usize {
-        c / self.topology.llc_cpus
+    /// A CPU's task or its run queue changed.
+    #[inline]
+    pub(crate) fn stand(&mut self, c: usize) {
+        let cpu = &self.cpus[c];
+        let queued = u128::from(!cpu.waiting.is_empty());
+        let idle = u128::from(cpu.task.is_none()) & !queued;
+        let others = !(1 << c);
+        self.standing.queued = self.standing.queued & others | queued << c;
+        self.standing.idle = self.standing.idle & others | (idle & 1) << c;
     }
 
     /// A cost that arises between two CPUs: nothing on one and the same, more between nodes and under contention.
@@ -55,14 +105,20 @@ impl<W: Watch> World<W> {
         if here == there {
             return 0;
         }
-        let nodes = self.topology.node_cpus;
-        let distance = if here / nodes == there / nodes { 10 } else { self.topology.node_distance };
+        let places = &self.topology.places;
+        let near = places[here].node == places[there].node;
+        let distance = if near { 10 } else { self.topology.node_distance };
         cost * distance * self.contention_permille / 10_000
     }
 
     /// `available_idle_cpu()`.
-    fn is_idle(&self, c: usize) -> bool {
-        self.cpus[c].task.is_none() && self.cpus[c].waiting.is_empty()
+    const fn is_idle(&self, c: usize) -> bool {
+        self.standing.idle >> c & 1 == 1
+    }
+
+    /// Whether two CPUs share their last-level cache.
+    fn same_llc(&self, here: usize, there: usize) -> bool {
+        self.topology.places[here].llc >> there & 1 == 1
     }
 
     /// Whether the scheduler would rather run someone else here.
@@ -76,7 +132,7 @@ impl<W: Watch> World<W> {
     fn place(&mut self, task: usize, waker: usize) -> usize {
         let Task { cpu: previous, allowed, .. } = self.tasks[task];
         let may = |c: usize| allowed >> c & 1 == 1;
-        let same_llc = self.llc(waker) == self.llc(previous);
+        let same_llc = self.same_llc(waker, previous);
         let mut target = previous;
         if may(waker) && waker != previous {
             if same_llc {
@@ -97,23 +153,23 @@ impl<W: Watch> World<W> {
 
     /// `select_idle_sibling()`.
     fn idle_sibling(&self, target: usize, previous: usize, allowed: u128) -> usize {
-        let may = |c: usize| allowed >> c & 1 == 1;
         if self.is_idle(target) {
             return target;
         }
-        if may(previous) && self.llc(previous) == self.llc(target) && self.is_idle(previous) {
+        if allowed >> previous & 1 == 1 && self.same_llc(previous, target) && self.is_idle(previous) {
             return previous;
         }
-        let first = self.llc(target) * self.topology.llc_cpus;
-        let count = self.topology.llc_cpus.min(self.cpus.len() - first);
-        let ring = || (1..count).map(|step| first + (target - first + step) % count).filter(|&c| may(c));
+        let free = self.topology.places[target].llc & self.standing.idle & allowed;
+        // The CPUs after this one first, then those before it.
+        let after = free & !((1 << target) | ((1 << target) - 1));
+        let ring = || each(after).chain(each(free & !after));
         if self.topology.smt {
-            let core_idle = |c: &usize| self.is_idle(*c) && self.sibling(*c).is_none_or(|s| self.is_idle(s));
+            let core_idle = |c: &usize| self.sibling(*c).is_none_or(|s| self.is_idle(s));
             if let Some(c) = ring().find(core_idle) {
                 return c;
             }
         }
-        ring().find(|&c| self.is_idle(c)).unwrap_or(target)
+        ring().next().unwrap_or(target)
     }
 
     /// `try_to_wake_up()`: puts a waking task on a run queue.
@@ -130,6 +186,7 @@ impl<W: Watch> World<W> {
         self.tasks[task].cpu = c;
         self.tasks[task].state = State::Queued;
         self.cpus[c].waiting.push_back(task);
+        self.stand(c);
         match self.cpus[c].doing {
             Doing::Idle => {
                 self.account(c);
@@ -146,10 +203,11 @@ impl<W: Watch> World<W> {
     /// The CPU has no task: the next of its run queue, one of another's, or none.
     pub(crate) fn dispatch(&mut self, c: usize) {
         let next = self.cpus[c].waiting.pop_front().or_else(|| self.newidle_balance(c));
+        self.cpus[c].task = next;
+        self.stand(c);
         let Some(task) = next else { return self.go_idle(c) };
         self.tasks[task].state = State::Running;
         self.tasks[task].cpu = c;
-        self.cpus[c].task = Some(task);
         self.cpus[c].slice_end = self.now + self.costs.slice;
         self.tally.switches += 1;
         self.segment(c, Doing::SwitchIn, self.costs.switch_in);
@@ -157,17 +215,19 @@ impl<W: Watch> World<W> {
 
     /// `sched_balance_newidle()`: pulls a waiting task from a CPU with two or more, its own LLC group first.
     fn newidle_balance(&mut self, c: usize) -> Option<usize> {
-        let near = (0..self.cpus.len()).filter(|&other| self.llc(other) == self.llc(c));
-        let far = (0..self.cpus.len()).filter(|&other| self.llc(other) != self.llc(c));
-        for other in near.chain(far) {
+        let group = self.topology.places[c].llc;
+        let queued = self.standing.queued;
+        for other in each(queued & group).chain(each(queued & !group)) {
             let busy = &self.cpus[other];
-            if busy.waiting.is_empty() || usize::from(busy.task.is_some()) + busy.waiting.len() < 2 {
+            if usize::from(busy.task.is_some()) + busy.waiting.len() < 2 {
                 continue;
             }
             let found = busy.waiting.iter().position(|&task| self.tasks[task].allowed >> c & 1 == 1);
             if let Some(place) = found {
                 self.tally.migrations += 1;
-                return self.cpus[other].waiting.remove(place);
+                let pulled = self.cpus[other].waiting.remove(place);
+                self.stand(other);
+                return pulled;
             }
         }
         None

@@ -4,7 +4,7 @@ use model::KernelVersion;
 
 use crate::application::Thread;
 use crate::calendar::Calendar;
-use crate::chance::{Chance, Draws};
+use crate::chance::{Chance, Draws, Stream};
 use crate::client::{Clients, Connection};
 use crate::cpu::Cpu;
 use crate::elementary::exp;
@@ -12,7 +12,7 @@ use crate::histogram::Histogram;
 use crate::napi::Napi;
 use crate::nic::{NEVER, Queue};
 use crate::scenario::{Processing, Scenario, Waits, nanos};
-use crate::scheduler::{State, Task, Topology};
+use crate::scheduler::{Standing, State, Task, Topology};
 use crate::watch::{Class, Watch};
 use crate::wire::Link;
 
@@ -21,9 +21,10 @@ use crate::wire::Link;
 pub(crate) struct World<W> {
     pub(crate) now: u64,
     pub(crate) calendar: Calendar,
-    pub(crate) chance: Chance,
+    pub(crate) chance: Stream,
     pub(crate) slots: Slots,
     pub(crate) topology: Topology,
+    pub(crate) standing: Standing,
     pub(crate) kernel: KernelVersion,
     pub(crate) costs: Spans,
     pub(crate) cpus: Vec<Cpu>,
@@ -170,7 +171,7 @@ pub(crate) struct Varying {
 
 impl Varying {
     #[inline]
-    pub(crate) fn drawn(&self, chance: &mut Chance) -> u64 {
+    pub(crate) fn drawn(&self, chance: &mut Stream) -> u64 {
         if self.mean > 0.0 { self.fixed + nanos(self.mean * chance.exponential()) } else { self.fixed }
     }
 }
@@ -296,14 +297,10 @@ impl<W: Watch> World<W> {
         let mut world = Self {
             now: 0,
             calendar: Calendar::new(slots.tick() + 1),
-            chance,
+            chance: Stream::new(chance),
             slots,
-            topology: Topology {
-                llc_cpus: hardware.llc_cpus as usize,
-                smt: hardware.smt,
-                node_cpus: hardware.node_cpus as usize,
-                node_distance: u64::from(hardware.node_distance),
-            },
+            topology: Topology::of(hardware),
+            standing: Standing::default(),
             kernel: hardware.kernel,
             costs: Spans::of(scenario),
             cpus: vec![Cpu::new(); slots.cpus],
@@ -349,6 +346,9 @@ impl<W: Watch> World<W> {
     }
 
     fn start(&mut self) {
+        for c in 0..self.cpus.len() {
+            self.stand(c);
+        }
         for t in 0..self.threads.len() {
             let c = self.tasks[t].cpu;
             self.enqueue(t, c);

@@ -1,0 +1,187 @@
+//! Requests on their way to a queue, by arrival.
+//!
+//! A heap would touch as many cache lines for each request as the logarithm of their number. Here requests wait in slots
+//! of time, coarser the later they are due, as in the kernel's timer wheel (`kernel/time/timer.c`), but exact: what is
+//! due soon is sorted. A request moves at most once for each level, with its neighbours, so that its cost hardly
+//! depends on how many others there are.
+
+use crate::nic::NEVER;
+
+/// Requests on their way.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrivals {
+    /// Those of the slots up to `cursor`, the next one last.
+    near: Vec<u128>,
+    /// The last slot of the finest level that was emptied.
+    cursor: u64,
+    levels: Vec<Level>,
+    next: u64,
+    sequence: u32,
+}
+
+/// Slots of one width.
+#[derive(Clone, Debug)]
+struct Level {
+    /// Which slots hold requests, one bit each.
+    occupied: u64,
+    slots: Vec<Slot>,
+}
+
+#[derive(Clone, Debug)]
+struct Slot {
+    /// When the first of them is due.
+    first: u64,
+    requests: Vec<u128>,
+}
+
+/// Width of the finest slots, 33 us: a few requests on a busy queue.
+const SLOT_BITS: u32 = 15;
+/// Slots of a level, 64, so that one word says which are occupied.
+const LEVEL_BITS: u32 = 6;
+/// The coarsest level ends after ten hours; no run is longer than one.
+const LEVELS: u32 = 5;
+const SLOT_LAST: u64 = (1 << (LEVELS * LEVEL_BITS)) - 1;
+/// Bits of a request's key below the time: first the order in which they were sent, then the connection.
+const DUE_SHIFT: u32 = 64;
+const SEQUENCE_SHIFT: u32 = 32;
+
+#[expect(clippy::cast_possible_truncation, reason = "the upper half of the key")]
+const fn due(key: u128) -> u64 {
+    (key >> DUE_SHIFT) as u64
+}
+
+fn slot_of(key: u128) -> u64 {
+    (due(key) >> SLOT_BITS).min(SLOT_LAST)
+}
+
+impl Arrivals {
+    /// None yet.
+    pub(crate) fn new() -> Self {
+        let slot = Slot { first: NEVER, requests: Vec::new() };
+        let level = Level { occupied: 0, slots: vec![slot; 1 << LEVEL_BITS] };
+        Self { near: Vec::new(), cursor: 0, levels: vec![level; LEVELS as usize], next: NEVER, sequence: 0 }
+    }
+
+    /// When the next request is here; [`NEVER`] without one.
+    #[inline]
+    pub(crate) const fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// A connection's request will be here at this time.
+    #[inline]
+    pub(crate) fn expect(&mut self, at: u64, connection: u32) {
+        self.sequence = self.sequence.wrapping_add(1);
+        let order = u128::from(self.sequence) << SEQUENCE_SHIFT;
+        let key = u128::from(at) << DUE_SHIFT | order | u128::from(connection);
+        self.next = self.next.min(at);
+        if slot_of(key) > self.cursor {
+            self.file(key);
+        } else {
+            let place = self.near.partition_point(|&other| other > key);
+            self.near.insert(place, key);
+        }
+    }
+
+    /// Takes the next request off, if it is here by now: its connection.
+    #[inline]
+    pub(crate) fn take(&mut self, now: u64) -> Option<u32> {
+        if self.next > now {
+            return None;
+        }
+        if self.near.is_empty() {
+            self.advance();
+        }
+        let key = self.near.pop()?;
+        self.next = self.near.last().map_or_else(|| self.next_far(), |&key| due(key));
+        #[expect(clippy::cast_possible_truncation, reason = "the lowest 32 bits of the key")]
+        Some(key as u32)
+    }
+
+    /// Puts a request into the slot that is as fine as it can be: of the level of the first digit in which its slot
+    /// differs from the cursor.
+    #[inline]
+    fn file(&mut self, key: u128) {
+        let slot = slot_of(key);
+        let level = (slot ^ self.cursor).ilog2() / LEVEL_BITS;
+        let digit = slot >> (level * LEVEL_BITS) & ((1 << LEVEL_BITS) - 1);
+        let level = &mut self.levels[level as usize];
+        level.occupied |= 1 << digit;
+        #[expect(clippy::cast_possible_truncation, reason = "six bits")]
+        let slot = &mut level.slots[digit as usize];
+        slot.first = slot.first.min(due(key));
+        slot.requests.push(key);
+    }
+
+    /// When the first request is due of those that are not near.
+    fn next_far(&self) -> u64 {
+        let level = self.levels.iter().find(|level| level.occupied != 0);
+        level.map_or(NEVER, |level| level.slots[level.occupied.trailing_zeros() as usize].first)
+    }
+
+    /// Brings the first slot with requests near. On a coarse level it is spread over finer ones until one of the
+    /// finest is reached.
+    #[inline(never)]
+    fn advance(&mut self) {
+        while self.near.is_empty() {
+            let Some(at) = self.levels.iter().position(|level| level.occupied != 0) else { return };
+            let level = &mut self.levels[at];
+            let digit = level.occupied.trailing_zeros() as usize;
+            level.occupied &= level.occupied - 1;
+            let slot = &mut level.slots[digit];
+            slot.first = NEVER;
+            let mut requests = std::mem::take(&mut slot.requests);
+            #[expect(clippy::cast_possible_truncation, reason = "one of five levels")]
+            let shift = at as u32 * LEVEL_BITS;
+            // Finer digits are zero: the slots there are ahead.
+            let coarser = self.cursor >> (shift + LEVEL_BITS) << LEVEL_BITS;
+            self.cursor = (coarser | digit as u64) << shift;
+            for &key in &requests {
+                if slot_of(key) > self.cursor { self.file(key) } else { self.near.push(key) }
+            }
+            requests.clear();
+            self.levels[at].slots[digit].requests = requests;
+        }
+        self.near.sort_unstable_by(|a, b| b.cmp(a));
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::cmp::Reverse;
+    use std::collections::BinaryHeap;
+
+    use model::Chance;
+
+    use super::*;
+
+    #[test]
+    fn requests_arrive_in_the_order_of_a_heap_whatever_the_gaps() {
+        // Gaps from one nanosecond to hours, requests that are due before others that were sent long ago, and ties.
+        for mean_bits in [0, 4, 13, 17, 22, 28, 34, 40, 44, 60] {
+            let mut chance = Chance::new(mean_bits);
+            let (mut arrivals, mut heap) = (Arrivals::new(), BinaryHeap::new());
+            let (mut now, mut sent) = (0_u64, 0_u64);
+            for step in 0..4000_u32 {
+                for _ in 0..chance.below(3) {
+                    let bits = chance.below(u32::try_from(mean_bits).expect("small") + 1);
+                    let at = now.saturating_add(chance.bits() & ((1 << bits) - 1));
+                    sent += 1;
+                    arrivals.expect(at, step);
+                    heap.push(Reverse((at, sent, step)));
+                }
+                assert_eq!(arrivals.next(), heap.peek().map_or(NEVER, |Reverse((at, ..))| *at));
+                now = match chance.below(3) {
+                    0 => now.saturating_add(chance.bits() & ((1 << mean_bits) - 1)),
+                    1 => arrivals.next().min(u64::MAX - 1).max(now),
+                    _ => now,
+                };
+                while let Some(connection) = arrivals.take(now) {
+                    let Reverse((at, _, expected)) = heap.pop().expect("as many");
+                    assert_eq!((connection, at <= now), (expected, true), "gaps of 2^{mean_bits} ns");
+                }
+                assert!(heap.peek().is_none_or(|Reverse((at, ..))| *at > now));
+            }
+        }
+    }
+}
