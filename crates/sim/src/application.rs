@@ -12,10 +12,10 @@ use crate::world::{Step, World};
 /// A thread with its epoll.
 #[derive(Clone, Debug)]
 pub(crate) struct Thread {
-    /// Connections with a request, and the CPU that handled its packet: the epoll's ready list.
-    pub(crate) ready: VecDeque<(u32, usize)>,
+    /// The epoll's ready list.
+    pub(crate) ready: VecDeque<Ready>,
     /// What the last `epoll_wait` returned and was not worked on yet.
-    pub(crate) batch: VecDeque<(u32, usize)>,
+    pub(crate) batch: VecDeque<Ready>,
     pub(crate) last_batch: u64,
     /// Extra work per request of this batch.
     pub(crate) locality: u64,
@@ -28,12 +28,22 @@ pub(crate) struct Thread {
     pub(crate) answered: u32,
 }
 
+/// A connection with a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ready {
+    pub(crate) connection: u32,
+    /// The CPU that handled its packet.
+    pub(crate) handled_on: u32,
+    /// From when its response time counts: looked up now, so that the connection is at hand when it is answered.
+    pub(crate) from: u64,
+}
+
 impl<W: Watch> World<W> {
     /// The next request of the batch, or `epoll_wait` again.
     pub(crate) fn next_request(&mut self, c: usize) {
         let t = self.running_thread(c);
-        let Some(&(_, handled_on)) = self.threads[t].batch.front() else { return self.epoll_enter(c) };
-        let remote = self.remote(c, handled_on, self.costs.request_remote);
+        let Some(request) = self.threads[t].batch.front() else { return self.epoll_enter(c) };
+        let remote = self.remote(c, request.handled_on as usize, self.costs.request_remote);
         let work = self.costs.request.drawn(&mut self.chance);
         let cost = work + self.threads[t].locality + self.costs.response_copy + remote;
         self.segment(c, Doing::Request, cost);
@@ -42,12 +52,12 @@ impl<W: Watch> World<W> {
     /// An answer is sent.
     pub(crate) fn request_done(&mut self, c: usize) {
         let t = self.running_thread(c);
-        if let Some((connection, _)) = self.threads[t].batch.pop_front() {
+        if let Some(request) = self.threads[t].batch.pop_front() {
             self.transmit(c);
             let thread = &mut self.threads[t];
             thread.answered = thread.answered.wrapping_add(1);
-            self.clients.connections[connection as usize].touched = thread.answered;
-            self.answer(connection as usize);
+            self.clients.connections[request.connection as usize].touched = thread.answered;
+            self.answer(request);
         }
         let next = if self.threads[t].batch.is_empty() { Step::EpollEnter } else { Step::NextRequest };
         self.boundary(c, next);

@@ -4,6 +4,7 @@
 //! its backlog, so that an overloaded server meets a closed loop with memory. Response times are the client's: a share of
 //! answers, growing with the client's own load, is taken late. Left out: the client's CPUs and its own receive path.
 
+use crate::application::Ready;
 use crate::chance::Draws;
 use crate::nic::NEVER;
 use crate::watch::{Fact, Watch};
@@ -24,6 +25,7 @@ const LATE_TIMES_MAX: u32 = 8;
 #[derive(Clone, Debug)]
 pub(crate) struct Clients {
     pub(crate) connections: Vec<Connection>,
+    pub(crate) homes: Vec<Home>,
     /// Mean gap between a connection's requests; `NEVER` in a closed loop.
     pub(crate) gap: u64,
     pub(crate) arrivals: model::Arrivals,
@@ -34,17 +36,22 @@ pub(crate) struct Clients {
     pub(crate) answers: Link,
 }
 
-/// A connection.
+/// What of a connection changes with each request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Connection {
     /// When its next request is due.
     pub(crate) next: u64,
     /// From when its response time counts.
     pub(crate) from: u64,
-    pub(crate) queue: u32,
-    pub(crate) thread: u32,
     /// Requests that its thread had answered when it answered this connection's last.
     pub(crate) touched: u32,
+}
+
+/// Where a connection belongs: small, since a packet looks for nothing else.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Home {
+    pub(crate) queue: u16,
+    pub(crate) thread: u16,
 }
 
 impl<W: Watch> World<W> {
@@ -72,16 +79,14 @@ impl<W: Watch> World<W> {
 
     /// A connection sends its request at this time.
     fn send(&mut self, i: usize, at: u64) {
+        let q = usize::from(self.clients.homes[i].queue);
+        let gap = if self.clients.gap == NEVER { 0 } else { self.draw_gap() };
         let connection = &mut self.clients.connections[i];
         connection.from = if self.clients.from_due { connection.next.min(at) } else { at };
-        let q = connection.queue as usize;
+        connection.next += gap;
         self.tally.sent += 1;
         if W::ON {
             self.watch.see(self.now, Fact::Sent { connection: i });
-        }
-        if self.clients.gap != NEVER {
-            let gap = self.draw_gap();
-            self.clients.connections[i].next += gap;
         }
         let arrival = (at + self.costs.client_rtt / 2 + self.clients.request_span).max(self.now + 1);
         #[expect(clippy::cast_possible_truncation, reason = "at most four million connections")]
@@ -96,13 +101,13 @@ impl<W: Watch> World<W> {
     }
 
     /// The server has sent its answer: when it arrives, what it measures, and what the client does next.
-    pub(crate) fn answer(&mut self, i: usize) {
+    pub(crate) fn answer(&mut self, request: Ready) {
+        let i = request.connection as usize;
         let now = self.now;
         let sent = self.clients.answers.pass(now);
         let mut at = sent + self.costs.client_rtt / 2 + self.costs.client_jitter.drawn(&mut self.chance);
         at += self.lateness();
-        let connection = self.clients.connections[i];
-        let latency = at - connection.from;
+        let latency = at - request.from;
         self.tally.answered += 1;
         if self.recording {
             self.tally.latency.record(latency);
@@ -110,8 +115,8 @@ impl<W: Watch> World<W> {
         if W::ON {
             self.watch.see(now, Fact::Answered { connection: i, latency });
         }
-        let q = connection.queue as usize;
         if self.clients.acks {
+            let q = usize::from(self.clients.homes[i].queue);
             let ack = now + self.costs.ack_delay;
             self.queues[q].expect_ack(ack);
             if self.queues[q].armed {
@@ -122,9 +127,9 @@ impl<W: Watch> World<W> {
                 self.hurry_spinner(q, ack);
             }
         }
-        let next =
-            if self.clients.gap == NEVER { at + TURNAROUND } else { connection.next.max(at + TURNAROUND) };
-        self.send(i, next);
+        let ready = at + TURNAROUND;
+        let due = self.clients.connections[i].next;
+        self.send(i, if self.clients.gap == NEVER { ready } else { due.max(ready) });
     }
 
     /// How late a client takes an answer. A thread that is late with one may be late with it again.

@@ -51,6 +51,8 @@ impl Doing {
 #[derive(Clone, Debug)]
 pub(crate) struct Cpu {
     pub(crate) doing: Doing,
+    /// On what its time goes meanwhile.
+    class: Class,
     since: u64,
     /// Time of the running segment that interrupts took.
     irq_time: u64,
@@ -68,12 +70,15 @@ pub(crate) struct Cpu {
     pub(crate) softirq: Softirq,
     pub(crate) poll: Poll,
     spent: [u64; 5],
+    /// The queue that its answers leave by.
+    pub(crate) transmit_queue: usize,
 }
 
 impl Cpu {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(transmit_queue: usize) -> Self {
         Self {
             doing: Doing::Idle,
+            class: Class::Idle,
             since: 0,
             irq_time: 0,
             task: None,
@@ -85,11 +90,21 @@ impl Cpu {
             softirq: Softirq::default(),
             poll: Poll::default(),
             spent: [0; 5],
+            transmit_queue,
         }
     }
 
-    const fn class(&self) -> Class {
-        match self.doing {
+    /// The CPU does this from now on.
+    #[inline]
+    fn begin(&mut self, doing: Doing, now: u64) {
+        self.doing = doing;
+        self.class = self.class_of(doing);
+        self.since = now;
+    }
+
+    #[inline]
+    const fn class_of(&self, doing: Doing) -> Class {
+        match doing {
             Doing::Idle | Doing::IdleExit => Class::Idle,
             Doing::HardIrq => Class::Irq,
             Doing::Poll | Doing::Packet(_) | Doing::Wake(_) if self.softirq.inline() => Class::Softirq,
@@ -118,9 +133,7 @@ impl<W: Watch> World<W> {
     #[inline]
     pub(crate) fn segment(&mut self, c: usize, doing: Doing, cost: u64) {
         let cost = self.slowed(c, cost);
-        let cpu = &mut self.cpus[c];
-        cpu.doing = doing;
-        cpu.since = self.now;
+        self.cpus[c].begin(doing, self.now);
         self.calendar.set(c, self.now + cost);
     }
 
@@ -149,7 +162,7 @@ impl<W: Watch> World<W> {
         let cpu = &mut self.cpus[c];
         let span = self.now - cpu.since;
         cpu.since = self.now;
-        let class = cpu.class();
+        let class = cpu.class;
         let irq = cpu.irq_time.min(span);
         cpu.irq_time = 0;
         cpu.spent[class as usize] += span - irq;
@@ -164,9 +177,7 @@ impl<W: Watch> World<W> {
 
     /// The CPU has nothing to do.
     pub(crate) fn go_idle(&mut self, c: usize) {
-        let cpu = &mut self.cpus[c];
-        cpu.doing = Doing::Idle;
-        cpu.since = self.now;
+        self.cpus[c].begin(Doing::Idle, self.now);
         self.calendar.clear(c);
     }
 
@@ -208,9 +219,7 @@ impl<W: Watch> World<W> {
                 self.segment(c, Doing::EventSpin, left);
             }
             Some((doing, left)) => {
-                let cpu = &mut self.cpus[c];
-                cpu.doing = doing;
-                cpu.since = self.now;
+                self.cpus[c].begin(doing, self.now);
                 self.calendar.set(c, self.now + left);
             }
             None => self.dispatch(c),

@@ -110,8 +110,8 @@ impl<W: Watch> World<W> {
         }
         thread.last_batch = u64::from(events);
         thread.locality = self.costs.locality_of(events);
-        if let Some(&(connection, _)) = thread.batch.front() {
-            thread.napi = self.clients.connections[connection as usize].queue as usize;
+        if let Some(first) = thread.batch.front() {
+            thread.napi = usize::from(self.clients.homes[first.connection as usize].queue);
         }
         let n = thread.napi;
         self.tally.epoll_waits += 1;

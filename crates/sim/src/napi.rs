@@ -130,11 +130,15 @@ impl<W: Watch> World<W> {
         let cost = if packet == ACK {
             costs.ack
         } else {
-            let connection = &self.clients.connections[packet as usize];
-            let thread = connection.thread as usize;
-            let since = self.threads[thread].answered.wrapping_sub(connection.touched);
+            let thread = usize::from(self.clients.homes[packet as usize].thread);
             let remote = self.remote(c, self.tasks[thread].cpu, costs.packet_remote);
-            costs.packet + costs.cold_after(since) + costs.request_copy + remote
+            let cold = if costs.connections_cool {
+                let touched = self.clients.connections[packet as usize].touched;
+                costs.cold_after(self.threads[thread].answered.wrapping_sub(touched))
+            } else {
+                0
+            };
+            costs.packet + cold + costs.request_copy + remote
         };
         if running == Running::Kthread { cost * costs.in_thread_permille / 1000 } else { cost }
     }

@@ -235,6 +235,7 @@ impl<W: Watch> World<W> {
 
     /// A task's step is over. Someone else runs, if it is their turn; otherwise softirqs that were raised meanwhile, then
     /// the task's next step.
+    #[inline]
     pub(crate) fn boundary(&mut self, c: usize, step: Step) {
         let task = self.running_thread(c);
         self.tasks[task].step = step;
@@ -248,7 +249,7 @@ impl<W: Watch> World<W> {
             self.pause_before_onward(c);
             return self.softirq_begin(c);
         }
-        self.perform(c);
+        self.take_step(c, task, step);
     }
 
     /// The task that runs on a CPU.
@@ -270,7 +271,12 @@ impl<W: Watch> World<W> {
     /// The running task does its next step.
     pub(crate) fn perform(&mut self, c: usize) {
         let task = self.running_thread(c);
-        match self.tasks[task].step {
+        self.take_step(c, task, self.tasks[task].step);
+    }
+
+    #[inline]
+    fn take_step(&mut self, c: usize, task: usize, step: Step) {
+        match step {
             Step::EpollEnter => self.epoll_enter(c),
             Step::EpollTake => self.epoll_take(c),
             Step::NextRequest => self.next_request(c),

@@ -4,6 +4,7 @@
 //! `ep_poll_callback()`. A connection has one request under way, so a socket buffer never holds more than one and cannot
 //! overflow; what overflows is the ring. Left out: the backlog of a socket that its owner holds, delayed ACKs.
 
+use crate::application::Ready;
 use crate::cpu::Doing;
 use crate::nic::ACK;
 use crate::scheduler::State;
@@ -17,8 +18,11 @@ impl<W: Watch> World<W> {
         if packet == ACK {
             return self.next_packet(c);
         }
-        let t = self.clients.connections[packet as usize].thread as usize;
-        self.threads[t].ready.push_back((packet, c));
+        let i = packet as usize;
+        let t = usize::from(self.clients.homes[i].thread);
+        let from = self.clients.connections[i].from;
+        #[expect(clippy::cast_possible_truncation, reason = "at most 128 CPUs")]
+        self.threads[t].ready.push_back(Ready { connection: packet, handled_on: c as u32, from });
         match self.tasks[t].state {
             State::Sleeping => {
                 self.tasks[t].state = State::Waking;

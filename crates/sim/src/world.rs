@@ -5,7 +5,7 @@ use model::KernelVersion;
 use crate::application::Thread;
 use crate::calendar::Calendar;
 use crate::chance::{Chance, Draws, Stream};
-use crate::client::{Clients, Connection};
+use crate::client::{Clients, Connection, Home};
 use crate::cpu::Cpu;
 use crate::elementary::exp;
 use crate::histogram::Histogram;
@@ -139,8 +139,9 @@ pub(crate) struct Spans {
     pub(crate) request: Varying,
     pub(crate) request_remote: u64,
     /// Extra work in the application by size of the batch, and in the softirq by requests since the last answer.
-    locality: Vec<u64>,
-    cold: Vec<u64>,
+    locality: Vec<u32>,
+    cold: Vec<u32>,
+    pub(crate) connections_cool: bool,
     pub(crate) preempted: u64,
     pub(crate) preempted_packet: u64,
     pub(crate) epoll: u64,
@@ -207,6 +208,7 @@ impl Spans {
             request_remote: nanos(costs.request_remote),
             locality: forgotten(costs.locality, costs.locality_batch),
             cold: forgotten(costs.packet_cold, costs.locality_batch),
+            connections_cool: costs.packet_cold > 0.0,
             preempted: nanos(costs.preempted),
             preempted_packet: nanos(costs.preempted_packet),
             epoll: nanos(costs.epoll).max(1),
@@ -230,13 +232,13 @@ impl Spans {
 
     /// Extra work per request in a batch of this size.
     pub(crate) fn locality_of(&self, batch: u32) -> u64 {
-        self.locality[(batch as usize).min(FORGOTTEN_AFTER)]
+        u64::from(self.locality[(batch as usize).min(FORGOTTEN_AFTER)])
     }
 
     /// Extra work for a packet of a connection that was answered this many requests of its thread ago.
     #[inline]
     pub(crate) fn cold_after(&self, requests: u32) -> u64 {
-        self.cold[(requests as usize).min(FORGOTTEN_AFTER)]
+        u64::from(self.cold[(requests as usize).min(FORGOTTEN_AFTER)])
     }
 }
 
@@ -244,9 +246,10 @@ impl Spans {
 const FORGOTTEN_AFTER: usize = 4096;
 
 /// `most (1 - e^(-n / scale))` for every number of requests `n`.
-fn forgotten(most: f64, scale: f64) -> Vec<u64> {
+fn forgotten(most: f64, scale: f64) -> Vec<u32> {
     let numbers = 0..=u32::try_from(FORGOTTEN_AFTER).unwrap_or(u32::MAX);
-    numbers.map(|n| nanos(most * (1.0 - exp(-f64::from(n) / scale)))).collect()
+    let of = |n| u32::try_from(nanos(most * (1.0 - exp(-f64::from(n) / scale)))).unwrap_or(u32::MAX);
+    numbers.map(of).collect()
 }
 
 /// What was counted since the window opened.
@@ -292,7 +295,7 @@ impl<W: Watch> World<W> {
                 nanos(f64::from(scenario.clients.connections) * 1e6 / rate)
             }
         };
-        let connections = place_connections(scenario, &mut chance);
+        let homes = place_connections(scenario, &mut chance);
         let tasks = place_tasks(scenario, slots, &mut chance);
         let mut world = Self {
             now: 0,
@@ -303,14 +306,15 @@ impl<W: Watch> World<W> {
             standing: Standing::default(),
             kernel: hardware.kernel,
             costs: Spans::of(scenario),
-            cpus: vec![Cpu::new(); slots.cpus],
+            cpus: (0..slots.cpus).map(|c| Cpu::new(c % slots.queues)).collect(),
             queues: (0..slots.queues).map(|q| Queue::new(hardware, irq_cpu(q))).collect(),
             napis: vec![Napi::default(); slots.queues],
             threads: (0..slots.threads).map(|t| new_thread(scenario, t)).collect(),
             tasks,
             fresh_workers: vec![true; slots.queues],
             clients: Clients {
-                connections,
+                connections: vec![Connection::default(); homes.len()],
+                homes,
                 gap,
                 arrivals: scenario.clients.arrivals,
                 from_due: scenario.clients.from_due,
@@ -420,14 +424,15 @@ impl<W: Watch> World<W> {
     }
 }
 
-/// Connections with their queues and threads.
-fn place_connections(scenario: &Scenario, chance: &mut Chance) -> Vec<Connection> {
+/// Each connection's queue and thread.
+#[expect(clippy::cast_possible_truncation, reason = "at most 256 queues and 1024 threads")]
+fn place_connections(scenario: &Scenario, chance: &mut Chance) -> Vec<Home> {
     let (queues, threads) = (scenario.hardware.queues, scenario.application.threads);
     (0..scenario.clients.connections)
         .map(|i| {
             let queue = if scenario.layout.even_queues { i % queues } else { chance.below(queues) };
             let thread = if scenario.layout.by_napi { queue % threads } else { i % threads };
-            Connection { queue, thread, ..Connection::default() }
+            Home { queue: queue as u16, thread: thread as u16 }
         })
         .collect()
 }

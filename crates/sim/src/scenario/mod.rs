@@ -246,8 +246,9 @@ impl Default for Scenario {
 /// Microseconds as whole nanoseconds.
 pub(crate) fn nanos(micros: f64) -> u64 {
     let rounded = (micros * 1000.0 + 0.5).clamp(0.0, 1e18);
+    // By way of a signed number, which is what machines convert to in one step.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 0..=1e18")]
-    let nanos = rounded as u64;
+    let nanos = rounded as i64 as u64;
     nanos
 }
 
