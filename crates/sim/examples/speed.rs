@@ -21,8 +21,12 @@ fn of(keys: &[(&str, &str)]) -> Scenario {
     scenario
 }
 
-#[expect(clippy::cast_precision_loss, reason = "rates for people")]
 fn measure(name: &str, scenario: &Scenario) {
+    measure_over(name, scenario, LENGTH);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "rates for people")]
+fn measure_over(name: &str, scenario: &Scenario, length: Length) {
     if std::env::args().nth(1).is_some_and(|wanted| !name.contains(&wanted)) {
         return;
     }
@@ -31,14 +35,15 @@ fn measure(name: &str, scenario: &Scenario) {
     for seed in 0..REPEATS {
         let began = Instant::now();
         let outcome =
-            run(scenario, seed + 1, LENGTH).unwrap_or_else(|impossible| panic!("{name}: {impossible}"));
+            run(scenario, seed + 1, length).unwrap_or_else(|impossible| panic!("{name}: {impossible}"));
         fastest = fastest.min(began.elapsed().as_secs_f64());
         counted = (outcome.packets, outcome.events);
     }
     // Warm-up is simulated too, at the same rate.
-    let share = (LENGTH.warmup + LENGTH.window) as f64 / LENGTH.window as f64;
+    let share = (length.warmup + length.window) as f64 / length.window as f64;
     let rate = |count: u64| count as f64 * share / fastest / 1e6;
-    println!("{name:42} {:6.2} M packets/s {:6.2} M events/s", rate(counted.0), rate(counted.1));
+    let (packets, events) = (rate(counted.0), rate(counted.1));
+    println!("{name:46} {packets:6.2} M packets/s {events:6.2} M events/s {:5.0} ns/packet", 1e3 / packets);
 }
 
 fn main() {
@@ -82,6 +87,14 @@ fn main() {
         ("layout.thread-cpus", "0"),
     ]);
     measure("1 CPU, 1 queue, interrupt at 50K", &single);
+    // Cost by packets: what one packet takes must not depend on how many there are.
+    for millis in [100, 300, 1000, 3000] {
+        let length = Length { warmup: 50_000_000, window: millis * 1_000_000 };
+        let scenario = of(&[("delivery.mode", "suspend20"), ("clients.load", "600K")]);
+        measure_over(&format!("8 CPUs, suspend20 at 600K, {millis} ms"), &scenario, length);
+    }
+    // Cost by connections: long enough that their first requests count for little.
+    let length = Length { warmup: 50_000_000, window: 2_950_000_000 };
     for connections in ["1000", "10000", "100000", "1000000"] {
         let scenario = of(&[
             ("delivery.mode", "suspend20"),
@@ -89,6 +102,6 @@ fn main() {
             ("clients.connections", connections),
             ("hardware.ring", "65536"),
         ]);
-        measure(&format!("8 CPUs, suspend20 at 600K, {connections} connections"), &scenario);
+        measure_over(&format!("8 CPUs, suspend20 at 600K, {connections} connections"), &scenario, length);
     }
 }

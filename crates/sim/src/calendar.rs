@@ -83,7 +83,6 @@ impl Calendar {
         self.put(source, NEVER);
     }
 
-    #[inline]
     fn put(&mut self, source: usize, mut key: u64) {
         let mut place = source;
         for &level in &self.levels {

@@ -104,22 +104,21 @@ impl Cpu {
 
     #[inline]
     const fn class_of(&self, doing: Doing) -> Class {
-        match doing {
+        let class = match doing {
             Doing::Idle | Doing::IdleExit => Class::Idle,
             Doing::HardIrq => Class::Irq,
-            Doing::Poll | Doing::Packet(_) | Doing::Wake(_) if self.softirq.inline() => Class::Softirq,
+            Doing::Poll | Doing::Packet(_) | Doing::Wake(_) => Class::Softirq,
             Doing::Request => Class::User,
-            Doing::Poll
-            | Doing::Packet(_)
-            | Doing::Wake(_)
-            | Doing::SwitchIn
+            Doing::SwitchIn
             | Doing::Epoll
             | Doing::Sleep
             | Doing::Contend
             | Doing::Spin
             | Doing::EventSpin
             | Doing::Onward => Class::System,
-        }
+        };
+        // Polls outside softirqs are a thread's.
+        if matches!(class, Class::Softirq) && !self.softirq.inline() { Class::System } else { class }
     }
 
     /// Time spent so far, by class.
