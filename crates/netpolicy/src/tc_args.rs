@@ -135,6 +135,10 @@ pub struct TcLoad {
     /// no longer be told.
     #[arg(long)]
     pub share_actions: bool,
+    /// Give each rule of flower a cookie that stands for it, by which --check and tc diff know it again without looking at all
+    /// of it: for many rules that are compared often.
+    #[arg(long, conflicts_with = "share_actions")]
+    pub cookies: bool,
     /// Read the file, say what it would do, and stop.
     #[arg(long)]
     pub dry_run: bool,

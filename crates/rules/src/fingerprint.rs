@@ -7,6 +7,23 @@ use crate::command::{Filter, Group};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fingerprint(u128);
 
+impl Fingerprint {
+    /// Its bytes.
+    pub(crate) const fn bytes(self) -> [u8; 16] {
+        self.0.to_le_bytes()
+    }
+
+    /// The one with these bytes.
+    pub(crate) const fn of_bytes(bytes: [u8; 16]) -> Self {
+        Self(u128::from_le_bytes(bytes))
+    }
+
+    /// That of a rule with this handle, of the fingerprint without one.
+    pub(crate) fn with_handle(self, handle: u32) -> Self {
+        Self(self.0 ^ u128::from(handle).wrapping_add(1).wrapping_mul(HANDLES_APART))
+    }
+}
+
 /// Makes fingerprints, with memory that is used again.
 #[derive(Debug, Default)]
 pub struct Fingerprinter {
@@ -30,8 +47,7 @@ impl Fingerprinter {
         self.out.clear();
         self.rule.encode(0, 0, &mut self.out);
         let content = digest(self.out.as_bytes());
-        let with_handle = u128::from(handle).wrapping_add(1).wrapping_mul(HANDLES_APART);
-        (Fingerprint(content.0 ^ with_handle), content)
+        (content.with_handle(handle), content)
     }
 }
 

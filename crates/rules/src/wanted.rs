@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::classifier::Classifier;
 use crate::command::{Filter, Group, Hook, Verb};
+use crate::cookie::{self, Terse};
 use crate::fingerprint::{Fingerprint, Fingerprinter};
 
 /// The kernel chooses priorities from this one on, downwards from 0xc000 or from the lowest that is there.
@@ -48,6 +49,8 @@ pub struct Wanted {
     nameless: BTreeMap<(Group, Fingerprint), Vec<Nameless>>,
     groups: BTreeSet<Group>,
     places: BTreeSet<Group>,
+    /// Hooks with rules of kinds that have no terse dump.
+    without_terse: BTreeSet<Hook>,
     /// Lines that add what a line before them has added: the kernel refuses one of them.
     twice: Vec<u32>,
     /// What was struck off since the mark.
@@ -95,6 +98,9 @@ impl Wanted {
         let handle = rule.classifier.canonical_handle(rule.handle);
         self.groups.insert(group);
         self.places.insert(place);
+        if !cookie::has_terse_dump(rule) {
+            self.without_terse.insert(group.hook);
+        }
         if handle != 0 && group.priority != 0 {
             match self.named.entry((place, handle)) {
                 Entry::Occupied(_) => self.twice.push(line),
@@ -161,12 +167,8 @@ impl Wanted {
 
     /// Strikes off a dumped rule.
     pub fn strike(&mut self, rule: &Filter) -> Found {
-        let group = rule.group();
-        let is_of = |groups: &BTreeSet<Group>, group: Group| {
-            groups.contains(&group) || (may_be_chosen(group) && groups.contains(&chosen(group)))
-        };
         let (place, _) = place_of(rule);
-        if !is_of(&self.groups, group) && !is_of(&self.places, place) {
+        if !self.is_asked(rule.group(), place) {
             return Found::Unasked;
         }
         if let Some(found) = self.find(rule) {
@@ -180,6 +182,9 @@ impl Wanted {
                 return found;
             }
         }
+        if let Some(found) = cookie::without_own(rule, &mut self.maker).and_then(|plain| self.find(&plain)) {
+            return found;
+        }
         if !self.strangers.insert((place, rule.handle)) {
             return Found::Again;
         }
@@ -189,11 +194,52 @@ impl Wanted {
         }
     }
 
+    /// Strikes off a rule by its cookie; `None` if that does not tell which one it is.
+    ///
+    /// A cookie tells what was loaded ([`crate::Marker`]). It goes with the action when a rule is replaced; who changes an action
+    /// by itself, by its index, may leave it.
+    pub fn strike_by_cookie(&mut self, rule: &Terse) -> Option<Found> {
+        if !self.is_asked(rule.group, rule.group) {
+            return Some(Found::Unasked);
+        }
+        let content = Fingerprint::of_bytes(rule.cookie?.whole()?);
+        let whole = content.with_handle(rule.handle);
+        let identity = (rule.group.priority, rule.handle);
+        self.find_there((rule.group, rule.handle), (whole, content), identity)
+            .or_else(|| self.find_chosen(rule.group, (whole, content), identity))
+    }
+
+    /// Whether the file is about this group, or about this place.
+    fn is_asked(&self, group: Group, place: Group) -> bool {
+        let is_of = |groups: &BTreeSet<Group>, group: Group| {
+            groups.contains(&group) || (may_be_chosen(group) && groups.contains(&chosen(group)))
+        };
+        is_of(&self.groups, group) || is_of(&self.places, place)
+    }
+
     /// Strikes off a dumped rule if the file has it.
     fn find(&mut self, rule: &Filter) -> Option<Found> {
         let (place, of_table) = place_of(rule);
-        let (whole, content) = self.maker.of(rule, place, of_table);
         let handle = rule.classifier.canonical_handle(rule.handle);
+        let identity = (place.priority, rule.handle);
+        let contents = self.maker.of(rule, place, of_table);
+        if let Some(found) = self.find_there((place, handle), contents, identity) {
+            return Some(found);
+        }
+        if !may_be_chosen(place) || !self.places.contains(&chosen(place)) {
+            return None;
+        }
+        let contents = self.maker.of(rule, chosen(place), of_table);
+        self.find_chosen(place, contents, identity)
+    }
+
+    /// Strikes off what has this handle and content, or this content alone.
+    fn find_there(
+        &mut self,
+        (place, handle): (Group, u32),
+        (whole, content): (Fingerprint, Fingerprint),
+        identity: Identity,
+    ) -> Option<Found> {
         if let Some(named) = self.named.get_mut(&(place, handle))
             && named.content == whole
         {
@@ -203,21 +249,23 @@ impl Wanted {
             self.struck.push(Struck::Named(place, handle));
             return Some(Found::Wanted(named.line));
         }
-        let identity = (place.priority, rule.handle);
-        if place.priority != 0
-            && let Some(found) = self.strike_nameless((place, content), identity)
-        {
-            return Some(found);
-        }
-        let chosen = chosen(place);
-        if !may_be_chosen(place) || !self.places.contains(&chosen) {
+        if place.priority == 0 { None } else { self.strike_nameless((place, content), identity) }
+    }
+
+    /// Strikes off what has this content and leaves the priority to the kernel.
+    fn find_chosen(
+        &mut self,
+        place: Group,
+        (whole, content): (Fingerprint, Fingerprint),
+        identity: Identity,
+    ) -> Option<Found> {
+        if !may_be_chosen(place) {
             return None;
         }
-        let (whole, content) = self.maker.of(rule, chosen, of_table);
         for content in [whole, content] {
-            if let Some(found) = self.strike_nameless((chosen, content), identity) {
+            if let Some(found) = self.strike_nameless((chosen(place), content), identity) {
                 if let Found::Wanted(line) = found {
-                    self.placed.push((chosen, place.priority, line));
+                    self.placed.push((chosen(place), place.priority, line));
                 }
                 return Some(found);
             }
@@ -234,6 +282,11 @@ impl Wanted {
         all[place].found = Some(identity);
         self.struck.push(Struck::Nameless(key, place));
         Some(Found::Wanted(all[place].line))
+    }
+
+    /// Whether all rules of a hook are of a kind that [`Wanted::strike_by_cookie`] may know.
+    pub fn may_have_cookies(&self, hook: Hook) -> bool {
+        !self.without_terse.contains(&hook)
     }
 
     /// The lines of the rules that were not struck off, in order.

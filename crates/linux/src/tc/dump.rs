@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use model::IfIndex;
 use rules::attr::{AttrBuf, Attrs};
 use rules::command::{Qdisc, message};
-use rules::{Filter, Hook};
+use rules::{Filter, Group, Hook, Terse};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
@@ -69,6 +69,54 @@ pub fn rules(netns: &Netns, hook: Hook, mut take: impl FnMut(Dumped<'_>) + Send)
             Err(malformed) => return Err(malformed),
         }
         Ok(())
+    })
+}
+
+/// Gives what a terse dump tells of every rule of a hook, in the kernel's order; `None` where it begins, from the beginning again
+/// too. All must be of flower.
+///
+/// # Errors
+/// As [`rules()`]; EMSGSIZE or EOPNOTSUPP where a rule is of a kind that has no terse dump.
+pub fn terse(
+    netns: &Netns,
+    hook: Hook,
+    mut take: impl FnMut(Option<&Terse>) + Send,
+) -> Result<(), KernelError> {
+    /// `TCA_DUMP_FLAGS`, `TCA_DUMP_FLAGS_TERSE`.
+    const DUMP_FLAGS: u16 = 15;
+    const TERSE: u32 = 1;
+    let (what, mut body) = request(hook);
+    body.bytes(DUMP_FLAGS, &[TERSE.to_ne_bytes(), TERSE.to_ne_bytes()].concat());
+    NetlinkSocket::open(Protocol::Route, netns)?.dump_each(&what, message::GET_FILTER, &body, |piece| {
+        match piece {
+            Piece::Begin => take(None),
+            Piece::Object(object) => {
+                if let Some(rule) = Terse::decode(hook, object)? {
+                    take(Some(&rule));
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// All of a rule that a terse dump told; `None` if we do not know all of it.
+///
+/// # Errors
+/// The kernel's refusal, such as ENOENT if it is gone.
+pub fn whole(netns: &Netns, rule: &Terse) -> Result<Option<Filter>, KernelError> {
+    /// `TCA_KIND`, `TCA_CHAIN`.
+    const KIND: u16 = 1;
+    const CHAIN: u16 = 11;
+    let Group { hook, chain, priority } = rule.group;
+    let info = u32::from(priority) << 16 | u32::from(rule.protocol.to_be());
+    let mut body = AttrBuf::after(&header(hook, rule.handle, info));
+    body.u32(CHAIN, chain);
+    body.text(KIND, "flower");
+    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
+    socket.get("a rule", message::GET_FILTER, &body, |object| {
+        let mut whole = Filter::default();
+        Ok(whole.decode(object)?.map(|()| Filter { hook, ..whole }))
     })
 }
 
@@ -145,7 +193,7 @@ impl Watch {
 ///
 /// # Errors
 /// As [`rules()`]; a hook that is not there has none.
-pub fn groups(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<rules::Group>, KernelError> {
+pub fn groups(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<Group>, KernelError> {
     let mut groups = std::collections::BTreeSet::new();
     let dumped = rules(netns, hook, |dumped| match dumped {
         Dumped::Begin => groups.clear(),

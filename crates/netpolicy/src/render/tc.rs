@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use linux::Errno;
+use rules::classifier::Offload;
 use rules::{Filter, Found, Lookup, Wanted};
 use serde::Serialize;
 use serde_json::Value;
@@ -100,6 +101,8 @@ pub(crate) struct LoadReport {
     pub(crate) chains: Vec<u32>,
     /// Different actions that were shared (`--share-actions`).
     pub(crate) shared_actions: usize,
+    /// Rules that were sent with a cookie that stands for them (`--cookies`).
+    pub(crate) cookies: u64,
     /// Actions that ask for one counter for all CPUs and get one each, by kind: such kinds do not obey, though a dump
     /// claims it.
     pub(crate) counters_anyway: BTreeMap<&'static str, u64>,
@@ -188,6 +191,8 @@ pub(crate) struct DiffReport {
     pub(crate) extra_rules: Vec<String>,
     /// Rules of kinds that we do not know.
     pub(crate) unknown: u64,
+    /// Rules of the file that were known by their cookies: what they do was not looked at.
+    pub(crate) by_cookie: u64,
     /// Rules of the file that hardware has.
     pub(crate) in_hardware: u64,
     /// Rules of the file of which the kernel says that hardware does not have them.
@@ -206,6 +211,7 @@ pub(crate) struct DiffCounts {
     extra: u64,
     extra_rules: usize,
     unknown: u64,
+    by_cookie: u64,
     in_hardware: u64,
     not_in_hardware: u64,
 }
@@ -230,7 +236,20 @@ impl DiffReport {
             }
             Found::Unasked | Found::Again => return,
         }
-        match rule.classifier.offload().and_then(|offload| offload.in_hw) {
+        self.count_offload(rule.classifier.offload());
+    }
+
+    /// Counts a rule that was known by its cookie.
+    pub(crate) fn count_by_cookie(&mut self, offload: Offload, found: Found) {
+        if let Found::Wanted(_) = found {
+            self.same += 1;
+            self.by_cookie += 1;
+            self.count_offload(Some(offload));
+        }
+    }
+
+    fn count_offload(&mut self, offload: Option<Offload>) {
+        match offload.and_then(|offload| offload.in_hw) {
             Some(true) => self.in_hardware += 1,
             Some(false) => self.not_in_hardware += 1,
             None => {}
@@ -239,18 +258,18 @@ impl DiffReport {
 
     /// What was counted so far.
     pub(crate) fn counts(&self) -> DiffCounts {
-        let Self { same, extra, unknown, in_hardware, not_in_hardware, .. } = *self;
+        let Self { same, extra, unknown, by_cookie, in_hardware, not_in_hardware, .. } = *self;
         let (different, extra_rules) = (self.different.len(), self.extra_rules.len());
-        DiffCounts { same, different, extra, extra_rules, unknown, in_hardware, not_in_hardware }
+        DiffCounts { same, different, extra, extra_rules, unknown, by_cookie, in_hardware, not_in_hardware }
     }
 
     /// Forgets what was counted since.
     pub(crate) fn count_again(&mut self, before: DiffCounts) {
-        let DiffCounts { same, different, extra, extra_rules, unknown, in_hardware, not_in_hardware } =
-            before;
+        let DiffCounts { same, different, extra, extra_rules, .. } = before;
+        let DiffCounts { unknown, by_cookie, in_hardware, not_in_hardware, .. } = before;
         self.different.truncate(different);
         self.extra_rules.truncate(extra_rules);
-        (self.same, self.extra, self.unknown) = (same, extra, unknown);
+        (self.same, self.extra, self.unknown, self.by_cookie) = (same, extra, unknown, by_cookie);
         (self.in_hardware, self.not_in_hardware) = (in_hardware, not_in_hardware);
     }
 
@@ -294,6 +313,12 @@ impl Report for DiffReport {
             words.push_str(&format!(", {not_in_hardware} not in hardware"));
         }
         page.line(format!("{words} ({:.2} s)", self.seconds));
+        if self.by_cookie > 0 {
+            page.line(format!(
+                "{} of the same are known by their cookies, which tell what was loaded.",
+                self.by_cookie
+            ));
+        }
         if self.changing {
             let words = "Rules kept changing while they were looked at: these figures are of no one moment.";
             page.styled(Style::Bad, words);

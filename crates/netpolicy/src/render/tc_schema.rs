@@ -59,6 +59,7 @@ const LOAD: Fields = &[
     ("undone", Form::Truth, "whether all was taken back (--atomic, --swap)"),
     ("chains", Form::Lines, "the chains that are in force now (--swap)"),
     ("shared_actions", Form::Count, "different actions that were shared (--share-actions)"),
+    ("cookies", Form::Count, "rules that were sent with a cookie that stands for them (--cookies)"),
     (
         "counters_anyway",
         Form::Counts,
@@ -86,6 +87,11 @@ const DIFF: Fields = &[
     ("extra", Form::Count, "rules in the file's priorities that it does not have"),
     ("extra_rules", Form::Texts, "the first of them, each as the line that would add it"),
     ("unknown", Form::Count, "rules of kinds that are not known"),
+    (
+        "by_cookie",
+        Form::Count,
+        "rules of the file that were known by their cookies: what they do was not looked at",
+    ),
     ("in_hardware", Form::Count, "rules of the file that hardware has"),
     ("not_in_hardware", Form::Count, "rules of the file that hardware does not have, as the kernel says"),
     ("changing", Form::Truth, "whether rules changed all the time: the figures are of no one moment"),

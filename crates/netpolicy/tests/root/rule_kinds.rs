@@ -12,6 +12,11 @@ pub(crate) fn tests() -> Vec<Trial> {
     use Need::{Flower, Gact, Matchall, Netdevsim, Root, TunnelKey};
     vec![
         test("flower_rules_are_loaded_and_are_as_the_kernel_dumps_them", &[Root, Flower, Gact], flower),
+        test(
+            "rules_with_cookies_are_known_by_them_until_somebody_changes_one",
+            &[Root, Flower, Gact],
+            cookies,
+        ),
         test("tunnels_are_set_and_unset_by_rules", &[Root, Flower, TunnelKey], tunnels),
         test("rules_of_a_chain_are_reached_by_goto", &[Root, Flower, Gact, Matchall], chains),
         test("a_rule_for_hardware_is_where_the_nic_took_it", &[Root, Flower, Gact, Netdevsim], in_hardware),
@@ -85,6 +90,63 @@ fn flower() -> Result<(), Failed> {
         stage.file(&format!("{HOOK}{}", rules.replace("10.0.3.231 ip_proto tcp", "10.0.3.231 ip_proto udp")));
     let (code, report) = stage.netpolicy(&["tc", "diff", text(&changed)]);
     assert_eq!((code, &report["same"]), (3, &999.into()), "{report}");
+    Ok(())
+}
+
+fn cookies() -> Result<(), Failed> {
+    let stage = Stage::new("cookies");
+    let rule = |number: u32, action: &str| {
+        format!(
+            "filter add dev d0 ingress protocol ip prio 1 handle {number} flower dst_ip 10.0.{}.{} action {action}\n",
+            number >> 8,
+            number & 255
+        )
+    };
+    let rules: String = (1..=300).map(|number| rule(number, "drop")).collect();
+    let file = stage.file(&format!("{HOOK}{rules}"));
+    let (code, report) = stage.netpolicy(&["tc", "load", "--cookies", text(&file)]);
+    assert_eq!((code, &report["cookies"]), (0, &300.into()), "{report}");
+    let compared = |same: u32, by_cookie: u32, different: &[u32], extra: u32| {
+        let (code, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
+        assert_eq!(code, i32::from(!different.is_empty() || extra > 0) * 3, "{report}");
+        let told = (&report["same"], &report["by_cookie"], &report["different"], &report["extra"]);
+        assert_eq!(told, (&same.into(), &by_cookie.into(), &serde_json::json!(different), &extra.into()));
+    };
+    let tc = |line: &str| {
+        let output = stage.run("tc", &line.trim().split(' ').collect::<Vec<_>>());
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    compared(300, 300, &[], 0);
+    // What is replaced loses its cookie, and is looked at as a whole.
+    tc(&rule(7, "pass").replace("add", "replace"));
+    compared(299, 299, &[8], 0);
+    tc(&rule(7, "drop").replace("add", "replace"));
+    compared(300, 299, &[], 0);
+    tc(&rule(400, "drop"));
+    compared(300, 299, &[], 1);
+    tc("filter del dev d0 ingress protocol ip prio 1 handle 400 flower");
+    // A kind that has no terse dump makes the kernel tell all of every rule.
+    tc("filter add dev d0 ingress protocol ip prio 9 u32 match u32 0 0 action drop");
+    compared(300, 0, &[], 0);
+    tc("filter del dev d0 ingress prio 9");
+    // A dump has the cookies, and loads with them.
+    let dumped = stage.run(env!("CARGO_BIN_EXE_netpolicy"), &["tc", "dump", "--dev", "d0", "--qdisc"]);
+    let other = Stage::new("cookies_other");
+    let again = other.file(&String::from_utf8(dumped.stdout)?);
+    assert_eq!(other.netpolicy(&["tc", "load", text(&again)]).0, 0);
+    assert_eq!(other.netpolicy(&["tc", "diff", text(&again)]).0, 0);
+    // An action that is changed by its index keeps the cookie: that is not seen.
+    let listed = stage.run(
+        "tc",
+        &[
+            "-j", "filter", "get", "dev", "d0", "ingress", "protocol", "ip", "prio", "1", "handle", "9",
+            "flower",
+        ],
+    );
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout)?;
+    let index = &listed[0]["options"]["actions"][0]["index"];
+    tc(&format!("actions change action pass index {index}"));
+    compared(300, 299, &[], 0);
     Ok(())
 }
 

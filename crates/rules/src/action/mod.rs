@@ -160,6 +160,16 @@ pub struct Cookie {
 }
 
 impl Cookie {
+    /// One of all 16 bytes.
+    pub(crate) const fn of(bytes: [u8; COOKIE_BYTES_MAX]) -> Self {
+        Self { bytes, count: COOKIE_BYTES_MAX }
+    }
+
+    /// All 16 bytes, if there are so many.
+    pub(crate) const fn whole(&self) -> Option<[u8; COOKIE_BYTES_MAX]> {
+        if self.count == COOKIE_BYTES_MAX { Some(self.bytes) } else { None }
+    }
+
     fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.count]
     }
@@ -309,13 +319,7 @@ impl Action {
         let Some(kind) = Kind::decode(kind, options.nested())? else { return Ok(None) };
         let mut action =
             Self { kind, cookie: None, hw_stats: None, no_percpu: false, skip_hw: false, skip_sw: false };
-        if let Some(cookie) = attrs.find(COOKIE)? {
-            let mut bytes = [0; COOKIE_BYTES_MAX];
-            let count = cookie.payload.len();
-            let room = bytes.get_mut(..count).ok_or(Malformed("a cookie is too long"))?;
-            room.copy_from_slice(cookie.payload);
-            action.cookie = Some(Cookie { bytes, count });
-        }
+        action.cookie = Self::decode_cookie(attrs)?;
         if let Some(stats) = attrs.find(HW_STATS)? {
             action.hw_stats = u8::try_from(stats.word_at(0)? & stats.word_at(4)?).ok();
         }
@@ -326,6 +330,16 @@ impl Action {
             action.skip_sw = flags & SKIP_SW != 0;
         }
         Ok(Some(action))
+    }
+
+    /// Reads the cookie of an action in a dump.
+    pub(crate) fn decode_cookie(attrs: Attrs<'_>) -> Result<Option<Cookie>, Malformed> {
+        let Some(cookie) = attrs.find(COOKIE)? else { return Ok(None) };
+        let mut bytes = [0; COOKIE_BYTES_MAX];
+        let count = cookie.payload.len();
+        let room = bytes.get_mut(..count).ok_or(Malformed("a cookie is too long"))?;
+        room.copy_from_slice(cookie.payload);
+        Ok(Some(Cookie { bytes, count }))
     }
 
     /// Becomes what the kernel would tell of it: two actions that do the same are equal then.

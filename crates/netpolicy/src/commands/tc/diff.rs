@@ -7,7 +7,7 @@ use std::time::Instant;
 use linux::Netns;
 use linux::tc::{Devices, dump};
 use linux::{Errno, KernelError};
-use rules::{Command, Hook, NoPercpu, Wanted};
+use rules::{Command, Hook, NoPercpu, Terse, Wanted, cookie};
 
 use super::file::BatchFile;
 use super::survey::Survey;
@@ -33,16 +33,66 @@ pub(crate) fn run(
         None => Places::default(),
     };
     let mut survey = Survey::default();
-    let mut wanted = wanted(&file, &mut devices, &mut survey, &places, percpu, |_| true)?;
+    let first = first_with_cookies(&file, &mut devices)?;
+    let (wanted, ahead) = std::thread::scope(|scope| {
+        let netns = &netns;
+        let ahead = first.map(|hook| scope.spawn(move || Ahead::look(netns, hook)));
+        let wanted = wanted(&file, &mut devices, &mut survey, &places, percpu, |_| true);
+        let ahead = ahead.map(|ahead| ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        (wanted, ahead)
+    });
+    let mut wanted = wanted?;
     survey.refused(&file.name(), context)?;
+    let mut ahead = ahead.transpose()?;
     let mut report = DiffReport { file: file.name(), ..DiffReport::default() };
     for hook in wanted.groups().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
-        strike(&netns, hook, &mut devices, &mut wanted, &mut report)?;
+        let ahead = ahead.take_if(|ahead| ahead.hook == hook);
+        strike(&netns, hook, ahead, &mut devices, &mut wanted, &mut report)?;
     }
     report.settle(&wanted);
     report.seconds = began.elapsed().as_secs_f64();
     context.console.report(&report)?;
     Ok(if report.differs() { Exit::Pending } else { Exit::Done })
+}
+
+/// What a terse dump of a hook told while the file was read: the kernel and we work at the same time then.
+pub(super) struct Ahead {
+    hook: Hook,
+    watch: dump::Watch,
+    /// `None` where it cannot tell all.
+    rules: Option<Vec<Terse>>,
+}
+
+impl Ahead {
+    fn look(netns: &Netns, hook: Hook) -> Result<Self, Fault> {
+        let watch = dump::Watch::open(netns)?;
+        Ok(Self { hook, watch, rules: terse(netns, hook) })
+    }
+}
+
+/// How many rules a terse dump may tell, which are kept until the file was read: some 150 MB.
+const TERSE_MAX: usize = 1 << 21;
+
+/// What a terse dump tells of a hook; `None` where it cannot tell all.
+fn terse(netns: &Netns, hook: Hook) -> Option<Vec<Terse>> {
+    let (mut rules, mut all) = (Vec::new(), true);
+    let dumped = dump::terse(netns, hook, |rule| match rule {
+        Some(rule) if rules.len() < TERSE_MAX => rules.push(*rule),
+        Some(_) => all = false,
+        None => (rules, all) = (Vec::new(), true),
+    });
+    (dumped.is_ok() && all).then_some(rules)
+}
+
+/// The hook of the file's first rule, if that may have been loaded with a cookie.
+fn first_with_cookies(file: &BatchFile, devices: &mut Devices<'_>) -> Result<Option<Hook>, Fault> {
+    let mut first = None;
+    let take = |_, command: &mut Command, _| {
+        first = command.rule().map(|rule| cookie::has_terse_dump(rule).then_some(rule.hook));
+        Ok(first.is_none())
+    };
+    file.each(devices, take, |_| Ok(()))?;
+    Ok(first.flatten())
 }
 
 /// What a file wants, of the lines that are asked for, with the counters that are wanted. Wrong lines want nothing, and are told
@@ -81,19 +131,38 @@ pub(super) fn wanted(
 /// How often a hook is looked at again because its rules changed while they were told.
 const LOOKS_MAX: usize = 8;
 
+/// How many rules that are not known by a cookie are asked for one by one; with more, all are told as a whole.
+const STRANGERS_MAX: usize = 1000;
+
 /// Strikes off what a hook has. A hook that is not there has nothing. Rules that change meanwhile are looked at again, and
 /// if they do not stop, the report says so.
 pub(super) fn strike(
     netns: &Netns,
     hook: Hook,
+    ahead: Option<Ahead>,
     devices: &mut Devices<'_>,
     wanted: &mut Wanted,
     report: &mut DiffReport,
 ) -> Result<(), Fault> {
-    let watch = dump::Watch::open(netns)?;
+    let (watch, mut told) = match ahead {
+        Some(Ahead { watch, rules, .. }) => (watch, Some(rules)),
+        None => (dump::Watch::open(netns)?, None),
+    };
     wanted.mark();
     let before = report.counts();
     for _ in 0..LOOKS_MAX {
+        if wanted.may_have_cookies(hook)
+            && let Some(rules) = told.take().unwrap_or_else(|| terse(netns, hook))
+        {
+            wanted.back_to_mark();
+            report.count_again(before);
+            if strike_by_cookie(netns, &rules, devices, wanted, report)? {
+                if !watch.has_changed()? {
+                    return Ok(());
+                }
+                continue;
+            }
+        }
         let dumped = dump::rules(netns, hook, |dumped| match dumped {
             dump::Dumped::Begin => {
                 wanted.back_to_mark();
@@ -112,6 +181,35 @@ pub(super) fn strike(
     }
     report.changing = true;
     Ok(())
+}
+
+/// Strikes off rules by their cookies, and looks only at those as a whole that are not known by one. Whether that was done: there
+/// may be too many of them.
+fn strike_by_cookie(
+    netns: &Netns,
+    rules: &[Terse],
+    devices: &mut Devices<'_>,
+    wanted: &mut Wanted,
+    report: &mut DiffReport,
+) -> Result<bool, Fault> {
+    let mut strangers = Vec::new();
+    for rule in rules {
+        match wanted.strike_by_cookie(rule) {
+            Some(found) => report.count_by_cookie(rule.offload, found),
+            None if strangers.len() < STRANGERS_MAX => strangers.push(rule),
+            None => return Ok(false),
+        }
+    }
+    for stranger in strangers {
+        match dump::whole(netns, stranger) {
+            Ok(Some(rule)) => report.count(&rule, wanted.strike(&rule), devices),
+            Ok(None) => report.unknown += 1,
+            // It went away meanwhile, which is noticed.
+            Err(error) if is_absent(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
 }
 
 pub(super) fn is_absent(error: &KernelError) -> bool {

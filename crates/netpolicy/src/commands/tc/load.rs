@@ -13,7 +13,7 @@ use super::progress::Progress;
 use super::reading::{Reading, read, survey};
 use super::survey::Survey;
 use super::swap::{Places, Swap};
-use super::wish::{Fitter, Wish, percpu};
+use super::wish::{Asides, Fitter, Wish, percpu};
 use crate::args::TcLoad;
 use crate::context::Context;
 use crate::exit::Exit;
@@ -148,8 +148,8 @@ struct Load<'a> {
     encoded_to: u32,
     /// Whether it is all of the file.
     whole: bool,
-    /// Actions that ask for one counter for all CPUs, of kinds that do not obey.
-    unheard: BTreeMap<&'static str, u64>,
+    /// What is told of the rules beside.
+    asides: Asides,
     /// What encoded rules name must stay open until they are sent.
     open: Option<Devices<'a>>,
     /// The chains that rules are put into.
@@ -170,7 +170,7 @@ impl<'a> Load<'a> {
             ..Options::default()
         };
         let loader = Loader::open(netns, options)?;
-        let (encoded, encoded_to, whole, unheard, open) = (None, 0, false, BTreeMap::new(), None);
+        let (encoded, encoded_to, whole, asides, open) = (None, 0, false, Asides::default(), None);
         let places = Places::default();
         Ok(Self {
             arguments,
@@ -182,7 +182,7 @@ impl<'a> Load<'a> {
             encoded,
             encoded_to,
             whole,
-            unheard,
+            asides,
             open,
             places,
         })
@@ -190,9 +190,9 @@ impl<'a> Load<'a> {
 
     /// Takes what was read, and gives back what it says.
     fn take(&mut self, reading: Reading<'a>) -> Survey {
-        let Reading { survey, encoded, encoded_to, whole, unheard, devices, .. } = reading;
+        let Reading { survey, encoded, encoded_to, whole, asides, devices, .. } = reading;
         (self.encoded, self.encoded_to, self.whole) = (encoded, encoded_to, whole);
-        (self.unheard, self.open) = (unheard, devices);
+        (self.asides, self.open) = (asides, devices);
         survey
     }
 
@@ -259,9 +259,7 @@ impl<'a> Load<'a> {
                 |_| Ok(()),
             )?;
         }
-        for (kind, count) in fitter.unheard() {
-            *self.unheard.entry(kind).or_default() += count;
-        }
+        self.asides.append(fitter.asides());
         let account = self.loader.settled_account();
         progress.end();
         let mut account = account?;
@@ -277,7 +275,7 @@ impl<'a> Load<'a> {
             self.unread(last, &mut report, devices)?;
         }
         report.interrupted = interrupted;
-        report.counters_anyway = self.unheard;
+        (report.counters_anyway, report.cookies) = (self.asides.unheard, self.asides.cookies);
         report.shared_actions = self.wish.shared_actions();
         Ok(report)
     }
@@ -299,7 +297,7 @@ impl<'a> Load<'a> {
         let mut wanted = wanted(self.file, devices, &mut again, &self.places, percpu, |_| true)?;
         let mut found = DiffReport::default();
         for hook in survey.hooks() {
-            strike(self.netns, hook, devices, &mut wanted, &mut found)?;
+            strike(self.netns, hook, None, devices, &mut wanted, &mut found)?;
         }
         if found.changing {
             return Err(Fault::new(
@@ -343,7 +341,7 @@ impl<'a> Load<'a> {
             let mut wanted = wanted(self.file, devices, &mut again, &self.places, percpu, asked)?;
             let mut found = DiffReport::default();
             for hook in survey.hooks() {
-                strike(self.netns, hook, devices, &mut wanted, &mut found)?;
+                strike(self.netns, hook, None, devices, &mut wanted, &mut found)?;
             }
             not_loaded = wanted.missing();
             loaded += (lost.len() - not_loaded.len()) as u64;
@@ -368,6 +366,7 @@ impl<'a> Load<'a> {
             undone: false,
             chains: Vec::new(),
             shared_actions: 0,
+            cookies: 0,
             counters_anyway: BTreeMap::new(),
             seconds,
             rate: loaded as f64 / seconds.max(1e-9),

@@ -1,7 +1,6 @@
 //! The first look at a file that shall be loaded: what it says, and its rules encoded. As nothing is sent before the last
 //! line is known to be right, this is time in which the kernel has nothing to do: two threads read a half each.
 
-use std::collections::BTreeMap;
 use std::io::Read;
 
 use linux::Netns;
@@ -10,7 +9,7 @@ use rules::Batch;
 
 use super::file::BatchFile;
 use super::survey::Survey;
-use super::wish::{Fitter, Wish};
+use super::wish::{Asides, Fitter, Wish};
 use crate::fault::Fault;
 
 /// How many bytes of encoded rules of each half wait for the rest of the file to be right; what is beyond them is read
@@ -27,8 +26,8 @@ pub(super) struct Reading<'n> {
     pub(super) encoded_to: u32,
     /// Whether there is no command behind that line.
     pub(super) whole: bool,
-    /// Actions that ask for one counter for all CPUs, of kinds that do not obey, among what is encoded.
-    pub(super) unheard: BTreeMap<&'static str, u64>,
+    /// What is told of what is encoded.
+    pub(super) asides: Asides,
     /// What encoded rules name must stay open until they are sent.
     pub(super) devices: Option<Devices<'n>>,
     lines: u32,
@@ -110,7 +109,7 @@ fn part<'n>(
         },
     )?;
     reading.survey.append(mistakes, 0);
-    reading.unheard = fitter.map(Fitter::unheard).unwrap_or_default();
+    reading.asides = fitter.map(Fitter::asides).unwrap_or_default();
     Ok(Reading { encoded, lines: batch.lines_read(), ..reading })
 }
 
@@ -134,8 +133,6 @@ impl<'n> Reading<'n> {
             self.encoded_to = later.encoded_to.saturating_add(self.lines);
         }
         (self.whole, self.devices) = (later.whole, later.devices);
-        for (kind, count) in later.unheard {
-            *self.unheard.entry(kind).or_default() += count;
-        }
+        self.asides.append(later.asides);
     }
 }

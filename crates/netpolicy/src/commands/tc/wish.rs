@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use linux::Netns;
 use linux::tc::instances;
-use rules::{Action, Command, NoPercpu, Sharing, percpu};
+use rules::{Action, Command, Marker, NoPercpu, Sharing, Verb, percpu};
 
 use crate::args::{Percpu, TcLoad};
 use crate::fault::Fault;
@@ -25,6 +25,8 @@ pub(super) fn percpu(arguments: &TcLoad) -> NoPercpu {
 pub(super) struct Wish<'n> {
     netns: &'n Netns,
     percpu: NoPercpu,
+    /// Whether rules get cookies.
+    cookies: bool,
     /// All threads that encode share what they share.
     sharing: Option<Mutex<Shares>>,
 }
@@ -42,7 +44,8 @@ impl<'n> Wish<'n> {
     pub(super) fn of(arguments: &TcLoad, netns: &'n Netns) -> Self {
         let percpu = percpu(arguments);
         let shares = || Mutex::new(Shares { sharing: Sharing::from(0), looked_at: BTreeSet::new() });
-        Self { netns, percpu, sharing: arguments.share_actions.then(shares) }
+        let sharing = arguments.share_actions.then(shares);
+        Self { netns, percpu, cookies: arguments.cookies, sharing }
     }
 
     /// How many different actions are shared.
@@ -60,24 +63,47 @@ pub(super) struct Fitter<'w> {
     /// The actions of the last rule, as they were and with their instances: mostly, the next one has the same.
     plain: Vec<Action>,
     shared: Vec<Action>,
+    marker: Marker,
+    asides: Asides,
+}
+
+/// What is told of rules beside what became of them.
+#[derive(Debug, Default)]
+pub(super) struct Asides {
     /// Actions that ask for one counter for all CPUs, of kinds that do not obey.
-    unheard: BTreeMap<&'static str, u64>,
+    pub(super) unheard: BTreeMap<&'static str, u64>,
+    /// Rules that got a cookie.
+    pub(super) cookies: u64,
+}
+
+impl Asides {
+    /// Adds what is told of more rules.
+    pub(super) fn append(&mut self, more: Self) {
+        for (kind, count) in more.unheard {
+            *self.unheard.entry(kind).or_default() += count;
+        }
+        self.cookies += more.cookies;
+    }
 }
 
 impl<'w> Fitter<'w> {
     /// For this wish.
-    pub(super) const fn new(wish: &'w Wish<'w>) -> Self {
-        Self { wish, plain: Vec::new(), shared: Vec::new(), unheard: BTreeMap::new() }
+    pub(super) fn new(wish: &'w Wish<'w>) -> Self {
+        let (marker, asides) = (Marker::default(), Asides::default());
+        Self { wish, plain: Vec::new(), shared: Vec::new(), marker, asides }
     }
 
-    /// Gives the actions of a rule the counters and the instances that are wanted.
+    /// Gives the actions of a rule the counters, the instances and the cookie that are wanted.
     pub(super) fn fit(&mut self, command: &mut Command) -> Result<(), Fault> {
         let Command::Filter(rule) = command else { return Ok(()) };
         if self.wish.percpu.apply(rule) > 0 {
             let unheard = |action: &&Action| action.no_percpu && !percpu::obeys(&action.kind);
             for action in rule.actions.iter().filter(unheard) {
-                *self.unheard.entry(action.kind.name()).or_default() += 1;
+                *self.asides.unheard.entry(action.kind.name()).or_default() += 1;
             }
+        }
+        if self.wish.cookies && rule.verb != Verb::Delete {
+            self.asides.cookies += u64::from(self.marker.mark(rule));
         }
         let Some(shares) = self.wish.sharing.as_ref().filter(|_| !rule.actions.is_empty()) else {
             return Ok(());
@@ -100,8 +126,8 @@ impl<'w> Fitter<'w> {
         Ok(())
     }
 
-    /// The actions that ask for one counter for all CPUs without being heard, by kind.
-    pub(super) fn unheard(self) -> BTreeMap<&'static str, u64> {
-        self.unheard
+    /// What is told of these rules.
+    pub(super) fn asides(self) -> Asides {
+        self.asides
     }
 }

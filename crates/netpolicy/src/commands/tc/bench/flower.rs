@@ -1,17 +1,18 @@
 //! Rules of flower, of the two profiles that the measurements of `no_percpu` came with.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use linux::netlink::rtlink::{RtLink, VethEnd};
-use linux::tc::Devices;
+use linux::tc::{Devices, dump};
 use rules::Lookup as _;
 
 use super::ratio::{Ratio, median};
-use super::{Bench, CHECKED_RULES, DEVICE};
+use super::{Bench, CHECKED_RULES, DEVICE, parse};
 use crate::fault::Fault;
 
 /// The device of the second worker.
@@ -205,17 +206,47 @@ impl Bench<'_> {
             return Ok(());
         }
         let [profile, _] = PROFILES;
-        let file = self.scratch.file("check", &profile.rules(DEVICE, 1, CHECKED_RULES, true))?;
-        let path = file.to_string_lossy().into_owned();
-        self.timed(&self.itself, &["tc", "load", &path])?;
-        let (mut own, mut tc) = (Vec::new(), Vec::new());
-        for _ in 0..self.arguments.repeats {
-            own.push(self.timed(&self.itself, &["tc", "diff", &path])?);
-            tc.push(self.timed(&self.arguments.tc, &["filter", "show", "dev", DEVICE, "ingress"])?);
+        // The same rules with cookies and, on the other device, without.
+        self.clear(&[DEVICE, SECOND])?;
+        let mut paths = Vec::new();
+        for (device, options) in [(DEVICE, &["--cookies"][..]), (SECOND, &[])] {
+            let file = self.scratch.file(device, &profile.rules(device, 1, CHECKED_RULES, true))?;
+            let path = file.to_string_lossy().into_owned();
+            self.timed(&self.itself, &[&["tc", "load", &path], options].concat())?;
+            paths.push(path);
         }
-        let (own, tc) = (median(&own), median(&tc));
-        let measured = format!("{own:.2} s, {:.1} x (tc filter show {tc:.2} s)", tc / own);
-        self.row(criterion, "< 1 s, >= 10 x", measured, own < 1.0 && tc / own >= 10.0);
+        let mut seconds: [Vec<f64>; 5] = Default::default();
+        for _ in 0..self.arguments.repeats {
+            let began = Instant::now();
+            dump::terse(&self.netns, self.hook(), |_| ())?;
+            let kernel = began.elapsed().as_secs_f64();
+            let began = Instant::now();
+            parse(File::open(&paths[0]).map_err(|error| Fault::file(&paths[0], error))?)?;
+            let reading = began.elapsed().as_secs_f64();
+            let measured = [
+                self.timed(&self.itself, &["tc", "diff", &paths[0]])?,
+                self.timed(&self.itself, &["tc", "diff", &paths[1]])?,
+                self.timed(&self.arguments.tc, &["filter", "show", "dev", DEVICE, "ingress"])?,
+                kernel,
+                reading,
+            ];
+            for (all, one) in seconds.iter_mut().zip(measured) {
+                all.push(one);
+            }
+        }
+        let [own, whole, tc, kernel, reading] = seconds.map(|seconds| median(&seconds));
+        let measured = format!(
+            "{own:.2} s, {:.1} x (tc filter show {tc:.2} s; the terse dump alone {kernel:.2} s, reading the file alone \
+             {reading:.2} s)",
+            tc / own
+        );
+        self.row(
+            &format!("{criterion} with cookies"),
+            "< 1 s, >= 10 x",
+            measured,
+            own < 1.0 && tc / own >= 10.0,
+        );
+        self.told(format!("{criterion} without"), format!("{whole:.2} s, {:.1} x", tc / whole));
         Ok(())
     }
 
