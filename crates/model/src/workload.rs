@@ -204,7 +204,8 @@ pub enum Waiting {
     /// It asks again and again and never sleeps: the least lateness, and a whole CPU.
     #[default]
     Spin,
-    /// It sleeps in `epoll_pwait2` until the next due time.
+    /// It sleeps in `epoll_pwait2` until shortly before the next due time, by as much as it has been overslept by lately, and asks
+    /// without sleeping for the rest.
     Sleep,
 }
 

@@ -8,6 +8,7 @@ mod run;
 mod speech;
 mod tally;
 mod turn;
+mod wake;
 mod worker;
 
 pub use error::RunError;

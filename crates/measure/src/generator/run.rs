@@ -243,6 +243,7 @@ fn client_thread(
     }
     let prepared = surroundings.on_thread_ready(thread, worker.epoll.as_fd());
     prepared.map_err(|cause| RunError::ThreadStart { thread, cause })?;
+    shared.places.enter();
     // Whoever started the run is waiting for us until `ready` is dropped.
     let _ = ready.send(());
     drop(ready);

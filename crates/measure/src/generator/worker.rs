@@ -19,6 +19,7 @@ use super::error::RunError;
 use super::speech::Speech;
 use super::tally::{Tally, Times};
 use super::turn::Turns;
+use super::wake::{Lead, Places};
 
 /// Ready connections that one wait returns at most.
 const EVENTS_MAX: usize = 256;
@@ -44,14 +45,16 @@ pub(super) struct Shared<'a> {
     pub(super) load: OfferedLoad,
     pub(super) speech: Speech<'a>,
     pub(super) turns: Turns,
+    pub(super) places: Places,
     abandoned: AtomicBool,
 }
 
 impl<'a> Shared<'a> {
     pub(super) fn new(server: SocketAddr, workload: &'a Workload, load: OfferedLoad) -> Self {
         let abandoned = AtomicBool::new(false);
-        let (pace, speech, turns) = (workload.pace(), Speech::new(workload), Turns::default());
-        Self { server, pace, load, speech, turns, abandoned }
+        let (pace, speech) = (workload.pace(), Speech::new(workload));
+        let (turns, places) = (Turns::default(), Places::default());
+        Self { server, pace, load, speech, turns, places, abandoned }
     }
 
     /// Tells all threads to give up.
@@ -73,6 +76,8 @@ pub(super) struct Worker<'a> {
     pub(super) connections: Vec<Connection>,
     pub(super) events: Vec<epoll::Event>,
     pub(super) buffer: Box<[u8]>,
+    /// How much earlier than a due time it wakes; `None` if it does not.
+    lead: Option<Lead>,
     lost: u64,
 }
 
@@ -103,6 +108,7 @@ impl<'a> Worker<'a> {
             connections,
             events: Vec::with_capacity(EVENTS_MAX),
             buffer: vec![0; READ_BYTES_MAX].into_boxed_slice(),
+            lead: None,
             lost: 0,
         })
     }
@@ -121,6 +127,7 @@ impl<'a> Worker<'a> {
     /// Sends each request when it is due. Whether the run was finished.
     fn open_loop(&mut self, rate: f64, tally: &mut Tally) -> Result<bool, RunError> {
         wake_on_time();
+        self.lead = self.shared.places.have_room().then(Lead::default);
         let times = tally.times;
         let mut schedule = self.schedule(rate);
         let mut waiting_to_send: Vec<usize> = Vec::with_capacity(self.connections.len());
@@ -218,8 +225,16 @@ impl<'a> Worker<'a> {
             }
             Waiting::Sleep => {
                 let begin = Moment::now();
-                self.wait(until.since(begin))?;
-                tally.idled(begin, Moment::now());
+                let wait = until.since(begin);
+                let sleep = self.lead.map_or(wait, |lead| lead.sleep_of(wait));
+                self.wait(sleep)?;
+                let end = Moment::now();
+                if let Some(lead) = self.lead.as_mut().filter(|_| !sleep.is_zero() && self.events.is_empty())
+                {
+                    lead.overslept(end.since(begin.after(sleep)));
+                }
+                let asked_in_vain = sleep.is_zero() && !worked && self.events.is_empty();
+                tally.idled(if asked_in_vain { before } else { begin }, end);
             }
         }
         if self.events.is_empty() {

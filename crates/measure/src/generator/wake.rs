@@ -1,0 +1,103 @@
+//! Being awake when a request is due.
+//!
+//! A CPU that has nothing to do is stopped, and on a virtual machine given back to the hypervisor: a thread that sleeps until
+//! the due time runs up to a millisecond later, the later the longer the CPU slept, whatever its scheduling class. So it goes to
+//! sleep for less, by what it has been overslept by lately, and asks without sleeping for the rest.
+
+use std::sync::{Mutex, PoisonError};
+
+use model::Nanoseconds;
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+/// How long before a due time a thread is awake at most. Who oversleeps more is late, which is counted.
+const LEAD_MAX: Nanoseconds = Nanoseconds::from_millis(2);
+
+/// What part of itself the lead gives up at each waking in time: it falls by half within about 45 of them.
+const FALL: u64 = 64;
+
+/// How much earlier than a due time a thread wants to wake.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Lead(Nanoseconds);
+
+impl Lead {
+    /// How long to sleep of a wait; the rest is for asking.
+    #[inline]
+    pub(super) fn sleep_of(self, wait: Nanoseconds) -> Nanoseconds {
+        Nanoseconds(wait.0.saturating_sub(self.0.0))
+    }
+
+    /// Learns from a sleep that nothing but its own timer ended, by how much it was too long. Who overslept the lead goes half
+    /// of the way there at once; who did not comes down slowly, so that nearly all wakings stay in time.
+    pub(super) fn overslept(&mut self, by: Nanoseconds) {
+        let lead = self.0.0;
+        self.0.0 = if by.0 > lead { lead + (by.0 - lead).div_ceil(2) } else { lead - lead.div_ceil(FALL) };
+        self.0 = self.0.min(LEAD_MAX);
+    }
+}
+
+/// Where the threads of a run may be: asking without sleeping takes a CPU, and is only for who has one.
+#[derive(Debug, Default)]
+pub(super) struct Places(Mutex<Vec<Option<CpuSet>>>);
+
+impl Places {
+    /// Notes where the calling thread may be.
+    pub(super) fn enter(&self) {
+        let place = sched_getaffinity(None).ok();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(place);
+    }
+
+    /// Whether there is a CPU for each of the threads that share one with the calling thread. Only when all have entered.
+    pub(super) fn have_room(&self) -> bool {
+        let Ok(mine) = sched_getaffinity(None) else { return false };
+        let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let meets = |other: &CpuSet| (0..CpuSet::MAX_CPU).any(|cpu| mine.is_set(cpu) && other.is_set(cpu));
+        let sharing = places.iter().filter(|place| place.as_ref().is_none_or(meets)).count();
+        u32::try_from(sharing).is_ok_and(|sharing| sharing <= mine.count())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    const fn micros(micros: u64) -> Nanoseconds {
+        Nanoseconds::from_micros(micros)
+    }
+
+    #[test]
+    fn who_oversleeps_by_the_same_every_time_is_awake_in_time_after_a_few() {
+        let mut lead = Lead::default();
+        assert_eq!(lead.sleep_of(micros(5_000)), micros(5_000), "nothing is known yet");
+        for _ in 0..10 {
+            lead.overslept(micros(600));
+        }
+        let asks = 5_000_000 - lead.sleep_of(micros(5_000)).0;
+        assert!((580_000..=610_000).contains(&asks), "{asks}");
+        assert_eq!(lead.sleep_of(micros(500)), Nanoseconds::ZERO, "a short wait is not slept at all");
+    }
+
+    #[test]
+    fn what_was_overslept_once_is_forgotten_and_nobody_asks_for_longer_than_the_limit() {
+        let mut lead = Lead::default();
+        for _ in 0..40 {
+            lead.overslept(Nanoseconds::from_millis(50));
+        }
+        assert_eq!(lead.0, LEAD_MAX);
+        for _ in 0..1_500 {
+            lead.overslept(Nanoseconds::ZERO);
+        }
+        assert_eq!(lead.0, Nanoseconds::ZERO);
+    }
+
+    #[test]
+    fn more_threads_than_cpus_leave_no_room_for_asking() {
+        let places = Places::default();
+        let cpus = sched_getaffinity(None).expect("this thread is somewhere").count();
+        for _ in 0..cpus {
+            places.enter();
+        }
+        assert!(places.have_room());
+        places.enter();
+        assert!(!places.have_room());
+    }
+}
