@@ -4,7 +4,7 @@
 use model::host::{Epoll, Process, Unread};
 use model::{EpollId, Host, IfIndex, Pid};
 
-use super::{Processes, Sources, device, irq, listeners, process, topology, whole};
+use super::{Processes, Sources, Sysctls, device, irq, listeners, process, topology, whole};
 use crate::bpf::EpollScanner;
 use crate::bpf::spread::ListenerScanner;
 use crate::error::{Cause, KernelError};
@@ -55,7 +55,8 @@ impl Observer {
     /// # Errors
     /// As there.
     pub fn whole(&mut self, processes: &Processes) -> Result<Host, KernelError> {
-        let mut host = whole(&self.netns, &mut self.sources, processes)?;
+        let sysctls = self.netns.run(Sysctls::read_here)?;
+        let mut host = whole(&self.netns, &mut self.sources, sysctls, processes)?;
         self.listeners(&mut host);
         Ok(host)
     }

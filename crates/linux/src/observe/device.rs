@@ -1,23 +1,25 @@
 //! The devices of a namespace: their queues, NAPIs, and what leads from one to the other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::str::FromStr;
 
-use model::host::{
-    Channels, Coalesce, Confidence, Device, Features, IrqEdge, Napi, NapiEdge, Pair, Rings, RxQueueState,
-    TxQueueState, Unread,
-};
+use model::host::{Confidence, Device, Features, IrqEdge, Napi, NapiEdge, Unread};
 use model::{
-    CpuSet, DeviceId, EmptyPolls, IfIndex, IrqNumber, Label, Nanoseconds, NapiId, NetnsId, NumaNode, Offload,
-    Pid, QueueIndex, RxQueue, Threading,
+    DeviceId, EmptyPolls, IfIndex, IrqNumber, Label, Nanoseconds, NapiId, NetnsId, Pid, QueueIndex, Threading,
 };
+
+mod ethtool;
+mod files;
+
+use ethtool::EthtoolSays;
+pub(super) use ethtool::segments;
+pub(crate) use ethtool::{channels, coalesce, offloads, rings};
+pub(crate) use files::queues_of;
+use files::{from_sysfs, number};
 
 use super::irq::{Interrupts, queue_in_name};
 use super::{OrUnread, Sources};
 use crate::error::{Cause, KernelError};
 use crate::ioctl::EthtoolIoctl;
-use crate::netlink::ethtool::change::RawPrivateFlags;
-use crate::netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
 use crate::netlink::link::RawLink;
 use crate::netlink::netdev::{self, QueueType, RawNapi, RawQueue};
 use crate::netlink::qdisc::{Circumstances, Disciplines, RawQdisc};
@@ -129,71 +131,6 @@ fn name_peer(device: &mut Device, names: &BTreeMap<IfIndex, Label>) {
     }
 }
 
-/// Queues, device-wide settings and the bus device; returns the bus device's interrupts.
-fn from_sysfs(device: &mut Device, sysfs: &SysFs, unread: &mut Vec<Unread>) -> BTreeSet<IrqNumber> {
-    let directory = format!("class/net/{}", device.id.name);
-    device.defer_hard_irqs =
-        number(sysfs, &format!("{directory}/napi_defer_hard_irqs"), unread).map(EmptyPolls);
-    device.gro_flush_timeout =
-        number(sysfs, &format!("{directory}/gro_flush_timeout"), unread).map(Nanoseconds);
-    device.threaded = number(sysfs, &format!("{directory}/threaded"), unread).and_then(netdev::threading);
-    queues(device, sysfs, &directory, unread);
-    if !device.kind.is_empty() {
-        return BTreeSet::new(); // a virtual device has no bus device
-    }
-    bus_device(device, sysfs, &directory, unread)
-}
-
-fn queues(device: &mut Device, sysfs: &SysFs, directory: &str, unread: &mut Vec<Unread>) {
-    let directory = format!("{directory}/queues");
-    let names = sysfs.list(&directory).or_unread(unread);
-    // A device may have hundreds of queues, with four files each.
-    let Some(sysfs) = sysfs.below(&directory).or_unread(unread) else { return };
-    let sysfs = &sysfs;
-    for name in &names {
-        let Some((kind, index)) = name.split_once('-') else { continue };
-        let Some(index) = index.parse().ok().map(QueueIndex) else { continue };
-        match kind {
-            "rx" => device.rx_queues.push(RxQueueState {
-                id: RxQueue { device: device.id, index },
-                napi: None,
-                rps_cpus: mask(sysfs, &format!("{name}/rps_cpus"), unread),
-                rps_flow_cnt: number(sysfs, &format!("{name}/rps_flow_cnt"), unread),
-                coalesce: None,
-                kthread: None,
-            }),
-            "tx" => device.tx_queues.push(TxQueueState {
-                index,
-                napi: None,
-                xps_cpus: mask(sysfs, &format!("{name}/xps_cpus"), unread),
-                xps_rxqs: queues_of(&mask(sysfs, &format!("{name}/xps_rxqs"), unread)),
-            }),
-            _ => {}
-        }
-    }
-    device.rx_queues.sort_by_key(|queue| queue.id.index);
-    device.tx_queues.sort_by_key(|queue| queue.index);
-}
-
-/// The driver, the NUMA node and the interrupts of the device on a bus that a network device belongs to.
-fn bus_device(
-    device: &mut Device,
-    sysfs: &SysFs,
-    directory: &str,
-    unread: &mut Vec<Unread>,
-) -> BTreeSet<IrqNumber> {
-    let mut bus = format!("{directory}/device");
-    device.kind = sysfs.link_name(&format!("{bus}/driver")).unwrap_or_default();
-    // Devices of these buses are parts of another one, which has the node and the interrupts.
-    if matches!(sysfs.link_name(&format!("{bus}/subsystem")).as_deref(), Some("virtio" | "auxiliary")) {
-        bus.push_str("/..");
-    }
-    let node: Option<i32> = number(sysfs, &format!("{bus}/numa_node"), unread);
-    device.node = node.and_then(|node| u32::try_from(node).ok()).map(NumaNode); // -1 for none
-    let vectors = sysfs.list(&format!("{bus}/msi_irqs")).or_unread(unread);
-    vectors.iter().filter_map(|vector| vector.parse().ok()).map(IrqNumber).collect()
-}
-
 /// What drivers tell by ioctl alone. Most virtual ones have neither.
 fn from_ioctl(device: &mut Device, ioctl: &EthtoolIoctl, unread: &mut Vec<Unread>) {
     let name = device.id.name.as_str();
@@ -231,27 +168,6 @@ fn qdiscs(
         tx_queues: device.tx_queues.len(),
     };
     device.qdiscs = socket.of(ifindex, circumstances, all).or_unread(unread);
-}
-
-/// A file with one number; `None` where it is not there.
-fn number<T: FromStr>(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> Option<T> {
-    let text = sysfs.read_if_any(path).or_unread(unread)?;
-    let parsed =
-        text.parse().map_err(|_| KernelError::malformed(sysfs.shown(path), format!("`{text}` is no number")));
-    parsed.map(Some).or_unread(unread)
-}
-
-/// A file with a mask of CPUs; empty where it is not there, as for a queue of a device without XPS.
-fn mask(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> CpuSet {
-    let Some(text) = sysfs.read_if_any(path).or_unread(unread) else { return CpuSet::new() };
-    CpuSet::parse_mask(&text)
-        .map_err(|not| KernelError::malformed(sysfs.shown(path), not.to_string()))
-        .or_unread(unread)
-}
-
-/// A mask of queues, which the kernel writes as it writes one of CPUs.
-pub(crate) fn queues_of(mask: &CpuSet) -> Vec<QueueIndex> {
-    mask.iter().map(|bit| QueueIndex(bit.0)).collect()
 }
 
 /// What the netdev family says about all devices.
@@ -369,106 +285,6 @@ fn napi(raw: &RawNapi) -> Napi {
     }
 }
 
-/// What the ethtool family says about all devices.
-#[derive(Debug, Default)]
-struct EthtoolSays {
-    channels: Vec<RawChannels>,
-    rings: Vec<RawRings>,
-    coalesce: Vec<RawCoalesce>,
-    features: Vec<RawFeatures>,
-    feature_names: Vec<String>,
-    private_flags: Vec<RawPrivateFlags>,
-}
-
-impl EthtoolSays {
-    fn ask(sources: &mut Sources, unread: &mut Vec<Unread>) -> Self {
-        match &mut sources.ethtool {
-            Ok(ethtool) => Self {
-                channels: ethtool.channels().or_unread(unread),
-                rings: ethtool.rings().or_unread(unread),
-                coalesce: ethtool.coalesce().or_unread(unread),
-                features: ethtool.features().or_unread(unread),
-                feature_names: ethtool.feature_names().or_unread(unread),
-                private_flags: ethtool.private_flags().or_unread(unread),
-            },
-            Err(error) => Err(error.clone()).or_unread(unread),
-        }
-    }
-
-    fn complete(&self, device: &mut Device) {
-        let ifindex = device.id.ifindex.0;
-        device.channels = self.channels.iter().find(|raw| raw.ifindex == ifindex).map(channels);
-        device.rings = self.rings.iter().find(|raw| raw.ifindex == ifindex).map(rings);
-        device.coalesce = self.coalesce.iter().find(|raw| raw.ifindex == ifindex).map(coalesce);
-        if let Some(raw) = self.features.iter().find(|raw| raw.ifindex == ifindex) {
-            device.features = features(raw, &self.feature_names);
-            device.offloads = offloads(raw, &self.feature_names);
-        }
-        if let Some(raw) = self.private_flags.iter().find(|raw| raw.ifindex == ifindex) {
-            device.private_flags.clone_from(&raw.flags);
-        }
-    }
-}
-
-fn pair(current: Option<u32>, max: Option<u32>) -> Pair {
-    Pair { current: current.unwrap_or(0), max: max.unwrap_or(0) }
-}
-
-pub(crate) fn channels(raw: &RawChannels) -> Channels {
-    Channels {
-        rx: pair(raw.rx_count, raw.rx_max),
-        tx: pair(raw.tx_count, raw.tx_max),
-        combined: pair(raw.combined_count, raw.combined_max),
-    }
-}
-
-pub(crate) fn rings(raw: &RawRings) -> Rings {
-    Rings { rx: pair(raw.rx, raw.rx_max), tx: pair(raw.tx, raw.tx_max) }
-}
-
-pub(crate) fn coalesce(raw: &RawCoalesce) -> Coalesce {
-    Coalesce {
-        rx_usecs: raw.rx_usecs,
-        rx_max_frames: raw.rx_max_frames,
-        tx_usecs: raw.tx_usecs,
-        tx_max_frames: raw.tx_max_frames,
-        adaptive_rx: raw.use_adaptive_rx,
-        adaptive_tx: raw.use_adaptive_tx,
-        cqe_mode_rx: raw.use_cqe_mode_rx,
-        cqe_mode_tx: raw.use_cqe_mode_tx,
-    }
-}
-
-/// Whether a device segments TCP itself; `None` where it does not say.
-pub(super) fn segments(
-    ethtool: &mut crate::netlink::Ethtool,
-    device: IfIndex,
-) -> Result<Option<bool>, KernelError> {
-    let names = ethtool.feature_names()?;
-    let all = ethtool.features()?;
-    Ok(all.iter().find(|raw| raw.ifindex == device.0).and_then(|raw| features(raw, &names).tso))
-}
-
-fn features(raw: &RawFeatures, names: &[String]) -> Features {
-    let bit_of = |is_it: &dyn Fn(&str) -> bool| {
-        let bits = names.iter().zip(0..).filter(|(name, _)| is_it(name));
-        bits.filter_map(|(_, bit)| raw.is_active(bit)).reduce(|any, this| any || this)
-    };
-    Features {
-        gro: bit_of(&|name| name == "rx-gro"),
-        tso: bit_of(&|name| name.starts_with("tx-tcp") && name.ends_with("-segmentation")),
-        gro_hw: bit_of(&|name| name == "rx-gro-hw"),
-        ntuple: bit_of(&|name| name == "rx-ntuple-filter"),
-        tc_offload: bit_of(&|name| name == "hw-tc-offload"),
-    }
-}
-
-/// The offloads that the device's kernel has, by name, without those that its driver has not: they are off and stay so.
-pub(crate) fn offloads(raw: &RawFeatures, names: &[String]) -> BTreeMap<Offload, bool> {
-    let bits = (0..).zip(names).filter(|(bit, _)| !raw.is_lacking(*bit));
-    bits.filter_map(|(bit, name)| Some((Offload::named(name)?, raw.is_active(bit)?))).collect()
-}
-
 /// Gives the NAPIs whose interrupt the kernel does not state the one that is named after their queue, if exactly one is.
 pub(super) fn name_interrupts(seen: &mut [Seen], interrupts: &Interrupts) {
     for Seen { device, vectors } in seen {
@@ -501,6 +317,9 @@ pub(crate) fn parse_threading(text: &str) -> Option<Threading> {
 
 #[cfg(test)]
 mod test {
+    use model::host::{RxQueueState, TxQueueState};
+    use model::{CpuSet, RxQueue};
+
     use super::*;
 
     fn link(kind: Option<&'static str>, link: Option<u32>, link_netnsid: Option<i32>) -> RawLink<'static> {
@@ -584,18 +403,6 @@ mod test {
         name_interrupts(&mut seen, &Interrupts::parse(text));
         let irqs: Vec<_> = seen[0].device.napis.iter().map(|n| n.irq).collect();
         assert_eq!(irqs, [Some(IrqEdge { irq: IrqNumber(38), confidence: Confidence::ByName }), None]);
-    }
-
-    #[test]
-    fn features_join_all_kinds_of_tcp_segmentation() {
-        let names = ["tx-tcp-segmentation", "tx-tcp6-segmentation", "rx-gro", "tx-udp-segmentation"]
-            .map(String::from);
-        let raw =
-            |active| RawFeatures { ifindex: 5, size: 4, active: vec![active], ..RawFeatures::default() };
-        assert_eq!(features(&raw(0b0010), &names).tso, Some(true));
-        assert_eq!(features(&raw(0b1000), &names).tso, Some(false));
-        assert_eq!(features(&raw(0b0100), &names).gro, Some(true));
-        assert_eq!(features(&raw(0), &names).gro_hw, None, "a kernel without the feature says nothing of it");
     }
 
     #[test]

@@ -17,8 +17,10 @@ pub use again::Observer;
 pub use peer::{PeerEnd, peer_end};
 pub use process::processes;
 
+use std::collections::BTreeMap;
+
 use model::host::Unread;
-use model::{Host, KernelVersion, KthreadState, Pid};
+use model::{Host, KernelVersion, KthreadState, Pid, Sysctl};
 
 use crate::error::{Cause, KernelError};
 use crate::ioctl::EthtoolIoctl;
@@ -48,18 +50,25 @@ pub enum Processes {
 /// If the namespace cannot be entered or its devices cannot be listed. Whatever else cannot be read is listed in
 /// [`Host::unread`].
 pub fn observe(netns: &Netns, processes: &Processes) -> Result<Host, KernelError> {
-    let mut host = whole(netns, &mut netns.run(Sources::open_here)??, processes)?;
+    // One visit: each costs a thread that goes there.
+    let (sources, sysctls) = netns.run(|| (Sources::open_here(), Sysctls::read_here()))?;
+    let mut host = whole(netns, &mut sources?, sysctls, processes)?;
     let mut unread = Vec::new();
     listeners::observe(&mut host, &mut None, &mut unread);
     host.unread.extend(unread);
     Ok(host)
 }
 
-fn whole(netns: &Netns, sources: &mut Sources, processes: &Processes) -> Result<Host, KernelError> {
+fn whole(
+    netns: &Netns,
+    sources: &mut Sources,
+    sysctls: Sysctls,
+    processes: &Processes,
+) -> Result<Host, KernelError> {
     if let Ok(sysfs) = &sources.sysfs {
         netns.keep(sysfs);
     }
-    let mut unread = Vec::new();
+    let Sysctls { values: sysctls, mut unread } = sysctls;
     let mut devices = device::devices(netns.id(), sources, None, &mut unread)?;
     let vectors = device::vectors(&devices);
     let (mut irqs, mut irqbalance) = (Vec::new(), None);
@@ -77,7 +86,7 @@ fn whole(netns: &Netns, sources: &mut Sources, processes: &Processes) -> Result<
         topology: topology::topology(&sources.sysfs, &mut unread),
         netns: netns.id(),
         devices: devices.into_iter().map(|seen| seen.device).collect(),
-        sysctls: netns.run(|| sysctl::all(&mut unread))?,
+        sysctls,
         irqs,
         processes: process::processes(netns, processes, &mut unread),
         wishes: Vec::new(),
@@ -88,6 +97,20 @@ fn whole(netns: &Netns, sources: &mut Sources, processes: &Processes) -> Result<
         pressure: None,
         unread,
     })
+}
+
+/// The sysctls that the calling thread's namespace shows.
+#[derive(Debug, Default)]
+struct Sysctls {
+    values: BTreeMap<Sysctl, u64>,
+    unread: Vec<Unread>,
+}
+
+impl Sysctls {
+    fn read_here() -> Self {
+        let mut unread = Vec::new();
+        Self { values: sysctl::all(&mut unread), unread }
+    }
 }
 
 /// In a pid namespace that is not the initial one no kernel thread can be seen, which is nothing to report.

@@ -1,0 +1,102 @@
+//! What sysfs says of a device: its queues with a file for each setting, device-wide settings, and the bus device behind it.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+
+use model::host::{Device, RxQueueState, TxQueueState, Unread};
+use model::{CpuSet, EmptyPolls, IrqNumber, Nanoseconds, NumaNode, QueueIndex, RxQueue};
+
+use super::super::OrUnread;
+use crate::error::KernelError;
+use crate::netlink::netdev;
+use crate::sysfs::SysFs;
+
+/// Queues, device-wide settings and the bus device; returns the bus device's interrupts.
+pub(super) fn from_sysfs(
+    device: &mut Device,
+    sysfs: &SysFs,
+    unread: &mut Vec<Unread>,
+) -> BTreeSet<IrqNumber> {
+    let directory = format!("class/net/{}", device.id.name);
+    device.defer_hard_irqs =
+        number(sysfs, &format!("{directory}/napi_defer_hard_irqs"), unread).map(EmptyPolls);
+    device.gro_flush_timeout =
+        number(sysfs, &format!("{directory}/gro_flush_timeout"), unread).map(Nanoseconds);
+    device.threaded = number(sysfs, &format!("{directory}/threaded"), unread).and_then(netdev::threading);
+    queues(device, sysfs, &directory, unread);
+    if !device.kind.is_empty() {
+        return BTreeSet::new(); // a virtual device has no bus device
+    }
+    bus_device(device, sysfs, &directory, unread)
+}
+
+fn queues(device: &mut Device, sysfs: &SysFs, directory: &str, unread: &mut Vec<Unread>) {
+    let directory = format!("{directory}/queues");
+    let names = sysfs.list(&directory).or_unread(unread);
+    // A device may have hundreds of queues, with four files each.
+    let Some(sysfs) = sysfs.below(&directory).or_unread(unread) else { return };
+    let sysfs = &sysfs;
+    for name in &names {
+        let Some((kind, index)) = name.split_once('-') else { continue };
+        let Some(index) = index.parse().ok().map(QueueIndex) else { continue };
+        match kind {
+            "rx" => device.rx_queues.push(RxQueueState {
+                id: RxQueue { device: device.id, index },
+                napi: None,
+                rps_cpus: mask(sysfs, &format!("{name}/rps_cpus"), unread),
+                rps_flow_cnt: number(sysfs, &format!("{name}/rps_flow_cnt"), unread),
+                coalesce: None,
+                kthread: None,
+            }),
+            "tx" => device.tx_queues.push(TxQueueState {
+                index,
+                napi: None,
+                xps_cpus: mask(sysfs, &format!("{name}/xps_cpus"), unread),
+                xps_rxqs: queues_of(&mask(sysfs, &format!("{name}/xps_rxqs"), unread)),
+            }),
+            _ => {}
+        }
+    }
+    device.rx_queues.sort_by_key(|queue| queue.id.index);
+    device.tx_queues.sort_by_key(|queue| queue.index);
+}
+
+/// The driver, the NUMA node and the interrupts of the device on a bus that a network device belongs to.
+fn bus_device(
+    device: &mut Device,
+    sysfs: &SysFs,
+    directory: &str,
+    unread: &mut Vec<Unread>,
+) -> BTreeSet<IrqNumber> {
+    let mut bus = format!("{directory}/device");
+    device.kind = sysfs.link_name(&format!("{bus}/driver")).unwrap_or_default();
+    // Devices of these buses are parts of another one, which has the node and the interrupts.
+    if matches!(sysfs.link_name(&format!("{bus}/subsystem")).as_deref(), Some("virtio" | "auxiliary")) {
+        bus.push_str("/..");
+    }
+    let node: Option<i32> = number(sysfs, &format!("{bus}/numa_node"), unread);
+    device.node = node.and_then(|node| u32::try_from(node).ok()).map(NumaNode); // -1 for none
+    let vectors = sysfs.list(&format!("{bus}/msi_irqs")).or_unread(unread);
+    vectors.iter().filter_map(|vector| vector.parse().ok()).map(IrqNumber).collect()
+}
+
+/// A file with one number; `None` where it is not there.
+pub(super) fn number<T: FromStr>(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> Option<T> {
+    let text = sysfs.read_if_any(path).or_unread(unread)?;
+    let parsed =
+        text.parse().map_err(|_| KernelError::malformed(sysfs.shown(path), format!("`{text}` is no number")));
+    parsed.map(Some).or_unread(unread)
+}
+
+/// A file with a mask of CPUs; empty where it is not there, as for a queue of a device without XPS.
+fn mask(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> CpuSet {
+    let Some(text) = sysfs.read_if_any(path).or_unread(unread) else { return CpuSet::new() };
+    CpuSet::parse_mask(&text)
+        .map_err(|not| KernelError::malformed(sysfs.shown(path), not.to_string()))
+        .or_unread(unread)
+}
+
+/// A mask of queues, which the kernel writes as it writes one of CPUs.
+pub(crate) fn queues_of(mask: &CpuSet) -> Vec<QueueIndex> {
+    mask.iter().map(|bit| QueueIndex(bit.0)).collect()
+}
