@@ -2,13 +2,15 @@
 //! takes to be applied and taken back; then the same for every mechanism of a device at once, and how long reading all of
 //! a device takes beside `ethtool`, `ip` and `ynl`.
 //!
-//! `cargo bench -p netpolicy --bench paths`, as root. Everything happens in the lab's namespaces.
+//! `cargo bench -p netpolicy --bench paths`, as root; `-- observe` and the like for one part of it. Everything happens in
+//! the lab's namespaces.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,8 @@ use model::{DeliveryMode, Intent, Nanoseconds, Policy, PolicyName, Setting, Targ
 use rustix::event::epoll;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+#[path = "paths/beside_the_tools.rs"]
+mod beside_the_tools;
 #[path = "paths/every_mechanism.rs"]
 mod every_mechanism;
 
@@ -36,18 +40,28 @@ fn main() -> Done<()> {
     if std::env::var_os(HOLD).is_some() {
         return hold_sockets();
     }
+    let asked: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let wanted = |part: &str| asked.is_empty() || asked.iter().any(|asked| asked == part);
     println!("Linux {}, {ROUNDS} rounds each", rustix::system::uname().release().to_string_lossy());
-    show_the_lab()?;
-    show_many_sockets()?;
-    for queues in QUEUES {
-        apply_a_device_policy(queues)?;
+    if wanted("show") {
+        show_the_lab()?;
+        show_many_sockets()?;
     }
     for queues in QUEUES {
-        every_mechanism::in_memory(queues)?;
-        every_mechanism::on_a_veth(queues)?;
+        if wanted("apply") {
+            apply_a_device_policy(queues)?;
+        }
     }
     for queues in QUEUES {
-        observe_beside_the_tools(queues)?;
+        if wanted("mechanisms") {
+            every_mechanism::in_memory(queues)?;
+            every_mechanism::on_a_veth(queues)?;
+        }
+    }
+    for queues in QUEUES {
+        if wanted("observe") {
+            beside_the_tools::observe(queues)?;
+        }
     }
     Ok(())
 }
@@ -83,59 +97,6 @@ fn time_show(lab: &Lab) -> Done<Times> {
         let status = show.args(["--netns", &netns, "show"]).stdout(Stdio::null()).status()?;
         if status.success() { Ok(()) } else { Err(format!("show ended with {status}").into()) }
     })
-}
-
-/// Everything that is known of a namespace's devices, and as much of it as `ethtool` and `ip` tell of the one device, in
-/// turn. What they do not tell (NAPIs, the steering files of each queue) is left out on their side, or asked by `ynl`
-/// where `NETPOLICY_BENCH_YNL` names the kernel's `cli.py`.
-fn observe_beside_the_tools(queues: u32) -> Done<()> {
-    const DEVICE: &str = linux::lab::SERVER_DEVICE;
-    let lab = Lab::new(&LabOptions::with_queues(queues))?;
-    let mut tools: Vec<Vec<String>> =
-        ["-l", "-g", "-c", "-k", "-x", "-i", "--show-priv-flags", "--show-fec", "-n"]
-            .map(|question| vec!["ethtool".to_owned(), question.to_owned(), DEVICE.to_owned()])
-            .into();
-    tools.push(["ip", "-d", "-s", "link", "show", "dev", DEVICE].map(str::to_owned).into());
-    if let Ok(ynl) = std::env::var("NETPOLICY_BENCH_YNL") {
-        for dump in ["queue-get", "napi-get"] {
-            tools.push(["python3", &ynl, "--family", "netdev", "--dump", dump].map(str::to_owned).into());
-        }
-    }
-    let (mut ours, mut theirs) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));
-    // In turn, so that whatever else this machine does meets both.
-    for round in 0..=ROUNDS {
-        let began = Instant::now();
-        let host = linux::observe(lab.server(), &Processes::None)?;
-        let observed = began.elapsed();
-        let device = host.device_named(DEVICE).ok_or("the device was not observed")?;
-        if device.rx_queues.len() != usize::try_from(queues)? {
-            return Err("not all queues were observed".into());
-        }
-        let began = Instant::now();
-        lab.server().run(|| tools.iter().try_for_each(|command| ask(command)))??;
-        if round > 0 {
-            ours.push(observed);
-            theirs.push(began.elapsed());
-        }
-    }
-    let (ours, theirs) = (Times(ours), Times(theirs));
-    println!(
-        "observe, {queues} queues: {ours}; {} commands of ethtool, ip and ynl: {theirs}; {:.1} times as long",
-        tools.len(),
-        theirs.median().as_secs_f64() / ours.median().as_secs_f64()
-    );
-    Ok(())
-}
-
-/// Runs a command to its end. That a driver has no answer is an answer, too.
-fn ask(command: &[String]) -> Result<(), std::io::Error> {
-    let mut tool = Command::new(&command[0]);
-    tool.args(&command[1..])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .map(drop)
 }
 
 /// `suspend20` on every queue of a device, committed with its journal, and rolled back.
@@ -224,7 +185,7 @@ impl Knobs for Counting {
 }
 
 /// A folder that goes with the benchmark.
-struct Folder(std::path::PathBuf);
+struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Done<Self> {
