@@ -19,17 +19,17 @@ if [ -f $guest/modules ]; then
     mkdir -p "/lib/modules/$(uname -r)"
     mount --bind "$(cat $guest/modules)" "/lib/modules/$(uname -r)"
     modprobe -a -q virtio_net igb tun veth
-    for device in /sys/class/net/*; do
-        name=
-        case $(cat "$device/address") in
-            52:54:00:00:00:10) name=virtio0 ;;
-            52:54:00:00:00:11) name=virtio1 ;;
-            52:54:00:00:00:20) name=igb0 ;;
-            52:54:00:00:00:21) name=igb1 ;;
-        esac
-        [ -z "$name" ] || ip link set "${device##*/}" name $name
-    done
 fi
+for device in /sys/class/net/*; do
+    name=
+    case $(cat "$device/address") in
+        52:54:00:00:00:10) name=virtio0 ;;
+        52:54:00:00:00:11) name=virtio1 ;;
+        52:54:00:00:00:20) name=igb0 ;;
+        52:54:00:00:00:21) name=igb1 ;;
+    esac
+    [ -z "$name" ] || ip link set "${device##*/}" name $name
+done
 echo 1 > $guest/begun
 (
     setsid sh $guest/command < /dev/null > $guest/stdout 2> $guest/stderr

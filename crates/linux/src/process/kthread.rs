@@ -107,10 +107,19 @@ pub(crate) fn set_clamp(pid: Pid, clamp: UtilClamp) -> Result<(), KernelError> {
     const RESET: u32 = u32::MAX;
     write(pid, |tid| {
         let flags = flag::KEEP_POLICY | flag::KEEP_PARAMS | flag::UTIL_CLAMP;
-        let (util_min, util_max) =
-            if clamp == UtilClamp::NONE { (RESET, RESET) } else { (clamp.min.into(), clamp.max.into()) };
         let flags = flags | attributes(tid)?.flags & flag::RESET_ON_FORK;
-        set_attributes(tid, RawAttr { flags, util_min, util_max, ..RawAttr::default() })
+        let set = |util_min, util_max| {
+            set_attributes(tid, RawAttr { flags, util_min, util_max, ..RawAttr::default() })
+        };
+        if clamp == UtilClamp::NONE {
+            set(RESET, RESET)?;
+            // Without a clamp a real-time thread has sched_util_clamp_min_rt_default, which is as much as there is; its class
+            // may go back only after this.
+            if self::clamp(attributes(tid)?) == Some(UtilClamp::NONE) {
+                return Ok(());
+            }
+        }
+        set(clamp.min.into(), clamp.max.into())
     })
     .map_err(|error| match error.number() {
         Some(Errno::OPNOTSUPP) => KernelError::absent(error.what, "a kernel with CONFIG_UCLAMP_TASK", None),

@@ -3,24 +3,32 @@
 
 use std::collections::BTreeSet;
 
-use apply::Knobs;
+use apply::{Allow, Journal, Knobs};
 use libtest_mimic::{Failed, Trial};
 use linux::Kernel;
+use model::host::{Device, PlacedRule};
 use model::nic::ChannelKind;
-use model::{FlowRule, Qdisc, QdiscKind, QdiscOption, Qdiscs, QueueSpan, Setting};
+use model::{
+    Change, FlowRule, Offload, Plan, Qdisc, QdiscKind, QdiscOption, Qdiscs, QueueSpan, Reason, Setting, Step,
+};
 
+use super::scratch::{Scratch, asked};
 use super::wire::Wire;
 use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const IGB: &[Need] = &[Need::Root, Need::Wire, Need::IgbNics];
+    const WITHOUT: &[Need] = &[Need::Root, Need::Wire, Need::IgbWithoutRules];
+    const RULES: &[Need] = &[Need::Root, Need::Wire, Need::IgbRules];
     const FAIR: &[Need] = &[Need::Root, Need::Wire, Need::FairQueues];
     vec![
         test(
             "nics/rules_and_contexts_that_an_igb_lacks_are_refused_in_the_kernels_words",
-            IGB,
+            WITHOUT,
             refused_rules,
         ),
+        test("nics/a_rule_that_an_igb_takes_is_written_read_replaced_and_put_back", RULES, rules_taken),
+        test("nics/a_rule_that_an_igb_refuses_undoes_those_that_it_took", RULES, refused_in_the_middle),
         test("nics/a_table_as_the_kernel_makes_it_binds_no_number_of_queues", IGB, table_is_given_back),
         test("qdiscs/options_that_somebody_chose_are_read_written_and_put_back", FAIR, chosen_options),
     ]
@@ -43,6 +51,97 @@ fn refused_rules() -> Result<(), Failed> {
     let error = kernel.write(&[context]).expect_err("an igb cannot");
     assert!(error.to_string().contains("EOPNOTSUPP"), "{error}");
     assert_eq!(wire.near0()?, before);
+    Ok(())
+}
+
+fn rule(text: &str) -> Result<FlowRule, Failed> {
+    Ok(text.parse()?)
+}
+
+/// What `ethtool` lists: the numbers of the rules' places, and how many lines speak of an Ethernet type.
+fn as_ethtool_lists(wire: &Wire) -> Result<(Vec<u32>, Vec<String>), Failed> {
+    let listed = wire.in_near("ethtool -n near0")?;
+    let of = |heading: &str| -> Vec<String> {
+        listed.lines().filter_map(|line| Some(line.trim().strip_prefix(heading)?.trim().to_owned())).collect()
+    };
+    let actions = of("Action: Direct to queue").into_iter().chain(of("Ethertype:")).collect();
+    Ok((of("Filter:").iter().filter_map(|place| place.parse().ok()).collect(), actions))
+}
+
+/// The near end as it was set: whether its link is up is another matter, as its driver resets it to turn the feature on and off.
+fn as_set(wire: &Wire) -> Result<Device, Failed> {
+    Ok(Device { up: true, ..wire.near0()? })
+}
+
+fn rules_taken() -> Result<(), Failed> {
+    let wire = Wire::between("igb")?;
+    let before = as_set(&wire)?;
+    assert_eq!(
+        (&before.flow_rules, before.offloads.get(&Offload::Ntuple)),
+        (&Some(Vec::new()), Some(&false))
+    );
+    let mut kernel = Kernel::new();
+    let ntuple = [Setting::Offload(before.id, Offload::Ntuple, true)];
+    let off = kernel.read(&ntuple)?;
+    kernel.write(&ntuple)?;
+    let first = rule("ether proto 0x88b5 queue 1")?;
+    let like = [Setting::FlowRule(before.id, first.flow, None)];
+    assert_eq!(kernel.read(&like)?, like, "there is none");
+    let wanted = [Setting::FlowRule(before.id, first.flow, Some(first.to))];
+    kernel.write(&wanted)?;
+    assert_eq!(kernel.read(&like)?, wanted);
+    let (places, said) = as_ethtool_lists(&wire)?;
+    assert_eq!((places.len(), said.len()), (1, 2), "{said:?}");
+    assert!(said[0] == "1" && said[1].starts_with("0x88B5"), "{said:?}");
+    let observed = wire.near0()?.flow_rules.ok_or("as its driver says")?;
+    assert_eq!(observed, [PlacedRule { location: places[0], flow: Some(first.flow), to: first.to }]);
+
+    // The driver takes no second rule for a flow, not even in the place of the first.
+    let other = rule("ether proto 0x88b5 queue 0")?;
+    let replaced = [Setting::FlowRule(before.id, other.flow, Some(other.to))];
+    kernel.write(&replaced)?;
+    assert_eq!(kernel.read(&like)?, replaced);
+    assert_eq!(as_ethtool_lists(&wire)?.0, places);
+
+    kernel.write(&like)?;
+    assert_eq!(kernel.read(&wanted)?, like);
+    kernel.write(&off)?;
+    assert_eq!(as_set(&wire)?, before);
+    Ok(())
+}
+
+/// The driver's own words for each, heard by a transaction that is undone to where it began, somebody else's rule untouched.
+fn refused_in_the_middle() -> Result<(), Failed> {
+    let wire = Wire::between("igb")?;
+    wire.in_near("ethtool -K near0 ntuple on")?;
+    wire.in_near("ethtool -N near0 flow-type ether proto 0x88b6 action 1 loc 3")?;
+    let before = as_set(&wire)?;
+    let taken = rule("ether proto 0x88b5 queue 1")?;
+    for (refused, errno) in [
+        ("tcp4 dst-port 80 queue 1", "EINVAL"),
+        ("ether proto 0x88cc drop", "EINVAL"),
+        ("ether proto 0x88cc queue 7", "EINVAL"),
+    ] {
+        let refused = rule(refused)?;
+        let because = || Reason::new("a test", "test");
+        let insert = |rule: FlowRule| {
+            let (from, to) = (
+                Setting::FlowRule(before.id, rule.flow, None),
+                Setting::FlowRule(before.id, rule.flow, Some(rule.to)),
+            );
+            Step::new(vec![Change::new(from, to, because())])
+        };
+        let plan = Plan { steps: vec![insert(taken), insert(refused)] };
+        let scratch = Scratch::new("igb-rules")?;
+        let journal = Journal::new(scratch.path().to_owned(), "this-boot");
+        let mut kernel = Kernel::new();
+        let error = apply::commit(plan, &mut kernel, &journal, &asked(), Allow::default());
+        let error = error.map(drop).expect_err("the driver refuses the second").to_string();
+        assert!(error.contains(&refused.flow.to_string()) && error.contains(errno), "{error}");
+        assert_eq!(as_set(&wire)?, before, "{refused:?}");
+    }
+    wire.in_near("ethtool -N near0 delete 3")?;
+    wire.in_near("ethtool -K near0 ntuple off")?;
     Ok(())
 }
 

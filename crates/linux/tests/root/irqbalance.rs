@@ -6,13 +6,14 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use apply::{Allow, Asked, Journal, Knobs, Moment, Standing};
+use apply::{Allow, Journal, Knobs, Standing};
 use libtest_mimic::{Failed, Trial};
 use linux::irqbalance::Irqbalance;
 use linux::{Cause, Errno, Kernel};
-use model::{Change, IrqNumber, Nanoseconds, Plan, Reason, Setting, Step};
+use model::{Change, IrqNumber, Plan, Reason, Setting, Step};
 
 use super::balancer::Balancer;
+use super::scratch::{Scratch, asked};
 use super::subject::{Subject, role_command};
 use super::{Need, test};
 
@@ -57,29 +58,6 @@ fn plan() -> Plan {
     Plan { steps: OURS.map(|irq| Step::new(vec![ban(irq)])).to_vec() }
 }
 
-fn asked() -> Asked {
-    let at = Moment { unix_micros: 1_795_233_900_000_000, since_boot: Nanoseconds(1) };
-    let text = |text: &str| text.to_owned();
-    Asked { at, command: text("test"), kernel_release: text("test"), netpolicy: text("test"), deadline: None }
-}
-
-/// A directory that is removed with this.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Result<Self, Failed> {
-        let path = std::env::temp_dir().join(format!("netpolicy-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 fn joins_and_goes_alone() -> Result<(), Failed> {
     let balancer = Balancer::that_moves_nothing("--banirq=24")?;
     let at = of(&balancer);
@@ -101,11 +79,11 @@ fn killed() -> Result<(), Failed> {
     let (balancer, scratch) =
         (Balancer::that_moves_nothing("--banirq=24")?, Scratch::new("irqbalance-killed")?);
     let mut victim = role_command("bans-and-dies");
-    let mut victim = Subject::start(victim.env(SOCKETS, balancer.directory()).env(JOURNAL, &scratch.0))?;
+    let mut victim = Subject::start(victim.env(SOCKETS, balancer.directory()).env(JOURNAL, scratch.path()))?;
     assert_eq!(victim.lines()?, ["committed"]);
     let at = of(&balancer);
     assert_eq!(bans(&at)?, irqs([FOREIGN, OURS[0], OURS[1]]));
-    let journal = Journal::new(scratch.0.clone(), "this-boot");
+    let journal = Journal::new(scratch.path().to_owned(), "this-boot");
     let left = journal.history()?.transactions.pop().ok_or("no transaction")?;
     assert_eq!(left.standing(), Standing::Unfinished);
     let mut kernel = Kernel::new().with_irqbalance(at.clone());
@@ -133,7 +111,7 @@ fn bans_since() -> Result<(), Failed> {
     let (balancer, scratch) =
         (Balancer::that_moves_nothing("--banirq=24")?, Scratch::new("irqbalance-since")?);
     let at = of(&balancer);
-    let journal = Journal::new(scratch.0.clone(), "this-boot");
+    let journal = Journal::new(scratch.path().to_owned(), "this-boot");
     let mut kernel = Kernel::new().with_irqbalance(at.clone());
     let held = apply::commit(plan(), &mut kernel, &journal, &asked(), Allow::default())?;
     let name = held.transaction().ok_or("nothing was committed")?;
@@ -179,10 +157,10 @@ fn too_many() -> Result<(), Failed> {
 
 fn none_runs() -> Result<(), Failed> {
     let scratch = Scratch::new("irqbalance-none")?;
-    let at = Irqbalance::new().in_directory(&scratch.0);
+    let at = Irqbalance::new().in_directory(scratch.path());
     assert!(at.running()?.is_none());
     // What a killed one leaves behind.
-    drop(UnixListener::bind(scratch.0.join("irqbalance1.sock"))?);
+    drop(UnixListener::bind(scratch.path().join("irqbalance1.sock"))?);
     assert!(at.running()?.is_none());
     assert!(Kernel::is_gone(&at.ban(OURS[0], true).expect_err("none runs")));
     Ok(())
@@ -212,24 +190,24 @@ fn nonsense() -> Result<(), Failed> {
         ("long", &LONG),
     ] {
         let scratch = Scratch::new(&format!("irqbalance-{name}"))?;
-        answering(&scratch.0, answer)?;
-        let at = Irqbalance::new().in_directory(&scratch.0);
+        answering(scratch.path(), answer)?;
+        let at = Irqbalance::new().in_directory(scratch.path());
         let error = at.ban(OURS[0], true).expect_err(name);
         assert!(matches!(error.cause, Cause::Malformed(_)), "{name}: {error}");
         assert!(error.to_string().starts_with("irqbalance["), "{error}");
     }
     // Nobody but root is answered.
     let scratch = Scratch::new("irqbalance-denied")?;
-    answering(&scratch.0, b"")?;
-    let error = Irqbalance::new().in_directory(&scratch.0).is_banned(OURS[0]).expect_err("denied");
+    answering(scratch.path(), b"")?;
+    let error = Irqbalance::new().in_directory(scratch.path()).is_banned(OURS[0]).expect_err("denied");
     assert_eq!(error.number(), Some(Errno::PERM));
     Ok(())
 }
 
 fn silent() -> Result<(), Failed> {
     let scratch = Scratch::new("irqbalance-silent")?;
-    let _listener = UnixListener::bind(scratch.0.join("irqbalance1.sock"))?;
-    let at = Irqbalance::new().in_directory(&scratch.0).with_patience(Duration::from_millis(200));
+    let _listener = UnixListener::bind(scratch.path().join("irqbalance1.sock"))?;
+    let at = Irqbalance::new().in_directory(scratch.path()).with_patience(Duration::from_millis(200));
     let begun = std::time::Instant::now();
     let error = at.is_banned(OURS[0]).expect_err("it never answers");
     assert_eq!(error.number(), Some(Errno::TIMEDOUT), "{error}");

@@ -10,12 +10,15 @@ use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Wire, Need::ThreadPerNapi];
+    const CLAMPS: &[Need] = &[Need::Root, Need::Wire, Need::ThreadPerNapi, Need::UtilClamps];
+    const NO_CLAMPS: &[Need] = &[Need::Root, Need::Wire, Need::ThreadPerNapi, Need::NoUtilClamps];
     vec![
         test("kthread/it_begins_as_was_foretold_is_placed_scheduled_and_put_back", NEEDS, there_and_back),
         test("kthread/it_is_found_again_after_its_napi_was_replaced", NEEDS, replaced),
         test("kthread/a_queue_without_one_says_so_and_nothing_is_written", NEEDS, without),
         test("kthread/of_two_queues_each_has_its_own", NEEDS, of_two),
-        test("kthread/a_clamp_is_taken_or_its_absence_is_told", NEEDS, clamped),
+        test("kthread/a_clamp_is_set_read_back_and_put_back", CLAMPS, clamped),
+        test("kthread/a_kernel_without_clamps_says_what_it_lacks", NO_CLAMPS, without_clamps),
         test(
             "a_wake_latency_is_held_as_long_as_its_holder_lives",
             &[Need::Root, Need::DmaLatency],
@@ -124,26 +127,54 @@ fn of_two() -> Result<(), Failed> {
     Ok(())
 }
 
+/// The clamp of a thread as the kernel shows it beside its other numbers.
+fn as_the_kernel_shows(pid: Pid) -> Result<[u32; 2], Failed> {
+    let shown = std::fs::read_to_string(format!("/proc/{pid}/sched"))?;
+    let number = |name: &str| {
+        let line = shown.lines().find(|line| line.split_whitespace().next() == Some(name));
+        line.and_then(|line| line.rsplit(':').next()?.trim().parse().ok()).ok_or(format!("no {name}"))
+    };
+    Ok([number("uclamp.min")?, number("uclamp.max")?])
+}
+
 fn clamped() -> Result<(), Failed> {
+    let wire = Wire::new(2)?;
+    let (queue, other) = (queue(&wire, 0)?, queue(&wire, 1)?);
+    let mut kernel = Kernel::new();
+    kernel.write(&[Setting::Threaded(queue, Threading::On), Setting::Threaded(other, Threading::On)])?;
+    let begins = wire.observe()?.kthread_begins.and_then(|begins| begins.util_clamp);
+    assert_eq!(begins, Some(UtilClamp::NONE), "as was foretold");
+    let of = |clamp| [Setting::KthreadUtilClamp(queue, clamp)];
+    let original = kernel.read(&of(UtilClamp::NONE))?;
+    assert_eq!(original, of(UtilClamp::NONE));
+    let class = [Setting::KthreadScheduling(queue, Scheduling::Fifo(7))];
+    kernel.write(&class)?;
+    let pid = thread_of(&wire, 0)?;
+    for (min, max) in [(256, 768), (0, 512), (1024, 1024)] {
+        let wanted = of(UtilClamp { min, max });
+        kernel.write(&wanted)?;
+        assert_eq!(kernel.read(&wanted)?, wanted);
+        assert_eq!(as_the_kernel_shows(pid)?, [u32::from(min), u32::from(max)]);
+    }
+    assert_eq!(kernel.read(&class)?, class, "its class is another matter");
+    let neighbour = [Setting::KthreadUtilClamp(other, UtilClamp::NONE)];
+    assert_eq!(kernel.read(&neighbour)?, neighbour, "nor was the other queue's thread clamped");
+    kernel.write(&original)?;
+    assert_eq!(kernel.read(&original)?, original);
+    assert_eq!(as_the_kernel_shows(pid)?, [0, 1024]);
+    Ok(())
+}
+
+fn without_clamps() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let queue = queue(&wire, 0)?;
     let mut kernel = Kernel::new();
     kernel.write(&[Setting::Threaded(queue, Threading::On)])?;
+    assert_eq!(wire.observe()?.kthread_begins.and_then(|begins| begins.util_clamp), None);
     let wanted = [Setting::KthreadUtilClamp(queue, UtilClamp { min: 256, max: 768 })];
-    let has = wire.observe()?.kthread_begins.and_then(|begins| begins.util_clamp).is_some();
-    if has {
-        let original = kernel.read(&wanted)?;
-        assert_eq!(original, [Setting::KthreadUtilClamp(queue, UtilClamp::NONE)]);
-        kernel.write(&wanted)?;
-        assert_eq!(kernel.read(&wanted)?, wanted);
-        kernel.write(&original)?;
-        assert_eq!(kernel.read(&wanted)?, original);
-    } else {
-        for error in
-            [kernel.read(&wanted).map(drop), kernel.write(&wanted)].map(|done| done.expect_err("absent"))
-        {
-            assert!(error.to_string().contains("CONFIG_UCLAMP_TASK"), "{error}");
-        }
+    for error in [kernel.read(&wanted).map(drop), kernel.write(&wanted)].map(|done| done.expect_err("absent"))
+    {
+        assert!(error.to_string().contains("CONFIG_UCLAMP_TASK"), "{error}");
     }
     Ok(())
 }

@@ -25,6 +25,7 @@ mod only;
 mod preload;
 mod process;
 mod role;
+mod scratch;
 mod subject;
 mod uring;
 mod wire;
@@ -69,6 +70,14 @@ pub enum Need {
     VirtioNics,
     /// The emulated guest's joined igb NICs.
     IgbNics,
+    /// The same, with a driver that takes rules for single flows, as that of the patched guest does.
+    IgbRules,
+    /// The same, with a driver that keeps such rules for newer chips, as every other does.
+    IgbWithoutRules,
+    /// `CONFIG_UCLAMP_TASK`.
+    UtilClamps,
+    /// A kernel without it.
+    NoUtilClamps,
     /// NICs that netdevsim simulates.
     Netdevsim,
     /// irqbalance from the distribution, on more than one CPU: on one it ends at once.
@@ -112,6 +121,14 @@ impl Need {
             Self::FairQueues => (has_fair_queues(), "needs fq and fq_codel"),
             Self::Cgroups => (wishes::cgroups_are_there(), "needs cgroup2"),
             Self::IgbNics => (are_devices(["igb0", "igb1"]), "needs a guest's igb NICs"),
+            Self::IgbRules => {
+                (igb_has_rules() == Some(true), "needs a guest's igb NICs with rules for flows")
+            }
+            Self::IgbWithoutRules => {
+                (igb_has_rules() == Some(false), "needs a guest's igb NICs without rules for flows")
+            }
+            Self::UtilClamps => (has_util_clamps(), "needs a kernel with CONFIG_UCLAMP_TASK"),
+            Self::NoUtilClamps => (!has_util_clamps(), "needs a kernel without CONFIG_UCLAMP_TASK"),
         };
         (!there).then_some(what)
     }
@@ -130,6 +147,22 @@ fn a_device_has_vectors() -> bool {
 
 fn are_devices(names: [&str; 2]) -> bool {
     names.iter().all(|name| std::path::Path::new("/sys/class/net").join(name).exists())
+}
+
+/// Whether the driver of a guest's igb NICs takes rules for single flows; `None` without such NICs.
+fn igb_has_rules() -> Option<bool> {
+    if !are_devices(["igb0", "igb1"]) {
+        return None;
+    }
+    let features = std::process::Command::new("ethtool").args(["-k", "igb1"]).output().ok()?;
+    let features = String::from_utf8_lossy(&features.stdout).into_owned();
+    let line = features.lines().find(|line| line.trim_start().starts_with("ntuple-filters:"))?;
+    Some(!line.ends_with("[fixed]"))
+}
+
+/// Kernel: 6.18, `kernel/sched/core.c` `sched_core_sysctls`.
+fn has_util_clamps() -> bool {
+    std::path::Path::new("/proc/sys/kernel/sched_util_clamp_min").exists()
 }
 
 fn runs(program: &str, arguments: &[&str]) -> bool {
