@@ -118,28 +118,40 @@ impl Begun {
     }
 }
 
+fn read_one<K: Knobs>(kernel: &mut K, like: &Setting) -> Result<Setting, K::Error> {
+    let mut found = read(kernel, std::slice::from_ref(like))?;
+    Ok(found.swap_remove(0))
+}
+
 /// Undoes one step: one read, one write of all that is ours, one read to see that it holds. Gives the fate of
 /// each change, in the step's order.
 pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) -> Vec<Fate> {
     let changes = step.changes();
-    let found = match read(kernel, &step.from()) {
-        Ok(found) => found,
+    let found: Vec<Result<Setting, K::Error>> = match read(kernel, &step.from()) {
+        Ok(found) => found.into_iter().map(Ok).collect(),
         Err(error) if K::is_gone(&error) => return vec![Fate::Gone; changes.len()],
-        Err(error) => return (0..changes.len()).map(|index| begun.still_stuck(index, &error)).collect(),
+        Err(error) if changes.len() == 1 => vec![Err(error)],
+        // One of them cannot be read, and the error is its alone: the others are looked at without it.
+        Err(_) => changes.iter().map(|change| read_one(kernel, change.from())).collect(),
     };
+    let mut ours = Vec::with_capacity(changes.len());
     let mut fates: Vec<Fate> = changes
         .iter()
         .zip(found)
         .enumerate()
         .map(|(index, (change, found))| match found {
-            found if found == *change.from() => Fate::AlreadyBack,
-            found if found == *change.to() || begun.claims(index, &found) => put_back_later(found),
-            found => Fate::LeftAlone { found },
+            Err(error) if K::is_gone(&error) => Fate::Gone,
+            Err(error) => begun.still_stuck(index, &error),
+            Ok(found) if found == *change.from() => Fate::AlreadyBack,
+            Ok(found) if found == *change.to() || begun.claims(index, &found) => {
+                ours.push(index);
+                put_back_later(found)
+            }
+            Ok(found) => Fate::LeftAlone { found },
         })
         .collect();
     // The last written is the first put back.
-    let ours: Vec<usize> =
-        (0..changes.len()).rev().filter(|&i| matches!(fates[i], Fate::Stuck { .. })).collect();
+    ours.reverse();
     if !ours.is_empty() {
         put_back(kernel, changes, &ours, &mut fates);
     }
@@ -316,5 +328,56 @@ impl fmt::Display for Undone {
             write!(f, "\nThe journal does not have all of this: {error}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::io;
+
+    use model::{Reason, Sysctl};
+
+    use super::*;
+
+    const UNREADABLE: Sysctl = Sysctl::NetdevBudget;
+    const OTHER: Sysctl = Sysctl::NetdevMaxBacklog;
+
+    /// One setting of two cannot be read; whoever asks for it is refused, whatever else is asked.
+    struct HalfReadable(Setting);
+
+    impl Knobs for HalfReadable {
+        type Error = io::Error;
+
+        fn read(&mut self, like: &[Setting]) -> Result<Vec<Setting>, io::Error> {
+            match like.iter().find(|like| !like.same_knob(&self.0)) {
+                Some(other) => Err(io::Error::other(format!("{}: no answer", other.knob()))),
+                None => Ok(like.iter().map(|_| self.0.clone()).collect()),
+            }
+        }
+
+        fn write(&mut self, settings: &[Setting]) -> Result<(), io::Error> {
+            self.0 = settings.last().cloned().unwrap_or_else(|| self.0.clone());
+            Ok(())
+        }
+
+        fn is_gone(_: &io::Error) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_for_itself_alone_and_holds_nothing_else_up() {
+        let change = |sysctl| {
+            let because = Reason::new("a test", "test");
+            Change::new(Setting::Sysctl(sysctl, 1), Setting::Sysctl(sysctl, 2), because)
+        };
+        let step = Step::new(vec![change(UNREADABLE), change(OTHER)]);
+        let mut host = HalfReadable(Setting::Sysctl(OTHER, 2));
+        let begun = Begun { step: 0, under_way: false, earlier: Vec::new() };
+        let fates = undo_step(&mut host, &step, &begun);
+        assert_eq!(fates[1], Fate::Restored);
+        assert_eq!(host.0, Setting::Sysctl(OTHER, 1));
+        let Fate::Stuck { cause, .. } = &fates[0] else { panic!("{:?}", fates[0]) };
+        assert_eq!(*cause, format!("{}: no answer", Setting::Sysctl(UNREADABLE, 1).knob()));
     }
 }
