@@ -73,12 +73,6 @@ impl Fault {
 
     /// What the planner refused, with what could not be read of the host: that may be the cause.
     pub(crate) fn refused(refusal: Refusal, host: &Host) -> Self {
-        let exit = match refusal.kind {
-            RefusalKind::Usage => Exit::Usage,
-            RefusalKind::Unsupported => Exit::Unsupported,
-            RefusalKind::Safety | RefusalKind::Conflict => Exit::Refused,
-            RefusalKind::Missing => Exit::Failed,
-        };
         // What could not be read of one process is no cause for another's.
         let related = |unread: &&Unread| {
             refusal.kind == RefusalKind::Missing
@@ -86,7 +80,23 @@ impl Fault {
         };
         let unread = host.unread.iter().filter(related);
         let unread = unread.map(|unread| format!("not read: {}: {}", unread.what, unread.why));
-        let unread = unread.filter(|line| !refusal.evidence.contains(line)).take(UNREAD_MAX);
+        let unread: Vec<String> =
+            unread.filter(|line| !refusal.evidence.contains(line)).take(UNREAD_MAX).collect();
+        Self::refused_with(refusal, unread)
+    }
+
+    /// What is refused before the host is looked at.
+    pub(crate) fn refused_at_once(refusal: Refusal) -> Self {
+        Self::refused_with(refusal, Vec::new())
+    }
+
+    fn refused_with(refusal: Refusal, unread: Vec<String>) -> Self {
+        let exit = match refusal.kind {
+            RefusalKind::Usage => Exit::Usage,
+            RefusalKind::Unsupported => Exit::Unsupported,
+            RefusalKind::Safety | RefusalKind::Conflict => Exit::Refused,
+            RefusalKind::Missing => Exit::Failed,
+        };
         let lines = refusal.evidence.iter().cloned().chain(unread);
         let evidence: String = lines.map(|line| format!("\n  {line}")).collect();
         let fault = Self::new(exit, format!("{refusal}{evidence}"));

@@ -4,7 +4,7 @@
 //! is. So its priority has a bound, and it is not planned where nothing would ever stop it.
 
 use model::{
-    Budget, CpuSet, IrqNumber, KernelVersion, KthreadCpus, KthreadState, Reason, Scheduling, Setting,
+    Budget, CpuSet, Intent, IrqNumber, KernelVersion, KthreadCpus, KthreadState, Reason, Scheduling, Setting,
     Threading,
 };
 
@@ -78,6 +78,36 @@ fn supported(
     Ok(())
 }
 
+/// That a request's class for kernel threads is one that its budget allows. It can be told before there is anything to place, as
+/// before a command is started.
+///
+/// # Errors
+/// [`RefusalKind::Safety`] for a real-time priority above the bound.
+pub fn allowed_class(intent: &Intent) -> Result<(), Refusal> {
+    match intent.kthread.scheduling.and_then(|class| Some((class, class.real_time()?))) {
+        Some((class, priority)) => within_bound(intent, class, priority),
+        None => Ok(()),
+    }
+}
+
+fn within_bound(intent: &Intent, class: Scheduling, priority: u8) -> Result<(), Refusal> {
+    let asked = intent.budget.rt_priority;
+    let allowed = asked.unwrap_or(Budget::RT_PRIORITY_UNASKED);
+    if u32::from(priority) <= allowed {
+        return Ok(());
+    }
+    let who = if asked.is_some() { "the budget allows" } else { "no budget is given, which allows" };
+    let message = format!(
+        "kernel threads with {class} are above the real-time priority that is allowed: {who} {allowed}"
+    );
+    Err(Refusal::new(RefusalKind::Safety, &intent.target, message)
+        .because(format!("asked at {}", intent.origin))
+        .nearest(format!(
+            "`budget = {{ rt_priority = {priority} }}` in the policy file or `--rt-priority {priority}`; \
+             or a priority of {allowed} and less"
+        )))
+}
+
 /// That a real-time thread stays below the bound, and that something else gets to run all the same.
 fn real_time(
     part: &Part,
@@ -86,19 +116,7 @@ fn real_time(
     refuse: &impl Fn(RefusalKind, String) -> Refusal,
 ) -> Result<(), Refusal> {
     let Some(priority) = class.real_time() else { return Ok(()) };
-    let asked = part.intent.budget.rt_priority;
-    let allowed = asked.unwrap_or(Budget::RT_PRIORITY_UNASKED);
-    if u32::from(priority) > allowed {
-        let who = if asked.is_some() { "the budget allows" } else { "no budget is given, which allows" };
-        return Err(refuse(
-            RefusalKind::Safety,
-            format!("kernel threads with {class} are above the real-time priority that is allowed: {who} {allowed}"),
-        )
-        .nearest(format!(
-            "`budget = {{ rt_priority = {priority} }}` in the policy file or `--rt-priority {priority}`; \
-             or a priority of {allowed} and less"
-        )));
-    }
+    within_bound(&part.intent, class, priority)?;
     if part.delivery.mode.threading() == Threading::BusyPoll {
         return Err(refuse(
             RefusalKind::Safety,

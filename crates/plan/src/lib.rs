@@ -45,6 +45,7 @@ pub use desired::{Desired, Explained, Wanted, desired};
 pub use diff::diff;
 pub use divide::{Division, Share};
 pub use doctor::{Asked, doctor, doctor_with};
+pub use kthread::allowed_class;
 pub use objects::{Objects, QueueObject};
 pub use place::{Part, PlacedProcess, PlacedQueue, Placement, Resolved, place};
 pub use recipe::Chosen;

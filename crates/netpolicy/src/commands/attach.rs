@@ -22,6 +22,7 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
         kthread,
         ..arguments.asked.wish().intent(Target::Task(pid), "netpolicy attach", arguments.cost)
     };
+    plan::allowed_class(&intent).map_err(Fault::refused_at_once)?;
     fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()], ..Policy::default() })?;
     // Held to the end of this function.
     let _held = wake::hold(arguments.cpu_dma_latency, &intent, context)?;

@@ -8,7 +8,7 @@ use std::process::Command;
 use libtest_mimic::{Failed, Trial};
 use linux::bpf::delivery::{DeliveryCounter, between};
 use linux::lab::MemcachedOptions;
-use model::{Host, KthreadState, NapiDelivered, Scheduling, Threading};
+use model::{Host, KthreadState, NapiDelivered, Scheduling, Threading, UtilClamp};
 
 use crate::operator::Operator;
 use crate::{Need, test};
@@ -29,6 +29,16 @@ pub(crate) fn tests() -> Vec<Trial> {
             "kthreads/threads_that_poll_without_a_pause_are_lost_by_a_reset_and_asserted_again",
             &[Need::Root, Need::ThreadedBusy],
             busy_reset,
+        ),
+        test(
+            "kthreads/a_utilisation_clamp_is_set_verified_and_goes_back",
+            &[Need::Root, Need::ThreadPerNapi, Need::UtilClamps],
+            clamped,
+        ),
+        test(
+            "kthreads/a_kernel_without_utilisation_clamps_is_told_before_anything_is_set",
+            &[Need::Root, Need::ThreadPerNapi, Need::NoUtilClamps],
+            without_clamps,
         ),
         test("kthreads/another_mode_takes_the_threads_and_a_rollback_gives_them_back", NEEDS, overlaid),
     ]
@@ -171,8 +181,47 @@ fn refused() -> Result<(), Failed> {
         assert!(said.words.contains(words), "{words}: {}", said.words);
         assert_eq!(operator.host()?, before);
     }
+    // A command is not even started with a class that it could never be given.
+    let mark = operator.state().join("started");
+    let touch = ["--", "touch", mark.to_str().ok_or("a path that is text")?];
+    let run = ["run", "--delivery", "threaded", "--kthread-class", "fifo:51"];
+    let said = operator.runs(&[&run[..], &touch].concat(), 7)?;
+    assert!(said.words.contains("no budget is given, which allows 50") && !mark.exists(), "{}", said.words);
     let said = operator.runs(&["set", "device", "veth-server", "suspend20", "--kthread-cpus", "0"], 2)?;
     assert!(said.words.contains("under suspend20 no kernel thread polls"), "{}", said.words);
+    Ok(())
+}
+
+const CLAMPED: [&str; 6] = ["set", "device", "veth-server", "threaded", "--kthread-util-clamp", "256-768"];
+
+fn clamped() -> Result<(), Failed> {
+    let operator = Operator::new("kthread-clamped", 2)?;
+    let before = operator.host()?;
+    operator.runs(&CLAMPED, 0)?;
+    let wanted = Some(UtilClamp { min: 256, max: 768 });
+    let clamps = |host: &Host| -> Result<Vec<_>, Failed> {
+        Ok(threads(host)?.into_iter().flatten().map(|thread| thread.util_clamp).collect())
+    };
+    assert_eq!(clamps(&operator.host()?)?, [wanted, wanted]);
+    operator.runs(&["verify"], 0)?;
+    let pid = linux::process::napi_threads_named(DEVICE)?;
+    let other =
+        Command::new("uclampset").args(["-p", &pid[0].to_string(), "-m", "0", "-M", "100"]).status()?;
+    assert!(other.success(), "somebody else clamps one");
+    let drifted = operator.runs(&["verify"], 3)?;
+    assert!(drifted.data.contains("kthread util-clamp"), "{}", drifted.data);
+    // What is another's stays until its thread goes.
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(operator.host()?, before);
+    Ok(())
+}
+
+fn without_clamps() -> Result<(), Failed> {
+    let operator = Operator::new("kthread-unclamped", 1)?;
+    let before = operator.host()?;
+    let said = operator.runs(&CLAMPED, 6)?;
+    assert!(said.words.contains("needs a kernel with CONFIG_UCLAMP_TASK"), "{}", said.words);
+    assert_eq!(operator.host()?, before);
     Ok(())
 }
 

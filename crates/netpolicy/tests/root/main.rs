@@ -61,6 +61,10 @@ pub enum Need {
     ThreadPerNapi,
     /// NAPI threads that poll without a pause.
     ThreadedBusy,
+    /// Clamps of utilisation: `CONFIG_UCLAMP_TASK`.
+    UtilClamps,
+    /// A kernel without them.
+    NoUtilClamps,
     /// tracefs with the tracepoints of system calls, which `unshare` mounts where nobody else sees it.
     Tracefs,
     /// `strace` and `tc`, to see what tc sends.
@@ -105,6 +109,8 @@ impl Need {
                 capabilities().is_some_and(|they| they.napi_threaded_busy),
                 "needs threaded busy-poll (Linux 7.0)",
             ),
+            Self::UtilClamps => (has_util_clamps(), "needs a kernel with CONFIG_UCLAMP_TASK"),
+            Self::NoUtilClamps => (!has_util_clamps(), "needs a kernel without CONFIG_UCLAMP_TASK"),
             Self::EventsOnly => (waits_for_events_only(), "needs the kernel of kernel/epoll-event-busy-loop"),
             Self::NoEventsOnly => (!waits_for_events_only(), "needs a kernel without events-only epolls"),
             Self::Python => (runs("python3", "--version"), "needs python3"),
@@ -156,6 +162,11 @@ fn capabilities() -> Option<&'static model::host::Capabilities> {
     static ANSWER: std::sync::OnceLock<Option<model::host::Capabilities>> = std::sync::OnceLock::new();
     let look = || linux::observe(&linux::Netns::own()?, &linux::Processes::Only(Vec::new()));
     ANSWER.get_or_init(|| look().ok().map(|host| host.capabilities)).as_ref()
+}
+
+/// Kernel: 6.18, `kernel/sched/core.c` `sched_core_sysctls`.
+fn has_util_clamps() -> bool {
+    std::path::Path::new("/proc/sys/kernel/sched_util_clamp_min").exists()
 }
 
 fn kernel() -> Option<KernelVersion> {
