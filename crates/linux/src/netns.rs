@@ -140,11 +140,14 @@ impl Netns {
         }
     }
 
-    /// Moves the calling thread into the namespace, for good.
+    /// Moves the calling thread into the namespace, for good, unless it is there.
     ///
     /// # Errors
     /// EPERM without CAP_SYS_ADMIN there and here.
     pub fn enter(&self) -> Result<(), KernelError> {
+        if Self::is_current(self.id) {
+            return Ok(());
+        }
         move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network)).map_err(|errno| {
             let what = format!("entering network namespace {}", self.path.display());
             KernelError::errno(what, errno).needing("CAP_SYS_ADMIN")

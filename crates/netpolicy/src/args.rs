@@ -472,8 +472,17 @@ pub struct Top {
     #[arg(long)]
     pub once: bool,
     /// How long there is between two readings, in whole seconds, 1 to 3600.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = whole_seconds)]
     pub interval: u16,
+}
+
+/// The longest interval of `top`: an hour.
+const INTERVAL_SECONDS_MAX: u16 = 3600;
+
+/// Reads `top`'s interval.
+fn whole_seconds(text: &str) -> Result<u16, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=INTERVAL_SECONDS_MAX).contains(seconds));
+    seconds.ok_or_else(|| format!("whole seconds are taken, 1 to {INTERVAL_SECONDS_MAX}"))
 }
 
 /// Give a running process and its queues a policy for as long as this command runs.

@@ -147,7 +147,8 @@ impl Lab {
     /// If there are no descriptors left.
     pub fn place_on_client(&self, command: &mut Command) -> Result<(), KernelError> {
         let netns = self.client.as_fd().try_clone_to_owned();
-        sys::child::bind(command, netns.map_err(|error| KernelError::io("the client's namespace", &error))?);
+        let netns = netns.map_err(|error| KernelError::io("the client's namespace", &error))?;
+        sys::child::bind(command, Some(netns));
         Ok(())
     }
 

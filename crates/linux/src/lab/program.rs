@@ -83,7 +83,8 @@ impl Program {
     /// If it cannot be started, ends at once or takes no connection in time, with its own words.
     pub fn start_in(netns: &Netns, mut command: Command, address: SocketAddr) -> Result<Self, ProgramError> {
         let words = prepare(&mut command)?;
-        let own = netns.as_fd().try_clone_to_owned();
+        // Whoever is there already needs no right to go there.
+        let own = (!Netns::is_current(netns.id())).then(|| netns.as_fd().try_clone_to_owned()).transpose();
         sys::child::bind(&mut command, own.map_err(|error| KernelError::io("a network namespace", &error))?);
         let child = spawn(&mut command)?;
         Self::ready(child, netns, address, words, None)

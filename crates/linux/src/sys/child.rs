@@ -7,15 +7,17 @@ use std::process::Command;
 
 use rustix::io::Errno;
 
-/// Lets the command begin in this network namespace, and be killed when the thread that starts it ends, however that
+/// Lets the command begin in this network namespace, if one is given, and be killed when the thread that starts it ends, however that
 /// comes. The kernel takes the second back when the command changes its user or executes a setuid program.
-pub(crate) fn bind(command: &mut Command, netns: OwnedFd) {
+pub(crate) fn bind(command: &mut Command, netns: Option<OwnedFd>) {
     let parent = std::process::id();
     // SAFETY: the closure only makes system calls, which are async-signal-safe, and allocates nothing: an error
     // with a number needs no memory.
     unsafe {
         command.pre_exec(move || {
-            done(libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET))?;
+            if let Some(netns) = &netns {
+                done(libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET))?;
+            }
             done(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
             // The parent may have ended before the line above, and then nobody sends the signal any more.
             if u32::try_from(libc::getppid()) == Ok(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }

@@ -185,8 +185,8 @@ pub struct Common {
     /// Every configuration that belongs to this bench.
     #[arg(long, conflicts_with = "mode")]
     pub matrix: bool,
-    /// These configurations: base, deferX, napibusy, fullbusy, suspendX, softirq, threaded, threaded+pinned,
-    /// threaded-busy, userbusy.
+    /// These configurations: base (also interrupt), deferX, napibusy, fullbusy, suspendX, eventbusy, userbusy, threaded,
+    /// threaded-busy; softirq, under which nothing is set, and threaded+pinned.
     #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
     pub mode: Vec<Way>,
     /// Server and client on this host, over its loopback, instead of a lab of two.
@@ -215,8 +215,8 @@ pub struct Common {
     /// How long a run warms up first.
     #[arg(long, value_name = "SPAN", default_value = "200ms", value_parser = span)]
     pub warmup: Nanoseconds,
-    /// Client threads [default: one for each client CPU].
-    #[arg(long, value_name = "N")]
+    /// Client threads, never more than there are connections [default: one for each client CPU].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Option<u32>,
     /// Server threads [default: one for each server CPU].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -271,7 +271,7 @@ impl Common {
     /// there are connections.
     fn pace(&self, threads: u32, flows: u32, depth: u32) -> Pace {
         Pace {
-            threads: self.threads.unwrap_or(threads).min(flows),
+            threads: self.threads.unwrap_or(threads).min(flows.max(1)),
             flows,
             depth,
             arrivals: self.arrivals,
@@ -302,6 +302,8 @@ pub(crate) struct Case {
 pub(crate) trait Compares {
     /// The title of its report.
     const TITLE: &'static str;
+    /// The option that says how long its requests, blocks or operations are.
+    const SIZE: &'static str = "--size";
     /// What all benches take.
     fn common(&self) -> &Common;
     /// Its own matrix.
@@ -396,6 +398,7 @@ impl Compares for Threaded {
 
 impl Compares for TcpStream {
     const TITLE: &'static str = "tcp-stream under delivery modes";
+    const SIZE: &'static str = "--block";
 
     fn common(&self) -> &Common {
         &self.common
@@ -430,6 +433,7 @@ impl Compares for TcpStream {
 
 impl Compares for Storage {
     const TITLE: &'static str = "remote storage under delivery modes";
+    const SIZE: &'static str = "--op";
 
     fn common(&self) -> &Common {
         &self.common

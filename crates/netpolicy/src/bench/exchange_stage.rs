@@ -23,6 +23,7 @@ use super::error::BenchError;
 use super::exchange_args::Common;
 use super::lab_stage::{differences, interruptible, policy, settings};
 use super::layout::Layout;
+use super::own_files::OwnFiles;
 use super::watch::Watch;
 use super::way::Way;
 use crate::clock;
@@ -43,8 +44,8 @@ const KTHREAD_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 enum Place {
     /// In a lab of two namespaces.
     Lab(Box<Lab>),
-    /// On this host, over loopback; files such as the journal in this lab's directory, whose namespaces stay empty.
-    Loopback { netns: Netns, files: Box<Lab> },
+    /// On this host, over loopback.
+    Loopback { netns: Netns, files: OwnFiles },
 }
 
 /// A place for one server at a time.
@@ -89,12 +90,11 @@ impl<'a> ExchangeStage<'a> {
     ) -> Result<Self, Fault> {
         let threads =
             common.server_threads.unwrap_or_else(|| u32::try_from(layout.server.len()).unwrap_or(1));
-        let lab = |queues| Ok::<_, Fault>(Box::new(Lab::new(&LabOptions::with_queues(queues))?));
         let place = if common.loopback {
-            Place::Loopback { netns: context.netns()?, files: lab(1)? }
+            Place::Loopback { netns: context.netns()?, files: OwnFiles::new()? }
         } else {
-            let most = LabOptions::QUEUES_MAX;
-            Place::Lab(lab(common.queues.unwrap_or(threads.min(most)))?)
+            let queues = common.queues.unwrap_or(threads.min(LabOptions::QUEUES_MAX));
+            Place::Lab(Box::new(Lab::new(&LabOptions::with_queues(queues))?))
         };
         let delivery = match (!common.uncounted).then(Sampler::load) {
             None => None,
@@ -120,7 +120,7 @@ impl<'a> ExchangeStage<'a> {
             partners: common.partners,
             storage,
             workload,
-            journal: context.journal_in(&place.files().scratch())?,
+            journal: context.journal_in(&place.files())?,
             counters: CounterSource::open(place.server())?,
             delivery,
             cell: None,
@@ -298,9 +298,11 @@ impl<'a> ExchangeStage<'a> {
 }
 
 impl Place {
-    fn files(&self) -> &Lab {
+    /// Where files such as the journal are.
+    fn files(&self) -> PathBuf {
         match self {
-            Self::Lab(lab) | Self::Loopback { files: lab, .. } => lab,
+            Self::Lab(lab) => lab.scratch(),
+            Self::Loopback { files, .. } => files.directory.clone(),
         }
     }
 

@@ -95,7 +95,7 @@ pub struct NotAWay(NotADeliveryMode);
 
 impl fmt::Display for NotAWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; and here also softirq, threaded, threaded+pinned, threaded-busy, userbusy", self.0)
+        write!(f, "{}; and here also softirq and threaded+pinned", self.0)
     }
 }
 

@@ -3,9 +3,7 @@
 use std::os::fd::AsFd;
 use std::process::Command;
 
-use linux::lab::{
-    CLIENT_ADDRESS, Lab as TwoHosts, LabOptions, Memcached, MemcachedOptions, SERVER_ADDRESS, SERVER_DEVICE,
-};
+use linux::lab::{Lab as TwoHosts, LabOptions, Memcached, MemcachedOptions};
 use linux::{Processes, Signals, observe};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -16,6 +14,7 @@ use crate::bench::{Layout, server_fault};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
+use crate::render::LabReport;
 
 /// Makes the lab, says how to look at it, and waits: for a signal, the server's end, or the command's.
 pub(crate) fn run(arguments: &Lab, context: &Context) -> Result<Exit, Fault> {
@@ -29,10 +28,15 @@ pub(crate) fn run(arguments: &Lab, context: &Context) -> Result<Exit, Fault> {
         ..MemcachedOptions::default()
     };
     let mut server = lab.start_memcached(&options).map_err(server_fault)?;
-    introduce(context, &lab, &server);
+    let report = LabReport::of(&lab, &server);
     match arguments.command.split_first() {
-        None => wait(context, &mut signals, &mut server),
+        None => {
+            context.console.report(&report)?;
+            wait(context, &mut signals, &mut server)
+        }
         Some((program, rest)) => {
+            // Standard output is the command's.
+            context.console.say(&report.introduction());
             let mut command = Command::new(program);
             lab.place_on_client(command.args(rest))?;
             let mut child = command.spawn().map_err(|error| Fault::file(program, error))?;
@@ -48,18 +52,6 @@ pub(crate) fn run(arguments: &Lab, context: &Context) -> Result<Exit, Fault> {
             Ok(Exit::Command(code(status)))
         }
     }
-}
-
-fn introduce(context: &Context, lab: &TwoHosts, server: &Memcached) {
-    let (pid, client) = (lab.server_pid(), lab.client_path());
-    context.console.say(&format!(
-        "server {SERVER_ADDRESS} on {SERVER_DEVICE}, {} as {}\n  netpolicy --netns pid:{pid} show\n  netpolicy attach {} \
-         --delivery suspend20\nclient {CLIENT_ADDRESS}\n  nsenter --net={} COMMAND",
-        server.version(),
-        server.process(),
-        server.process().pid,
-        client.display()
-    ));
 }
 
 /// Waits for a signal.

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use model::{OfferedLoad, Pid};
 use rustix::process::{Signal, kill_process};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Need, test};
@@ -18,6 +21,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     const COUNTED: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension, Need::Bpf];
     vec![
         test("lab/a_command_runs_on_the_client_and_its_exit_code_is_ours", LAB, command_on_client),
+        test("lab/a_program_reads_where_its_hosts_are", LAB, for_programs),
+        test("bench/over_loopback_anybody_may_measure", &[Need::Root], as_nobody),
         test("lab/what_it_starts_is_known_to_be_ours", LAB, marks_what_it_starts),
         test("lab/nothing_is_left_after_ctrl_c", LAB, || ended(Signal::INT, Some(0))),
         test("lab/nothing_is_left_after_kill_9_with_two_labs_side_by_side", LAB, killed_beside_another),
@@ -73,13 +78,13 @@ struct Running {
 
 impl Running {
     fn start() -> Result<Self, Failed> {
-        let mut child = netpolicy("lab").stderr(Stdio::piped()).spawn()?;
-        let stderr = BufReader::new(child.stderr.take().ok_or("no standard error")?);
+        let mut child = netpolicy("lab").stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let stdout = BufReader::new(child.stdout.take().ok_or("no standard output")?);
         let mut told = String::new();
-        for line in stderr.lines() {
+        for line in stdout.lines() {
             told.push_str(&line?);
             told.push('\n');
-            if told.contains("Ctrl-C ends it") {
+            if told.contains("nsenter") {
                 break;
             }
         }
@@ -159,6 +164,48 @@ fn command_on_client() -> Result<(), Failed> {
         let output = command.args(["sh", "-c", "cat /proc/net/dev; exit 7"]).output()?;
         assert_eq!(output.status.code(), Some(7), "{}", text(&output.stderr));
         assert!(text(&output.stdout).contains("veth-client"), "{}", text(&output.stdout));
+        Ok(())
+    })
+}
+
+fn for_programs() -> Result<(), Failed> {
+    leaves_nothing(|| {
+        let mut child =
+            netpolicy("-o json lab --queues 2").stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let mut told = serde_json::Deserializer::from_reader(child.stdout.take().ok_or("no output")?);
+        let told = Value::deserialize(&mut told)?;
+        assert_eq!((&told["schema"], &told["kind"]), (&"netpolicy/v1".into(), &"lab".into()));
+        let (server, client) = (&told["data"]["server"], &told["data"]["client"]);
+        assert!(server["netns"].as_str().is_some_and(|netns| netns.starts_with("pid:")), "{server}");
+        assert_eq!(server["device"], "veth-server");
+        let netns = client["netns"].as_str().ok_or("no client")?;
+        let seen =
+            Command::new("nsenter").arg(format!("--net={netns}")).args(["ip", "-br", "link"]).output()?;
+        assert!(text(&seen.stdout).contains("veth-client"), "{}", text(&seen.stderr));
+        let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
+        kill_process(pid.ok_or("no pid")?, Signal::INT)?;
+        assert_eq!(child.wait()?.code(), Some(0));
+        Ok(())
+    })
+}
+
+/// Nobody's own processes are all that is touched over loopback: nothing of it needs root.
+fn as_nobody() -> Result<(), Failed> {
+    const NOBODY: u32 = 65_534;
+    leaves_nothing(|| {
+        // Where nobody may read and execute it.
+        let copy = std::env::temp_dir().join(format!("netpolicy-as-nobody-{}", std::process::id()));
+        std::fs::copy(env!("CARGO_BIN_EXE_netpolicy"), &copy)?;
+        std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755))?;
+        let mut command = Command::new(&copy);
+        let words = "-o json bench tcp-rr --loopback --mode base,userbusy --rate max --seconds 200ms --warmup 50ms --repeats 1";
+        command.args(words.split(' ')).env(MARK, std::process::id().to_string()).current_dir("/");
+        let output = command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).output();
+        std::fs::remove_file(&copy)?;
+        let output = output?;
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let told: Value = serde_json::from_slice(&output.stdout)?;
+        assert!(told.to_string().contains("userbusy"), "{told}");
         Ok(())
     })
 }

@@ -11,7 +11,7 @@ use model::{CpuSet, Nanoseconds, OfferedLoad, Schema};
 
 use super::{Told, early, of_signal, writable};
 use crate::bench::exchange_args::{Storage, Threaded};
-use crate::bench::{BenchError, Case, Compares, ExchangeStage, Layout};
+use crate::bench::{BenchError, Case, Compares, ExchangeStage, Layout, impossible};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::{Fault, HostState};
@@ -107,7 +107,7 @@ fn conduct<B: Compares>(
     let count = |cpus: usize| u32::try_from(cpus).unwrap_or(u32::MAX);
     let cases = bench.cases(count(layout.client.len()), count(online.len()));
     for case in &cases {
-        case.workload.check().map_err(|error| Fault::new(Exit::Usage, error))?;
+        case.workload.check().map_err(|error| impossible(&error, B::SIZE))?;
     }
     let Some(first) = cases.first() else {
         return Err(Fault::new(Exit::Usage, "there is nothing to measure"));

@@ -14,7 +14,7 @@ use measure::{Cell, Experiment, Failure, Grid, Progress, Results, Stage, Stopped
 use model::{DeliveryMode, Nanoseconds, OfferedLoad};
 
 use crate::args::{Application, Bench, FromEvidence, MemcachedBench};
-use crate::bench::{BenchError, LabStage, Layout, PlainStage, label};
+use crate::bench::{BenchError, LabStage, Layout, PlainStage, impossible, label};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
@@ -74,7 +74,7 @@ fn layout(context: &Context) -> Result<Layout, Fault> {
 }
 
 fn checked(workload: &model::MemcachedWorkload) -> Result<(), Fault> {
-    workload.check().map_err(|error| Fault::new(Exit::Usage, error))
+    workload.check().map_err(|error| impossible(&error, "--key-size"))
 }
 
 /// Finds out how much is to be offered, makes every run, and says what came of it.

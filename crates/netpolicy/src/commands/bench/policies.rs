@@ -7,7 +7,7 @@ use model::{OfferedLoad, Schema};
 use super::exchange::{among, offline, possible, publish};
 use super::policies_simulated::simulated;
 use super::{Told, early, writable};
-use crate::bench::{BenchError, Layout, Mixture, Policies, PoliciesStage, Tuning};
+use crate::bench::{BenchError, Layout, Mixture, Policies, PoliciesStage, Tuning, impossible};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &Policies, context: &Context) -> Result<Exit, Fault
     for mixture in &mixtures {
         let workloads = [arguments.throughput_first(*mixture), arguments.latency_first(*mixture)];
         for workload in workloads.iter().flatten() {
-            workload.check().map_err(|error| Fault::new(Exit::Usage, error))?;
+            workload.check().map_err(|error| impossible(&error, "--size"))?;
         }
     }
     let mut grid = empty(arguments, &mixtures, "Policies against no tuning and tuning by hand");

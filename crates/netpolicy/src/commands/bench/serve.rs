@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use measure::server::{ServeError, ServerOptions, Service, listen_on, serve};
 
+use crate::bench::describe;
 use crate::bench::exchange_args::Serve;
 use crate::exit::Exit;
 use crate::fault::Fault;
@@ -34,7 +35,9 @@ pub(super) fn run(arguments: &Serve) -> Result<Exit, Fault> {
 
 fn fault(error: ServeError) -> Fault {
     match error {
-        ServeError::Option { .. } => Fault::new(Exit::Usage, error),
+        ServeError::Option { option, value, range } => {
+            Fault::new(Exit::Usage, describe(option, "--size", &value.to_string(), &range))
+        }
         ServeError::Listen { .. } | ServeError::Open { .. } | ServeError::Kernel { .. } => {
             Fault::failed(error)
         }

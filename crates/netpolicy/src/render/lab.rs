@@ -1,0 +1,84 @@
+//! Two hosts on this machine, and how to reach them.
+
+use linux::lab::{CLIENT_ADDRESS, Lab, Memcached, SERVER_ADDRESS, SERVER_DEVICE};
+use model::Pid;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::report::{Page, Report, to_json};
+
+/// `lab`'s data.
+#[derive(Debug, Serialize)]
+pub(crate) struct LabReport {
+    server: ServerHost,
+    client: ClientHost,
+}
+
+/// The host with the server.
+#[derive(Debug, Serialize)]
+struct ServerHost {
+    address: String,
+    device: String,
+    /// What `--netns` takes.
+    netns: String,
+    program: String,
+    process: String,
+    pid: Pid,
+}
+
+/// The host that asks it.
+#[derive(Debug, Serialize)]
+struct ClientHost {
+    address: String,
+    /// The file of its network namespace, for `nsenter --net=`.
+    netns: String,
+}
+
+impl LabReport {
+    /// This lab with its server.
+    pub(crate) fn of(lab: &Lab, server: &Memcached) -> Self {
+        Self {
+            server: ServerHost {
+                address: SERVER_ADDRESS.to_string(),
+                device: SERVER_DEVICE.to_owned(),
+                netns: format!("pid:{}", lab.server_pid()),
+                program: server.version().to_string(),
+                process: server.process().to_string(),
+                pid: server.process().pid,
+            },
+            client: ClientHost {
+                address: CLIENT_ADDRESS.to_string(),
+                netns: lab.client_path().display().to_string(),
+            },
+        }
+    }
+
+    /// The same for people.
+    pub(crate) fn introduction(&self) -> String {
+        let Self { server, client } = self;
+        format!(
+            "server {} on {}, {} as {}\n  netpolicy --netns {} show\n  netpolicy attach {} --delivery suspend20\nclient {}\n  \
+             nsenter --net={} COMMAND",
+            server.address,
+            server.device,
+            server.program,
+            server.process,
+            server.netns,
+            server.pid,
+            client.address,
+            client.netns
+        )
+    }
+}
+
+impl Report for LabReport {
+    const KIND: &'static str = "lab";
+
+    fn page(&self, page: &mut Page) {
+        page.line(self.introduction());
+    }
+
+    fn lines(&self) -> Vec<(&'static str, Value)> {
+        vec![("server", to_json(&self.server)), ("client", to_json(&self.client))]
+    }
+}
