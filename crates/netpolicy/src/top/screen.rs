@@ -302,7 +302,7 @@ fn draw_help(frame: &mut Frame<'_>, paint: &Paint) {
         "SET               the mode of the NAPI's values; * its IRQ was suspended",
         "PREFER/OF         epolls that prefer busy polling, of all",
         "",
-        "s sort   / filter   arrows scroll   p pause   q quit   any of ? h Esc closes this",
+        "s sort   / filter   arrows scroll   p pause   q quit   ? h Esc close this",
     ];
     let whole = frame.area();
     let height = u16::try_from(text.len()).unwrap_or(0).min(whole.height);
