@@ -368,6 +368,11 @@ impl Pedit {
             }
             words.push_str(&format!(" {change}"));
         }
+        if self.keys.is_empty() {
+            // An instance that is there is named, and nothing else can be said of it.
+            let named = self.instance.index != 0 && self.instance.control == Control::PASS;
+            return named.then(|| words + &self.instance.index_words());
+        }
         words.push_str(&format!(" {}{}", self.instance.control.words()?, self.instance.index_words()));
         Some(words)
     }
@@ -395,5 +400,26 @@ impl Pedit {
             inside.then(|| format!("munge {header} {name} {command} {value} retain {retain:#x}"))
         });
         fitting.next()
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use crate::{Batch, Table};
+
+    #[test]
+    fn an_instance_that_is_only_named_has_words_that_name_it() {
+        let mut table = Table::of([("d0".to_owned(), model::IfIndex(1))]);
+        for (index, has_words) in
+            [("pedit index 3", true), ("pedit ex index 3", true), ("pedit index 0", false)]
+        {
+            let line = format!("filter add dev d0 ingress flower action {index} action drop\n");
+            let mut batch = Batch::new(line.as_bytes());
+            let (_, command) = batch.next_command(&mut table).expect("read").expect("a line");
+            let rule = command.rule().expect("a rule").clone();
+            let words = rule.words(&mut table);
+            assert_eq!(words.is_some(), has_words, "{words:?}");
+            assert_eq!(rule.line(&mut table), words, "what has words is read back");
+        }
     }
 }
