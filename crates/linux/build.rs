@@ -60,6 +60,7 @@ fn bpf_programs() {
     };
     println!("cargo::rerun-if-changed={}", source.join("vmlinux_min.h").display());
     println!("cargo::rerun-if-changed={}", source.join("compat.bpf.h").display());
+    println!("cargo::rerun-if-changed={}", source.join("process.bpf.h").display());
     println!("cargo::rerun-if-changed={HEADERS}/netpolicy.h");
     for name in PROGRAMS {
         println!("cargo::rerun-if-changed={}", source.join(name).display());

@@ -9,6 +9,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
+#include "../process.bpf.h"
 #include "births.h"
 
 #define WATCHED_MAX 65536
@@ -33,14 +34,6 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, EVENTS_BYTES);
 } events SEC(".maps");
-
-/* Events that found the buffer full, children that found the table full. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} lost SEC(".maps");
 
 /* What else is told: images by the names of their files, listeners by port. */
 struct {
@@ -67,15 +60,6 @@ struct {
 } ports SEC(".maps");
 
 static const __u8 yes = 1;
-
-static __always_inline void count_lost(void)
-{
-	__u32 only = 0;
-	__u64 *count = bpf_map_lookup_elem(&lost, &only);
-
-	if (count)
-		__sync_fetch_and_add(count, 1);
-}
 
 static __always_inline bool is_watched(__u32 tgid)
 {
@@ -105,8 +89,7 @@ int BPF_PROG(process_forked, struct task_struct *parent, struct task_struct *chi
 {
 	__u32 tgid = child->tgid;
 
-	/* A thread is born into its own process. */
-	if (child->pid != child->tgid || !is_watched(parent->tgid))
+	if (!is_new_process(child) || !is_watched(parent->tgid))
 		return 0;
 	if (bpf_map_update_elem(&watched, &tgid, &yes, BPF_ANY))
 		count_lost();
@@ -170,8 +153,7 @@ int BPF_PROG(process_exited, struct task_struct *task)
 {
 	__u32 tgid = task->tgid;
 
-	/* do_exit() has counted this thread out before it comes here. */
-	if (!is_watched(tgid) || task->signal->live.counter)
+	if (!is_watched(tgid) || !was_last_thread(task))
 		return 0;
 	bpf_map_delete_elem(&watched, &tgid);
 	tell(BIRTH_EXIT, task->group_leader, 0);

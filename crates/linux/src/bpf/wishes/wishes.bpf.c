@@ -10,6 +10,7 @@
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 #include "netpolicy.h"
+#include "../process.bpf.h"
 #include "wishes.h"
 
 #define TASKS_MAX 65536
@@ -74,14 +75,6 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } tasks SEC(".maps");
-
-/* Children that found the table full. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} lost SEC(".maps");
 
 /* Who has asked by itself, for a daemon that reads it. Where none does it fills up, and no more is told. */
 struct {
@@ -290,19 +283,14 @@ int BPF_PROG(task_asks, int option, unsigned long arg2, unsigned long arg3, unsi
 SEC("?tp_btf/sched_process_fork")
 int BPF_PROG(process_forked, struct task_struct *parent, struct task_struct *child)
 {
-	__u32 tgid = child->tgid, from = parent->tgid, only = 0;
+	__u32 tgid = child->tgid, from = parent->tgid;
 	__u32 *policy;
-	__u64 *count;
 
-	/* A thread is born into its own process. */
-	if (child->pid != child->tgid)
+	if (!is_new_process(child))
 		return 0;
 	policy = bpf_map_lookup_elem(&tasks, &from);
-	if (policy && bpf_map_update_elem(&tasks, &tgid, policy, BPF_ANY)) {
-		count = bpf_map_lookup_elem(&lost, &only);
-		if (count)
-			__sync_fetch_and_add(count, 1);
-	}
+	if (policy && bpf_map_update_elem(&tasks, &tgid, policy, BPF_ANY))
+		count_lost();
 	return 0;
 }
 
@@ -311,8 +299,7 @@ int BPF_PROG(process_exited, struct task_struct *task)
 {
 	__u32 tgid = task->tgid;
 
-	/* do_exit() has counted this thread out before it comes here. */
-	if (!task->signal->live.counter)
+	if (was_last_thread(task))
 		bpf_map_delete_elem(&tasks, &tgid);
 	return 0;
 }
