@@ -144,11 +144,14 @@ pub(crate) struct Log {
     torn: bool,
     /// Whether the file system takes no writes: a disk that failed must not stand in the way of an undo.
     read_only: bool,
+    /// The script, until it and the directories are synced too.
+    script: Option<File>,
 }
 
 impl Log {
-    /// Makes a transaction's directory with its script and the first line of its journal. When this returns,
-    /// all of it outlives a loss of power; before, there is no such transaction at all.
+    /// Makes a transaction's directory with its script and the first line of its journal. When this returns, another process can
+    /// read all of it, and the disk has taken the first line, which alone is enough to undo; before, there is no such
+    /// transaction at all. [`Log::sync`] makes the rest outlive a loss of power.
     pub(crate) fn create(
         state: &Path,
         name: TransactionName,
@@ -160,7 +163,6 @@ impl Log {
             let born = state.join(name.to_string());
             fs::rename(&unborn, &born).map_err(io_error(&born, "create"))?;
             log.path = born.join(JOURNAL);
-            sync_directory(state)?;
             Ok(log)
         });
         if log.is_err() {
@@ -181,7 +183,7 @@ impl Log {
         let unborn = state.join(format!("{UNBORN}{name}"));
         let created = Self::create_in(&unborn, begin, script).and_then(|mut log| {
             records.iter().try_for_each(|record| log.append(record))?;
-            log.sync()?;
+            log.sync_inside()?;
             let born = state.join(name.to_string());
             fs::rename(&unborn, &born).map_err(io_error(&born, "create"))?;
             sync_directory(state)
@@ -197,7 +199,6 @@ impl Log {
         let script_path = directory.join(UNDO_SCRIPT);
         let mut script_file = create_file(&script_path, 0o700)?;
         script_file.write_all(script.as_bytes()).map_err(io_error(&script_path, "write"))?;
-        script_file.sync_all().map_err(io_error(&script_path, "sync"))?;
 
         let path = directory.join(JOURNAL);
         let mut log = Self {
@@ -207,10 +208,10 @@ impl Log {
             whole_bytes: 0,
             torn: false,
             read_only: false,
+            script: Some(script_file),
         };
         log.append(&Record::Begin(begin))?;
-        log.sync()?;
-        sync_directory(directory)?;
+        log.file.sync_data().map_err(io_error(&log.path, "sync"))?;
         Ok(log)
     }
 
@@ -229,7 +230,7 @@ impl Log {
             file => (file, false),
         };
         let file = file.map_err(io_error(&path, "open"))?;
-        Ok(Self { path, file, seq: lines, whole_bytes, torn: torn_bytes > 0, read_only })
+        Ok(Self { path, file, seq: lines, whole_bytes, torn: torn_bytes > 0, read_only, script: None })
     }
 
     /// Adds a record. When this returns, it can be read by others even if this process is killed.
@@ -254,9 +255,26 @@ impl Log {
         Ok(())
     }
 
-    /// Makes all that was added outlive a loss of power.
-    pub(crate) fn sync(&self) -> Result<(), JournalError> {
-        self.file.sync_data().map_err(io_error(&self.path, "sync"))
+    /// Makes all that was added outlive a loss of power, and so the transaction.
+    pub(crate) fn sync(&mut self) -> Result<(), JournalError> {
+        let new = self.script.is_some();
+        self.sync_inside()?;
+        match self.directory().parent() {
+            Some(state) if new => sync_directory(state),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same, but for the name that the transaction has.
+    fn sync_inside(&mut self) -> Result<(), JournalError> {
+        if let Some(script) = &self.script {
+            script.sync_all().map_err(io_error(&self.directory().join(UNDO_SCRIPT), "sync"))?;
+        }
+        self.file.sync_data().map_err(io_error(&self.path, "sync"))?;
+        if self.script.take().is_some() {
+            sync_directory(self.directory())?;
+        }
+        Ok(())
     }
 
     /// The transaction's directory.

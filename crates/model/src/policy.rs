@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -106,7 +107,7 @@ pub struct Policy {
     pub intents: Vec<Intent>,
     /// What the policies that they name come to. A policy that has no recipe here cannot be placed.
     #[serde(skip)]
-    pub recipes: Recipes,
+    pub recipes: Arc<Recipes>,
     /// Whether recipes may want what stops a queue or takes the link down; else that is only proposed.
     #[serde(default)]
     pub disruptive: bool,

@@ -1,6 +1,7 @@
 //! What every command works with: the operator's choices, and the way to speak to them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use apply::{Asked, Journal, Standing};
 use linux::Netns;
@@ -193,14 +194,14 @@ impl Context {
     ///
     /// # Errors
     /// Files that cannot be read, and all mistakes of those that can.
-    pub(crate) fn recipes(&self) -> Result<Recipes, Fault> {
+    pub(crate) fn recipes(&self) -> Result<Arc<Recipes>, Fault> {
         let dirs = match self.globals.recipe_dir.as_slice() {
             [] => RECIPE_DIRS.map(PathBuf::from).to_vec(),
             given => given.to_vec(),
         };
         let texts = read(&Sources::Dirs(dirs))
             .map_err(|(path, error)| Fault { exit: Exit::Usage, ..Fault::file(path, error) })?;
-        policy_file::recipes(&texts).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
+        policy_file::recipes(&texts).map(Arc::new).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
     }
 
     /// These requests with the recipes, and with what the operator allows.

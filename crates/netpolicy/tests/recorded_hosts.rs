@@ -1,6 +1,7 @@
 //! What the shipped recipes come to on a recorded host.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use model::policy::Match;
 use model::{Host, Intent, Offload, Pid, Policy, PolicyName, Rss, Target};
@@ -46,7 +47,7 @@ fn intent(target: Target, policy: PolicyName, line: u32) -> Intent {
 }
 
 fn policy(intents: Vec<Intent>) -> Policy {
-    Policy { intents, recipes: recipes(&[]).expect("the shipped recipes"), disruptive: false }
+    Policy { intents, recipes: Arc::new(recipes(&[]).expect("the shipped recipes")), disruptive: false }
 }
 
 fn told(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<String, Refusal> {

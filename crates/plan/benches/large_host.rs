@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use model::host::{
@@ -123,7 +124,7 @@ fn whole(mut policy: Policy) -> Policy {
         (Mechanism::Layout, Dose::Layout(Layout::OneToOne)),
     ];
     policy.intents[1].policy = PolicyName::Bulk;
-    for recipe in policy.recipes.policies.values_mut() {
+    for recipe in Arc::make_mut(&mut policy.recipes).policies.values_mut() {
         for (mechanism, dose) in doses.clone() {
             recipe.ingredients.insert(mechanism, Ingredient { dose, because: Reason::new("bench", "bench") });
         }
@@ -275,7 +276,7 @@ fn policy() -> Policy {
     ];
     for (name, mode) in modes {
         let ingredient = Ingredient { dose: Dose::Delivery(mode), because: Reason::new("bench", "bench") };
-        let recipe = policy.recipes.policies.entry(name).or_default();
+        let recipe = Arc::make_mut(&mut policy.recipes).policies.entry(name).or_default();
         recipe.ingredients.insert(Mechanism::Delivery, ingredient);
     }
     policy

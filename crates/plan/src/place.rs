@@ -1,6 +1,7 @@
 //! Where each request lives: its queues, interrupts, processes and epolls.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use model::host::{Device, Epoll, Process};
 use model::{
@@ -51,7 +52,7 @@ pub struct Placement {
     /// The devices whose queues are divided between requests.
     pub divisions: Vec<Division>,
     /// What the policies come to.
-    pub recipes: Recipes,
+    pub recipes: Arc<Recipes>,
     /// Whether recipes may want what stops a queue or takes the link down.
     pub disruptive: bool,
 }
@@ -189,7 +190,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     for (part, elsewhere) in parts.iter_mut().zip(elsewhere) {
         note_halves(part, &elsewhere);
     }
-    let recipes = policy.recipes.clone();
+    let recipes = Arc::clone(&policy.recipes);
     let placement = Placement { parts, divisions, recipes, disruptive: policy.disruptive };
     laid_out(placement, &index)
 }

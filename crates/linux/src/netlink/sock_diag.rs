@@ -94,6 +94,15 @@ impl InetSockets {
     }
 }
 
+/// A state of TCP, as far as it matters here.
+pub(crate) const fn of_tcp(state: u8) -> SocketState {
+    match state {
+        TCP_LISTEN => SocketState::TcpListen,
+        TCP_ESTABLISHED => SocketState::TcpEstablished,
+        _ => SocketState::TcpOther,
+    }
+}
+
 /// What a socket speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transport {
@@ -154,11 +163,9 @@ impl RawInetDiag {
 
     /// What it says; `None` for a socket that has no file.
     fn meaning(self, transport: Transport) -> Option<InetSocket> {
-        let state = match (transport, self.state) {
-            (Transport::Udp, _) => SocketState::Udp,
-            (Transport::Tcp, TCP_LISTEN) => SocketState::TcpListen,
-            (Transport::Tcp, TCP_ESTABLISHED) => SocketState::TcpEstablished,
-            (Transport::Tcp, _) => SocketState::TcpOther,
+        let state = match transport {
+            Transport::Udp => SocketState::Udp,
+            Transport::Tcp => of_tcp(self.state),
         };
         (self.inode != 0).then(|| InetSocket {
             inode: self.inode.into(),

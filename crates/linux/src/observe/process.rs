@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use super::Processes;
 use crate::attach;
 use crate::error::{Cause, Errno};
-use crate::netlink::sock_diag::InetSockets;
+use crate::netlink::sock_diag::{InetSockets, of_tcp};
 use crate::netns::Netns;
 use crate::process::{self, Cpusets, Link, Pinned, Stat, Status};
 use crate::sys;
@@ -31,7 +31,8 @@ pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> 
         return found;
     }
     let (sockets, cpusets, text) = (BTreeMap::new(), Cpusets::default(), Vec::new());
-    let mut observer = Observer { netns, sockets, cpusets, text, unread };
+    let few = matches!(which, Processes::Only(pids) if pids.len() <= ASKED_PROCESSES_MAX);
+    let mut observer = Observer { netns, few, sockets, cpusets, text, unread };
     let mut found = match which {
         Processes::None => Vec::new(),
         Processes::Only(pids) => pids.iter().filter_map(|pid| observer.asked_for(*pid)).collect(),
@@ -42,9 +43,19 @@ pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> 
     found
 }
 
+/// How many sockets of a process are asked one by one, and of how many processes. Of more, the kernel is asked for a list of all
+/// sockets of the namespace: that takes a millisecond for each family, however few there are, because it walks through the
+/// host's whole table of connections.
+///
+/// Kernel: 6.18, `net/ipv4/inet_diag.c` `inet_diag_dump_icsk()`.
+const ASKED_SOCKETS_MAX: usize = 128;
+const ASKED_PROCESSES_MAX: usize = 4;
+
 struct Observer<'a> {
     /// The namespace that the whole observation is about.
     netns: &'a Netns,
+    /// Whether only few processes are looked at.
+    few: bool,
     /// The TCP and UDP sockets of the namespaces seen so far, each asked for at the first need.
     sockets: BTreeMap<NetnsId, InetSockets>,
     /// The CPUs that cgroups allow, each read at the first need.
@@ -228,10 +239,11 @@ impl Observer<'_> {
         refused: &mut Option<Cause>,
     ) -> Vec<Socket> {
         let mut found = Vec::new();
-        if !links.iter().any(|(_, link)| matches!(link, Link::Socket(_))) {
+        let count = links.iter().filter(|(_, link)| matches!(link, Link::Socket(_))).count();
+        if count == 0 {
             return found;
         }
-        let known = self.sockets_of(process);
+        let ask = self.few && count <= ASKED_SOCKETS_MAX;
         for (fd, link) in links {
             let Link::Socket(inode) = *link else { continue };
             let copy = match process.duplicate(*fd) {
@@ -243,7 +255,9 @@ impl Observer<'_> {
                 }
             };
             let napi = copy.as_ref().and_then(incoming_napi);
-            match (known.with_inode(inode), copy) {
+            let listed =
+                if ask && copy.is_some() { None } else { self.sockets_of(process).with_inode(inode) };
+            match (listed, copy) {
                 (Some(diag), _) => found.push(Socket {
                     fd: *fd,
                     inode,
@@ -252,7 +266,7 @@ impl Observer<'_> {
                     remote: diag.remote,
                     napi,
                 }),
-                // Made in another namespace, not bound yet, or of another protocol: the socket itself knows.
+                // Not looked for, made in another namespace, not bound yet, or of another protocol: the socket itself knows.
                 (None, Some(copy)) => found.extend(asked(&copy).map(|(state, local, remote)| Socket {
                     fd: *fd,
                     inode,
@@ -330,11 +344,7 @@ fn asked(socket: &OwnedFd) -> Option<(SocketState, Option<SocketAddr>, Option<So
     let local = address(rustix::net::getsockname(socket));
     let remote = address(rustix::net::getpeername(socket).and_then(|peer| peer.ok_or(Errno::NOTCONN)));
     let state = match (sockopt::socket_type(socket).ok()?, sockopt::socket_protocol(socket).ok()?) {
-        (SocketType::STREAM, Some(ipproto::TCP)) if sockopt::socket_acceptconn(socket).ok()? => {
-            SocketState::TcpListen
-        }
-        (SocketType::STREAM, Some(ipproto::TCP)) if remote.is_some() => SocketState::TcpEstablished,
-        (SocketType::STREAM, Some(ipproto::TCP)) => SocketState::TcpOther,
+        (SocketType::STREAM, Some(ipproto::TCP)) => of_tcp(sys::tcp_state::tcp_state(socket).ok()?),
         (SocketType::DGRAM, Some(ipproto::UDP)) => SocketState::Udp,
         _ => SocketState::Other,
     };

@@ -20,3 +20,4 @@ pub(crate) mod reuseport;
 pub(crate) mod scheduling;
 pub(crate) mod signals;
 pub mod socket_policy;
+pub(crate) mod tcp_state;

@@ -98,9 +98,9 @@ impl House {
         Ok(began?)
     }
 
-    /// Starts a daemon, and waits until it is at work.
-    pub(crate) fn daemon(&self) -> Done<Daemon> {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+    /// Starts a daemon of this netpolicy, and waits until it is at work.
+    pub(crate) fn daemon(&self, program: &str) -> Done<Daemon> {
+        let mut command = Command::new(program);
         command.arg(format!("--netns=pid:{}", self.lab.server_pid()));
         command.arg("--state-dir").arg(self.scratch.join("state"));
         command.arg("--policy-dir").arg(self.scratch.join("policy.d")).arg("daemon");

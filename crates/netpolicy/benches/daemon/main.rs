@@ -1,7 +1,8 @@
 //! How soon the daemon has a policy in force after an `execve`, a new listener, a new epoll and a link that comes up, with a
 //! thousand processes beside; what it costs when nothing happens; and what it costs a process that nobody asks about.
 //!
-//! `cargo bench -p netpolicy --bench daemon`, as root. Everything happens in the lab's namespaces. The processes that are
+//! `cargo bench -p netpolicy --bench daemon`, as root; with `-- PART` one part of it, and with further programs behind that, other builds
+//! of netpolicy are measured in turn with this one. Everything happens in the lab's namespaces. The processes that are
 //! watched are this program again; each says itself when it saw the policy in force.
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
@@ -15,17 +16,21 @@ use std::time::{Duration, Instant};
 use linux::lab::SERVER_DEVICE;
 use linux::netlink::Netdev;
 use linux::netlink::rtlink::RtLink;
+use measure::statistics::paired_ratio;
 use model::{IfIndex, Nanoseconds};
 
 use house::{House, median};
 
 type Done<T> = Result<T, Box<dyn Error>>;
 
+/// The netpolicy of this build.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_netpolicy");
 /// How many processes there are beside.
 const BESIDE: usize = 1_000;
-/// How many of each are measured.
-const ROUNDS: usize = 100;
-const LINK_ROUNDS: usize = 60;
+/// How many of each are measured in a block, and how many blocks of each program, in turn.
+const ROUNDS: usize = 20;
+const LINK_ROUNDS: usize = 12;
+const REACTION_BLOCKS: usize = 6;
 /// So many links come up between two requests to forget repairs: ten within ten minutes are the limit.
 const LINKS_IN_A_ROW: usize = 8;
 /// What is held while nothing happens.
@@ -36,7 +41,10 @@ const QUEUES_EACH: u32 = 64;
 const IDLE: Duration = Duration::from_secs(60);
 /// How many programs are started in a row, and how often with and without a daemon.
 const STARTED: usize = 300;
-const BLOCKS: usize = 5;
+/// So many are started before, and not counted.
+const WARM_UP: usize = 100;
+const SETTLES: Duration = Duration::from_secs(1);
+const BLOCKS: usize = 16;
 /// `gro-flush-timeout` of defer50.
 const DEFER50: u64 = 50_000;
 
@@ -45,13 +53,18 @@ fn main() -> Done<()> {
         return Ok(());
     }
     println!("Linux {}, {BESIDE} idle processes beside", rustix::system::uname().release().to_string_lossy());
-    let part = std::env::args().skip(1).find(|word| !word.starts_with('-'));
+    let mut words = std::env::args().skip(1).filter(|word| !word.starts_with('-'));
+    let part = words.next();
+    let programs: Vec<String> = std::iter::once(PROGRAM.to_owned()).chain(words).collect();
     let wanted = |name: &str| part.as_deref().is_none_or(|part| part == name);
     if wanted("reaction") {
-        reaction()?;
+        reaction(&programs)?;
+    }
+    if wanted("epolls") {
+        epolls()?;
     }
     if wanted("links") {
-        links()?;
+        links(&programs)?;
     }
     if wanted("cost") {
         cost_for_others()?;
@@ -62,20 +75,40 @@ fn main() -> Done<()> {
     Ok(())
 }
 
-/// Services: execve, listeners, epolls.
-fn reaction() -> Done<()> {
+/// Services: execve and listeners.
+fn reaction(programs: &[String]) -> Done<()> {
     let mut house = House::new("reaction", 2)?;
     house.asks(&role::policy(&house))?;
     house.fill(BESIDE)?;
-    let daemon = house.daemon()?;
-    for (what, how) in [("execve", role::EXEC), ("a new listener", role::LISTEN)] {
-        let mut took = Vec::with_capacity(ROUNDS);
-        for _ in 0..ROUNDS {
-            took.extend(house.role(how)?.wait()?);
-            std::thread::sleep(Duration::from_millis(15));
+    let ways = [("execve", role::EXEC), ("a new listener", role::LISTEN)];
+    let mut took: Vec<[Blocks; 2]> = programs.iter().map(|_| Default::default()).collect();
+    for block in 0..REACTION_BLOCKS {
+        for turn in 0..programs.len() {
+            let program = (block + turn) % programs.len();
+            let _daemon = house.daemon(&programs[program])?;
+            for (way, (_, role)) in ways.iter().enumerate() {
+                let mut of_block = Vec::with_capacity(ROUNDS);
+                for _ in 0..ROUNDS {
+                    of_block.extend(house.role(role)?.wait()?);
+                    std::thread::sleep(Duration::from_millis(15));
+                }
+                took[program][way].push(of_block);
+            }
         }
-        println!("{}", told(&format!("from {what} to the policy in force"), &mut took));
     }
+    for (way, (what, _)) in ways.iter().enumerate() {
+        let blocks: Vec<&Blocks> = took.iter().map(|of| &of[way]).collect();
+        compare(&format!("from {what} to the policy in force"), programs, &blocks);
+    }
+    Ok(())
+}
+
+/// New epolls, of which nothing may tell.
+fn epolls() -> Done<()> {
+    let mut house = House::new("epolls", 2)?;
+    house.asks(&role::policy(&house))?;
+    house.fill(BESIDE)?;
+    let daemon = house.daemon(PROGRAM)?;
     let makers = (0..4).map(|_| house.role(role::EPOLLS)).collect::<Done<Vec<_>>>()?;
     let (mut young, mut settled) = (Vec::new(), Vec::new());
     for maker in makers {
@@ -91,32 +124,67 @@ fn reaction() -> Done<()> {
 }
 
 /// A device whose link comes up, and so has new NAPIs.
-fn links() -> Done<()> {
+fn links(programs: &[String]) -> Done<()> {
     let mut house = House::new("links", 2)?;
     house.asks(&format!("[device.{SERVER_DEVICE}]\npolicy = \"bulk\"\ndelivery = \"defer50\"\n"))?;
     house.fill(BESIDE)?;
     let index = house.device()?;
-    let daemon = house.daemon()?;
-    let mut took = Vec::with_capacity(LINK_ROUNDS);
-    for round in 0..LINK_ROUNDS {
-        if round % LINKS_IN_A_ROW == 0 {
-            daemon.hang_up()?;
-            std::thread::sleep(Duration::from_millis(200));
+    let mut took: Vec<Blocks> = programs.iter().map(|_| Blocks::new()).collect();
+    for block in 0..REACTION_BLOCKS {
+        for turn in 0..programs.len() {
+            let program = (block + turn) % programs.len();
+            let daemon = house.daemon(&programs[program])?;
+            let mut of_block = Vec::with_capacity(LINK_ROUNDS);
+            for round in 0..LINK_ROUNDS {
+                if round % LINKS_IN_A_ROW == 0 {
+                    daemon.hang_up()?;
+                    std::thread::sleep(Duration::from_millis(200));
+                }
+                house.inside(|| -> Done<()> {
+                    let status = Command::new("ip").args(["link", "set", SERVER_DEVICE, "down"]).status()?;
+                    status.success().then_some(()).ok_or("ip link set down")?;
+                    Ok(())
+                })?;
+                std::thread::sleep(Duration::from_millis(30));
+                of_block.push(house.inside(|| comes_up(index))?);
+                std::thread::sleep(Duration::from_millis(15));
+            }
+            took[program].push(of_block);
         }
-        house.inside(|| -> Done<()> {
-            let status = Command::new("ip").args(["link", "set", SERVER_DEVICE, "down"]).status()?;
-            status.success().then_some(()).ok_or("ip link set down")?;
-            Ok(())
-        })?;
-        std::thread::sleep(Duration::from_millis(30));
-        took.push(house.inside(|| comes_up(index))?);
-        std::thread::sleep(Duration::from_millis(15));
     }
-    println!(
-        "{}",
-        told("from a link that is switched on to the policy in force on its new queues", &mut took)
-    );
+    let what = "from a link that is switched on to the policy in force on its new queues";
+    compare(what, programs, &took.iter().collect::<Vec<_>>());
     Ok(())
+}
+
+/// What was measured of one program, block by block.
+type Blocks = Vec<Vec<Duration>>;
+
+/// Each program's figures, and how the others compare with the first by the medians of their blocks.
+fn compare(what: &str, programs: &[String], took: &[&Blocks]) {
+    let medians = |blocks: &Blocks| -> Vec<f64> {
+        blocks.iter().map(|block| median(&mut block.clone()).as_secs_f64()).collect()
+    };
+    for (program, blocks) in programs.iter().zip(took) {
+        println!("{}", told(what, &mut blocks.concat()));
+        if programs.len() > 1 {
+            println!("  with {program}");
+        }
+    }
+    let [first, others @ ..] = took else { return };
+    for (program, other) in programs[1..].iter().zip(others) {
+        println!("  this build / {program}: {}", as_ratio(&medians(other), &medians(first)));
+    }
+}
+
+/// A ratio of paired blocks with its interval.
+fn as_ratio(before: &[f64], after: &[f64]) -> String {
+    paired_ratio(before, after).map_or_else(
+        || "too few blocks".to_owned(),
+        |found| {
+            format!("{:.3} [{:.3}, {:.3}], {} blocks", found.estimate, found.low, found.high, before.len())
+        },
+    )
 }
 
 fn comes_up(index: IfIndex) -> Done<Duration> {
@@ -146,36 +214,49 @@ fn cost_for_others() -> Done<()> {
         for turn in 0..3 {
             let way = (block + turn) % 3;
             let daemon = match way {
-                0 => None,
+                0 => {
+                    // As long as a daemon takes to start: a machine that was idle for a while is slower at first.
+                    std::thread::sleep(SETTLES);
+                    None
+                }
                 _ => {
                     house.asks(if way == 1 { by_name } else { by_unit })?;
-                    Some(house.daemon()?)
+                    Some(house.daemon(PROGRAM)?)
                 }
             };
-            times[way].push(house.inside(starts)?);
+            house.inside(|| starts(WARM_UP))?;
+            times[way].push(house.inside(|| starts(STARTED))?);
             drop(daemon);
         }
     }
-    let [without, name, unit] = times.map(|mut times| median(&mut times));
-    let ratio = |with: Duration| (with.as_secs_f64() / without.as_secs_f64() - 1.0) * 100.0;
+    let [without, name, unit] = &times;
+    let seconds = |times: &[Duration]| times.iter().map(Duration::as_secs_f64).collect::<Vec<_>>();
+    let middle = |times: &[Duration]| median(&mut times.to_vec());
+    let ratio = |with: &[Duration]| as_ratio(&seconds(without), &seconds(with));
     println!(
-        "fork, execve and end of /bin/true, {BLOCKS} blocks of {STARTED}, median of a block: {without:.1?}"
+        "fork, execve and end of /bin/true, {BLOCKS} blocks of {STARTED}, median of a block: {:.1?}",
+        middle(without)
     );
-    println!("  with a daemon that waits for another executable: {name:.1?} ({:+.2} %)", ratio(name));
     println!(
-        "  with one that must look at each (a unit, not an executable): {unit:.1?} ({:+.2} %)",
+        "  with a daemon that waits for another executable: {:.1?}, ratio {}",
+        middle(name),
+        ratio(name)
+    );
+    println!(
+        "  with one that must look at each (a unit, not an executable): {:.1?}, ratio {}",
+        middle(unit),
         ratio(unit)
     );
     Ok(())
 }
 
-fn starts() -> Done<Duration> {
+fn starts(count: usize) -> Done<Duration> {
     let begun = Instant::now();
-    for _ in 0..STARTED {
+    for _ in 0..count {
         let mut command = Command::new("/bin/true");
         command.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
     }
-    Ok(begun.elapsed() / u32::try_from(STARTED)?)
+    Ok(begun.elapsed() / u32::try_from(count)?)
 }
 
 /// Nothing happens, with much under policy.
@@ -190,7 +271,7 @@ fn idle() -> Done<()> {
     }
     house.asks(&policy)?;
     let holder = house.role(role::HOLD)?;
-    let daemon = house.daemon()?;
+    let daemon = house.daemon(PROGRAM)?;
     std::thread::sleep(Duration::from_secs(12));
     let napis = house.inside(|| -> Done<usize> {
         let napis = Netdev::open_here()?.napis(None)?;

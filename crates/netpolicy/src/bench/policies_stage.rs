@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Instant;
 
 use apply::{Allow, Journal, TransactionName};
@@ -51,7 +52,7 @@ pub(crate) struct PoliciesStage<'a> {
     until: Option<Instant>,
     layout: Layout,
     threads: u32,
-    recipes: Recipes,
+    recipes: Arc<Recipes>,
     /// What runs at once: of each kind, if there is any.
     throughput_first: Option<Workload>,
     latency_first: Option<Workload>,
@@ -228,7 +229,8 @@ impl<'a> PoliciesStage<'a> {
     ) -> Result<(Plan, Option<String>), BenchError> {
         let plan_of = |servers: &[(ProcessId, PolicyName)]| {
             let asked = requests(policy, SERVER_DEVICE, servers);
-            let policy = model::Policy { intents: asked, recipes: self.recipes.clone(), disruptive: false };
+            let policy =
+                model::Policy { intents: asked, recipes: Arc::clone(&self.recipes), disruptive: false };
             cycle::plan(&policy, self.lab.server()).map(|planned| planned.plan)
         };
         match plan_of(servers) {

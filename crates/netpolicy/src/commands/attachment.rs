@@ -11,6 +11,7 @@
 mod takeover;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apply::{AtTheEnd, Journal, RollBackError, TransactionName, Undone};
@@ -71,7 +72,7 @@ pub(crate) struct Attachment<'a> {
     netns: Netns,
     /// The request, whose target is replaced by each process in turn.
     intent: Intent,
-    recipes: Recipes,
+    recipes: Arc<Recipes>,
     follower: Follower,
     transactions: Vec<TransactionName>,
     takeover: Takeover,
@@ -238,7 +239,7 @@ impl<'a> Attachment<'a> {
             .iter()
             .map(|process| Intent { target: Target::Task(process.pid), ..self.intent.clone() })
             .collect();
-        let policy = Policy { intents, recipes: self.recipes.clone(), disruptive: false };
+        let policy = Policy { intents, recipes: Arc::clone(&self.recipes), disruptive: false };
         let mut planned = cycle::plan(&policy, &self.netns)?;
         if self.takeover.put_back(&planned, &processes, &self.transactions, &self.journal, self.context)? {
             planned = cycle::plan(&policy, &self.netns)?;

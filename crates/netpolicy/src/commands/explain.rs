@@ -15,7 +15,7 @@ use crate::wishes;
 pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault> {
     let asked = arguments.object.as_deref().unwrap_or("");
     if let Ok(policy) = asked.parse::<PolicyName>() {
-        context.console.report(&RecipeReport::of(policy, &context.recipes()?))?;
+        context.console.report(&RecipeReport::of(policy, &*context.recipes()?))?;
         return Ok(Exit::Done);
     }
     let report = explained(asked, context)?;

@@ -9,12 +9,23 @@ use std::time::{Duration, Instant};
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 /// The most guests at once; the next one is turned away.
 pub const GUESTS_MAX: usize = 256;
 
 /// How many descriptors one wait tells of; the rest is told by the next.
 const READY_MAX: usize = 64;
+
+/// A wait that is shorter is timed by a timer of its own: the epoll counts in whole milliseconds, and rounds up.
+///
+/// Kernel: `fs/eventpoll.c`; `epoll_pwait2()` is of 5.11, and filters of system calls may not know it.
+const EXACT_BELOW: Duration = Duration::from_millis(10);
+
+/// The timer's number, which is nobody's descriptor.
+const TIMER: u64 = u64::MAX;
 
 /// The first number that is a guest's; those before belong to the daemon.
 const FIRST_GUEST: u64 = 1 << 32;
@@ -102,6 +113,7 @@ struct Seat {
 /// The epoll, and the guests.
 pub struct House {
     epoll: OwnedFd,
+    timer: OwnedFd,
     guests: BTreeMap<u64, Seat>,
     next: u64,
 }
@@ -119,7 +131,10 @@ impl House {
     /// The kernel's, when there are no descriptors left.
     pub fn new() -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { epoll, guests: BTreeMap::new(), next: FIRST_GUEST })
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), epoll::EventFlags::IN)?;
+        Ok(Self { epoll, timer, guests: BTreeMap::new(), next: FIRST_GUEST })
     }
 
     /// Waits for one of the daemon's own descriptors, too, which is told by this number.
@@ -166,9 +181,19 @@ impl House {
         self.settle()?;
         let theirs = self.guests.values().filter_map(|seat| seat.known.until).min();
         let until = [until, theirs].into_iter().flatten().min();
-        let left = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let exact = left.filter(|left| !left.is_zero() && *left < EXACT_BELOW);
+        if let Some(left) = exact {
+            self.set_timer(left)?;
+        }
+        let left = left.filter(|_| exact.is_none()).map(timespec);
         let mut events = Vec::with_capacity(READY_MAX);
-        match epoll::wait(&self.epoll, spare_capacity(&mut events), left.as_ref()) {
+        let waited = epoll::wait(&self.epoll, spare_capacity(&mut events), left.as_ref());
+        if exact.is_some() {
+            // Stopped, it is not ready any more either.
+            self.set_timer(Duration::ZERO)?;
+        }
+        match waited {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
@@ -177,6 +202,7 @@ impl House {
             let number = event.data.u64();
             match u32::try_from(number) {
                 Ok(number) => own.push(number),
+                Err(_) if number == TIMER => {}
                 Err(_) => drop(ready.insert(number, told(event.flags))),
             }
         }
@@ -188,6 +214,12 @@ impl House {
         }
         self.serve(ready)?;
         Ok(own)
+    }
+
+    /// Sets the timer; nothing stops it.
+    fn set_timer(&self, span: Duration) -> Result<(), Errno> {
+        let set = Itimerspec { it_interval: timespec(Duration::ZERO), it_value: timespec(span) };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &set).map(|_| ())
     }
 
     fn serve(&mut self, ready: BTreeMap<u64, Ready>) -> Result<(), Errno> {
@@ -312,6 +344,26 @@ mod test {
         drop(ours);
         house.wait(soon()).expect("a turn");
         assert_eq!(house.guests(), 0);
+    }
+
+    #[test]
+    fn a_wait_ends_at_its_time_and_not_at_the_next_whole_millisecond() {
+        let mut house = House::new().expect("an epoll");
+        let span = Duration::from_micros(100);
+        let mut took: Vec<Duration> = (0..20)
+            .map(|_| {
+                let begun = Instant::now();
+                assert!(house.wait(Some(begun + span)).expect("a turn").is_empty());
+                begun.elapsed()
+            })
+            .collect();
+        took.sort_unstable();
+        assert!(took[0] >= span, "not before its time: {took:?}");
+        assert!(took[0] < Duration::from_millis(1), "the shortest of twenty: {took:?}");
+        let long = Duration::from_millis(12);
+        let begun = Instant::now();
+        house.wait(Some(begun + long)).expect("a turn");
+        assert!(begun.elapsed() >= long, "the timer is not left running: {:?}", begun.elapsed());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What can be done of what is asked: a request that is refused does not keep the others from being followed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use model::host::Host;
 use model::{Intent, Pid, Plan, Policy, Target};
@@ -97,7 +98,7 @@ fn attempt(
         intents.push(policy.intents[*index].clone());
     }
     let placement = plan::place(
-        &Policy { intents, recipes: policy.recipes.clone(), disruptive: policy.disruptive },
+        &Policy { intents, recipes: Arc::clone(&policy.recipes), disruptive: policy.disruptive },
         host,
         &resolved,
     )?;

@@ -22,7 +22,7 @@ fn host() -> Host {
 
 fn policy(intents: Vec<Intent>) -> Policy {
     let recipes = policy_file::recipes(&[]).expect("the shipped recipes");
-    Policy { intents, recipes, ..Policy::default() }
+    Policy { intents, recipes: recipes.into(), ..Policy::default() }
 }
 
 fn placed(policy: &Policy, host: &Host) -> Placed {
@@ -130,7 +130,7 @@ fn what_applications_cannot_have_keeps_no_request_of_the_operators_from_being_fo
     assert_eq!((joined.intents.len(), notes.len()), (201, 0));
     let mut without = joined;
     // A policy without its recipe cannot be placed.
-    without.recipes = model::Recipes::default();
+    without.recipes = std::sync::Arc::default();
     let placed = place(&without, own.intents.len(), &host, &Members::new());
     assert_eq!(placed.followed, [0]);
     assert_eq!(placed.refused.len(), 200);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use linux::bpf::births::{NAMES_MAX, Waited};
 use linux::process::{Criteria, find, identify, meets};
@@ -44,7 +45,7 @@ pub(crate) struct Asked {
 pub(crate) struct Wants {
     files: Vec<Intent>,
     /// What the policies come to.
-    recipes: Recipes,
+    recipes: Arc<Recipes>,
     /// Whether recipes may want what disturbs traffic.
     disruptive: bool,
     asked: Vec<Asked>,
@@ -68,7 +69,7 @@ impl Wants {
     ) -> Result<Self, (PathBuf, std::io::Error)> {
         let mut wants = Self {
             files: Vec::new(),
-            recipes: Recipes::default(),
+            recipes: Arc::default(),
             disruptive,
             asked: Vec::new(),
             path,
@@ -92,7 +93,7 @@ impl Wants {
     }
 
     /// The policy files say this from now on.
-    pub(crate) fn files_say(&mut self, intents: Vec<Intent>, recipes: Recipes) {
+    pub(crate) fn files_say(&mut self, intents: Vec<Intent>, recipes: Arc<Recipes>) {
         self.files = intents;
         self.recipes = recipes;
     }
@@ -171,7 +172,7 @@ impl Wants {
                 _ => intents.push(intent.clone()),
             }
         }
-        Policy { intents, recipes: self.recipes.clone(), disruptive: self.disruptive }
+        Policy { intents, recipes: Arc::clone(&self.recipes), disruptive: self.disruptive }
     }
 
     /// The processes of each request of this policy.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use model::policy::Match;
 use model::{EmptyPolls, Intent, Policy, PolicyName, Recipes, Target};
@@ -17,7 +18,7 @@ pub struct Merged {
     /// The sections, in the order of their first appearance.
     pub sections: Vec<MergedSection>,
     /// What the policies come to. Not of these files: whoever reads the recipe files puts it here.
-    pub recipes: Recipes,
+    pub recipes: Arc<Recipes>,
 }
 
 /// One section, from however many files.
@@ -60,14 +61,14 @@ pub fn merge(files: &[PolicyFile]) -> Result<Merged, Mistakes> {
         return Err(Mistakes(mistakes));
     }
     let sections = merging.iter().map(Merging::finished).collect();
-    Ok(Merged { sections, recipes: Recipes::default() })
+    Ok(Merged { sections, recipes: Arc::default() })
 }
 
 impl Merged {
     /// The requests, one per section.
     pub fn policy(&self) -> Policy {
         let intents = self.sections.iter().map(MergedSection::intent).collect();
-        Policy { intents, recipes: self.recipes.clone(), disruptive: false }
+        Policy { intents, recipes: Arc::clone(&self.recipes), disruptive: false }
     }
 }
 

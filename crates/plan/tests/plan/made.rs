@@ -1,6 +1,7 @@
 //! Hosts, policies and counts made for a test, and a kernel that does as it is told.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use model::host::{
     Capabilities, Channels, Coalesce, Confidence, CpuInfo, Device, Epoll, Features, Irq, IrqEdge, Membership,
@@ -274,7 +275,7 @@ pub(crate) fn named(mode: DeliveryMode, intent: Intent) -> Intent {
 }
 
 pub(crate) fn policy(intents: impl IntoIterator<Item = Intent>) -> Policy {
-    Policy { intents: intents.into_iter().collect(), recipes: recipes(), disruptive: false }
+    Policy { intents: intents.into_iter().collect(), recipes: Arc::new(recipes()), disruptive: false }
 }
 
 /// Recipes that name a delivery mode and nothing else.

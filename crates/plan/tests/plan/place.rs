@@ -1,5 +1,7 @@
 //! Who lives where, and what is refused.
 
+use std::sync::Arc;
+
 use insta::assert_snapshot;
 use model::host::{IoUring, SocketState};
 use model::policy::Overrides;
@@ -362,7 +364,7 @@ fn an_idle_service_is_no_fault() {
 #[test]
 fn a_policy_without_a_recipe_and_mix_for_a_task_are_refused_with_what_works_instead() {
     let mut unread = policy([on_device(2, "eth0", PolicyName::Power)]);
-    unread.recipes.policies.remove(&PolicyName::Power);
+    Arc::make_mut(&mut unread.recipes).policies.remove(&PolicyName::Power);
     let refusal = refused(&unread, &two_services(), &Resolved::default());
     assert_eq!(refusal.kind, RefusalKind::Missing);
     assert!(refusal.message.contains("power has no recipe"), "{refusal}");

@@ -1,6 +1,7 @@
 //! What holds for every recipe, layout and division, on every host.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use model::host::{Coalesce, CpuInfo, PacketSizes, Pair, Rings, Socket, SocketState};
 use model::nic::Rss;
@@ -154,7 +155,7 @@ prop_compose! {
         let mut policy = policy(intents);
         for (name, (mechanism, dose)) in recipe {
             let ingredient = Ingredient { dose, because: Reason::new("test", "test") };
-            policy.recipes.policies.entry(name).or_default().ingredients.insert(mechanism, ingredient);
+            Arc::make_mut(&mut policy.recipes).policies.entry(name).or_default().ingredients.insert(mechanism, ingredient);
         }
         policy.disruptive = disruptive;
         policy

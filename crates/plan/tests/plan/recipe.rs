@@ -1,5 +1,7 @@
 //! What a recipe comes to on a device that has all of it, half of it, and none of it.
 
+use std::sync::Arc;
+
 use model::host::{Coalesce, PacketSizes, Pair, Rings};
 use model::nic::NicWish;
 use model::{
@@ -14,7 +16,7 @@ const BULK: PolicyName = PolicyName::Bulk;
 
 fn with(mut policy: Policy, name: PolicyName, mechanism: Mechanism, dose: Dose) -> Policy {
     let because = Reason::new(format!("{mechanism} {dose} is good"), "recipe of a test");
-    let recipe = policy.recipes.policies.entry(name).or_default();
+    let recipe = Arc::make_mut(&mut policy.recipes).policies.entry(name).or_default();
     recipe.ingredients.insert(mechanism, Ingredient { dose, because });
     policy
 }
@@ -130,7 +132,12 @@ fn an_experts_word_goes_before_the_recipe() {
 fn a_driver_may_be_left_alone() {
     let mut asked = full(policy([on_device(2, "eth0", BULK)]));
     let keep = Ingredient { dose: Dose::Keep, because: Reason::new("it refuses", "the driver") };
-    let of_driver = asked.recipes.drivers.entry("ice".to_owned()).or_default().entry(None).or_default();
+    let of_driver = Arc::make_mut(&mut asked.recipes)
+        .drivers
+        .entry("ice".to_owned())
+        .or_default()
+        .entry(None)
+        .or_default();
     of_driver.ingredients.insert(Mechanism::Coalescing(CoalesceParam::RxUsecs), keep);
     let settings = beside_the_mode(&wanted(&asked, &rich()));
     assert!(!settings.iter().any(|setting| setting.contains("rx-usecs")), "{settings:?}");

@@ -1,5 +1,7 @@
 //! Connections to the listeners of their queues.
 
+use std::sync::Arc;
+
 use model::host::{Listener, SharedListeners};
 use model::policy::Match;
 use model::{
@@ -35,7 +37,7 @@ fn asked(policy_name: PolicyName) -> Policy {
     let mut policy = policy(vec![on_device(1, "eth0", PolicyName::Latency), service]);
     let because = Reason::new("one NAPI", "test");
     let ingredient = Ingredient { dose: Dose::ByQueue, because };
-    let latency = policy.recipes.policies.entry(PolicyName::Latency).or_default();
+    let latency = Arc::make_mut(&mut policy.recipes).policies.entry(PolicyName::Latency).or_default();
     latency.ingredients.insert(Mechanism::Reuseport, ingredient);
     policy
 }
