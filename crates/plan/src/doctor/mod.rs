@@ -4,7 +4,7 @@
 //! asked for, brought together by NAPI, epoll and process, and says what it finds with evidence and remedy. The
 //! families go in this order, because the last one names what the others found as its causes:
 //! `settings` (values that contradict each other), `traffic` (packets that take another way),
-//! `application` (processes that do not wait as they would have to), `device` (interrupts, rings, moderation and steering
+//! `application` (processes that do not wait as they would have to), `listeners` (who chooses among those of one address), `device` (interrupts, rings, moderation and steering
 //! of the whole device), `kthread` (the kernel threads of NAPIs), `waiting` (threads that wait busily for events alone),
 //! `others` (programs and files that set the same), `engagement` (what the counts say).
 
@@ -14,6 +14,7 @@ mod case;
 mod device;
 mod engagement;
 mod kthread;
+mod listeners;
 mod others;
 mod remedy;
 mod settings;
@@ -67,10 +68,11 @@ pub struct Rule {
 }
 
 /// All rules by family, in the order in which they are asked.
-pub const RULES: [(&str, &[Rule]); 8] = [
+pub const RULES: [(&str, &[Rule]); 9] = [
     ("settings", settings::RULES),
     ("traffic", traffic::RULES),
     ("application", application::RULES),
+    ("listeners", listeners::RULES),
     ("device", device::RULES),
     ("kthread", kthread::RULES),
     ("waiting", waiting::RULES),

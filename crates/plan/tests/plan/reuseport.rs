@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use model::host::{Listener, SharedListeners};
+use model::host::{Listener, Membership, SharedListeners};
 use model::policy::Match;
 use model::{
-    Dose, Fd, Host, Ingredient, Intent, KernelVersion, ListenerGroup, Mechanism, Pid, Policy, PolicyName,
-    Reason, Setting, Spread, Target,
+    Dose, EpollParams, Fd, Finding, Host, Ingredient, Intent, KernelVersion, ListenerGroup, Mechanism, Pid,
+    Policy, PolicyName, Reason, Setting, Severity, Spread, Target,
 };
-use plan::{Desired, Resolved, desired, diff, place};
+use plan::{Desired, Resolved, desired, diff, doctor, place};
 
 use crate::made::{NETNS, device, host, on_device, policy, server, write};
 
@@ -115,4 +115,50 @@ fn a_group_on_the_loopback_address_is_nobodys_queue() {
     let mut host = with_workers(2);
     host.listeners[0].id.address = "127.0.0.1:11211".parse().expect("an address");
     assert_eq!(spreads(&wanted(&host, &asked(PolicyName::Latency))), [""; 0]);
+}
+
+/// Two workers at one address, whose epolls prefer to busy-poll, with connections of these NAPIs.
+fn busy_workers(of_first: &[u32], of_second: &[u32]) -> Host {
+    let mut host = with_workers(2);
+    let mut process = server(WORKERS.0, "memcached", &[of_first, of_second]);
+    for (at, epoll) in process.epolls.iter_mut().enumerate() {
+        let listener = &host.listeners[0].listeners[at];
+        epoll.members.push(Membership { fd: listener.held[0].1, inode: listener.inode });
+        epoll.params = Some(EpollParams { prefer_busy_poll: true, ..EpollParams::default() });
+    }
+    host.processes = vec![process];
+    host
+}
+
+fn about_listeners(host: &Host) -> Vec<Finding> {
+    let mut findings = doctor(host, None, &[]);
+    findings.retain(|finding| finding.rule.starts_with("listeners-"));
+    findings
+}
+
+#[test]
+fn workers_that_poll_and_get_connections_of_other_queues_by_the_hash_are_told() {
+    let found = about_listeners(&busy_workers(&[300, 301], &[301, 301]));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((found[0].rule.as_str(), found[0].severity), ("listeners-mix-queues", Severity::Warning));
+    assert!(found[0].summary.contains("1 of its 2 workers"), "{}", found[0].summary);
+    assert_eq!(found[0].evidence, ["memcached[812] receives from NAPI 300, 301"]);
+    assert_eq!(about_listeners(&busy_workers(&[300, 300], &[301])), [], "each has a queue of its own");
+
+    let mut idle = busy_workers(&[300, 301], &[301]);
+    for epoll in &mut idle.processes[0].epolls {
+        epoll.params = Some(EpollParams::default());
+    }
+    assert_eq!(about_listeners(&idle), [], "who does not poll may have connections of any queue");
+}
+
+#[test]
+fn a_program_of_somebody_elses_that_chooses_among_polling_workers_is_told() {
+    let mut host = busy_workers(&[300, 301], &[301]);
+    host.listeners[0].spread = Spread::Foreign;
+    let found = about_listeners(&host);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((found[0].rule.as_str(), found[0].severity), ("listeners-chosen-by-another", Severity::Note));
+    assert!(found[0].evidence[0].contains("could not be put back"), "{found:?}");
+    assert_eq!(found[0].evidence[1], "memcached[812] receives from NAPI 300, 301");
 }

@@ -1,0 +1,102 @@
+//! Listeners that share an address: who chooses among them, and what that does to busy polling.
+
+use std::collections::BTreeSet;
+
+use model::host::SharedListeners;
+use model::{Label, NapiId, Pid, Severity, Spread};
+
+use super::case::Case;
+use super::{Causes, Found, Rule};
+
+/// The rules of this family.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "listeners-mix-queues",
+        doc: "Workers that listen at one address get connections of several queues each, by the kernel's hash: none of their epolls polls all of them.",
+        find: mix_queues,
+    },
+    Rule {
+        id: "listeners-chosen-by-another",
+        doc: "A program that is not netpolicy's chooses which listener gets a connection, and is left alone.",
+        find: chosen_by_another,
+    },
+];
+
+/// What a worker that has a listener of a group receives from, by the epoll that watches the listener.
+struct Worker {
+    comm: Label,
+    pid: Pid,
+    napis: BTreeSet<NapiId>,
+    /// Whether its epoll prefers to busy-poll.
+    polls: bool,
+}
+
+impl Worker {
+    /// `nginx[812] from NAPI 300, 301`
+    fn told(&self) -> String {
+        let napis: Vec<String> = self.napis.iter().map(ToString::to_string).collect();
+        format!("{}[{}] receives from NAPI {}", self.comm, self.pid, napis.join(", "))
+    }
+}
+
+/// The epolls that watch a listener of the group, each with the NAPIs of the connections that it watches beside.
+fn workers(group: &SharedListeners, case: &Case<'_>) -> Vec<Worker> {
+    let listeners: BTreeSet<u64> = group.listeners.iter().map(|listener| listener.inode).collect();
+    let mut workers = Vec::new();
+    for process in &case.host.processes {
+        for epoll in &process.epolls {
+            let inodes: BTreeSet<u64> = epoll.members.iter().map(|member| member.inode).collect();
+            if inodes.is_disjoint(&listeners) {
+                continue;
+            }
+            let watched = process.sockets.iter().filter(|socket| inodes.contains(&socket.inode));
+            let napis = watched.filter_map(|socket| socket.napi).collect();
+            let polls = epoll.params.is_some_and(|params| params.prefer_busy_poll);
+            workers.push(Worker { comm: process.id.comm, pid: process.id.pid, napis, polls });
+        }
+    }
+    workers
+}
+
+fn mix_queues(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    for group in case.host.listeners.iter().filter(|group| group.spread == Spread::Hash) {
+        let workers = workers(group, case);
+        let mixing: Vec<&Worker> =
+            workers.iter().filter(|worker| worker.polls && worker.napis.len() > 1).collect();
+        if workers.len() < 2 || mixing.is_empty() {
+            continue;
+        }
+        let summary = format!(
+            "the kernel's hash gives {} of its {} workers connections of several queues, and they busy-poll",
+            mixing.len(),
+            workers.len()
+        );
+        let told = Found::new(Severity::Warning, group.id, summary);
+        let told = mixing.iter().take(EVIDENCE_MAX).fold(told, |told, worker| told.evidence(worker.told()));
+        let remedy = "in a recipe file, [recipe.POLICY.reuseport] value = \"by-queue\", as latency has it; then netpolicy apply";
+        found.push(told.remedy(remedy));
+    }
+    found
+}
+
+fn chosen_by_another(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let foreign = case.host.listeners.iter().filter(|group| group.spread == Spread::Foreign);
+    let concerned =
+        foreign.map(|group| (group, workers(group, case))).filter(|(_, all)| all.iter().any(|w| w.polls));
+    concerned
+        .map(|(group, workers)| {
+            let mixing = workers.iter().filter(|worker| worker.napis.len() > 1);
+            let summary = format!(
+                "a program of somebody else's chooses which of its {} sockets gets a connection",
+                group.sockets
+            );
+            let told = Found::new(Severity::Note, group.id, summary)
+                .evidence("it could not be put back, so connections are not given out by queue");
+            mixing.take(EVIDENCE_MAX).fold(told, |told, worker| told.evidence(worker.told()))
+        })
+        .collect()
+}
+
+/// How many workers are named as evidence.
+const EVIDENCE_MAX: usize = 8;
