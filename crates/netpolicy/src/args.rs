@@ -551,7 +551,7 @@ pub struct Run {
 #[derive(Debug, Args)]
 pub struct Cat {}
 
-/// Print the JSON Schema of policy files, or of what programs read.
+/// Print the JSON Schema of policy files, of recipe files, or of what programs read.
 #[derive(Debug, Args)]
 pub struct Schema {
     /// What is described.
@@ -564,6 +564,8 @@ pub struct Schema {
 pub enum SchemaOf {
     /// Policy files.
     PolicyFile,
+    /// Recipe files.
+    RecipeFile,
     /// What tc prints with -o json, and each line with -o jsonl.
     Tc,
 }

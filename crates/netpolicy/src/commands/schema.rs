@@ -1,16 +1,17 @@
-//! `schema`: the language of policy files, for editors, and of what programs read.
+//! `schema`: the languages of policy files and of recipe files, for editors, and of what programs read.
 
 use crate::args::{Output, Schema, SchemaOf};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::policy_file::json_schema;
+use crate::policy_file::{json_schema, recipe_json_schema};
 use crate::render::tc_json_schema;
 
 /// Prints the JSON Schema.
 pub(crate) fn run(arguments: &Schema, context: &Context) -> Result<Exit, Fault> {
     let schema = match arguments.of {
         SchemaOf::PolicyFile => json_schema(),
+        SchemaOf::RecipeFile => recipe_json_schema(),
         SchemaOf::Tc => tc_json_schema(),
     };
     context.console.text(&match context.globals.output {

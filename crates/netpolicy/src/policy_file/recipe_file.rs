@@ -115,7 +115,7 @@ type Name<'i> = Spanned<DeString<'i>>;
 type Raw<'i> = Spanned<DeValue<'i>>;
 
 /// The word for every policy.
-const ANY: &str = "any";
+pub(super) const ANY: &str = "any";
 
 /// The keys of an ingredient.
 const KEYS: [&str; 3] = ["value", "why", "source"];
@@ -250,7 +250,7 @@ fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -
 type Wrong = (String, Option<String>);
 
 /// The largest number that ethtool's values take.
-const NUMBER_MAX: i64 = i32::MAX as i64;
+pub(super) const NUMBER_MAX: i64 = i32::MAX as i64;
 
 /// The value of a mechanism.
 fn dose(mechanism: Mechanism, raw: &DeValue<'_>) -> Result<Dose, Wrong> {

@@ -5,6 +5,18 @@ use serde_json::{Map, Value as Json, json};
 
 use super::key::{KEYS, Key, Kind, Takes};
 
+/// A delivery mode, with its time where it takes one.
+pub(super) const DELIVERY: &str = "^(interrupt|base|napibusy|fullbusy|eventbusy|userbusy|threaded|threaded-busy|(defer|suspend)([0-9]+|:[0-9.]+ *(ns|us|µs|ms|s))?)$";
+
+/// A span of time.
+pub(super) const SPAN: &str = "^(0|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$";
+
+/// A list of CPUs.
+pub(super) const CPUS: &str = "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$";
+
+/// A layout of queues, interrupts and CPUs.
+pub(super) const LAYOUT: &str = "^(one-to-one|rx-per-core|local-numa|shared:[0-9]+|rx [0-9].*)$";
+
 /// The schema that every policy file meets.
 pub fn json_schema() -> Json {
     let kinds: Map<String, Json> = Kind::ALL
@@ -45,17 +57,12 @@ fn section(kind: Kind) -> Json {
 fn value(key: &Key) -> Json {
     let mut schema = match key.takes {
         Takes::Policy(_) => json!({ "enum": PolicyName::ALL.map(PolicyName::as_str) }),
-        Takes::Delivery(_) => json!({
-            "type": "string",
-            "pattern": "^(interrupt|base|napibusy|fullbusy|eventbusy|userbusy|threaded|threaded-busy|(defer|suspend)([0-9]+|:[0-9.]+ *(ns|us|µs|ms|s))?)$",
-        }),
-        Takes::Span(_) | Takes::PositiveSpan(_) => {
-            json!({ "type": "string", "pattern": "^(0|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$" })
-        }
+        Takes::Delivery(_) => json!({ "type": "string", "pattern": DELIVERY }),
+        Takes::Span(_) | Takes::PositiveSpan(_) => json!({ "type": "string", "pattern": SPAN }),
         Takes::Number { min, max, .. } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Takes::Cpus(_) => json!({
             "type": "string",
-            "pattern": "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$",
+            "pattern": CPUS,
             "$comment": format!("CPU numbers are below {}", CpuSet::CPUS_MAX),
         }),
         Takes::KthreadCpus(_) => json!({
@@ -66,10 +73,7 @@ fn value(key: &Key) -> Json {
             json!({ "type": "string", "pattern": "^((other|batch)(:-?[0-9]{1,2})?|(fifo|rr):[0-9]{1,2})$" })
         }
         Takes::UtilClamp(_) => json!({ "type": "string", "pattern": "^[0-9]{1,4}-[0-9]{1,4}$" }),
-        Takes::Layout(_) => json!({
-            "type": "string",
-            "pattern": "^(one-to-one|rx-per-core|local-numa|shared:[0-9]+|rx [0-9].*)$",
-        }),
+        Takes::Layout(_) => json!({ "type": "string", "pattern": LAYOUT }),
         Takes::Text(_) => json!({ "type": "string", "minLength": 1 }),
         Takes::Switch(_) => json!({ "type": "boolean" }),
         Takes::CpusOrNone(_) => {
