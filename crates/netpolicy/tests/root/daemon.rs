@@ -254,8 +254,8 @@ fn rolled_back() -> Result<(), Failed> {
     waited_for("a status that does not call it set", || {
         let output = operator.netpolicy(&["status"]).output()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        // Two of the six settings were so before.
-        Ok((output.status.code() == Some(3) && said.contains(" 2/6 ")).then_some(()))
+        // Two of the eight settings were so before.
+        Ok((output.status.code() == Some(3) && said.contains(" 2/8 ")).then_some(()))
     })?;
     // Neither this nor a tick makes it manage what was rolled back.
     operator.sets_link("down")?;
