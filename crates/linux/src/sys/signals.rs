@@ -54,6 +54,18 @@ impl Signals {
     /// # Errors
     /// If there are no descriptors left, or this process catches them already.
     pub fn catch() -> Result<Self, KernelError> {
+        Self::catch_with(&[])
+    }
+
+    /// The same, and SIGHUP also where the caller was told to ignore it: to a daemon that does not end by it.
+    ///
+    /// # Errors
+    /// As [`Signals::catch`].
+    pub fn catch_with_hang_up() -> Result<Self, KernelError> {
+        Self::catch_with(&[libc::SIGHUP])
+    }
+
+    fn catch_with(ignored_too: &[libc::c_int]) -> Result<Self, KernelError> {
         let failed = |errno| KernelError::errno("catching signals", errno);
         let (reading, writing) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(failed)?;
         let writing = writing.into_raw_fd();
@@ -63,7 +75,7 @@ impl Signals {
             return Err(failed(rustix::io::Errno::ALREADY));
         }
         for (number, _) in CAUGHT {
-            install(number).map_err(failed)?;
+            install(number, ignored_too.contains(&number)).map_err(failed)?;
         }
         Ok(Self { arrived: File::from(reading) })
     }
@@ -95,7 +107,7 @@ impl AsFd for Signals {
     }
 }
 
-fn install(number: libc::c_int) -> Result<(), rustix::io::Errno> {
+fn install(number: libc::c_int, even_if_ignored: bool) -> Result<(), rustix::io::Errno> {
     let mut old = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: a null new action only reads the present one into `old`, which is large enough for it; all-zero is a
     // valid `sigaction`, so it may be read even if the call failed.
@@ -103,7 +115,7 @@ fn install(number: libc::c_int) -> Result<(), rustix::io::Errno> {
         libc::sigaction(number, std::ptr::null(), old.as_mut_ptr());
         old.assume_init()
     };
-    if old.sa_sigaction == libc::SIG_IGN {
+    if old.sa_sigaction == libc::SIG_IGN && !even_if_ignored {
         return Ok(());
     }
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = note;

@@ -1,6 +1,6 @@
 //! `rollback`: the values that were there before a transaction.
 
-use apply::{Journal, Undone};
+use apply::{Journal, RollBackError, Undone};
 
 use crate::args::Rollback;
 use crate::clock;
@@ -65,8 +65,19 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
         let told = context.console.report_done(&UndoneReport::of(*name, undone));
         told.map_err(|fault| fault.leaving(HostState::Restored))?;
     }
-    if let Some(error) = failed {
-        return Err(error.into());
+    match failed {
+        Some(RollBackError::Overlaid { newer, .. }) if !undone.is_empty() => {
+            context.console.say(&format!(
+                "Rolled back what the daemon had set since {newer}, which is not its own and stays. For what it had set before: \
+                 netpolicy rollback {newer}, then netpolicy rollback."
+            ));
+            tell_of_daemon(journal, context, "these settings");
+            tell_what_is_not_back(undone.iter().map(|(_, undone)| undone), context);
+            return Ok(Exit::Done);
+        }
+        Some(error) if !undone.is_empty() => return Err(Fault::from(error).leaving(HostState::Restored)),
+        Some(error) => return Err(error.into()),
+        None => {}
     }
     let settings = undone.iter().map(|(_, undone)| undone.changes.len()).sum();
     context.console.say(&format!("Rolled back all that the daemon had set: {}.", count(settings, "setting")));

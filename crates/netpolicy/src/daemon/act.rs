@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knob, Knobs, TransactionName};
 use linux::{Cause, Kernel, KernelError};
 use model::setting::Disruption;
-use model::{Change, Finding, Nanoseconds, Object, Plan, Policy, Setting, Severity, Step};
+use model::{Change, Finding, Nanoseconds, Object, Plan, Policy, Setting, Severity, Step, Target};
 
 use super::converge::{LeftAlone, Work};
 use super::keeper::{Keeper, Stubborn, now};
@@ -136,10 +136,12 @@ impl Keeper<'_> {
         self.counters.plans += 1;
         let policy = self.wants.policy();
         let own = policy.intents.len();
-        let (policy, left_out) = wished::joined(policy, &self.host);
+        let (policy, left_out) = wished::joined(policy, &self.host, &self.followed_wishes);
         self.tell_wishes_left_out(&left_out);
         self.members = self.wants.members(&policy);
         self.placed = placing::place(&policy, own, &self.host, &self.members);
+        let wishes = self.placed.followed.iter().filter(|place| **place >= own);
+        self.followed_wishes = wishes.filter_map(|place| wished::asker(&policy.intents[*place])).collect();
         self.requests = report::requests(&policy, &self.placed);
         self.policy.clone_from(&policy);
         policy
@@ -173,6 +175,11 @@ impl Keeper<'_> {
         let Some(objects) = objects.map(|(objects, _)| objects) else { return };
         self.stubborn.retain(|(object, _), _| !objects.contains(object));
         self.mind.take_up_of(&objects);
+        // The queues of a device may be another request's, which wants the same and was rolled back.
+        if let Target::Device(name) = &target {
+            self.mind
+                .take_up_where(|object| object.device().is_some_and(|device| device.name.as_str() == name));
+        }
         self.tell_what_was_rolled_back(&[]);
     }
 

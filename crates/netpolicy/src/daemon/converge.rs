@@ -32,6 +32,10 @@ pub const YOUNG_FOR: Nanoseconds = Nanoseconds::from_millis(10_000);
 pub const REPAIRS_MAX: usize = 10;
 /// The time in which [`REPAIRS_MAX`] repairs of an object are enough.
 pub const REPAIRS_WITHIN: Nanoseconds = Nanoseconds::from_millis(600_000);
+/// How often what applications ask for is followed at once within [`WISHES_WITHIN`]; more of it waits for the tick.
+pub const WISHES_MAX: usize = 10;
+/// The time in which [`WISHES_MAX`] are enough.
+pub const WISHES_WITHIN: Nanoseconds = TICK;
 /// How many objects' repairs are remembered; the longest unrepaired is forgotten first.
 pub const REPAIRED_MAX: usize = 65_536;
 
@@ -217,6 +221,7 @@ pub struct Converge {
     young: BTreeMap<Pid, Young>,
     repaired: BTreeMap<Object, VecDeque<Nanoseconds>>,
     released: BTreeSet<Knob>,
+    wished: VecDeque<Nanoseconds>,
 }
 
 impl Converge {
@@ -276,7 +281,8 @@ impl Converge {
 
     fn watch_grow_up(&mut self, pid: Pid, now: Nanoseconds) {
         let young = Young { until: plus(now, YOUNG_FOR), next: plus(now, YOUNG_FIRST), pause: YOUNG_FIRST };
-        self.young.insert(pid, young);
+        // One that is young already is looked at often as it is.
+        self.young.entry(pid).or_insert(young).until = young.until;
     }
 
     /// When there is something to do next, if nothing is heard before.
@@ -413,6 +419,25 @@ impl Converge {
     pub fn take_up_of(&mut self, objects: &BTreeSet<Object>) {
         self.released.retain(|(object, _)| !objects.contains(object));
         self.repaired.retain(|object, _| !objects.contains(object));
+    }
+
+    /// Takes up again what was left alone of objects like these.
+    pub fn take_up_where(&mut self, meant: impl Fn(&Object) -> bool) {
+        self.released.retain(|(object, _)| !meant(object));
+        self.repaired.retain(|object, _| !meant(object));
+    }
+
+    /// Whether what applications ask for is followed at once: not if it was [`WISHES_MAX`] times within
+    /// [`WISHES_WITHIN`]. Then it waits for the tick.
+    pub fn admit_wishes(&mut self, now: Nanoseconds) -> bool {
+        while self.wished.front().is_some_and(|first| plus(*first, WISHES_WITHIN) <= now) {
+            self.wished.pop_front();
+        }
+        let admitted = self.wished.len() < WISHES_MAX;
+        if admitted {
+            self.wished.push_back(now);
+        }
+        admitted
     }
 
     /// Takes up again what was left alone, for whatever reason.

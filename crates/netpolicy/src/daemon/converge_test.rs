@@ -10,7 +10,8 @@ use model::{
 use proptest::prelude::*;
 
 use super::converge::{
-    Converge, Depth, Event, LeftAlone, PAUSE_MAX, REPAIRS_MAX, REPAIRS_WITHIN, TICK, Work, YOUNG_FOR,
+    Converge, Depth, Event, LeftAlone, PAUSE_MAX, REPAIRS_MAX, REPAIRS_WITHIN, TICK, WISHES_MAX, Work,
+    YOUNG_FOR,
 };
 use super::status::Kind;
 
@@ -166,6 +167,17 @@ fn who_asks_by_itself_is_looked_at_at_once_and_then_often_for_its_socket_joins_a
     mind.heard(&Event::Wish(None), at(30), at(30));
     let work = mind.take_due(at(31)).expect("due");
     assert!(work.wishes && work.processes.is_empty(), "the registry changed: of whom is not known");
+}
+
+#[test]
+fn who_asks_again_and_again_is_followed_at_once_only_so_often() {
+    let mut mind = settled(true);
+    let mut turns = 0;
+    for tenth in 0..600 {
+        turns += usize::from(mind.admit_wishes(at(20 + 100 * tenth)));
+    }
+    assert_eq!(turns, 6 * WISHES_MAX, "of 600 in a minute");
+    assert!(mind.admit_wishes(at(90_000)), "and at once again after a pause");
 }
 
 #[test]

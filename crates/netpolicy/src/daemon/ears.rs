@@ -54,7 +54,7 @@ impl Ears {
                 Err(error) => births_refused.push(error),
             }
         }
-        let signals = Signals::catch()?;
+        let signals = Signals::catch_with_hang_up()?;
         for descriptor in notices.descriptors() {
             house.watch(descriptor, NOTICES).map_err(failed)?;
         }

@@ -70,6 +70,8 @@ pub(crate) struct Keeper<'a> {
     /// What applications ask for, and whether there is something new to wait for.
     pub(super) wishes: WishReader,
     pub(super) new_wishes: bool,
+    /// Whose wishes were followed at the last plan, in that order.
+    pub(super) followed_wishes: Vec<wished::Asker>,
     pub(super) placed: Placed,
     /// The bound on the wake latency of CPUs that the policy wants.
     pub(super) wake: HeldWake,
@@ -150,6 +152,7 @@ impl<'a> Keeper<'a> {
             policy: model::Policy::default(),
             wishes: WishReader::of(context.wishes()),
             new_wishes: false,
+            followed_wishes: Vec::new(),
             placed: Placed::default(),
             wake: HeldWake::default(),
             members: Members::new(),

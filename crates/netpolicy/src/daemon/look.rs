@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
-use apply::Knobs;
+use apply::{Knob, Knobs};
 use linux::{KernelError, Processes};
 use model::host::{Socket, Unread};
 use model::{Finding, Host, IfIndex, Interface, Nanoseconds, Object, Pid, Setting, Severity, Target};
@@ -57,7 +57,7 @@ impl Keeper<'_> {
         if work.tick {
             self.look_at_what_no_event_tells()?;
         }
-        if work.wishes || work.tick || work.processes.keys().any(|pid| self.wants.has_wisher(*pid)) {
+        if work.wishes || work.tick {
             self.read_wishes();
             self.look_at_wishers();
         }
@@ -305,8 +305,13 @@ impl Keeper<'_> {
         if missing.is_empty() {
             return Ok(());
         }
-        let released: Vec<_> =
-            held.iter().filter(|(knob, _)| self.ledger.get(knob).is_none()).map(|(knob, _)| *knob).collect();
+        let gone = held.iter().filter(|(knob, _)| self.ledger.get(knob).is_none()).map(|(knob, _)| *knob);
+        // Also what an older one of these holds, which nobody has rolled back: it is not set anew over the operator's word.
+        let plans = missing.iter().filter_map(|name| self.journal.transaction(*name).ok());
+        let rolled_back =
+            plans.flat_map(|transaction| transaction.begin().plan.changes().cloned().collect::<Vec<_>>());
+        let rolled_back = rolled_back.map(|change| (change.to().object(), change.to().knob()));
+        let released: BTreeSet<Knob> = gone.chain(rolled_back).collect();
         self.counters.rollbacks += u64::try_from(missing.len()).unwrap_or(u64::MAX);
         self.mind.release(released);
         if self.own.is_empty() {

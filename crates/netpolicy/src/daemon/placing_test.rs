@@ -126,7 +126,7 @@ fn what_applications_cannot_have_keeps_no_request_of_the_operators_from_being_fo
         host.wishes.push(Wish { of: Wisher::Task(copy.id.pid), number: PolicyName::Latency.number() });
         host.processes.push(copy);
     }
-    let (joined, notes) = wished::joined(own.clone(), &host);
+    let (joined, notes) = wished::joined(own.clone(), &host, &[]);
     assert_eq!((joined.intents.len(), notes.len()), (201, 0));
     let mut without = joined;
     // A policy without its recipe cannot be placed.
@@ -142,11 +142,30 @@ fn a_wish_of_a_process_is_followed_beside_the_operators_requests_and_behind_what
     let mut host = host();
     let pid = host.processes[0].id.pid;
     host.wishes.push(Wish { of: Wisher::Task(pid), number: PolicyName::Latency.number() });
-    let (joined, _) = wished::joined(policy(Vec::new()), &host);
+    let (joined, _) = wished::joined(policy(Vec::new()), &host, &[]);
     assert_eq!(joined.intents.len(), 1);
     assert_eq!(joined.intents[0].target, Target::Task(pid));
     let placed = place(&joined, 0, &host, &Members::new());
     assert_eq!(placed.followed, [0], "{:?}", placed.refused);
     let named = Intent::new(Target::Task(pid), PolicyName::None, "test:1");
-    assert_eq!(wished::joined(policy(vec![named.clone()]), &host).0.intents, [named]);
+    assert_eq!(wished::joined(policy(vec![named.clone()]), &host, &[]).0.intents, [named]);
+}
+
+#[test]
+fn who_asks_later_takes_nothing_from_whom_was_followed_before_whatever_its_number() {
+    let mut host = host();
+    let first = host.processes[0].clone();
+    let mut later = first.clone();
+    later.id.pid = Pid(first.id.pid.0 - 100);
+    later.id.started = first.id.started + 1_000;
+    host.wishes.push(Wish { of: Wisher::Task(first.id.pid), number: PolicyName::Latency.number() });
+    host.wishes.push(Wish { of: Wisher::Task(later.id.pid), number: PolicyName::Bulk.number() });
+    host.processes.insert(0, later.clone());
+    let order = |followed: &[wished::Asker]| -> Vec<Target> {
+        let (joined, _) = wished::joined(policy(Vec::new()), &host, followed);
+        joined.intents.into_iter().map(|intent| intent.target).collect()
+    };
+    let (elder, younger) = (Target::Task(first.id.pid), Target::Task(later.id.pid));
+    assert_eq!(order(&[]), [elder.clone(), younger.clone()], "by how long they run");
+    assert_eq!(order(&[(later.id.pid, PolicyName::Bulk)]), [younger, elder], "but what is in force stays");
 }

@@ -7,7 +7,7 @@ use linux::KernelError;
 use linux::bpf::wishes::WishReader;
 use linux::process::{Criteria, holders_of_sockets, meets};
 use model::host::{Wish, Wisher};
-use model::{Finding, Host, Pid, Policy, Severity};
+use model::{Finding, Host, Intent, Pid, Policy, PolicyName, Severity, Target};
 
 use super::converge::Event;
 use super::keeper::{Keeper, now};
@@ -20,14 +20,32 @@ const RULE: &str = "wishes";
 /// How many of the wishes that are left out are named.
 const NAMED_MAX: usize = 16;
 
-/// A policy, and behind its own requests those of applications.
-pub(super) fn joined(mut policy: Policy, host: &Host) -> (Policy, Vec<String>) {
+/// Who asked for what: what stays of a request while its epolls come and go.
+pub(super) type Asker = (Pid, PolicyName);
+
+/// A policy, and behind its own requests those of applications: first those that were followed before, so that nobody takes
+/// another's queues by asking later, then the others by how long their processes run.
+pub(super) fn joined(mut policy: Policy, host: &Host, followed: &[Asker]) -> (Policy, Vec<String>) {
     if host.wishes.is_empty() {
         return (policy, Vec::new());
     }
-    let (requests, notes) = plan::wishes::requests(&policy, &host.wishes, host);
+    let (mut requests, notes) = plan::wishes::requests(&policy, &host.wishes, host);
+    requests.sort_by_cached_key(|request| {
+        let asker = asker(request);
+        let before = asker.and_then(|asker| followed.iter().position(|known| *known == asker));
+        let since = asker.and_then(|(pid, _)| host.process(pid)).map(|process| process.id.started);
+        (before.unwrap_or(usize::MAX), since)
+    });
     policy.intents.extend(requests);
     (policy, notes)
+}
+
+/// Whose request it is, if an application's.
+pub(super) fn asker(request: &Intent) -> Option<Asker> {
+    match request.target {
+        Target::Task(pid) | Target::Epolls(pid, _) => Some((pid, request.policy)),
+        Target::Device(_) | Target::Service(..) => None,
+    }
 }
 
 impl Keeper<'_> {
@@ -37,6 +55,13 @@ impl Keeper<'_> {
             Ok(asked) => asked,
             Err(error) => return self.tell_unread_wishes(&error),
         };
+        if asked.is_empty() {
+            return;
+        }
+        if !self.mind.admit_wishes(now()) {
+            return self.find(often());
+        }
+        self.mended("wishes-often", &BTreeSet::new());
         for pid in asked.into_iter().collect::<BTreeSet<Pid>>() {
             if self.lives_here(pid) && self.add_wisher(pid) {
                 self.hear(&Event::Wish(Some(pid)), now());
@@ -140,6 +165,20 @@ impl Keeper<'_> {
     /// What tells of wishes, the first time that it is asked for.
     pub(super) fn new_wishes(&mut self) -> Option<BorrowedFd<'_>> {
         std::mem::take(&mut self.new_wishes).then(|| self.wishes.descriptor()).flatten()
+    }
+}
+
+fn often() -> Finding {
+    let (times, seconds) = (super::converge::WISHES_MAX, super::converge::WISHES_WITHIN.0 / 1_000_000_000);
+    Finding {
+        rule: "wishes-often".to_owned(),
+        severity: Severity::Warning,
+        object: "applications".to_owned(),
+        summary: format!(
+            "they ask for something more often than {times} times within {seconds} s: what comes beyond waits for the next look"
+        ),
+        evidence: Vec::new(),
+        remedy: Some("netpolicy sockets list".to_owned()),
     }
 }
 
