@@ -1,4 +1,4 @@
-//! The figures of the README, each by a benchmark that can be run alone.
+//! The figures of README and docs, each by a benchmark that can be run alone.
 
 use crate::shell::{self, Result};
 

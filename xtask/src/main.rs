@@ -33,7 +33,7 @@ const TASKS: &[Task] = &[
         "other kernels on this machine's files: what the running kernel lacks [build|boot|test, --uml|--qemu]",
         guest::run,
     ),
-    ("bench", "the figures of the README, each with its command [NAME...]", bench::run),
+    ("bench", "the figures of README and docs, each with its command [NAME...]", bench::run),
     (
         "install",
         "the program, its units, man pages and completions, below $DESTDIR$PREFIX; starts nothing",
