@@ -82,6 +82,12 @@ impl Stream {
         let i = self.take();
         self.units[i]
     }
+
+    /// As [`Chance::below`].
+    pub(crate) fn below(&mut self, bound: u32) -> u32 {
+        let i = self.take();
+        (((self.bits[i] >> 32) * u64::from(bound)) >> 32) as u32
+    }
 }
 
 impl Draws for Stream {
@@ -124,9 +130,10 @@ mod test {
     fn numbers_drawn_ahead_are_those_that_would_be_drawn_one_by_one() {
         let (mut chance, mut stream) = (Chance::new(3), Stream::new(Chance::new(3)));
         for step in 0..1000 {
-            let (expected, found) = match step % 5 {
+            let (expected, found) = match step % 6 {
                 0 => (chance.unit(), stream.unit()),
                 1 => (chance.normal(), stream.normal()),
+                5 => (f64::from(chance.below(9)), f64::from(stream.below(9))),
                 2 => (chance.pareto(0.154_971), stream.pareto(0.154_971)),
                 _ => (chance.exponential(), stream.exponential()),
             };

@@ -4,7 +4,7 @@
 //! `sched_balance_newidle()`; `kernel/sched/core.c` `try_to_wake_up()`, `available_idle_cpu()`. A CPU that runs softirqs
 //! on top of the idle task counts as idle, and a task that waits there alone is not pulled away: `nr_running` is 1.
 //! Left out: weights, virtual run times and deadlines (run queues are first in, first out, with a slice), the
-//! periodic balancer, preemption by wake-ups, real-time classes.
+//! periodic balancer within a group of CPUs (between groups: `balance`), preemption by wake-ups, real-time classes.
 
 use crate::cpu::Doing;
 use crate::scenario::Hardware;
@@ -40,6 +40,7 @@ pub(crate) enum State {
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
     places: Vec<Place>,
+    llc_cpus: usize,
     pub(crate) smt: bool,
     node_distance: u64,
 }
@@ -63,6 +64,7 @@ impl Topology {
         };
         Self {
             places: (0..cpus).map(place).collect(),
+            llc_cpus: llc,
             smt: hardware.smt,
             node_distance: u64::from(hardware.node_distance),
         }
@@ -99,7 +101,7 @@ impl<W: Watch> World<W> {
         self.standing.idle = self.standing.idle & others | (idle & 1) << c;
     }
 
-    /// A cost that arises between two CPUs: nothing on one and the same, more between nodes and under contention.
+    /// A cost that arises between two CPUs: nothing on one and the same, more between caches, nodes and under contention.
     #[inline]
     pub(crate) fn remote(&self, here: usize, there: usize, cost: u64) -> u64 {
         if here == there {
@@ -108,12 +110,24 @@ impl<W: Watch> World<W> {
         let places = &self.topology.places;
         let near = places[here].node == places[there].node;
         let distance = if near { 10 } else { self.topology.node_distance };
-        cost * distance * self.contention_permille / 10_000
+        let cost = cost * distance * self.contention_permille / 10_000;
+        if self.same_llc(here, there) { cost } else { cost * self.costs.remote_llc_permille / 1000 }
     }
 
     /// `available_idle_cpu()`.
-    const fn is_idle(&self, c: usize) -> bool {
+    pub(crate) const fn is_idle(&self, c: usize) -> bool {
         self.standing.idle >> c & 1 == 1
+    }
+
+    /// The number of a CPU's group of those that share a last-level cache.
+    pub(crate) const fn llc(&self, c: usize) -> usize {
+        c / self.topology.llc_cpus
+    }
+
+    /// The CPUs of a group.
+    pub(crate) fn members(&self, llc: usize) -> std::ops::Range<usize> {
+        let first = llc * self.topology.llc_cpus;
+        first..(first + self.topology.llc_cpus).min(self.cpus.len())
     }
 
     /// Whether two CPUs share their last-level cache.
@@ -141,6 +155,7 @@ impl<W: Watch> World<W> {
                 }
             } else if (!self.is_idle(previous) || self.is_idle(waker))
                 && self.chance.unit() <= self.costs.wake_pull
+                && !self.overloaded(self.llc(waker))
             {
                 target = waker;
             }

@@ -3,6 +3,7 @@
 use model::KernelVersion;
 
 use crate::application::Thread;
+use crate::balance::Use;
 use crate::calendar::Calendar;
 use crate::chance::{Chance, Draws, Stream};
 use crate::client::{Clients, Connection, Home};
@@ -28,6 +29,8 @@ pub(crate) struct World<W> {
     pub(crate) kernel: KernelVersion,
     pub(crate) costs: Spans,
     pub(crate) cpus: Vec<Cpu>,
+    /// By CPU, for the balance between groups.
+    pub(crate) uses: Vec<Use>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) napis: Vec<Napi>,
     /// Application threads first, then one kernel thread for each NAPI, then one ksoftirqd for each CPU.
@@ -159,6 +162,9 @@ pub(crate) struct Spans {
     pub(crate) response_copy: u64,
     pub(crate) smt_permille: u64,
     pub(crate) wake_pull: f64,
+    pub(crate) remote_llc_permille: u64,
+    /// Per millisecond.
+    pub(crate) group_moves: f64,
     pub(crate) slice: u64,
 }
 
@@ -226,6 +232,8 @@ impl Spans {
             response_copy: nanos(costs.copy_out * kilobytes(scenario.application.response_bytes)),
             smt_permille: permille(costs.smt_slowdown),
             wake_pull: costs.wake_pull,
+            remote_llc_permille: permille(costs.remote_llc),
+            group_moves: costs.group_moves / 1000.0,
             slice: nanos(costs.slice),
         }
     }
@@ -307,6 +315,7 @@ impl<W: Watch> World<W> {
             kernel: hardware.kernel,
             costs: Spans::of(scenario),
             cpus: (0..slots.cpus).map(|c| Cpu::new(c % slots.queues)).collect(),
+            uses: vec![Use::default(); slots.cpus],
             queues: (0..slots.queues).map(|q| Queue::new(hardware, irq_cpu(q))).collect(),
             napis: vec![Napi::default(); slots.queues],
             threads: (0..slots.threads).map(|t| new_thread(scenario, t)).collect(),
@@ -411,6 +420,7 @@ impl<W: Watch> World<W> {
         let rate = answered as f64 * 1e9 / TICK as f64 / 1e6;
         let share = (self.slow_base + self.slow_load * rate).clamp(0.0, 1.0);
         self.slow_share += (share - self.slow_share) * 0.05;
+        self.balance_groups();
         if self.contention > 0.0 {
             for c in 0..self.cpus.len() {
                 self.account(c);

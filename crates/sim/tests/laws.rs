@@ -79,6 +79,25 @@ fn cold_connections_cost_a_paced_load_more_than_a_closed_loop() {
 }
 
 #[test]
+fn at_the_knee_threads_flee_the_caches_of_their_queues_and_at_low_load_they_stay() {
+    let length = Length { warmup: 300_000_000, window: 150_000_000 };
+    let at = |load: &str, moves: &str| {
+        let keys = [
+            ("delivery.mode", "defer20"),
+            ("clients.load", load),
+            ("costs.packet-cold", "0.5"),
+            ("costs.remote-llc", "4"),
+            ("costs.group-moves", moves),
+        ];
+        run(&of(&keys), 1, length).expect("can be")
+    };
+    assert_eq!(at("200K", "300"), at("200K", "0"), "no group is overloaded, so nothing differs");
+    let (stay, flee) = (at("800K", "0"), at("800K", "300"));
+    assert!(flee.busy() > stay.busy() + 0.05, "{} and {}", flee.busy(), stay.busy());
+    assert!(flee.latency.mean() > 3.0 * stay.latency.mean());
+}
+
+#[test]
 fn a_client_that_may_be_late_again_has_a_longer_tail() {
     let p99 = |again: &str| {
         let keys =
@@ -146,8 +165,10 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
     let delivery = (0_usize..DeliveryMode::DOCUMENT.len(), 0_usize..4, any::<bool>());
     let work =
         (1_u32..=400, 0_u32..1_500_000, 1_u32..=12, any::<bool>(), any::<bool>(), any::<bool>(), 0_u32..3);
-    (hardware, delivery, work).prop_map(|(hardware, delivery, work)| {
+    let caches = prop_oneof![Just((0.0, 1.0)), Just((1000.0, 4.0))];
+    (hardware, delivery, work, caches).prop_map(|(hardware, delivery, work, caches)| {
         let mut scenario = Scenario::default();
+        (scenario.costs.group_moves, scenario.costs.remote_llc) = caches;
         let (cpus, llc, smt, queues, ring) = hardware;
         scenario.hardware.cpus = if smt { cpus * 2 } else { cpus };
         scenario.hardware.smt = smt;

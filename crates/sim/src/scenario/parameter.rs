@@ -131,6 +131,10 @@ parameters! {
     smt_slowdown, "smt-slowdown", "factor", 1.0, 1.0, 2.0;
     /// Probability that a wake-up from another LLC group pulls the thread over.
     wake_pull, "wake-pull", "share", 0.5, 0.0, 1.0;
+    /// Factor on remote costs between CPUs that do not share a last-level cache.
+    remote_llc, "remote-llc", "factor", 1.0, 1.0, 10.0;
+    /// Threads that idle CPUs take from an overloaded LLC group, each second; at zero, no group counts as overloaded.
+    group_moves, "group-moves", "1/s", 0.0, 0.0, 1000.0;
     /// Time slice of a thread when others wait.
     slice, "slice", "us", 3000.0, 100.0, 20000.0;
 }
