@@ -243,7 +243,12 @@ pub struct NotALoad(pub String);
 
 impl fmt::Display for NotALoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a load: write requests per second, as in 50K or 50000, or `max`", self.0)
+        write!(
+            f,
+            "`{}` is not a load: write requests per second up to {}K, as in 50K or 50000, or `max`",
+            self.0,
+            OfferedLoad::PER_SECOND_MAX / 1000.0
+        )
     }
 }
 

@@ -26,19 +26,20 @@ pub enum SimCommand {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct SimEffort {
     /// How many seeds each point is run with.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 5, allow_hyphen_values = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: u64,
     /// The first seed.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     pub seed: u64,
     /// How many of the scenario's sets of parameters are tried besides, for the intervals.
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, allow_hyphen_values = true)]
     pub samples: usize,
     /// How long is counted, of the model's time.
-    #[arg(long, value_name = "SPAN", default_value = "400ms")]
+    #[arg(long, value_name = "SPAN", default_value = "400ms", allow_hyphen_values = true)]
     pub window: Nanoseconds,
     /// How long runs before anything is counted, of the model's time.
-    #[arg(long, value_name = "SPAN", default_value = "100ms")]
+    #[arg(long, value_name = "SPAN", default_value = "100ms", allow_hyphen_values = true)]
     pub warmup: Nanoseconds,
     /// Do not look at a higher load whether a point is at the knee.
     #[arg(long)]
@@ -55,7 +56,7 @@ Examples:
   netpolicy sim run my-server.toml --set costs.request=12
   netpolicy -o json sim run lab          with the evidence of a run, as `bench` writes it")]
 pub struct SimRun {
-    /// A scenario file, or one that is shipped: irq-suspension, threaded-napi, epoll, net-policy, lab.
+    /// A scenario file (- for standard input), or one that is shipped: irq-suspension, threaded-napi, epoll, net-policy, lab.
     #[arg(value_name = "SCENARIO")]
     pub scenario: String,
     /// Change a value of the scenario. May be given more than once.
@@ -96,10 +97,10 @@ pub struct SimCalibrate {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub parameters: Vec<String>,
     /// How many sets of parameters are tried.
-    #[arg(long, value_name = "N", default_value_t = 640, value_parser = evaluations)]
+    #[arg(long, value_name = "N", default_value_t = 640, value_parser = evaluations, allow_hyphen_values = true)]
     pub evaluations: usize,
     /// The seed of the search and of the runs.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     pub seed: u64,
     /// Write the fitted parameters into this file, as sections of a scenario.
     #[arg(long, value_name = "FILE")]

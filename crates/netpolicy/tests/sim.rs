@@ -2,7 +2,11 @@
 
 mod command;
 
-use command::{Scratch, netpolicy, text};
+use std::io::Write;
+use std::process::Stdio;
+
+use command::{Scratch, command, netpolicy, text};
+use serde_json::Value;
 
 #[test]
 fn every_subcommand_has_help_with_what_it_takes() {
@@ -21,7 +25,7 @@ fn a_simulated_run_is_evidence_and_the_same_seed_gives_the_same_bytes() {
     let once = netpolicy(&words);
     assert_eq!(once.status.code(), Some(0), "{}", text(&once.stderr));
     assert_eq!(once.stdout, netpolicy(&words).stdout);
-    let document: serde_json::Value = serde_json::from_slice(&once.stdout).expect("JSON");
+    let document: Value = serde_json::from_slice(&once.stdout).expect("JSON");
     let evidence = document["data"]["points"][0]["evidence"].clone();
     let evidence: model::Evidence = serde_json::from_value(evidence).expect("evidence as of a measured run");
     let model::Origin::Simulated(from) = &evidence.origin else { panic!("simulated: {:?}", evidence.origin) };
@@ -104,8 +108,10 @@ fn what_a_sweep_says_twice_is_refused() {
     assert!(value.contains("`10K` twice"), "{value}");
     let key = refused(&["--set", "costs.requst=3"]);
     assert!(key.contains("did you mean `costs.request`?"), "{key}");
-    let load = refused(&["--set", "clients.load=1e-300"]);
-    assert!(load.contains("is not a load from 1 to 1000000000 requests per second"), "{load}");
+    let least = refused(&["--set", "clients.load=1e-300"]);
+    assert!(least.contains("is not a load from 1 to 100000000 requests per second"), "{least}");
+    let most = refused(&["--set", "clients.load=999G"]);
+    assert!(most.contains("write requests per second up to 100000K"), "{most}");
 }
 
 #[test]
@@ -169,4 +175,84 @@ fn every_key_and_parameter_of_a_scenario_is_in_its_document() {
     for name in keys.chain(parameters) {
         assert!(document.contains(&format!("| `{name}` |")), "{name}");
     }
+}
+
+#[test]
+fn of_a_single_run_no_range_is_told() {
+    let words = [&["sim", "run", "lab", "--no-probe"][..], &SHORT].concat();
+    let page = text(&netpolicy(&words).stdout);
+    assert!(page.contains("its range over one seed at one set of parameters"), "{page}");
+    let below = page.lines().last().expect("lines");
+    assert_eq!(below.split_whitespace().collect::<Vec<_>>(), ["-"; 7], "{page}");
+    let range = |words: &[&str]| {
+        let output = netpolicy(&[&["-o", "json"][..], words].concat());
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        document["data"]["points"][0]["values"][1]["range"].clone()
+    };
+    assert_eq!(range(&words), Value::Null);
+    let two = range(&[&["sim", "run", "lab", "--no-probe", "--seeds", "2"][..], &SHORT[2..]].concat());
+    assert!(two["low"].as_f64() < two["high"].as_f64(), "{two}");
+}
+
+#[test]
+fn a_fit_that_was_too_short_tells_no_interval() {
+    let scratch = Scratch::new("short-fit");
+    let table = scratch.file("rows.tsv", "delivery.mode\tclients.load\tavg\ninterrupt\t20K\t60\n");
+    let words = ["sim", "calibrate", "lab", "--measured", &table, "--rows", "interrupt@20K"];
+    let fitted = |more: &[&str]| netpolicy(&[&words[..], more].concat());
+    let page = text(&fitted(&["--parameters", "request", "--evaluations", "1"]).stdout);
+    assert!(page.contains("too few evaluations to tell") && !page.contains('–'), "{page}");
+    for (parameters, says) in [
+        ("", "no parameters were named"),
+        ("reqest", "did you mean `request`?"),
+        ("request,request", "parameter `request` was named twice"),
+        ("request,", "`` is no parameter"),
+    ] {
+        let output = fitted(&["--parameters", parameters]);
+        assert_eq!(output.status.code(), Some(2), "{parameters}");
+        assert!(text(&output.stderr).contains(says), "{parameters}: {}", text(&output.stderr));
+    }
+    let none = fitted(&[]);
+    assert!(text(&none.stderr).contains("no parameters were named"), "{}", text(&none.stderr));
+}
+
+#[test]
+fn what_is_not_a_scenario_is_told_apart_from_what_cannot_be_read() {
+    let scratch = Scratch::new("no-scenario");
+    let ends = |file: &str, code: i32, says: &str| {
+        let output = netpolicy(&["sim", "run", file]);
+        let words = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{file}: {words}");
+        assert!(words.contains(says), "{file}: {words}");
+    };
+    ends(&scratch.file("empty.toml", ""), 2, "an empty file is no scenario");
+    ends("/dev/null", 2, "an empty file is no scenario");
+    ends("-", 2, "an empty file is no scenario");
+    ends(&scratch.path("none.toml"), 1, "No such file or directory");
+    ends(&scratch.path(""), 1, "Is a directory");
+    let latin = scratch.path("latin.toml");
+    std::fs::write(&latin, b"title = \"a\"\n# caf\xe9\n").expect("file");
+    ends(&latin, 2, "line 2 is not UTF-8 text");
+    ends("/dev/zero", 2, "it is larger than 16777216 bytes");
+    for (option, value) in [("--window", "-5ms"), ("--warmup", "-1"), ("--seeds", "-1"), ("--seed", "-1")] {
+        let output = netpolicy(&["sim", "run", "lab", option, value]);
+        let words = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{option}");
+        assert!(words.contains(&format!("invalid value '{value}' for '{option}")), "{words}");
+    }
+}
+
+#[test]
+fn a_scenario_may_come_from_standard_input() {
+    let mut child = command(&[&["sim", "run", "-", "--no-probe"][..], &SHORT].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut input = child.stdin.take().expect("piped");
+    input.write_all(b"title = \"From a pipe\"\n[clients]\nload = \"50K\"\n").expect("is read");
+    drop(input);
+    let output = child.wait_with_output().expect("ends");
+    let page = text(&output.stdout);
+    assert!(output.status.success() && page.starts_with("From a pipe\n") && page.contains("50K"), "{page}");
 }

@@ -25,8 +25,9 @@ struct Fitted {
     unit: &'static str,
     meaning: &'static str,
     value: f64,
-    least: f64,
-    most: f64,
+    /// Both ends of its 90 % interval; `None` where nothing was probed yet.
+    least: Option<f64>,
+    most: Option<f64>,
     determined: bool,
 }
 
@@ -49,8 +50,8 @@ impl CalibrationReport {
             others.sort_by(f64::total_cmp);
             // Nine tenths of the draws.
             let tail = others.len() / 20;
-            let at = |i: usize| others.get(i).copied().unwrap_or(value);
-            let (least, most) = (at(tail).min(value), at(others.len().saturating_sub(tail + 1)).max(value));
+            let least = others.get(tail).map(|low| low.min(value));
+            let most = others.len().checked_sub(tail + 1).map(|i| others[i].max(value));
             Fitted {
                 name: parameter.name,
                 unit: parameter.unit,
@@ -58,7 +59,7 @@ impl CalibrationReport {
                 value,
                 least,
                 most,
-                determined: !draws.is_empty() && most <= DETERMINED_RATIO * least,
+                determined: least.zip(most).is_some_and(|(least, most)| most <= DETERMINED_RATIO * least),
             }
         };
         let named = Costs::PARAMETERS.iter().filter(|parameter| names.contains(&parameter.name));
@@ -99,12 +100,19 @@ impl Report for CalibrationReport {
         page.gap();
         let mut table = Table::new(&["parameter", "value", "unit", "90 % interval", "", "meaning"]);
         for fitted in &self.parameters {
-            let open = if fitted.determined { "" } else { "not determined by these rows" };
+            let open = match (fitted.determined, fitted.least) {
+                (true, _) => "",
+                (false, Some(_)) => "not determined by these rows",
+                (false, None) => "too few evaluations to tell",
+            };
             table.row([
                 Cell::new(fitted.name),
                 Cell::number(format!("{:.3}", fitted.value)),
                 Cell::new(fitted.unit),
-                Cell::new(format!("{:.3}–{:.3}", fitted.least, fitted.most)),
+                Cell::new(match fitted.least.zip(fitted.most) {
+                    Some((least, most)) => format!("{least:.3}–{most:.3}"),
+                    None => "-".to_owned(),
+                }),
                 Cell::new(open).style(Style::Warning),
                 Cell::new(fitted.meaning).style(Style::Faint),
             ]);

@@ -57,7 +57,8 @@ fn chart(name: &str, colour: &str, metric: Metric, rows: &[&Judged]) -> String {
         |i: usize| MARGIN + (WIDTH - 2.0 * MARGIN) * i as f64 / rows.len().saturating_sub(1).max(1) as f64;
     let values = rows.iter().flat_map(|row| {
         let predicted = row.prediction.of(metric);
-        [row.row.value(metric), predicted.map(|p| p.range.high), predicted.map(|p| p.range.low)]
+        let range = predicted.and_then(|p| p.range);
+        [row.row.value(metric), predicted.map(|p| p.value), range.map(|r| r.high), range.map(|r| r.low)]
     });
     let (low, high) = values
         .flatten()
@@ -81,8 +82,8 @@ fn chart(name: &str, colour: &str, metric: Metric, rows: &[&Judged]) -> String {
             |(i, row): (usize, &&Judged)| pick(row).map(|value| format!("{:.1},{:.1}", x(i), scale(value)));
         rows.iter().enumerate().filter_map(at).collect()
     };
-    let mut band = points(&|row| row.prediction.of(metric).map(|p| p.range.high));
-    let mut lower = points(&|row| row.prediction.of(metric).map(|p| p.range.low));
+    let mut band = points(&|row| row.prediction.of(metric)?.range.map(|r| r.high));
+    let mut lower = points(&|row| row.prediction.of(metric)?.range.map(|r| r.low));
     lower.reverse();
     band.extend(lower);
     let line = points(&|row| row.prediction.of(metric).map(|p| p.value));

@@ -4,20 +4,21 @@ use serde::Serialize;
 
 use super::report::{Page, Report};
 use super::table::{Cell, Style, Table};
-use crate::commands::sim::Prediction;
+use crate::commands::sim::{Prediction, Range};
 use crate::scenario_file::Metric;
 
 /// `sim run`'s data.
 #[derive(Debug, Serialize)]
 pub(crate) struct PredictionReport {
     title: String,
+    over: String,
     points: Vec<Prediction>,
 }
 
 impl PredictionReport {
-    /// The report of these points.
-    pub(crate) fn of(title: &str, points: Vec<Prediction>) -> Self {
-        Self { title: title.to_owned(), points }
+    /// The report of these points, with ranges over so many runs.
+    pub(crate) fn of(title: &str, over: &str, points: Vec<Prediction>) -> Self {
+        Self { title: title.to_owned(), over: over.to_owned(), points }
     }
 }
 
@@ -29,6 +30,14 @@ pub(super) fn rounded(metric: Metric, value: f64) -> String {
         _ if value >= 1000.0 => format!("{value:.0}"),
         _ => format!("{value:.1}"),
     }
+}
+
+/// Both ends of a range; of a single run there is none.
+pub(super) fn interval(metric: Metric, range: Option<Range>) -> String {
+    range.map_or_else(
+        || "-".to_owned(),
+        |Range { low, high }| format!("{}–{}", rounded(metric, low), rounded(metric, high)),
+    )
 }
 
 /// What a reader must know of a point before its numbers.
@@ -54,7 +63,10 @@ impl Report for PredictionReport {
 
     fn page(&self, page: &mut Page) {
         page.styled(Style::Strong, &self.title);
-        page.line("Simulated. Response times in microseconds; below each value its range over seeds and parameters.");
+        page.line(format!(
+            "Simulated. Response times in microseconds; below each value its range over {}.",
+            self.over
+        ));
         page.gap();
         let mut table =
             Table::new(&["point", "load", "qps", "avg", "p50", "p95", "p99", "p99.9", "cpu %", ""]);
@@ -62,12 +74,7 @@ impl Report for PredictionReport {
             [Metric::Qps, Metric::Avg, Metric::P50, Metric::P95, Metric::P99, Metric::P999, Metric::Cpu];
         for point in &self.points {
             let value = |metric| point.of(metric).map(|p| rounded(metric, p.value)).unwrap_or_default();
-            let range = |metric| {
-                let range = point.of(metric).map(|p| p.range);
-                range
-                    .map(|r| format!("{}–{}", rounded(metric, r.low), rounded(metric, r.high)))
-                    .unwrap_or_default()
-            };
+            let range = |metric| interval(metric, point.of(metric).and_then(|p| p.range));
             let mut cells = vec![Cell::new(&point.name), Cell::new(&point.load)];
             cells.extend(shown.map(|metric| Cell::number(value(metric))));
             cells.push(Cell::new(flags(point)).style(Style::Warning));

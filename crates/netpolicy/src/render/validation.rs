@@ -2,10 +2,9 @@
 
 use serde::Serialize;
 
-use super::prediction::{flags, rounded};
+use super::prediction::{flags, interval, rounded};
 use super::report::{Page, Report};
 use super::table::{Cell, Style, Table};
-use crate::commands::sim::Range;
 use crate::commands::sim::{Coverage, Judged, Orderings, SummaryLine, error};
 use crate::scenario_file::Metric;
 
@@ -36,8 +35,8 @@ struct Compared {
     measured: f64,
     predicted: f64,
     error: f64,
-    low: f64,
-    high: f64,
+    low: Option<f64>,
+    high: Option<f64>,
 }
 
 impl ValidationReport {
@@ -65,8 +64,8 @@ impl ValidationReport {
                         measured,
                         predicted: predicted.value,
                         error: error(metric, measured, predicted.value),
-                        low: predicted.range.low,
-                        high: predicted.range.high,
+                        low: predicted.range.map(|range| range.low),
+                        high: predicted.range.map(|range| range.high),
                     })
                 })
                 .collect(),
@@ -109,12 +108,7 @@ impl ValidationReport {
                         let unit = if metric == Metric::Cpu { "" } else { "%" };
                         cells.push(Cell::number(rounded(metric, measured)));
                         cells.push(Cell::number(rounded(metric, predicted.value)));
-                        let Range { low, high } = predicted.range;
-                        cells.push(Cell::number(format!(
-                            "{}–{}",
-                            rounded(metric, low),
-                            rounded(metric, high)
-                        )));
+                        cells.push(Cell::number(interval(metric, predicted.range)));
                         cells.push(Cell::number(format!("{off:+.1}{unit}")));
                     }
                     _ => cells.extend([Cell::new(""), Cell::new(""), Cell::new(""), Cell::new("")]),
@@ -145,7 +139,10 @@ impl ValidationReport {
                 Cell::number(format!("{:.1}", line.p90)),
                 Cell::number(format!("{:.1}", line.worst)),
                 Cell::new(line.unit),
-                Cell::number(format!("{}/{}", line.inside, line.rows)),
+                Cell::number(match line.intervals {
+                    0 => "-".to_owned(),
+                    intervals => format!("{}/{intervals}", line.inside),
+                }),
             ]);
         }
         table.text(false)
@@ -163,7 +160,10 @@ impl ValidationReport {
     #[expect(clippy::cast_precision_loss, reason = "a share for people")]
     fn coverage_line(&self) -> String {
         let Coverage { values, inside } = self.held_out;
-        let share = 100.0 * inside as f64 / values.max(1) as f64;
+        if values == 0 {
+            return "No value of a held-out row has an interval.".to_owned();
+        }
+        let share = 100.0 * inside as f64 / values as f64;
         format!("Of {values} values of held-out rows, {inside} lie in their 90 % interval ({share:.1} %).")
     }
 }

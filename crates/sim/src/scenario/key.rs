@@ -314,7 +314,7 @@ fn waits(scenario: &mut Scenario, text: &str) -> Result<(), String> {
 }
 
 /// The least and the most requests per second of a scenario.
-const LOADS: (f64, f64) = (1.0, 1e9);
+const LOADS: (f64, f64) = (1.0, OfferedLoad::PER_SECOND_MAX);
 
 fn load(scenario: &mut Scenario, text: &str) -> Result<(), String> {
     let load = text.parse::<OfferedLoad>().map_err(|error| error.to_string())?;

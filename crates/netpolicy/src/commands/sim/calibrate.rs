@@ -12,6 +12,7 @@ use crate::args::SimCalibrate;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
+use crate::policy_file::nearest;
 use crate::render::CalibrationReport;
 use crate::scenario_file::{Calibration, MeasuredRow, Metric, RowClass};
 
@@ -44,6 +45,8 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
     if let Some(twice) = rows.iter().enumerate().find(|(i, row)| rows[..*i].contains(row)) {
         return Err(Fault::new(Exit::Usage, format!("row `{}` was named twice", twice.1)));
     }
+    let names: Vec<&str> = parameters.iter().map(String::as_str).collect();
+    are_parameters(&names)?;
     if let Some(path) = &arguments.write {
         writable(path)?;
     }
@@ -54,11 +57,9 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
             return Err(Fault::new(Exit::Usage, format!("there is no measured row `{row}`")));
         }
     }
-    let names: Vec<&str> = parameters.iter().map(String::as_str).collect();
     let base = source.file.scenario;
-    let mut descent = Descent::new(&names, &base.costs).ok_or_else(|| {
-        Fault::new(Exit::Usage, format!("`{}`: not all of these are parameters", names.join(", ")))
-    })?;
+    let mut descent =
+        Descent::new(&names, &base.costs).ok_or_else(|| Fault::failed("a parameter has no value"))?;
     let rows_of = |costs: &Costs, seeds: Option<u64>| {
         let mut jobs = Vec::new();
         for row in &table.rows {
@@ -108,6 +109,29 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
         context.console.say(&format!("wrote {}: put it in place of [costs] and [samples]", path.display()));
     }
     Ok(Exit::Done)
+}
+
+/// Refuses names that are no parameters', and none at all.
+fn are_parameters(names: &[&str]) -> Result<(), Fault> {
+    let usage = |words: String| Fault::new(Exit::Usage, words);
+    if names.iter().all(|name| name.is_empty()) {
+        return Err(usage("no parameters were named".to_owned())
+            .hint("name them with --parameters, or in the scenario's [calibration]"));
+    }
+    let known = || Costs::PARAMETERS.iter().map(|parameter| parameter.name);
+    for (i, name) in names.iter().enumerate() {
+        if !known().any(|known| known == *name) {
+            let fault = usage(format!("`{name}` is no parameter"));
+            return Err(match nearest(name, known()) {
+                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+                None => fault.hint(format!("there are {}", known().collect::<Vec<_>>().join(", "))),
+            });
+        }
+        if names[..i].contains(name) {
+            return Err(usage(format!("parameter `{name}` was named twice")));
+        }
+    }
+    Ok(())
 }
 
 /// The best so far, with what the rows leave open.

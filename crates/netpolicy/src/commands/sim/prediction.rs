@@ -52,8 +52,8 @@ pub(crate) struct Predicted {
     pub(crate) metric: Metric,
     /// The median over seeds.
     pub(crate) value: f64,
-    /// Over seeds and sets of parameters.
-    pub(crate) range: Range,
+    /// Over seeds and sets of parameters; `None` of a single run, which says nothing of it.
+    pub(crate) range: Option<Range>,
 }
 
 fn word<S: serde::Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S::Error> {
@@ -67,6 +67,13 @@ pub(crate) struct Range {
     pub(crate) low: f64,
     /// The most.
     pub(crate) high: f64,
+}
+
+impl Range {
+    /// Whether a value is within.
+    pub(crate) fn holds(&self, value: f64) -> bool {
+        (self.low..=self.high).contains(&value)
+    }
 }
 
 impl Prediction {
@@ -186,8 +193,10 @@ fn prediction(
             values
         };
         let (by_seed, all) = (over(seeds), over(runs));
-        let range =
-            Range { low: all.first().copied().unwrap_or(0.0), high: all.last().copied().unwrap_or(0.0) };
+        let range = match all.as_slice() {
+            [low, .., high] => Some(Range { low: *low, high: *high }),
+            [] | [_] => None,
+        };
         Predicted { metric, value: by_seed.get(by_seed.len() / 2).copied().unwrap_or(0.0), range }
     });
     let means: Vec<f64> = seeds.iter().map(|run| run.latency.mean()).collect();

@@ -63,8 +63,18 @@ pub(super) fn run(arguments: &SimRun, context: &Context) -> Result<Exit, Fault> 
     }
     let samples: Vec<_> = source.file.samples.iter().take(arguments.effort.samples).cloned().collect();
     let predictions = predict(&points, &samples, effort(arguments.effort), &context.console)?;
-    context.console.report(&PredictionReport::of(&source.file.title, predictions))?;
+    let over = over(arguments.effort.seeds, samples.len());
+    context.console.report(&PredictionReport::of(&source.file.title, &over, predictions))?;
     Ok(Exit::Done)
+}
+
+/// What the range of a value is over.
+fn over(seeds: u64, samples: usize) -> String {
+    let many = |n: u64, one: &str| if n == 1 { format!("one {one}") } else { format!("{n} {one}s") };
+    match samples {
+        0 => format!("{} at one set of parameters", many(seeds, "seed")),
+        _ => format!("{} and {samples} more sets of parameters", many(seeds, "seed")),
+    }
 }
 
 /// Runs each point once under the checkers.

@@ -33,7 +33,9 @@ pub(crate) struct SummaryLine {
     pub(crate) median: f64,
     pub(crate) p90: f64,
     pub(crate) worst: f64,
-    /// How many rows lie in their 90 % interval.
+    /// How many rows have a 90 % interval.
+    pub(crate) intervals: usize,
+    /// How many of them lie in it.
     pub(crate) inside: usize,
 }
 
@@ -139,11 +141,12 @@ fn widen(judged: &mut [Judged]) {
             let Some(miss) = quantile(&errors, 0.9) else { continue };
             for judged in judged.iter_mut().filter(|j| j.row.class == class) {
                 for predicted in judged.prediction.values.iter_mut().filter(|p| p.metric == metric) {
-                    let Range { low, high } = predicted.range;
-                    predicted.range = match metric {
+                    let value = predicted.value;
+                    let Range { low, high } = predicted.range.unwrap_or(Range { low: value, high: value });
+                    predicted.range = Some(match metric {
                         Metric::Cpu => Range { low: (low - miss).max(0.0), high: (high + miss).min(100.0) },
                         _ => Range { low: low / (1.0 + miss / 100.0), high: high * (1.0 + miss / 100.0) },
-                    };
+                    });
                 }
             }
         }
@@ -167,10 +170,9 @@ fn coverage(judged: &[Judged]) -> Coverage {
     let mut coverage = Coverage::default();
     for held_out in judged.iter().filter(|judged| !judged.fitted) {
         for &(metric, measured) in &held_out.row.values {
-            if let Some(predicted) = held_out.prediction.of(metric) {
+            if let Some(range) = held_out.prediction.of(metric).and_then(|predicted| predicted.range) {
                 coverage.values += 1;
-                coverage.inside +=
-                    usize::from((predicted.range.low..=predicted.range.high).contains(&measured));
+                coverage.inside += usize::from(range.holds(measured));
             }
         }
     }
@@ -182,7 +184,7 @@ fn summary(judged: &[Judged]) -> Vec<SummaryLine> {
     for class in RowClass::ALL {
         for fitted in [true, false] {
             for metric in Metric::ALL {
-                let mut inside = 0;
+                let (mut intervals, mut inside) = (0, 0);
                 let mut errors = Vec::new();
                 for row in judged.iter().filter(|j| j.row.class == class && j.fitted == fitted) {
                     let (Some(measured), Some(predicted)) =
@@ -191,7 +193,10 @@ fn summary(judged: &[Judged]) -> Vec<SummaryLine> {
                         continue;
                     };
                     errors.push(error(metric, measured, predicted.value).abs());
-                    inside += usize::from((predicted.range.low..=predicted.range.high).contains(&measured));
+                    if let Some(range) = predicted.range {
+                        intervals += 1;
+                        inside += usize::from(range.holds(measured));
+                    }
                 }
                 errors.sort_by(f64::total_cmp);
                 let (Some(median), Some(p90), Some(&worst)) =
@@ -208,6 +213,7 @@ fn summary(judged: &[Judged]) -> Vec<SummaryLine> {
                     median,
                     p90,
                     worst,
+                    intervals,
                     inside,
                 });
             }
