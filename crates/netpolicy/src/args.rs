@@ -568,6 +568,8 @@ pub enum SchemaOf {
     RecipeFile,
     /// What tc prints with -o json, and each line with -o jsonl.
     Tc,
+    /// What sim prints, likewise.
+    Sim,
 }
 
 /// Print completions for a shell.

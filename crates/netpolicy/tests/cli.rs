@@ -315,7 +315,7 @@ fn what_a_setting_may_cost_can_be_said_behind_it() {
 
 #[test]
 fn a_schema_as_records_is_one_record() {
-    for of in ["policy-file", "tc"] {
+    for of in ["policy-file", "recipe-file", "tc", "sim"] {
         let output = netpolicy(&["-o", "jsonl", "schema", of]);
         assert_eq!(text(&output.stdout).lines().count(), 1, "{of}");
     }

@@ -1,11 +1,14 @@
 //! `sim` as its users see it: words, exit codes, evidence. Nothing here touches a host.
 
 mod command;
+#[path = "command/misfit.rs"]
+mod misfit;
 
 use std::io::Write;
 use std::process::Stdio;
 
 use command::{Scratch, command, netpolicy, text};
+use misfit::misfit;
 use serde_json::Value;
 
 #[test]
@@ -174,6 +177,40 @@ fn every_key_and_parameter_of_a_scenario_is_in_its_document() {
     let parameters = sim::Costs::PARAMETERS.iter().map(|parameter| parameter.name);
     for name in keys.chain(parameters) {
         assert!(document.contains(&format!("| `{name}` |")), "{name}");
+    }
+}
+
+#[test]
+fn what_sim_prints_for_programs_is_as_its_schema_says() {
+    let scratch = Scratch::new("schema");
+    let table = scratch.file(
+        "rows.tsv",
+        "delivery.mode\tclients.load\tclass\tqps\tavg\tcpu\ninterrupt\t20K\tstable\t20000\t60\t12\nsuspend20\tmax\tmax\t90000\t700\t90\n",
+    );
+    let schema: Value = serde_json::from_slice(&netpolicy(&["schema", "sim"]).stdout).expect("JSON");
+    let fit = ["--measured", &table, "--rows", "interrupt@20K", "--parameters", "request"];
+    let calls: [Vec<&str>; 4] = [
+        [&["sim", "run", "lab", "--sweep", "clients.load=20K,max"][..], &SHORT].concat(),
+        [&["sim", "validate", "lab", "--measured", &table][..], &SHORT].concat(),
+        [&["sim", "calibrate", "lab", "--evaluations", "1"][..], &fit].concat(),
+        [&["sim", "calibrate", "lab", "--evaluations", "3"][..], &fit].concat(),
+    ];
+    for call in calls {
+        for form in ["json", "jsonl"] {
+            let output = netpolicy(&[&["-o", form][..], &call].concat());
+            assert_eq!(output.status.code(), Some(0), "{call:?}: {}", text(&output.stderr));
+            let documents = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+            let mut seen = 0;
+            for document in documents {
+                let mut document = document.expect("JSON");
+                assert_eq!(misfit(&document, &schema), None, "{form} of {call:?}");
+                // What does not fit is found.
+                document["data"]["more"] = Value::from(1);
+                assert!(misfit(&document, &schema).is_some());
+                seen += 1;
+            }
+            assert!(seen > 0, "{form} of {call:?}");
+        }
     }
 }
 

@@ -21,6 +21,8 @@ mod prediction;
 mod reading;
 mod recipe;
 mod report;
+mod schema;
+mod sim_schema;
 mod sockets;
 mod status;
 mod svg;
@@ -49,6 +51,7 @@ pub(crate) use prediction::PredictionReport;
 pub(crate) use reading::ReadingReport;
 pub(crate) use recipe::RecipeReport;
 pub(crate) use report::to_json;
+pub(crate) use sim_schema::sim_json_schema;
 pub(crate) use status::StatusReport;
 
 pub(crate) use sockets::SocketsReport;

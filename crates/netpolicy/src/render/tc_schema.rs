@@ -1,35 +1,8 @@
 //! What `tc` prints with `-o json` and `-o jsonl`, as a JSON Schema.
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use super::report::SCHEMA;
-
-/// Name, schema and meaning of each field of a document.
-type Fields = &'static [(&'static str, Form, &'static str)];
-
-/// What a field has.
-#[derive(Clone, Copy)]
-enum Form {
-    Text,
-    Texts,
-    /// Text, or null.
-    Hint,
-    /// A number that counts, 0 or more.
-    Count,
-    /// Lines of the file, from 1.
-    Lines,
-    /// A number of the kernel's.
-    Number,
-    /// 0 or more, with a fraction.
-    Amount,
-    Truth,
-    /// Truth, or null for what is not judged.
-    Verdict,
-    /// Counts by name.
-    Counts,
-    /// Objects of these fields.
-    List(Fields),
-}
+use super::schema::{Document, Fields, Form, schema};
 
 const REFUSED: Fields = &[
     ("line", Form::Count, "the line of the file"),
@@ -118,7 +91,7 @@ const BENCH: Fields = &[
 ];
 
 /// Each kind of document, and its fields. In lines (`-o jsonl`), a refusal and a row of the bench are documents too.
-const DOCUMENTS: &[(&str, &str, Fields)] = &[
+const DOCUMENTS: &[Document] = &[
     ("tc-load", "what became of a load", LOAD),
     ("tc-refused", "a refusal, in lines", REFUSED),
     (
@@ -134,104 +107,18 @@ const DOCUMENTS: &[(&str, &str, Fields)] = &[
 
 /// The schema that every document of `tc` meets.
 pub(crate) fn tc_json_schema() -> Value {
-    let document = |(kind, meaning, fields): &(&str, &str, Fields)| {
-        json!({
-            "type": "object",
-            "description": meaning,
-            "properties": { "schema": { "const": SCHEMA }, "kind": { "const": kind }, "data": object(fields) },
-            "required": ["schema", "kind", "data"],
-        })
-    };
-    json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "netpolicy/v1/tc",
-        "title": "netpolicy tc, with -o json, and each line with -o jsonl",
-        "$comment": "fields are added to a version, never removed or given another meaning",
-        "anyOf": DOCUMENTS.iter().map(document).collect::<Vec<Value>>(),
-    })
-}
-
-/// An object with all of these fields.
-fn object(fields: Fields) -> Value {
-    let properties: Map<String, Value> = fields
-        .iter()
-        .map(|(name, form, meaning)| {
-            let mut schema = form.schema();
-            schema["description"] = Value::from(*meaning);
-            ((*name).to_owned(), schema)
-        })
-        .collect();
-    let required: Vec<&str> = fields.iter().map(|(name, ..)| *name).collect();
-    json!({ "type": "object", "properties": properties, "required": required })
-}
-
-impl Form {
-    fn schema(self) -> Value {
-        match self {
-            Self::Text => json!({ "type": "string" }),
-            Self::Hint => json!({ "type": ["string", "null"] }),
-            Self::Texts => json!({ "type": "array", "items": { "type": "string" } }),
-            Self::Count => json!({ "type": "integer", "minimum": 0 }),
-            Self::Lines => json!({ "type": "array", "items": { "type": "integer", "minimum": 1 } }),
-            Self::Number => json!({ "type": "integer" }),
-            Self::Amount => json!({ "type": "number", "minimum": 0 }),
-            Self::Truth => json!({ "type": "boolean" }),
-            Self::Verdict => json!({ "type": ["boolean", "null"] }),
-            Self::Counts => {
-                json!({ "type": "object", "additionalProperties": { "type": "integer", "minimum": 0 } })
-            }
-            Self::List(fields) => json!({ "type": "array", "items": object(fields) }),
-        }
-    }
+    schema("tc", "netpolicy tc, with -o json, and each line with -o jsonl", DOCUMENTS)
 }
 
 #[cfg(test)]
 mod test {
     use super::*;
     use crate::render::report::to_json;
+    use crate::render::schema::misfit::misfit;
+    use crate::render::schema::object;
     use crate::render::{
         BenchRow, DiffReport, DumpReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport, WrongLine,
     };
-
-    /// What is wrong with a value, if it does not fit a schema of ours.
-    fn misfit(value: &Value, schema: &Value) -> Option<String> {
-        let kinds: Vec<&str> = match &schema["type"] {
-            Value::String(kind) => vec![kind],
-            Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect(),
-            other => panic!("a schema without a type: {other}"),
-        };
-        let is = |kind: &&str| match *kind {
-            "object" => value.is_object(),
-            "array" => value.is_array(),
-            "string" => value.is_string(),
-            "integer" => value.is_u64() || value.is_i64(),
-            "number" => value.is_number(),
-            "boolean" => value.is_boolean(),
-            "null" => value.is_null(),
-            other => panic!("{other}"),
-        };
-        if !kinds.iter().any(is) {
-            return Some(format!("{value} is not {kinds:?}"));
-        }
-        if value.as_f64().zip(schema["minimum"].as_f64()).is_some_and(|(value, least)| value < least) {
-            return Some(format!("{value} is too small"));
-        }
-        let items = value.as_array().into_iter().flatten();
-        if let Some(wrong) = items.filter_map(|item| misfit(item, &schema["items"])).next() {
-            return Some(wrong);
-        }
-        let (fields, known) = (value.as_object()?, schema["properties"].as_object());
-        if let Some(known) = known {
-            // All that is told is described, and all that is described is told.
-            let told: Vec<&String> = fields.keys().collect();
-            let described: Vec<&String> = known.keys().collect();
-            if told != described {
-                return Some(format!("{told:?} is told, {described:?} described"));
-            }
-            return known.iter().find_map(|(name, schema)| misfit(&fields[name], schema));
-        }
-        fields.values().find_map(|value| misfit(value, &schema["additionalProperties"]))
-    }
 
     #[test]
     fn every_document_of_tc_has_the_fields_that_the_schema_describes() {
