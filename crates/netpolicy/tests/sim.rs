@@ -3,12 +3,15 @@
 mod command;
 #[path = "command/misfit.rs"]
 mod misfit;
+#[path = "command/page.rs"]
+mod page;
 
 use std::io::Write;
 use std::process::Stdio;
 
 use command::{Scratch, command, netpolicy, text};
 use misfit::misfit;
+use page::{Element, elements};
 use serde_json::Value;
 
 #[test]
@@ -292,4 +295,68 @@ fn a_scenario_may_come_from_standard_input() {
     let output = child.wait_with_output().expect("ends");
     let page = text(&output.stdout);
     assert!(output.status.success() && page.starts_with("From a pipe\n") && page.contains("50K"), "{page}");
+}
+
+#[test]
+fn a_report_is_well_formed_and_has_measured_points_over_predicted_lines() {
+    let scratch = Scratch::new("report");
+    let measured = [
+        ("defer20", "200K", 110.5, 38.0),
+        ("defer20", "400K", 120.5, 59.5),
+        ("defer20", "600K", 140.5, 80.0),
+        ("suspend20", "200K", 57.5, 28.5),
+        ("suspend20", "400K", 61.5, 47.0),
+        ("suspend20", "600K", 68.5, 64.5),
+    ];
+    let mut table = "delivery.mode\tclients.load\tclass\tavg\tcpu\n".to_owned();
+    for (mode, load, avg, cpu) in measured {
+        table += &format!("{mode}\t{load}\tstable\t{avg}\t{cpu}\n");
+    }
+    let (table, report) = (scratch.file("rows.tsv", &table), scratch.path("report.html"));
+    let words =
+        ["sim", "validate", "irq-suspension", "--measured", &table, "--html", &report, "--seeds", "2"];
+    let output = netpolicy(&[&words[..], &SHORT[2..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let page = std::fs::read_to_string(&report).expect("written");
+    let elements = elements(&page).unwrap_or_else(|wrong| panic!("not well-formed: {wrong}"));
+    assert!(!page.contains("http:") && !page.contains("https:") && !page.contains("NaN"), "from elsewhere");
+
+    // A chart for each of two metrics and two modes, each with a heading, a band, a line and three points over them.
+    let headings: Vec<&str> = elements.iter().filter(|e| e.name == "h2").map(|e| e.text.as_str()).collect();
+    assert_eq!(headings[..2], ["avg, in microseconds, by load", "cpu, in percent of all CPUs, by load"]);
+    let charts: Vec<&[Element]> = elements
+        .split(|e| e.name == "svg")
+        .skip(1)
+        .map(|chart| chart.split(|e| e.name == "h2").next().unwrap_or_default())
+        .collect();
+    assert_eq!(charts.len(), 4);
+    for (i, chart) in charts.iter().enumerate() {
+        let rows = &measured[3 * (i % 2)..3 * (i % 2) + 3];
+        let names: Vec<&str> = chart.iter().map(|e| e.name.as_str()).filter(|n| *n != "text").collect();
+        let points = ["circle", "title"].repeat(3);
+        assert_eq!(names, [&["polygon", "polyline"][..], &points].concat(), "chart {i}");
+        let of = |name: &str| chart.iter().filter(|e| e.name == name).collect::<Vec<_>>();
+        let (band, line) = (of("polygon")[0].points(), of("polyline")[0].points());
+        assert_eq!((band.len(), line.len()), (6, 3), "chart {i}");
+        let circles: Vec<(f64, f64)> =
+            of("circle").iter().map(|e| (e.number("cx"), e.number("cy"))).collect();
+        for (k, ((mode, load, avg, cpu), (x, y))) in rows.iter().zip(&circles).enumerate() {
+            assert!((line[k].0 - x).abs() < 0.01, "a point stands where the line has its load");
+            let value = if i < 2 { avg } else { cpu };
+            assert_eq!(of("title")[k].text, value.to_string(), "{mode}@{load}");
+            let labels: Vec<&str> = of("text").iter().map(|e| e.text.as_str()).collect();
+            assert!(labels.contains(mode) && labels.contains(load), "{labels:?}");
+            if i >= 2 {
+                // CPU use is drawn from 0 at the bottom to 100 % at the top.
+                assert!((y - (216.0 - 172.0 * cpu / 100.0)).abs() < 0.06, "{mode}@{load}: {y}");
+            }
+        }
+        let all = band.iter().chain(&line).chain(&circles);
+        assert!(
+            all.clone().all(|(x, y)| (0.0..=420.0).contains(x) && (0.0..=260.0).contains(y)),
+            "chart {i}"
+        );
+        // What is more is drawn higher.
+        assert!(circles[0].1 > circles[2].1 && line[0].1 > line[2].1, "chart {i}: {circles:?} {line:?}");
+    }
 }

@@ -31,7 +31,7 @@ pub(super) fn html(title: &str, judged: &[Judged], table: &str, summary: &str, o
         }
     }
     for metric in Metric::ALL.into_iter().filter(|m| judged.iter().any(|j| j.row.value(*m).is_some())) {
-        let _ = write!(page, "<h2>{}</h2>", metric.word());
+        let _ = write!(page, "<h2>{}, in {}, by load</h2>", metric.word(), metric.unit());
         for (name, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
             let rows: Vec<&Judged> = judged
                 .iter()

@@ -99,6 +99,15 @@ impl Metric {
             Self::Cpu => "cpu",
         }
     }
+
+    /// In what it is measured.
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Qps => "answers per second",
+            Self::Avg | Self::P50 | Self::P90 | Self::P95 | Self::P99 | Self::P999 => "microseconds",
+            Self::Cpu => "percent of all CPUs",
+        }
+    }
 }
 
 /// The most rows of a table.
