@@ -1,4 +1,4 @@
-//! How long CPUs were in which idle state.
+//! Which idle states CPUs may enter, and how long they were in which.
 //!
 //! Kernel: Documentation/admin-guide/pm/cpuidle.rst, `/sys/devices/system/cpu/cpuN/cpuidle/stateM/`.
 
@@ -6,7 +6,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use model::Cpu;
+use model::host::{CpuIdle, IdleDepth, IdleState};
+
 use crate::error::KernelError;
+use crate::latency;
 
 /// Where CPUs are listed.
 const CPUS: &str = "/sys/devices/system/cpu";
@@ -75,6 +79,57 @@ impl IdleTimes {
     }
 }
 
+/// How deep CPUs may sleep; `None` where the kernel chooses no idle states.
+///
+/// # Errors
+/// If the list of CPUs or `/dev/cpu_dma_latency` cannot be read, which takes root.
+pub fn idle_depth() -> Result<Option<IdleDepth>, KernelError> {
+    let cpus = cpus_under(Path::new(CPUS))?;
+    Ok(match cpus.is_empty() {
+        true => None,
+        false => Some(IdleDepth { bound: latency::in_force()?, cpus }),
+    })
+}
+
+fn cpus_under(root: &Path) -> Result<BTreeMap<Cpu, CpuIdle>, KernelError> {
+    let failed = |error: std::io::Error| KernelError::io(root.display().to_string(), &error);
+    let mut cpus = BTreeMap::new();
+    for entry in fs::read_dir(root).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("cpu")?.parse().ok());
+        let Some(number) = number else { continue };
+        let word = |file: String| {
+            fs::read_to_string(entry.path().join(file)).ok().map(|text| text.trim().to_owned())
+        };
+        let mut idle = CpuIdle {
+            bound: own_bound(word("power/pm_qos_resume_latency_us".to_owned())),
+            states: Vec::new(),
+        };
+        for state in 0..STATES_MAX {
+            let of_state = |file: &str| word(format!("cpuidle/state{state}/{file}"));
+            let exit = of_state("latency").and_then(|exit| exit.parse().ok());
+            let Some((name, exit)) = of_state("name").zip(exit) else { break };
+            if of_state("disable").is_none_or(|disabled| disabled == "0") {
+                idle.states.push(IdleState { name, exit });
+            }
+        }
+        if !idle.states.is_empty() {
+            cpus.insert(Cpu(number), idle);
+        }
+    }
+    Ok(cpus)
+}
+
+/// Kernel: `drivers/base/power/sysfs.c` `pm_qos_resume_latency_us_show()`: 0 is no bound, and `n/a` is one of 0.
+fn own_bound(text: Option<String>) -> Option<u32> {
+    match text?.as_str() {
+        "0" => None,
+        "n/a" => Some(0),
+        micros => micros.parse().ok(),
+    }
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
@@ -101,5 +156,38 @@ mod test {
         let after = IdleTimes::under(&root).expect("read").expect("states");
         fs::remove_dir_all(&root).expect("removed");
         assert_eq!(after.shares_since(&before, 10_000), [("C1".to_owned(), 5), ("C6".to_owned(), 25)]);
+    }
+
+    #[test]
+    fn the_deepest_idle_state_is_the_one_that_is_neither_disabled_nor_beyond_a_bound() {
+        let root = std::env::temp_dir().join(format!("netpolicy-depth-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
+            fs::write(path, format!("{text}\n")).expect("file");
+        };
+        for (cpu, own, c6_is_off) in [(0, "0", "0"), (1, "n/a", "0"), (2, "0", "1"), (3, "50", "0")] {
+            for (state, name, exit) in [(0, "POLL", "0"), (1, "C1", "2"), (2, "C6", "133")] {
+                write(&format!("cpu{cpu}/cpuidle/state{state}/name"), name);
+                write(&format!("cpu{cpu}/cpuidle/state{state}/latency"), exit);
+                write(
+                    &format!("cpu{cpu}/cpuidle/state{state}/disable"),
+                    if state == 2 { c6_is_off } else { "0" },
+                );
+            }
+            write(&format!("cpu{cpu}/power/pm_qos_resume_latency_us"), own);
+        }
+        write("cpu4/power/pm_qos_resume_latency_us", "0");
+        write("cpufreq/boost", "1");
+        let cpus = cpus_under(&root).expect("read");
+        fs::remove_dir_all(&root).expect("removed");
+        let deepest = |bound: u32| {
+            let depth = IdleDepth { bound, cpus: cpus.clone() };
+            [0, 1, 2, 3, 4].map(|cpu| depth.deepest(Cpu(cpu)).map(|state| state.name.clone()))
+        };
+        let names = |names: [&str; 4]| names.map(|name| Some(name.to_owned()));
+        assert_eq!(deepest(2_000_000_000)[..4], names(["C6", "POLL", "C1", "C1"]));
+        assert_eq!(deepest(100)[..4], names(["C1", "POLL", "C1", "C1"]));
+        assert_eq!(deepest(100)[4], None, "a CPU without idle states");
     }
 }

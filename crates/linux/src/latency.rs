@@ -18,6 +18,27 @@ pub struct WakeLatency {
     in_force: u32,
 }
 
+/// What is in force, in microseconds: the least of all requests on the host.
+///
+/// # Errors
+/// ENOENT on kernels without it, EACCES without root.
+pub(crate) fn in_force() -> Result<u32, KernelError> {
+    // To open it is a request for the longest, which bounds nothing.
+    let found = read(&mut File::open(DEVICE).map_err(failed)?)?;
+    u32::try_from(found).map_err(|_| KernelError::malformed(DEVICE, format!("{found} us are in force")))
+}
+
+fn read(device: &mut File) -> Result<i32, KernelError> {
+    let mut found = [0; size_of::<i32>()];
+    device.read_exact(&mut found).map_err(failed)?;
+    Ok(i32::from_ne_bytes(found))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "what map_err() gives")]
+fn failed(error: std::io::Error) -> KernelError {
+    KernelError::io(DEVICE, &error).needing("root")
+}
+
 impl WakeLatency {
     /// The longest that can be asked for, in microseconds. Kernel: `PM_QOS_CPU_LATENCY_DEFAULT_VALUE`.
     pub const MICROS_MAX: u32 = 2_000_000_000;
@@ -27,13 +48,10 @@ impl WakeLatency {
     /// # Errors
     /// ENOENT on kernels without it, EACCES without root; [`crate::Cause::Malformed`] if the kernel took another value.
     pub fn hold(micros: u32) -> Result<Self, KernelError> {
-        let failed = |error: std::io::Error| KernelError::io(DEVICE, &error).needing("root");
         let mut device = OpenOptions::new().read(true).write(true).open(DEVICE).map_err(failed)?;
         let asked = i32::try_from(micros.min(Self::MICROS_MAX)).unwrap_or(i32::MAX);
         device.write_all(&asked.to_ne_bytes()).map_err(failed)?;
-        let mut found = [0; size_of::<i32>()];
-        device.read_exact(&mut found).map_err(failed)?;
-        let found = i32::from_ne_bytes(found);
+        let found = read(&mut device)?;
         match u32::try_from(found) {
             Ok(in_force) if found <= asked => Ok(Self { _held: device, in_force }),
             _ => Err(KernelError::malformed(

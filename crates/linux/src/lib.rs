@@ -32,7 +32,7 @@ pub mod sysfs;
 pub mod tc;
 
 pub use error::{Cause, Errno, KernelError};
-pub use idle::IdleTimes;
+pub use idle::{IdleTimes, idle_depth};
 pub use kernel::Kernel;
 pub use latency::WakeLatency;
 pub use netns::Netns;

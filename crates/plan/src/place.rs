@@ -60,7 +60,7 @@ pub struct Placement {
 impl Placement {
     /// What was asked for, as far as [`crate::doctor()`] must know it.
     pub fn asked(&self) -> Vec<crate::Asked> {
-        self.parts.iter().map(crate::Asked::of).collect()
+        self.parts.iter().map(|part| crate::Asked::of(part, &self.recipes)).collect()
     }
 
     /// Whether no two requests have queues of this device.

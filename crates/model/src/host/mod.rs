@@ -5,6 +5,7 @@
 //! carries a [`Confidence`].
 
 mod device;
+mod idle;
 mod listeners;
 mod other;
 mod pressure;
@@ -16,6 +17,7 @@ pub use device::{
     Channels, Coalesce, Confidence, Device, Features, Irq, IrqEdge, Napi, NapiEdge, PacketSizes, Pair,
     PlacedRule, Rings, RssContext, RxQueueState, TxQueueState,
 };
+pub use idle::{CpuIdle, IdleDepth, IdleState};
 pub use listeners::{Listener, SharedListeners, SpreadCounts};
 pub use other::{Other, OtherKind};
 pub use pressure::{CpuPressure, DevicePressure, Pressure};

@@ -26,7 +26,11 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     let netns = context.netns()?;
     let processes = Processes::from(&arguments.processes);
     let others = linux::others(std::path::Path::new("/"));
-    let mut aside = Aside { way: context.way(), others, ..Aside::default() };
+    let idle = linux::idle_depth().unwrap_or_else(|error| {
+        context.console.detail(&format!("how deep CPUs may sleep is left out of account: {error}"));
+        None
+    });
+    let mut aside = Aside { way: context.way(), others, idle, ..Aside::default() };
     let watched = match arguments.seconds {
         0 => None,
         _ => begin(&netns).map_err(|error| context.console.say(&format!("{error}"))).ok(),

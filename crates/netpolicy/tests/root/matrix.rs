@@ -204,7 +204,7 @@ fn asked_of(host: &Host) -> Asked {
     let queues: Vec<RxQueue> =
         host.devices.iter().flat_map(|device| &device.rx_queues).map(|queue| queue.id).collect();
     let processes = host.processes.iter().map(|process| process.id).collect();
-    Asked { origin: "matrix".to_owned(), mode: MODE, queues, processes }
+    Asked { origin: "matrix".to_owned(), mode: MODE, queues, processes, goal: None, wake_within: None }
 }
 
 const ENGAGEMENT: [&str; 4] = ["engaged", "partly-engaged", "idle", "not-engaged"];

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::host::Other;
+use model::host::{IdleDepth, Other};
 use model::{DeviceId, Label, Nanoseconds, Pid};
 
 /// What the rules may know beside the host.
@@ -17,6 +17,8 @@ pub struct Aside {
     pub cpu_waits: BTreeMap<Pid, Nanoseconds>,
     /// What others were told to set that netpolicy sets, too.
     pub others: Vec<Other>,
+    /// How deep CPUs may sleep; `None` where the kernel chooses no idle states, or that could not be read.
+    pub idle: Option<IdleDepth>,
     /// How the commands that mend have to be typed.
     pub way: Way,
 }

@@ -4,9 +4,10 @@
 //! asked for, brought together by NAPI, epoll and process, and says what it finds with evidence and remedy. The
 //! families go in this order, because the last one names what the others found as its causes:
 //! `settings` (values that contradict each other), `traffic` (packets that take another way),
-//! `application` (processes that do not wait as they would have to), `listeners` (who chooses among those of one address), `device` (interrupts, rings, moderation and steering
-//! of the whole device), `kthread` (the kernel threads of NAPIs), `waiting` (threads that wait busily for events alone),
-//! `others` (programs and files that set the same), `engagement` (what the counts say).
+//! `application` (processes that do not wait as they would have to), `listeners` (who chooses among those of one address),
+//! `device` (interrupts, rings, moderation and steering of the whole device), `kthread` (the kernel threads of NAPIs),
+//! `sleep` (CPUs that wake too late), `waiting` (threads that wait busily for events alone), `others` (programs and files
+//! that set the same), `engagement` (what the counts say).
 
 mod application;
 mod aside;
@@ -18,12 +19,16 @@ mod listeners;
 mod others;
 mod remedy;
 mod settings;
+mod sleep;
 mod traffic;
 mod waiting;
 
 use std::collections::BTreeMap;
 
-use model::{Delivered, DeliveryMode, Finding, Host, NapiId, ProcessId, RxQueue, Severity};
+use model::{
+    Delivered, DeliveryMode, Dose, Finding, Host, Mechanism, Nanoseconds, NapiId, ProcessId, Recipes,
+    RxQueue, Severity,
+};
 
 use crate::place::Part;
 use case::Case;
@@ -43,12 +48,24 @@ pub struct Asked {
     pub queues: Vec<RxQueue>,
     /// To these processes.
     pub processes: Vec<ProcessId>,
+    /// The shortest response time that it has a goal for.
+    pub goal: Option<Nanoseconds>,
+    /// How long its policy lets a CPU take to wake.
+    pub wake_within: Option<Nanoseconds>,
 }
 
 impl Asked {
     /// What a placed request asks for.
-    pub fn of(part: &Part) -> Self {
+    pub fn of(part: &Part, recipes: &Recipes) -> Self {
+        let wakes = recipes.of(part.intent.policy, Mechanism::WakeLatency).map(|named| &named.dose);
+        let wakes = wakes.filter(|_| part.intent.delivery.is_none());
+        let goal = part.intent.goal;
         Self {
+            goal: goal.p50.into_iter().chain(goal.p99).min(),
+            wake_within: match wakes {
+                Some(Dose::Number(micros)) => Some(Nanoseconds(u64::from(*micros) * 1_000)),
+                _ => None,
+            },
             origin: part.intent.origin.clone(),
             mode: part.delivery.mode,
             queues: part.queues.iter().flat_map(|q| [q.queue].into_iter().chain(q.also.clone())).collect(),
@@ -68,13 +85,14 @@ pub struct Rule {
 }
 
 /// All rules by family, in the order in which they are asked.
-pub const RULES: [(&str, &[Rule]); 9] = [
+pub const RULES: [(&str, &[Rule]); 10] = [
     ("settings", settings::RULES),
     ("traffic", traffic::RULES),
     ("application", application::RULES),
     ("listeners", listeners::RULES),
     ("device", device::RULES),
     ("kthread", kthread::RULES),
+    ("sleep", sleep::RULES),
     ("waiting", waiting::RULES),
     ("others", others::RULES),
     ("engagement", engagement::RULES),

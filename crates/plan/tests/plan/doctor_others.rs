@@ -28,6 +28,8 @@ fn asked(host: &Host) -> Asked {
         mode: "defer50".parse().expect("a mode"),
         queues,
         processes: Vec::new(),
+        goal: None,
+        wake_within: None,
     }
 }
 

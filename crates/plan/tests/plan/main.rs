@@ -6,6 +6,7 @@ mod doctor;
 mod doctor_device;
 mod doctor_others;
 mod doctor_rules;
+mod doctor_sleep;
 mod doctor_waiting;
 mod explain;
 mod irqbalance;

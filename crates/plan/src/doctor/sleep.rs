@@ -1,0 +1,88 @@
+//! CPUs that sleep so deep that waking takes longer than what was asked for.
+
+use std::collections::BTreeMap;
+
+use model::host::IdleState;
+use model::{CpuSet, Nanoseconds, Severity};
+
+use super::case::Case;
+use super::{Asked, Causes, Found, Rule};
+
+/// The rules of this family.
+pub(super) const RULES: &[Rule] = &[Rule {
+    id: "idle-states-too-deep",
+    doc: "CPUs that packets are waited for on may enter an idle state that takes longer to leave than the goal allows.",
+    find: too_deep,
+}];
+
+fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let Some(depth) = &case.aside.idle else { return Vec::new() };
+    let mut found = Vec::new();
+    for asked in case.asked {
+        let Some(limit) = limit(asked) else { continue };
+        let mut deep: BTreeMap<(u32, &str), CpuSet> = BTreeMap::new();
+        for cpu in cpus(case, asked).iter() {
+            if let Some(IdleState { name, exit }) =
+                depth.deepest(cpu).filter(|state| longer(state.exit, limit))
+            {
+                deep.entry((*exit, name.as_str())).or_default().insert(cpu);
+            }
+        }
+        let Some(((exit, state), _)) = deep.last_key_value() else { continue };
+        let all: CpuSet = deep.values().flat_map(CpuSet::iter).collect();
+        // A request that only a bound of the policy stands for may still be met.
+        let beyond = asked.goal.is_some_and(|goal| longer(*exit, goal));
+        let severity = if beyond { Severity::Problem } else { Severity::Warning };
+        let told = match asked.goal {
+            Some(goal) if beyond => format!("the goal of {goal}"),
+            _ => format!("the {limit} that its policy allows"),
+        };
+        let object = asked.processes.first().map(ToString::to_string);
+        let object = object.or_else(|| asked.queues.first().map(|queue| queue.device.to_string()));
+        let mut one = Found::new(
+            severity,
+            object.unwrap_or_else(|| asked.origin.clone()),
+            format!(
+                "CPUs {all} may enter idle state {state}, which takes {exit} us to leave: longer than {told}"
+            ),
+        );
+        for ((exit, state), cpus) in deep.iter().rev() {
+            one = one.evidence(format!("CPUs {cpus}: {state}, {exit} us"));
+        }
+        let micros = (limit.0 / 1_000).max(1);
+        let list: Vec<String> = all.iter().map(|cpu| cpu.to_string()).collect();
+        found.push(
+            one.evidence(format!("asked for at {}; /dev/cpu_dma_latency bounds it to {} us", asked.origin, depth.bound))
+                .remedy(format!(
+                    "for cpu in {}; do echo {micros} > /sys/devices/system/cpu/cpu$cpu/power/pm_qos_resume_latency_us; \
+                     done",
+                    list.join(" ")
+                )),
+        );
+    }
+    found
+}
+
+/// The longest that a wake-up may take.
+fn limit(asked: &Asked) -> Option<Nanoseconds> {
+    asked.goal.into_iter().chain(asked.wake_within).min()
+}
+
+fn longer(exit: u32, limit: Nanoseconds) -> bool {
+    u64::from(exit) * 1_000 > limit.0
+}
+
+/// Where its packets are waited for: its processes' CPUs, else those that its queues' interrupts go to, else all.
+fn cpus(case: &Case<'_>, asked: &Asked) -> CpuSet {
+    let online = &case.host.topology.online;
+    let processes = asked.processes.iter().filter_map(|process| case.processes.get(&process.pid));
+    let own: CpuSet = processes.flat_map(|process| process.cpus().iter().collect::<Vec<_>>()).collect();
+    if !own.is_empty() {
+        return own.intersection(online);
+    }
+    let napis =
+        case.napis.values().filter(|napi| napi.queues.iter().any(|queue| asked.queues.contains(queue)));
+    let irqs = napis.filter_map(|napi| case.host.irq(napi.napi.irq?.irq));
+    let of_irqs: CpuSet = irqs.flat_map(|irq| irq.effective_affinity.iter()).collect();
+    if of_irqs.is_empty() { online.clone() } else { of_irqs.intersection(online) }
+}
