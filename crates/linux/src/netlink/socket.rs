@@ -139,7 +139,7 @@ impl NetlinkSocket {
 
     /// The cookie of the namespace that the socket is in; `None` on kernels before 5.14.
     pub fn netns_cookie(&self) -> Option<u64> {
-        sys::netns_cookie::netns_cookie(&self.socket).ok()
+        sys::sockopt::netns_cookie(&self.socket).ok()
     }
 
     /// Asks for something to be done and waits until it is. `what` names the request in errors; `flags` are

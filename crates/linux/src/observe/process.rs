@@ -328,7 +328,7 @@ fn netns_of(process: &Pinned) -> Option<NetnsId> {
 
 /// The NAPI that a socket's last packet came through.
 fn incoming_napi(socket: &OwnedFd) -> Option<NapiId> {
-    sys::incoming_napi::incoming_napi_id(socket).ok().filter(|id| *id != 0).map(NapiId)
+    sys::sockopt::incoming_napi_id(socket).ok().filter(|id| *id != 0).map(NapiId)
 }
 
 /// What a socket says of itself: its state, its own address and its peer's; `None` if it is no internet socket.
@@ -344,7 +344,7 @@ fn asked(socket: &OwnedFd) -> Option<(SocketState, Option<SocketAddr>, Option<So
     let local = address(rustix::net::getsockname(socket));
     let remote = address(rustix::net::getpeername(socket).and_then(|peer| peer.ok_or(Errno::NOTCONN)));
     let state = match (sockopt::socket_type(socket).ok()?, sockopt::socket_protocol(socket).ok()?) {
-        (SocketType::STREAM, Some(ipproto::TCP)) => of_tcp(sys::tcp_state::tcp_state(socket).ok()?),
+        (SocketType::STREAM, Some(ipproto::TCP)) => of_tcp(sys::sockopt::tcp_state(socket).ok()?),
         (SocketType::DGRAM, Some(ipproto::UDP)) => SocketState::Udp,
         _ => SocketState::Other,
     };
