@@ -218,10 +218,15 @@ mod series {
     }
 
     #[test]
-    fn the_series_is_in_order_without_its_cover_letter() {
+    fn the_series_is_in_order_without_its_cover_letter_and_patches_for_tests_come_last() {
         let patches = Patched::patches(&[]).expect("it is part of the tree");
-        let names: Vec<_> = patches.iter().filter_map(|path| path.file_name()?.to_str()?.get(..4)).collect();
-        assert_eq!(names, ["0001", "0002", "0003", "0004"]);
+        let of_tests = |path: &&PathBuf| path.parent().is_some_and(|parent| parent.ends_with("test-only"));
+        let names: Vec<_> = patches
+            .iter()
+            .map(|path| (of_tests(&path), path.file_name().and_then(|name| name.to_str()?.get(..4))))
+            .collect();
+        let series = ["0001", "0002", "0003", "0004"].map(|number| (false, Some(number)));
+        assert_eq!(names, [series.as_slice(), &[(true, Some("0001"))]].concat());
         for patch in patches {
             let text = std::fs::read_to_string(&patch).expect("it can be read");
             assert!(

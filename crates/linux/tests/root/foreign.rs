@@ -54,7 +54,10 @@ fn memcached_of_another_user() -> Result<(), Failed> {
         let process = observed(server.pid()).ok()?;
         let of_state = |state| process.sockets.iter().filter(|socket| socket.state == state).count();
         let accepted = of_state(SocketState::TcpEstablished) == connections.len();
-        (accepted && of_state(SocketState::TcpListen) == 1).then_some(process)
+        // Who accepts a connection tells a worker by a pipe to watch it.
+        let watched: usize = process.epolls.iter().map(|epoll| epoll.members.len()).sum();
+        let all = accepted && watched > connections.len();
+        (all && of_state(SocketState::TcpListen) == 1).then_some(process)
     })?;
     assert_ne!(process.uid, 0);
     assert!(process.exe.ends_with("/memcached"), "{}", process.exe);
