@@ -80,9 +80,11 @@ impl<W: Watch> World<W> {
     /// A connection sends its request at this time.
     fn send(&mut self, i: usize, at: u64) {
         let q = usize::from(self.clients.homes[i].queue);
-        let gap = if self.clients.gap == NEVER { 0 } else { self.draw_gap() };
+        let closed_loop = self.clients.gap == NEVER;
+        let gap = if closed_loop { 0 } else { self.draw_gap() };
         let connection = &mut self.clients.connections[i];
-        connection.from = if self.clients.from_due { connection.next.min(at) } else { at };
+        // In a closed loop a request is due when the answer before it has come.
+        connection.from = if self.clients.from_due && !closed_loop { connection.next.min(at) } else { at };
         connection.next += gap;
         self.tally.sent += 1;
         if W::ON {

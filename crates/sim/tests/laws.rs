@@ -52,8 +52,11 @@ fn whoever_looks_on_changes_nothing() {
 #[test]
 fn a_closed_loop_obeys_littles_law() {
     let length = Length { warmup: 50_000_000, window: 200_000_000 };
-    for mode in ["interrupt", "defer50", "fullbusy", "suspend20"] {
-        let scenario = of(&[("delivery.mode", mode), ("clients.load", "max")]);
+    for (mode, from_due) in
+        [("interrupt", "false"), ("defer50", "true"), ("fullbusy", "false"), ("suspend20", "true")]
+    {
+        let keys = [("delivery.mode", mode), ("clients.load", "max"), ("clients.from-due", from_due)];
+        let scenario = of(&keys);
         let outcome = run(&scenario, 1, length).expect("can be");
         // Half a microsecond between an answer and the next request is the client's own.
         let under_way = outcome.throughput() * (outcome.latency.mean() + 500.0) / 1e9;
