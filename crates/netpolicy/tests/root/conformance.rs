@@ -40,7 +40,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         |name: &'static str, mode: &'static str, bound: f64| test(name, NEEDS, move || compare(mode, bound));
     // Bounds are shares of the kernel's events that would have to be added, taken out or changed.
     vec![
-        case("conformance/interrupts_come_in_the_models_sequence", "interrupt", 0.05),
+        case("conformance/interrupts_come_in_the_models_sequence", "interrupt", 0.03),
         case("conformance/deferral_polls_in_the_models_sequence", "defer200", 0.20),
         case("conformance/suspension_polls_in_the_models_sequence", "suspend200", 0.20),
     ]
