@@ -65,6 +65,9 @@ pub struct SimRun {
     /// Predict once for each of these values. May be given more than once: every combination is predicted.
     #[arg(long, value_name = "KEY=A,B,...")]
     pub sweep: Vec<String>,
+    /// Parameters that were fitted, as `sim calibrate --write` wrote them, instead of the scenario's.
+    #[arg(long, value_name = "FILE")]
+    pub costs: Option<PathBuf>,
     /// Run each point under the checkers first: packets conserved, masked interrupts silent, budgets kept, time
     /// accounted for.
     #[arg(long)]
@@ -82,12 +85,16 @@ pub struct SimRun {
 Examples:
   netpolicy sim calibrate irq-suspension --write costs.toml
   netpolicy sim calibrate my-server.toml --measured rows.tsv --rows suspend20@50K,suspend20@MAX \\
-      --parameters request,packet")]
+      --parameters request,packet
+  netpolicy bench memcached --matrix --short --json runs.json
+  netpolicy sim calibrate lab --measured runs.json --rows base@20.6K,suspend20@20.6K,base@MAX \\
+      --parameters client-rtt,packet,request --write costs.toml
+  netpolicy sim validate lab --measured runs.json --costs costs.toml")]
 pub struct SimCalibrate {
     /// A scenario file, or one that is shipped.
     #[arg(value_name = "SCENARIO")]
     pub scenario: String,
-    /// A table of measured rows instead of the one that the scenario names.
+    /// A table of measured rows instead of the one that the scenario names, or the evidence of `bench memcached`.
     #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,
     /// The rows to fit, instead of those that the scenario names.
@@ -125,9 +132,12 @@ pub struct SimValidate {
     /// A scenario file, or one that is shipped.
     #[arg(value_name = "SCENARIO", default_value = "irq-suspension")]
     pub scenario: String,
-    /// A table of measured rows instead of the one that the scenario names.
+    /// A table of measured rows instead of the one that the scenario names, or the evidence of `bench memcached`.
     #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,
+    /// Parameters that were fitted, as `sim calibrate --write` wrote them, instead of the scenario's.
+    #[arg(long, value_name = "FILE")]
+    pub costs: Option<PathBuf>,
     /// Write curves and tables into this file too.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

@@ -71,9 +71,16 @@ impl CalibrationReport {
         }
     }
 
-    /// The sections `[costs]` and `[samples]` of a scenario file.
+    /// The sections `[calibration]`, `[costs]` and `[samples]` of a scenario file.
     pub(crate) fn toml(&self) -> String {
-        let mut text = "[costs]\n".to_owned();
+        let quoted = |names: Vec<&str>| {
+            format!("[{}]", names.iter().map(|n| format!("{n:?}")).collect::<Vec<_>>().join(", "))
+        };
+        let mut text = format!(
+            "[calibration]\nrows = {}\nparameters = {}\n\n[costs]\n",
+            quoted(self.rows.iter().map(String::as_str).collect()),
+            quoted(self.parameters.iter().map(|fitted| fitted.name).collect()),
+        );
         for fitted in &self.parameters {
             let _ = writeln!(text, "{} = {:.4}", fitted.name, fitted.value);
         }

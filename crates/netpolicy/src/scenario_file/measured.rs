@@ -10,6 +10,8 @@ use crate::policy_file::{Mistake, Mistakes, nearest};
 pub struct MeasuredTable {
     /// Its rows.
     pub rows: Vec<MeasuredRow>,
+    /// What was left out, and why.
+    pub notes: Vec<String>,
 }
 
 /// A row.

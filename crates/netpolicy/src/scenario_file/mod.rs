@@ -8,5 +8,5 @@ mod shipped;
 
 pub use measured::{MeasuredRow, MeasuredTable, Metric, RowClass, measured};
 pub(crate) use parse::nearest_key;
-pub use parse::{Calibration, ScenarioFile, parse};
+pub use parse::{Calibration, ScenarioFile, parse, parse_over};
 pub use shipped::{SHIPPED, Shipped, shipped};

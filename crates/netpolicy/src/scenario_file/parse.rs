@@ -50,6 +50,15 @@ const SAMPLES_MAX: usize = 64;
 pub fn parse(name: &str, text: &str) -> Result<ScenarioFile, Mistakes> {
     let scenario = Scenario::default();
     let file = ScenarioFile { title: name.to_owned(), scenario, calibration: None, samples: Vec::new() };
+    parse_over(name, text, file)
+}
+
+/// Reads a file whose values change those of a scenario; its sets of parameters take the place of the scenario's.
+///
+/// # Errors
+/// Every mistake of the text, each with its place.
+pub fn parse_over(name: &str, text: &str, mut file: ScenarioFile) -> Result<ScenarioFile, Mistakes> {
+    file.samples.clear();
     let mut reader = Reader { name, text, file, places: BTreeMap::new(), mistakes: Vec::new() };
     if text.len() > FILE_BYTES_MAX {
         reader.wrong(0..0, format!("the file is larger than {FILE_BYTES_MAX} bytes"), None);
@@ -162,7 +171,7 @@ impl Reader<'_> {
     }
 
     fn calibration(&mut self, keys: &DeTable<'_>) {
-        let mut calibration = Calibration::default();
+        let mut calibration = self.file.calibration.take().unwrap_or_default();
         for (key, value) in keys {
             match (key.get_ref().as_ref(), value.get_ref()) {
                 ("measured", DeValue::String(file)) => calibration.measured = file.to_string(),

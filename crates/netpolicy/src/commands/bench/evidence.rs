@@ -12,13 +12,13 @@ use crate::exit::Exit;
 use crate::fault::Fault;
 
 /// Evidence that is read at most, unpacked: ten thousand runs.
-const EVIDENCE_BYTES_MAX: u64 = 256 << 20;
+pub(crate) const EVIDENCE_BYTES_MAX: u64 = 256 << 20;
 
 /// How a file begins that gzip wrote: RFC 1952, 2.3.1.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// What a bench wrote.
-pub(super) enum Written {
+pub(crate) enum Written {
     Results(Box<Results>),
     Grid(Box<Grid>),
 }
@@ -30,9 +30,23 @@ pub(super) fn read(path: &Path) -> Result<Written, Fault> {
         true => unpacked(io::stdin().lock(), EVIDENCE_BYTES_MAX),
         false => File::open(path).and_then(|file| unpacked(BufReader::new(file), EVIDENCE_BYTES_MAX)),
     };
-    let text = text.map_err(|error| Fault::file(path, error))?;
+    written(path, &text.map_err(|error| Fault::file(path, error))?)
+}
+
+/// Whether what was read begins as evidence does, packed or not.
+pub(crate) fn is_evidence(bytes: &[u8]) -> bool {
+    bytes.starts_with(&GZIP_MAGIC) || bytes.trim_ascii_start().starts_with(b"{")
+}
+
+/// What was read of a file, as [`read`] takes it.
+pub(crate) fn of(path: &Path, bytes: &[u8]) -> Result<Written, Fault> {
+    let text = unpacked(bytes, EVIDENCE_BYTES_MAX).map_err(|error| Fault::file(path, error))?;
+    written(path, &text)
+}
+
+fn written(path: &Path, text: &str) -> Result<Written, Fault> {
     let no_evidence = |error| Fault::new(Exit::Usage, format!("{}: no evidence: {error}", path.display()));
-    let mut value: Value = serde_json::from_str(&text).map_err(no_evidence)?;
+    let mut value: Value = serde_json::from_str(text).map_err(no_evidence)?;
     if let Some(data) = value.get_mut("data") {
         value = data.take();
     }

@@ -1,6 +1,6 @@
 //! `bench`: delivery modes, measured.
 
-mod evidence;
+pub(crate) mod evidence;
 mod exchange;
 mod policies;
 mod policies_simulated;

@@ -1,12 +1,15 @@
 //! `sim calibrate`: fits physical parameters to chosen rows.
 
+use std::cell::RefCell;
+use std::path::Path;
+
 use sim::fit::Descent;
 use sim::outcome::Length;
 use sim::{Costs, Outcome, Scenario};
 
 use super::points::{Job, run_all};
 use super::prediction::value;
-use super::source::{scenario, writable};
+use super::source::{Source, scenario, writable};
 use super::validate::apply;
 use crate::args::SimCalibrate;
 use crate::context::Context;
@@ -38,9 +41,12 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
             Exit::Usage,
             format!("{} rows were named: 1 to {most} may be fitted", rows.len()),
         )
-        .hint(
-            "name them with --rows, and their table with --measured, or both in the scenario's [calibration]",
-        ));
+        .hint(match names_in(&source, arguments.measured.as_deref()) {
+            Some(names) => format!("name them with --rows: there are {names}"),
+            None => "name them with --rows, and their table with --measured, or both in the scenario's \
+                     [calibration]"
+                .to_owned(),
+        }));
     }
     if let Some(twice) = rows.iter().enumerate().find(|(i, row)| rows[..*i].contains(row)) {
         return Err(Fault::new(Exit::Usage, format!("row `{}` was named twice", twice.1)));
@@ -54,9 +60,16 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
     let table = source.measured(arguments.measured.as_deref(), |name| rows.iter().any(|row| row == name))?;
     for row in &rows {
         if !table.rows.iter().any(|read| read.name == *row) {
-            return Err(Fault::new(Exit::Usage, format!("there is no measured row `{row}`")));
+            let mut fault = Fault::new(Exit::Usage, format!("there is no measured row `{row}`"));
+            if let Some(note) = table.notes.iter().find(|note| note.starts_with(row.as_str())) {
+                fault = fault.hint(note.clone());
+            } else if let Some(names) = names_in(&source, arguments.measured.as_deref()) {
+                fault = fault.hint(format!("there are {names}"));
+            }
+            return Err(fault);
         }
     }
+    table.notes.iter().for_each(|note| context.console.say(note));
     let base = source.file.scenario;
     let mut descent =
         Descent::new(&names, &base.costs).ok_or_else(|| Fault::failed("a parameter has no value"))?;
@@ -106,9 +119,30 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
     context.console.report(&report)?;
     if let Some(path) = &arguments.write {
         std::fs::write(path, report.toml()).map_err(|error| Fault::file(path, error))?;
-        context.console.say(&format!("wrote {}: put it in place of [costs] and [samples]", path.display()));
+        context.console.say(&format!(
+            "wrote {}: --costs takes it, or its sections go into the scenario",
+            path.display()
+        ));
     }
     Ok(Exit::Done)
+}
+
+/// The most names of rows that a hint lists.
+const NAMES_MAX: usize = 50;
+
+/// The names of the rows in a table, of which nothing else is read.
+fn names_in(source: &Source, table: Option<&Path>) -> Option<String> {
+    let names = RefCell::new(Vec::new());
+    let seen = |name: &str| {
+        names.borrow_mut().push(name.to_owned());
+        false
+    };
+    source.measured(table, seen).ok()?;
+    let mut names = names.into_inner();
+    let more = names.len() > NAMES_MAX;
+    names.truncate(NAMES_MAX);
+    let listed = names.join(", ");
+    (!listed.is_empty()).then(|| if more { format!("{listed}, …") } else { listed })
 }
 
 /// Refuses names that are no parameters', and none at all.

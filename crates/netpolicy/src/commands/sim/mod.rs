@@ -5,6 +5,7 @@ mod evidence;
 mod points;
 mod prediction;
 mod run;
+mod runs;
 mod source;
 mod validate;
 

@@ -84,7 +84,7 @@ impl Prediction {
 }
 
 /// From this ratio between the means of two seeds, a point has two modes.
-const BISTABLE_RATIO: f64 = 1.5;
+pub(super) const BISTABLE_RATIO: f64 = 1.5;
 /// A probe for the knee offers this much more.
 const PROBE_LOAD: f64 = 1.12;
 /// From this growth of the mean under the probe, the point is at the knee.

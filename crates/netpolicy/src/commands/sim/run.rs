@@ -18,7 +18,7 @@ const POINTS_MAX: usize = 10_000;
 
 /// Predicts.
 pub(super) fn run(arguments: &SimRun, context: &Context) -> Result<Exit, Fault> {
-    let source = scenario(&arguments.scenario)?;
+    let source = scenario(&arguments.scenario)?.with_costs(arguments.costs.as_deref())?;
     let mut base = source.file.scenario.clone();
     for setting in &arguments.set {
         let (key, value) = assignment("--set", setting)?;

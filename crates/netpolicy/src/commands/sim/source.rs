@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::runs::rows;
+use crate::commands::bench::evidence::{self, EVIDENCE_BYTES_MAX, Written, is_evidence};
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::scenario_file::{MeasuredTable, SHIPPED, ScenarioFile, measured, parse, shipped};
+use crate::scenario_file::{MeasuredTable, SHIPPED, ScenarioFile, measured, parse, parse_over, shipped};
 
 /// A scenario with its origin.
 #[derive(Debug)]
@@ -27,7 +29,7 @@ pub(crate) fn scenario(name: &str) -> Result<Source, Fault> {
     }
     let path = Path::new(name);
     if name == STANDARD_INPUT {
-        let file = parse("standard input", &text_of(path)?).map_err(|m| Fault::new(Exit::Usage, m))?;
+        let file = parse("standard input", &scenario_text(path)?).map_err(|m| Fault::new(Exit::Usage, m))?;
         return Ok(Source { name: "standard input".to_owned(), file, path: None });
     }
     if !path.exists() && !name.contains(['/', '.']) {
@@ -37,34 +39,43 @@ pub(crate) fn scenario(name: &str) -> Result<Source, Fault> {
             format!("there is no scenario `{name}`: there are {names}, or a file"),
         ));
     }
-    let text = text_of(path)?;
+    let text = scenario_text(path)?;
     let file = parse(name, &text).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))?;
     Ok(Source { name: name.to_owned(), file, path: Some(path.to_owned()) })
 }
 
 /// The file name of standard input.
 const STANDARD_INPUT: &str = "-";
-/// The most that is read of a scenario or a table: a table of as many rows as one may have.
-const TEXT_BYTES_MAX: u64 = 16 << 20;
+/// The most that is read of a scenario.
+const SCENARIO_BYTES_MAX: u64 = 16 << 20;
 
-/// The text in a file, or of standard input.
-fn text_of(path: &Path) -> Result<String, Fault> {
+/// What is in a file, or comes from standard input.
+fn bytes_of(path: &Path, most: u64) -> Result<Vec<u8>, Fault> {
     let mut bytes = Vec::new();
     let read = if path.as_os_str() == STANDARD_INPUT {
-        std::io::stdin().lock().take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes)
+        std::io::stdin().lock().take(most + 1).read_to_end(&mut bytes)
     } else {
-        File::open(path).and_then(|file| file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes))
+        File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes))
     };
     read.map_err(|error| Fault::file(path, error))?;
-    let wrong = |what: String| Fault::new(Exit::Usage, format!("{}: {what}", path.display()));
-    if bytes.len() as u64 > TEXT_BYTES_MAX {
-        return Err(wrong(format!("it is larger than {TEXT_BYTES_MAX} bytes")));
+    if bytes.len() as u64 > most {
+        let words = format!("{}: it is larger than {most} bytes", path.display());
+        return Err(Fault::new(Exit::Usage, words));
     }
+    Ok(bytes)
+}
+
+/// That, as text.
+fn text(path: &Path, bytes: Vec<u8>) -> Result<String, Fault> {
     String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
-        wrong(format!("line {line} is not UTF-8 text"))
+        Fault::new(Exit::Usage, format!("{}: line {line} is not UTF-8 text", path.display()))
     })
+}
+
+fn scenario_text(path: &Path) -> Result<String, Fault> {
+    text(path, bytes_of(path, SCENARIO_BYTES_MAX)?)
 }
 
 /// Whether a file can be written, before hours of work are put into what it is to hold. A file that is there stays as it is.
@@ -74,7 +85,18 @@ pub(super) fn writable(path: &Path) -> Result<(), Fault> {
 }
 
 impl Source {
-    /// The measured table that the scenario names, or another; of rows that `wanted` turns down, only the names.
+    /// The same scenario with the parameters of another file, as a calibration writes it.
+    pub(super) fn with_costs(mut self, costs: Option<&Path>) -> Result<Self, Fault> {
+        if let Some(path) = costs {
+            let text = scenario_text(path)?;
+            let name = path.display().to_string();
+            self.file = parse_over(&name, &text, self.file).map_err(|m| Fault::new(Exit::Usage, m))?;
+        }
+        Ok(self)
+    }
+
+    /// The measured table that the scenario names, or another, which may be a bench's evidence; of rows that `wanted` turns
+    /// down, only the names.
     pub(super) fn measured(
         &self,
         other: Option<&Path>,
@@ -97,7 +119,17 @@ impl Source {
                     .hint("give a table with --measured FILE"));
             }
         };
-        let text = text_of(&path)?;
+        let bytes = bytes_of(&path, EVIDENCE_BYTES_MAX)?;
+        if is_evidence(&bytes) {
+            let Written::Results(results) = evidence::of(&path, &bytes)? else {
+                return Err(Fault::new(
+                    Exit::Usage,
+                    format!("{}: only evidence of `bench memcached` has rows for a scenario", path.display()),
+                ));
+            };
+            return rows(&results, &self.file.scenario, wanted);
+        }
+        let text = text(&path, bytes)?;
         measured(&path.display().to_string(), &text, wanted).map_err(|m| Fault::new(Exit::Usage, m))
     }
 }

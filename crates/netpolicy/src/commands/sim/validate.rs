@@ -59,8 +59,9 @@ const CLEAR_POINTS: f64 = 3.0;
 
 /// Predicts every row of a scenario's table, and compares.
 pub(super) fn run(arguments: &SimValidate, context: &Context) -> Result<Exit, Fault> {
-    let source = scenario(&arguments.scenario)?;
+    let source = scenario(&arguments.scenario)?.with_costs(arguments.costs.as_deref())?;
     let table: MeasuredTable = source.measured(arguments.measured.as_deref(), |_| true)?;
+    table.notes.iter().for_each(|note| context.console.say(note));
     if table.rows.is_empty() {
         return Err(Fault::new(Exit::Usage, "the table has no rows"));
     }
