@@ -2,8 +2,10 @@
 //!
 //! Kernel: 6.11, `kernel/sched/fair.c` `group_is_overloaded()`, `scale_rt_capacity()`, `sched_balance_rq()`; `kernel/sched/pelt.c`.
 //! A group whose tasks want more than interrupts leave them is overloaded; idle CPUs of other groups then take threads
-//! from it, and wake-ups do not bring threads to it. Left out: when exactly an idle CPU looks, and which thread it takes; a parameter
-//! says how often. At zero nothing is counted, and no thread leaves a group that way.
+//! from it, and wake-ups do not bring threads to it. Left out: that the kernel also wants more runnable tasks than CPUs
+//! (`sum_nr_running > group_weight`; the tasks that make it so besides the application's are not modelled); when exactly an
+//! idle CPU looks, and which thread it takes; a parameter says how often. At zero nothing is counted, and no thread leaves
+//! a group that way.
 
 use crate::scheduler::State;
 use crate::watch::{Class, Watch};
