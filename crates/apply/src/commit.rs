@@ -1,5 +1,6 @@
 //! Brings a plan into force as one transaction: all of it, or nothing.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -8,6 +9,7 @@ use model::{Change, Pid, Plan, Setting, Step};
 
 use crate::held::{Held, Pending};
 use crate::journal::Journal;
+use crate::keeping::{Knob, knob};
 use crate::knobs::Knobs;
 use crate::log::JournalError;
 use crate::record::{Asked, Record, Why};
@@ -132,9 +134,8 @@ fn check_that_nothing_is_taken<E>(plan: &Plan, journal: &Journal) -> Result<(), 
     }
     for transaction in live {
         let (name, standing) = (transaction.name(), transaction.standing());
-        let undecided = matches!(standing, Standing::Unfinished | Standing::HeldUntil(_));
         let attendant = journal.attendant(&transaction);
-        if !undecided && attendant.is_none() {
+        if !is_undecided(standing) && attendant.is_none() {
             continue;
         }
         let ours = |theirs: &&Change| plan.changes().any(|c| c.to().same_knob(theirs.to()));
@@ -146,6 +147,41 @@ fn check_that_nothing_is_taken<E>(plan: &Plan, journal: &Journal) -> Result<(), 
         }
     }
     Ok(())
+}
+
+impl Journal {
+    /// What nobody else may change for now, each with the words that say why: what a commit would refuse because a
+    /// transaction is not decided yet, another program attends to it, or it cannot be read.
+    ///
+    /// # Errors
+    /// As [`Journal::history`].
+    pub fn claims(&self) -> Result<BTreeMap<Knob, String>, JournalError> {
+        let (live, unreadable) = self.live_and_unreadable()?;
+        let mut claims = BTreeMap::new();
+        for transaction in &unreadable {
+            let name = transaction.name;
+            let why = format!("may have been changed by {name}, which cannot be read");
+            claims.extend(transaction.changes().map(|change| (knob(change), why.clone())));
+        }
+        for transaction in &live {
+            let (name, standing) = (transaction.name(), transaction.standing());
+            let why = match self.attendant(transaction) {
+                Some(by) => {
+                    format!("belongs to process {by} until it ends and puts it back (transaction {name})")
+                }
+                None if is_undecided(standing) => {
+                    format!("was changed by {name}, which is {standing}: confirm it or roll it back first")
+                }
+                None => continue,
+            };
+            claims.extend(transaction.live_changes().map(|change| (knob(change), why.clone())));
+        }
+        Ok(claims)
+    }
+}
+
+const fn is_undecided(standing: Standing) -> bool {
+    matches!(standing, Standing::Unfinished | Standing::HeldUntil(_))
 }
 
 /// Reads every old value again. A knob that the plan changes twice must come to its second change with the

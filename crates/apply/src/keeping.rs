@@ -209,7 +209,7 @@ impl Journal {
 }
 
 /// The knob of a change.
-fn knob(change: &Change) -> Knob {
+pub(crate) fn knob(change: &Change) -> Knob {
     (change.to().object(), change.to().knob())
 }
 

@@ -57,6 +57,11 @@ impl Unreadable {
         }
     }
 
+    /// What it was to do, as far as that is known.
+    pub(crate) fn changes(&self) -> impl Iterator<Item = &Change> {
+        self.plan.iter().flat_map(Plan::changes)
+    }
+
     /// What it may have done to a knob of this plan: the change where it is known, and nothing more where it is not.
     /// `None` if it has nothing to do with any of them.
     pub(crate) fn touches(&self, plan: &Plan) -> Option<Option<Change>> {

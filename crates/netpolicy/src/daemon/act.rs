@@ -7,10 +7,12 @@ use linux::{Cause, Kernel, KernelError};
 use model::setting::Disruption;
 use model::{Change, Finding, Nanoseconds, Object, Plan, Policy, Setting, Severity, Step, Target};
 
+use super::asked::Asking;
 use super::converge::{LeftAlone, Work};
 use super::keeper::{Keeper, Stubborn, now};
 use super::look::{has_ended, process_of};
 use super::placing;
+use super::put_back;
 use super::report;
 use super::status::{Kind, Phase};
 use super::wished;
@@ -26,6 +28,9 @@ const HISTORY_MAX: usize = 200;
 
 /// The most changes that an answer lists.
 const CHANGES_TOLD_MAX: usize = 4096;
+
+/// How many settings are named that others have.
+const TAKEN_NAMED_MAX: usize = 16;
 
 /// How a daemon is allowed what it leaves.
 pub(super) const DISRUPTIVE: &str =
@@ -45,7 +50,12 @@ impl Keeper<'_> {
         let begun = now();
         let work_was_tick = work.tick;
         let span = |begun: Nanoseconds| Nanoseconds(now().0.saturating_sub(begun.0));
-        let outcome = self.look(&work).and_then(|()| self.converge(&work));
+        let outcome = match self.look(&work) {
+            // A commit of somebody else's, or this daemon's own, that changes nothing here.
+            Ok(false) => return self.mind.done(span(begun), now()),
+            Ok(true) => self.converge(&work),
+            Err(fault) => Err(fault),
+        };
         match outcome {
             Ok(true) => {
                 self.mind.done(span(begun), now());
@@ -69,6 +79,7 @@ impl Keeper<'_> {
             self.phase = Phase::Managing;
         }
         self.fold();
+        self.let_go_of_what_is_theirs();
         if work_was_tick {
             self.let_go_of_what_has_ended();
         }
@@ -142,13 +153,31 @@ impl Keeper<'_> {
         self.placed = placing::place(&policy, own, &self.host, &self.members);
         let wishes = self.placed.followed.iter().filter(|place| **place >= own);
         self.followed_wishes = wishes.filter_map(|place| wished::asker(&policy.intents[*place])).collect();
+        self.had = put_back::had(&policy, &self.placed, std::mem::take(&mut self.had));
         self.requests = report::requests(&policy, &self.placed);
         self.policy.clone_from(&policy);
         policy
     }
 
-    /// What may be done now.
+    /// What may be done now. Of a request that turns out to be refused nothing is: what was asked before counts again.
     fn planned(&mut self, work: &Work) -> Plan {
+        let plan = self.planned_of_all(work);
+        if !self.went_back() {
+            return plan;
+        }
+        if !std::mem::take(&mut self.theirs).is_empty()
+            && let Err(fault) = self.read_own()
+        {
+            self.context.console.detail(&format!("the journal is not read: {}", fault.cause));
+        }
+        if self.was_released() && self.own.is_empty() {
+            self.place();
+            return Plan::default();
+        }
+        self.planned_of_all(work)
+    }
+
+    fn planned_of_all(&mut self, work: &Work) -> Plan {
         let policy = self.place();
         self.take_up_what_is_asked_for(&policy);
         let wake = self.placed.desired.wake_latency.as_ref().map(|(micros, _)| *micros);
@@ -170,7 +199,7 @@ impl Keeper<'_> {
         let wanted = |setting: &Setting| self.placed.desired.wanted.iter().any(|w| w.setting == *setting);
         let held = |knob: &Knob| self.ledger.get(knob).map(Change::from);
         self.stubborn.retain(|knob, stubborn| wanted(&stubborn.to) || held(knob) == Some(&stubborn.to));
-        let Some(target) = self.asking.take() else { return };
+        let Some(target) = self.asking.as_mut().and_then(Asking::take_up) else { return };
         let objects = report::of(&target, policy, &self.placed, &self.requests);
         let Some(objects) = objects.map(|(objects, _)| objects) else { return };
         self.stubborn.retain(|(object, _), _| !objects.contains(object));
@@ -244,7 +273,8 @@ impl Keeper<'_> {
     }
 
     /// Takes out what the kernel refuses, and what others have.
-    fn keep_out(&self, plan: &mut Plan) {
+    fn keep_out(&mut self, plan: &mut Plan) {
+        let mut taken: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let steps = std::mem::take(&mut plan.steps);
         for step in steps {
             let object = step.object();
@@ -252,11 +282,28 @@ impl Keeper<'_> {
             changes.retain(|change| {
                 let knob = (object, change.to().knob());
                 let refused = self.stubborn.get(&knob).is_some_and(|stubborn| stubborn.to == *change.to());
-                !refused && !self.taken.contains_key(&knob)
+                let why = self.taken.get(&knob).filter(|_| !refused);
+                if let Some(why) = why {
+                    taken.entry(why.clone()).or_default().push(format!("{} {}", knob.0, knob.1));
+                }
+                !refused && why.is_none()
             });
             if !changes.is_empty() {
                 plan.steps.push(Step::new(changes));
             }
+        }
+        self.mended("taken", &taken.keys().cloned().collect());
+        for (why, knobs) in taken {
+            let (settings, more) = (knobs.len(), knobs.len().saturating_sub(TAKEN_NAMED_MAX));
+            let more = (more > 0).then(|| format!("and {more} more"));
+            self.find(Finding {
+                rule: "taken".to_owned(),
+                severity: Severity::Note,
+                summary: format!("{settings} settings are left alone: each {why}"),
+                object: why,
+                evidence: knobs.into_iter().take(TAKEN_NAMED_MAX).chain(more).collect(),
+                remedy: None,
+            });
         }
     }
 
@@ -277,7 +324,8 @@ impl Keeper<'_> {
         let name = match committed {
             Ok(name) => name,
             Err(error) => {
-                self.counters.failures += 1;
+                // Where others have a knob, or have set it since, none was begun.
+                self.counters.failures += u64::from(error.transaction.is_some());
                 if matches!(error.host, apply::HostState::NotRestored(_)) {
                     return Err(error.into());
                 }
@@ -301,6 +349,7 @@ impl Keeper<'_> {
         self.own.extend(name);
         self.journal.rely_on(self.own.iter().copied());
         for change in changes {
+            self.theirs.remove(&(change.to().object(), change.to().knob()));
             let held = self.ledger.len();
             let was_held = self.ledger.get(&(change.to().object(), change.to().knob())).is_some();
             self.ledger.note(change);
@@ -379,12 +428,10 @@ impl Keeper<'_> {
                 self.look_at_journal()?;
                 Ok(Trouble::Later)
             }
-            CommitFault::Undecided { ref knob, .. }
-            | CommitFault::Attended { ref knob, .. }
-            | CommitFault::Unreadable { knob: Some(ref knob), .. } => {
-                let knob = (knob.to().object(), knob.to().knob());
-                self.find(problem("taken", knob.0.to_string(), &words));
-                self.taken.insert(knob, words);
+            CommitFault::Undecided { .. }
+            | CommitFault::Attended { .. }
+            | CommitFault::Unreadable { knob: Some(_), .. } => {
+                self.taken = self.journal.claims()?;
                 Ok(Trouble::Again)
             }
             CommitFault::Host { step, ref cause, .. }
@@ -439,9 +486,12 @@ impl Keeper<'_> {
 
     pub(super) fn fold_now(&mut self) -> Result<(), Fault> {
         let host = &self.host;
+        let theirs = &self.theirs;
         let gone = |change: &Change| {
             let object = change.to().object();
-            has_ended(&object, host) || object.device().is_some_and(|device| host.device(device).is_none())
+            theirs.contains(&(object, change.to().knob()))
+                || has_ended(&object, host)
+                || object.device().is_some_and(|device| host.device(device).is_none())
         };
         let asked = self.context.asked(None);
         self.journal.rely_on([]);
@@ -482,8 +532,6 @@ impl Keeper<'_> {
         self.mended("request-refused", &objects);
         let stubborn = self.stubborn.keys().map(|(object, _)| object.to_string()).collect();
         self.mended("refused-by-kernel", &stubborn);
-        let taken = self.taken.keys().map(|(object, _)| object.to_string()).collect();
-        self.mended("taken", &taken);
         findings.into_iter().for_each(|finding| self.find(finding));
     }
 }

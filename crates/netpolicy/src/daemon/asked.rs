@@ -1,13 +1,16 @@
 //! What is asked of the running daemon, and the answers.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
+use apply::Knob;
+use model::policy::Match;
 use model::{Intent, Object, Target};
 
-use super::converge::Event;
-use super::keeper::{Keeper, now};
+use super::converge::{Abstained, Event};
+use super::keeper::{Keeper, Stubborn, now};
 use super::report;
 use super::status::{Answer, HeldSetting, Phase, Reply, Request};
+use super::wants::Asked;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::fullbusy;
@@ -20,6 +23,28 @@ enum Outcome {
     Later(String),
     /// It cannot be had.
     Refused(Fault),
+}
+
+/// A request that is being done, and what is gone back to if it is refused.
+#[derive(Debug)]
+pub(super) struct Asking {
+    target: Target,
+    /// All that was asked before.
+    before: Vec<Asked>,
+    phase: Phase,
+    left_alone: Abstained,
+    stubborn: BTreeMap<Knob, Stubborn>,
+    /// Whether what was left alone of it was taken up.
+    taken_up: bool,
+    refused: Option<Fault>,
+}
+
+impl Asking {
+    /// Whose request it is, the first time: what was left alone of it is taken up then.
+    pub(super) fn take_up(&mut self) -> Option<Target> {
+        let first = !std::mem::replace(&mut self.taken_up, true);
+        first.then(|| self.target.clone())
+    }
 }
 
 impl Keeper<'_> {
@@ -71,36 +96,70 @@ impl Keeper<'_> {
             return Err(Fault::new(Exit::Usage, format!("process {pid} is the daemon itself")));
         }
         let process = Self::process_meant(&intent.target)?;
+        if matches!(&intent.target, Target::Service(_, matching) if *matching == Match::default()) {
+            let why = format!("{} says of no process that it is its own", intent.target);
+            return Err(Fault::new(Exit::Usage, why).hint("name a unit, cgroup, exe, port or uid in `match`"));
+        }
         let target = intent.target.clone();
-        let (before, phase) = (self.wants.remembered(), self.phase);
+        let asking = Asking {
+            target: target.clone(),
+            before: self.wants.remembered(),
+            phase: self.phase,
+            left_alone: self.mind.left_alone(),
+            stubborn: self.stubborn.clone(),
+            taken_up: false,
+            refused: None,
+        };
         if self.wants.ask(intent, process).map_err(|error| Fault::file("requests.json", error))? {
             self.counters.evictions += 1;
         }
         if self.phase == Phase::Released {
             self.phase = Phase::Managing;
         }
-        self.asking = Some(target.clone());
+        self.asking = Some(asking);
         let mut answer = self.at_once(&Event::Asked, "it is set");
-        self.asking = None;
+        if self.went_back() {
+            // Not planned since that was known.
+            let _put_back = self.at_once(&Event::Asked, "");
+        }
+        if let Some(Asking { refused: Some(fault), phase, .. }) = self.asking.take() {
+            self.phase = phase;
+            return Err(fault);
+        }
         if let Answer::Done { notes, .. } = &mut answer {
-            *notes = self.notes_of(&target);
+            notes.extend(self.notes_of(&target));
         }
         match self.outcome(&target) {
-            Outcome::InForce => Ok(answer),
             Outcome::Later(why) => Ok(match answer {
                 Answer::Done { changes, transactions, notes, .. } => {
                     Answer::Done { summary: why, changes, transactions, notes, pending: true }
                 }
                 other => other,
             }),
-            Outcome::Refused(fault) => {
-                // What cannot be had is not remembered either: what was asked before is in force again.
-                self.wants.go_back_to(before).map_err(|error| Fault::file("requests.json", error))?;
-                let _put_back = self.at_once(&Event::Asked, "");
-                self.phase = phase;
-                Err(fault)
-            }
+            Outcome::InForce => Ok(answer),
+            Outcome::Refused(fault) => Err(fault),
         }
+    }
+
+    /// Whether the request that is being done turned out to be refused just now. Then it is not remembered either: what was
+    /// asked before, and what was left alone of it, is as it was, before anything of that is put back.
+    pub(super) fn went_back(&mut self) -> bool {
+        let Some(asking) = self.asking.as_ref().filter(|asking| asking.refused.is_none()) else {
+            return false;
+        };
+        let Outcome::Refused(fault) = self.outcome(&asking.target) else { return false };
+        let Some(asking) = &mut self.asking else { return false };
+        let before = std::mem::take(&mut asking.before);
+        self.stubborn = std::mem::take(&mut asking.stubborn);
+        self.mind.leave_alone_as(std::mem::take(&mut asking.left_alone));
+        let gone_back = self.wants.go_back_to(before).map_err(|error| Fault::file("requests.json", error));
+        asking.refused = Some(gone_back.err().unwrap_or(fault));
+        true
+    }
+
+    /// Whether nothing was managed before the request that is being done.
+    pub(super) fn was_released(&self) -> bool {
+        self.asking.as_ref().is_some_and(|asking| asking.phase == Phase::Released)
     }
 
     /// What became of the request for a target.
@@ -127,12 +186,15 @@ impl Keeper<'_> {
         if let Some((_, stubborn)) = self.stubborn.iter().find(|((object, _), _)| own(object)) {
             return Outcome::Refused(Fault::new(stubborn.exit, stubborn.words.clone()));
         }
+        if let Some(((object, knob), why)) = self.taken.iter().find(|((object, _), _)| own(object)) {
+            return Outcome::Refused(Fault::new(Exit::Refused, format!("{object}: {knob} {why}")));
+        }
         let findings = |rule: &'static str| {
             let object = |name: &str| objects.iter().any(|object| own(object) && object.to_string() == name);
             let found = self.findings.iter().find(|((of, name), _)| of == rule && object(name));
             found.map(|(_, finding)| finding)
         };
-        if let Some(finding) = findings("not-allowed").or_else(|| findings("taken")) {
+        if let Some(finding) = findings("not-allowed") {
             let lines: String = finding.evidence.iter().map(|line| format!("\n  {line}")).collect();
             let fault = Fault::new(Exit::Refused, format!("{}: {}{lines}", finding.object, finding.summary));
             return Outcome::Refused(match &finding.remedy {
@@ -147,7 +209,8 @@ impl Keeper<'_> {
     }
 
     fn unset(&mut self, target: &Target) -> Result<Answer, Fault> {
-        if !self.wants.forget(target).map_err(|error| Fault::file("requests.json", error))? {
+        let forgotten = self.wants.forget(target).map_err(|error| Fault::file("requests.json", error))?;
+        if !self.takes_back_wish(target)? && !forgotten {
             return Err(Fault::failed(format!("nothing was asked for {target} beside the policy files")));
         }
         let mut answer = self.at_once(&Event::Asked, "it is unset");
@@ -158,6 +221,17 @@ impl Keeper<'_> {
             );
         }
         Ok(answer)
+    }
+
+    /// Takes back a wish that `set task` has noted in the kernel where no daemon ran; says whether there was one.
+    fn takes_back_wish(&self, target: &Target) -> Result<bool, Fault> {
+        let Target::Task(pid) = target else { return Ok(false) };
+        let wishes = self.context.wishes();
+        let noted = wishes.tasks().is_ok_and(|tasks| tasks.contains_key(pid));
+        if noted {
+            wishes.set_task(*pid, None)?;
+        }
+        Ok(noted)
     }
 
     /// What the operator should know of the request for a target.
@@ -176,6 +250,7 @@ impl Keeper<'_> {
         let at = now();
         self.hear(event, at);
         self.set_for_answer.clear();
+        self.notes_for_answer.clear();
         // What is due by itself would come after its delay: whoever asks does not wait for that.
         let mut now = at;
         now.0 = now.0.saturating_add(event.kind().delay().0).saturating_add(super::converge::PAUSE_MAX.0);
@@ -184,7 +259,8 @@ impl Keeper<'_> {
         }
         let transactions = self.own.difference(&before).map(ToString::to_string).collect();
         let changes = std::mem::take(&mut self.set_for_answer);
-        Answer::Done { summary: summary.to_owned(), changes, transactions, notes: Vec::new(), pending: false }
+        let notes = std::mem::take(&mut self.notes_for_answer);
+        Answer::Done { summary: summary.to_owned(), changes, transactions, notes, pending: false }
     }
 
     fn held_settings(&self) -> Vec<HeldSetting> {

@@ -142,6 +142,8 @@ pub struct Work {
     pub journal: bool,
     /// What no event tells.
     pub tick: bool,
+    /// What failed before is in it.
+    pub again: bool,
     /// The kinds of events that led to this, each with the time at which the first of them happened.
     pub heard: BTreeMap<Kind, Nanoseconds>,
 }
@@ -149,6 +151,11 @@ pub struct Work {
 impl Work {
     fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Whether somebody wrote to the journal, and nothing else is known to have happened.
+    pub fn is_of_the_journal_alone(&self) -> bool {
+        self.journal && *self == Self { journal: true, heard: self.heard.clone(), ..Self::default() }
     }
 
     /// Both, each thing once.
@@ -165,6 +172,7 @@ impl Work {
         self.wishes |= other.wishes;
         self.journal |= other.journal;
         self.tick |= other.tick;
+        self.again |= other.again;
         for (kind, at) in other.heard {
             self.hear(kind, at);
         }
@@ -196,6 +204,13 @@ pub enum LeftAlone {
     Flapping,
     /// An operator rolled it back.
     RolledBack,
+}
+
+/// What is left alone at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Abstained {
+    repaired: BTreeMap<Object, VecDeque<Nanoseconds>>,
+    released: BTreeSet<Knob>,
 }
 
 /// What may be done of a plan.
@@ -338,7 +353,7 @@ impl Converge {
             Some((_, pause, again)) => (Nanoseconds(pause.0.saturating_mul(2)).min(TICK), again),
             None => (RETRY_FIRST, Work::default()),
         };
-        again.join(Work { tick: false, ..work });
+        again.join(Work { tick: false, again: true, ..work });
         self.retry = Some((plus(now, pause), pause, again));
         self.rest_until = plus(now, took.min(PAUSE_MAX));
     }
@@ -398,6 +413,17 @@ impl Converge {
             return false;
         }
         times.len() >= REPAIRS_MAX
+    }
+
+    /// What is left alone now, to [go back to](Converge::leave_alone_as).
+    pub fn left_alone(&self) -> Abstained {
+        Abstained { repaired: self.repaired.clone(), released: self.released.clone() }
+    }
+
+    /// The same is left alone as at that time.
+    pub fn leave_alone_as(&mut self, before: Abstained) {
+        let Abstained { repaired, released } = before;
+        (self.repaired, self.released) = (repaired, released);
     }
 
     /// An operator rolled these back: they are left alone until [`Converge::take_up`].

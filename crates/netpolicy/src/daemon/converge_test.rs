@@ -1,6 +1,6 @@
 //! The daemon's mind on made-up events, on a clock that is handed in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Knob, Ledger};
 use model::{
@@ -178,6 +178,33 @@ fn who_asks_again_and_again_is_followed_at_once_only_so_often() {
     }
     assert_eq!(turns, 6 * WISHES_MAX, "of 600 in a minute");
     assert!(mind.admit_wishes(at(90_000)), "and at once again after a pause");
+}
+
+#[test]
+fn what_somebody_writes_to_the_journal_is_work_of_its_own_unless_something_failed_before() {
+    let mut mind = settled(true);
+    mind.heard(&Event::Journal, at(20), at(20));
+    let work = mind.take_due(at(20)).expect("work");
+    assert!(work.is_of_the_journal_alone(), "nothing need be planned if it concerns nobody here: {work:?}");
+    mind.failed(work, Nanoseconds::ZERO, at(20));
+    let again = mind.take_due(at(40)).expect("the same again");
+    assert!(!again.is_of_the_journal_alone(), "what failed is planned again");
+    mind.done(Nanoseconds::ZERO, at(40));
+    mind.heard(&Event::Journal, at(60), at(60));
+    mind.heard(&Event::Link(IfIndex(2)), at(60), at(60));
+    assert!(!mind.take_due(at(70)).expect("work").is_of_the_journal_alone());
+}
+
+#[test]
+fn a_request_that_is_refused_leaves_what_was_left_alone_as_it_was() {
+    let mut mind = settled(true);
+    let knob = (Object::Queue(queue(0)), "gro-flush-timeout");
+    mind.release([knob]);
+    let before = mind.left_alone();
+    mind.take_up_of(&BTreeSet::from([knob.0]));
+    assert!(!mind.is_released(&knob), "whoever asks takes it up");
+    mind.leave_alone_as(before);
+    assert!(mind.is_released(&knob));
 }
 
 #[test]

@@ -11,8 +11,9 @@ use linux::events::Notice;
 use linux::observe::Observer;
 use linux::process::{Criteria, meets};
 use linux::{Kernel, Netns, Processes, Signal};
-use model::{Finding, Host, Nanoseconds, Object, Pid, Setting, Severity, Target};
+use model::{Finding, Host, Nanoseconds, Object, Pid, Setting, Severity};
 
+use super::asked::Asking;
 use super::converge::{Converge, Event, until};
 use super::ears::{BIRTHS, Ears, FILES, Files, Holds, NOTICES, SIGNALS, WISHES, directory_of};
 use super::house::House;
@@ -83,12 +84,18 @@ pub(crate) struct Keeper<'a> {
     pub(super) reactions: BTreeMap<Kind, Reaction>,
     /// The values that the kernel refused, until their object changes, or nobody wants them any more.
     pub(super) stubborn: BTreeMap<Knob, Stubborn>,
-    /// Whose request is being done, by asking: what was left alone of it is taken up.
-    pub(super) asking: Option<Target>,
+    /// The request that is being done, by asking.
+    pub(super) asking: Option<Asking>,
     /// The knobs that another program attends to, or that are on trial.
     pub(super) taken: BTreeMap<Knob, String>,
     /// What was held and wanted by nobody at the last tick.
     pub(super) unwanted: BTreeSet<Knob>,
+    /// What each of the operator's requests had when it was followed last, by its target: it stays when it is refused.
+    pub(super) had: BTreeMap<String, BTreeSet<Knob>>,
+    /// What somebody else has set since, and nobody asks for any more: it is theirs, and leaves the journal.
+    pub(super) theirs: BTreeSet<Knob>,
+    /// Those of the daemon's transactions that were rolled back, but not wholly.
+    pub(super) half_undone: BTreeSet<TransactionName>,
     /// How many settings are held and wanted by nobody but a request that is refused.
     pub(super) kept_for_refused: usize,
     /// The sign of the only daemon, until it is a guest of the house.
@@ -107,6 +114,8 @@ pub(crate) struct Keeper<'a> {
     pub(super) compared: Option<Object>,
     /// What was set since somebody asked for something, for the answer.
     pub(super) set_for_answer: Vec<String>,
+    /// What whoever asked should know beside that.
+    pub(super) notes_for_answer: Vec<String>,
 }
 
 impl<'a> Keeper<'a> {
@@ -164,6 +173,10 @@ impl<'a> Keeper<'a> {
             asking: None,
             taken: BTreeMap::new(),
             unwanted: BTreeSet::new(),
+            had: BTreeMap::new(),
+            theirs: BTreeSet::new(),
+            half_undone: BTreeSet::new(),
+            notes_for_answer: Vec::new(),
             kept_for_refused: 0,
             sole: None,
             look_at_all: now,
@@ -218,6 +231,11 @@ impl<'a> Keeper<'a> {
     pub(super) fn read_own(&mut self) -> Result<BTreeSet<TransactionName>, Fault> {
         let transactions = self.journal.kept_by_daemon()?;
         self.own = transactions.iter().map(apply::Transaction::name).collect();
+        let half = transactions.iter().filter(|transaction| {
+            transaction.standing() == apply::Standing::RollbackIncomplete
+                && matches!(transaction.why_undone(), Some(apply::Why::Asked { .. }))
+        });
+        self.half_undone = half.map(apply::Transaction::name).collect();
         self.ledger = Ledger::of(&transactions);
         self.journal.rely_on(self.own.iter().copied());
         Ok(transactions.iter().flat_map(|transaction| transaction.begin().replaces.clone()).collect())
@@ -407,7 +425,6 @@ impl<'a> Keeper<'a> {
     pub(super) fn take_up(&mut self) {
         self.mind.take_up();
         self.stubborn.clear();
-        self.taken.clear();
         if self.phase == Phase::Released {
             self.phase = Phase::Managing;
         }

@@ -21,21 +21,21 @@ const LOOK_AT_ALL_EVERY: Nanoseconds = Nanoseconds::from_millis(60_000);
 const COMPARED_MAX: usize = 64;
 
 impl Keeper<'_> {
-    /// Looks at what the work names.
-    pub(super) fn look(&mut self, work: &Work) -> Result<(), Fault> {
+    /// Looks at what the work names. False if there is nothing to do for it.
+    pub(super) fn look(&mut self, work: &Work) -> Result<bool, Fault> {
         if work.policy {
             self.read_policy();
         }
         if work.policy || work.asked {
             self.wait_for_what_is_wanted()?;
         }
-        if work.journal {
-            self.look_at_journal()?;
+        if work.journal && !self.look_at_journal()? && work.is_of_the_journal_alone() {
+            return Ok(false);
         }
         // New wants may mean processes that run already.
         if work.everything || work.policy || work.asked {
             self.look_at_everything()?;
-            return Ok(());
+            return Ok(true);
         }
         if work.cpus {
             self.observer.cpus(&mut self.host);
@@ -61,7 +61,8 @@ impl Keeper<'_> {
             self.read_wishes();
             self.look_at_wishers();
         }
-        self.watch_whom_we_know()
+        self.watch_whom_we_know()?;
+        Ok(true)
     }
 
     fn look_at_process(&mut self, pid: Pid, depth: Depth) -> Result<(), Fault> {
@@ -149,6 +150,10 @@ impl Keeper<'_> {
         if self.ears.files().again() {
             let at = now();
             self.hear(&Event::Policy, at);
+        }
+        if !self.taken.is_empty() {
+            // One that attended may have been killed, of which no event tells.
+            self.taken = self.journal.claims()?;
         }
         if now() >= self.look_at_all || !self.ears.births_are_told() {
             return self.look_at_everything();
@@ -294,16 +299,21 @@ impl Keeper<'_> {
         }
     }
 
-    /// Whether somebody rolled back what the daemon had set: that is left alone from now on.
-    pub(super) fn look_at_journal(&mut self) -> Result<(), Fault> {
-        self.taken.clear();
-        let before = self.own.clone();
+    /// Whether somebody rolled back what the daemon had set: that is left alone from now on, also where not all of it could be
+    /// put back. Says whether there is anything new in the journal that concerns the daemon.
+    pub(super) fn look_at_journal(&mut self) -> Result<bool, Fault> {
+        let taken = self.journal.claims()?;
+        let claimed = taken != self.taken;
+        self.taken = taken;
+        let (before, half_before) = (self.own.clone(), self.half_undone.clone());
         let held = self.ledger.clone();
         let replaced = self.read_own()?;
         let missing: Vec<_> = before.difference(&self.own).copied().collect();
-        let missing: Vec<_> = missing.into_iter().filter(|name| !replaced.contains(name)).collect();
+        let half = self.half_undone.difference(&half_before).copied();
+        let missing: Vec<_> =
+            missing.into_iter().filter(|name| !replaced.contains(name)).chain(half).collect();
         if missing.is_empty() {
-            return Ok(());
+            return Ok(claimed || before != self.own);
         }
         let gone = held.iter().filter(|(knob, _)| self.ledger.get(knob).is_none()).map(|(knob, _)| *knob);
         // Also what an older one of these holds, which nobody has rolled back: it is not set anew over the operator's word.
@@ -314,14 +324,14 @@ impl Keeper<'_> {
         let released: BTreeSet<Knob> = gone.chain(rolled_back).collect();
         self.counters.rollbacks += u64::try_from(missing.len()).unwrap_or(u64::MAX);
         self.mind.release(released);
-        if self.own.is_empty() {
+        if self.own.is_subset(&self.half_undone) {
             self.phase = super::status::Phase::Released;
         }
         self.tell_what_was_rolled_back(&missing);
         // What the roll back wrote has to be seen.
         let at = now();
         self.hear(&Event::Lost, at);
-        Ok(())
+        Ok(true)
     }
 
     /// The process that a request for a task means, as it is now.

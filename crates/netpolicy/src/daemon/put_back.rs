@@ -1,15 +1,19 @@
 //! Letting go: what nobody asks for any more is put back, and so is everything when the operator says so.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use apply::{Fate, Knob, Knobs};
+use apply::{Fate, Knob, Knobs, Ledger};
 use linux::Kernel;
-use model::{Change, Reason, Step};
+use model::{Change, Intent, Object, Policy, Reason, Setting, Step};
 
 use super::converge::Work;
 use super::keeper::Keeper;
 use super::look::has_ended;
+use super::placing::Placed;
 use crate::fault::Fault;
+
+/// How many settings an answer names that are somebody else's by now.
+const NOTES_MAX: usize = 64;
 
 impl Keeper<'_> {
     /// What was set inside processes that have ended is held by nobody any more, in the journal neither.
@@ -48,10 +52,12 @@ impl Keeper<'_> {
             .iter()
             .map(|wanted| (wanted.setting.object(), wanted.setting.knob()))
             .collect();
-        let unwanted = self.ledger.iter().filter(|(knob, _)| !wanted.contains(knob));
-        let (kept, unwanted): (Vec<_>, Vec<_>) =
-            unwanted.partition(|(_, change)| self.is_of_refused(&change.because().source));
-        let unwanted: BTreeSet<Knob> = unwanted.into_iter().map(|(knob, _)| *knob).collect();
+        let refused = self.placed.refused.keys().filter(|place| **place < self.placed.own);
+        let refused: Vec<&Intent> = refused.filter_map(|place| self.policy.intents.get(*place)).collect();
+        let kept = kept_for(&refused, &self.had, &self.ledger);
+        let unwanted = self.ledger.iter().map(|(knob, _)| *knob).filter(|knob| !wanted.contains(knob));
+        let (kept, unwanted): (BTreeSet<Knob>, BTreeSet<Knob>) =
+            unwanted.partition(|knob| kept.contains(knob));
         self.kept_for_refused = kept.len();
         let due: Vec<Knob> = match at_once {
             true => unwanted.iter().copied().collect(),
@@ -71,8 +77,14 @@ impl Keeper<'_> {
                         because,
                     )]));
                 }
-                // Somebody else has set it since, or it is gone: it is theirs, or nobody's.
-                Ok(_) => self.ledger.forget(&knob),
+                // It is theirs from now on, but for the value before, which is nobody's.
+                Ok(found) => {
+                    if let Some(found) = found.first().filter(|found| *found != change.from()) {
+                        self.tell_of_theirs(&change, found);
+                    }
+                    self.ledger.forget(&knob);
+                    self.theirs.insert(knob);
+                }
                 Err(error) if Kernel::is_gone(&error) => self.ledger.forget(&knob),
                 Err(_) => {}
             }
@@ -80,12 +92,25 @@ impl Keeper<'_> {
         steps
     }
 
-    /// Whether a setting was made for a request of the operator that is refused now. What an application asks for and cannot
-    /// have is left out, and keeps nothing in force.
-    fn is_of_refused(&self, source: &str) -> bool {
-        let refused = self.placed.refused.keys().filter(|place| **place < self.placed.own);
-        let mut origins = refused.filter_map(|place| Some(&self.policy.intents.get(*place)?.origin));
-        origins.any(|origin| is_of(source, origin))
+    fn tell_of_theirs(&mut self, change: &Change, found: &Setting) {
+        let said = left_to_others(change, found);
+        self.context.console.say(&said);
+        if self.notes_for_answer.len() < NOTES_MAX {
+            self.notes_for_answer.push(said);
+        }
+    }
+
+    /// What is somebody else's by now leaves the journal, so that nobody takes it for a change of what the daemon keeps.
+    pub(super) fn let_go_of_what_is_theirs(&mut self) {
+        if self.theirs.is_empty() {
+            return;
+        }
+        if let Err(fault) = self.fold_now() {
+            self.context.console.detail(&format!("the journal is not folded: {}", fault.cause));
+        }
+        for knob in std::mem::take(&mut self.theirs) {
+            self.ledger.forget(&knob);
+        }
     }
 
     /// Puts back all that the daemons have set. Says how many settings were.
@@ -93,20 +118,61 @@ impl Keeper<'_> {
         self.journal.rely_on([]);
         let asked = self.asked();
         let (undone, failed) = self.journal.roll_back_daemons(&mut self.kernel, &asked);
-        self.read_own()?;
+        self.look_at_journal()?;
         for (change, found) in undone.iter().flat_map(|(_, undone)| undone.left_alone()) {
-            let from = change.from();
-            self.context.console.say(&format!(
-                "NOT put back, for somebody else has set it since: {} {} is {}, and was {} before",
-                from.object(),
-                from.knob(),
-                found.value(),
-                from.value()
-            ));
+            self.context.console.say(&left_to_others(change, found));
         }
         let put_back = undone.iter().map(|(_, undone)| undone.count(|fate| *fate == Fate::Restored)).sum();
         failed.map_or(Ok(put_back), |error| Err(error.into()))
     }
+}
+
+fn left_to_others(change: &Change, found: &Setting) -> String {
+    let from = change.from();
+    let (object, knob, now, before) = (from.object(), from.knob(), found.value(), from.value());
+    format!(
+        "NOT put back, for somebody else has set it since: {object} {knob} is {now}, and was {before} before"
+    )
+}
+
+/// What each of the operator's requests has, by its target: of those that are followed what they want now, of those that are
+/// refused what they had.
+pub(super) fn had(
+    policy: &Policy,
+    placed: &Placed,
+    mut before: BTreeMap<String, BTreeSet<Knob>>,
+) -> BTreeMap<String, BTreeSet<Knob>> {
+    let mut had = BTreeMap::new();
+    for (place, intent) in policy.intents.iter().enumerate().take(placed.own) {
+        let target = intent.target.to_string();
+        if placed.followed.contains(&place) {
+            let wanted = placed.desired.wanted.iter();
+            let its_own = wanted.filter(|wanted| is_of(&wanted.because.source, &intent.origin));
+            let knobs = its_own.map(|wanted| (wanted.setting.object(), wanted.setting.knob()));
+            had.insert(target, knobs.collect());
+        } else if let Some(knobs) = before.remove(&target) {
+            had.insert(target, knobs);
+        }
+    }
+    had
+}
+
+/// What is held and stays for requests that are refused: what they had, whoever wrote it. Of those whose time of being followed
+/// nobody remembers, all of the objects on which they wrote anything: half a mode is none.
+fn kept_for(refused: &[&Intent], had: &BTreeMap<String, BTreeSet<Knob>>, ledger: &Ledger) -> BTreeSet<Knob> {
+    let mut kept = BTreeSet::new();
+    for intent in refused {
+        if let Some(knobs) = had.get(&intent.target.to_string()) {
+            kept.extend(knobs.iter().copied());
+        } else {
+            let wrote = |change: &Change| is_of(&change.because().source, &intent.origin);
+            let objects: BTreeSet<Object> =
+                ledger.iter().filter(|(_, change)| wrote(change)).map(|(knob, _)| knob.0).collect();
+            let knobs = ledger.iter().map(|(knob, _)| *knob);
+            kept.extend(knobs.filter(|(object, _)| objects.contains(object)));
+        }
+    }
+    kept
 }
 
 /// Whether a reason's source is a request, or a rule that begins with its name.
@@ -116,6 +182,10 @@ fn is_of(source: &str, origin: &str) -> bool {
 
 #[cfg(test)]
 mod test {
+    use model::{
+        DeviceId, EmptyPolls, IfIndex, Label, Nanoseconds, NetnsId, PolicyName, QueueIndex, RxQueue, Target,
+    };
+
     use super::*;
 
     #[test]
@@ -125,5 +195,47 @@ mod test {
         assert!(is_of(&format!("{origin}: policy bulk → defer200, IRQ-suspension document"), origin));
         assert!(!is_of(&format!("{origin}5: policy bulk"), origin));
         assert!(!is_of("io.netpolicy by uid 0 (pid 12)", origin));
+    }
+
+    #[test]
+    fn a_request_that_becomes_refused_keeps_what_it_had_also_where_an_earlier_one_wrote_it() {
+        let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") };
+        let queue = |number| RxQueue { device, index: QueueIndex(number) };
+        let change = |to: Setting, from: Setting, source: &str| {
+            Change::new(from, to, Reason::new("asked", source.to_owned()))
+        };
+        let defers = |number, source| {
+            let queue = queue(number);
+            change(
+                Setting::DeferHardIrqs(queue, EmptyPolls(100)),
+                Setting::DeferHardIrqs(queue, EmptyPolls(0)),
+                source,
+            )
+        };
+        let flushes = |number, source| {
+            let (queue, span) = (queue(number), Nanoseconds::from_micros);
+            change(
+                Setting::GroFlushTimeout(queue, span(50)),
+                Setting::GroFlushTimeout(queue, span(0)),
+                source,
+            )
+        };
+        // The first request's mode and the second's have the same deferral, which was not written again.
+        let mut ledger = Ledger::default();
+        let changes = [defers(0, "a:1"), flushes(0, "a:2"), defers(1, "a:1"), flushes(1, "a:1")];
+        changes.iter().for_each(|change| ledger.note(change));
+        let knobs = |changes: &[Change]| -> BTreeSet<Knob> {
+            changes.iter().map(|change| (change.to().object(), change.to().knob())).collect()
+        };
+        let refused = Intent::new(Target::Device("eth0".to_owned()), PolicyName::None, "a:2");
+        let mut had = BTreeMap::from([("device eth0".to_owned(), knobs(&changes))]);
+        assert_eq!(kept_for(&[&refused], &had, &ledger), knobs(&changes), "whoever wrote it");
+        assert_eq!(kept_for(&[], &had, &ledger), BTreeSet::new(), "nobody asks for it any more");
+        had.clear();
+        assert_eq!(
+            kept_for(&[&refused], &had, &ledger),
+            knobs(&changes[..2]),
+            "after a restart: no half a mode"
+        );
     }
 }

@@ -13,6 +13,7 @@ mod bench;
 mod conformance;
 mod daemon;
 mod daemon_asked;
+mod daemon_spared;
 #[path = "../desk/mod.rs"]
 #[expect(dead_code, reason = "the tests without root count its turns and read its metrics")]
 mod desk;
@@ -207,6 +208,7 @@ fn main() {
         conformance::tests(),
         daemon::tests(),
         daemon_asked::tests(),
+        daemon_spared::tests(),
         exchange::tests(),
         kthreads::tests(),
         matrix::tests(),
