@@ -155,6 +155,10 @@ fn through_the_daemon() -> Result<(), Failed> {
     assert!(gone.words.contains("By the daemon: "), "{}", gone.words);
     let refused = operator.runs(&["unset", "device", device], 1)?;
     assert!(refused.words.contains(device), "{}", refused.words);
+    // Of a service that is known by nothing every process would be one.
+    let anybody = json!({ "target": { "service": "any", "match": {} }, "wish": "latency" });
+    let answer = called(&mut Talk::to(&operator.state().join("io.netpolicy")), "Set", &anybody);
+    assert_eq!(answer["parameters"]["exit"], 2, "{answer}");
     assert_eq!(daemon.terminated()?, Some(0));
     // Without it the command does the same itself.
     let said = operator.runs(&["set", "device", device, "defer50"], 0)?;

@@ -26,6 +26,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("wishes/a_daemon_finds_at_its_start_who_has_asked_before", NEEDS, asked_before),
         test("wishes/a_daemon_leaves_out_what_cannot_be_had_and_keeps_the_rest", NEEDS, beyond_bounds),
         test("wishes/a_child_inherits_what_its_process_was_given", NEEDS, child_inherits),
+        test("wishes/what_was_given_without_a_daemon_is_taken_back_with_one", NEEDS, given_before),
         test("wishes/a_refused_prctl_leaves_as_it_was_who_may_choose_what", NEEDS, refused_prctl),
         test("wishes/without_a_bpf_file_system_it_is_refused_with_what_is_missing", NEEDS, no_file_system),
     ]
@@ -271,6 +272,28 @@ fn beyond_bounds() -> Result<(), Failed> {
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
     operator.runs(&ground.with(&["sockets", "disable", "--all"]), 0)?;
+    Ok(())
+}
+
+fn given_before() -> Result<(), Failed> {
+    let operator = Operator::new("wishes-given", 1)?;
+    let mut ground = Ground::new(&operator, "wishes-given", "silent")?;
+    ground.told("go")?;
+    let pid = ground.pid();
+    waited_for("two epolls", || Ok((epolls_of(&operator, pid)?.len() == 2).then_some(())))?;
+    let number = pid.to_string();
+    operator.runs(&ground.with(&["set", "task", &number, "latency"]), 0)?;
+    operator.runs(&["rollback"], 0)?;
+    operator.asks("# nothing\n")?;
+    let daemon = operator.starts(&ground.with(&["daemon"]))?;
+    waited_for("what it was given", || Ok((epolls_of(&operator, pid)? == [SUSPENDING; 2]).then_some(())))?;
+    let said = operator.runs(&ground.with(&["unset", "task", &number]), 0)?;
+    assert!(said.words.contains("it is unset"), "{}", said.words);
+    assert_eq!(epolls_of(&operator, pid)?, [EpollParams::default(); 2]);
+    let listed = operator.runs(&ground.with(&["sockets", "list"]), 0)?;
+    assert!(!listed.data.contains(&format!("task {pid} ")), "{}", listed.data);
+    operator.runs(&ground.with(&["unset", "task", &number]), 1)?;
+    assert_eq!(daemon.terminated()?, Some(0));
     Ok(())
 }
 
