@@ -1,5 +1,7 @@
 //! `rollback`: the values that were there before a transaction.
 
+use std::collections::BTreeSet;
+
 use apply::{Journal, RollBackError, Undone};
 
 use crate::args::Rollback;
@@ -79,7 +81,10 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
         Some(error) => return Err(error.into()),
         None => {}
     }
-    let settings = undone.iter().map(|(_, undone)| undone.changes.len()).sum();
+    // One that an earlier rollback could not put back is in more than one transaction.
+    let changes = undone.iter().flat_map(|(_, undone)| &undone.changes);
+    let knobs = changes.map(|undone| (undone.change.from().object(), undone.change.from().knob()));
+    let settings = knobs.collect::<BTreeSet<_>>().len();
     context.console.say(&format!("Rolled back all that the daemon had set: {}.", count(settings, "setting")));
     tell_of_daemon(journal, context, "everything");
     tell_what_is_not_back(undone.iter().map(|(_, undone)| undone), context);

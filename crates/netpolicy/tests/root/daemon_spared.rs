@@ -143,7 +143,11 @@ fn half_undone() -> Result<(), Failed> {
     operator.waits_to_hear("it manages nothing until it is asked again")?;
     operator.sets_link("up")?;
     waited_for("the device", || Ok((flushes(&operator.host()?).len() == 2).then_some(())))?;
-    operator.runs(&["rollback"], 0)?;
+    // Asked again, it has each setting in two transactions: the one that is half undone, and a new one.
+    operator.runs(&["set", "device", SERVER_DEVICE, "defer30"], 0)?;
+    are(&operator, &[DEFER30; 2])?;
+    let said = operator.runs(&["rollback"], 0)?;
+    assert!(said.words.contains("all that the daemon had set: 4 settings."), "{}", said.words);
     are(&operator, &[0; 2])?;
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert_eq!(flushes(&operator.host()?), [0; 2], "nobody has asked again");
