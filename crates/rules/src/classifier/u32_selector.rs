@@ -57,14 +57,16 @@ impl Key {
         u32::from_be(self.value & self.mask) >> shift
     }
 
-    /// Byte by byte, as the only word that has this mask of the offset takes it.
-    fn icmpv6_code_words(&self, words: &mut String) {
+    /// Byte by byte, as the only word that has this mask of the offset takes it; `None` beyond the last offset.
+    fn icmpv6_code_words(&self, words: &mut String) -> Option<()> {
         let (value, mask) = (self.value.to_ne_bytes(), self.mask.to_ne_bytes());
         for (at, (value, mask)) in (0..).zip(value.into_iter().zip(mask)) {
             if mask != 0 || (self.mask == 0 && at == 0) {
-                words.push_str(&format!(" match ip6 icmp_code {value:#x} {mask:#x} at {}", self.offset + at));
+                let offset = self.offset.checked_add(at)?;
+                words.push_str(&format!(" match ip6 icmp_code {value:#x} {mask:#x} at {offset}"));
             }
         }
+        Some(())
     }
 }
 
@@ -345,7 +347,7 @@ impl Selector {
                 0 => "",
                 -1 => "nexthdr+",
                 ICMPV6_CODE => {
-                    key.icmpv6_code_words(words);
+                    key.icmpv6_code_words(words)?;
                     continue;
                 }
                 _ => return None,
@@ -371,5 +373,21 @@ impl Selector {
             words.push_str(&format!(" hashkey mask {:#x} at {}", self.hash_mask, self.hash_at));
         }
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_byte_beyond_the_last_offset_has_no_words() {
+        let key = |offset| Key { mask: u32::MAX, value: 0, offset, offset_mask: ICMPV6_CODE };
+        let words = |offset| {
+            let mut words = String::new();
+            Selector { keys: vec![key(offset)], ..Selector::default() }.words(&mut words).map(|()| words)
+        };
+        assert!(words(4).is_some_and(|words| words.ends_with("at 7")));
+        assert_eq!(words(i32::MAX), None);
     }
 }
