@@ -170,6 +170,8 @@ pub(crate) enum Holds {
     Journal,
     /// What applications ask for, in a BPF file system.
     Wishes,
+    /// The directory that the one of [`Holds::Wishes`] is made in.
+    PlaceOfWishes,
 }
 
 /// Directories whose changes are heard of.
@@ -212,6 +214,7 @@ impl Files {
                 Holds::Journal => WatchFlags::CLOSE_WRITE | WatchFlags::DELETE_SELF,
                 // A registry gets its name when it is whole.
                 Holds::Wishes => WatchFlags::MOVED_TO | WatchFlags::DELETE | WatchFlags::DELETE_SELF,
+                Holds::PlaceOfWishes => WatchFlags::CREATE | WatchFlags::DELETE_SELF,
             };
             if let Ok(number) = inotify::add_watch(inotify, path, flags) {
                 policy |= *holds == Holds::Policy;
@@ -221,7 +224,7 @@ impl Files {
         policy
     }
 
-    /// Which of them changed.
+    /// Which of them changed; never [`Holds::PlaceOfWishes`], which is only looked at for new directories.
     pub(crate) fn changed(&mut self) -> BTreeSet<Holds> {
         let mut changed = BTreeSet::new();
         let Some(inotify) = &self.inotify else { return changed };
@@ -230,12 +233,23 @@ impl Files {
         while let Ok(event) = reader.next() {
             use inotify::ReadFlags;
             if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
-                changed.extend([Holds::Policy, Holds::Journal, Holds::Wishes]);
+                changed.extend([Holds::Policy, Holds::Journal, Holds::Wishes, Holds::PlaceOfWishes]);
                 continue;
             }
             changed.extend(self.watched.get(&event.wd()).map(|(_, holds)| *holds));
             if event.events().intersects(ReadFlags::IGNORED | ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
                 self.watched.remove(&event.wd());
+            }
+        }
+        if changed.remove(&Holds::PlaceOfWishes) {
+            let hears = |files: &Self| files.watched.values().any(|(_, holds)| *holds == Holds::Wishes);
+            let heard = hears(self);
+            if self.again() {
+                changed.insert(Holds::Policy);
+            }
+            // It may have been filled before it was watched.
+            if !heard && hears(self) {
+                changed.insert(Holds::Wishes);
             }
         }
         changed

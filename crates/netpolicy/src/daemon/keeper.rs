@@ -309,7 +309,7 @@ impl<'a> Keeper<'a> {
                     match holds {
                         Holds::Policy => &Event::Policy,
                         Holds::Journal => &Event::Journal,
-                        Holds::Wishes => &Event::Wish(None),
+                        Holds::Wishes | Holds::PlaceOfWishes => &Event::Wish(None),
                     },
                     now,
                 );
@@ -537,6 +537,7 @@ fn watched_directories(context: &Context, journal: &Journal) -> Vec<(PathBuf, Ho
     let policy: Vec<PathBuf> = context.policy_directories(directory_of);
     let policy = policy.into_iter().map(|path| (path, Holds::Policy));
     let journal = (journal.directory().to_owned(), Holds::Journal);
-    let wishes = (context.wishes().directory().to_owned(), Holds::Wishes);
-    policy.chain([journal, wishes]).collect()
+    let wishes = context.wishes().directory().to_owned();
+    let place = (directory_of(&wishes), Holds::PlaceOfWishes);
+    policy.chain([journal, (wishes, Holds::Wishes), place]).collect()
 }

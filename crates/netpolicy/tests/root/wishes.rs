@@ -195,8 +195,10 @@ fn by_daemon() -> Result<(), Failed> {
     let operator = Operator::new("wishes-daemon", 1)?;
     let mut ground = Ground::new(&operator, "wishes-daemon", "silent")?;
     let pid = ground.pid();
-    operator
-        .runs(&ground.with(&["sockets", "enable", "--cgroup", ground.cgroup(), "--allow", "latency"]), 0)?;
+    let enable = ground.with(&["sockets", "enable", "--cgroup", ground.cgroup(), "--allow", "latency"]);
+    let enable: Vec<String> = enable.into_iter().map(str::to_owned).collect();
+    let enable: Vec<&str> = enable.iter().map(String::as_str).collect();
+    operator.runs(&enable, 0)?;
     let daemon = daemon(&operator, &ground)?;
     ground.told("go")?;
     has(&operator, pid, &[EpollParams::default(); 2])?;
@@ -216,7 +218,16 @@ fn by_daemon() -> Result<(), Failed> {
     let shown = operator.runs(&ground.with(&["show"]), 0)?.data;
     let line = shown.lines().find(|line| line.contains("1 socket of epoll")).unwrap_or_default();
     assert!(line.contains("latency"), "{shown}");
-    // Nobody may ask any more: nobody asks.
+    // Nobody may ask any more: nobody asks. Who may ask again is heard of at once, too.
+    for _ in 0..3 {
+        operator.runs(&ground.with(&["sockets", "disable", "--all"]), 0)?;
+        has(&operator, pid, &[EpollParams::default(); 2])?;
+        let asked = std::time::Instant::now();
+        operator.runs(&enable, 0)?;
+        ground.told("wish 3")?;
+        has(&operator, pid, &[SUSPENDING, EpollParams::default()])?;
+        assert!(asked.elapsed() < std::time::Duration::from_secs(8), "{:?}", asked.elapsed());
+    }
     operator.runs(&ground.with(&["sockets", "disable", "--all"]), 0)?;
     has(&operator, pid, &[EpollParams::default(); 2])?;
     assert_eq!(daemon.terminated()?, Some(0));
