@@ -99,6 +99,35 @@ fn a_report_that_cannot_be_written_is_told_before_anything_is_simulated() {
 }
 
 #[test]
+fn keys_beside_a_swept_delivery_mode_change_it_in_either_order() {
+    let of_load = "clients.load=50K";
+    let timeouts = ["--sweep", "delivery.gro-flush-timeout=20us,200us"];
+    let modes = ["--sweep", "delivery.mode=suspend20,defer20"];
+    let points = |words: &[&str]| {
+        let all = [&["-o", "json", "sim", "run", "lab", "--no-probe", "--set", of_load][..], &SHORT, words];
+        let output = netpolicy(&all.concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let points = document["data"]["points"].as_array().expect("points").clone();
+        points.iter().map(|point| point["evidence"]["latency"]["avg"].to_string()).collect::<Vec<_>>()
+    };
+    let [a, b, c, d] = points(&[timeouts, modes].concat()).try_into().expect("four points");
+    assert_eq!(points(&[modes, timeouts].concat()), [&a, &c, &b, &d].map(String::clone));
+    assert_ne!(a, c, "the timeout is what was asked for, not the mode's own");
+}
+
+#[test]
+fn a_fit_takes_no_inputs_place() {
+    let scratch = Scratch::new("inplace");
+    let scenario = scratch.file("own.toml", "title = \"own\"\n");
+    let words = ["--measured", &scenario, "--rows", "a", "--parameters", "irq", "--write", &scenario];
+    let output = netpolicy(&[&["sim", "calibrate", &scenario][..], &words].concat());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("would take the place of"), "{}", text(&output.stderr));
+    assert_eq!(std::fs::read_to_string(&scenario).expect("it is there"), "title = \"own\"\n");
+}
+
+#[test]
 fn what_a_sweep_says_twice_is_refused() {
     let refused = |words: &[&str]| {
         let output = netpolicy(&[&["sim", "run", "lab"][..], words].concat());

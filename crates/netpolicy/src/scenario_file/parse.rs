@@ -50,16 +50,32 @@ const SAMPLES_MAX: usize = 64;
 pub fn parse(name: &str, text: &str) -> Result<ScenarioFile, Mistakes> {
     let scenario = Scenario::default();
     let file = ScenarioFile { title: name.to_owned(), scenario, calibration: None, samples: Vec::new() };
-    parse_over(name, text, file)
+    read(name, text, file, &SECTIONS)
 }
 
-/// Reads a file whose values change those of a scenario; its sets of parameters take the place of the scenario's.
+/// The sections of a scenario file.
+const SECTIONS: [&str; 8] =
+    ["hardware", "application", "clients", "delivery", "layout", "costs", "calibration", "samples"];
+
+/// Those that a calibration writes.
+const SECTIONS_OF_COSTS: [&str; 3] = ["costs", "calibration", "samples"];
+
+/// Reads a file of parameters, as a calibration writes it, in place of a scenario's.
 ///
 /// # Errors
 /// Every mistake of the text, each with its place.
 pub fn parse_over(name: &str, text: &str, mut file: ScenarioFile) -> Result<ScenarioFile, Mistakes> {
     file.samples.clear();
-    let mut reader = Reader { name, text, file, places: BTreeMap::new(), mistakes: Vec::new() };
+    read(name, text, file, &SECTIONS_OF_COSTS)
+}
+
+fn read(
+    name: &str,
+    text: &str,
+    file: ScenarioFile,
+    sections: &'static [&'static str],
+) -> Result<ScenarioFile, Mistakes> {
+    let mut reader = Reader { name, text, file, sections, places: BTreeMap::new(), mistakes: Vec::new() };
     if text.len() > FILE_BYTES_MAX {
         reader.wrong(0..0, format!("the file is larger than {FILE_BYTES_MAX} bytes"), None);
         return Err(Mistakes(reader.mistakes));
@@ -70,7 +86,11 @@ pub fn parse_over(name: &str, text: &str, mut file: ScenarioFile) -> Result<Scen
     }
     if broken.is_empty() {
         if table.get_ref().is_empty() {
-            reader.wrong(0..0, "an empty file is no scenario", Some("it needs at least a title".to_owned()));
+            let (message, help) = match sections == SECTIONS {
+                true => ("an empty file is no scenario", Some("it needs at least a title".to_owned())),
+                false => ("an empty file has no parameters", None),
+            };
+            reader.wrong(0..0, message, help);
         }
         reader.file(table.get_ref());
     }
@@ -92,6 +112,8 @@ struct Reader<'a> {
     name: &'a str,
     text: &'a str,
     file: ScenarioFile,
+    /// The sections that it may have.
+    sections: &'static [&'static str],
     /// Where each key stands.
     places: BTreeMap<String, Range<usize>>,
     mistakes: Vec<Mistake>,
@@ -109,6 +131,14 @@ impl Reader<'_> {
         for (section, value) in table {
             let word = section.get_ref().as_ref();
             match (word, value.get_ref()) {
+                _ if self.sections != SECTIONS && !self.sections.contains(&word) => {
+                    let help = format!("it has {}", self.sections.join(", "));
+                    self.wrong(
+                        section.span(),
+                        format!("`{word}` does not belong into a file of parameters"),
+                        Some(help),
+                    );
+                }
                 ("title", DeValue::String(title)) => self.file.title = title.to_string(),
                 ("calibration", DeValue::Table(keys)) => self.calibration(keys),
                 ("samples", DeValue::Table(keys)) => samples = Some(keys),
@@ -134,9 +164,7 @@ impl Reader<'_> {
                     self.wrong(value.span(), format!("`{word}` takes something else"), None);
                 }
                 _ => {
-                    let sections =
-                        ["hardware", "application", "clients", "delivery", "layout", "costs", "calibration"];
-                    let help = nearest(word, sections).map(|name| format!("did you mean `{name}`?"));
+                    let help = nearest(word, SECTIONS).map(|name| format!("did you mean `{name}`?"));
                     self.wrong(section.span(), format!("`{word}` is no section of a scenario"), help);
                 }
             }
@@ -219,6 +247,7 @@ impl Reader<'_> {
     }
 
     fn samples(&mut self, keys: &DeTable<'_>) {
+        let mut length = None;
         for (key, value) in keys {
             let numbers: Option<Vec<f64>> = value
                 .get_ref()
@@ -233,6 +262,22 @@ impl Reader<'_> {
                 );
                 continue;
             };
+            if *length.get_or_insert(numbers.len()) != numbers.len() {
+                let message =
+                    "each parameter has one number for each set, so that all lists are of one length";
+                self.wrong(value.span(), message, None);
+                continue;
+            }
+            let mut bounded = self.file.scenario.clone();
+            let path = format!("costs.{}", key.get_ref());
+            let beyond = numbers.iter().find_map(|number| match bounded.set(&path, &number.to_string()) {
+                Err(Refused::Value(message)) => Some(message),
+                Ok(()) | Err(Refused::NoKey(_)) => None,
+            });
+            if let Some(message) = beyond {
+                self.wrong(value.span(), message, None);
+                continue;
+            }
             let base = self.file.scenario.costs.clone();
             if self.file.samples.len() < numbers.len() {
                 self.file.samples.resize(numbers.len(), base);
@@ -282,6 +327,26 @@ mod test {
         let file = parse("irq-suspension", crate::scenario_file::SHIPPED[0].scenario).expect("is read");
         let default = Scenario { costs: file.scenario.costs.clone(), ..Scenario::default() };
         assert_eq!(file.scenario, default);
+    }
+
+    #[test]
+    fn a_file_of_parameters_changes_nothing_else_and_its_sets_are_within_bounds_too() {
+        let scenario = parse("t.toml", "title = \"t\"\n").expect("a scenario");
+        let over = |text: &str| parse_over("costs.toml", text, scenario.clone());
+        let taken = over("[costs]\npacket = 1.5\n[samples]\npacket = [1.0, 2]\n").expect("parameters");
+        assert_eq!((taken.title.as_str(), taken.samples.len()), ("t", 2));
+        for (text, words) in [
+            (
+                "title = \"x\"\n[delivery]\nmode = \"fullbusy\"\n",
+                "`delivery` does not belong into a file of parameters",
+            ),
+            ("[samples]\npacket = [1, 200]\n", "`200` is not a number from"),
+            ("[samples]\npacket = [1, 2]\nrequest = [1]\n", "all lists are of one length"),
+            ("", "an empty file has no parameters"),
+        ] {
+            let mistakes = over(text).expect_err(words).to_string();
+            assert!(mistakes.contains(words), "{words}\nin\n{mistakes}");
+        }
     }
 
     #[test]

@@ -54,6 +54,11 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
     let names: Vec<&str> = parameters.iter().map(String::as_str).collect();
     are_parameters(&names)?;
     if let Some(path) = &arguments.write {
+        let inputs = [Some(Path::new(&arguments.scenario)), arguments.measured.as_deref()];
+        if let Some(input) = inputs.into_iter().flatten().find(|input| is_same(input, path)) {
+            let words = format!("--write {} would take the place of {}", path.display(), input.display());
+            return Err(Fault::new(Exit::Usage, words).hint("name a file of its own: --costs takes it"));
+        }
         writable(path)?;
     }
     // Rows that are held out are not even read.
@@ -87,7 +92,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
     let outcomes = run_all(&rows_of(&base.costs, Some(SCATTER_SEEDS))?, &context.console, "scatter")?;
     let units = units(&table.rows, &outcomes);
     let mut evaluated = 0;
-    let mut written = f64::MAX;
+    let mut written = None;
     while evaluated < arguments.evaluations {
         let proposed = descent.propose();
         if proposed.is_empty() {
@@ -107,10 +112,10 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
         descent.judge(&missed);
         context.console.detail(&format!("{words}: loss {:.2}", descent.best().0));
         if let Some(path) = &arguments.write
-            && descent.best().0 < written
+            && descent.best().0 < *written.get_or_insert(descent.best().0)
         {
-            // A long fit that is interrupted has left its best.
-            written = descent.best().0;
+            // A long fit that is interrupted has left its best, and its start takes no earlier fit's place.
+            written = Some(descent.best().0);
             let report = report(&descent, &rows, &names, arguments.seed);
             std::fs::write(path, report.toml()).map_err(|error| Fault::file(path, error))?;
         }
@@ -125,6 +130,12 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
         ));
     }
     Ok(Exit::Done)
+}
+
+/// Whether two paths lead to one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let found = |path: &Path| path.canonicalize().ok();
+    found(one).is_some_and(|one| found(other) == Some(one))
 }
 
 /// The most names of rows that a hint lists.

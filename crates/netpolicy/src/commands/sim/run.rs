@@ -19,12 +19,9 @@ const POINTS_MAX: usize = 10_000;
 /// Predicts.
 pub(super) fn run(arguments: &SimRun, context: &Context) -> Result<Exit, Fault> {
     let source = scenario(&arguments.scenario)?.with_costs(arguments.costs.as_deref())?;
-    let mut base = source.file.scenario.clone();
-    for setting in &arguments.set {
-        let (key, value) = assignment("--set", setting)?;
-        set(&mut base, key, value)?;
-    }
-    let mut points = vec![(String::new(), base)];
+    let given =
+        arguments.set.iter().map(|setting| assignment("--set", setting)).collect::<Result<Vec<_>, _>>()?;
+    let mut points = vec![(String::new(), given)];
     let mut seen = Vec::new();
     for sweep in &arguments.sweep {
         let (key, values) = assignment("--sweep", sweep)?;
@@ -38,12 +35,12 @@ pub(super) fn run(arguments: &SimRun, context: &Context) -> Result<Exit, Fault> 
             return Err(Fault::new(Exit::Usage, format!("--sweep {sweep}: `{value}` twice")));
         }
         let mut swept = Vec::new();
-        for (name, scenario) in &points {
+        for (name, given) in &points {
             for value in &listed {
-                let mut scenario = scenario.clone();
-                set(&mut scenario, key, value)?;
+                let mut given = given.clone();
+                given.push((key, value));
                 let gap = if name.is_empty() { "" } else { "@" };
-                swept.push((format!("{name}{gap}{value}"), scenario));
+                swept.push((format!("{name}{gap}{value}"), given));
             }
         }
         points = swept;
@@ -54,6 +51,10 @@ pub(super) fn run(arguments: &SimRun, context: &Context) -> Result<Exit, Fault> 
     if points.len() == 1 {
         points[0].0.clone_from(&source.name);
     }
+    let points = points
+        .into_iter()
+        .map(|(name, given)| Ok((name, with(&source.file.scenario, &given)?)))
+        .collect::<Result<Vec<_>, Fault>>()?;
     for (name, scenario) in &points {
         scenario.check().map_err(|impossible| Fault::new(Exit::Usage, format!("{name}: {impossible}")))?;
     }
@@ -66,6 +67,17 @@ pub(super) fn run(arguments: &SimRun, context: &Context) -> Result<Exit, Fault> 
     let over = over(arguments.effort.seeds, samples.len());
     context.console.report(&PredictionReport::of(&source.file.title, &over, predictions))?;
     Ok(Exit::Done)
+}
+
+/// A scenario with what the command line gives it. As in a file, a delivery mode brings values of its own, and keys beside
+/// it change them afterwards.
+fn with(scenario: &Scenario, given: &[(&str, &str)]) -> Result<Scenario, Fault> {
+    let mut scenario = scenario.clone();
+    let (modes, others): (Vec<_>, Vec<_>) = given.iter().partition(|(key, _)| *key == "delivery.mode");
+    for (key, value) in modes.into_iter().chain(others) {
+        set(&mut scenario, key, value)?;
+    }
+    Ok(scenario)
 }
 
 /// What the range of a value is over.

@@ -80,6 +80,9 @@ fn scenario_text(path: &Path) -> Result<String, Fault> {
 
 /// Whether a file can be written, before hours of work are put into what it is to hold. A file that is there stays as it is.
 pub(super) fn writable(path: &Path) -> Result<(), Fault> {
+    if path.as_os_str() == STANDARD_INPUT {
+        return Err(Fault::new(Exit::Usage, "`-` is no file to be written: name one"));
+    }
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
     opened.map(drop).map_err(|error| Fault::file(path, error))
 }
