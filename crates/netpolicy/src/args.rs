@@ -154,6 +154,11 @@ impl Globals {
         }
         format!("--state-dir {} ", quoted(&self.state_dir.to_string_lossy()))
     }
+
+    /// The option that leads to this network namespace, as it is typed before a command; empty for the caller's own.
+    pub(crate) fn netns_option(&self) -> String {
+        self.netns.as_deref().map(|netns| format!("--netns {} ", quoted(netns))).unwrap_or_default()
+    }
 }
 
 /// A word as a shell takes it.

@@ -69,10 +69,9 @@ impl Context {
 
     /// How commands are typed that shall reach this namespace and this journal from where the operator is.
     pub(crate) fn way(&self) -> plan::doctor::Way {
-        let mut ours = self.globals.state_dir_option();
+        let ours = format!("{}{}", self.globals.netns_option(), self.globals.state_dir_option());
         let mut file = None;
         if let Some(netns) = self.globals.netns.as_deref() {
-            ours = format!("--netns {} {ours}", quoted(netns));
             file = Some(match netns.strip_prefix("pid:") {
                 Some(pid) => format!("/proc/{pid}/ns/net"),
                 None if netns.contains('/') => quoted(netns),

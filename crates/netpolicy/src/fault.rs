@@ -280,7 +280,7 @@ const UNREADABLE: &str = "run that script: it puts everything back that it can, 
                           once you have put it back yourself, take its directory out of the journal";
 
 /// What it takes to change a host.
-const PRIVILEGES: &str = "run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE";
+const PRIVILEGES: &str = "run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE (to enter or make a network namespace, CAP_SYS_ADMIN)";
 
 /// A file with what went wrong there.
 #[derive(Debug)]

@@ -21,6 +21,8 @@ pub(crate) struct Console {
     verbose: u8,
     /// What the commands need that work on this journal: empty for the usual one.
     journal: String,
+    /// What the commands need that work in this network namespace: empty for the caller's own.
+    netns: String,
     /// Whether standard output still has a reader.
     heard: Cell<bool>,
 }
@@ -42,6 +44,7 @@ impl Console {
             quiet: globals.quiet,
             verbose: globals.verbose,
             journal: globals.state_dir_option(),
+            netns: globals.netns_option(),
             heard: Cell::new(true),
         }
     }
@@ -121,9 +124,9 @@ impl Console {
         }
     }
 
-    /// Words in which the commands that need the journal can be typed as they stand.
+    /// Words in which the commands that need the journal, or the namespace, can be typed as they stand.
     fn typed(&self, words: &str) -> String {
-        typed(words, &self.journal)
+        typed(words, &self.journal, &self.netns)
     }
 
     /// Tells the operator something that only the curious want to know.
@@ -143,16 +146,22 @@ impl Console {
 const OF_JOURNAL: [&str; 10] =
     ["apply", "attach", "confirm", "history", "rollback", "run", "set", "status", "unset", "verify"];
 
-/// Words in which each command that needs the journal has the option that leads to it.
-fn typed(words: &str, option: &str) -> String {
+/// The commands that look at the devices of a namespace, and find it in no transaction.
+const OF_NETNS: [&str; 6] = ["apply", "doctor", "plan", "set", "show", "try"];
+
+/// Words in which each command has the options that lead to the journal and the namespace, if it needs them.
+fn typed(words: &str, journal: &str, netns: &str) -> String {
     const PROGRAM: &str = "netpolicy ";
     let mut parts = words.split(PROGRAM);
     let mut typed = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let command = part.split(|c: char| !c.is_ascii_lowercase() && c != '-').next().unwrap_or_default();
         typed.push_str(PROGRAM);
+        if OF_NETNS.contains(&command) {
+            typed.push_str(netns);
+        }
         if OF_JOURNAL.contains(&command) {
-            typed.push_str(option);
+            typed.push_str(journal);
         }
         typed.push_str(part);
     }
@@ -170,7 +179,7 @@ mod test {
 
     #[test]
     fn a_command_that_needs_the_journal_is_printed_as_it_must_be_typed() {
-        let said = |words: &str| typed(words, "--state-dir /tmp/s ");
+        let said = |words: &str| typed(words, "--state-dir /tmp/s ", "");
         assert_eq!(
             said("netpolicy attach 7 --policy cpu"),
             "netpolicy --state-dir /tmp/s attach 7 --policy cpu"
@@ -178,6 +187,15 @@ mod test {
         assert_eq!(
             said("see `netpolicy history`, netpolicy rollback ID"),
             "see `netpolicy --state-dir /tmp/s history`, netpolicy --state-dir /tmp/s rollback ID"
+        );
+        assert_eq!(
+            typed(
+                "netpolicy set device v0 interrupt; netpolicy show; netpolicy rollback",
+                "--state-dir s ",
+                "--netns w "
+            ),
+            "netpolicy --netns w --state-dir s set device v0 interrupt; netpolicy --netns w show; \
+             netpolicy --state-dir s rollback"
         );
         for as_it_is in ["netpolicy show", "netpolicy attach-service: at work", "netpolicy daemon: at work"] {
             assert_eq!(said(as_it_is), as_it_is);

@@ -49,12 +49,16 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         for ((exit, state), cpus) in deep.iter().rev() {
             one = one.evidence(format!("CPUs {cpus}: {state}, {exit} us"));
         }
-        let micros = (limit.0 / 1_000).max(1);
+        // The file takes whole microseconds; 0 would be no bound.
+        let bound = match limit.0 / 1_000 {
+            0 => "n/a".to_owned(),
+            micros => micros.to_string(),
+        };
         let list: Vec<String> = all.iter().map(|cpu| cpu.to_string()).collect();
         found.push(
             one.evidence(format!("asked for at {}; /dev/cpu_dma_latency bounds it to {} us", asked.origin, depth.bound))
                 .remedy(format!(
-                    "for cpu in {}; do echo {micros} > /sys/devices/system/cpu/cpu$cpu/power/pm_qos_resume_latency_us; \
+                    "for cpu in {}; do echo {bound} > /sys/devices/system/cpu/cpu$cpu/power/pm_qos_resume_latency_us; \
                      done",
                     list.join(" ")
                 )),
