@@ -71,7 +71,7 @@ pub(super) fn run(arguments: &SimRun, context: &Context) -> Result<Exit, Fault> 
 
 /// A scenario with what the command line gives it. As in a file, a delivery mode brings values of its own, and keys beside
 /// it change them afterwards.
-fn with(scenario: &Scenario, given: &[(&str, &str)]) -> Result<Scenario, Fault> {
+pub(super) fn with(scenario: &Scenario, given: &[(&str, &str)]) -> Result<Scenario, Fault> {
     let mut scenario = scenario.clone();
     let (modes, others): (Vec<_>, Vec<_>) = given.iter().partition(|(key, _)| *key == "delivery.mode");
     for (key, value) in modes.into_iter().chain(others) {
@@ -119,7 +119,7 @@ fn assignment<'a>(option: &str, text: &'a str) -> Result<(&'a str, &'a str), Fau
 }
 
 /// Sets a key, given on the command line.
-pub(super) fn set(scenario: &mut Scenario, key: &str, value: &str) -> Result<(), Fault> {
+fn set(scenario: &mut Scenario, key: &str, value: &str) -> Result<(), Fault> {
     scenario.set(key, value).map_err(|refused| match &refused {
         Refused::NoKey(_) => {
             let fault = Fault::new(Exit::Usage, refused.to_string());

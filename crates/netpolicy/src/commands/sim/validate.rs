@@ -4,7 +4,7 @@ use serde::Serialize;
 use sim::Scenario;
 
 use super::prediction::{Prediction, Range, predict};
-use super::run::{effort, set};
+use super::run::{effort, with};
 use super::source::{scenario, writable};
 use crate::args::SimValidate;
 use crate::context::Context;
@@ -101,9 +101,9 @@ pub(super) fn run(arguments: &SimValidate, context: &Context) -> Result<Exit, Fa
 
 /// Sets what a row says.
 pub(super) fn apply(scenario: &mut Scenario, row: &MeasuredRow) -> Result<(), Fault> {
-    for (key, value) in &row.settings {
-        set(scenario, key, value)?;
-    }
+    let given: Vec<(&str, &str)> =
+        row.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    *scenario = with(scenario, &given)?;
     scenario.check().map_err(|impossible| Fault::new(Exit::Usage, format!("{}: {impossible}", row.name)))
 }
 
