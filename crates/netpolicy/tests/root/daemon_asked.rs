@@ -7,7 +7,7 @@ use linux::lab::SERVER_DEVICE;
 use model::{Cpu, CpuSet, Nanoseconds, Setting};
 
 use crate::attached::EpollMaker;
-use crate::operator::{Operator, Started, flushes, somebody_else_sets, waited_for};
+use crate::operator::{Operator, Started, are, at_work, flushes, somebody_else_sets, threads, waited_for};
 use crate::{Need, test};
 
 /// `gro-flush-timeout` of defer50, in nanoseconds.
@@ -31,21 +31,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-fn at_work(operator: &Operator, policy: &str) -> Result<Started, Failed> {
-    operator.asks(policy)?;
-    let daemon = operator.starts(&["daemon"])?;
-    operator.waits_to_hear("at work")?;
-    Ok(daemon)
-}
-
 fn deferring() -> String {
     format!("[device.{SERVER_DEVICE}]\ndelivery = \"defer50\"\n")
-}
-
-fn are(operator: &Operator, wanted: &[u64]) -> Result<(), Failed> {
-    waited_for(&format!("the queues' timeouts {wanted:?}"), || {
-        Ok((flushes(&operator.host()?) == wanted).then_some(()))
-    })
 }
 
 fn somebody_sets_queue(operator: &Operator, span: u64) -> Result<(), Failed> {
@@ -117,12 +104,6 @@ fn elsewhere() -> Result<(), Failed> {
     })?;
     assert!(next.child.try_wait()?.is_none(), "it works");
     Ok(())
-}
-
-fn threads(operator: &Operator) -> Result<Vec<Option<model::Pid>>, Failed> {
-    let host = operator.host()?;
-    let napis = host.devices.iter().flat_map(|device| &device.napis);
-    Ok(napis.map(|napi| napi.kthread).collect())
 }
 
 fn detail() -> Result<(), Failed> {

@@ -4,9 +4,9 @@ use std::process::{Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
-use model::{EmptyPolls, Nanoseconds, Pid, Setting};
+use model::{EmptyPolls, Nanoseconds, Setting};
 
-use crate::operator::{Operator, Started, flushes, somebody_else_sets, waited_for};
+use crate::operator::{Operator, are, at_work, flushes, somebody_else_sets, threads, waited_for};
 use crate::{Need, test};
 
 /// `gro-flush-timeout` of defer50, in nanoseconds.
@@ -26,33 +26,14 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-fn at_work(operator: &Operator, policy: &str) -> Result<Started, Failed> {
-    operator.asks(policy)?;
-    let daemon = operator.starts(&["daemon"])?;
-    operator.waits_to_hear("at work")?;
-    Ok(daemon)
-}
-
 fn deferring(microseconds: u32) -> String {
     format!("[device.{SERVER_DEVICE}]\ndelivery = \"defer{microseconds}\"\n")
-}
-
-fn are(operator: &Operator, wanted: &[u64]) -> Result<(), Failed> {
-    waited_for(&format!("the queues' timeouts {wanted:?}"), || {
-        Ok((flushes(&operator.host()?) == wanted).then_some(()))
-    })
 }
 
 fn status(operator: &Operator) -> Result<serde_json::Value, Failed> {
     let output = operator.netpolicy(&["-o", "json", "status"]).output()?;
     let said: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     Ok(said["data"].clone())
-}
-
-fn threads(operator: &Operator) -> Result<Vec<Option<Pid>>, Failed> {
-    let host = operator.host()?;
-    let napis = host.devices.iter().flat_map(|device| &device.napis);
-    Ok(napis.map(|napi| napi.kthread).collect())
 }
 
 fn refused() -> Result<(), Failed> {

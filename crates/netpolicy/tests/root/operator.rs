@@ -9,7 +9,7 @@ use libtest_mimic::Failed;
 use linux::lab::{Lab, LabOptions};
 use linux::{Processes, observe};
 use model::host::Device;
-use model::{Host, Setting};
+use model::{Host, Pid, Setting};
 
 /// How long something that is about to happen is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -203,6 +203,28 @@ pub(crate) fn waited_for<T>(
         }
         std::thread::sleep(PAUSE);
     }
+}
+
+/// A daemon that has read this policy.
+pub(crate) fn at_work(operator: &Operator, policy: &str) -> Result<Started, Failed> {
+    operator.asks(policy)?;
+    let daemon = operator.starts(&["daemon"])?;
+    operator.waits_to_hear("at work")?;
+    Ok(daemon)
+}
+
+/// Waits until the queues have these `gro-flush-timeout`s.
+pub(crate) fn are(operator: &Operator, wanted: &[u64]) -> Result<(), Failed> {
+    waited_for(&format!("the queues' timeouts {wanted:?}"), || {
+        Ok((flushes(&operator.host()?) == wanted).then_some(()))
+    })
+}
+
+/// The kernel threads of all NAPIs.
+pub(crate) fn threads(operator: &Operator) -> Result<Vec<Option<Pid>>, Failed> {
+    let host = operator.host()?;
+    let napis = host.devices.iter().flat_map(|device| &device.napis);
+    Ok(napis.map(|napi| napi.kthread).collect())
 }
 
 /// The `gro-flush-timeout`s of a host's queues, in their order.
