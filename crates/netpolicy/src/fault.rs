@@ -4,7 +4,9 @@ use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
 
-use apply::{CommitError, CommitFault, ConfirmError, JournalError, KeepError, RollBackError};
+use apply::{
+    CommitError, CommitFault, ConfirmError, JournalError, KeepError, RollBackError, TransactionName,
+};
 use linux::{Cause, Errno, KernelError};
 use model::Host;
 use model::host::Unread;
@@ -121,6 +123,21 @@ impl Fault {
     pub(crate) fn leaving(mut self, host: HostState) -> Self {
         self.host = host;
         self
+    }
+
+    /// The same failure of a rollback that had undone other transactions before, and leaves these in force.
+    #[must_use]
+    pub(crate) fn part_way(self, in_force: &[TransactionName]) -> Self {
+        if matches!(self.host, HostState::NotRestored { .. }) {
+            return self;
+        }
+        let stuck = in_force.iter().map(|name| format!("{name} is still in force")).collect::<Vec<_>>();
+        match stuck.is_empty() {
+            true => self.leaving(HostState::Restored),
+            false => {
+                Self { exit: Exit::NotRestored, ..self }.leaving(HostState::NotRestored { stuck, undo: None })
+            }
+        }
     }
 }
 
@@ -296,3 +313,24 @@ impl fmt::Display for FileError {
 }
 
 impl Error for FileError {}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_rollback_that_stops_half_way_neither_says_that_nothing_was_changed_nor_that_all_is_back() {
+        let name: TransactionName = "20261122T030000.000000Z-0c01".parse().expect("a name");
+        let refused = || Fault::new(Exit::Refused, "it belongs to process 7");
+        let fault = refused().part_way(&[name]);
+        let stuck = vec![format!("{name} is still in force")];
+        assert_eq!(
+            (fault.exit, fault.host),
+            (Exit::NotRestored, HostState::NotRestored { stuck, undo: None })
+        );
+        assert_eq!(refused().part_way(&[]).host, HostState::Restored);
+        // What could not be put back of the last one says more.
+        let stuck = HostState::NotRestored { stuck: vec!["eth0 rx-0".to_owned()], undo: None };
+        assert_eq!(refused().leaving(stuck.clone()).part_way(&[name]).host, stuck);
+    }
+}

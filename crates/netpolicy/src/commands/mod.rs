@@ -18,7 +18,7 @@ mod lab;
 mod man;
 pub(crate) mod oracle;
 mod plan;
-mod rollback;
+pub(crate) mod rollback;
 mod run;
 mod schema;
 mod set;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use apply::{Journal, RollBackError, Undone};
+use apply::{Journal, RollBackError, TransactionName, Undone};
 
 use crate::args::Rollback;
 use crate::clock;
@@ -47,11 +47,7 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
     let undone = journal.roll_back(name, &mut kernel, clock::now())?;
     let told = context.console.report_done(&UndoneReport::of(name, &undone));
     told.map_err(|fault| fault.leaving(HostState::Restored))?;
-    if let Some(error) = &undone.unrecorded {
-        context
-            .console
-            .say(&format!("The journal does not have all of this, and may show {name} as in force: {error}"));
-    }
+    tell_what_is_unrecorded(name, &undone, context);
     context.console.say(&format!("Rolled back {name}."));
     if of_daemon {
         tell_of_daemon(&journal, context, "these settings");
@@ -66,6 +62,7 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
     for (name, undone) in &undone {
         let told = context.console.report_done(&UndoneReport::of(*name, undone));
         told.map_err(|fault| fault.leaving(HostState::Restored))?;
+        tell_what_is_unrecorded(*name, undone, context);
     }
     match failed {
         Some(RollBackError::Overlaid { newer, .. }) if !undone.is_empty() => {
@@ -77,8 +74,7 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
             tell_what_is_not_back(undone.iter().map(|(_, undone)| undone), context);
             return Ok(Exit::Done);
         }
-        Some(error) if !undone.is_empty() => return Err(Fault::from(error).leaving(HostState::Restored)),
-        Some(error) => return Err(error.into()),
+        Some(error) => return Err(unfinished(error, &undone, journal)),
         None => {}
     }
     // One that an earlier rollback could not put back is in more than one transaction.
@@ -89,6 +85,28 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
     tell_of_daemon(journal, context, "everything");
     tell_what_is_not_back(undone.iter().map(|(_, undone)| undone), context);
     Ok(Exit::Done)
+}
+
+/// Why not all that daemons have set is rolled back, and what of it is in force.
+pub(crate) fn unfinished(
+    error: RollBackError,
+    undone: &[(TransactionName, Undone)],
+    journal: &Journal,
+) -> Fault {
+    let fault = Fault::from(error);
+    if undone.is_empty() {
+        return fault;
+    }
+    let in_force = journal.kept_by_daemon().unwrap_or_default();
+    fault.part_way(&in_force.iter().map(apply::Transaction::name).collect::<Vec<_>>())
+}
+
+fn tell_what_is_unrecorded(name: TransactionName, undone: &Undone, context: &Context) {
+    if let Some(error) = &undone.unrecorded {
+        context
+            .console
+            .say(&format!("The journal does not have all of this, and may show {name} as in force: {error}"));
+    }
 }
 
 /// How many settings the last line names.

@@ -10,6 +10,7 @@ use super::converge::Work;
 use super::keeper::Keeper;
 use super::look::has_ended;
 use super::placing::Placed;
+use crate::commands::rollback::unfinished;
 use crate::fault::Fault;
 
 /// How many settings an answer names that are somebody else's by now.
@@ -123,7 +124,7 @@ impl Keeper<'_> {
             self.context.console.say(&left_to_others(change, found));
         }
         let put_back = undone.iter().map(|(_, undone)| undone.count(|fate| *fate == Fate::Restored)).sum();
-        failed.map_or(Ok(put_back), |error| Err(error.into()))
+        failed.map_or(Ok(put_back), |error| Err(unfinished(error, &undone, &self.journal)))
     }
 }
 

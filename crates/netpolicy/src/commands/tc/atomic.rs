@@ -196,15 +196,15 @@ impl Undo {
     }
 }
 
-/// How long a load that is all or nothing waits for another one to end, and how often it looks.
+/// How long a load that must be alone waits for another one to end, and how often it looks.
 const TURN_WITHIN: Duration = Duration::from_secs(60);
 const TURN_ASKED_EVERY: Duration = Duration::from_millis(10);
 
 /// After how long it says that it waits.
 const TURN_TOLD_AFTER: Duration = Duration::from_secs(2);
 
-/// The right to load all or nothing in a namespace: what one finds there before it, another must not add meanwhile. The
-/// kernel gives it back when the last process is gone that has it.
+/// The right to look at what is in a namespace and to load by that: what one finds there before it, another must not add
+/// meanwhile. The kernel gives it back when the last process is gone that has it.
 #[derive(Debug)]
 pub(super) struct Turn(OwnedFd);
 
@@ -220,14 +220,15 @@ impl Turn {
             if !told && began.elapsed() > TURN_TOLD_AFTER {
                 context
                     .console
-                    .say("Waiting for another load that is all or nothing: it has the network namespace.");
+                    .say("Waiting for another load in this network namespace: one with --atomic, --swap or --resume is alone.");
                 told = true;
             }
             match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Self(lock)),
                 Err(Errno::AGAIN) if began.elapsed() < TURN_WITHIN => std::thread::sleep(TURN_ASKED_EVERY),
                 Err(Errno::AGAIN) => {
-                    let words = "another load that is all or nothing has been under way here for a minute; nothing was sent";
+                    let words = "another load with --atomic, --swap or --resume has been under way in this network namespace for a minute; \
+                                 nothing was sent";
                     return Err(Fault::new(Exit::Refused, words));
                 }
                 Err(errno) => return Err(failed(errno)),
