@@ -3,25 +3,22 @@
 /// The next event of every source: at most one per source, the earliest first, and among equals the one that was
 /// set first.
 ///
-/// A tree over the sources in which each node is the smallest of eight children, side by side in one line of the
-/// cache. Setting an event takes the smallest of eight on each level, without a branch that could be guessed wrong;
+/// A knock-out tree over the sources: the earlier of two sides goes on to the next round. Setting an event plays one
+/// match in each round, against a side that is known beforehand and without a branch that could be guessed wrong;
 /// looking up the next event costs nothing. Packets under way are no sources, but wait in the NIC's queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Calendar {
-    /// Level by level from the sources up, the last is the root's children.
-    nodes: Vec<[u64; FAN_OUT]>,
-    /// Where each level begins.
-    levels: Vec<usize>,
+    /// The sides of each match. The winner of match `m` meets that of match `m ^ 1` in match `m / 2`; match 1 is the
+    /// last, and the sources meet first in the second half of the matches.
+    matches: Vec<[u64; 2]>,
     first: u64,
-    /// Bits of a key for the source, and the sequence number's place above them.
-    source_bits: u32,
+    /// From one sequence number to the next: above the bits of a key that name the source.
+    step: u64,
     sequence: u64,
 }
 
 /// No event.
 const NEVER: u64 = u64::MAX;
-/// Children of a node.
-const FAN_OUT: usize = 8;
 /// Bits of a key below the due time: the sequence number, then the source.
 const BELOW_DUE: u32 = 22;
 /// The last moment that a key can hold, 73 minutes: no run is longer than an hour.
@@ -37,24 +34,15 @@ impl Calendar {
     /// If there are more than 1023 sources; a scenario's limits allow fewer.
     pub(crate) fn new(sources: usize) -> Self {
         assert!(sources <= SOURCES_MAX, "{sources} sources of events");
-        let mut levels = Vec::new();
-        let (mut begin, mut count) = (0, sources);
-        loop {
-            count = count.div_ceil(FAN_OUT);
-            levels.push(begin);
-            begin += count;
-            if count <= 1 {
-                break;
-            }
-        }
-        let source_bits = usize::BITS - sources.leading_zeros();
-        Self { nodes: vec![[NEVER; FAN_OUT]; begin], levels, first: NEVER, source_bits, sequence: 0 }
+        let matches = vec![[NEVER; 2]; sources.next_power_of_two().max(2)];
+        let step = 1 << (usize::BITS - sources.leading_zeros());
+        Self { matches, first: NEVER, step, sequence: 0 }
     }
 
     /// The next event: when, and of which source. `None` if nothing will happen any more.
     #[inline]
     pub(crate) fn next(&self) -> Option<(u64, usize)> {
-        let source = self.first & ((1 << self.source_bits) - 1);
+        let source = self.first & (self.step - 1);
         #[expect(clippy::cast_possible_truncation, reason = "at most 1023 sources")]
         (self.first != NEVER).then_some((self.first >> BELOW_DUE, source as usize))
     }
@@ -62,19 +50,18 @@ impl Calendar {
     /// When this source is due, `u64::MAX` if it is not. After [`LAST`], it is due at [`LAST`].
     #[inline]
     pub(crate) fn due(&self, source: usize) -> u64 {
-        let key = self.nodes[source / FAN_OUT][source % FAN_OUT];
+        let key = self.key(source);
         if key == NEVER { NEVER } else { key >> BELOW_DUE }
     }
 
     /// Gives a source its next event, in place of the one it had.
     #[inline]
     pub(crate) fn set(&mut self, source: usize, due: u64) {
-        self.sequence += 1;
-        if self.sequence >> (BELOW_DUE - self.source_bits) != 0 {
+        self.sequence += self.step;
+        if self.sequence >> BELOW_DUE != 0 {
             self.number_again();
         }
-        let below = self.sequence << self.source_bits | source as u64;
-        self.put(source, due.min(LAST) << BELOW_DUE | below);
+        self.put(source, due.min(LAST) << BELOW_DUE | self.sequence | source as u64);
     }
 
     /// Takes a source's event away.
@@ -83,14 +70,20 @@ impl Calendar {
         self.put(source, NEVER);
     }
 
+    #[inline]
+    fn key(&self, source: usize) -> u64 {
+        let place = self.matches.len() + source;
+        self.matches[place / 2][place % 2]
+    }
+
+    #[inline]
     fn put(&mut self, source: usize, mut key: u64) {
-        let mut place = source;
-        for &level in &self.levels {
-            let node = &mut self.nodes[level + place / FAN_OUT];
-            node[place % FAN_OUT] = key;
-            let [a, b, c, d, e, f, g, h] = *node;
-            key = a.min(b).min(c.min(d)).min(e.min(f).min(g.min(h)));
-            place /= FAN_OUT;
+        let mut place = self.matches.len() + source;
+        while place > 1 {
+            let sides = &mut self.matches[place / 2];
+            sides[place % 2] = key;
+            key = key.min(sides[1 - place % 2]);
+            place /= 2;
         }
         self.first = key;
     }
@@ -98,21 +91,18 @@ impl Calendar {
     /// The sequence numbers are used up: the events under way get the first ones, in the order they have.
     #[cold]
     fn number_again(&mut self) {
-        let sources = self.levels.get(1).copied().unwrap_or(self.nodes.len()) * FAN_OUT;
-        let mask = (1 << self.source_bits) - 1;
-        let mut keys: Vec<u64> =
-            (0..sources).map(|source| self.nodes[source / FAN_OUT][source % FAN_OUT]).collect();
+        let mut keys: Vec<u64> = (0..self.matches.len()).map(|source| self.key(source)).collect();
         keys.retain(|&key| key != NEVER);
         keys.sort_unstable();
         self.sequence = 0;
         for key in keys {
             let due = key >> BELOW_DUE << BELOW_DUE;
-            let source = key & mask;
-            self.sequence += 1;
+            let source = key & (self.step - 1);
+            self.sequence += self.step;
             #[expect(clippy::cast_possible_truncation, reason = "at most 1023 sources")]
-            self.put(source as usize, due | self.sequence << self.source_bits | source);
+            self.put(source as usize, due | self.sequence | source);
         }
-        self.sequence += 1;
+        self.sequence += self.step;
     }
 }
 
@@ -145,7 +135,7 @@ mod test {
             let mut calendar = Calendar::new(sources);
             // Source 0 is set again until the numbers have been used up more than once.
             let last = sources - 1;
-            for step in 0..3_u64 << BELOW_DUE >> calendar.source_bits {
+            for step in 0..3 * (1 << BELOW_DUE) / calendar.step {
                 calendar.set(last, 7);
                 calendar.set(last / 2, 7);
                 calendar.set(0, 7 + step % 2);

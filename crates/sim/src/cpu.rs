@@ -41,6 +41,35 @@ pub(crate) enum Doing {
 }
 
 impl Doing {
+    /// On what its time goes while softirqs run outside threads.
+    #[inline]
+    const fn class_in_softirq(self) -> Class {
+        match self {
+            Self::Poll | Self::Packet(_) | Self::Wake(_) => Class::Softirq,
+            _ => self.class_in_thread(),
+        }
+    }
+
+    /// On what its time goes otherwise: polls outside softirqs are a thread's.
+    #[inline]
+    const fn class_in_thread(self) -> Class {
+        match self {
+            Self::Idle | Self::IdleExit => Class::Idle,
+            Self::HardIrq => Class::Irq,
+            Self::Request => Class::User,
+            Self::Poll
+            | Self::Packet(_)
+            | Self::Wake(_)
+            | Self::SwitchIn
+            | Self::Epoll
+            | Self::Sleep
+            | Self::Contend
+            | Self::Spin
+            | Self::EventSpin
+            | Self::Onward => Class::System,
+        }
+    }
+
     /// Whether an interrupt's softirq may run on top: bottom halves are not disabled.
     const fn softirq_may_run(self) -> bool {
         !matches!(self, Self::HardIrq | Self::Poll | Self::Packet(_) | Self::Wake(_))
@@ -98,27 +127,8 @@ impl Cpu {
     #[inline]
     fn begin(&mut self, doing: Doing, now: u64) {
         self.doing = doing;
-        self.class = self.class_of(doing);
+        self.class = if self.softirq.inline() { doing.class_in_softirq() } else { doing.class_in_thread() };
         self.since = now;
-    }
-
-    #[inline]
-    const fn class_of(&self, doing: Doing) -> Class {
-        let class = match doing {
-            Doing::Idle | Doing::IdleExit => Class::Idle,
-            Doing::HardIrq => Class::Irq,
-            Doing::Poll | Doing::Packet(_) | Doing::Wake(_) => Class::Softirq,
-            Doing::Request => Class::User,
-            Doing::SwitchIn
-            | Doing::Epoll
-            | Doing::Sleep
-            | Doing::Contend
-            | Doing::Spin
-            | Doing::EventSpin
-            | Doing::Onward => Class::System,
-        };
-        // Polls outside softirqs are a thread's.
-        if matches!(class, Class::Softirq) && !self.softirq.inline() { Class::System } else { class }
     }
 
     /// Time spent so far, by class.
