@@ -67,6 +67,15 @@ impl Arrivals {
         self.next
     }
 
+    /// How many requests there are until this time, and perhaps a few more.
+    #[inline]
+    pub(crate) fn at_most_by(&mut self, by: u64) -> usize {
+        while by != NEVER && self.next_far() <= by {
+            self.advance();
+        }
+        self.near.len()
+    }
+
     /// A connection's request will be here at this time.
     #[inline]
     pub(crate) fn expect(&mut self, at: u64, connection: u32) {
@@ -118,7 +127,8 @@ impl Arrivals {
     /// finest is reached.
     #[inline(never)]
     fn advance(&mut self) {
-        while self.near.is_empty() {
+        let before = self.near.len();
+        while self.near.len() == before {
             let Some(at) = self.levels.iter().position(|level| level.occupied != 0) else { return };
             let level = &mut self.levels[at];
             let digit = level.occupied.trailing_zeros() as usize;

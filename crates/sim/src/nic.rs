@@ -7,7 +7,8 @@
 //!
 //! Packets under way wait by arrival and enter the ring when somebody looks: a poll, or the moderation while the
 //! interrupt is armed. Nothing leaves a ring in between, so a ring overflows at the same packet as if each had been
-//! an event.
+//! an event. Nor is a packet an event that only starts or restarts the moderation's timer: when it runs out, it is seen
+//! whether packets have restarted it meanwhile.
 
 use std::collections::VecDeque;
 
@@ -38,7 +39,7 @@ pub(crate) struct Queue {
     coalescing: Coalescing,
     rx: Option<Dim>,
     tx: Option<Dim>,
-    /// Packets since the interrupt was armed.
+    /// Packets since the interrupt was armed, and when it comes unless more do.
     unseen: u32,
     rx_deadline: u64,
     /// The first transmit completion that no poll has seen, and the last one.
@@ -122,6 +123,24 @@ impl Queue {
         (u64::from(usecs) * 1000, frames)
     }
 
+    /// A packet came while the interrupt was armed.
+    #[inline]
+    fn moderate(&mut self, at: u64) {
+        self.unseen = self.unseen.saturating_add(1);
+        if self.coalescing.rx_cqe || self.rx_deadline == NEVER {
+            self.rx_deadline = at + self.rx_moderation().0;
+        }
+    }
+
+    /// A moment that is not after the next RX interrupt. It is the next arrival only if packets may be so many by then that
+    /// their number counts.
+    fn rx_due(&mut self) -> u64 {
+        let (span, frames) = self.rx_moderation();
+        let due = if self.unseen > 0 { self.rx_deadline } else { self.next_arrival.saturating_add(span) };
+        let by_then = self.requests.at_most_by(due) + self.acks.len();
+        if self.unseen as usize + by_then < frames as usize { due } else { due.min(self.next_arrival) }
+    }
+
     fn tx_due(&self) -> u64 {
         if self.tx_first == NEVER || !self.coalescing.tx_irq {
             return NEVER;
@@ -133,11 +152,11 @@ impl Queue {
 
 impl<W: Watch> World<W> {
     /// Brings what has arrived by now into the ring; packets that find it full are lost.
-    pub(crate) fn receive(&mut self, q: usize) -> u32 {
+    pub(crate) fn receive(&mut self, q: usize) {
         let now = self.now;
         let queue = &mut self.queues[q];
-        let mut arrived = 0;
         while queue.next_arrival <= now {
+            let at = queue.next_arrival;
             let packet = if queue.next_ack() <= queue.requests.next() {
                 queue.acks.pop_front();
                 ACK
@@ -148,7 +167,9 @@ impl<W: Watch> World<W> {
             if queue.ring.len() < queue.ring_size {
                 queue.ring.push_back(packet);
                 queue.counted.rx_packets += 1;
-                arrived += 1;
+                if queue.armed {
+                    queue.moderate(at);
+                }
                 if W::ON {
                     self.watch.see(now, Fact::Arrived { queue: q });
                 }
@@ -159,12 +180,11 @@ impl<W: Watch> World<W> {
                 }
                 if packet != ACK {
                     // TCP sends it again when its timer runs out.
-                    queue.expect_request(now + crate::client::RETRANSMISSION_TIMEOUT, packet);
+                    queue.expect_request(at + crate::client::RETRANSMISSION_TIMEOUT, packet);
                     self.tally.retransmitted += 1;
                 }
             }
         }
-        arrived
     }
 
     /// Takes the next packet off the ring.
@@ -225,29 +245,22 @@ impl<W: Watch> World<W> {
         self.await_nic(q);
     }
 
-    /// Sets the queue's next event: an arrival that counts, or an interrupt.
+    /// Sets the queue's next event.
     pub(crate) fn await_nic(&mut self, q: usize) {
-        let queue = &self.queues[q];
-        let due = queue.next_arrival().min(queue.rx_deadline).min(queue.tx_due());
-        if queue.armed && due != NEVER {
-            self.calendar.set(self.slots.nic(q), due.max(self.now));
-        } else {
-            self.calendar.clear(self.slots.nic(q));
+        let queue = &mut self.queues[q];
+        let due = if queue.armed { queue.rx_due().min(queue.tx_due()) } else { NEVER };
+        match due {
+            NEVER => self.calendar.clear(self.slots.nic(q)),
+            _ => self.calendar.set(self.slots.nic(q), due.max(self.now)),
         }
     }
 
     /// An armed queue's event is due.
     pub(crate) fn nic_event(&mut self, q: usize) {
         let now = self.now;
-        let arrived = self.receive(q);
+        self.receive(q);
         let queue = &mut self.queues[q];
-        let (span, frames) = queue.rx_moderation();
-        if arrived > 0 {
-            queue.unseen += arrived;
-            if queue.coalescing.rx_cqe || queue.rx_deadline == NEVER {
-                queue.rx_deadline = now + span;
-            }
-        }
+        let (_, frames) = queue.rx_moderation();
         if queue.unseen > 0 && (queue.unseen >= frames || queue.rx_deadline <= now) {
             queue.counted.rx_events += 1;
             self.interrupt_by_nic(q);
@@ -269,5 +282,75 @@ impl<W: Watch> World<W> {
         self.calendar.clear(self.slots.nic(q));
         self.tally.irqs += 1;
         self.hard_irq(cpu, self.costs.irq, q);
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::chance::Chance;
+    use crate::scenario::Scenario;
+
+    /// Notes when the first interrupt came.
+    struct FirstIrq(Option<u64>);
+
+    impl Watch for FirstIrq {
+        fn see(&mut self, now: u64, fact: Fact) {
+            if let Fact::Irq { .. } = fact {
+                self.0.get_or_insert(now);
+            }
+        }
+    }
+
+    /// When the first interrupt comes if each packet is looked at when it arrives.
+    fn packet_by_packet(coalescing: Coalescing, arrivals: &[u64]) -> Option<u64> {
+        let mut due = NEVER;
+        for (&at, unseen) in arrivals.iter().zip(1..) {
+            if at > due {
+                break;
+            }
+            if unseen >= coalescing.rx_frames {
+                return Some(at);
+            }
+            if coalescing.rx_cqe || due == NEVER {
+                due = at + u64::from(coalescing.rx_usecs) * 1000;
+            }
+        }
+        (due != NEVER).then_some(due)
+    }
+
+    #[test]
+    fn the_interrupt_comes_when_it_would_if_each_packet_were_looked_at() {
+        let mut chance = Chance::new(5);
+        for _ in 0..500 {
+            let mut scenario = Scenario::default();
+            // The client's own request comes after everything here.
+            scenario.clients.connections = 1;
+            scenario.clients.load = model::OfferedLoad::PerSecond(0.001);
+            let coalescing = &mut scenario.hardware.coalescing;
+            coalescing.adaptive = false;
+            coalescing.rx_cqe = chance.below(2) == 0;
+            coalescing.rx_usecs = chance.below(70);
+            coalescing.rx_frames = 1 + chance.below(20);
+            let coalescing = *coalescing;
+            let mut world = World::new(&scenario, 1, FirstIrq(None));
+            let gap = 1 + chance.below(60_000);
+            let mut arrivals: Vec<u64> = Vec::new();
+            for _ in 0..=chance.below(30) {
+                let at = arrivals.last().copied().unwrap_or(1000) + u64::from(chance.below(gap));
+                arrivals.push(at);
+                match chance.below(2) {
+                    0 => world.queues[0].expect_request(at, 0),
+                    _ => world.queues[0].expect_ack(at),
+                }
+                world.await_nic(0);
+            }
+            for us in 0..3000 {
+                if world.watch.0.is_none() {
+                    world.run_until(us * 1000);
+                }
+            }
+            assert_eq!(world.watch.0, packet_by_packet(coalescing, &arrivals), "{coalescing:?} {arrivals:?}");
+        }
     }
 }
