@@ -6,8 +6,8 @@ use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 use measure::{Grid, Results};
-use serde_json::Value;
 
+use super::unique::Unique;
 use crate::exit::Exit;
 use crate::fault::Fault;
 
@@ -33,20 +33,34 @@ pub(super) fn read(path: &Path) -> Result<Written, Fault> {
     written(path, &text.map_err(|error| Fault::file(path, error))?)
 }
 
-/// Whether what was read begins as evidence does, packed or not.
+/// The most that is told of what is wrong with a file, in characters.
+const TOLD_CHARS_MAX: usize = 300;
+/// The mark that some editors begin a text with.
+const MARK: &str = "\u{feff}";
+
+/// Whether what was read begins as evidence does, packed or not, or as some other JSON.
 pub(crate) fn is_evidence(bytes: &[u8]) -> bool {
-    bytes.starts_with(&GZIP_MAGIC) || bytes.trim_ascii_start().starts_with(b"{")
+    let text = bytes.strip_prefix(MARK.as_bytes()).unwrap_or(bytes).trim_ascii_start();
+    bytes.starts_with(&GZIP_MAGIC) || matches!(text.first(), Some(b'{' | b'['))
 }
 
 /// What was read of a file, as [`read`] takes it.
 pub(crate) fn of(path: &Path, bytes: &[u8]) -> Result<Written, Fault> {
-    let text = unpacked(bytes, EVIDENCE_BYTES_MAX).map_err(|error| Fault::file(path, error))?;
+    let text = unpacked(bytes, EVIDENCE_BYTES_MAX)
+        .map_err(|error| Fault::new(Exit::Usage, format!("{}: {error}", path.display())))?;
     written(path, &text)
 }
 
 fn written(path: &Path, text: &str) -> Result<Written, Fault> {
-    let no_evidence = |error| Fault::new(Exit::Usage, format!("{}: no evidence: {error}", path.display()));
-    let mut value: Value = serde_json::from_str(text).map_err(no_evidence)?;
+    let wrong = |words: String| Fault::new(Exit::Usage, format!("{}: {words}", path.display()));
+    // Such an error repeats words of the file, of any length.
+    let told = |error: serde_json::Error| error.to_string().chars().take(TOLD_CHARS_MAX).collect::<String>();
+    let no_evidence = |error| wrong(format!("no evidence: {}", told(error)));
+    let text = text.strip_prefix(MARK).unwrap_or(text);
+    let Unique(mut value) = serde_json::from_str(text).map_err(no_evidence)?;
+    if !value.is_object() {
+        return Err(wrong("JSON, but no evidence of a bench, which is an object".to_owned()));
+    }
     if let Some(data) = value.get_mut("data") {
         value = data.take();
     }

@@ -5,6 +5,7 @@ mod exchange;
 mod policies;
 mod policies_simulated;
 mod serve;
+mod unique;
 
 use std::io::Write;
 use std::path::Path;
