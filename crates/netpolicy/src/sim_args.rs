@@ -22,6 +22,9 @@ pub enum SimCommand {
     Validate(SimValidate),
 }
 
+/// The largest first seed; those of the other runs follow it.
+const SEED_MAX: u64 = u64::MAX / 2;
+
 /// How much is simulated.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct SimEffort {
@@ -31,19 +34,37 @@ pub struct SimEffort {
     pub seeds: u64,
     /// The first seed.
     #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub seed: u64,
     /// How many of the scenario's sets of parameters are tried besides, for the intervals.
     #[arg(long, value_name = "N", default_value_t = 4, allow_hyphen_values = true)]
     pub samples: usize,
     /// How long is counted, of the model's time.
-    #[arg(long, value_name = "SPAN", default_value = "400ms", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SPAN", default_value = "400ms", allow_hyphen_values = true, value_parser = window)]
     pub window: Nanoseconds,
     /// How long runs before anything is counted, of the model's time.
-    #[arg(long, value_name = "SPAN", default_value = "100ms", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SPAN", default_value = "100ms", allow_hyphen_values = true, value_parser = span)]
     pub warmup: Nanoseconds,
     /// Do not look at a higher load whether a point is at the knee.
     #[arg(long)]
     pub no_probe: bool,
+}
+
+/// A span of the model's time.
+fn span(text: &str) -> Result<Nanoseconds, String> {
+    let span: Nanoseconds = text.parse().map_err(|error| format!("{error}"))?;
+    match span <= sim::scenario::SPAN_MAX {
+        true => Ok(span),
+        false => Err(format!("at most {} can be simulated", sim::scenario::SPAN_MAX)),
+    }
+}
+
+/// One in which something is counted.
+fn window(text: &str) -> Result<Nanoseconds, String> {
+    match span(text)? {
+        Nanoseconds::ZERO => Err("nothing happens within no time".to_owned()),
+        span => Ok(span),
+    }
 }
 
 /// Predict a scenario, or a sweep over one.
@@ -62,7 +83,8 @@ pub struct SimRun {
     /// Change a value of the scenario. May be given more than once.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Predict once for each of these values. May be given more than once: every combination is predicted.
+    /// Predict once for each of these values, quoted where they have commas: `layout.irq-cpus="0,2","1,3"`. May be given
+    /// more than once: every combination is predicted.
     #[arg(long, value_name = "KEY=A,B,...")]
     pub sweep: Vec<String>,
     /// Parameters that were fitted, as `sim calibrate --write` wrote them, instead of the scenario's.
@@ -97,9 +119,12 @@ pub struct SimCalibrate {
     /// A table of measured rows instead of the one that the scenario names, or the evidence of `bench memcached`.
     #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,
-    /// The rows to fit, instead of those that the scenario names.
-    #[arg(long, value_name = "ROW,...", value_delimiter = ',')]
-    pub rows: Vec<String>,
+    /// Begin with the parameters that an earlier fit wrote, instead of the scenario's; they are written again.
+    #[arg(long, value_name = "FILE")]
+    pub costs: Option<PathBuf>,
+    /// The rows to fit, instead of those that the scenario names; in quotes if a name has a comma.
+    #[arg(long, value_name = "ROW,...")]
+    pub rows: Option<String>,
     /// The parameters to fit, instead of those that the scenario names.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub parameters: Vec<String>,
@@ -108,6 +133,7 @@ pub struct SimCalibrate {
     pub evaluations: usize,
     /// The seed of the search and of the runs.
     #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub seed: u64,
     /// Write the fitted parameters into this file, as sections of a scenario.
     #[arg(long, value_name = "FILE")]

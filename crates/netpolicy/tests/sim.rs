@@ -128,6 +128,95 @@ fn a_fit_takes_no_inputs_place() {
 }
 
 #[test]
+fn a_sweep_takes_lists_of_cpus_in_quotes() {
+    let names = |sweep: &str| {
+        let more = ["--no-probe", "--set", "layout.pinned=false", "--sweep", sweep];
+        let output = netpolicy(&[&["-o", "json", "sim", "run", "lab"][..], &more, &SHORT].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let points = document["data"]["points"].as_array().expect("points").clone();
+        points.iter().map(|point| point["name"].as_str().expect("text").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("layout.thread-cpus=\"0,1\",1"), ["0,1", "1"]);
+    assert_eq!(names("layout.thread-cpus=0-1,1"), ["0-1", "1"]);
+    let open = netpolicy(&["sim", "run", "lab", "--sweep", "layout.irq-cpus=\"0,1"]);
+    assert_eq!(open.status.code(), Some(2));
+    assert!(text(&open.stderr).contains("--sweep layout.irq-cpus: a quote is not closed"));
+}
+
+#[test]
+fn a_fit_that_cannot_be_written_at_its_end_is_printed_all_the_same() {
+    let scratch = Scratch::new("full");
+    let table = scratch.file("rows.tsv", "clients.load\tavg\n20K\t60\n");
+    let words = ["sim", "calibrate", "lab", "--measured", &table, "--rows", "20K", "--parameters", "request"];
+    let output = netpolicy(&[&words[..], &["--evaluations", "8", "--write", "/dev/full"]].concat());
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(text(&output.stdout).contains("Fitted to 1 row: 20K; loss"), "{}", text(&output.stdout));
+    assert!(told.contains("No space left on device; the fit goes on"), "{told}");
+    assert!(told.contains("error: /dev/full: No space left on device"), "{told}");
+}
+
+#[test]
+fn a_report_takes_no_inputs_place_and_leaves_no_empty_file_behind() {
+    let scratch = Scratch::new("html");
+    let table = scratch.file("rows.tsv", "clients.load\tavg\n20K\tmuch\n");
+    let own = scratch.file("own.toml", "[calibration]\nmeasured = \"rows.tsv\"\n");
+    let report = scratch.path("report.html");
+    let refused = |words: &[&str]| {
+        let output = netpolicy(&[&["sim", "validate"][..], words].concat());
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        text(&output.stderr).to_owned()
+    };
+    for input in [&own, &table] {
+        assert!(refused(&[&own, "--html", input]).contains("would take the place of"), "{input}");
+    }
+    assert!(refused(&["lab", "--measured", &table, "--html", &table]).contains("would take the place of"));
+    assert!(refused(&[&own, "--html", &report]).contains("`much` is not a measured number"));
+    assert!(!std::path::Path::new(&report).exists());
+    assert!(refused(&["lab", "--html", "-"]).contains("--html: `-` is no file to be written"));
+}
+
+#[test]
+fn standard_input_is_read_once() {
+    for words in [
+        &["sim", "run", "-", "--costs", "-"][..],
+        &["sim", "validate", "-", "--measured", "-"],
+        &["sim", "calibrate", "lab", "--costs", "-", "--measured", "-"],
+    ] {
+        let output = netpolicy(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(text(&output.stderr).contains("standard input can be read once"), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_title_does_not_steer_the_terminal() {
+    let scratch = Scratch::new("title");
+    let file =
+        scratch.file("red.toml", "title = \"a\\u001b[31mb\"\n[clients]\nload = \"50K\"\nconnections = 8\n");
+    for colour in ["always", "never"] {
+        let words = [&["--color", colour, "sim", "run", &file, "--no-probe"][..], &SHORT].concat();
+        let page = text(&netpolicy(&words).stdout).to_owned();
+        assert!(page.contains("a\u{fffd}[31mb"), "{page:?}");
+    }
+}
+
+#[test]
+fn a_span_that_cannot_be_simulated_is_refused_by_its_option() {
+    for (words, told) in [
+        (&["--window", "0"][..], "invalid value '0' for '--window <SPAN>': nothing happens within no time"),
+        (&["--warmup", "3601s"], "'--warmup <SPAN>': at most 3600s can be simulated"),
+        (&["--window", "3600s"], "--warmup and --window: at most 3600s can be simulated, both together"),
+        (&["--seed", "18446744073709551615"], "invalid value '18446744073709551615' for '--seed <N>'"),
+    ] {
+        let output = netpolicy(&[&["sim", "run", "lab"][..], words].concat());
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(text(&output.stderr).contains(told), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn what_a_sweep_says_twice_is_refused() {
     let refused = |words: &[&str]| {
         let output = netpolicy(&[&["sim", "run", "lab"][..], words].concat());
@@ -141,6 +230,8 @@ fn what_a_sweep_says_twice_is_refused() {
     );
     let value = refused(&["--sweep", "clients.load=10K,10K"]);
     assert!(value.contains("`10K` twice"), "{value}");
+    let same = refused(&["--sweep", "clients.load=50K,20K,50000"]);
+    assert!(same.contains("--sweep clients.load: `50K` and `50000` are the same"), "{same}");
     let key = refused(&["--set", "costs.requst=3"]);
     assert!(key.contains("did you mean `costs.request`?"), "{key}");
     let least = refused(&["--set", "clients.load=1e-300"]);
@@ -350,7 +441,8 @@ fn a_report_is_well_formed_and_has_measured_points_over_predicted_lines() {
     let elements = elements(&page).unwrap_or_else(|wrong| panic!("not well-formed: {wrong}"));
     assert!(!page.contains("http:") && !page.contains("https:") && !page.contains("NaN"), "from elsewhere");
 
-    // A chart for each of two metrics and two modes, each with a heading, a band, a line and three points over them.
+    // A chart for each of two metrics and two modes, each with a heading, a band, a line and three points over them; and
+    // the closed loop apart, with a short line of its own.
     let headings: Vec<&str> = elements.iter().filter(|e| e.name == "h2").map(|e| e.text.as_str()).collect();
     assert_eq!(headings[..2], ["avg, in microseconds, by load", "cpu, in percent of all CPUs, by load"]);
     let charts: Vec<&[Element]> = elements

@@ -2,6 +2,8 @@
 
 mod command;
 
+use std::io::Read;
+
 use command::{Scratch, netpolicy, text};
 use serde_json::Value;
 
@@ -101,6 +103,115 @@ fn a_scenario_is_fitted_to_what_was_measured_here_and_says_which_rows_were() {
 }
 
 #[test]
+fn a_fit_that_begins_with_an_earlier_one_keeps_what_that_had_found() {
+    let scratch = Scratch::new("continued");
+    let (first, second) =
+        (scratch.file("first.toml", "[costs]\nirq = 2.5\nrequest = 5\n"), scratch.path("second.toml"));
+    let words =
+        ["sim", "calibrate", "lab", "--measured", EVIDENCE, "--rows", "base@MAX", "--parameters", "request"];
+    let fit = |more: &[&str]| data(&[&words[..], &["--evaluations", "1"], more].concat());
+    let begun = fit(&["--costs", &first, "--write", &second]);
+    let value = begun["parameters"][0]["value"].as_f64().expect("a number");
+    assert!((value - 5.0).abs() < 1e-9, "{value}");
+    assert_ne!(begun["loss"], fit(&[])["loss"]);
+    let written = std::fs::read_to_string(&second).expect("written");
+    assert!(written.contains("[costs]\nrequest = 5.0000\nirq = 2.5\n"), "{written}");
+    let output = netpolicy(&[&words[..], &["--costs", &first, "--write", &first]].concat());
+    assert!(text(&output.stderr).contains("would take the place of"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_run_that_cannot_have_been_measured_is_refused() {
+    let scratch = Scratch::new("unsound");
+    let refused = |change: &dyn Fn(&mut Value)| {
+        let mut evidence: Value = serde_json::from_slice(&unpacked()).expect("JSON");
+        change(&mut evidence);
+        let file = scratch.file("runs.json", &evidence.to_string());
+        let output = netpolicy(&["sim", "validate", "lab", "--measured", &file]);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        text(&output.stderr).to_owned()
+    };
+    let in_runs = |path: [&str; 2], value: Value| {
+        refused(&move |evidence: &mut Value| {
+            for run in evidence["evidence"].as_array_mut().expect("runs") {
+                match path {
+                    [name, ""] => run[name] = value.clone(),
+                    [group, name] => run[group][name] = value.clone(),
+                }
+            }
+        })
+    };
+    for (path, value, words) in [
+        (["throughput", ""], 0.into(), "run 1 of base@20.6K cannot be: a throughput of 0 was not measured"),
+        (["throughput", ""], (-5).into(), "a throughput of -5 was"),
+        (["throughput", ""], 1e300.into(), "a throughput of 1e300 was"),
+        (["latency", "p99"], 1.into(), "response times: p95 is 71.295us, and p99 only 1ns"),
+        (["latency", "avg"], 1e300.into(), "their mean is 1e300 ns"),
+        (["latency", "count"], 0.into(), "response times: there are none"),
+        (["cpu", "user"], 7.into(), "CPU time: user is 7, which is no share"),
+        (["cpu", "steal"], 1.into(), "CPU time: the shares add up to 2"),
+    ] {
+        let told = in_runs(path, value);
+        assert!(told.contains(words), "{words}\nin\n{told}");
+    }
+    let twice = refused(&|evidence| evidence["experiment"]["labels"][1] = "base".into());
+    assert!(twice.contains("the experiment lists configuration base twice"), "{twice}");
+    let none = refused(&|evidence| evidence["evidence"] = Value::Array(Vec::new()));
+    assert!(none.contains("base@20.6K is left out: there is no run of it"), "{none}");
+}
+
+#[test]
+fn runs_that_the_experiment_does_not_list_are_counted() {
+    let scratch = Scratch::new("unlisted");
+    let mut evidence: Value = serde_json::from_slice(&unpacked()).expect("JSON");
+    evidence["experiment"]["loads"].as_array_mut().expect("loads").remove(0);
+    let file = scratch.file("runs.json", &evidence.to_string());
+    let output = netpolicy(&[
+        "sim",
+        "calibrate",
+        "lab",
+        "--measured",
+        &file,
+        "--rows",
+        "base@20.6K",
+        "--parameters",
+        "irq",
+    ]);
+    let told = text(&output.stderr);
+    assert!(told.contains("there is no measured row `base@20.6K`"), "{told}");
+    let words = ["sim", "validate", "lab", "--measured", &file];
+    let told = netpolicy(&[&words[..], &SHORT].concat());
+    assert!(
+        text(&told.stderr).contains("33 runs are left out: the experiment does not list"),
+        "{}",
+        text(&told.stderr)
+    );
+}
+
+#[test]
+fn rows_that_parameters_were_fitted_to_and_that_are_not_there_are_told() {
+    let scratch = Scratch::new("absent");
+    let table = scratch.file("rows.tsv", "clients.load\tavg\n20K\t60\n");
+    let costs = scratch.file("costs.toml", "[calibration]\nrows = [\"20K\", \"nix@20.6K\"]\n");
+    let words = ["sim", "validate", "lab", "--measured", &table, "--costs", &costs];
+    let output = netpolicy(&[&words[..], &SHORT].concat());
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(
+        told.contains("1 row that the parameters were fitted to: not in this table: nix@20.6K"),
+        "{told}"
+    );
+}
+
+/// The evidence as it was before gzip.
+fn unpacked() -> Vec<u8> {
+    let mut text = Vec::new();
+    let file = std::fs::File::open(EVIDENCE).expect("it is there");
+    flate2::read::GzDecoder::new(file).read_to_end(&mut text).expect("gzip");
+    text
+}
+
+#[test]
 fn other_evidence_is_refused_with_the_reason() {
     let scratch = Scratch::new("other-evidence");
     let refused = |file: &str| {
@@ -114,4 +225,22 @@ fn other_evidence_is_refused_with_the_reason() {
     assert!(grid.contains("no evidence"), "{grid}");
     let wrong = refused(&scratch.file("wrong.toml", "costs = 3\n"));
     assert!(wrong.contains("is neither a key of a scenario nor something measured"), "{wrong}");
+    for json in ["[]", " [{}]", "\u{feff}[1]"] {
+        let told = refused(&scratch.file("list.json", json));
+        assert!(told.contains("list.json: JSON, but no evidence of a bench"), "{told}");
+    }
+    let one_line = format!("{}\n", "x".repeat(300_000));
+    assert!(refused(&scratch.file("line.txt", &one_line)).len() < 1000);
+    let whole = std::fs::read(EVIDENCE).expect("it is there");
+    for (name, bytes) in
+        [("cut.json.gz", whole[..20_000].to_vec()), ("more.json.gz", [&whole[..], b"more"].concat())]
+    {
+        let file = scratch.path(name);
+        std::fs::write(&file, bytes).expect("file");
+        assert!(refused(&file).contains("Nothing was touched."));
+    }
+    let marked = scratch.path("marked.json");
+    std::fs::write(&marked, [b"\xef\xbb\xbf".to_vec(), unpacked()].concat()).expect("file");
+    let output = netpolicy(&[&["sim", "validate", "lab", "--measured", &marked][..], &SHORT].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }

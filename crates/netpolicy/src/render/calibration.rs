@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 use sim::{Costs, Parameter};
 
+use super::count;
 use super::report::{Page, Report};
 use super::table::{Cell, Style, Table};
 
@@ -71,10 +72,11 @@ impl CalibrationReport {
         }
     }
 
-    /// The sections `[calibration]`, `[costs]` and `[samples]` of a scenario file.
-    pub(crate) fn toml(&self) -> String {
+    /// The sections `[calibration]`, `[costs]` and `[samples]` of a scenario file, with parameters beside which the others
+    /// were fitted.
+    pub(crate) fn toml(&self, given: &[(&str, f64)]) -> String {
         let quoted = |names: Vec<&str>| {
-            format!("[{}]", names.iter().map(|n| format!("{n:?}")).collect::<Vec<_>>().join(", "))
+            format!("[{}]", names.into_iter().map(toml_text).collect::<Vec<_>>().join(", "))
         };
         let mut text = format!(
             "[calibration]\nrows = {}\nparameters = {}\n\n[costs]\n",
@@ -83,6 +85,9 @@ impl CalibrationReport {
         );
         for fitted in &self.parameters {
             let _ = writeln!(text, "{} = {:.4}", fitted.name, fitted.value);
+        }
+        for (name, value) in given {
+            let _ = writeln!(text, "{name} = {value}");
         }
         text.push_str("\n[samples]\n");
         for fitted in &self.parameters {
@@ -94,13 +99,18 @@ impl CalibrationReport {
     }
 }
 
+/// A text as TOML writes it.
+fn toml_text(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
 impl Report for CalibrationReport {
     const KIND: &'static str = "calibration";
 
     fn page(&self, page: &mut Page) {
         page.line(format!(
-            "Fitted to {} rows: {}; loss {:.2}.",
-            self.rows.len(),
+            "Fitted to {}: {}; loss {:.2}.",
+            count(self.rows.len(), "row"),
             self.rows.join(", "),
             self.loss
         ));

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::report::{Page, Report};
-use super::table::{Cell, Style, Table};
+use super::table::{Cell, Style, Table, plain};
 use crate::commands::sim::{Prediction, Range};
 use crate::scenario_file::Metric;
 
@@ -62,7 +62,7 @@ impl Report for PredictionReport {
     const KIND: &'static str = "prediction";
 
     fn page(&self, page: &mut Page) {
-        page.styled(Style::Strong, &self.title);
+        page.styled(Style::Strong, plain(&self.title));
         page.line(format!(
             "Simulated. Response times in microseconds; below each value its range over {}.",
             self.over

@@ -45,6 +45,11 @@ impl Style {
     }
 }
 
+/// A text in which nothing steers a terminal, not even to our own colours.
+pub(crate) fn plain(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
+}
+
 /// One cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cell {
@@ -56,7 +61,7 @@ pub(crate) struct Cell {
 impl Cell {
     /// Text on the left of its column; what would steer a terminal is made visible.
     pub(crate) fn new(text: impl Into<String>) -> Self {
-        let text = text.into().replace(char::is_control, "\u{fffd}");
+        let text = plain(&text.into());
         Self { text, style: Style::Plain, right: false }
     }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::prediction::{flags, interval, rounded};
 use super::report::{Page, Report};
-use super::table::{Cell, Style, Table};
+use super::table::{Cell, Style, Table, plain};
 use crate::commands::sim::{Coverage, Judged, Orderings, SummaryLine, error};
 use crate::scenario_file::Metric;
 
@@ -172,7 +172,7 @@ impl Report for ValidationReport {
     const KIND: &'static str = "validation";
 
     fn page(&self, page: &mut Page) {
-        page.styled(Style::Strong, &self.title);
+        page.styled(Style::Strong, plain(&self.title));
         page.line(
             "Measured, predicted, error; response times in microseconds, errors of CPU shares in points.",
         );

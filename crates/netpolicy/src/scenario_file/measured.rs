@@ -3,6 +3,13 @@
 //! Headings with a dot are keys of the scenario, and their values are set before a row is simulated; the others are what was
 //! measured. A row's name is its keys' values, joined by `@`.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use model::OfferedLoad;
+use sim::Scenario;
+
+use super::nearest_key;
 use crate::policy_file::{Mistake, Mistakes, nearest};
 
 /// A table.
@@ -31,6 +38,26 @@ impl MeasuredRow {
     /// A measured value.
     pub fn value(&self, metric: Metric) -> Option<f64> {
         self.values.iter().find(|(other, _)| *other == metric).map(|(_, value)| *value)
+    }
+
+    /// Takes a measured value, unless it contradicts what is there: more requests take at most as long as a higher percentile
+    /// says.
+    pub(crate) fn add(&mut self, metric: Metric, value: f64) -> Result<(), String> {
+        if let Some(place) = metric.percentile() {
+            for &(other, theirs) in &self.values {
+                let wrong = match other.percentile() {
+                    Some(their_place) if their_place < place => value < theirs,
+                    Some(their_place) => their_place > place && value > theirs,
+                    None => false,
+                };
+                if wrong {
+                    let (one, two) = (metric.word(), other.word());
+                    return Err(format!("{one} cannot be {value} where {two} is {theirs}"));
+                }
+            }
+        }
+        self.values.push((metric, value));
+        Ok(())
     }
 }
 
@@ -102,6 +129,36 @@ impl Metric {
         }
     }
 
+    /// Whether this can have been measured: an idle host uses no CPU, and nothing else can have been zero.
+    pub(crate) fn can_be(self, value: f64) -> bool {
+        match self {
+            Self::Cpu => (0.0..=100.0).contains(&value),
+            Self::Qps | Self::Avg | Self::P50 | Self::P90 | Self::P95 | Self::P99 | Self::P999 => {
+                (VALUE_MIN..=VALUE_MAX).contains(&value)
+            }
+        }
+    }
+
+    /// Those bounds, in words.
+    pub(crate) fn bounds(self) -> String {
+        match self {
+            Self::Cpu => "from 0 to 100 percent".to_owned(),
+            _ => format!("from {VALUE_MIN} to 10^{:.0} {}", VALUE_MAX.log10(), self.unit()),
+        }
+    }
+
+    /// In thousandths, which percentile it is.
+    const fn percentile(self) -> Option<u32> {
+        match self {
+            Self::Qps | Self::Avg | Self::Cpu => None,
+            Self::P50 => Some(500),
+            Self::P90 => Some(900),
+            Self::P95 => Some(950),
+            Self::P99 => Some(990),
+            Self::P999 => Some(999),
+        }
+    }
+
     /// In what it is measured.
     pub const fn unit(self) -> &'static str {
         match self {
@@ -112,11 +169,17 @@ impl Metric {
     }
 }
 
-/// The most rows of a table.
-const ROWS_MAX: usize = 10_000;
-
-/// The largest value that can have been measured.
+/// The least and the largest value that can have been measured.
+const VALUE_MIN: f64 = 0.001;
 const VALUE_MAX: f64 = 1e12;
+
+/// The most rows of a table.
+pub(crate) const ROWS_MAX: usize = 10_000;
+/// Once a table has this many mistakes, it is not read on.
+const MISTAKES_MAX: usize = 100;
+/// The most characters of a cell that are repeated.
+const QUOTED_CHARS_MAX: usize = 60;
+
 const TABS: &str = "columns are separated by tabs";
 
 enum Column {
@@ -125,14 +188,21 @@ enum Column {
     Value(Metric),
 }
 
-/// Reads a table; of the rows that `wanted` turns down, nothing but the name is looked at.
+/// A cell with its place in the text.
+type Placed<'a> = (Range<usize>, &'a str);
+
+/// Reads a table of rows for a scenario; of the rows that `wanted` turns down, nothing but the name is looked at.
 ///
 /// # Errors
-/// Every mistake of the text, each with its place.
-pub fn measured(name: &str, text: &str, wanted: impl Fn(&str) -> bool) -> Result<MeasuredTable, Mistakes> {
-    let mut mistakes = Vec::new();
+/// The mistakes of the text, each with its place.
+pub fn measured(
+    name: &str,
+    text: &str,
+    scenario: &Scenario,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<MeasuredTable, Mistakes> {
+    let mut reader = Reader { name, text, scenario, table: MeasuredTable::default(), mistakes: Vec::new() };
     let mut columns: Option<Vec<Column>> = None;
-    let mut table = MeasuredTable::default();
     let mut offset = 0;
     for line in text.split_inclusive('\n') {
         let begin = offset;
@@ -142,91 +212,170 @@ pub fn measured(name: &str, text: &str, wanted: impl Fn(&str) -> bool) -> Result
             continue;
         }
         let mut at = begin;
-        let cells: Vec<(std::ops::Range<usize>, &str)> = line
-            .split('\t')
-            .map(|cell| {
-                let range = at..at + cell.len();
-                at += cell.len() + 1;
-                (range, cell)
-            })
-            .collect();
-        let mut wrong = |range: std::ops::Range<usize>, message: String, help: Option<String>| {
-            mistakes.push(Mistake::new(name, text, range, message, help));
-        };
-        let Some(columns) = &columns else {
-            let mut found = Vec::new();
-            for (range, cell) in cells {
-                if cell.contains('.') && !cell.contains(' ') {
-                    found.push(Column::Setting(cell.to_owned()));
-                } else if cell == "class" {
-                    found.push(Column::Class);
-                } else if let Some(metric) = Metric::ALL.into_iter().find(|metric| metric.word() == cell) {
-                    found.push(Column::Value(metric));
-                } else {
-                    let help =
-                        nearest(cell, Metric::ALL.map(Metric::word)).map(|n| format!("did you mean `{n}`?"));
-                    let help = if cell.contains(' ') { Some(TABS.to_owned()) } else { help };
-                    wrong(
-                        range,
-                        format!("`{cell}` is neither a key of a scenario nor something measured"),
-                        help,
-                    );
+        let cells = line.split('\t').map(|cell| {
+            let range = at..at + cell.len();
+            at += cell.len() + 1;
+            (range, cell)
+        });
+        let whole = begin..begin + line.len();
+        match &columns {
+            Some(columns) => reader.row(columns, whole, &cells.collect::<Vec<_>>(), &wanted),
+            None => {
+                columns = Some(reader.heading(whole, cells));
+                if !reader.mistakes.is_empty() {
+                    break;
                 }
             }
-            columns = Some(found);
-            continue;
-        };
-        if cells.len() != columns.len() {
-            wrong(
-                begin..begin + line.len(),
-                format!("{} cells under {} headings", cells.len(), columns.len()),
-                (cells.len() == 1).then(|| TABS.to_owned()),
-            );
-            continue;
         }
-        let mut row = MeasuredRow {
-            name: String::new(),
-            settings: Vec::new(),
-            class: RowClass::Stable,
-            values: Vec::new(),
-        };
-        for (column, (_, cell)) in columns.iter().zip(&cells) {
-            if let Column::Setting(key) = column {
-                row.settings.push((key.clone(), (*cell).to_owned()));
-            }
+        if reader.table.rows.len() > ROWS_MAX {
+            reader.wrong(begin..begin, format!("more than {ROWS_MAX} rows"), None);
+            break;
         }
-        row.name = row.settings.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("@");
-        if !wanted(&row.name) {
-            continue;
-        }
-        if table.rows.iter().any(|other| other.name == row.name) {
-            wrong(begin..begin + line.len(), format!("row `{}` was there before", row.name), None);
-        }
-        for (column, (range, cell)) in columns.iter().zip(cells) {
-            match column {
-                Column::Setting(_) => {}
-                Column::Class => match RowClass::ALL.into_iter().find(|class| class.word() == cell) {
-                    Some(class) => row.class = class,
-                    None => wrong(range, format!("`{cell}` is not one of stable, knee, overload, max"), None),
-                },
-                Column::Value(metric) => match cell.parse::<f64>() {
-                    // An idle host uses no CPU; nothing else can have been zero.
-                    Ok(value)
-                        if value > 0.0 && value <= VALUE_MAX || value == 0.0 && *metric == Metric::Cpu =>
-                    {
-                        row.values.push((*metric, value));
-                    }
-                    Ok(_) | Err(_) => wrong(range, format!("`{cell}` is not a measured number"), None),
-                },
-            }
-        }
-        table.rows.push(row);
-        if table.rows.len() > ROWS_MAX {
-            mistakes.push(Mistake::new(name, text, begin..begin, format!("more than {ROWS_MAX} rows"), None));
+        if reader.mistakes.len() >= MISTAKES_MAX {
             break;
         }
     }
-    if mistakes.is_empty() { Ok(table) } else { Err(Mistakes(mistakes)) }
+    if reader.mistakes.is_empty() { Ok(reader.table) } else { Err(Mistakes(reader.mistakes)) }
+}
+
+struct Reader<'a> {
+    name: &'a str,
+    text: &'a str,
+    scenario: &'a Scenario,
+    table: MeasuredTable,
+    mistakes: Vec<Mistake>,
+}
+
+impl Reader<'_> {
+    fn wrong(&mut self, at: Range<usize>, message: String, help: Option<String>) {
+        self.mistakes.push(Mistake::new(self.name, self.text, at, message, help));
+    }
+
+    fn heading<'a>(&mut self, line: Range<usize>, cells: impl Iterator<Item = Placed<'a>>) -> Vec<Column> {
+        let mut columns = Vec::new();
+        let mut seen = BTreeSet::new();
+        for (range, cell) in cells {
+            let quoted = quoted(cell);
+            if !seen.insert(cell) {
+                self.wrong(range, format!("heading `{quoted}` is there twice"), None);
+            } else if Scenario::has_key(cell) {
+                columns.push(Column::Setting(cell.to_owned()));
+            } else if cell == "class" {
+                columns.push(Column::Class);
+            } else if let Some(metric) = Metric::ALL.into_iter().find(|metric| metric.word() == cell) {
+                columns.push(Column::Value(metric));
+            } else {
+                let help = match cell.contains(' ') {
+                    true => Some(TABS.to_owned()),
+                    false => nearest(cell, Metric::ALL.map(Metric::word).into_iter().chain(["class"]))
+                        .map(str::to_owned)
+                        .or_else(|| nearest_key(cell))
+                        .map(|meant| format!("did you mean `{meant}`?")),
+                };
+                let message = format!("`{quoted}` is neither a key of a scenario nor something measured");
+                self.wrong(range, message, help);
+            }
+            if self.mistakes.len() >= MISTAKES_MAX {
+                break;
+            }
+        }
+        if self.mistakes.is_empty() {
+            if !columns.iter().any(|column| matches!(column, Column::Setting(_))) {
+                let help = "as in clients.load".to_owned();
+                self.wrong(
+                    line,
+                    "no column is a key of a scenario, so that rows have no names".to_owned(),
+                    Some(help),
+                );
+            } else if !columns.iter().any(|column| matches!(column, Column::Value(_))) {
+                let help = format!("there are {}", Metric::ALL.map(Metric::word).join(", "));
+                self.wrong(line, "no column is something measured".to_owned(), Some(help));
+            }
+        }
+        columns
+    }
+
+    fn row(
+        &mut self,
+        columns: &[Column],
+        line: Range<usize>,
+        cells: &[Placed<'_>],
+        wanted: impl Fn(&str) -> bool,
+    ) {
+        if cells.len() != columns.len() {
+            let message = format!("{} cells under {} headings", cells.len(), columns.len());
+            return self.wrong(line, message, (cells.len() == 1).then(|| TABS.to_owned()));
+        }
+        let of_settings = || {
+            columns.iter().zip(cells).filter_map(|(column, cell)| match column {
+                Column::Setting(key) => Some((key.as_str(), cell)),
+                Column::Class | Column::Value(_) => None,
+            })
+        };
+        let name = of_settings().map(|(_, (_, value))| *value).collect::<Vec<_>>().join("@");
+        if !wanted(&name) {
+            return;
+        }
+        if self.table.rows.iter().any(|other| other.name == name) {
+            self.wrong(line.clone(), format!("row `{}` was there before", quoted(&name)), None);
+        }
+        let mut scenario = self.scenario.clone();
+        if let Err((place, refused)) = scenario.set_all(of_settings().map(|(key, (_, value))| (key, *value)))
+        {
+            let at = of_settings().nth(place).map_or(line, |(_, (range, _))| range.clone());
+            return self.wrong(at, refused.to_string(), None);
+        }
+        if let Err(impossible) = scenario.check() {
+            return self.wrong(line, impossible.to_string(), None);
+        }
+        let closed = scenario.clients.load == OfferedLoad::Max;
+        let mut row = MeasuredRow {
+            name,
+            settings: of_settings().map(|(key, (_, value))| (key.to_owned(), (*value).to_owned())).collect(),
+            class: if closed { RowClass::Max } else { RowClass::Stable },
+            values: Vec::new(),
+        };
+        for (column, (range, cell)) in columns.iter().zip(cells) {
+            let told = match column {
+                Column::Setting(_) => Ok(()),
+                Column::Class => class(cell, closed).map(|class| row.class = class),
+                Column::Value(metric) => number(*metric, cell).and_then(|value| row.add(*metric, value)),
+            };
+            if let Err(message) = told {
+                self.wrong(range.clone(), message, None);
+            }
+        }
+        self.table.rows.push(row);
+    }
+}
+
+fn class(cell: &str, closed: bool) -> Result<RowClass, String> {
+    let class = RowClass::ALL.into_iter().find(|class| class.word() == cell);
+    let class =
+        class.ok_or_else(|| format!("`{}` is not one of stable, knee, overload, max", quoted(cell)))?;
+    match (class, closed) {
+        (RowClass::Max, false) => Err("`max` is a closed loop, and this row has a load".to_owned()),
+        (RowClass::Stable | RowClass::Knee | RowClass::Overload, true) => {
+            Err(format!("the load of this row is a closed loop, whose class is `max`, not `{cell}`"))
+        }
+        _ => Ok(class),
+    }
+}
+
+fn number(metric: Metric, cell: &str) -> Result<f64, String> {
+    let value = cell.parse::<f64>().ok().filter(|value| metric.can_be(*value));
+    value.ok_or_else(|| {
+        format!("`{}` is not a measured number: {} is {}", quoted(cell), metric.word(), metric.bounds())
+    })
+}
+
+/// As much of a text as is worth repeating.
+fn quoted(text: &str) -> String {
+    let mut quoted: String = text.chars().take(QUOTED_CHARS_MAX).collect();
+    if quoted.len() < text.len() {
+        quoted.push('…');
+    }
+    quoted
 }
 
 #[cfg(test)]
@@ -237,26 +386,74 @@ mod test {
     #[test]
     fn the_documents_table_has_all_its_rows_and_the_calibration_names_some_of_them() {
         for shipped in SHIPPED.iter().filter(|shipped| !shipped.measured.is_empty()) {
-            let table = measured(shipped.name, shipped.measured, |_| true).unwrap_or_else(|m| panic!("{m}"));
-            let calibration =
-                parse(shipped.name, shipped.scenario).expect("is read").calibration.expect("has one");
+            let file = parse(shipped.name, shipped.scenario).expect("is read");
+            let table = measured(shipped.name, shipped.measured, &file.scenario, |_| true)
+                .unwrap_or_else(|m| panic!("{m}"));
+            let calibration = file.calibration.expect("has one");
             for name in &calibration.rows {
                 assert!(table.rows.iter().any(|row| row.name == *name), "{name} of {}", shipped.name);
             }
             assert!(calibration.rows.len() < table.rows.len());
         }
-        let table = measured("t", SHIPPED[0].measured, |_| true).expect("is read");
+        let table = measured("t", SHIPPED[0].measured, &Scenario::default(), |_| true).expect("is read");
         assert_eq!(table.rows.len(), 66);
     }
 
     #[test]
     fn rows_that_are_not_wanted_are_not_read() {
         let text = "delivery.mode\tavg\nsuspend20\t57\nfullbusy\tnot even a number\n";
-        let table =
-            measured("t.tsv", text, |name| name == "suspend20").expect("the other row is not looked at");
+        let table = measured("t.tsv", text, &Scenario::default(), |name| name == "suspend20")
+            .expect("the other row is not looked at");
         assert_eq!(table.rows.len(), 1);
         assert_eq!(table.rows[0].value(Metric::Avg), Some(57.0));
-        let mistakes = measured("t.tsv", text, |_| true).expect_err("looked at").to_string();
+        let mistakes =
+            measured("t.tsv", text, &Scenario::default(), |_| true).expect_err("looked at").to_string();
         assert!(mistakes.contains("--> t.tsv:3:10"), "{mistakes}");
+    }
+
+    #[test]
+    fn a_table_says_nothing_that_cannot_be_and_nothing_twice() {
+        let told = |text: &str| {
+            let read = measured("t.tsv", text, &Scenario::default(), |_| true);
+            read.expect_err(text).to_string()
+        };
+        let row = |cells: &str| told(&format!("clients.load\tclass\tqps\tp50\tp99\tcpu\n{cells}\n"));
+        for (told, words) in [
+            (told("clients.load\tavg\tavg\n"), "heading `avg` is there twice\n --> t.tsv:1:18"),
+            (told("delivery.mod\tavg\n"), "did you mean `delivery.mode`?"),
+            (told("avg\n"), "rows have no names"),
+            (told("clients.load\tclass\n"), "no column is something measured"),
+            (row("20K\tstable\t0\t1\t1\t1"), "`0` is not a measured number: qps is from 0.001 to 10^12"),
+            (row("20K\tstable\tnan\t1\t1\t1"), "`nan` is not a measured number"),
+            (row("20K\tstable\t1\t1e300\t1\t1"), "`1e300` is not a measured number"),
+            (
+                row("20K\tstable\t1\t1\t1\t250"),
+                "`250` is not a measured number: cpu is from 0 to 100 percent",
+            ),
+            (row("20K\tstable\t1\t9\t8.5\t0"), "p99 cannot be 8.5 where p50 is 9\n --> t.tsv:2:16"),
+            (row("20K\tmax\t1\t1\t1\t1"), "`max` is a closed loop, and this row has a load"),
+            (row("max\tstable\t1\t1\t1\t1"), "whose class is `max`, not `stable`"),
+            (row("fast\tstable\t1\t1\t1\t1"), "`fast` is not a load"),
+            (row("20K\tstable\t1"), "3 cells under 6 headings"),
+        ] {
+            assert!(told.contains(words), "{words}\nin\n{told}");
+        }
+        let impossible = told("hardware.cpus\tavg\n4\t50\n");
+        assert!(impossible.contains("there is no CPU 4: hardware.cpus = 4\n --> t.tsv:2:1"), "{impossible}");
+    }
+
+    #[test]
+    fn without_a_column_for_it_a_closed_loop_is_max_and_everything_else_stable() {
+        let text = "clients.load\tavg\n20K\t50\nmax\t50\n";
+        let table = measured("t.tsv", text, &Scenario::default(), |_| true).expect("is read");
+        assert_eq!([table.rows[0].class, table.rows[1].class], [RowClass::Stable, RowClass::Max]);
+    }
+
+    #[test]
+    fn something_else_than_a_table_is_neither_echoed_whole_nor_read_to_its_end() {
+        for text in ["x".repeat(1 << 17), "a b\t".repeat(1 << 15), "clients.load\tavg\n1\n".repeat(1 << 13)] {
+            let told = measured("t.tsv", &text, &Scenario::default(), |_| true).expect_err("no table");
+            assert!(told.0.len() <= MISTAKES_MAX + 1 && told.to_string().len() < 20_000, "{}", told.0.len());
+        }
     }
 }

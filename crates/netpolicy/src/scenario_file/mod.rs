@@ -6,6 +6,7 @@ mod measured;
 mod parse;
 mod shipped;
 
+pub(crate) use measured::ROWS_MAX;
 pub use measured::{MeasuredRow, MeasuredTable, Metric, RowClass, measured};
 pub(crate) use parse::nearest_key;
 pub use parse::{Calibration, ScenarioFile, parse, parse_over};

@@ -87,7 +87,7 @@ fn read(
     if broken.is_empty() {
         if table.get_ref().is_empty() {
             let (message, help) = match sections == SECTIONS {
-                true => ("an empty file is no scenario", Some("it needs at least a title".to_owned())),
+                true => ("an empty file is no scenario", Some("any key will do, such as a title".to_owned())),
                 false => ("an empty file has no parameters", None),
             };
             reader.wrong(0..0, message, help);
@@ -139,6 +139,9 @@ impl Reader<'_> {
                         Some(help),
                     );
                 }
+                ("title", DeValue::String(title)) if title.trim().is_empty() => {
+                    self.wrong(value.span(), "`title` is empty", None);
+                }
                 ("title", DeValue::String(title)) => self.file.title = title.to_string(),
                 ("calibration", DeValue::Table(keys)) => self.calibration(keys),
                 ("samples", DeValue::Table(keys)) => samples = Some(keys),
@@ -156,15 +159,14 @@ impl Reader<'_> {
                         }
                     }
                 }
-                (
-                    "title" | "calibration" | "samples" | "hardware" | "application" | "clients" | "delivery"
-                    | "layout" | "costs",
-                    _,
-                ) => {
-                    self.wrong(value.span(), format!("`{word}` takes something else"), None);
+                ("title", other) => self.takes(value.span(), "title", "a text", other),
+                (_, other) if SECTIONS.contains(&word) => {
+                    let message = format!("`{word}` is a section, not {}", kind(other));
+                    self.wrong(value.span(), message, Some(format!("begin it with [{word}]")));
                 }
                 _ => {
                     let help = nearest(word, SECTIONS).map(|name| format!("did you mean `{name}`?"));
+                    let word: String = word.chars().take(NAMED_CHARS_MAX).collect();
                     self.wrong(section.span(), format!("`{word}` is no section of a scenario"), help);
                 }
             }
@@ -178,15 +180,22 @@ impl Reader<'_> {
         }
     }
 
+    /// Says that a key takes something else.
+    fn takes(&mut self, at: Range<usize>, key: &str, what: &str, found: &DeValue<'_>) {
+        self.wrong(at, format!("`{key}` takes {what}, not {}", kind(found)), None);
+    }
+
     fn value(&mut self, path: &str, key: Range<usize>, at: Range<usize>, value: &DeValue<'_>) {
         let text = match value {
             DeValue::String(text) => text.to_string(),
             DeValue::Integer(number) => number.to_string(),
             DeValue::Float(number) => number.to_string(),
             DeValue::Boolean(truth) => truth.to_string(),
-            DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => {
-                return self.wrong(at, format!("`{path}` takes a single value"), None);
+            // Of a key that there is not, what it holds is of no interest.
+            DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) if Scenario::has_key(path) => {
+                return self.takes(at, path, "a single value", value);
             }
+            DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => String::new(),
         };
         match self.file.scenario.set(path, &text) {
             Ok(()) => {}
@@ -225,10 +234,15 @@ impl Reader<'_> {
                         }
                     }
                 }
+                ("measured", other) => self.takes(value.span(), "calibration.measured", "a text", other),
+                (name @ ("rows" | "parameters"), other) => {
+                    self.takes(value.span(), &format!("calibration.{name}"), "a list of texts", other);
+                }
                 (other, _) => {
                     let help = nearest(other, ["measured", "rows", "parameters"]);
                     let help = help.map(|name| format!("did you mean `{name}`?"));
-                    self.wrong(key.span(), format!("`calibration.{other}` is not understood"), help);
+                    let other: String = other.chars().take(NAMED_CHARS_MAX).collect();
+                    self.wrong(key.span(), format!("`{other}` is no key of [calibration]"), help);
                 }
             }
         }
@@ -240,7 +254,9 @@ impl Reader<'_> {
         for element in array.as_array().into_iter().flatten() {
             match element.get_ref() {
                 DeValue::String(word) => words.push(word.to_string()),
-                _ => self.wrong(element.span(), "this list takes texts", None),
+                other => {
+                    self.wrong(element.span(), format!("this list takes texts, not {}", kind(other)), None);
+                }
             }
         }
         words
@@ -268,14 +284,22 @@ impl Reader<'_> {
                 self.wrong(value.span(), message, None);
                 continue;
             }
+            let name = key.get_ref();
+            let path = format!("costs.{name}");
+            if !Scenario::has_key(&path) {
+                let help = nearest(name, Costs::PARAMETERS.iter().map(|parameter| parameter.name));
+                let help = help.map(|name| format!("did you mean `{name}`?"));
+                let name: String = name.chars().take(NAMED_CHARS_MAX).collect();
+                self.wrong(key.span(), format!("`{name}` is no parameter"), help);
+                continue;
+            }
             let mut bounded = self.file.scenario.clone();
-            let path = format!("costs.{}", key.get_ref());
-            let beyond = numbers.iter().find_map(|number| match bounded.set(&path, &number.to_string()) {
-                Err(Refused::Value(message)) => Some(message),
-                Ok(()) | Err(Refused::NoKey(_)) => None,
+            let places = value.get_ref().as_array().into_iter().flatten().map(toml::Spanned::span);
+            let beyond = numbers.iter().zip(places).find_map(|(number, place)| {
+                bounded.set(&path, &number.to_string()).err().map(|refused| (place, refused.to_string()))
             });
-            if let Some(message) = beyond {
-                self.wrong(value.span(), message, None);
+            if let Some((place, message)) = beyond {
+                self.wrong(place, message, None);
                 continue;
             }
             let base = self.file.scenario.costs.clone();
@@ -283,15 +307,27 @@ impl Reader<'_> {
                 self.file.samples.resize(numbers.len(), base);
             }
             for (sample, number) in self.file.samples.iter_mut().zip(&numbers) {
-                if !sample.set(key.get_ref(), *number) {
-                    let message = format!("`{}` is no parameter", key.get_ref());
-                    self.mistakes.push(Mistake::new(self.name, self.text, key.span(), message, None));
-                    break;
-                }
+                sample.set(name, *number);
             }
         }
     }
 }
+
+/// What a value is, in words.
+fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a section",
+    }
+}
+
+/// The most characters of an unknown name that are repeated.
+const NAMED_CHARS_MAX: usize = 80;
 
 fn number(value: &DeValue<'_>) -> Option<f64> {
     match value {
@@ -361,6 +397,33 @@ mod test {
         ] {
             assert!(mistakes.contains(words), "{words}\nin\n{mistakes}");
         }
+    }
+
+    #[test]
+    fn a_value_of_another_kind_is_told_what_is_taken_there() {
+        for (text, words) in [
+            ("title = 1\n", "`title` takes a text, not a whole number\n --> t.toml:1:9"),
+            ("title = \" \"\n", "`title` is empty"),
+            ("hardware = 3\n", "`hardware` is a section, not a whole number"),
+            ("[[layout]]\npinned = true\n", "`layout` is a section, not a list"),
+            ("[hardware]\nqueues = [4]\n", "`hardware.queues` takes a single value, not a list"),
+            ("[hardware.queues]\na = 1\n", "`hardware.queues` takes a single value, not a section"),
+            ("[hardware]\nqueue = [4]\n", "did you mean `hardware.queues`?"),
+            ("[calibration]\nmeasured = 3\n", "`calibration.measured` takes a text, not a whole number"),
+            ("[calibration]\nrows = \"a\"\n", "`calibration.rows` takes a list of texts, not a text"),
+            ("[calibration]\nrows = [2.5]\n", "this list takes texts, not a number\n --> t.toml:2:9"),
+            ("[calibration]\nrow = []\n", "`row` is no key of [calibration]"),
+            ("[samples]\npaket = [1]\n", "did you mean `packet`?"),
+            ("[samples]\npacket = [1, 99]\n", "`99` is not a number from 0.3 to 10 us"),
+        ] {
+            let mistakes = parse("t.toml", text).expect_err(words).to_string();
+            assert!(mistakes.contains(words), "{words}\nin\n{mistakes}");
+        }
+        let long = "k".repeat(100_000);
+        let text =
+            format!("[{long}]\n[calibration]\n{long} = 1\n[hardware]\n{long} = 1\nkernel = \"{long}\"\n");
+        let told = parse("t.toml", &text).expect_err("unknown").to_string();
+        assert!(told.matches("-->").count() == 4 && told.len() < 4000, "{told}");
     }
 
     #[test]

@@ -250,15 +250,22 @@ impl Scenario {
     /// [`Refused`] says whether the key or the value is wrong, and what would do.
     pub fn set(&mut self, path: &str, text: &str) -> Result<(), Refused> {
         let value = |message: String| Refused::Value(message);
+        let no_key = || Refused::NoKey(path.chars().take(NAMED_CHARS_MAX).collect());
+        if text.len() > VALUE_BYTES_MAX {
+            let bytes = text.len();
+            return Err(value(format!(
+                "this value has {bytes} bytes, and none takes more than {VALUE_BYTES_MAX}"
+            )));
+        }
         if let Some(name) = path.strip_prefix("costs.") {
             let parameter = Costs::PARAMETERS.iter().find(|parameter| parameter.name == name);
-            let parameter = parameter.ok_or_else(|| Refused::NoKey(path.to_owned()))?;
+            let parameter = parameter.ok_or_else(no_key)?;
             let number = number(text, parameter.min, parameter.max)
                 .map_err(|e| value(format!("{e} {}: {}", parameter.unit, parameter.meaning.trim())))?;
             self.costs.set(name, number);
             return Ok(());
         }
-        let key = KEYS.iter().find(|key| key.path == path).ok_or_else(|| Refused::NoKey(path.to_owned()))?;
+        let key = KEYS.iter().find(|key| key.path == path).ok_or_else(no_key)?;
         match key.takes {
             Takes::Whole { min, max, set } => match text.parse::<u32>() {
                 Ok(n) if (min..=max).contains(&n) => set(self, n),
@@ -279,7 +286,39 @@ impl Scenario {
         }
         Ok(())
     }
+
+    /// Sets several keys, in whatever order they are given: a delivery mode brings values of its own, and the keys beside
+    /// it change them afterwards.
+    ///
+    /// # Errors
+    /// The place among them of the first that was refused, and why.
+    pub fn set_all<'a>(
+        &mut self,
+        given: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<(), (usize, Refused)> {
+        let (modes, others): (Vec<_>, Vec<_>) =
+            given.into_iter().enumerate().partition(|(_, (path, _))| *path == MODE);
+        for (place, (path, text)) in modes.into_iter().chain(others) {
+            self.set(path, text).map_err(|refused| (place, refused))?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is such a key, a parameter's among them.
+    pub fn has_key(path: &str) -> bool {
+        match path.strip_prefix("costs.") {
+            Some(name) => Costs::PARAMETERS.iter().any(|parameter| parameter.name == name),
+            None => KEYS.iter().any(|key| key.path == path),
+        }
+    }
 }
+
+/// The key that sets the others of its section.
+const MODE: &str = "delivery.mode";
+/// The longest value that is looked at, in bytes: 128 CPUs named one by one take 402.
+const VALUE_BYTES_MAX: usize = 512;
+/// The most characters of an unknown key that are repeated.
+const NAMED_CHARS_MAX: usize = 80;
 
 fn number(text: &str, min: f64, max: f64) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -378,13 +417,30 @@ mod test {
         assert!(wrong(&mut scenario, "costs.irq", "-1").contains("from 0.3 to 10 us: "));
         assert!(wrong(&mut scenario, "delivery.mode", "suspend0").contains("suspend20"));
         assert_eq!(wrong(&mut scenario, "hardware.cores", "8"), "`hardware.cores` is no key of a scenario");
+        assert!(wrong(&mut scenario, "hardware.kernel", &"6".repeat(10_000)).contains("10000 bytes"));
+        assert!(wrong(&mut scenario, &"k".repeat(10_000), "1").len() < 200);
         assert_eq!(scenario, Scenario::default());
+    }
+
+    #[test]
+    fn keys_beside_a_delivery_mode_change_it_in_any_order() {
+        let of = |given: [(&'static str, &'static str); 2]| {
+            let mut scenario = Scenario::default();
+            scenario.set_all(given).map(|()| scenario)
+        };
+        let (mode, span) = (("delivery.mode", "suspend20"), ("delivery.gro-flush-timeout", "70us"));
+        let scenario = of([mode, span]).expect("is taken");
+        assert_eq!(scenario.delivery.params.gro_flush_timeout, Nanoseconds(70_000));
+        assert_eq!(of([span, mode]), Ok(scenario));
+        let (place, _) = of([("delivery.gro-flush-timeout", "x"), mode]).expect_err("no span");
+        assert_eq!(place, 0);
     }
 
     #[test]
     fn every_key_says_what_it_means() {
         for key in KEYS {
             assert!(!key.meaning.is_empty() && key.path.contains('.'), "{key:?}");
+            assert!(Scenario::has_key(key.path) && !Scenario::has_key(&format!("{}s", key.path)), "{key:?}");
         }
     }
 }

@@ -252,5 +252,5 @@ pub(crate) fn nanos(micros: f64) -> u64 {
     nanos
 }
 
-/// A span that a scenario may be asked for.
-pub(crate) const SPAN_MAX: Nanoseconds = Nanoseconds(3_600_000_000_000);
+/// The longest span that a scenario may be asked for, an hour.
+pub const SPAN_MAX: Nanoseconds = Nanoseconds(3_600_000_000_000);

@@ -7,9 +7,10 @@ use sim::fit::Descent;
 use sim::outcome::Length;
 use sim::{Costs, Outcome, Scenario};
 
+use super::list::listed;
 use super::points::{Job, run_all};
 use super::prediction::value;
-use super::source::{Source, scenario, writable};
+use super::source::{Source, scenario, standard_input_once, writable};
 use super::validate::apply;
 use crate::args::SimCalibrate;
 use crate::context::Context;
@@ -30,9 +31,20 @@ const STABLE_SEEDS: u64 = 2;
 
 /// Fits.
 pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, Fault> {
+    let files = [
+        ("the scenario", Some(Path::new(&arguments.scenario))),
+        ("--costs", arguments.costs.as_deref()),
+        ("--measured", arguments.measured.as_deref()),
+    ];
+    standard_input_once(&files)?;
     let source = scenario(&arguments.scenario)?;
+    let own = source.file.scenario.costs.clone();
+    let source = source.with_costs(arguments.costs.as_deref())?;
     let named = source.file.calibration.clone().unwrap_or_default();
-    let rows = if arguments.rows.is_empty() { named.rows } else { arguments.rows.clone() };
+    let rows = match &arguments.rows {
+        Some(rows) => listed(rows).map_err(|why| Fault::new(Exit::Usage, format!("--rows: {why}")))?,
+        None => named.rows,
+    };
     let parameters =
         if arguments.parameters.is_empty() { named.parameters } else { arguments.parameters.clone() };
     if rows.is_empty() || rows.len() > Calibration::ROWS_MAX {
@@ -54,12 +66,8 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
     let names: Vec<&str> = parameters.iter().map(String::as_str).collect();
     are_parameters(&names)?;
     if let Some(path) = &arguments.write {
-        let inputs = [Some(Path::new(&arguments.scenario)), arguments.measured.as_deref()];
-        if let Some(input) = inputs.into_iter().flatten().find(|input| is_same(input, path)) {
-            let words = format!("--write {} would take the place of {}", path.display(), input.display());
-            return Err(Fault::new(Exit::Usage, words).hint("name a file of its own: --costs takes it"));
-        }
-        writable(path)?;
+        let measured = source.table(arguments.measured.as_deref());
+        writable("--write", path, &[files[0].1, files[1].1, measured.as_deref()])?;
     }
     // Rows that are held out are not even read.
     let table = source.measured(arguments.measured.as_deref(), |name| rows.iter().any(|row| row == name))?;
@@ -76,6 +84,13 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
     }
     table.notes.iter().for_each(|note| context.console.say(note));
     let base = source.file.scenario;
+    // What is fitted holds beside what --costs gave, so that is written too.
+    let given: Vec<(&'static str, f64)> = Costs::PARAMETERS
+        .iter()
+        .filter(|parameter| !names.contains(&parameter.name))
+        .filter_map(|parameter| Some((parameter.name, base.costs.get(parameter.name)?)))
+        .filter(|(name, value)| own.get(name) != Some(*value))
+        .collect();
     let mut descent =
         Descent::new(&names, &base.costs).ok_or_else(|| Fault::failed("a parameter has no value"))?;
     let rows_of = |costs: &Costs, seeds: Option<u64>| {
@@ -93,6 +108,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
     let units = units(&table.rows, &outcomes);
     let mut evaluated = 0;
     let mut written = None;
+    let mut told = false;
     while evaluated < arguments.evaluations {
         let proposed = descent.propose();
         if proposed.is_empty() {
@@ -117,25 +133,25 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
             // A long fit that is interrupted has left its best, and its start takes no earlier fit's place.
             written = Some(descent.best().0);
             let report = report(&descent, &rows, &names, arguments.seed);
-            std::fs::write(path, report.toml()).map_err(|error| Fault::file(path, error))?;
+            if let Err(error) = std::fs::write(path, report.toml(&given))
+                && !told
+            {
+                // Hours of work may be in it, and at its end it is printed in any case.
+                told = true;
+                context.console.say(&format!("{}: {error}; the fit goes on", path.display()));
+            }
         }
     }
     let report = report(&descent, &rows, &names, arguments.seed);
     context.console.report(&report)?;
     if let Some(path) = &arguments.write {
-        std::fs::write(path, report.toml()).map_err(|error| Fault::file(path, error))?;
+        std::fs::write(path, report.toml(&given)).map_err(|error| Fault::file(path, error))?;
         context.console.say(&format!(
             "wrote {}: --costs takes it, or its sections go into the scenario",
             path.display()
         ));
     }
     Ok(Exit::Done)
-}
-
-/// Whether two paths lead to one file.
-fn is_same(one: &Path, other: &Path) -> bool {
-    let found = |path: &Path| path.canonicalize().ok();
-    found(one).is_some_and(|one| found(other) == Some(one))
 }
 
 /// The most names of rows that a hint lists.

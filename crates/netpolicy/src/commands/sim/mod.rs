@@ -2,10 +2,12 @@
 
 mod calibrate;
 mod evidence;
+mod list;
 mod points;
 mod prediction;
 mod run;
 mod runs;
+mod soundness;
 mod source;
 mod validate;
 

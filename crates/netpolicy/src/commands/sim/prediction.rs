@@ -3,6 +3,7 @@
 use model::{Evidence, OfferedLoad};
 use serde::Serialize;
 use sim::outcome::Length;
+use sim::scenario::SPAN_MAX;
 use sim::{Costs, Histogram, Outcome, Scenario};
 
 use super::evidence::evidence;
@@ -133,13 +134,17 @@ fn unsettled(points: &[(String, Scenario)], length: Length) -> Option<String> {
         OfferedLoad::Max => None,
     });
     let (name, gap) = slowest.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let would_do = (SETTLED_GAPS * gap).ceil();
+    let (told, most) =
+        (model::Nanoseconds(length.warmup), (SPAN_MAX.0 - length.window.min(SPAN_MAX.0)) as f64 / 1e6);
     (length.warmup as f64 / 1e6 < SETTLED_GAPS * gap).then(|| {
-        format!(
-            "{name}: a connection sends each {gap:.1} ms, so that its load has not settled when {} of warm-up are over; \
-             --warmup {:.0}ms would do",
-            model::Nanoseconds(length.warmup),
-            (SETTLED_GAPS * gap).ceil(),
-        )
+        let words = format!(
+            "{name}: a connection sends each {gap:.1} ms, so that its load has not settled when {told} of warm-up are over"
+        );
+        match would_do <= most {
+            true => format!("{words}; --warmup {would_do:.0}ms would do"),
+            false => format!("{words}, nor would it in an hour; with fewer connections it would"),
+        }
     })
 }
 

@@ -1,16 +1,20 @@
 //! `sim run`: predicts a scenario, or a sweep over one.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use sim::Scenario;
 use sim::outcome::Length;
-use sim::scenario::Refused;
+use sim::scenario::{Refused, SPAN_MAX};
 
+use super::list::listed;
 use super::prediction::{Effort, predict};
-use super::source::scenario;
+use super::source::{Source, scenario, standard_input_once};
 use crate::args::{SimEffort, SimRun};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::render::PredictionReport;
+use crate::render::{PredictionReport, count};
 use crate::scenario_file::nearest_key;
 
 /// The most points of a sweep.
@@ -18,10 +22,35 @@ const POINTS_MAX: usize = 10_000;
 
 /// Predicts.
 pub(super) fn run(arguments: &SimRun, context: &Context) -> Result<Exit, Fault> {
+    standard_input_once(&[
+        ("the scenario", Some(Path::new(&arguments.scenario))),
+        ("--costs", arguments.costs.as_deref()),
+    ])?;
+    let effort = effort(arguments.effort)?;
     let source = scenario(&arguments.scenario)?.with_costs(arguments.costs.as_deref())?;
-    let given =
-        arguments.set.iter().map(|setting| assignment("--set", setting)).collect::<Result<Vec<_>, _>>()?;
-    let mut points = vec![(String::new(), given)];
+    let points = points(arguments, &source)?;
+    for (name, scenario) in &points {
+        scenario.check().map_err(|impossible| Fault::new(Exit::Usage, format!("{name}: {impossible}")))?;
+    }
+    if arguments.check {
+        check(&points, effort)?;
+        let obey = if points.len() == 1 { "obeys" } else { "obey" };
+        context.console.say(&format!("{} {obey} every law", count(points.len(), "point")));
+    }
+    let samples: Vec<_> = source.file.samples.iter().take(arguments.effort.samples).cloned().collect();
+    let predictions = predict(&points, &samples, effort, &context.console)?;
+    let over = over(arguments.effort.seeds, samples.len());
+    context.console.report(&PredictionReport::of(&source.file.title, &over, predictions))?;
+    Ok(Exit::Done)
+}
+
+/// Each point of the sweep with its name: the scenario alone has its own.
+fn points(arguments: &SimRun, source: &Source) -> Result<Vec<(String, Scenario)>, Fault> {
+    let given = arguments.set.iter().map(|setting| {
+        let (key, value) = assignment("--set", setting)?;
+        Ok((key, value.to_owned()))
+    });
+    let mut points = vec![(String::new(), given.collect::<Result<Vec<_>, Fault>>()?)];
     let mut seen = Vec::new();
     for sweep in &arguments.sweep {
         let (key, values) = assignment("--sweep", sweep)?;
@@ -30,54 +59,62 @@ pub(super) fn run(arguments: &SimRun, context: &Context) -> Result<Exit, Fault> 
                 .hint(format!("put all values into one: --sweep {key}=A,B")));
         }
         seen.push(key);
-        let listed: Vec<&str> = values.split(',').collect();
-        if let Some((_, value)) = listed.iter().enumerate().find(|(i, value)| listed[..*i].contains(value)) {
-            return Err(Fault::new(Exit::Usage, format!("--sweep {sweep}: `{value}` twice")));
+        let values =
+            listed(values).map_err(|why| Fault::new(Exit::Usage, format!("--sweep {key}: {why}")))?;
+        if values.len().saturating_mul(points.len()) > POINTS_MAX {
+            return Err(Fault::new(Exit::Usage, format!("the sweep has more than {POINTS_MAX} points")));
         }
+        alike(&source.file.scenario, key, &values)?;
         let mut swept = Vec::new();
         for (name, given) in &points {
-            for value in &listed {
+            for value in &values {
                 let mut given = given.clone();
-                given.push((key, value));
+                given.push((key, value.clone()));
                 let gap = if name.is_empty() { "" } else { "@" };
                 swept.push((format!("{name}{gap}{value}"), given));
             }
         }
         points = swept;
-        if points.len() > POINTS_MAX {
-            return Err(Fault::new(Exit::Usage, format!("the sweep has more than {POINTS_MAX} points")));
-        }
     }
-    if points.len() == 1 {
+    if seen.is_empty() {
         points[0].0.clone_from(&source.name);
     }
-    let points = points
-        .into_iter()
-        .map(|(name, given)| Ok((name, with(&source.file.scenario, &given)?)))
-        .collect::<Result<Vec<_>, Fault>>()?;
-    for (name, scenario) in &points {
-        scenario.check().map_err(|impossible| Fault::new(Exit::Usage, format!("{name}: {impossible}")))?;
-    }
-    if arguments.check {
-        check(&points, arguments.effort)?;
-        context.console.say(&format!("{} points obey every law", points.len()));
-    }
-    let samples: Vec<_> = source.file.samples.iter().take(arguments.effort.samples).cloned().collect();
-    let predictions = predict(&points, &samples, effort(arguments.effort), &context.console)?;
-    let over = over(arguments.effort.seeds, samples.len());
-    context.console.report(&PredictionReport::of(&source.file.title, &over, predictions))?;
-    Ok(Exit::Done)
+    points.into_iter().map(|(name, given)| Ok((name, with(&source.file.scenario, &given)?))).collect()
 }
 
-/// A scenario with what the command line gives it. As in a file, a delivery mode brings values of its own, and keys beside
-/// it change them afterwards.
-pub(super) fn with(scenario: &Scenario, given: &[(&str, &str)]) -> Result<Scenario, Fault> {
-    let mut scenario = scenario.clone();
-    let (modes, others): (Vec<_>, Vec<_>) = given.iter().partition(|(key, _)| *key == "delivery.mode");
-    for (key, value) in modes.into_iter().chain(others) {
-        set(&mut scenario, key, value)?;
+/// Refuses two values of a sweep that are one, however they are written.
+fn alike(scenario: &Scenario, key: &str, values: &[String]) -> Result<(), Fault> {
+    let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+    for value in values {
+        let one = with(scenario, &[(key, value.clone())])?.hash();
+        if let Some(other) = seen.insert(one, value) {
+            let words = match other == value {
+                true => format!("--sweep {key}: `{value}` twice"),
+                false => format!("--sweep {key}: `{other}` and `{value}` are the same"),
+            };
+            return Err(Fault::new(Exit::Usage, words));
+        }
     }
-    Ok(scenario)
+    Ok(())
+}
+
+/// A scenario with what the command line gives it.
+fn with(scenario: &Scenario, given: &[(&str, String)]) -> Result<Scenario, Fault> {
+    let mut scenario = scenario.clone();
+    let given = || given.iter().map(|(key, value)| (*key, value.as_str()));
+    scenario.set_all(given()).map(|()| scenario).map_err(|(place, refused)| {
+        let key = given().nth(place).unwrap_or_default().0;
+        match &refused {
+            Refused::NoKey(_) => {
+                let fault = Fault::new(Exit::Usage, refused.to_string());
+                match nearest_key(key) {
+                    Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
+                    None => fault,
+                }
+            }
+            Refused::Value(_) => Fault::new(Exit::Usage, format!("{key}: {refused}")),
+        }
+    })
 }
 
 /// What the range of a value is over.
@@ -90,8 +127,8 @@ fn over(seeds: u64, samples: usize) -> String {
 }
 
 /// Runs each point once under the checkers.
-fn check(points: &[(String, Scenario)], arguments: SimEffort) -> Result<(), Fault> {
-    let Effort { first_seed, length, .. } = effort(arguments);
+fn check(points: &[(String, Scenario)], effort: Effort) -> Result<(), Fault> {
+    let Effort { first_seed, length, .. } = effort;
     for (name, scenario) in points {
         let (_, checker) = sim::run_watched(scenario, first_seed, length, sim::checker::Checker::new())
             .map_err(|impossible| Fault::new(Exit::Usage, impossible))?;
@@ -103,31 +140,21 @@ fn check(points: &[(String, Scenario)], arguments: SimEffort) -> Result<(), Faul
 }
 
 /// The effort that the command line asks for.
-pub(super) fn effort(arguments: SimEffort) -> Effort {
-    Effort {
+pub(super) fn effort(arguments: SimEffort) -> Result<Effort, Fault> {
+    if arguments.warmup.0.saturating_add(arguments.window.0) > SPAN_MAX.0 {
+        let words = format!("--warmup and --window: at most {SPAN_MAX} can be simulated, both together");
+        return Err(Fault::new(Exit::Usage, words));
+    }
+    Ok(Effort {
         seeds: arguments.seeds,
         first_seed: arguments.seed,
         length: Length { warmup: arguments.warmup.0, window: arguments.window.0 },
         probe: !arguments.no_probe,
-    }
+    })
 }
 
 fn assignment<'a>(option: &str, text: &'a str) -> Result<(&'a str, &'a str), Fault> {
     text.split_once('=').ok_or_else(|| {
         Fault::new(Exit::Usage, format!("{option} {text}: write KEY=VALUE, as in clients.load=400K"))
-    })
-}
-
-/// Sets a key, given on the command line.
-fn set(scenario: &mut Scenario, key: &str, value: &str) -> Result<(), Fault> {
-    scenario.set(key, value).map_err(|refused| match &refused {
-        Refused::NoKey(_) => {
-            let fault = Fault::new(Exit::Usage, refused.to_string());
-            match nearest_key(key) {
-                Some(meant) => fault.hint(format!("did you mean `{meant}`?")),
-                None => fault,
-            }
-        }
-        Refused::Value(_) => Fault::new(Exit::Usage, format!("{key}={value}: {refused}")),
     })
 }

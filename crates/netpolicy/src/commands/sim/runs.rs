@@ -1,13 +1,17 @@
 //! Rows out of a bench's own evidence: the median of the runs of each configuration at each load.
 
+use std::collections::BTreeSet;
+
 use measure::Results;
 use model::{DeliveryMode, Evidence, OfferedLoad, Workload};
 use sim::Scenario;
 
 use super::prediction::BISTABLE_RATIO;
+use super::soundness::unsound;
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::scenario_file::{MeasuredRow, MeasuredTable, Metric, RowClass};
+use crate::render::count;
+use crate::scenario_file::{MeasuredRow, MeasuredTable, Metric, ROWS_MAX, RowClass};
 
 /// From this many requests on, a run says where its 99.9th percentile is: ten are beyond it.
 const REQUESTS_OF_P999: u64 = 10_000;
@@ -15,14 +19,34 @@ const REQUESTS_OF_P999: u64 = 10_000;
 /// The rows of an experiment; of those that `wanted` turns down, nothing but the name is looked at.
 ///
 /// A row is named as the bench's table names it, `suspend20@20.6K`. Void runs do not count, nor do those that the load
-/// generator limited. What was left out is in the table's notes.
+/// generator limited. What was left out is in the table's notes. `file` is where the evidence is from.
 pub(super) fn rows(
+    file: &str,
     results: &Results,
     scenario: &Scenario,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<MeasuredTable, Fault> {
     let mut table = MeasuredTable::default();
     let mut cpus = None;
+    let planned = results.experiment.labels.len().saturating_mul(results.experiment.loads.len());
+    if planned > ROWS_MAX {
+        return Err(Fault::new(
+            Exit::Usage,
+            format!("{file}: {planned} rows, and at most {ROWS_MAX} are read"),
+        ));
+    }
+    once(file, "configuration", results.experiment.labels.iter().cloned())?;
+    once(file, "load", results.experiment.loads.iter().map(ToString::to_string))?;
+    let is_planned = |run: &Evidence| {
+        results.experiment.labels.contains(&run.label) && results.experiment.loads.contains(&run.load)
+    };
+    let others = results.evidence.iter().filter(|run| !is_planned(run)).count();
+    if others > 0 {
+        let (runs, are) = (count(others, "run"), if others == 1 { "is" } else { "are" });
+        table
+            .notes
+            .push(format!("{runs} {are} left out: the experiment does not list that configuration or load"));
+    }
     for label in &results.experiment.labels {
         if label.parse::<DeliveryMode>().is_err() {
             table.notes.push(format!("`{label}` is no delivery mode: its runs are left out"));
@@ -40,6 +64,17 @@ pub(super) fn rows(
                     (Some(_), _) => {}
                     (None, true) => limited += 1,
                     (None, false) => runs.push(*run),
+                }
+            }
+            if all.is_empty() {
+                table.notes.push(format!("{name} is left out: there is no run of it"));
+                continue;
+            }
+            for (i, run) in (1..).zip(&runs) {
+                if let Some(wrong) = unsound(run) {
+                    let words = format!("{file}: run {i} of {name} cannot be: {wrong}");
+                    return Err(Fault::new(Exit::Usage, words)
+                        .hint("a run that does not count says so in its `void`"));
                 }
             }
             let Some(first) = runs.first() else {
@@ -74,6 +109,17 @@ pub(super) fn rows(
         ));
     }
     Ok(table)
+}
+
+/// Refuses a list that has a name twice: rows would have no names of their own.
+fn once(file: &str, what: &str, names: impl Iterator<Item = String>) -> Result<(), Fault> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if let Some(name) = seen.replace(name) {
+            return Err(Fault::new(Exit::Usage, format!("{file}: the experiment lists {what} {name} twice")));
+        }
+    }
+    Ok(())
 }
 
 /// What a run offered beside its load, as far as the scenario has it otherwise.

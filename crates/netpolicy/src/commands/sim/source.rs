@@ -1,7 +1,8 @@
 //! Where scenarios and measured tables come from: a file, or what is shipped.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::runs::rows;
@@ -29,8 +30,9 @@ pub(crate) fn scenario(name: &str) -> Result<Source, Fault> {
     }
     let path = Path::new(name);
     if name == STANDARD_INPUT {
-        let file = parse("standard input", &scenario_text(path)?).map_err(|m| Fault::new(Exit::Usage, m))?;
-        return Ok(Source { name: "standard input".to_owned(), file, path: None });
+        let name = shown(path);
+        let file = parse(&name, &scenario_text(path)?).map_err(|m| Fault::new(Exit::Usage, m))?;
+        return Ok(Source { name, file, path: None });
     }
     if !path.exists() && !name.contains(['/', '.']) {
         let names = SHIPPED.map(|shipped| shipped.name).join(", ");
@@ -46,8 +48,31 @@ pub(crate) fn scenario(name: &str) -> Result<Source, Fault> {
 
 /// The file name of standard input.
 const STANDARD_INPUT: &str = "-";
-/// The most that is read of a scenario.
+/// The most that is read of a scenario, and of a table.
 const SCENARIO_BYTES_MAX: u64 = 16 << 20;
+const TABLE_BYTES_MAX: usize = 16 << 20;
+
+/// A path as people know it.
+fn shown(path: &Path) -> String {
+    match path.as_os_str() == STANDARD_INPUT {
+        true => "standard input".to_owned(),
+        false => path.display().to_string(),
+    }
+}
+
+/// Refuses a command line by which two files come from standard input.
+pub(super) fn standard_input_once(files: &[(&str, Option<&Path>)]) -> Result<(), Fault> {
+    let from_there = |file: &Path| file.as_os_str() == STANDARD_INPUT;
+    let mut readers = files.iter().filter(|(_, file)| file.is_some_and(from_there)).map(|(name, _)| name);
+    match (readers.next(), readers.next()) {
+        (Some(one), Some(other)) => Err(Fault::new(
+            Exit::Usage,
+            format!("standard input can be read once, and {one} and {other} are both to come from it"),
+        )
+        .hint(format!("give {other} a file"))),
+        _ => Ok(()),
+    }
+}
 
 /// What is in a file, or comes from standard input.
 fn bytes_of(path: &Path, most: u64) -> Result<Vec<u8>, Fault> {
@@ -59,32 +84,59 @@ fn bytes_of(path: &Path, most: u64) -> Result<Vec<u8>, Fault> {
     };
     read.map_err(|error| Fault::file(path, error))?;
     if bytes.len() as u64 > most {
-        let words = format!("{}: it is larger than {most} bytes", path.display());
-        return Err(Fault::new(Exit::Usage, words));
+        return Err(too_large(path, most));
     }
     Ok(bytes)
 }
 
-/// That, as text.
+fn too_large(path: &Path, most: u64) -> Fault {
+    Fault::new(Exit::Usage, format!("{}: it is larger than {most} bytes", shown(path)))
+}
+
+/// That, as text, without the mark that some editors begin with.
 fn text(path: &Path, bytes: Vec<u8>) -> Result<String, Fault> {
-    String::from_utf8(bytes).map_err(|error| {
+    let text = String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
-        Fault::new(Exit::Usage, format!("{}: line {line} is not UTF-8 text", path.display()))
-    })
+        Fault::new(Exit::Usage, format!("{}: line {line} is not UTF-8 text", shown(path)))
+    })?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 fn scenario_text(path: &Path) -> Result<String, Fault> {
     text(path, bytes_of(path, SCENARIO_BYTES_MAX)?)
 }
 
-/// Whether a file can be written, before hours of work are put into what it is to hold. A file that is there stays as it is.
-pub(super) fn writable(path: &Path) -> Result<(), Fault> {
+/// Whether a file can be written, before hours of work are put into what it is to hold. Nothing of that is there yet: a file
+/// stays as it is, and none is left behind.
+pub(super) fn writable(option: &str, path: &Path, inputs: &[Option<&Path>]) -> Result<(), Fault> {
     if path.as_os_str() == STANDARD_INPUT {
-        return Err(Fault::new(Exit::Usage, "`-` is no file to be written: name one"));
+        return Err(Fault::new(Exit::Usage, format!("{option}: `-` is no file to be written: name one")));
     }
-    let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
-    opened.map(drop).map_err(|error| Fault::file(path, error))
+    if let Some(input) = inputs.iter().flatten().find(|input| is_same(input, path)) {
+        let words = format!("{option} {} would take the place of {}", path.display(), shown(input));
+        return Err(Fault::new(Exit::Usage, words).hint("name a file of its own"));
+    }
+    let tried = match path.metadata() {
+        Ok(found) if found.is_file() || found.is_dir() => {
+            OpenOptions::new().append(true).open(path).map(drop)
+        }
+        // A pipe would be ended by this, and a device has nothing to lose.
+        Ok(_) => Ok(()),
+        Err(_) if path.is_symlink() => OpenOptions::new().append(true).create(true).open(path).map(drop),
+        Err(_) => OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .and_then(|_| std::fs::remove_file(path)),
+    };
+    tried.map_err(|error| Fault::file(path, error))
+}
+
+/// Whether two paths lead to one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let found = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
+    found(one).is_some_and(|one| found(other) == Some(one))
 }
 
 impl Source {
@@ -92,10 +144,22 @@ impl Source {
     pub(super) fn with_costs(mut self, costs: Option<&Path>) -> Result<Self, Fault> {
         if let Some(path) = costs {
             let text = scenario_text(path)?;
-            let name = path.display().to_string();
-            self.file = parse_over(&name, &text, self.file).map_err(|m| Fault::new(Exit::Usage, m))?;
+            self.file = parse_over(&shown(path), &text, self.file).map_err(|m| Fault::new(Exit::Usage, m))?;
         }
         Ok(self)
+    }
+
+    /// Where the measured table is: another, or the one that the scenario names.
+    pub(super) fn table(&self, other: Option<&Path>) -> Option<PathBuf> {
+        let named = self.file.calibration.as_ref().map(|calibration| calibration.measured.as_str());
+        let beside = self.path.as_deref().and_then(Path::parent).unwrap_or_else(|| Path::new(""));
+        match (other, named) {
+            (Some(path), _) => Some(path.to_owned()),
+            // What a scenario names is a file, whatever its name.
+            (None, Some(STANDARD_INPUT)) => Some(Path::new(".").join(beside).join(STANDARD_INPUT)),
+            (None, Some(file)) if !file.is_empty() => Some(beside.join(file)),
+            (None, _) => None,
+        }
     }
 
     /// The measured table that the scenario names, or another, which may be a bench's evidence; of rows that `wanted` turns
@@ -110,29 +174,27 @@ impl Source {
             && let Some(shipped) = shipped(&self.name).filter(|shipped| !shipped.measured.is_empty())
         {
             let name = format!("{}.tsv", self.name);
-            return measured(&name, shipped.measured, wanted).map_err(|m| Fault::new(Exit::Usage, m));
+            return measured(&name, shipped.measured, &self.file.scenario, wanted)
+                .map_err(|m| Fault::new(Exit::Usage, m));
         }
-        let named = self.file.calibration.as_ref().map(|calibration| calibration.measured.as_str());
-        let beside = self.path.as_deref().and_then(Path::parent).unwrap_or_else(|| Path::new("."));
-        let path = match (other, named) {
-            (Some(path), _) => path.to_owned(),
-            (None, Some(file)) if !file.is_empty() => beside.join(file),
-            (None, _) => {
-                return Err(Fault::new(Exit::Usage, format!("{} names no measured rows", self.name))
-                    .hint("give a table with --measured FILE"));
-            }
+        let Some(path) = self.table(other) else {
+            return Err(Fault::new(Exit::Usage, format!("{} names no measured rows", self.name))
+                .hint("give a table with --measured FILE"));
         };
         let bytes = bytes_of(&path, EVIDENCE_BYTES_MAX)?;
         if is_evidence(&bytes) {
             let Written::Results(results) = evidence::of(&path, &bytes)? else {
                 return Err(Fault::new(
                     Exit::Usage,
-                    format!("{}: only evidence of `bench memcached` has rows for a scenario", path.display()),
+                    format!("{}: only evidence of `bench memcached` has rows for a scenario", shown(&path)),
                 ));
             };
-            return rows(&results, &self.file.scenario, wanted);
+            return rows(&shown(&path), &results, &self.file.scenario, wanted);
+        }
+        if bytes.len() > TABLE_BYTES_MAX {
+            return Err(too_large(&path, TABLE_BYTES_MAX as u64));
         }
         let text = text(&path, bytes)?;
-        measured(&path.display().to_string(), &text, wanted).map_err(|m| Fault::new(Exit::Usage, m))
+        measured(&shown(&path), &text, &self.file.scenario, wanted).map_err(|m| Fault::new(Exit::Usage, m))
     }
 }

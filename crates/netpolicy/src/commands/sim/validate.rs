@@ -1,16 +1,18 @@
 //! `sim validate`: measured and predicted, row by row.
 
+use std::path::Path;
+
 use serde::Serialize;
 use sim::Scenario;
 
 use super::prediction::{Prediction, Range, predict};
-use super::run::{effort, with};
-use super::source::{scenario, writable};
+use super::run::effort;
+use super::source::{scenario, standard_input_once, writable};
 use crate::args::SimValidate;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::render::ValidationReport;
+use crate::render::{ValidationReport, count};
 use crate::scenario_file::{MeasuredRow, MeasuredTable, Metric, RowClass};
 
 /// A row with its prediction.
@@ -59,16 +61,36 @@ const CLEAR_POINTS: f64 = 3.0;
 
 /// Predicts every row of a scenario's table, and compares.
 pub(super) fn run(arguments: &SimValidate, context: &Context) -> Result<Exit, Fault> {
+    let files = [
+        ("the scenario", Some(Path::new(&arguments.scenario))),
+        ("--costs", arguments.costs.as_deref()),
+        ("--measured", arguments.measured.as_deref()),
+    ];
+    standard_input_once(&files)?;
+    let effort = effort(arguments.effort)?;
     let source = scenario(&arguments.scenario)?.with_costs(arguments.costs.as_deref())?;
-    let table: MeasuredTable = source.measured(arguments.measured.as_deref(), |_| true)?;
-    table.notes.iter().for_each(|note| context.console.say(note));
-    if table.rows.is_empty() {
-        return Err(Fault::new(Exit::Usage, "the table has no rows"));
-    }
+    let measured = source.table(arguments.measured.as_deref());
     if let Some(path) = &arguments.html {
-        writable(path)?;
+        writable("--html", path, &[files[0].1, files[1].1, measured.as_deref()])?;
     }
+    let table: MeasuredTable = source.measured(arguments.measured.as_deref(), |_| true)?;
+    if table.rows.is_empty() {
+        let fault = Fault::new(Exit::Usage, "the table has no rows");
+        return Err(if table.notes.is_empty() { fault } else { fault.hint(table.notes.join("\n")) });
+    }
+    table.notes.iter().for_each(|note| context.console.say(note));
     let fitted = source.file.calibration.as_ref().map(|c| c.rows.clone()).unwrap_or_default();
+    let absent: Vec<&str> = fitted
+        .iter()
+        .map(String::as_str)
+        .filter(|name| table.rows.iter().all(|row| row.name != *name))
+        .collect();
+    if !absent.is_empty() {
+        let (absent, rows) = (absent.join(", "), count(absent.len(), "row"));
+        context
+            .console
+            .say(&format!("{rows} that the parameters were fitted to: not in this table: {absent}"));
+    }
     let mut points = Vec::new();
     for row in &table.rows {
         let mut scenario = source.file.scenario.clone();
@@ -76,7 +98,7 @@ pub(super) fn run(arguments: &SimValidate, context: &Context) -> Result<Exit, Fa
         points.push((row.name.clone(), scenario));
     }
     let samples: Vec<_> = source.file.samples.iter().take(arguments.effort.samples).cloned().collect();
-    let predictions = predict(&points, &samples, effort(arguments.effort), &context.console)?;
+    let predictions = predict(&points, &samples, effort, &context.console)?;
     let mut judged: Vec<Judged> = table
         .rows
         .into_iter()
@@ -101,9 +123,9 @@ pub(super) fn run(arguments: &SimValidate, context: &Context) -> Result<Exit, Fa
 
 /// Sets what a row says.
 pub(super) fn apply(scenario: &mut Scenario, row: &MeasuredRow) -> Result<(), Fault> {
-    let given: Vec<(&str, &str)> =
-        row.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    *scenario = with(scenario, &given)?;
+    let given = row.settings.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    let set = scenario.set_all(given);
+    set.map_err(|(_, refused)| Fault::new(Exit::Usage, format!("{}: {refused}", row.name)))?;
     scenario.check().map_err(|impossible| Fault::new(Exit::Usage, format!("{}: {impossible}", row.name)))
 }
 

@@ -1,0 +1,36 @@
+//! Lists on the command line: values between commas, where quotes hold those together that have commas of their own.
+
+/// The values of a list: `a,b`, or `"0,2","1,3"`.
+///
+/// # Errors
+/// What is wrong with its quotes.
+pub(super) fn listed(text: &str) -> Result<Vec<String>, &'static str> {
+    let mut values = Vec::new();
+    let mut rest = text;
+    loop {
+        let (value, after) = match rest.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').ok_or("a quote is not closed")?,
+            None => rest.split_at(rest.find(',').unwrap_or(rest.len())),
+        };
+        values.push(value.to_owned());
+        if after.is_empty() {
+            return Ok(values);
+        }
+        rest = after.strip_prefix(',').ok_or("a comma belongs between two values, quoted or not")?;
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::listed;
+
+    #[test]
+    fn quotes_hold_together_what_has_commas_of_its_own() {
+        let of = |text: &str| listed(text).map(|values| values.join("|"));
+        assert_eq!(of("20us,200us"), Ok("20us|200us".to_owned()));
+        assert_eq!(of("\"0,2\",1-3,\"5\""), Ok("0,2|1-3|5".to_owned()));
+        assert_eq!(of("a,,b,"), Ok("a||b|".to_owned()));
+        assert_eq!(of("\"0,2"), Err("a quote is not closed"));
+        assert_eq!(of("\"0\"1"), Err("a comma belongs between two values, quoted or not"));
+    }
+}
