@@ -422,15 +422,17 @@ fn a_report_is_well_formed_and_has_measured_points_over_predicted_lines() {
     let scratch = Scratch::new("report");
     let measured = [
         ("defer20", "200K", 110.5, 38.0),
-        ("defer20", "400K", 120.5, 59.5),
+        ("defer20", "300K", 120.5, 59.5),
         ("defer20", "600K", 140.5, 80.0),
+        ("defer20", "max", 2999.5, 99.5),
         ("suspend20", "200K", 57.5, 28.5),
-        ("suspend20", "400K", 61.5, 47.0),
+        ("suspend20", "300K", 61.5, 47.0),
         ("suspend20", "600K", 68.5, 64.5),
+        ("suspend20", "max", 2700.5, 98.5),
     ];
-    let mut table = "delivery.mode\tclients.load\tclass\tavg\tcpu\n".to_owned();
+    let mut table = "delivery.mode\tclients.load\tavg\tcpu\n".to_owned();
     for (mode, load, avg, cpu) in measured {
-        table += &format!("{mode}\t{load}\tstable\t{avg}\t{cpu}\n");
+        table += &format!("{mode}\t{load}\t{avg}\t{cpu}\n");
     }
     let (table, report) = (scratch.file("rows.tsv", &table), scratch.path("report.html"));
     let words =
@@ -452,17 +454,19 @@ fn a_report_is_well_formed_and_has_measured_points_over_predicted_lines() {
         .collect();
     assert_eq!(charts.len(), 4);
     for (i, chart) in charts.iter().enumerate() {
-        let rows = &measured[3 * (i % 2)..3 * (i % 2) + 3];
+        let rows = &measured[4 * (i % 2)..4 * (i % 2) + 4];
         let names: Vec<&str> = chart.iter().map(|e| e.name.as_str()).filter(|n| *n != "text").collect();
         let points = ["circle", "title"].repeat(3);
-        assert_eq!(names, [&["polygon", "polyline"][..], &points].concat(), "chart {i}");
+        let apart = ["rect", "line", "circle", "title"];
+        assert_eq!(names, [&["polygon", "polyline"][..], &points, &apart].concat(), "chart {i}");
         let of = |name: &str| chart.iter().filter(|e| e.name == name).collect::<Vec<_>>();
         let (band, line) = (of("polygon")[0].points(), of("polyline")[0].points());
         assert_eq!((band.len(), line.len()), (6, 3), "chart {i}");
         let circles: Vec<(f64, f64)> =
             of("circle").iter().map(|e| (e.number("cx"), e.number("cy"))).collect();
         for (k, ((mode, load, avg, cpu), (x, y))) in rows.iter().zip(&circles).enumerate() {
-            assert!((line[k].0 - x).abs() < 0.01, "a point stands where the line has its load");
+            let there = line.get(k).map_or_else(|| of("line")[0].number("x1") + 6.0, |point| point.0);
+            assert!((there - x).abs() < 0.01, "a point stands where the line has its load");
             let value = if i < 2 { avg } else { cpu };
             assert_eq!(of("title")[k].text, value.to_string(), "{mode}@{load}");
             let labels: Vec<&str> = of("text").iter().map(|e| e.text.as_str()).collect();
@@ -477,6 +481,9 @@ fn a_report_is_well_formed_and_has_measured_points_over_predicted_lines() {
             all.clone().all(|(x, y)| (0.0..=420.0).contains(x) && (0.0..=260.0).contains(y)),
             "chart {i}"
         );
+        // 300K is a quarter of the way from 200K to 600K.
+        let way = (circles[1].0 - circles[0].0) / (circles[2].0 - circles[0].0);
+        assert!((way - 0.25).abs() < 0.001 && circles[3].0 > circles[2].0 + 20.0, "chart {i}: {circles:?}");
         // What is more is drawn higher.
         assert!(circles[0].1 > circles[2].1 && line[0].1 > line[2].1, "chart {i}: {circles:?} {line:?}");
     }
