@@ -2,7 +2,8 @@
 //!
 //! Each connection has one request under way. With a load it has a schedule; behind schedule it sends at once and keeps
 //! its backlog, so that an overloaded server meets a closed loop with memory. Response times are the client's: a share of
-//! answers, growing with the client's own load, is taken late. Left out: the client's CPUs and its own receive path.
+//! answers, growing with the client's own load, is taken late. Clients may have a host of their own, whose queues and
+//! threads take time for each answer: `client_host`. Left out without one: the client's CPUs and its receive path.
 
 use crate::application::Ready;
 use crate::chance::Draws;
@@ -109,13 +110,9 @@ impl<W: Watch> World<W> {
         let sent = self.clients.answers.pass(now);
         let mut at = sent + self.costs.client_rtt / 2 + self.costs.client_jitter.drawn(&mut self.chance);
         at += self.lateness();
-        let latency = at - request.from;
-        self.tally.answered += 1;
-        if self.recording {
-            self.tally.latency.record(latency);
-        }
-        if W::ON {
-            self.watch.see(now, Fact::Answered { connection: i, latency });
+        let hosted = self.client_host.present();
+        if !hosted {
+            self.answered(i, at - request.from);
         }
         if self.clients.acks {
             let q = usize::from(self.clients.homes[i].queue);
@@ -129,7 +126,22 @@ impl<W: Watch> World<W> {
                 self.hurry_spinner(q, ack);
             }
         }
-        let ready = at + TURNAROUND;
+        if hosted { self.expect_answer(i, at) } else { self.next_turn(i, at + TURNAROUND) }
+    }
+
+    /// An answer counts.
+    pub(crate) fn answered(&mut self, i: usize, latency: u64) {
+        self.tally.answered += 1;
+        if self.recording {
+            self.tally.latency.record(latency);
+        }
+        if W::ON {
+            self.watch.see(self.now, Fact::Answered { connection: i, latency });
+        }
+    }
+
+    /// A connection whose client has its answer since this time sends again, then or when it is due.
+    pub(crate) fn next_turn(&mut self, i: usize, ready: u64) {
         let due = self.clients.connections[i].next;
         self.send(i, if self.clients.gap == NEVER { ready } else { due.max(ready) });
     }

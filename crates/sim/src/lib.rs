@@ -8,7 +8,7 @@
 //! Read in this order: [`scenario`] (what is simulated), `world` (the state and the loop), then the stations in the
 //! order of a packet: `arrivals`, `nic`, `dim`, `irq`, `softirq`, `napi`, `busy_poll`, `kthread`, `socket`, `scheduler`, `balance`,
 //! `epoll`,
-//! `application`, `client`, `wire`; then [`watch`], [`checker`] and [`trace`] (who looks on), [`outcome`], and [`fit`].
+//! `application`, `client`, `client_host`, `wire`; then [`watch`], [`checker`] and [`trace`] (who looks on), [`outcome`], and [`fit`].
 #![forbid(unsafe_code)]
 
 mod application;
@@ -19,6 +19,7 @@ mod calendar;
 mod chance;
 pub mod checker;
 mod client;
+mod client_host;
 mod cpu;
 mod dim;
 pub mod elementary;

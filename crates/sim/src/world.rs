@@ -7,6 +7,7 @@ use crate::balance::Use;
 use crate::calendar::Calendar;
 use crate::chance::{Chance, Draws, Stream};
 use crate::client::{Clients, Connection, Home};
+use crate::client_host::ClientHost;
 use crate::cpu::Cpu;
 use crate::elementary::exp;
 use crate::histogram::Histogram;
@@ -38,6 +39,7 @@ pub(crate) struct World<W> {
     pub(crate) threads: Vec<Thread>,
     pub(crate) fresh_workers: Vec<bool>,
     pub(crate) clients: Clients,
+    pub(crate) client_host: ClientHost,
     pub(crate) processing: Processing,
     pub(crate) waits: Waits,
     pub(crate) defer_hard_irqs: u32,
@@ -104,6 +106,10 @@ impl Slots {
         self.cpus + 2 * self.queues
     }
 
+    pub(crate) const fn client(self, source: usize) -> usize {
+        self.tick() + 1 + source
+    }
+
     pub(crate) const fn kthread(self, n: usize) -> usize {
         self.threads + n
     }
@@ -128,6 +134,7 @@ pub(crate) struct Spans {
     pub(crate) client_jitter: Varying,
     /// In microseconds: it is scaled by a draw.
     pub(crate) client_slow: f64,
+    pub(crate) client_request: Varying,
     pub(crate) client_slow_spread: f64,
     pub(crate) client_slow_again: f64,
     pub(crate) ack_delay: u64,
@@ -160,6 +167,9 @@ pub(crate) struct Spans {
     pub(crate) workqueue_wake: u64,
     pub(crate) request_copy: u64,
     pub(crate) response_copy: u64,
+    /// The same at the clients' host: softirq work for an answer, and copies of a request.
+    pub(crate) response_in: u64,
+    pub(crate) request_out: u64,
     pub(crate) smt_permille: u64,
     pub(crate) wake_pull: f64,
     pub(crate) remote_llc_permille: u64,
@@ -199,6 +209,7 @@ impl Spans {
             client_rtt: nanos(costs.client_rtt),
             client_jitter: varying(costs.client_jitter, 1.0),
             client_slow: costs.client_slow,
+            client_request: varying(costs.client_request, costs.request_spread),
             client_slow_spread: costs.client_slow_spread,
             client_slow_again: costs.client_slow_again,
             ack_delay: nanos(costs.ack_delay),
@@ -230,6 +241,8 @@ impl Spans {
             workqueue_wake: nanos(costs.workqueue_wake),
             request_copy: nanos(costs.copy_in * kilobytes(scenario.application.request_bytes)),
             response_copy: nanos(costs.copy_out * kilobytes(scenario.application.response_bytes)),
+            response_in: nanos(costs.copy_in * kilobytes(scenario.application.response_bytes)),
+            request_out: nanos(costs.copy_out * kilobytes(scenario.application.request_bytes)),
             smt_permille: permille(costs.smt_slowdown),
             wake_pull: costs.wake_pull,
             remote_llc_permille: permille(costs.remote_llc),
@@ -304,10 +317,11 @@ impl<W: Watch> World<W> {
             }
         };
         let homes = place_connections(scenario, &mut chance);
+        let client_host = ClientHost::new(scenario, place_answers(scenario, &mut chance));
         let tasks = place_tasks(scenario, slots, &mut chance);
         let mut world = Self {
             now: 0,
-            calendar: Calendar::new(slots.tick() + 1),
+            calendar: Calendar::new(slots.client(client_host.sources())),
             chance: Stream::new(chance),
             slots,
             topology: Topology::of(hardware),
@@ -331,6 +345,7 @@ impl<W: Watch> World<W> {
                 request_span: Link::new(hardware.link_gbps, scenario.application.request_bytes).pass(0),
                 answers: Link::new(hardware.link_gbps, scenario.application.response_bytes),
             },
+            client_host,
             processing: scenario.delivery.processing,
             waits: scenario.application.waits,
             defer_hard_irqs: params.defer_hard_irqs.0,
@@ -393,8 +408,10 @@ impl<W: Watch> World<W> {
                 self.nic_event(source - self.slots.cpus);
             } else if source < self.slots.tick() {
                 self.timer_event(source - self.slots.timer(0));
-            } else {
+            } else if source == self.slots.tick() {
                 self.tick();
+            } else {
+                self.client_event(source - self.slots.client(0));
             }
         }
         self.now = end;
@@ -441,10 +458,24 @@ fn place_connections(scenario: &Scenario, chance: &mut Chance) -> Vec<Home> {
     (0..scenario.clients.connections)
         .map(|i| {
             let queue = if scenario.layout.even_queues { i % queues } else { chance.below(queues) };
-            let thread = if scenario.layout.by_napi { queue % threads } else { i % threads };
+            let thread = match (scenario.layout.by_napi, scenario.layout.even_threads) {
+                (true, _) => queue % threads,
+                (false, true) => i % threads,
+                (false, false) => chance.below(threads),
+            };
             Home { queue: queue as u16, thread: thread as u16 }
         })
         .collect()
+}
+
+/// Each connection's queue at the clients' host, if there is one.
+#[expect(clippy::cast_possible_truncation, reason = "at most 256 queues")]
+fn place_answers(scenario: &Scenario, chance: &mut Chance) -> Vec<u16> {
+    let clients = &scenario.clients;
+    let connections = if clients.threads > 0 { clients.connections } else { 0 };
+    let queues = clients.queues;
+    let even = scenario.layout.even_queues;
+    (0..connections).map(|i| (if even { i % queues } else { chance.below(queues) }) as u16).collect()
 }
 
 /// Tasks with the CPUs that they may use and the one they start on.

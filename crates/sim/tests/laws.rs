@@ -65,6 +65,88 @@ fn a_closed_loop_obeys_littles_law() {
     }
 }
 
+/// Five threads at each end, as neper's `tcp_rr` has them.
+fn request_response(keys: &[(&str, &str)]) -> Scenario {
+    let mut all = vec![
+        ("application.threads", "5"),
+        ("hardware.cpus", "16"),
+        ("hardware.adaptive", "false"),
+        ("clients.load", "max"),
+        ("clients.acks", "false"),
+        ("costs.client-slow-base", "0"),
+        ("costs.client-slow-load", "0"),
+        ("layout.by-napi", "false"),
+        ("layout.thread-cpus", "0-15"),
+    ];
+    all.extend_from_slice(keys);
+    of(&all)
+}
+
+#[test]
+fn a_closed_loop_through_the_clients_own_host_obeys_littles_law() {
+    let length = Length { warmup: 50_000_000, window: 200_000_000 };
+    for (threads, connections) in [("1", "40"), ("5", "40"), ("40", "1000")] {
+        let keys = [
+            ("clients.threads", threads),
+            ("clients.connections", connections),
+            ("costs.client-request", "3"),
+        ];
+        let scenario = request_response(&keys);
+        let outcome = run(&scenario, 1, length).expect("can be");
+        let under_way = outcome.throughput() * outcome.latency.mean() / 1e9;
+        let connections = f64::from(scenario.clients.connections);
+        assert!((under_way / connections - 1.0).abs() < 0.02, "{threads}: {under_way} of {connections}");
+    }
+}
+
+#[test]
+fn response_times_grow_with_the_flows_of_a_clients_thread_even_if_the_server_has_time() {
+    let length = Length { warmup: 50_000_000, window: 100_000_000 };
+    let at = |connections: &str, threads: &str| {
+        let keys = [
+            ("clients.threads", threads),
+            ("clients.connections", connections),
+            ("costs.client-request", "20"),
+        ];
+        run(&request_response(&keys), 1, length).expect("can be")
+    };
+    let alone = at("5", "5");
+    let (queued, apart) = (at("60", "5"), at("60", "60"));
+    // Twelve flows of one thread that takes 20 us for each: it answers 50 thousand a second, no more.
+    let most = 5.0 * 1e6 / 20.0;
+    assert!(queued.throughput() < most && queued.throughput() > 0.9 * most, "{}", queued.throughput());
+    assert!(queued.latency.mean() > 2.5 * alone.latency.mean());
+    assert!(apart.latency.mean() < 2.0 * alone.latency.mean());
+}
+
+#[test]
+fn clients_that_wait_in_a_loop_answer_sooner_than_those_that_sleep() {
+    let length = Length { warmup: 50_000_000, window: 100_000_000 };
+    let mean = |waits: &str| {
+        let keys = [("clients.threads", "5"), ("clients.connections", "15"), ("application.waits", waits)];
+        run(&request_response(&keys), 1, length).expect("can be").latency.mean()
+    };
+    let (sleep, event, user) = (mean("sleep"), mean("event-spin:1000"), mean("user-spin"));
+    assert!(event < user && user < sleep, "{event} {user} {sleep}");
+}
+
+#[test]
+fn flows_that_a_hash_gives_to_threads_load_them_unevenly() {
+    let length = Length { warmup: 50_000_000, window: 100_000_000 };
+    let spread = |even: &str| {
+        // Threads are what limits, beside the CPUs of the queues, so that none waits for softirqs.
+        let keys = [
+            ("clients.connections", "100"),
+            ("layout.even-threads", even),
+            ("layout.thread-cpus", "8-15"),
+            ("costs.request", "10"),
+        ];
+        let latency = run(&request_response(&keys), 1, length).expect("can be").latency;
+        latency.per_mille(900) - latency.per_mille(100)
+    };
+    assert!(spread("false") * 10 > 13 * spread("true"), "{} and {}", spread("false"), spread("true"));
+}
+
 #[test]
 fn cold_connections_cost_a_paced_load_more_than_a_closed_loop() {
     let length = Length { warmup: 100_000_000, window: 200_000_000 };
@@ -169,8 +251,11 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
     let work =
         (1_u32..=400, 0_u32..1_500_000, 1_u32..=12, any::<bool>(), any::<bool>(), any::<bool>(), 0_u32..3);
     let caches = prop_oneof![Just((0.0, 1.0)), Just((1000.0, 4.0))];
-    (hardware, delivery, work, caches).prop_map(|(hardware, delivery, work, caches)| {
+    let hosts = (prop_oneof![Just(0_u32), 1_u32..=20], 1_u32..=9, any::<bool>());
+    (hardware, delivery, work, caches, hosts).prop_map(|(hardware, delivery, work, caches, hosts)| {
         let mut scenario = Scenario::default();
+        (scenario.clients.threads, scenario.clients.queues, scenario.layout.even_threads) = hosts;
+        scenario.costs.client_request = 2.0;
         (scenario.costs.group_moves, scenario.costs.remote_llc) = caches;
         let (cpus, llc, smt, queues, ring) = hardware;
         scenario.hardware.cpus = if smt { cpus * 2 } else { cpus };

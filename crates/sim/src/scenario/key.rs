@@ -166,6 +166,16 @@ pub const KEYS: &[Key] = &[
         meaning: "connections, one request under way on each",
         takes: whole(1, 4_000_000, |s, n| s.clients.connections = n),
     },
+    Key {
+        path: "clients.threads",
+        meaning: "threads of the clients' host; 0 if their work takes no time",
+        takes: whole(0, 128, |s, n| s.clients.threads = n),
+    },
+    Key {
+        path: "clients.queues",
+        meaning: "RX queues of the clients' host, if it has threads",
+        takes: whole(1, 128, |s, n| s.clients.queues = n),
+    },
     Key { path: "clients.load", meaning: "requests per second, or max", takes: Takes::Word(load) },
     Key {
         path: "clients.arrivals",
@@ -240,6 +250,11 @@ pub const KEYS: &[Key] = &[
         path: "layout.even-queues",
         meaning: "whether connections are spread over queues evenly",
         takes: Takes::Switch(|s, b| s.layout.even_queues = b),
+    },
+    Key {
+        path: "layout.even-threads",
+        meaning: "whether connections are spread over threads evenly",
+        takes: Takes::Switch(|s, b| s.layout.even_threads = b),
     },
 ];
 

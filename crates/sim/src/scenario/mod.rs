@@ -103,6 +103,11 @@ pub enum Waits {
 pub struct Clients {
     /// Connections; each has one request under way.
     pub connections: u32,
+    /// Threads of the clients' host, which share the connections evenly and wait as the application's threads do. With
+    /// none there is no such host, and a client's own work takes no time.
+    pub threads: u32,
+    /// RX queues of the clients' host.
+    pub queues: u32,
     /// Requests per second of all connections together, or a closed loop.
     pub load: OfferedLoad,
     /// How a connection's gaps are distributed.
@@ -150,6 +155,9 @@ pub struct Layout {
     pub by_napi: bool,
     /// Whether connections are spread over queues evenly rather than by a hash.
     pub even_queues: bool,
+    /// Whether connections are spread over threads evenly rather than by a hash, as listeners that share a port do
+    /// (`SO_REUSEPORT`); of no account with `by_napi`.
+    pub even_threads: bool,
 }
 
 impl Scenario {
@@ -221,6 +229,8 @@ impl Default for Scenario {
             },
             clients: Clients {
                 connections: 4480,
+                threads: 0,
+                queues: 8,
                 load: OfferedLoad::PerSecond(200_000.0),
                 arrivals: Arrivals::FbIa,
                 from_due: false,
@@ -237,6 +247,7 @@ impl Default for Scenario {
                 pinned: false,
                 by_napi: true,
                 even_queues: false,
+                even_threads: true,
             },
             costs: Costs::default(),
         }

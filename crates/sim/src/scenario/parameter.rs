@@ -65,6 +65,8 @@ parameters! {
     client_slow_spread, "client-slow-spread", "share", 0.2, 0.0, 0.5;
     /// Client: probability that a late answer is late once more, as a share of the probability of the first time.
     client_slow_again, "client-slow-again", "share", 0.0, 0.0, 1.0;
+    /// Clients' host, if simulated (`clients.threads`): one answer, read to the next request's sendmsg.
+    client_request, "client-request", "us", 0.0, 0.0, 50.0;
     /// Client: from the answer's transmission to the arrival of its pure ACK.
     ack_delay, "ack-delay", "us", 7.9, 1.0, 100.0;
     /// NIC interrupt, with entry to and exit from the softirq.
