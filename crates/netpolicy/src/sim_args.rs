@@ -79,7 +79,7 @@ Examples:
 pub struct SimRun {
     /// A scenario file (- for standard input), or one that is shipped: irq-suspension, threaded-napi, epoll, net-policy, lab.
     #[arg(value_name = "SCENARIO")]
-    pub scenario: String,
+    pub scenario: PathBuf,
     /// Change a value of the scenario. May be given more than once.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -115,7 +115,7 @@ Examples:
 pub struct SimCalibrate {
     /// A scenario file, or one that is shipped.
     #[arg(value_name = "SCENARIO")]
-    pub scenario: String,
+    pub scenario: PathBuf,
     /// A table of measured rows instead of the one that the scenario names, or the evidence of `bench memcached`.
     #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,
@@ -124,7 +124,7 @@ pub struct SimCalibrate {
     pub costs: Option<PathBuf>,
     /// The rows to fit, instead of those that the scenario names; in quotes if a name has a comma.
     #[arg(long, value_name = "ROW,...")]
-    pub rows: Option<String>,
+    pub rows: Vec<String>,
     /// The parameters to fit, instead of those that the scenario names.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub parameters: Vec<String>,
@@ -157,7 +157,7 @@ Examples:
 pub struct SimValidate {
     /// A scenario file, or one that is shipped.
     #[arg(value_name = "SCENARIO", default_value = "irq-suspension")]
-    pub scenario: String,
+    pub scenario: PathBuf,
     /// A table of measured rows instead of the one that the scenario names, or the evidence of `bench memcached`.
     #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,

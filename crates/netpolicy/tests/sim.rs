@@ -6,7 +6,9 @@ mod misfit;
 #[path = "command/page.rs"]
 mod page;
 
+use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 
 use command::{Scratch, command, netpolicy, text};
@@ -225,9 +227,14 @@ fn what_a_sweep_says_twice_is_refused() {
     };
     let swept = refused(&["--sweep", "clients.load=10K", "--sweep", "clients.load=20K"]);
     assert!(
-        swept.contains("clients.load is swept twice") && swept.contains("--sweep clients.load=A,B"),
+        swept.contains("clients.load is swept twice, or set beside")
+            && swept.contains("--sweep clients.load=A,B"),
         "{swept}"
     );
+    let beside = refused(&["--set", "clients.load=10K", "--sweep", "clients.load=20K,30K"]);
+    assert!(beside.contains("clients.load is swept twice, or set beside"), "{beside}");
+    let set = refused(&["--set", "clients.load=10K", "--set", "clients.load=20K"]);
+    assert!(set.contains("clients.load is set twice"), "{set}");
     let value = refused(&["--sweep", "clients.load=10K,10K"]);
     assert!(value.contains("`10K` twice"), "{value}");
     let same = refused(&["--sweep", "clients.load=50K,20K,50000"]);
@@ -400,6 +407,17 @@ fn what_is_not_a_scenario_is_told_apart_from_what_cannot_be_read() {
         assert_eq!(output.status.code(), Some(2), "{option}");
         assert!(words.contains(&format!("invalid value '{value}' for '{option}")), "{words}");
     }
+}
+
+#[test]
+fn a_scenarios_name_need_not_be_text() {
+    let scratch = Scratch::new("latin-name");
+    let file = scratch.0.join(OsStr::from_bytes(b"caf\xe9.toml"));
+    std::fs::write(&file, "[clients]\nload = \"50K\"\nconnections = 8\n").expect("file");
+    let words = [&["sim", "run", "--no-probe"][..], &SHORT].concat();
+    let output = command(&words).arg(&file).output().expect("runs");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("caf\u{fffd}.toml"), "{}", text(&output.stdout));
 }
 
 #[test]

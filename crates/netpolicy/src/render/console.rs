@@ -109,10 +109,13 @@ impl Console {
         !self.quiet && io::stderr().is_terminal()
     }
 
-    /// Shows progress on the line that the last progress was shown on; an empty text wipes it.
+    /// Shows progress on the line that the last progress was shown on; an empty text wipes it. What is wider than the
+    /// terminal would leave lines behind, and is cut.
     pub(crate) fn progress(&self, words: &str) {
         if self.has_watcher() {
             let mut err = io::stderr().lock();
+            let columns = rustix::termios::tcgetwinsize(&err).map_or(0, |size| usize::from(size.ws_col));
+            let words = cut(words, columns.wrapping_sub(1));
             let _ = write!(err, "\r\x1b[K{words}").and_then(|()| err.flush());
         }
     }
@@ -168,6 +171,14 @@ fn typed(words: &str, journal: &str, netns: &str) -> String {
     typed
 }
 
+/// As much of a line as fits.
+fn cut(words: &str, columns: usize) -> String {
+    if words.chars().count() <= columns {
+        return words.to_owned();
+    }
+    words.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
+}
+
 /// Standard error may be closed; there is nobody left to tell, then.
 fn talk(words: &str) {
     let _ = writeln!(io::stderr().lock(), "{words}");
@@ -176,6 +187,11 @@ fn talk(words: &str) {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn progress_takes_one_line_of_a_narrow_terminal() {
+        assert_eq!([cut("9 of 180", 8), cut("9 of 180", 7), cut("", 0)], ["9 of 180", "9 of 1…", ""]);
+    }
 
     #[test]
     fn a_command_that_needs_the_journal_is_printed_as_it_must_be_typed() {

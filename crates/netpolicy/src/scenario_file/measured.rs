@@ -3,7 +3,7 @@
 //! Headings with a dot are keys of the scenario, and their values are set before a row is simulated; the others are what was
 //! measured. A row's name is its keys' values, joined by `@`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use model::OfferedLoad;
@@ -201,7 +201,14 @@ pub fn measured(
     scenario: &Scenario,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<MeasuredTable, Mistakes> {
-    let mut reader = Reader { name, text, scenario, table: MeasuredTable::default(), mistakes: Vec::new() };
+    let mut reader = Reader {
+        name,
+        text,
+        scenario,
+        table: MeasuredTable::default(),
+        points: BTreeMap::new(),
+        mistakes: Vec::new(),
+    };
     let mut columns: Option<Vec<Column>> = None;
     let mut offset = 0;
     for line in text.split_inclusive('\n') {
@@ -243,6 +250,8 @@ struct Reader<'a> {
     text: &'a str,
     scenario: &'a Scenario,
     table: MeasuredTable,
+    /// The names of its rows, by what they set.
+    points: BTreeMap<String, String>,
     mistakes: Vec<Mistake>,
 }
 
@@ -316,8 +325,9 @@ impl Reader<'_> {
         if !wanted(&name) {
             return;
         }
-        if self.table.rows.iter().any(|other| other.name == name) {
-            self.wrong(line.clone(), format!("row `{}` was there before", quoted(&name)), None);
+        if self.points.values().any(|other| *other == name) {
+            let message = format!("row `{}` was there before", quoted(&name));
+            return self.wrong(line, message, None);
         }
         let mut scenario = self.scenario.clone();
         if let Err((place, refused)) = scenario.set_all(of_settings().map(|(key, (_, value))| (key, *value)))
@@ -327,6 +337,11 @@ impl Reader<'_> {
         }
         if let Err(impossible) = scenario.check() {
             return self.wrong(line, impossible.to_string(), None);
+        }
+        if let Some(other) = self.points.insert(scenario.hash(), name.clone()) {
+            let message =
+                format!("row `{}` is `{}` once more, written otherwise", quoted(&name), quoted(&other));
+            return self.wrong(line, message, None);
         }
         let closed = scenario.clients.load == OfferedLoad::Max;
         let mut row = MeasuredRow {
@@ -434,6 +449,11 @@ mod test {
             (row("20K\tmax\t1\t1\t1\t1"), "`max` is a closed loop, and this row has a load"),
             (row("max\tstable\t1\t1\t1\t1"), "whose class is `max`, not `stable`"),
             (row("fast\tstable\t1\t1\t1\t1"), "`fast` is not a load"),
+            (
+                told("clients.load\tavg\n20K\t50\n20000\t51\n"),
+                "row `20000` is `20K` once more, written otherwise",
+            ),
+            (told("clients.load\tavg\n20K\t50\n20K\t51\n"), "row `20K` was there before\n --> t.tsv:3:1"),
             (row("20K\tstable\t1"), "3 cells under 6 headings"),
         ] {
             assert!(told.contains(words), "{words}\nin\n{told}");

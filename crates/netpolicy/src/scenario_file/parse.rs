@@ -40,6 +40,8 @@ impl Calibration {
 
 /// The largest scenario file, in bytes.
 const FILE_BYTES_MAX: usize = 1 << 20;
+/// The most mistakes that are kept of a file.
+const MISTAKES_MAX: usize = 100;
 /// The most sets of parameters.
 const SAMPLES_MAX: usize = 64;
 
@@ -97,7 +99,9 @@ fn read(
     if reader.mistakes.is_empty()
         && let Err(impossible) = reader.file.scenario.check()
     {
-        let at = reader.places.get(impossible.key).cloned().unwrap_or(0..0);
+        // Of what stands in the file, the mode may have brought the value that is wrong.
+        let keys = [impossible.key, impossible.beside, "delivery.mode"];
+        let at = keys.iter().find_map(|key| reader.places.get(*key).cloned()).unwrap_or(0..0);
         reader.wrong(at, impossible.to_string(), None);
     }
     if reader.mistakes.is_empty() {
@@ -120,7 +124,15 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// Whether there are enough mistakes, so that the rest of the file is not looked at.
+    fn is_full(&self) -> bool {
+        self.mistakes.len() >= MISTAKES_MAX
+    }
+
     fn wrong(&mut self, at: Range<usize>, message: impl Into<String>, help: Option<String>) {
+        if self.is_full() {
+            return;
+        }
         self.mistakes.push(Mistake::new(self.name, self.text, at, message, help));
     }
 
@@ -129,6 +141,9 @@ impl Reader<'_> {
         let mut late = Vec::new();
         let mut samples = None;
         for (section, value) in table {
+            if self.is_full() {
+                break;
+            }
             let word = section.get_ref().as_ref();
             match (word, value.get_ref()) {
                 _ if self.sections != SECTIONS && !self.sections.contains(&word) => {
@@ -172,6 +187,9 @@ impl Reader<'_> {
             }
         }
         for (path, key, at, value) in late {
+            if self.is_full() {
+                break;
+            }
             self.value(&path, key, at, value);
         }
         // Samples differ from the scenario's own parameters in what was fitted.
@@ -188,7 +206,7 @@ impl Reader<'_> {
     fn value(&mut self, path: &str, key: Range<usize>, at: Range<usize>, value: &DeValue<'_>) {
         let text = match value {
             DeValue::String(text) => text.to_string(),
-            DeValue::Integer(number) => number.to_string(),
+            DeValue::Integer(number) => decimal(number),
             DeValue::Float(number) => number.to_string(),
             DeValue::Boolean(truth) => truth.to_string(),
             // Of a key that there is not, what it holds is of no interest.
@@ -210,6 +228,9 @@ impl Reader<'_> {
     fn calibration(&mut self, keys: &DeTable<'_>) {
         let mut calibration = self.file.calibration.take().unwrap_or_default();
         for (key, value) in keys {
+            if self.is_full() {
+                break;
+            }
             match (key.get_ref().as_ref(), value.get_ref()) {
                 ("measured", DeValue::String(file)) => calibration.measured = file.to_string(),
                 ("rows", DeValue::Array(_)) => {
@@ -222,6 +243,9 @@ impl Reader<'_> {
                 ("parameters", DeValue::Array(names)) => {
                     calibration.parameters = self.words(value.get_ref());
                     for name in names {
+                        if self.is_full() {
+                            break;
+                        }
                         let known =
                             |text: &str| Costs::PARAMETERS.iter().any(|parameter| parameter.name == text);
                         if let DeValue::String(text) = name.get_ref()
@@ -265,6 +289,9 @@ impl Reader<'_> {
     fn samples(&mut self, keys: &DeTable<'_>) {
         let mut length = None;
         for (key, value) in keys {
+            if self.is_full() {
+                break;
+            }
             let numbers: Option<Vec<f64>> = value
                 .get_ref()
                 .as_array()
@@ -332,8 +359,16 @@ const NAMED_CHARS_MAX: usize = 80;
 fn number(value: &DeValue<'_>) -> Option<f64> {
     match value {
         DeValue::Float(number) => number.to_string().parse().ok(),
-        DeValue::Integer(number) => number.to_string().parse().ok(),
+        DeValue::Integer(number) => decimal(number).parse().ok(),
         _ => None,
+    }
+}
+
+/// A whole number in the digits that a value is written in, whatever its radix.
+fn decimal(number: &toml::de::DeInteger<'_>) -> String {
+    match i128::from_str_radix(number.as_str(), number.radix()) {
+        Ok(whole) => whole.to_string(),
+        Err(_) => number.to_string(),
     }
 }
 
@@ -386,6 +421,26 @@ mod test {
     }
 
     #[test]
+    fn a_whole_number_may_be_written_in_any_radix() {
+        let file = parse("t.toml", "[hardware]\nring = 0x1_00\n[costs]\nrequest = 0b11\n").expect("is read");
+        assert_eq!((file.scenario.hardware.ring, file.scenario.costs.request), (256, 3.0));
+    }
+
+    #[test]
+    fn of_very_many_mistakes_some_are_told() {
+        let many = |line: fn(usize) -> String| (0..20_000).map(line).collect::<String>();
+        for text in [
+            many(|i| format!("[k{i}]\n")),
+            format!("[hardware]\n{}", many(|i| format!("k{i} = 1\n"))),
+            format!("[samples]\n{}", many(|i| format!("k{i} = [1]\n"))),
+            format!("[calibration]\nparameters = [{}]\n", many(|i| format!("\"k{i}\", "))),
+            format!("[calibration]\nrows = [{}]\n", many(|i| format!("{i}, "))),
+        ] {
+            assert_eq!(parse("t.toml", &text).expect_err("unknown").0.len(), MISTAKES_MAX);
+        }
+    }
+
+    #[test]
     fn mistakes_are_drawn_with_their_place() {
         let text = "[hardware]\nqueues = 0\nllc_cpu = 4\n\n[costs]\nirq = 99.0\n\n[clinets]\nload = 5\n";
         let mistakes = parse("wrong.toml", text).expect_err("wrong").to_string();
@@ -428,6 +483,23 @@ mod test {
 
     #[test]
     fn a_machine_that_cannot_be_is_shown_where_it_is_written() {
+        for (text, words) in [
+            (
+                "[hardware]\ncpus = 4\n",
+                "layout.irq-cpus: there is no CPU 4: hardware.cpus = 4\n --> t.toml:2:8",
+            ),
+            (
+                "[delivery]\nmode = \"suspend20\"\ngro-flush-timeout = \"1s\"\n",
+                "20ms does not outlast gro-flush-timeout = 1s\n --> t.toml:3:21",
+            ),
+            (
+                "[delivery]\nmode = \"suspend99000\"\n",
+                "does not outlast gro-flush-timeout = 99ms\n --> t.toml:2:8",
+            ),
+        ] {
+            let mistakes = parse("t.toml", text).expect_err(words).to_string();
+            assert!(mistakes.contains(words), "{words}\nin\n{mistakes}");
+        }
         let text = "[application]\nthreads = 12\n[layout]\npinned = true\nthread-cpus = \"0-3\"\n";
         let mistakes = parse("pinned.toml", text).expect_err("wrong").to_string();
         assert!(

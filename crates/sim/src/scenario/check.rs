@@ -8,6 +8,8 @@ use super::{Scenario, Waits};
 pub struct Impossible {
     /// The key that is wrong.
     pub key: &'static str,
+    /// The key that it contradicts.
+    pub beside: &'static str,
     /// What is wrong with it.
     pub reason: String,
 }
@@ -21,16 +23,20 @@ impl Scenario {
     /// # Errors
     /// [`Impossible`] names the first key that contradicts another.
     pub fn check(&self) -> Result<(), Impossible> {
-        let no = |key, reason: String| Err(Impossible { key, reason });
+        let no = |key, beside, reason: String| Err(Impossible { key, beside, reason });
         let (hardware, layout) = (&self.hardware, &self.layout);
         for (key, cpus) in
             [("layout.irq-cpus", &layout.irq_cpus), ("layout.thread-cpus", &layout.thread_cpus)]
         {
             if cpus.is_empty() {
-                return no(key, "no CPU is left".to_owned());
+                return no(key, "hardware.cpus", "no CPU is left".to_owned());
             }
             if let Some(cpu) = cpus.iter().find(|&&cpu| cpu >= hardware.cpus) {
-                return no(key, format!("there is no CPU {cpu}: hardware.cpus = {}", hardware.cpus));
+                return no(
+                    key,
+                    "hardware.cpus",
+                    format!("there is no CPU {cpu}: hardware.cpus = {}", hardware.cpus),
+                );
             }
         }
         let threads = self.application.threads as usize;
@@ -38,6 +44,7 @@ impl Scenario {
             let cpus = layout.thread_cpus.len();
             return no(
                 "layout.pinned",
+                "application.threads",
                 format!("{threads} threads cannot have a CPU each: there are {cpus}"),
             );
         }
@@ -45,25 +52,37 @@ impl Scenario {
             let (threads, queues) = (self.application.threads, hardware.queues);
             return no(
                 "layout.by-napi",
+                "hardware.queues",
                 format!(
                     "{threads} threads cannot take {queues} queues one each; the other queues would have nobody"
                 ),
             );
         }
         if hardware.smt && hardware.cpus % 2 == 1 {
-            return no("hardware.smt", format!("{} CPUs are not pairs of hyper-threads", hardware.cpus));
+            return no(
+                "hardware.smt",
+                "hardware.cpus",
+                format!("{} CPUs are not pairs of hyper-threads", hardware.cpus),
+            );
         }
         let epoll = &self.delivery.params.epoll;
         if (epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0) && self.application.waits != Waits::Sleep {
             return no(
                 "application.waits",
+                "delivery.mode",
                 "busy polling and spinning for events exclude each other".to_owned(),
             );
         }
         if !self.delivery.params.irq_suspend_timeout.is_zero()
             && self.delivery.params.irq_suspend_timeout <= self.delivery.params.gro_flush_timeout
         {
-            return no("delivery.irq-suspend-timeout", "it must outlast gro-flush-timeout".to_owned());
+            let (suspended, timer) =
+                (self.delivery.params.irq_suspend_timeout, self.delivery.params.gro_flush_timeout);
+            return no(
+                "delivery.irq-suspend-timeout",
+                "delivery.gro-flush-timeout",
+                format!("{suspended} does not outlast gro-flush-timeout = {timer}"),
+            );
         }
         Ok(())
     }

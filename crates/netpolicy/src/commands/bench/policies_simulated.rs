@@ -1,6 +1,8 @@
 //! `bench policies --simulated`: the same evaluation at the NET-policy document's own scale, in the model of the receive
 //! path.
 
+use std::path::Path;
+
 use measure::{Experiment, Grid, Results, Variant};
 use model::nic::CoalesceParam;
 use model::recipe::{Dose, Mechanism};
@@ -49,7 +51,7 @@ const NOTES: [&str; 5] = [
 
 /// Computes the evaluation.
 pub(super) fn simulated(arguments: &Policies, context: &Context) -> Result<Grid, Fault> {
-    let base = scenario(SCENARIO)?.file.scenario;
+    let base = scenario(Path::new(SCENARIO))?.file.scenario;
     let recipes = context.recipes()?;
     let cpus = base.hardware.cpus;
     let mixtures: Vec<Mixture> =
@@ -189,7 +191,7 @@ mod test {
     }
 
     fn of_so_many(tuning: Tuning, processes: u32) -> Scenario {
-        let base = scenario(SCENARIO).expect("is shipped").file.scenario;
+        let base = scenario(Path::new(SCENARIO)).expect("is shipped").file.scenario;
         let recipes = policy_file::recipes(&[]).expect("shipped recipes have no mistakes");
         let mixture = Mixture { throughput: processes, latency: 0 };
         of_tuning(&base, tuning, mixture, &recipes).expect("can be simulated")

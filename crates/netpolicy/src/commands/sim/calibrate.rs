@@ -32,7 +32,7 @@ const STABLE_SEEDS: u64 = 2;
 /// Fits.
 pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, Fault> {
     let files = [
-        ("the scenario", Some(Path::new(&arguments.scenario))),
+        ("the scenario", Some(arguments.scenario.as_path())),
         ("--costs", arguments.costs.as_deref()),
         ("--measured", arguments.measured.as_deref()),
     ];
@@ -41,10 +41,10 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
     let own = source.file.scenario.costs.clone();
     let source = source.with_costs(arguments.costs.as_deref())?;
     let named = source.file.calibration.clone().unwrap_or_default();
-    let rows = match &arguments.rows {
-        Some(rows) => listed(rows).map_err(|why| Fault::new(Exit::Usage, format!("--rows: {why}")))?,
-        None => named.rows,
-    };
+    let mut rows = if arguments.rows.is_empty() { named.rows } else { Vec::new() };
+    for list in &arguments.rows {
+        rows.extend(listed(list).map_err(|why| Fault::new(Exit::Usage, format!("--rows: {why}")))?);
+    }
     let parameters =
         if arguments.parameters.is_empty() { named.parameters } else { arguments.parameters.clone() };
     if rows.is_empty() || rows.len() > Calibration::ROWS_MAX {

@@ -91,6 +91,9 @@ const PROBE_LOAD: f64 = 1.12;
 /// From this growth of the mean under the probe, the point is at the knee.
 const KNEE_RATIO: f64 = 1.5;
 
+/// Runs whose outcomes are held at once: each has some 40 KB.
+const RUNS_MAX: usize = 4096;
+
 /// Predicts points.
 pub(super) fn predict(
     points: &[(String, Scenario)],
@@ -98,29 +101,39 @@ pub(super) fn predict(
     effort: Effort,
     console: &Console,
 ) -> Result<Vec<Prediction>, Fault> {
-    let mut jobs = Vec::new();
     if let Some(words) = unsettled(points, effort.length) {
         console.say(&words);
     }
-    for (_, scenario) in points {
-        jobs.extend(jobs_of(scenario, samples, effort));
-    }
-    let outcomes = run_all(&jobs, console, "simulating")?;
-    let mut rest = outcomes.as_slice();
     let mut predictions = Vec::new();
-    for (name, scenario) in points {
-        let (mine, others) = rest.split_at(jobs_of(scenario, samples, effort).len());
-        rest = others;
-        if mine.iter().all(|run| run.latency.count() == 0) {
-            let window = model::Nanoseconds(effort.length.window);
-            let words = format!(
-                "{name}: no request was answered within {window}, so that there is nothing to predict"
-            );
-            return Err(Fault::new(Exit::Usage, words).hint("--window says how long is counted"));
+    for part in points.chunks(points_at_once(samples, effort)) {
+        let jobs: Vec<Job> = part.iter().flat_map(|(_, point)| jobs_of(point, samples, effort)).collect();
+        let (from, of) = (predictions.len(), points.len());
+        let what = match part.len() == of {
+            true => "simulating".to_owned(),
+            false => format!("simulating, points {} to {} of {of}", from + 1, from + part.len()),
+        };
+        let outcomes = run_all(&jobs, console, &what)?;
+        let mut rest = outcomes.as_slice();
+        for (name, scenario) in part {
+            let (mine, others) = rest.split_at(jobs_of(scenario, samples, effort).len());
+            rest = others;
+            if mine.iter().all(|run| run.latency.count() == 0) {
+                let window = model::Nanoseconds(effort.length.window);
+                let words = format!(
+                    "{name}: no request was answered within {window}, so that there is nothing to predict"
+                );
+                return Err(Fault::new(Exit::Usage, words).hint("--window says how long is counted"));
+            }
+            predictions.push(prediction(name, scenario, samples, effort, mine));
         }
-        predictions.push(prediction(name, scenario, samples, effort, mine));
     }
     Ok(predictions)
+}
+
+/// How many points' runs are held at once.
+fn points_at_once(samples: &[Costs], effort: Effort) -> usize {
+    let each = usize::try_from(effort.seeds).unwrap_or(usize::MAX).saturating_add(samples.len() + 1);
+    (RUNS_MAX / each).max(1)
 }
 
 /// After this many mean gaps between its requests, a connection has forgotten when it began.
@@ -222,5 +235,22 @@ fn prediction(
         drops: seeds.iter().map(|run| run.dropped as f64 * 1e9 / run.window as f64).sum::<f64>()
             / seeds.len().max(1) as f64,
         evidence: evidence(name, scenario, effort.first_seed, &seeds[0]),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn however_many_seeds_there_are_a_bounded_number_of_runs_is_held() {
+        for seeds in [1, 5, 1000] {
+            let length = Length { warmup: 0, window: 1 };
+            let effort = Effort { seeds, first_seed: 1, length, probe: true };
+            let samples = vec![Costs::default(); 64];
+            let each = jobs_of(&Scenario::default(), &samples, effort).len();
+            let points = points_at_once(&samples, effort);
+            assert!(points >= 1 && points * each <= RUNS_MAX, "{points} points of {each} runs");
+        }
     }
 }

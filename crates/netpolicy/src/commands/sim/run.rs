@@ -1,7 +1,6 @@
 //! `sim run`: predicts a scenario, or a sweep over one.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use sim::Scenario;
 use sim::outcome::Length;
@@ -23,7 +22,7 @@ const POINTS_MAX: usize = 10_000;
 /// Predicts.
 pub(super) fn run(arguments: &SimRun, context: &Context) -> Result<Exit, Fault> {
     standard_input_once(&[
-        ("the scenario", Some(Path::new(&arguments.scenario))),
+        ("the scenario", Some(arguments.scenario.as_path())),
         ("--costs", arguments.costs.as_deref()),
     ])?;
     let effort = effort(arguments.effort)?;
@@ -46,17 +45,21 @@ pub(super) fn run(arguments: &SimRun, context: &Context) -> Result<Exit, Fault> 
 
 /// Each point of the sweep with its name: the scenario alone has its own.
 fn points(arguments: &SimRun, source: &Source) -> Result<Vec<(String, Scenario)>, Fault> {
-    let given = arguments.set.iter().map(|setting| {
+    let (mut given, mut seen) = (Vec::new(), Vec::new());
+    for setting in &arguments.set {
         let (key, value) = assignment("--set", setting)?;
-        Ok((key, value.to_owned()))
-    });
-    let mut points = vec![(String::new(), given.collect::<Result<Vec<_>, Fault>>()?)];
-    let mut seen = Vec::new();
+        if seen.contains(&key) {
+            return Err(Fault::new(Exit::Usage, format!("{key} is set twice")));
+        }
+        seen.push(key);
+        given.push((key, value.to_owned()));
+    }
+    let mut points = vec![(String::new(), given)];
     for sweep in &arguments.sweep {
         let (key, values) = assignment("--sweep", sweep)?;
         if seen.contains(&key) {
-            return Err(Fault::new(Exit::Usage, format!("{key} is swept twice"))
-                .hint(format!("put all values into one: --sweep {key}=A,B")));
+            let fault = Fault::new(Exit::Usage, format!("{key} is swept twice, or set beside"));
+            return Err(fault.hint(format!("put all values into one: --sweep {key}=A,B")));
         }
         seen.push(key);
         let values =
@@ -76,7 +79,7 @@ fn points(arguments: &SimRun, source: &Source) -> Result<Vec<(String, Scenario)>
         }
         points = swept;
     }
-    if seen.is_empty() {
+    if arguments.sweep.is_empty() {
         points[0].0.clone_from(&source.name);
     }
     points.into_iter().map(|(name, given)| Ok((name, with(&source.file.scenario, &given)?))).collect()

@@ -22,28 +22,21 @@ pub(crate) struct Source {
 }
 
 /// Reads a scenario: a file's path, the name of a shipped one, or `-` for standard input.
-pub(crate) fn scenario(name: &str) -> Result<Source, Fault> {
-    if let Some(shipped) = shipped(name) {
-        let file =
-            parse(&format!("{name}.toml"), shipped.scenario).map_err(|m| Fault::new(Exit::Usage, m))?;
-        return Ok(Source { name: name.to_owned(), file, path: None });
-    }
-    let path = Path::new(name);
-    if name == STANDARD_INPUT {
-        let name = shown(path);
-        let file = parse(&name, &scenario_text(path)?).map_err(|m| Fault::new(Exit::Usage, m))?;
+pub(crate) fn scenario(path: &Path) -> Result<Source, Fault> {
+    let name = shown(path);
+    let wrong = |mistakes| Fault::new(Exit::Usage, mistakes);
+    if let Some(shipped) = path.to_str().and_then(shipped) {
+        let file = parse(&format!("{name}.toml"), shipped.scenario).map_err(wrong)?;
         return Ok(Source { name, file, path: None });
     }
-    if !path.exists() && !name.contains(['/', '.']) {
+    let is_file = path.as_os_str() != STANDARD_INPUT;
+    if is_file && !path.exists() && !name.contains(['/', '.']) {
         let names = SHIPPED.map(|shipped| shipped.name).join(", ");
-        return Err(Fault::new(
-            Exit::Usage,
-            format!("there is no scenario `{name}`: there are {names}, or a file"),
-        ));
+        let words = format!("there is no scenario `{name}`: there are {names}, or a file");
+        return Err(Fault::new(Exit::Usage, words));
     }
-    let text = scenario_text(path)?;
-    let file = parse(name, &text).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))?;
-    Ok(Source { name: name.to_owned(), file, path: Some(path.to_owned()) })
+    let file = parse(&name, &scenario_text(path)?).map_err(wrong)?;
+    Ok(Source { name, file, path: is_file.then(|| path.to_owned()) })
 }
 
 /// The file name of standard input.

@@ -1,7 +1,5 @@
 //! `sim validate`: measured and predicted, row by row.
 
-use std::path::Path;
-
 use serde::Serialize;
 use sim::Scenario;
 
@@ -62,7 +60,7 @@ const CLEAR_POINTS: f64 = 3.0;
 /// Predicts every row of a scenario's table, and compares.
 pub(super) fn run(arguments: &SimValidate, context: &Context) -> Result<Exit, Fault> {
     let files = [
-        ("the scenario", Some(Path::new(&arguments.scenario))),
+        ("the scenario", Some(arguments.scenario.as_path())),
         ("--costs", arguments.costs.as_deref()),
         ("--measured", arguments.measured.as_deref()),
     ];
