@@ -14,7 +14,7 @@ use crate::world::World;
 /// What is left of a share after a millisecond. Kernel: `y` of PELT, `y^32 = 0.5`.
 const DECAY: f64 = 0.978_572;
 /// A group is overloaded if this times its use exceeds its capacity. Kernel: `sd->imbalance_pct`, in percent.
-const IMBALANCE: f64 = 1.17;
+pub(crate) const IMBALANCE: f64 = 1.17;
 
 /// How a CPU was used lately.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,6 +28,11 @@ pub(crate) struct Use {
 }
 
 impl Use {
+    /// What interrupts leave of the CPU. Kernel: `scale_rt_capacity()`.
+    pub(crate) const fn capacity(self) -> f64 {
+        1.0 - self.interrupts
+    }
+
     /// A CPU's time went to this so far.
     #[expect(clippy::cast_precision_loss, reason = "times of one millisecond")]
     fn learn(&mut self, spent: [u64; 5]) {
@@ -57,15 +62,28 @@ impl<W: Watch> World<W> {
         capacity < IMBALANCE * group.iter().map(|cpu| cpu.tasks).sum::<f64>()
     }
 
-    /// Once a millisecond: idle CPUs take threads from overloaded groups.
-    pub(crate) fn balance_groups(&mut self) {
-        if self.costs.group_moves <= 0.0 {
-            return;
+    /// Once a millisecond: idle CPUs take threads from overloaded groups, and running ones.
+    pub(crate) fn balance(&mut self) {
+        let groups = self.costs.group_moves > 0.0;
+        if groups || self.threads_move() {
+            self.learn_uses();
         }
+        if groups {
+            self.balance_groups();
+        }
+        if self.threads_move() {
+            self.balance_running();
+        }
+    }
+
+    fn learn_uses(&mut self) {
         for c in 0..self.cpus.len() {
             self.account(c);
             self.uses[c].learn(*self.cpus[c].spent());
         }
+    }
+
+    fn balance_groups(&mut self) {
         for llc in 0..=self.llc(self.cpus.len() - 1) {
             if self.overloaded(llc) && self.chance.unit() < self.costs.group_moves {
                 self.leave_group(llc);

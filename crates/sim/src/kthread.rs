@@ -1,7 +1,11 @@
 //! NAPI in threads: the NAPI's own kernel thread, or a worker of an unbound workqueue.
 //!
 //! Kernel: 6.11, `net/core/dev.c` `napi_threaded_poll()`, `napi_threaded_poll_loop()`, `____napi_schedule()`.
-//! Left out: the workqueue's own choice of workers; a queue has one worker here, woken at a higher price.
+//! Kernel with the patches of 2020 "net: add support for threaded NAPI polling": `napi_workfn()`; 5.10, `kernel/workqueue.c`
+//! `first_idle_worker()`, `worker_enter_idle()`, `process_one_work()`. A NAPI's task here is whichever worker has its work: the
+//! one that went idle last takes it, where it ran last, so that work wanders between CPUs. `napi_workfn()` polls on while
+//! polls find their whole budget, unless `need_resched()`: a parameter says how often it is, and the work is queued again.
+//! Left out: that a worker which queues its work again may be the first to ask for it, and wakes another in vain.
 
 use crate::cpu::Doing;
 use crate::napi::{NAPI_WEIGHT, Poll, Running};
@@ -15,9 +19,32 @@ impl<W: Watch> World<W> {
     pub(crate) fn wake_kthread(&mut self, n: usize, waker: usize) {
         let task = self.slots.kthread(n);
         if self.tasks[task].state == State::Sleeping {
+            if self.processing == Processing::Workqueue {
+                self.take_worker(n);
+            }
             self.tasks[task].state = State::Waking;
             self.enqueue_woken(task, waker);
         }
+    }
+
+    /// `first_idle_worker()`: the worker that went idle last takes the work of a NAPI.
+    fn take_worker(&mut self, n: usize) {
+        if let Some(cpu) = self.idle_workers.pop() {
+            self.tasks[self.slots.kthread(n)].cpu = cpu;
+        }
+    }
+
+    /// The worker queues its work again, and goes idle: another one is woken for it.
+    fn requeue_work(&mut self, c: usize, n: usize) {
+        let task = self.slots.kthread(n);
+        self.fresh_workers[n] = true;
+        self.tasks[task].step = Step::Kthread;
+        self.take_worker(n);
+        self.idle_workers.push(c);
+        self.tasks[task].state = State::Waking;
+        self.enqueue_woken(task, c);
+        self.cpus[c].task = None;
+        self.dispatch(c);
     }
 
     /// The thread polls.
@@ -36,8 +63,12 @@ impl<W: Watch> World<W> {
         }
         if work < NAPI_WEIGHT {
             self.napi_complete_done(c, n, work);
-        } else {
-            self.leaves_to_busy_poll(c, n, work);
+        } else if !self.leaves_to_busy_poll(c, n, work)
+            && self.costs.workqueue_requeue > 0.0
+            && self.processing == Processing::Workqueue
+            && self.chance.unit() < self.costs.workqueue_requeue
+        {
+            return self.requeue_work(c, n);
         }
         if self.napis[n].scheduled { self.boundary(c, Step::Kthread) } else { self.sleep_kthread(c) }
     }
@@ -55,6 +86,9 @@ impl<W: Watch> World<W> {
             }
             self.fresh_workers[n] = true;
             self.tasks[task].step = Step::Kthread;
+            if self.processing == Processing::Workqueue {
+                self.idle_workers.push(c);
+            }
         }
         self.leave_cpu(c, task);
     }

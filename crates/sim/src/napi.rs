@@ -98,7 +98,8 @@ impl<W: Watch> World<W> {
             let first = if poll.work == 0 { self.costs.packet_first } else { 0 };
             let cost = first + self.packet_cost(c, packet, poll.running);
             self.unsettle(c);
-            self.cpus[c].poll.work += 1;
+            let frames = if packet == ACK { 1 } else { self.request_frames };
+            self.cpus[c].poll.work = (poll.work + frames).min(poll.budget);
             self.segment(c, crate::cpu::Doing::Packet(packet), cost);
             return;
         }
@@ -127,8 +128,11 @@ impl<W: Watch> World<W> {
     #[inline]
     fn packet_cost(&self, c: usize, packet: u32, running: Running) -> u64 {
         let costs = &self.costs;
-        let cost = if packet == ACK {
-            costs.ack
+        let in_thread = |cost: u64| {
+            if running == Running::Kthread { cost * costs.in_thread_permille / 1000 } else { cost }
+        };
+        if packet == ACK {
+            in_thread(costs.ack)
         } else {
             let thread = usize::from(self.clients.homes[packet as usize].thread);
             let remote = self.remote(c, self.tasks[thread].cpu, costs.packet_remote);
@@ -138,9 +142,8 @@ impl<W: Watch> World<W> {
             } else {
                 0
             };
-            costs.packet + cold + costs.request_copy + remote
-        };
-        if running == Running::Kthread { cost * costs.in_thread_permille / 1000 } else { cost }
+            in_thread(costs.packet + cold + remote) + costs.request_copy
+        }
     }
 
     /// `napi_complete_done()`: the owner gives the NAPI up; a timer takes over, or the interrupt.

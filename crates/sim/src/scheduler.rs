@@ -260,6 +260,9 @@ impl<W: Watch> World<W> {
             self.cpus[c].task = None;
             return self.dispatch(c);
         }
+        if self.threads_move() && self.leaves_running(c, task) {
+            return;
+        }
         if !self.cpus[c].poll_list.is_empty() && step != Step::Ksoftirqd {
             self.pause_before_onward(c);
             return self.softirq_begin(c);

@@ -2,6 +2,7 @@
 
 use model::KernelVersion;
 
+use crate::active_balance::Occasion;
 use crate::application::Thread;
 use crate::balance::Use;
 use crate::calendar::Calendar;
@@ -38,6 +39,10 @@ pub(crate) struct World<W> {
     pub(crate) tasks: Vec<Task>,
     pub(crate) threads: Vec<Thread>,
     pub(crate) fresh_workers: Vec<bool>,
+    /// Where idle workers of the workqueue ran last, the one that went idle last at the end.
+    pub(crate) idle_workers: Vec<usize>,
+    /// Application threads that leave their CPU at the end of their step.
+    pub(crate) leaving: Vec<Option<Occasion>>,
     pub(crate) clients: Clients,
     pub(crate) client_host: ClientHost,
     pub(crate) processing: Processing,
@@ -51,6 +56,8 @@ pub(crate) struct World<W> {
     pub(crate) busy_poll_budget: u32,
     pub(crate) epoll_returns_empty: bool,
     pub(crate) max_events_limit: u32,
+    /// Frames of a request, as the budget of a poll counts them.
+    pub(crate) request_frames: u32,
     /// The factor on remote costs at the moment, in thousandths.
     pub(crate) contention_permille: u64,
     /// The share of answers that clients take late at the moment.
@@ -165,6 +172,7 @@ pub(crate) struct Spans {
     pub(crate) resume: u64,
     pub(crate) transmit: u64,
     pub(crate) workqueue_wake: u64,
+    pub(crate) workqueue_requeue: f64,
     pub(crate) request_copy: u64,
     pub(crate) response_copy: u64,
     /// The same at the clients' host: softirq work for an answer, and copies of a request.
@@ -175,6 +183,10 @@ pub(crate) struct Spans {
     pub(crate) remote_llc_permille: u64,
     /// Per millisecond.
     pub(crate) group_moves: f64,
+    /// Per millisecond.
+    pub(crate) thread_moves: f64,
+    /// Per millisecond.
+    pub(crate) active_balance: f64,
     pub(crate) slice: u64,
 }
 
@@ -239,6 +251,7 @@ impl Spans {
             resume: nanos(costs.resume),
             transmit: nanos(costs.transmit),
             workqueue_wake: nanos(costs.workqueue_wake),
+            workqueue_requeue: costs.workqueue_requeue,
             request_copy: nanos(costs.copy_in * kilobytes(scenario.application.request_bytes)),
             response_copy: nanos(costs.copy_out * kilobytes(scenario.application.response_bytes)),
             response_in: nanos(costs.copy_in * kilobytes(scenario.application.response_bytes)),
@@ -247,6 +260,8 @@ impl Spans {
             wake_pull: costs.wake_pull,
             remote_llc_permille: permille(costs.remote_llc),
             group_moves: costs.group_moves / 1000.0,
+            thread_moves: costs.thread_moves / 1000.0,
+            active_balance: costs.active_balance / 1000.0,
             slice: nanos(costs.slice),
         }
     }
@@ -335,6 +350,8 @@ impl<W: Watch> World<W> {
             threads: (0..slots.threads).map(|t| new_thread(scenario, t)).collect(),
             tasks,
             fresh_workers: vec![true; slots.queues],
+            idle_workers: (0..2 * slots.queues).map(irq_cpu).collect(),
+            leaving: vec![None; slots.threads],
             clients: Clients {
                 connections: vec![Connection::default(); homes.len()],
                 homes,
@@ -358,6 +375,7 @@ impl<W: Watch> World<W> {
             busy_poll_budget: u32::from(params.epoll.busy_poll_budget).max(1),
             epoll_returns_empty: params.epoll_wait_cap.is_some(),
             max_events_limit: scenario.application.max_events_limit,
+            request_frames: scenario.application.request_bytes.div_ceil(hardware.frame_bytes),
             contention_permille: 1000,
             slow_share: scenario.costs.client_slow_base,
             slow_base: scenario.costs.client_slow_base,
@@ -437,7 +455,7 @@ impl<W: Watch> World<W> {
         let rate = answered as f64 * 1e9 / TICK as f64 / 1e6;
         let share = (self.slow_base + self.slow_load * rate).clamp(0.0, 1.0);
         self.slow_share += (share - self.slow_share) * 0.05;
-        self.balance_groups();
+        self.balance();
         if self.contention > 0.0 {
             for c in 0..self.cpus.len() {
                 self.account(c);

@@ -256,6 +256,13 @@ fn any_scenario() -> impl Strategy<Value = Scenario> {
         let mut scenario = Scenario::default();
         (scenario.clients.threads, scenario.clients.queues, scenario.layout.even_threads) = hosts;
         scenario.costs.client_request = 2.0;
+        if scenario.layout.even_threads {
+            scenario.costs.thread_moves = 1000.0;
+            scenario.costs.active_balance = 500.0;
+            scenario.costs.workqueue_requeue = 0.5;
+            scenario.application.request_bytes = 5000;
+            scenario.hardware.frame_bytes = 1448;
+        }
         (scenario.costs.group_moves, scenario.costs.remote_llc) = caches;
         let (cpus, llc, smt, queues, ring) = hardware;
         scenario.hardware.cpus = if smt { cpus * 2 } else { cpus };

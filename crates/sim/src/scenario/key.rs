@@ -126,6 +126,11 @@ pub const KEYS: &[Key] = &[
         takes: Takes::Switch(|s, b| s.hardware.coalescing.tx_irq = b),
     },
     Key {
+        path: "hardware.frame-bytes",
+        meaning: "bytes of a message in one frame, of which polls take 64",
+        takes: whole(64, 16_777_216, |s, n| s.hardware.frame_bytes = n),
+    },
+    Key {
         path: "hardware.link-gbps",
         meaning: "bandwidth of the link",
         takes: Takes::Number { min: 0.01, max: 10_000.0, set: |s, n| s.hardware.link_gbps = n },

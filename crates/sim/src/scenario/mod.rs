@@ -46,6 +46,9 @@ pub struct Hardware {
     pub ring: u32,
     /// Interrupt moderation.
     pub coalescing: Coalescing,
+    /// Bytes of a message that one frame carries: a poll's budget counts frames. The most that a message can have, so that
+    /// each is one frame, where the NIC puts them together.
+    pub frame_bytes: u32,
     /// Bandwidth of the link in Gb/s.
     pub link_gbps: f64,
     /// The kernel whose behaviour is followed where versions differ.
@@ -216,6 +219,7 @@ impl Default for Scenario {
                     tx_usecs: 8,
                     tx_irq: true,
                 },
+                frame_bytes: 16_777_216,
                 link_gbps: 100.0,
                 kernel: KernelVersion { major: 6, minor: 11, patch: 0 },
             },

@@ -83,7 +83,7 @@ parameters! {
     ack, "ack", "us", 1.54, 0.2, 8.0;
     /// Softirq, extra, if the packet's thread last ran on another CPU.
     packet_remote, "packet-remote", "us", 0.21, 0.0, 3.0;
-    /// Factor on a packet's work in a NAPI thread instead of a softirq.
+    /// Factor on a packet's work, but for its bytes, in a NAPI thread instead of a softirq.
     packet_in_thread, "packet-in-thread", "factor", 1.0, 0.8, 2.0;
     /// Application: one request, read to sendmsg.
     request, "request", "us", 2.81, 0.3, 50.0;
@@ -121,8 +121,10 @@ parameters! {
     resume, "resume", "us", 0.65, 0.05, 5.0;
     /// From sendmsg to the transmit completion.
     transmit, "transmit", "us", 1.5, 0.1, 20.0;
-    /// Workqueue NAPI, extra, for each wake-up of a worker.
+    /// Workqueue NAPI, extra, for each work item that a worker begins.
     workqueue_wake, "workqueue-wake", "us", 0.8, 0.0, 10.0;
+    /// Workqueue NAPI: share of polls with a full budget after which the work is queued again, for another worker.
+    workqueue_requeue, "workqueue-requeue", "share", 0.0, 0.0, 1.0;
     /// Softirq work per kilobyte beyond the first packet.
     copy_in, "copy-in", "us/KB", 0.10, 0.0, 2.0;
     /// Application's copies per kilobyte beyond the first packet.
@@ -137,6 +139,10 @@ parameters! {
     remote_llc, "remote-llc", "factor", 1.0, 1.0, 10.0;
     /// Threads that idle CPUs take from an overloaded LLC group, each second; at zero, no group counts as overloaded.
     group_moves, "group-moves", "1/s", 0.0, 0.0, 1000.0;
+    /// Moves of a running thread to a CPU that looks idle, each second, while a task of the kernel waits beside it.
+    thread_moves, "thread-moves", "1/s", 0.0, 0.0, 1000.0;
+    /// Moves of a thread from a CPU that interrupts take much of to one that they leave alone, each second that it is there.
+    active_balance, "active-balance", "1/s", 0.0, 0.0, 1000.0;
     /// Time slice of a thread when others wait.
     slice, "slice", "us", 3000.0, 100.0, 20000.0;
 }

@@ -1,0 +1,81 @@
+//! Running threads that idle CPUs take, within and across groups of CPUs.
+//!
+//! Kernel: 5.10, `kernel/sched/fair.c` `nohz_balancer_kick()`, `check_cpu_capacity()`, `need_active_balance()`,
+//! `active_load_balance_cpu_stop()`. Two occasions: a thread's CPU has a second task for a moment, one of the kernel's own,
+//! and a CPU that looks idle takes the thread (one that only softirqs keep busy looks idle, and the thread is stuck there);
+//! and interrupts take so much of a thread's CPU that another has more than 17 % to spare. Left out: when the balancer
+//! gets that far (its interval, `sd->nr_balance_failed`, what it asks of whole groups); two parameters say how often. A
+//! thread moves at the end of its step; one that loops for events stays. At zero no running thread moves.
+
+use crate::balance::Use;
+use crate::scheduler::State;
+use crate::watch::Watch;
+use crate::world::World;
+
+/// Why a running thread is to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Occasion {
+    /// It waits beside a task of the kernel.
+    Crowded,
+    /// Interrupts take its CPU's time.
+    Interrupted,
+}
+
+impl<W: Watch> World<W> {
+    /// Whether running threads move at all.
+    pub(crate) fn threads_move(&self) -> bool {
+        self.costs.thread_moves > 0.0 || self.costs.active_balance > 0.0
+    }
+
+    /// Once a millisecond: who is to move.
+    pub(crate) fn balance_running(&mut self) {
+        for t in 0..self.threads.len() {
+            if self.tasks[t].state != State::Running {
+                continue;
+            }
+            if self.costs.thread_moves > 0.0 && self.chance.unit() < self.costs.thread_moves {
+                self.leaving[t] = Some(Occasion::Crowded);
+            } else if self.costs.active_balance > 0.0
+                && self.uses[self.tasks[t].cpu].interrupted()
+                && self.chance.unit() < self.costs.active_balance
+            {
+                self.leaving[t] = Some(Occasion::Interrupted);
+            }
+        }
+    }
+
+    /// The running task of a CPU leaves it at the end of its step, if it is to move and an idle CPU will have it.
+    #[cold]
+    pub(crate) fn leaves_running(&mut self, c: usize, task: usize) -> bool {
+        let Some(occasion) = self.leaving.get_mut(task).and_then(Option::take) else { return false };
+        let allowed = self.tasks[task].allowed;
+        let here = self.uses[c];
+        let takes = |&other: &usize| {
+            allowed >> other & 1 == 1
+                && self.is_idle(other)
+                && (occasion == Occasion::Crowded || here.leaves_less_than(self.uses[other]))
+        };
+        let takers: Vec<usize> = (0..self.cpus.len()).filter(takes).collect();
+        let Ok(count) = u32::try_from(takers.len()) else { return false };
+        if count == 0 {
+            return false;
+        }
+        let taker = takers[self.chance.below(count) as usize];
+        self.enqueue(task, taker);
+        self.cpus[c].task = None;
+        self.dispatch(c);
+        true
+    }
+}
+
+impl Use {
+    /// `check_cpu_capacity()`: interrupts leave less of the CPU than the balancer overlooks.
+    fn interrupted(self) -> bool {
+        self.capacity() * crate::balance::IMBALANCE < 1.0
+    }
+
+    /// Whether another CPU has clearly more left, as `need_active_balance()` asks.
+    fn leaves_less_than(self, other: Self) -> bool {
+        self.capacity() * crate::balance::IMBALANCE < other.capacity()
+    }
+}
