@@ -126,7 +126,7 @@ impl<W: Watch> World<W> {
             self.tasks[t].step = Step::Sleep;
             self.napi_schedule(c, n);
             self.pause_before_onward(c);
-            return self.segment(c, Doing::HardIrq, self.costs.resume);
+            return self.handle_irq(c, self.now, self.costs.resume);
         }
         if self.epoll_returns_empty { self.boundary(c, Step::EpollEnter) } else { self.epoll_sleep(c) }
     }

@@ -27,6 +27,8 @@ const LATE_TIMES_MAX: u32 = 8;
 pub(crate) struct Clients {
     pub(crate) connections: Vec<Connection>,
     pub(crate) homes: Vec<Home>,
+    /// Whether no thread has connections of more than one queue.
+    pub(crate) one_queue_each: bool,
     /// Mean gap between a connection's requests; `NEVER` in a closed loop.
     pub(crate) gap: u64,
     pub(crate) arrivals: model::Arrivals,

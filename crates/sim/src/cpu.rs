@@ -20,9 +20,9 @@ pub(crate) enum Doing {
     HardIrq,
     /// It has entered a driver's poll.
     Poll,
-    /// It brings a packet to its socket: a connection's number, or [`crate::nic::ACK`].
+    /// It brings packets to their sockets, the last one this: a connection's number, or [`crate::nic::ACK`].
     Packet(u32),
-    /// It wakes a task.
+    /// It brings packets to their sockets and wakes the task of the last one.
     Wake(usize),
     /// It looks into an epoll.
     Epoll,
@@ -36,8 +36,6 @@ pub(crate) enum Doing {
     Spin,
     /// It loops for events alone.
     EventSpin,
-    /// It goes on with its task.
-    Onward,
 }
 
 impl Doing {
@@ -65,8 +63,7 @@ impl Doing {
             | Self::Sleep
             | Self::Contend
             | Self::Spin
-            | Self::EventSpin
-            | Self::Onward => Class::System,
+            | Self::EventSpin => Class::System,
         }
     }
 
@@ -83,7 +80,10 @@ pub(crate) struct Cpu {
     /// On what its time goes meanwhile.
     class: Class,
     since: u64,
-    /// Time of the running segment that interrupts took.
+    /// Until when a segment that begins with leaving the idle state does so, and until when it handles an interrupt next.
+    awake_at: u64,
+    handled_at: u64,
+    /// Time of the rest of the running segment that interrupts took.
     irq_time: u64,
     /// `rq->curr`; `None` is the idle task.
     pub(crate) task: Option<usize>,
@@ -109,6 +109,8 @@ impl Cpu {
             doing: Doing::Idle,
             class: Class::Idle,
             since: 0,
+            awake_at: 0,
+            handled_at: 0,
             irq_time: 0,
             task: None,
             waiting: VecDeque::new(),
@@ -168,19 +170,29 @@ impl<W: Watch> World<W> {
     /// Writes the time since the segment began, or was last accounted, to the CPU's account.
     #[inline]
     pub(crate) fn account(&mut self, c: usize) {
+        if self.cpus[c].since < self.cpus[c].handled_at {
+            self.spend_until(c, Class::Idle, self.cpus[c].awake_at);
+            self.spend_until(c, Class::Irq, self.cpus[c].handled_at);
+        }
+        if self.cpus[c].irq_time > 0 {
+            let cpu = &mut self.cpus[c];
+            let irq = cpu.irq_time.min(self.now - cpu.since);
+            cpu.irq_time -= irq;
+            let until = cpu.since + irq;
+            self.spend_until(c, Class::Irq, until);
+        }
+        self.spend_until(c, self.cpus[c].class, self.now);
+    }
+
+    /// Writes time to the CPU's account, up to this moment or to now if that is sooner.
+    #[inline]
+    fn spend_until(&mut self, c: usize, class: Class, until: u64) {
         let cpu = &mut self.cpus[c];
-        let span = self.now - cpu.since;
-        cpu.since = self.now;
-        let class = cpu.class;
-        let irq = cpu.irq_time.min(span);
-        cpu.irq_time = 0;
-        cpu.spent[class as usize] += span - irq;
-        cpu.spent[Class::Irq as usize] += irq;
+        let until = until.min(self.now).max(cpu.since);
+        let span = until - std::mem::replace(&mut cpu.since, until);
+        cpu.spent[class as usize] += span;
         if W::ON {
-            self.watch.see(self.now, Fact::Spent { cpu: c, class, span: span - irq });
-            if irq > 0 {
-                self.watch.see(self.now, Fact::Spent { cpu: c, class: Class::Irq, span: irq });
-            }
+            self.watch.see(self.now, Fact::Spent { cpu: c, class, span });
         }
     }
 
@@ -196,8 +208,8 @@ impl<W: Watch> World<W> {
         match doing {
             Doing::Idle => {
                 self.account(c);
-                self.cpus[c].irq_cost = cost;
-                self.segment(c, Doing::IdleExit, self.costs.idle_exit);
+                let idle_exit = self.slowed(c, self.costs.idle_exit);
+                self.handle_irq(c, self.now + idle_exit, cost);
             }
             Doing::IdleExit => self.cpus[c].irq_cost += cost,
             _ if doing.softirq_may_run() => {
@@ -205,19 +217,44 @@ impl<W: Watch> World<W> {
                 let extra = if doing == Doing::Request { self.costs.preempted } else { 0 };
                 let left = self.calendar.due(c).saturating_sub(self.now) + extra;
                 self.cpus[c].paused = Some((doing, left));
-                self.segment(c, Doing::HardIrq, cost);
+                self.handle_irq(c, self.now, cost);
             }
             _ => {
-                self.cpus[c].irq_time += cost;
+                let cpu = &mut self.cpus[c];
+                if self.now < cpu.handled_at {
+                    cpu.handled_at += cost;
+                } else {
+                    cpu.irq_time += cost;
+                }
                 let due = self.calendar.due(c) + cost;
                 self.calendar.set(c, due);
             }
         }
     }
 
-    /// The CPU's task goes on at once, after what its step does when softirqs have run.
+    /// Handles an interrupt, from when the CPU is awake. Nobody sees it turn to the softirq that follows, so that this, the
+    /// interrupt and the beginning of the poll are one segment.
+    pub(crate) fn handle_irq(&mut self, c: usize, awake_at: u64, cost: u64) {
+        let now = self.now;
+        if self.softirqs_wait(c) {
+            if awake_at == now {
+                return self.segment(c, Doing::HardIrq, cost);
+            }
+            self.cpus[c].irq_cost = cost;
+            self.cpus[c].begin(Doing::IdleExit, now);
+            return self.calendar.set(c, awake_at);
+        }
+        let handled_at = awake_at + self.slowed(c, cost);
+        self.now = handled_at;
+        self.softirq_begin(c);
+        self.now = now;
+        let cpu = &mut self.cpus[c];
+        (cpu.since, cpu.awake_at, cpu.handled_at) = (now, awake_at, handled_at);
+    }
+
+    /// When softirqs have run, the CPU's task takes its next step, as if it had been switched to in no time.
     pub(crate) fn pause_before_onward(&mut self, c: usize) {
-        self.cpus[c].paused = Some((Doing::Onward, 0));
+        self.cpus[c].paused = Some((Doing::SwitchIn, 0));
     }
 
     /// Softirqs are done: back to what was interrupted.
@@ -227,6 +264,7 @@ impl<W: Watch> World<W> {
                 let left = if self.cpu_has_events(c) { self.spin_step() } else { left };
                 self.segment(c, Doing::EventSpin, left);
             }
+            Some((Doing::SwitchIn, 0)) => self.perform(c),
             Some((doing, left)) => {
                 self.cpus[c].begin(doing, self.now);
                 self.calendar.set(c, self.now + left);
@@ -242,16 +280,13 @@ impl<W: Watch> World<W> {
             Doing::Idle => self.go_idle(c),
             Doing::IdleExit => match std::mem::take(&mut self.cpus[c].irq_cost) {
                 0 => self.dispatch(c),
-                cost => self.segment(c, Doing::HardIrq, cost),
+                cost => self.handle_irq(c, self.now, cost),
             },
-            Doing::SwitchIn | Doing::Onward => self.perform(c),
+            Doing::SwitchIn => self.perform(c),
             Doing::HardIrq => self.irq_exit(c),
             Doing::Poll => self.next_packet(c),
-            Doing::Packet(packet) => self.deliver(c, packet),
-            Doing::Wake(task) => {
-                self.enqueue_woken(task, c);
-                self.next_packet(c);
-            }
+            Doing::Packet(packet) => self.delivered(c, packet),
+            Doing::Wake(task) => self.woken(c, task),
             Doing::Epoll => self.epoll_looked(c),
             Doing::Sleep => self.fall_asleep(c),
             Doing::Request => self.request_done(c),

@@ -4,6 +4,7 @@
 //! `napi_watchdog()`; `kernel/softirq.c` `irq_exit_rcu()`. Left out: forced threading, other devices' interrupts, the
 //! timer tick's own cost.
 
+use crate::scenario::Processing;
 use crate::softirq::ksoftirqd_holds_softirqs_back;
 use crate::watch::{Fact, Watch};
 use crate::world::World;
@@ -11,8 +12,7 @@ use crate::world::World;
 impl<W: Watch> World<W> {
     /// The NIC's interrupt: schedules the NAPI.
     pub(crate) fn hard_irq(&mut self, c: usize, cost: u64, n: usize) {
-        self.interrupt(c, cost);
-        self.napi_schedule(c, n);
+        self.raise(c, cost, Some(n));
     }
 
     /// `napi_watchdog()`: schedules the NAPI on the CPU that set the timer, unless someone has it.
@@ -23,21 +23,38 @@ impl<W: Watch> World<W> {
         if W::ON {
             self.watch.see(self.now, Fact::Timer { napi: n, cpu: c });
         }
-        self.interrupt(c, self.costs.timer);
-        if !self.napis[n].scheduled {
+        let free = !self.napis[n].scheduled;
+        if free {
             self.napis[n].preferred = false;
+        }
+        self.raise(c, self.costs.timer, free.then_some(n));
+    }
+
+    /// An interrupt comes that may schedule a NAPI. A softirq's is on the list before the CPU turns to the interrupt; whoever
+    /// wakes a thread is interrupted already.
+    fn raise(&mut self, c: usize, cost: u64, n: Option<usize>) {
+        let in_softirq = self.processing == Processing::Softirq;
+        if let Some(n) = n.filter(|_| in_softirq) {
+            self.napi_schedule(c, n);
+        }
+        self.interrupt(c, cost);
+        if let Some(n) = n.filter(|_| !in_softirq) {
             self.napi_schedule(c, n);
         }
     }
 
     /// The interrupt is handled: softirqs run now, unless ksoftirqd is to do it.
     pub(crate) fn irq_exit(&mut self, c: usize) {
-        let cpu = &self.cpus[c];
-        let held_back = ksoftirqd_holds_softirqs_back(self.kernel) && cpu.softirq.ksoftirqd_awake;
-        if cpu.poll_list.is_empty() || held_back {
+        if self.softirqs_wait(c) {
             self.resume(c);
         } else {
             self.softirq_begin(c);
         }
+    }
+
+    /// Whether no softirq will run when an interrupt is handled: there is none, or ksoftirqd is to do it.
+    pub(crate) fn softirqs_wait(&self, c: usize) -> bool {
+        let cpu = &self.cpus[c];
+        cpu.poll_list.is_empty() || cpu.softirq.ksoftirqd_awake && ksoftirqd_holds_softirqs_back(self.kernel)
     }
 }

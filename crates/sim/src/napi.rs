@@ -7,6 +7,7 @@
 
 use crate::nic::ACK;
 use crate::scenario::Processing;
+use crate::socket::Reach;
 use crate::watch::{Fact, Poller, Watch};
 use crate::world::World;
 
@@ -88,21 +89,37 @@ impl<W: Watch> World<W> {
         self.segment(c, crate::cpu::Doing::Poll, cost);
     }
 
-    /// The poll takes its next packet, or is over.
+    /// The poll takes its next packets, or is over. A packet that nobody can see reach its socket is one segment with the
+    /// next, if the ring holds that already.
     #[inline]
     pub(crate) fn next_packet(&mut self, c: usize) {
-        let poll = self.cpus[c].poll;
-        if poll.work < poll.budget
-            && let Some(packet) = self.take_packet(poll.napi)
+        let Poll { napi, budget, running, .. } = self.cpus[c].poll;
+        let mut cost = 0;
+        self.receive(napi);
+        while self.cpus[c].poll.work < budget
+            && let Some(packet) = self.take_packet(napi)
         {
-            let first = if poll.work == 0 { self.costs.packet_first } else { 0 };
-            let cost = first + self.packet_cost(c, packet, poll.running);
+            let first = if self.cpus[c].poll.work == 0 { self.costs.packet_first } else { 0 };
+            cost += first + self.packet_cost(c, packet, running);
             self.unsettle(c);
             let frames = if packet == ACK { 1 } else { self.request_frames };
-            self.cpus[c].poll.work = (poll.work + frames).min(poll.budget);
-            self.segment(c, crate::cpu::Doing::Packet(packet), cost);
-            return;
+            let work = (self.cpus[c].poll.work + frames).min(budget);
+            self.cpus[c].poll.work = work;
+            let more = work < budget && self.queues[napi].holds_few();
+            match self.reach(c, packet) {
+                Reach::Unseen if more => {
+                    self.deliver(c, packet);
+                }
+                Reach::Sleeper(t) => {
+                    self.deliver(c, packet);
+                    return self.wake(c, t, cost);
+                }
+                Reach::Unseen | Reach::Seen => {
+                    return self.segment(c, crate::cpu::Doing::Packet(packet), cost);
+                }
+            }
         }
+        let poll = self.cpus[c].poll;
         self.tally.polls += 1;
         if W::ON {
             let Poll { napi, work, budget, running } = poll;

@@ -115,6 +115,12 @@ impl Queue {
         !self.ring.is_empty() || self.next_arrival() <= now
     }
 
+    /// Whether the ring holds a packet, and so much room besides that it does not matter when exactly one leaves.
+    #[inline]
+    pub(crate) fn holds_few(&self) -> bool {
+        !self.ring.is_empty() && self.ring.len() <= self.ring_size / 2
+    }
+
     fn rx_moderation(&self) -> (u64, u32) {
         let (usecs, frames) = match &self.rx {
             Some(dim) => dim.moderation(),
@@ -190,7 +196,6 @@ impl<W: Watch> World<W> {
     /// Takes the next packet off the ring.
     #[inline]
     pub(crate) fn take_packet(&mut self, q: usize) -> Option<u32> {
-        self.receive(q);
         let packet = self.queues[q].ring.pop_front()?;
         self.tally.packets += 1;
         if W::ON {

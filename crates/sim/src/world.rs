@@ -355,6 +355,7 @@ impl<W: Watch> World<W> {
             clients: Clients {
                 connections: vec![Connection::default(); homes.len()],
                 homes,
+                one_queue_each: layout.by_napi && slots.queues <= slots.threads,
                 gap,
                 arrivals: scenario.clients.arrivals,
                 from_due: scenario.clients.from_due,

