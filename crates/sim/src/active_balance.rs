@@ -1,10 +1,10 @@
 //! Running threads that idle CPUs take, within and across groups of CPUs.
 //!
 //! Kernel: 5.10, `kernel/sched/fair.c` `nohz_balancer_kick()`, `check_cpu_capacity()`, `need_active_balance()`,
-//! `active_load_balance_cpu_stop()`. Two occasions: a thread's CPU has a second task for a moment, one of the kernel's own,
+//! `active_load_balance_cpu_stop()`. Three occasions: another group runs less (`balance`); a thread's CPU has a second task for a moment, one of the kernel's own,
 //! and a CPU that looks idle takes the thread (one that only softirqs keep busy looks idle, and the thread is stuck there);
 //! and interrupts take so much of a thread's CPU that another has more than 17 % to spare. Left out: when the balancer
-//! gets that far (its interval, `sd->nr_balance_failed`, what it asks of whole groups); two parameters say how often. A
+//! gets that far (its interval, `sd->nr_balance_failed`, what it asks of whole groups); parameters say how often. A
 //! thread moves at the end of its step; one that loops for events stays. At zero no running thread moves.
 
 use crate::balance::Use;
@@ -19,12 +19,14 @@ pub(crate) enum Occasion {
     Crowded,
     /// Interrupts take its CPU's time.
     Interrupted,
+    /// Its group of CPUs runs more than another.
+    Uneven,
 }
 
 impl<W: Watch> World<W> {
     /// Whether running threads move at all.
     pub(crate) fn threads_move(&self) -> bool {
-        self.costs.thread_moves > 0.0 || self.costs.active_balance > 0.0
+        self.costs.thread_moves > 0.0 || self.costs.active_balance > 0.0 || self.costs.group_moves > 0.0
     }
 
     /// Once a millisecond: who is to move.
@@ -53,7 +55,11 @@ impl<W: Watch> World<W> {
         let takes = |&other: &usize| {
             allowed >> other & 1 == 1
                 && self.is_idle(other)
-                && (occasion == Occasion::Crowded || here.leaves_less_than(self.uses[other]))
+                && match occasion {
+                    Occasion::Crowded => true,
+                    Occasion::Interrupted => here.leaves_less_than(self.uses[other]),
+                    Occasion::Uneven => self.llc(other) != self.llc(c),
+                }
         };
         let takers: Vec<usize> = (0..self.cpus.len()).filter(takes).collect();
         let Ok(count) = u32::try_from(takers.len()) else { return false };

@@ -24,6 +24,8 @@ pub(crate) struct Thread {
     pub(crate) napi: usize,
     pub(crate) owns_napi: bool,
     pub(crate) spin_began: u64,
+    /// Whether it stopped busy polling only to let others run.
+    pub(crate) polls_on: bool,
     /// Requests answered so far; wraps.
     pub(crate) answered: u32,
 }

@@ -1,12 +1,13 @@
 //! Which group of CPUs, of those that share a last-level cache, threads live in.
 //!
-//! Kernel: 6.11, `kernel/sched/fair.c` `group_is_overloaded()`, `scale_rt_capacity()`, `sched_balance_rq()`; `kernel/sched/pelt.c`.
-//! A group whose tasks want more than interrupts leave them is overloaded; idle CPUs of other groups then take threads
-//! from it, and wake-ups do not bring threads to it. Left out: that the kernel also wants more runnable tasks than CPUs
-//! (`sum_nr_running > group_weight`; the tasks that make it so besides the application's are not modelled); when exactly an
-//! idle CPU looks, and which thread it takes; a parameter says how often. At zero nothing is counted, and no thread leaves
-//! a group that way.
+//! Kernel: 6.11, `kernel/sched/fair.c` `sched_balance_rq()`, `sched_balance_find_src_group()`, `sibling_imbalance()`,
+//! `imbalanced_active_balance()`, `active_load_balance_cpu_stop()`, `group_is_overloaded()`, `scale_rt_capacity()`; `kernel/sched/pelt.c`.
+//! An idle CPU takes a running thread from a group that runs two tasks more than its own. Wake-ups do not bring a thread
+//! back to a group whose tasks want more than interrupts leave them: up to the knee threads are back at once, from there on
+//! they are not. Left out: when exactly an idle CPU looks, and how many looks in vain it takes before a running thread is moved; a
+//! parameter says how often one is. At zero nothing is counted, and no thread leaves a group that way.
 
+use crate::active_balance::Occasion;
 use crate::scheduler::State;
 use crate::watch::{Class, Watch};
 use crate::world::World;
@@ -62,7 +63,7 @@ impl<W: Watch> World<W> {
         capacity < IMBALANCE * group.iter().map(|cpu| cpu.tasks).sum::<f64>()
     }
 
-    /// Once a millisecond: idle CPUs take threads from overloaded groups, and running ones.
+    /// Once a millisecond: idle CPUs look at other groups and CPUs.
     pub(crate) fn balance(&mut self) {
         let groups = self.costs.group_moves > 0.0;
         if groups || self.threads_move() {
@@ -85,26 +86,35 @@ impl<W: Watch> World<W> {
 
     fn balance_groups(&mut self) {
         for llc in 0..=self.llc(self.cpus.len() - 1) {
-            if self.overloaded(llc) && self.chance.unit() < self.costs.group_moves {
-                self.leave_group(llc);
+            if self.chance.unit() < self.costs.group_moves {
+                self.push_from(llc);
             }
         }
     }
 
-    /// A thread of this group that sleeps will wake on an idle CPU of another, if there is one.
-    fn leave_group(&mut self, llc: usize) {
-        let Some(idle) = (0..self.cpus.len()).find(|&c| self.llc(c) != llc && self.is_idle(c)) else {
+    /// Tasks of a group that run or wait for a CPU.
+    fn runnable(&self, llc: usize) -> usize {
+        self.cpus[self.members(llc)]
+            .iter()
+            .map(|cpu| usize::from(cpu.task.is_some()) + cpu.waiting.len())
+            .sum()
+    }
+
+    /// A thread that runs in this group is to leave it, if another has an idle CPU and runs two tasks less.
+    fn push_from(&mut self, llc: usize) {
+        let even = |c: usize| self.runnable(llc) < self.runnable(self.llc(c)) + 2;
+        let idle = (0..self.cpus.len()).find(|&c| self.llc(c) != llc && self.is_idle(c));
+        if idle.is_none_or(even) {
             return;
+        }
+        let runs_here = |&t: &usize| {
+            let task = &self.tasks[t];
+            task.state == State::Running && self.llc(task.cpu) == llc
         };
-        let here: Vec<usize> = (0..self.threads.len())
-            .filter(|&t| self.tasks[t].state == State::Sleeping && self.llc(self.tasks[t].cpu) == llc)
-            .filter(|&t| self.tasks[t].allowed >> idle & 1 == 1)
-            .collect();
+        let here: Vec<usize> = (0..self.threads.len()).filter(runs_here).collect();
         let Ok(count) = u32::try_from(here.len()) else { return };
         if count > 0 {
-            let thread = here[self.chance.below(count) as usize];
-            self.tasks[thread].cpu = idle;
-            self.tally.migrations += 1;
+            self.leaving[here[self.chance.below(count) as usize]] = Some(Occasion::Uneven);
         }
     }
 }
@@ -114,9 +124,10 @@ mod test {
     use super::*;
     use crate::scenario::Scenario;
     use crate::watch::Nobody;
+    use crate::world::Step;
 
-    /// Eight threads asleep on the CPUs of the first group, with the CPUs of both used like this.
-    fn crowded(tasks: f64, interrupts: f64) -> World<Nobody> {
+    /// So many threads run in the first group and in the second, one on each CPU.
+    fn running(first: usize, second: usize) -> World<Nobody> {
         let mut scenario = Scenario::default();
         scenario.costs.group_moves = 1000.0;
         let mut world = World::new(&scenario, 1, Nobody);
@@ -124,49 +135,61 @@ mod test {
             cpu.task = None;
             cpu.waiting.clear();
         }
+        for (t, c) in (0..first).chain(4..4 + second).enumerate() {
+            world.tasks[t].state = State::Running;
+            world.tasks[t].cpu = c;
+            world.cpus[c].task = Some(t);
+        }
+        for t in first + second..world.threads.len() {
+            world.tasks[t].state = State::Sleeping;
+        }
         for c in 0..world.cpus.len() {
             world.stand(c);
         }
-        for t in 0..world.threads.len() {
-            world.tasks[t].state = State::Sleeping;
-            world.tasks[t].cpu = t % 4;
-        }
-        world.uses = vec![Use { tasks, interrupts, ..Use::default() }; 8];
         world
     }
 
-    /// Threads whose CPU is in the second group.
-    fn moved(world: &World<Nobody>) -> usize {
-        (0..world.threads.len()).filter(|&t| world.tasks[t].cpu >= 4).count()
+    fn leaving(world: &World<Nobody>) -> Vec<usize> {
+        (0..world.threads.len()).filter(|&t| world.leaving[t].is_some()).collect()
+    }
+
+    fn overloaded(tasks: f64, interrupts: f64) -> bool {
+        let mut world = running(0, 0);
+        world.uses = vec![Use { tasks, interrupts, ..Use::default() }; 8];
+        world.overloaded(0)
     }
 
     #[test]
     fn a_group_is_overloaded_when_its_tasks_want_more_than_interrupts_leave() {
-        assert!(!crowded(0.5, 0.4).overloaded(0), "117 % of 0.5 is less than 0.6");
-        assert!(crowded(0.5, 0.45).overloaded(0), "and more than 0.55");
+        assert!(!overloaded(0.5, 0.4), "117 % of 0.5 is less than 0.6");
+        assert!(overloaded(0.5, 0.45), "and more than 0.55");
     }
 
     #[test]
-    fn an_idle_cpu_of_another_group_takes_one_thread_from_an_overloaded_one() {
-        let mut world = crowded(0.9, 0.4);
-        world.leave_group(0);
-        assert_eq!(moved(&world), 1);
+    fn an_idle_cpu_takes_a_thread_from_a_group_that_runs_two_more() {
+        let mut world = running(4, 2);
+        world.push_from(0);
+        let [t] = leaving(&world)[..] else { panic!("one is to leave") };
+        let from = world.tasks[t].cpu;
+        world.boundary(from, Step::EpollEnter);
+        assert_eq!(world.tasks[t].state, State::Queued);
+        assert!(world.llc(world.tasks[t].cpu) == 1 && world.cpus[from].task.is_none());
     }
 
     #[test]
-    fn no_thread_leaves_when_no_cpu_elsewhere_is_idle() {
-        let mut world = crowded(0.9, 0.4);
-        for c in 4..8 {
-            world.cpus[c].task = Some(0);
-            world.stand(c);
+    fn no_thread_leaves_a_group_that_runs_one_more_or_when_no_cpu_elsewhere_is_idle() {
+        for (first, second) in [(3, 2), (4, 4), (2, 3)] {
+            let mut world = running(first, second);
+            world.push_from(0);
+            assert!(leaving(&world).is_empty(), "{first} and {second}");
         }
-        world.leave_group(0);
-        assert_eq!(moved(&world), 0);
     }
 
     #[test]
     fn without_moves_no_group_counts_as_overloaded() {
-        let mut world = crowded(0.9, 0.4);
+        let mut world = running(0, 0);
+        world.uses = vec![Use { tasks: 0.9, interrupts: 0.4, ..Use::default() }; 8];
+        assert!(world.overloaded(0));
         world.costs.group_moves = 0.0;
         assert!(!world.overloaded(0));
     }

@@ -1,7 +1,7 @@
 //! Busy polling from `epoll_wait`.
 //!
 //! Kernel: 6.11, `net/core/dev.c` `__napi_busy_loop()`, `busy_poll_stop()`, `napi_suspend_irqs()`, `napi_resume_irqs()`.
-//! Up to 6.x `busy_poll_stop()` polls once more and completes; from 7.0, with `prefer_busy_poll` and deferral set, it only
+//! A loop that others interrupt goes on when they are done, until its time is over. Up to 6.x `busy_poll_stop()` polls once more and completes; from 7.0, with `prefer_busy_poll` and deferral set, it only
 //! starts the timer. Left out: `SO_BUSY_POLL` of single sockets.
 
 use crate::cpu::Doing;
@@ -69,7 +69,9 @@ impl<W: Watch> World<W> {
         let n = thread.napi;
         self.napis[n].spinner = None;
         let over = self.now - thread.spin_began >= self.busy_poll_span;
-        if !thread.ready.is_empty() || over || self.need_resched(c) {
+        let ended = !thread.ready.is_empty() || over;
+        if ended || self.need_resched(c) {
+            self.threads[t].polls_on = !ended;
             self.busy_poll_stop(c, t);
         } else {
             self.busy_poll(c, t);
@@ -114,8 +116,12 @@ impl<W: Watch> World<W> {
     /// `ep_busy_loop()` is over.
     pub(crate) fn busy_poll_done(&mut self, c: usize) {
         let t = self.running_thread(c);
+        let polls_on = std::mem::take(&mut self.threads[t].polls_on);
         if !self.threads[t].ready.is_empty() {
             return self.epoll_take(c);
+        }
+        if polls_on {
+            return self.busy_poll(c, t);
         }
         let n = self.threads[t].napi;
         if self.irq_suspend > 0 {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::gro::List;
 use crate::napi::Poll;
 use crate::softirq::Softirq;
 use crate::watch::{Class, Fact, Watch};
@@ -18,9 +19,9 @@ pub(crate) enum Doing {
     SwitchIn,
     /// It handles an interrupt.
     HardIrq,
-    /// It has entered a driver's poll.
+    /// It is in a driver's poll: it enters, or packets get as far as a list.
     Poll,
-    /// It brings packets to their sockets, the last one this: a connection's number, or [`crate::nic::ACK`].
+    /// It brings packets of the list to their sockets, the last one this: a connection's number, or [`crate::nic::ACK`].
     Packet(u32),
     /// It brings packets to their sockets and wakes the task of the last one.
     Wake(usize),
@@ -98,6 +99,7 @@ pub(crate) struct Cpu {
     pub(crate) poll_list: VecDeque<usize>,
     pub(crate) softirq: Softirq,
     pub(crate) poll: Poll,
+    pub(crate) list: List,
     spent: [u64; 5],
     /// The queue that its answers leave by.
     pub(crate) transmit_queue: usize,
@@ -120,6 +122,7 @@ impl Cpu {
             poll_list: VecDeque::new(),
             softirq: Softirq::default(),
             poll: Poll::default(),
+            list: List::default(),
             spent: [0; 5],
             transmit_queue,
         }

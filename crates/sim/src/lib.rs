@@ -6,9 +6,9 @@
 //! mathematics beyond the four operations is [`elementary`]; whatever is iterated has a fixed order.
 //!
 //! Read in this order: [`scenario`] (what is simulated), `world` (the state and the loop), then the stations in the
-//! order of a packet: `arrivals`, `nic`, `dim`, `irq`, `softirq`, `napi`, `busy_poll`, `kthread`, `socket`, `scheduler`, `balance`, `active_balance`,
-//! `epoll`,
-//! `application`, `client`, `client_host`, `wire`; then [`watch`], [`checker`] and [`trace`] (who looks on), [`outcome`], and [`fit`].
+//! order of a packet: `arrivals`, `nic`, `dim`, `irq`, `softirq`, `napi`, `busy_poll`, `kthread`, `gro`, `socket`, `scheduler`,
+//! `balance`, `active_balance`, `housekeeping`, `epoll`, `application`, `client`, `client_host`, `wire`; then [`watch`], [`checker`]
+//! and [`trace`] (who looks on), [`outcome`], and [`fit`].
 #![forbid(unsafe_code)]
 
 mod active_balance;
@@ -26,7 +26,9 @@ mod dim;
 pub mod elementary;
 mod epoll;
 pub mod fit;
+mod gro;
 mod histogram;
+mod housekeeping;
 mod irq;
 mod kthread;
 mod napi;

@@ -5,9 +5,7 @@
 //! pinned to the CPU that sets it (`HRTIMER_MODE_REL_PINNED`), so a NAPI follows whoever completed it last.
 //! Left out: GRO's own flushing, disabling, netpoll.
 
-use crate::nic::ACK;
 use crate::scenario::Processing;
-use crate::socket::Reach;
 use crate::watch::{Fact, Poller, Watch};
 use crate::world::World;
 
@@ -89,35 +87,11 @@ impl<W: Watch> World<W> {
         self.segment(c, crate::cpu::Doing::Poll, cost);
     }
 
-    /// The poll takes its next packets, or is over. A packet that nobody can see reach its socket is one segment with the
-    /// next, if the ring holds that already.
+    /// The poll goes on with its packets, or is over.
     #[inline]
     pub(crate) fn next_packet(&mut self, c: usize) {
-        let Poll { napi, budget, running, .. } = self.cpus[c].poll;
-        let mut cost = 0;
-        self.receive(napi);
-        while self.cpus[c].poll.work < budget
-            && let Some(packet) = self.take_packet(napi)
-        {
-            let first = if self.cpus[c].poll.work == 0 { self.costs.packet_first } else { 0 };
-            cost += first + self.packet_cost(c, packet, running);
-            self.unsettle(c);
-            let frames = if packet == ACK { 1 } else { self.request_frames };
-            let work = (self.cpus[c].poll.work + frames).min(budget);
-            self.cpus[c].poll.work = work;
-            let more = work < budget && self.queues[napi].holds_few();
-            match self.reach(c, packet) {
-                Reach::Unseen if more => {
-                    self.deliver(c, packet);
-                }
-                Reach::Sleeper(t) => {
-                    self.deliver(c, packet);
-                    return self.wake(c, t, cost);
-                }
-                Reach::Unseen | Reach::Seen => {
-                    return self.segment(c, crate::cpu::Doing::Packet(packet), cost);
-                }
-            }
+        if self.packets_move(c) {
+            return;
         }
         let poll = self.cpus[c].poll;
         self.tally.polls += 1;
@@ -130,36 +104,6 @@ impl<W: Watch> World<W> {
             Running::Kthread => self.kthread_polled(c),
             Running::BusyLoop => self.busy_poll_turn(c),
             Running::BusyStop => self.busy_stop_polled(c),
-        }
-    }
-
-    /// A packet handled on top of a request displaces what that request had in the caches.
-    #[inline]
-    fn unsettle(&mut self, c: usize) {
-        if let Some((crate::cpu::Doing::Request, left)) = &mut self.cpus[c].paused {
-            *left += self.costs.preempted_packet;
-        }
-    }
-
-    /// What a packet costs up to its socket.
-    #[inline]
-    fn packet_cost(&self, c: usize, packet: u32, running: Running) -> u64 {
-        let costs = &self.costs;
-        let in_thread = |cost: u64| {
-            if running == Running::Kthread { cost * costs.in_thread_permille / 1000 } else { cost }
-        };
-        if packet == ACK {
-            in_thread(costs.ack)
-        } else {
-            let thread = usize::from(self.clients.homes[packet as usize].thread);
-            let remote = self.remote(c, self.tasks[thread].cpu, costs.packet_remote);
-            let cold = if costs.connections_cool {
-                let touched = self.clients.connections[packet as usize].touched;
-                costs.cold_after(self.threads[thread].answered.wrapping_sub(touched))
-            } else {
-                0
-            };
-            in_thread(costs.packet + cold + remote) + costs.request_copy
         }
     }
 

@@ -115,12 +115,6 @@ impl Queue {
         !self.ring.is_empty() || self.next_arrival() <= now
     }
 
-    /// Whether the ring holds a packet, and so much room besides that it does not matter when exactly one leaves.
-    #[inline]
-    pub(crate) fn holds_few(&self) -> bool {
-        !self.ring.is_empty() && self.ring.len() <= self.ring_size / 2
-    }
-
     fn rx_moderation(&self) -> (u64, u32) {
         let (usecs, frames) = match &self.rx {
             Some(dim) => dim.moderation(),

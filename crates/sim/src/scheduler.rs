@@ -21,6 +21,8 @@ pub(crate) struct Task {
     pub(crate) allowed: u128,
     /// What it does when it runs next.
     pub(crate) step: Step,
+    /// What the interrupt that woke it takes where it runs.
+    pub(crate) interrupt: u64,
 }
 
 /// Whether a task runs.
@@ -190,6 +192,7 @@ impl<W: Watch> World<W> {
     /// `try_to_wake_up()`: puts a waking task on a run queue.
     pub(crate) fn enqueue_woken(&mut self, task: usize, waker: usize) {
         let c = self.place(task, waker);
+        self.tasks[task].interrupt = self.remote(waker, c, self.costs.ipi / 2);
         self.enqueue(task, c);
     }
 
@@ -225,7 +228,8 @@ impl<W: Watch> World<W> {
         self.tasks[task].cpu = c;
         self.cpus[c].slice_end = self.now + self.costs.slice;
         self.tally.switches += 1;
-        self.segment(c, Doing::SwitchIn, self.costs.switch_in);
+        let interrupt = std::mem::take(&mut self.tasks[task].interrupt);
+        self.segment(c, Doing::SwitchIn, self.costs.switch_in + interrupt);
     }
 
     /// `sched_balance_newidle()`: pulls a waiting task from a CPU with two or more, its own LLC group first.
@@ -305,6 +309,7 @@ impl<W: Watch> World<W> {
                 self.kthread_poll(c, n);
             }
             Step::Ksoftirqd => self.ksoftirqd_turn(c),
+            Step::Housekeeping => self.housekeeper_turn(c),
         }
     }
 }

@@ -67,7 +67,7 @@ impl<W: Watch> World<W> {
     /// After what led to it, wakes the thread of a packet, which sleeps.
     pub(crate) fn wake(&mut self, c: usize, t: usize, cost: u64) {
         self.tasks[t].state = State::Waking;
-        let remote = if self.tasks[t].cpu == c { 0 } else { self.costs.ipi / 2 };
+        let remote = self.remote(c, self.tasks[t].cpu, self.costs.ipi / 2);
         self.segment(c, Doing::Wake(t), cost + self.costs.wake + remote);
     }
 

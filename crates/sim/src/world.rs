@@ -11,9 +11,10 @@ use crate::client::{Clients, Connection, Home};
 use crate::client_host::ClientHost;
 use crate::cpu::Cpu;
 use crate::elementary::exp;
+use crate::gro::list_length;
 use crate::histogram::Histogram;
-use crate::napi::Napi;
-use crate::nic::{NEVER, Queue};
+use crate::napi::{Napi, Running};
+use crate::nic::{ACK, NEVER, Queue};
 use crate::scenario::{Processing, Scenario, Waits, nanos};
 use crate::scheduler::{Standing, State, Task, Topology};
 use crate::watch::{Class, Watch};
@@ -29,13 +30,14 @@ pub(crate) struct World<W> {
     pub(crate) topology: Topology,
     pub(crate) standing: Standing,
     pub(crate) kernel: KernelVersion,
+    pub(crate) list_length: u32,
     pub(crate) costs: Spans,
     pub(crate) cpus: Vec<Cpu>,
     /// By CPU, for the balance between groups.
     pub(crate) uses: Vec<Use>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) napis: Vec<Napi>,
-    /// Application threads first, then one kernel thread for each NAPI, then one ksoftirqd for each CPU.
+    /// Application threads first, then one kernel thread for each NAPI, then one ksoftirqd and one housekeeper for each CPU.
     pub(crate) tasks: Vec<Task>,
     pub(crate) threads: Vec<Thread>,
     pub(crate) fresh_workers: Vec<bool>,
@@ -90,6 +92,8 @@ pub(crate) enum Step {
     Kthread,
     /// Poll, in ksoftirqd.
     Ksoftirqd,
+    /// Something short for the kernel itself.
+    Housekeeping,
 }
 
 /// Which event source and which task belongs to whom.
@@ -125,6 +129,10 @@ impl Slots {
         self.threads + self.queues + c
     }
 
+    pub(crate) const fn housekeeper(self, c: usize) -> usize {
+        self.threads + self.queues + self.cpus + c
+    }
+
     pub(crate) const fn napi_of_kthread(self, task: usize) -> Option<usize> {
         if task >= self.threads && task < self.threads + self.queues {
             Some(task - self.threads)
@@ -149,10 +157,11 @@ pub(crate) struct Spans {
     pub(crate) timer: u64,
     pub(crate) poll: u64,
     pub(crate) packet: u64,
+    before_socket_permille: u64,
     pub(crate) packet_first: u64,
-    pub(crate) ack: u64,
+    ack: u64,
     pub(crate) packet_remote: u64,
-    pub(crate) in_thread_permille: u64,
+    in_thread_permille: u64,
     pub(crate) request: Varying,
     pub(crate) request_remote: u64,
     /// Extra work in the application by size of the batch, and in the softirq by requests since the last answer.
@@ -187,6 +196,9 @@ pub(crate) struct Spans {
     pub(crate) thread_moves: f64,
     /// Per millisecond.
     pub(crate) active_balance: f64,
+    /// Per millisecond.
+    pub(crate) housekeeping: f64,
+    pub(crate) housekeeping_span: u64,
     pub(crate) slice: u64,
 }
 
@@ -229,6 +241,7 @@ impl Spans {
             timer: nanos(costs.timer),
             poll: nanos(costs.poll),
             packet: nanos(costs.packet),
+            before_socket_permille: permille(costs.before_socket),
             packet_first: nanos(costs.packet_first),
             ack: nanos(costs.ack),
             packet_remote: nanos(costs.packet_remote),
@@ -262,8 +275,27 @@ impl Spans {
             group_moves: costs.group_moves / 1000.0,
             thread_moves: costs.thread_moves / 1000.0,
             active_balance: costs.active_balance / 1000.0,
+            housekeeping: costs.housekeeping / 1000.0,
+            housekeeping_span: nanos(costs.housekeeping_span),
             slice: nanos(costs.slice),
         }
+    }
+
+    /// A packet's work until its list goes to the sockets: driver, GRO and IP.
+    pub(crate) const fn before_socket(&self, packet: u32, running: Running) -> u64 {
+        let all = if packet == ACK { self.ack } else { self.packet };
+        self.in_context(all * self.before_socket_permille / 1000, running)
+    }
+
+    /// A packet's work from there on, without what depends on its connection.
+    pub(crate) const fn socket_part(&self, packet: u32) -> u64 {
+        let all = if packet == ACK { self.ack } else { self.packet };
+        all - all * self.before_socket_permille / 1000
+    }
+
+    /// What work on packets takes in a NAPI's thread, or elsewhere.
+    pub(crate) const fn in_context(&self, cost: u64, running: Running) -> u64 {
+        if matches!(running, Running::Kthread) { cost * self.in_thread_permille / 1000 } else { cost }
     }
 
     /// Extra work per request in a batch of this size.
@@ -342,6 +374,7 @@ impl<W: Watch> World<W> {
             topology: Topology::of(hardware),
             standing: Standing::default(),
             kernel: hardware.kernel,
+            list_length: list_length(hardware.kernel),
             costs: Spans::of(scenario),
             cpus: (0..slots.cpus).map(|c| Cpu::new(c % slots.queues)).collect(),
             uses: vec![Use::default(); slots.cpus],
@@ -456,6 +489,7 @@ impl<W: Watch> World<W> {
         let rate = answered as f64 * 1e9 / TICK as f64 / 1e6;
         let share = (self.slow_base + self.slow_load * rate).clamp(0.0, 1.0);
         self.slow_share += (share - self.slow_share) * 0.05;
+        self.keep_house();
         self.balance();
         if self.contention > 0.0 {
             for c in 0..self.cpus.len() {
@@ -510,6 +544,7 @@ fn place_tasks(scenario: &Scenario, slots: Slots, chance: &mut Chance) -> Vec<Ta
         state: State::Sleeping,
         allowed,
         step,
+        interrupt: 0,
     };
     let mut tasks = Vec::new();
     for t in 0..slots.threads {
@@ -522,6 +557,9 @@ fn place_tasks(scenario: &Scenario, slots: Slots, chance: &mut Chance) -> Vec<Ta
     }
     for c in 0..scenario.hardware.cpus {
         tasks.push(task(c, 1 << c, Step::Ksoftirqd));
+    }
+    for c in 0..scenario.hardware.cpus {
+        tasks.push(task(c, 1 << c, Step::Housekeeping));
     }
     tasks
 }
@@ -536,6 +574,7 @@ fn new_thread(scenario: &Scenario, t: usize) -> Thread {
         napi: t % scenario.hardware.queues as usize,
         owns_napi: false,
         spin_began: 0,
+        polls_on: false,
         answered: 0,
     }
 }

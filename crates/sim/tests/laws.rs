@@ -177,13 +177,41 @@ fn at_the_knee_threads_flee_the_caches_of_their_queues_and_at_low_load_they_stay
         ];
         run(&of(&keys), seed, length).expect("can be")
     };
-    assert_eq!(at("200K", "300", 1), at("200K", "0", 1), "no group is overloaded, so nothing differs");
+    let (stay, back) = (at("200K", "0", 1), at("200K", "300", 1));
+    assert!(back.migrations > stay.migrations, "threads are taken, and wake-ups bring them back");
+    assert!((back.busy() / stay.busy() - 1.0).abs() < 0.08, "{} and {}", back.busy(), stay.busy());
     // Response times differ tenfold by seed there, whether threads flee or not.
     let busy = |moves: &str| {
         (1..=SEEDS).map(|seed| at("800K", moves, seed.into()).busy()).sum::<f64>() / f64::from(SEEDS)
     };
     let (stay, flee) = (busy("0"), busy("300"));
     assert!(flee > stay + 0.05, "{flee} and {stay}");
+}
+
+#[test]
+fn short_tasks_of_the_kernel_keep_threads_moving() {
+    let length = Length { warmup: 50_000_000, window: 200_000_000 };
+    let moves = |tasks: &str| {
+        let keys = [("delivery.mode", "defer20"), ("clients.load", "400K"), ("costs.housekeeping", tasks)];
+        run(&of(&keys), 1, length).expect("can be").migrations
+    };
+    assert!(moves("0") < 10 && moves("50") > 50, "{} and {}", moves("0"), moves("50"));
+}
+
+#[test]
+fn a_busy_poll_that_lets_others_run_goes_on() {
+    let length = Length { warmup: 50_000_000, window: 200_000_000 };
+    let sleeps = |tasks: &str| {
+        let keys = [
+            ("delivery.mode", "napibusy"),
+            ("clients.load", "600K"),
+            ("costs.housekeeping", tasks),
+            ("costs.slice", "100"),
+        ];
+        run(&of(&keys), 1, length).expect("can be").epoll_sleeps
+    };
+    let (alone, disturbed) = (sleeps("0"), sleeps("500"));
+    assert!(disturbed < alone + 200, "of 800 times that others ran: {alone} and {disturbed}");
 }
 
 #[test]

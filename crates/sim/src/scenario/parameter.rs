@@ -77,6 +77,8 @@ parameters! {
     poll, "poll", "us", 0.37, 0.05, 3.0;
     /// Softirq work for a packet with data, up to the socket.
     packet, "packet", "us", 1.92, 0.3, 10.0;
+    /// Share of a packet's work that comes before its list goes to the sockets: driver, GRO and IP.
+    before_socket, "before-socket", "share", 0.5, 0.0, 1.0;
     /// Softirq, extra, for the first packet of a poll: caches are cold.
     packet_first, "packet-first", "us", 0.0, 0.0, 3.0;
     /// Softirq work for a pure ACK.
@@ -111,7 +113,7 @@ parameters! {
     switch_in, "switch-in", "us", 1.13, 0.1, 5.0;
     /// try_to_wake_up, by the waker.
     wake, "wake", "us", 0.74, 0.1, 5.0;
-    /// Inter-processor interrupt of a remote wake-up; waker and woken bear half each.
+    /// Inter-processor interrupt of a remote wake-up; waker and woken bear half each, more between caches and nodes.
     ipi, "ipi", "us", 0.60, 0.0, 5.0;
     /// Leaving the idle state; not counted as busy.
     idle_exit, "idle-exit", "us", 0.72, 0.0, 50.0;
@@ -137,12 +139,16 @@ parameters! {
     wake_pull, "wake-pull", "share", 0.5, 0.0, 1.0;
     /// Factor on remote costs between CPUs that do not share a last-level cache.
     remote_llc, "remote-llc", "factor", 1.0, 1.0, 10.0;
-    /// Threads that idle CPUs take from an overloaded LLC group, each second; at zero, no group counts as overloaded.
+    /// How often each second idle CPUs look for threads to take from an LLC group that runs more; at zero, none counts as overloaded.
     group_moves, "group-moves", "1/s", 0.0, 0.0, 1000.0;
     /// Moves of a running thread to a CPU that looks idle, each second, while a task of the kernel waits beside it.
     thread_moves, "thread-moves", "1/s", 0.0, 0.0, 1000.0;
     /// Moves of a thread from a CPU that interrupts take much of to one that they leave alone, each second that it is there.
     active_balance, "active-balance", "1/s", 0.0, 0.0, 1000.0;
+    /// Short tasks of the kernel on each CPU, each second.
+    housekeeping, "housekeeping", "1/s", 0.0, 0.0, 1000.0;
+    /// How long such a task takes.
+    housekeeping_span, "housekeeping-span", "us", 20.0, 1.0, 500.0;
     /// Time slice of a thread when others wait.
     slice, "slice", "us", 3000.0, 100.0, 20000.0;
 }

@@ -1,0 +1,204 @@
+//! From a driver's ring to the sockets: a poll's packets go there in lists.
+//!
+//! Kernel: 6.11, `net/core/gro.c` `gro_normal_one()`, `gro_normal_list()`; `net/core/dev.c`
+//! `netif_receive_skb_list_internal()`; `net/ipv4/ip_input.c` `ip_list_rcv()`. Since 5.4 (323ebb61e32b) the driver's part,
+//! GRO's and IP's are done for up to eight packets before the first of them reaches its socket, so that a thread that
+//! runs elsewhere is woken later and finds more. A list also goes when its poll ends. Left out: merging of segments (a
+//! request is one, with PSH, and an ACK is never held), and lists that part by route.
+
+use model::KernelVersion;
+
+use crate::cpu::Doing;
+use crate::napi::{Poll, Running};
+use crate::nic::ACK;
+use crate::socket::Reach;
+use crate::watch::Watch;
+use crate::world::World;
+
+/// Packets of a list. Kernel: `net_hotdata.gro_normal_batch`.
+const GRO_NORMAL_BATCH: u32 = 8;
+
+/// Packets between the ring and their sockets. Kernel: `napi_struct.rx_list`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct List {
+    packets: [u32; GRO_NORMAL_BATCH as usize],
+    length: u32,
+    /// How many of them have been handed on.
+    handed: u32,
+    /// Whether they are on their way to the sockets.
+    goes: bool,
+}
+
+impl List {
+    fn next(&mut self) -> Option<u32> {
+        if self.handed == self.length {
+            (self.length, self.handed, self.goes) = (0, 0, false);
+            return None;
+        }
+        self.handed += 1;
+        Some(self.packets[self.handed as usize - 1])
+    }
+}
+
+/// How many packets go to their sockets together.
+pub(crate) fn list_length(kernel: KernelVersion) -> u32 {
+    if (kernel.major, kernel.minor) < (5, 4) { 1 } else { GRO_NORMAL_BATCH }
+}
+
+impl<W: Watch> World<W> {
+    /// The poll's packets move on, from the ring to a list or from the list to their sockets; `false` if there are none.
+    #[inline]
+    pub(crate) fn packets_move(&mut self, c: usize) -> bool {
+        if self.cpus[c].list.goes && self.list_goes(c, 0) {
+            return true;
+        }
+        let before = self.list_grows(c);
+        if before == 0 {
+            // The poll is over, and its list goes.
+            return self.list_goes(c, 0);
+        }
+        if self.cpus[c].list.goes {
+            return self.list_goes(c, before);
+        }
+        self.segment(c, Doing::Poll, before);
+        true
+    }
+
+    /// The driver takes what is in the ring, as far as budget and list allow, and GRO and IP do their part. Returns what that
+    /// costs.
+    fn list_grows(&mut self, c: usize) -> u64 {
+        let Poll { napi, mut work, budget, running } = self.cpus[c].poll;
+        let mut cost = if work == 0 { self.costs.packet_first } else { 0 };
+        let mut taken = 0;
+        self.receive(napi);
+        while work < budget
+            && self.cpus[c].list.length < self.list_length
+            && let Some(packet) = self.take_packet(napi)
+        {
+            let list = &mut self.cpus[c].list;
+            list.packets[list.length as usize] = packet;
+            list.length += 1;
+            taken += 1;
+            work = (work + if packet == ACK { 1 } else { self.request_frames }).min(budget);
+            cost += self.costs.before_socket(packet, running);
+        }
+        if taken == 0 {
+            return 0;
+        }
+        self.unsettle(c, taken);
+        let cpu = &mut self.cpus[c];
+        cpu.poll.work = work;
+        cpu.list.goes = work == budget || cpu.list.length == self.list_length;
+        cost.max(1)
+    }
+
+    /// The list's packets reach their sockets, up to the first that someone can see, after what was done `before`.
+    fn list_goes(&mut self, c: usize, before: u64) -> bool {
+        let running = self.cpus[c].poll.running;
+        let (mut cost, mut last) = (before, None);
+        while let Some(packet) = self.cpus[c].list.next() {
+            self.cpus[c].list.goes = true;
+            cost += self.at_socket(c, packet, running);
+            match self.reach(c, packet) {
+                Reach::Unseen => {
+                    self.deliver(c, packet);
+                    last = Some(packet);
+                }
+                Reach::Sleeper(t) => {
+                    self.deliver(c, packet);
+                    self.wake(c, t, cost);
+                    return true;
+                }
+                Reach::Seen => {
+                    self.segment(c, Doing::Packet(packet), cost);
+                    return true;
+                }
+            }
+        }
+        if last.is_some() {
+            // They are there already.
+            self.segment(c, Doing::Poll, cost);
+        }
+        last.is_some()
+    }
+
+    /// Packets handled on top of a request displace what that request had in the caches.
+    #[inline]
+    fn unsettle(&mut self, c: usize, packets: u32) {
+        if let Some((Doing::Request, left)) = &mut self.cpus[c].paused {
+            *left += self.costs.preempted_packet * u64::from(packets);
+        }
+    }
+
+    /// What a packet costs once its list goes to the sockets.
+    #[inline]
+    fn at_socket(&self, c: usize, packet: u32, running: Running) -> u64 {
+        let costs = &self.costs;
+        let part = costs.socket_part(packet);
+        if packet == ACK {
+            return costs.in_context(part, running);
+        }
+        let thread = usize::from(self.clients.homes[packet as usize].thread);
+        let remote = self.remote(c, self.tasks[thread].cpu, costs.packet_remote);
+        let cold = if costs.connections_cool {
+            let touched = self.clients.connections[packet as usize].touched;
+            costs.cold_after(self.threads[thread].answered.wrapping_sub(touched))
+        } else {
+            0
+        };
+        costs.in_context(part + cold + remote, running) + costs.request_copy
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use crate::scenario::Scenario;
+    use crate::watch::{Fact, Watch};
+
+    /// When threads were woken, and when packets were taken from rings.
+    #[derive(Default)]
+    struct Seen {
+        taken: Vec<u64>,
+        woken: Vec<u64>,
+    }
+
+    impl Watch for Seen {
+        fn see(&mut self, now: u64, fact: Fact) {
+            match fact {
+                Fact::Taken { .. } => self.taken.push(now),
+                Fact::Woken { .. } => self.woken.push(now),
+                _ => {}
+            }
+        }
+    }
+
+    fn seen(kernel: &str) -> Seen {
+        let mut scenario = Scenario::default();
+        for (key, value) in [
+            ("hardware.kernel", kernel),
+            ("hardware.queues", "1"),
+            ("application.threads", "1"),
+            ("clients.connections", "64"),
+            ("clients.load", "100K"),
+            ("delivery.mode", "defer200"),
+        ] {
+            scenario.set(key, value).expect(key);
+        }
+        let length = crate::outcome::Length { warmup: 0, window: 20_000_000 };
+        crate::outcome::run_watched(&scenario, 1, length, Seen::default()).expect("can be").1
+    }
+
+    /// Packets that a poll had taken when it first woke the thread.
+    fn taken_before_wakeups(kernel: &str) -> f64 {
+        let Seen { taken, woken } = seen(kernel);
+        let before = |at: u64| taken.iter().filter(|&&t| t <= at && at - t < 50_000).count();
+        let all: usize = woken.iter().map(|&at| before(at)).sum();
+        all as f64 / woken.len() as f64
+    }
+
+    #[test]
+    fn since_5_4_a_thread_is_woken_when_up_to_eight_packets_have_been_taken() {
+        let (before, since) = (taken_before_wakeups("5.3"), taken_before_wakeups("5.4"));
+        assert!(since > before + 2.0, "{before:.1} and {since:.1}");
+    }
+}
