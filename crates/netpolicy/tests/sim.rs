@@ -249,7 +249,8 @@ fn what_a_sweep_says_twice_is_refused() {
 
 #[test]
 fn a_window_without_an_answer_is_no_prediction_of_zero() {
-    let output = netpolicy(&["sim", "run", "lab", "--seeds", "1", "--no-probe", "--window", "1us"]);
+    let words = ["sim", "run", "lab", "--seeds", "1", "--no-probe", "--warmup", "0ms", "--window", "1us"];
+    let output = netpolicy(&words);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("no request was answered within 1us"), "{}", text(&output.stderr));
 }
