@@ -8,9 +8,10 @@
 /// looking up the next event costs nothing. Packets under way are no sources, but wait in the NIC's queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Calendar {
-    /// The sides of each match. The winner of match `m` meets that of match `m ^ 1` in match `m / 2`; match 1 is the
-    /// last, and the sources meet first in the second half of the matches.
-    matches: Vec<[u64; 2]>,
+    /// The keys in each place. Whoever is in place `p` meets the one in place `p ^ 1`, and the earlier goes on to place `p / 2`.
+    places: Box<[u64; PLACES]>,
+    /// The place of the first source, the others follow: a power of two.
+    start: usize,
     first: u64,
     /// From one sequence number to the next: above the bits of a key that name the source.
     step: u64,
@@ -25,6 +26,8 @@ const BELOW_DUE: u32 = 22;
 const LAST: u64 = (1 << (u64::BITS - BELOW_DUE)) - 2;
 /// At most so many sources, so that there are four sequence numbers for each.
 const SOURCES_MAX: usize = (1 << 10) - 1;
+/// So many that one round of all sources has room; of a smaller scenario's calendar most is never touched.
+const PLACES: usize = 2 << 10;
 const _: () = assert!(LAST > crate::scenario::SPAN_MAX.0);
 
 impl Calendar {
@@ -34,9 +37,9 @@ impl Calendar {
     /// If there are more than 1023 sources; a scenario's limits allow fewer.
     pub(crate) fn new(sources: usize) -> Self {
         assert!(sources <= SOURCES_MAX, "{sources} sources of events");
-        let matches = vec![[NEVER; 2]; sources.next_power_of_two().max(2)];
         let step = 1 << (usize::BITS - sources.leading_zeros());
-        Self { matches, first: NEVER, step, sequence: 0 }
+        let places = Box::new([NEVER; PLACES]);
+        Self { places, start: sources.next_power_of_two().max(2), first: NEVER, step, sequence: 0 }
     }
 
     /// The next event: when, and of which source. `None` if nothing will happen any more.
@@ -72,17 +75,15 @@ impl Calendar {
 
     #[inline]
     fn key(&self, source: usize) -> u64 {
-        let place = self.matches.len() + source;
-        self.matches[place / 2][place % 2]
+        self.places[(self.start + source) % PLACES]
     }
 
     #[inline]
     fn put(&mut self, source: usize, mut key: u64) {
-        let mut place = self.matches.len() + source;
+        let mut place = self.start + source;
         while place > 1 {
-            let sides = &mut self.matches[place / 2];
-            sides[place % 2] = key;
-            key = key.min(sides[1 - place % 2]);
+            self.places[place % PLACES] = key;
+            key = key.min(self.places[(place ^ 1) % PLACES]);
             place /= 2;
         }
         self.first = key;
@@ -91,7 +92,7 @@ impl Calendar {
     /// The sequence numbers are used up: the events under way get the first ones, in the order they have.
     #[cold]
     fn number_again(&mut self) {
-        let mut keys: Vec<u64> = (0..self.matches.len()).map(|source| self.key(source)).collect();
+        let mut keys: Vec<u64> = (0..self.start).map(|source| self.key(source)).collect();
         keys.retain(|&key| key != NEVER);
         keys.sort_unstable();
         self.sequence = 0;

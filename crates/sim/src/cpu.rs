@@ -173,18 +173,24 @@ impl<W: Watch> World<W> {
     /// Writes the time since the segment began, or was last accounted, to the CPU's account.
     #[inline]
     pub(crate) fn account(&mut self, c: usize) {
+        let cpu = &self.cpus[c];
+        if cpu.since < cpu.handled_at || cpu.irq_time > 0 {
+            self.account_irqs(c);
+        }
+        self.spend_until(c, self.cpus[c].class, self.now);
+    }
+
+    /// Writes what of that time interrupts took, or leaving the idle state for one.
+    fn account_irqs(&mut self, c: usize) {
         if self.cpus[c].since < self.cpus[c].handled_at {
             self.spend_until(c, Class::Idle, self.cpus[c].awake_at);
             self.spend_until(c, Class::Irq, self.cpus[c].handled_at);
         }
-        if self.cpus[c].irq_time > 0 {
-            let cpu = &mut self.cpus[c];
-            let irq = cpu.irq_time.min(self.now - cpu.since);
-            cpu.irq_time -= irq;
-            let until = cpu.since + irq;
-            self.spend_until(c, Class::Irq, until);
-        }
-        self.spend_until(c, self.cpus[c].class, self.now);
+        let cpu = &mut self.cpus[c];
+        let irq = cpu.irq_time.min(self.now - cpu.since);
+        cpu.irq_time -= irq;
+        let until = cpu.since + irq;
+        self.spend_until(c, Class::Irq, until);
     }
 
     /// Writes time to the CPU's account, up to this moment or to now if that is sooner.

@@ -236,6 +236,9 @@ impl<W: Watch> World<W> {
     fn newidle_balance(&mut self, c: usize) -> Option<usize> {
         let group = self.topology.places[c].llc;
         let queued = self.standing.queued;
+        if queued == 0 {
+            return None;
+        }
         for other in each(queued & group).chain(each(queued & !group)) {
             let busy = &self.cpus[other];
             if usize::from(busy.task.is_some()) + busy.waiting.len() < 2 {
