@@ -69,7 +69,8 @@ impl<W: Watch> World<W> {
         crate::scenario::nanos(gap * factor)
     }
 
-    /// Every connection's first request.
+    /// Every connection's first request. Queues look for their next event when all are under way: the first of them may come
+    /// after most others, and what is brought near for it would have to be sorted in one by one.
     #[expect(clippy::cast_precision_loss, reason = "a gap of nanoseconds, far below 2^53")]
     pub(crate) fn start_clients(&mut self) {
         for i in 0..self.clients.connections.len() {
@@ -80,8 +81,8 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// A connection sends its request at this time.
-    fn send(&mut self, i: usize, at: u64) {
+    /// A connection sends its request at this time: by which queue and when it arrives.
+    fn send(&mut self, i: usize, at: u64) -> (usize, u64) {
         let q = usize::from(self.clients.homes[i].queue);
         let closed_loop = self.clients.gap == NEVER;
         let gap = if closed_loop { 0 } else { self.draw_gap() };
@@ -96,13 +97,7 @@ impl<W: Watch> World<W> {
         let arrival = (at + self.costs.client_rtt / 2 + self.clients.request_span).max(self.now + 1);
         #[expect(clippy::cast_possible_truncation, reason = "at most four million connections")]
         self.queues[q].expect_request(arrival, i as u32);
-        if self.queues[q].armed {
-            if arrival < self.calendar.due(self.slots.nic(q)) {
-                self.await_nic(q);
-            }
-        } else {
-            self.hurry_spinner(q, arrival);
-        }
+        (q, arrival)
     }
 
     /// The server has sent its answer: when it arrives, what it measures, and what the client does next.
@@ -145,7 +140,14 @@ impl<W: Watch> World<W> {
     /// A connection whose client has its answer since this time sends again, then or when it is due.
     pub(crate) fn next_turn(&mut self, i: usize, ready: u64) {
         let due = self.clients.connections[i].next;
-        self.send(i, if self.clients.gap == NEVER { ready } else { due.max(ready) });
+        let (q, arrival) = self.send(i, if self.clients.gap == NEVER { ready } else { due.max(ready) });
+        if self.queues[q].armed {
+            if arrival < self.calendar.due(self.slots.nic(q)) {
+                self.await_nic(q);
+            }
+        } else {
+            self.hurry_spinner(q, arrival);
+        }
     }
 
     /// How late a client takes an answer. A thread that is late with one may be late with it again.
