@@ -1,7 +1,7 @@
 //! Evidence that a bench wrote, read again: as it is, or packed by gzip.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, Read};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
@@ -26,11 +26,13 @@ pub(crate) enum Written {
 /// Reads what a bench wrote with `--json`, or printed with `-o json`, where it is one part of the document; `-` is standard
 /// input.
 pub(super) fn read(path: &Path) -> Result<Written, Fault> {
-    let text = match path.as_os_str() == "-" {
-        true => unpacked(io::stdin().lock(), EVIDENCE_BYTES_MAX),
-        false => File::open(path).and_then(|file| unpacked(BufReader::new(file), EVIDENCE_BYTES_MAX)),
+    let mut bytes = Vec::new();
+    let read = match path.as_os_str() == "-" {
+        true => io::stdin().lock().take(EVIDENCE_BYTES_MAX + 1).read_to_end(&mut bytes),
+        false => File::open(path).and_then(|file| file.take(EVIDENCE_BYTES_MAX + 1).read_to_end(&mut bytes)),
     };
-    written(path, &text.map_err(|error| Fault::file(path, error))?)
+    read.map_err(|error| Fault::file(path, error))?;
+    of(path, &bytes)
 }
 
 /// The most that is told of what is wrong with a file, in characters.
