@@ -112,7 +112,7 @@ pub fn run_watched<W: Watch>(
     if length.window == 0 || length.warmup.saturating_add(length.window) > SPAN_MAX.0 {
         return Err(Impossible {
             key: "window",
-            beside: "warmup",
+            beside: &["warmup"],
             reason: format!("it must be positive and at most {SPAN_MAX}"),
         });
     }

@@ -40,6 +40,9 @@ impl Calibration {
 
 /// The largest scenario file, in bytes.
 const FILE_BYTES_MAX: usize = 1 << 20;
+/// The longest title, in characters, and the longest name of a row or a parameter.
+const TITLE_CHARS_MAX: usize = 200;
+const WORD_BYTES_MAX: usize = 4096;
 /// The most mistakes that are kept of a file.
 const MISTAKES_MAX: usize = 100;
 /// The most sets of parameters.
@@ -99,9 +102,8 @@ fn read(
     if reader.mistakes.is_empty()
         && let Err(impossible) = reader.file.scenario.check()
     {
-        // Of what stands in the file, the mode may have brought the value that is wrong.
-        let keys = [impossible.key, impossible.beside, "delivery.mode"];
-        let at = keys.iter().find_map(|key| reader.places.get(*key).cloned()).unwrap_or(0..0);
+        let keys = std::iter::once(&impossible.key).chain(impossible.beside);
+        let at = keys.filter_map(|key| reader.places.get(*key).cloned()).next().unwrap_or(0..0);
         reader.wrong(at, impossible.to_string(), None);
     }
     if reader.mistakes.is_empty() {
@@ -156,6 +158,10 @@ impl Reader<'_> {
                 }
                 ("title", DeValue::String(title)) if title.trim().is_empty() => {
                     self.wrong(value.span(), "`title` is empty", None);
+                }
+                ("title", DeValue::String(title)) if title.chars().count() > TITLE_CHARS_MAX => {
+                    let message = format!("`title` has more than {TITLE_CHARS_MAX} characters");
+                    self.wrong(value.span(), message, None);
                 }
                 ("title", DeValue::String(title)) => self.file.title = title.to_string(),
                 ("calibration", DeValue::Table(keys)) => self.calibration(keys),
@@ -254,6 +260,7 @@ impl Reader<'_> {
                             let help =
                                 nearest(text, Costs::PARAMETERS.iter().map(|parameter| parameter.name));
                             let help = help.map(|name| format!("did you mean `{name}`?"));
+                            let text: String = text.chars().take(NAMED_CHARS_MAX).collect();
                             self.wrong(name.span(), format!("`{text}` is no parameter"), help);
                         }
                     }
@@ -277,6 +284,10 @@ impl Reader<'_> {
         let mut words = Vec::new();
         for element in array.as_array().into_iter().flatten() {
             match element.get_ref() {
+                DeValue::String(word) if word.len() > WORD_BYTES_MAX => {
+                    let message = format!("a name has at most {WORD_BYTES_MAX} bytes");
+                    self.wrong(element.span(), message, None);
+                }
                 DeValue::String(word) => words.push(word.to_string()),
                 other => {
                     self.wrong(element.span(), format!("this list takes texts, not {}", kind(other)), None);
@@ -459,6 +470,8 @@ mod test {
         for (text, words) in [
             ("title = 1\n", "`title` takes a text, not a whole number\n --> t.toml:1:9"),
             ("title = \" \"\n", "`title` is empty"),
+            (&format!("title = \"{}\"\n", "t".repeat(201)), "`title` has more than 200 characters"),
+            (&format!("[calibration]\nrows = [\"{}\"]\n", "r".repeat(5000)), "a name has at most 4096 bytes"),
             ("hardware = 3\n", "`hardware` is a section, not a whole number"),
             ("[[layout]]\npinned = true\n", "`layout` is a section, not a list"),
             ("[hardware]\nqueues = [4]\n", "`hardware.queues` takes a single value, not a list"),

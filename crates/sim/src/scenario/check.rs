@@ -8,8 +8,8 @@ use super::{Scenario, Waits};
 pub struct Impossible {
     /// The key that is wrong.
     pub key: &'static str,
-    /// The key that it contradicts.
-    pub beside: &'static str,
+    /// The keys that it contradicts.
+    pub beside: &'static [&'static str],
     /// What is wrong with it.
     pub reason: String,
 }
@@ -23,18 +23,19 @@ impl Scenario {
     /// # Errors
     /// [`Impossible`] names the first key that contradicts another.
     pub fn check(&self) -> Result<(), Impossible> {
-        let no = |key, beside, reason: String| Err(Impossible { key, beside, reason });
+        let no =
+            |key, beside: &'static [&'static str], reason: String| Err(Impossible { key, beside, reason });
         let (hardware, layout) = (&self.hardware, &self.layout);
         for (key, cpus) in
             [("layout.irq-cpus", &layout.irq_cpus), ("layout.thread-cpus", &layout.thread_cpus)]
         {
             if cpus.is_empty() {
-                return no(key, "hardware.cpus", "no CPU is left".to_owned());
+                return no(key, &[], "no CPU is left".to_owned());
             }
             if let Some(cpu) = cpus.iter().find(|&&cpu| cpu >= hardware.cpus) {
                 return no(
                     key,
-                    "hardware.cpus",
+                    &["hardware.cpus"],
                     format!("there is no CPU {cpu}: hardware.cpus = {}", hardware.cpus),
                 );
             }
@@ -44,7 +45,7 @@ impl Scenario {
             let cpus = layout.thread_cpus.len();
             return no(
                 "layout.pinned",
-                "application.threads",
+                &["application.threads", "layout.thread-cpus"],
                 format!("{threads} threads cannot have a CPU each: there are {cpus}"),
             );
         }
@@ -52,7 +53,7 @@ impl Scenario {
             let (threads, queues) = (self.application.threads, hardware.queues);
             return no(
                 "layout.by-napi",
-                "hardware.queues",
+                &["hardware.queues", "application.threads"],
                 format!(
                     "{threads} threads cannot take {queues} queues one each; the other queues would have nobody"
                 ),
@@ -61,7 +62,7 @@ impl Scenario {
         if hardware.smt && hardware.cpus % 2 == 1 {
             return no(
                 "hardware.smt",
-                "hardware.cpus",
+                &["hardware.cpus"],
                 format!("{} CPUs are not pairs of hyper-threads", hardware.cpus),
             );
         }
@@ -69,7 +70,7 @@ impl Scenario {
         if (epoll.prefer_busy_poll || epoll.busy_poll_usecs > 0) && self.application.waits != Waits::Sleep {
             return no(
                 "application.waits",
-                "delivery.mode",
+                &["delivery.prefer-busy-poll", "delivery.busy-poll-usecs", "delivery.mode"],
                 "busy polling and spinning for events exclude each other".to_owned(),
             );
         }
@@ -80,7 +81,7 @@ impl Scenario {
                 (self.delivery.params.irq_suspend_timeout, self.delivery.params.gro_flush_timeout);
             return no(
                 "delivery.irq-suspend-timeout",
-                "delivery.gro-flush-timeout",
+                &["delivery.gro-flush-timeout", "delivery.mode"],
                 format!("{suspended} does not outlast gro-flush-timeout = {timer}"),
             );
         }
