@@ -43,7 +43,7 @@ pub struct SimEffort {
     #[arg(long, value_name = "SPAN", default_value = "400ms", allow_hyphen_values = true, value_parser = window)]
     pub window: Nanoseconds,
     /// How long runs before anything is counted, of the model's time.
-    #[arg(long, value_name = "SPAN", default_value = "100ms", allow_hyphen_values = true, value_parser = span)]
+    #[arg(long, value_name = "SPAN", default_value = "300ms", allow_hyphen_values = true, value_parser = span)]
     pub warmup: Nanoseconds,
     /// Do not look at a higher load whether a point is at the knee.
     #[arg(long)]
@@ -128,10 +128,10 @@ pub struct SimCalibrate {
     /// The parameters to fit, instead of those that the scenario names.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub parameters: Vec<String>,
-    /// How many sets of parameters are tried.
-    #[arg(long, value_name = "N", default_value_t = 640, value_parser = evaluations, allow_hyphen_values = true)]
+    /// How many sets of parameters are tried at most, each in one run of every row.
+    #[arg(long, value_name = "N", default_value_t = 800, value_parser = evaluations, allow_hyphen_values = true)]
     pub evaluations: usize,
-    /// The seed of the search and of the runs.
+    /// The seed of the search and of its first run; those of the other runs follow it.
     #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub seed: u64,

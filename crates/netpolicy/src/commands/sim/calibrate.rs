@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::path::Path;
 
-use sim::fit::Descent;
+use sim::fit::Fit;
 use sim::outcome::Length;
 use sim::{Costs, Outcome, Scenario};
 
@@ -23,11 +23,6 @@ use crate::scenario_file::{Calibration, MeasuredRow, Metric, RowClass};
 /// Sets of parameters that are written, drawn from the fit's covariance; and those that ranges are told from.
 const SAMPLES: usize = 16;
 const DRAWS: usize = 200;
-/// Seeds that say how far runs of a row scatter before anything is fitted.
-const SCATTER_SEEDS: u64 = 6;
-/// Seeds of a row whose state is chaotic, and of others.
-const CHAOTIC_SEEDS: u64 = 6;
-const STABLE_SEEDS: u64 = 2;
 
 /// Fits.
 pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, Fault> {
@@ -91,48 +86,36 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
         .filter_map(|parameter| Some((parameter.name, base.costs.get(parameter.name)?)))
         .filter(|(name, value)| own.get(name) != Some(*value))
         .collect();
-    let mut descent =
-        Descent::new(&names, &base.costs).ok_or_else(|| Fault::failed("a parameter has no value"))?;
-    let rows_of = |costs: &Costs, seeds: Option<u64>| {
-        let mut jobs = Vec::new();
-        for row in &table.rows {
-            let mut scenario = Scenario { costs: costs.clone(), ..base.clone() };
-            apply(&mut scenario, row)?;
-            for i in 0..seeds.unwrap_or_else(|| seeds_of(row)) {
-                jobs.push(Job { scenario: scenario.clone(), seed: arguments.seed + i, length: length(row) });
-            }
-        }
-        Ok::<_, Fault>(jobs)
-    };
-    let outcomes = run_all(&rows_of(&base.costs, Some(SCATTER_SEEDS))?, &context.console, "scatter")?;
-    let units = units(&table.rows, &outcomes);
+    let mut fit = Fit::new(&names, &base.costs, arguments.evaluations, arguments.seed)
+        .ok_or_else(|| Fault::failed("a parameter has no value"))?;
     let mut evaluated = 0;
-    let mut written = None;
     let mut told = false;
-    while evaluated < arguments.evaluations {
-        let proposed = descent.propose();
+    loop {
+        let proposed = fit.propose();
         if proposed.is_empty() {
             break;
         }
         let mut jobs = Vec::new();
-        for costs in &proposed {
-            jobs.extend(rows_of(&merged(&base.costs, costs, &names), None)?);
+        for trial in &proposed {
+            let costs = merged(&base.costs, &trial.costs, &names);
+            for row in &table.rows {
+                let mut scenario = Scenario { costs: costs.clone(), ..base.clone() };
+                apply(&mut scenario, row)?;
+                jobs.push(Job { scenario, seed: trial.seed, length: length(row) });
+            }
         }
         evaluated += proposed.len();
         let words = format!("{evaluated} of {} evaluations", arguments.evaluations);
         let outcomes = run_all(&jobs, &context.console, &words)?;
-        let missed: Vec<Vec<f64>> = outcomes
-            .chunks(jobs.len() / proposed.len())
-            .map(|runs| residuals(&table.rows, runs, &units))
-            .collect();
-        descent.judge(&missed);
-        context.console.detail(&format!("{words}: loss {:.2}", descent.best().0));
+        let missed: Vec<Vec<f64>> =
+            outcomes.chunks(table.rows.len()).map(|runs| residuals(&table.rows, runs)).collect();
+        let better = fit.judge(&missed);
+        context.console.detail(&format!("{words}: loss {:.2}", fit.best().0));
         if let Some(path) = &arguments.write
-            && descent.best().0 < *written.get_or_insert(descent.best().0)
+            && better
         {
             // A long fit that is interrupted has left its best, and its start takes no earlier fit's place.
-            written = Some(descent.best().0);
-            let report = report(&descent, &rows, &names, arguments.seed);
+            let report = report(&fit, &rows, &names, arguments.seed);
             if let Err(error) = std::fs::write(path, report.toml(&given))
                 && !told
             {
@@ -142,7 +125,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context) -> Result<Exit, F
             }
         }
     }
-    let report = report(&descent, &rows, &names, arguments.seed);
+    let report = report(&fit, &rows, &names, arguments.seed);
     context.console.report(&report)?;
     if let Some(path) = &arguments.write {
         std::fs::write(path, report.toml(&given)).map_err(|error| Fault::file(path, error))?;
@@ -196,9 +179,9 @@ fn are_parameters(names: &[&str]) -> Result<(), Fault> {
 }
 
 /// The best so far, with what the rows leave open.
-fn report(descent: &Descent, rows: &[String], names: &[&str], seed: u64) -> CalibrationReport {
-    let (best, costs) = descent.best();
-    CalibrationReport::of(best, rows, names, &costs, &descent.samples(DRAWS, seed), SAMPLES)
+fn report(fit: &Fit, rows: &[String], names: &[&str], seed: u64) -> CalibrationReport {
+    let (best, costs) = fit.best();
+    CalibrationReport::of(best, rows, names, &costs, &fit.samples(DRAWS, seed), SAMPLES)
 }
 
 /// The scenario's parameters, with those that are fitted.
@@ -212,23 +195,15 @@ fn merged(base: &Costs, fitted: &Costs, names: &[&str]) -> Costs {
     costs
 }
 
-/// How long a row is simulated: as long as its state needs to settle.
+/// How long a row is simulated: as long as threads need to settle on CPUs, and queues to grow.
 fn length(row: &MeasuredRow) -> Length {
     let (warmup, window) = match row.class {
-        RowClass::Stable => (60, 100),
-        RowClass::Knee => (60, 100),
-        RowClass::Overload => (100, 100),
-        RowClass::Max => (40, 50),
+        RowClass::Stable => (200, 100),
+        RowClass::Knee => (300, 150),
+        RowClass::Overload => (500, 200),
+        RowClass::Max => (100, 80),
     };
     Length { warmup: warmup * 1_000_000, window: window * 1_000_000 }
-}
-
-/// Where queues may grow or not, one seed says little.
-fn seeds_of(row: &MeasuredRow) -> u64 {
-    match row.class {
-        RowClass::Knee | RowClass::Overload | RowClass::Max => CHAOTIC_SEEDS,
-        RowClass::Stable => STABLE_SEEDS,
-    }
 }
 
 /// What would be a good prediction: percent, for shares of CPU time points.
@@ -258,32 +233,10 @@ fn missed(row: &MeasuredRow, metric: Metric, measured: f64, outcome: &Outcome) -
     off / good(row.class, metric)
 }
 
-/// The unit of each residual: a good prediction and twice the scatter of single runs, so that no seed's luck is fitted.
-#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a handful of seeds")]
-fn units(rows: &[MeasuredRow], outcomes: &[Outcome]) -> Vec<f64> {
-    let mut units = Vec::new();
-    for (row, runs) in rows.iter().zip(outcomes.chunks(SCATTER_SEEDS as usize)) {
-        for &(metric, measured) in &row.values {
-            let off: Vec<f64> = runs.iter().map(|run| missed(row, metric, measured, run)).collect();
-            let mean = off.iter().sum::<f64>() / off.len() as f64;
-            let squares: f64 = off.iter().map(|x| (x - mean) * (x - mean)).sum();
-            units.push((1.0 + 4.0 * squares / (off.len() - 1) as f64).sqrt());
-        }
-    }
-    units
-}
-
-/// What runs of all rows miss: for each row and metric the mean over its seeds.
-#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a handful of seeds")]
-fn residuals(rows: &[MeasuredRow], mut runs: &[Outcome], units: &[f64]) -> Vec<f64> {
-    let mut residuals = Vec::new();
-    for row in rows {
-        let (mine, others) = runs.split_at((seeds_of(row) as usize).min(runs.len()));
-        runs = others;
-        for &(metric, measured) in &row.values {
-            let sum: f64 = mine.iter().map(|run| missed(row, metric, measured, run)).sum();
-            residuals.push(sum / mine.len().max(1) as f64);
-        }
-    }
-    residuals.iter().zip(units).map(|(residual, unit)| residual / unit).collect()
+/// What one run of each row misses, by row and metric.
+fn residuals(rows: &[MeasuredRow], runs: &[Outcome]) -> Vec<f64> {
+    let of_row = |(row, run): (&MeasuredRow, &Outcome)| -> Vec<f64> {
+        row.values.iter().map(|&(metric, measured)| missed(row, metric, measured, run)).collect()
+    };
+    rows.iter().zip(runs).flat_map(of_row).collect()
 }
