@@ -5,8 +5,9 @@
 demo: setup
 	cargo xtask demo
 
+# A shell lets what it starts in the background ignore Ctrl-C, and everything that starts in turn: tests interrupt programs.
 test: setup
-	cargo xtask test
+	env --default-signal=INT,QUIT cargo xtask test
 
 # Below DESTDIR and PREFIX (/usr); starts and enables nothing.
 install:
