@@ -1,9 +1,10 @@
 //! Running threads that idle CPUs take, within and across groups of CPUs.
 //!
 //! Kernel: 5.10, `kernel/sched/fair.c` `nohz_balancer_kick()`, `check_cpu_capacity()`, `need_active_balance()`,
-//! `active_load_balance_cpu_stop()`. Three occasions: another group runs less (`balance`); a thread's CPU has a second task for a moment, one of the kernel's own,
-//! and a CPU that looks idle takes the thread (one that only softirqs keep busy looks idle, and the thread is stuck there);
-//! and interrupts take so much of a thread's CPU that another has more than 17 % to spare. Left out: when the balancer
+//! `active_load_balance_cpu_stop()`. Three occasions: another group runs less (`balance`); a thread's CPU has a second task
+//! for a moment, one of the kernel's own, and a CPU that looks idle takes the thread (one that only softirqs keep busy looks
+//! idle, and the thread is stuck there); and interrupts take so much of a thread's CPU that another has more than 17 % to
+//! spare. Left out: when the balancer
 //! gets that far (its interval, `sd->nr_balance_failed`, what it asks of whole groups); parameters say how often. A
 //! thread moves at the end of its step; one that loops for events stays. At zero no running thread moves.
 

@@ -1,11 +1,12 @@
 //! Which group of CPUs, of those that share a last-level cache, threads live in.
 //!
 //! Kernel: 6.11, `kernel/sched/fair.c` `sched_balance_rq()`, `sched_balance_find_src_group()`, `sibling_imbalance()`,
-//! `imbalanced_active_balance()`, `active_load_balance_cpu_stop()`, `group_is_overloaded()`, `scale_rt_capacity()`; `kernel/sched/pelt.c`.
+//! `imbalanced_active_balance()`, `active_load_balance_cpu_stop()`, `group_is_overloaded()`, `scale_rt_capacity()`;
+//! `kernel/sched/pelt.c`.
 //! An idle CPU takes a running thread from a group that runs two tasks more than its own. Wake-ups do not bring a thread
 //! back to a group whose tasks want more than interrupts leave them: up to the knee threads are back at once, from there on
-//! they are not. Left out: when exactly an idle CPU looks, and how many looks in vain it takes before a running thread is moved; a
-//! parameter says how often one is. At zero nothing is counted, and no thread leaves a group that way.
+//! they are not. Left out: when exactly an idle CPU looks, and how many looks in vain it takes before a running thread is
+//! moved; a parameter says how often one is. At zero no group counts as overloaded, and no thread leaves one that way.
 
 use crate::active_balance::Occasion;
 use crate::scheduler::State;
@@ -65,23 +66,17 @@ impl<W: Watch> World<W> {
 
     /// Once a millisecond: idle CPUs look at other groups and CPUs.
     pub(crate) fn balance(&mut self) {
-        let groups = self.costs.group_moves > 0.0;
-        if groups || self.threads_move() {
-            self.learn_uses();
+        if !self.threads_move() {
+            return;
         }
-        if groups {
-            self.balance_groups();
-        }
-        if self.threads_move() {
-            self.balance_running();
-        }
-    }
-
-    fn learn_uses(&mut self) {
         for c in 0..self.cpus.len() {
             self.account(c);
             self.uses[c].learn(*self.cpus[c].spent());
         }
+        if self.costs.group_moves > 0.0 {
+            self.balance_groups();
+        }
+        self.balance_running();
     }
 
     fn balance_groups(&mut self) {

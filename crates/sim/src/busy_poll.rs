@@ -1,8 +1,9 @@
 //! Busy polling from `epoll_wait`.
 //!
 //! Kernel: 6.11, `net/core/dev.c` `__napi_busy_loop()`, `busy_poll_stop()`, `napi_suspend_irqs()`, `napi_resume_irqs()`.
-//! A loop that others interrupt goes on when they are done, until its time is over. Up to 6.x `busy_poll_stop()` polls once more and completes; from 7.0, with `prefer_busy_poll` and deferral set, it only
-//! starts the timer. Left out: `SO_BUSY_POLL` of single sockets.
+//! A loop that others interrupt goes on when they are done, until its time is over. Up to 6.x `busy_poll_stop()` polls
+//! once more and completes; from 7.0, with `prefer_busy_poll` and deferral set, it only starts the timer. Left out:
+//! `SO_BUSY_POLL` of single sockets.
 
 use crate::cpu::Doing;
 use crate::napi::{Poll, Running};
