@@ -1,8 +1,9 @@
-# Two commands for newcomers. Both install what is missing and leave the rest to `cargo xtask`.
+# Two commands for newcomers. Each installs what it needs and is missing, and leaves the rest to `cargo xtask`.
 
 .PHONY: demo test setup install
 
-demo: setup
+demo:
+	cargo xtask setup demo
 	cargo xtask demo
 
 # A shell lets what it starts in the background ignore Ctrl-C, and everything that starts in turn: tests interrupt programs.

@@ -1,8 +1,13 @@
-//! The main job: the whole cycle on this machine's kernel, with a memcached that nobody patched.
+//! The main job: the whole cycle on this machine's kernel, with an unpatched memcached and an unpatched Redis.
 
 use crate::shell::{self, Result};
 
-/// Builds netpolicy and runs the experiment in its short form.
+/// What the second experiment runs, in which every policy has the same load.
+const REDIS: &str =
+    "redis-server --bind {address} --port {port} --protected-mode no --save '' --appendonly no";
+
+/// Builds netpolicy and runs two experiments in a short form: what delivery modes cost in response times, and what policies save
+/// of the machine's CPU.
 pub(crate) fn run(arguments: &[String]) -> Result {
     if !shell::is_root() {
         return Err("the demo makes network namespaces and writes NAPI settings: run it as root".to_owned());
@@ -14,5 +19,12 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     command.args(["bench", "memcached", "--matrix", "--short"]);
     command.arg("--report").arg(folder.join("report.html"));
     command.arg("--json").arg(folder.join("evidence.json"));
-    shell::run(command.args(arguments))
+    shell::run(command.args(arguments))?;
+    let mut command = std::process::Command::new(shell::root().join("target/release/netpolicy"));
+    command.args(["bench", "policies", "--policy", "none,latency,bulk,cpu,power", "--server", REDIS]);
+    command.args(["--port", "6379", "--protocol", "redis", "--rate", "20K", "--connections", "128"]);
+    command.args(["--repeats", "5", "--seconds", "1s"]);
+    command.arg("--report").arg(folder.join("policies.html"));
+    command.arg("--json").arg(folder.join("policies.json"));
+    shell::run(&mut command)
 }

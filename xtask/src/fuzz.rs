@@ -23,6 +23,8 @@ const INPUT_BYTES_MAX: u32 = 65_536;
 /// and leaves its input in `target/fuzz/TARGET/`.
 pub(crate) fn run(arguments: &[String]) -> Result {
     let mut until = format!("-max_total_time={SECONDS}");
+    // To search needs speed; to try what is known does not, and building without optimisation takes a third of the time.
+    let mut profile = "release";
     let mut only = Vec::new();
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
@@ -32,7 +34,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
                 _ => return Err("--seconds takes a whole number".to_owned()),
             },
             // A test must not fail by chance: what is known is tried again, and nothing is searched.
-            "--replay" => until = "-runs=0".to_owned(),
+            "--replay" => (until, profile) = ("-runs=0".to_owned(), "dev"),
             target => only.push(target.to_owned()),
         }
     }
@@ -44,26 +46,26 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     let triple = host_triple()?;
     let manifest = shell::root().join("fuzz/Cargo.toml");
     let mut build = shell::cargo();
-    build.args(["build", "--quiet", "--release", "--bins", "--target", &triple]);
+    build.args(["build", "--quiet", "--profile", profile, "--bins", "--target", &triple]);
     build.arg("--manifest-path").arg(&manifest).arg("--target-dir").arg(folder.join("build"));
     shell::run(build.env("RUSTFLAGS", COVERAGE))?;
+    let programs = folder.join("build").join(triple).join(if profile == "dev" { "debug" } else { profile });
     for target in targets.iter().filter(|name| only.is_empty() || only.contains(name)) {
-        fuzz(target, &folder, &triple, &until)?;
+        fuzz(target, &folder, &programs.join(target), &until)?;
     }
     Ok(())
 }
 
 /// Runs one target: the regressions first, once each, then new inputs that grow out of the corpus.
-fn fuzz(target: &str, folder: &Path, triple: &str, until: &str) -> Result {
+fn fuzz(target: &str, folder: &Path, program: &Path, until: &str) -> Result {
     let work = folder.join(target);
     let found = work.join("corpus");
     std::fs::create_dir_all(&found).map_err(|error| format!("{}: {error}", found.display()))?;
-    let program = folder.join("build").join(triple).join("release").join(target);
     let regressions = shell::root().join("fuzz/regressions").join(target);
     if regressions.is_dir() {
-        shell::run(Command::new(&program).arg(&regressions).arg("-runs=0"))?;
+        shell::run(Command::new(program).arg(&regressions).arg("-runs=0"))?;
     }
-    let mut command = Command::new(&program);
+    let mut command = Command::new(program);
     command.arg(&found).arg(shell::root().join("fuzz/corpus").join(target));
     command.arg(until).arg(format!("-max_len={INPUT_BYTES_MAX}"));
     command

@@ -8,6 +8,8 @@ mod demo;
 mod fuzz;
 mod guest;
 mod install;
+mod pace;
+mod programs;
 mod setup;
 mod shell;
 mod test;
@@ -19,18 +21,18 @@ use std::process::ExitCode;
 type Task = (&'static str, &'static str, fn(&[String]) -> shell::Result);
 
 const TASKS: &[Task] = &[
-    ("setup", "install what building and testing need (Debian packages)", setup::run),
-    ("check", "format, lints and tidy rules: the fast loop", test::check),
     (
-        "test",
-        "everything this machine can run; what it cannot run is counted [--pure: no root tests]",
-        test::run,
+        "setup",
+        "install what building and testing need (Debian packages) [demo: what the demo needs]",
+        setup::run,
     ),
+    ("check", "format, lints and tidy rules: the fast loop", test::check),
+    ("test", "everything that can be run, in guests too [--pure: no root tests, --no-guests]", test::run),
     ("tidy", "the rules of CONTRIBUTING.md that a machine can check", tidy::run),
     ("fuzz", "run every fuzz target for a while [--seconds N per target, --replay]", fuzz::run),
     (
         "guest",
-        "other kernels on this machine's files: what the running kernel lacks [build|boot|test, --uml|--qemu]",
+        "other kernels on this machine's files: what the running kernel lacks [build|boot|test, --patched|--qemu|--uml]",
         guest::run,
     ),
     ("bench", "the figures of README and docs, each with its command [NAME...]", bench::run),

@@ -10,8 +10,13 @@ use crate::shell::{self, Result};
 struct Need {
     shown_by: Shown,
     package: &'static str,
+    /// What needs it. The demo needs what begins with [`PROGRAM`] or [`DEMO`].
     purpose: &'static str,
 }
+
+/// How the purposes begin of what building the program takes, and of what the demo starts.
+const PROGRAM: &str = "the program: ";
+const DEMO: &str = "the demo: ";
 
 enum Shown {
     Program(&'static str),
@@ -19,22 +24,47 @@ enum Shown {
 }
 
 const NEEDS: &[Need] = &[
-    Need { shown_by: Shown::Program("cc"), package: "gcc", purpose: "linking, libbpf, the preload library" },
+    Need {
+        shown_by: Shown::Program("cc"),
+        package: "gcc",
+        purpose: "the program: linking, libbpf, the preload library",
+    },
     Need { shown_by: Shown::Program("c++"), package: "g++", purpose: "the fuzz targets: libFuzzer" },
-    Need { shown_by: Shown::Program("make"), package: "make", purpose: "building libbpf" },
-    Need { shown_by: Shown::Program("pkg-config"), package: "pkg-config", purpose: "building libbpf" },
-    Need { shown_by: Shown::Program("clang"), package: "clang", purpose: "compiling the BPF programs" },
-    Need { shown_by: Shown::File("/usr/include/libelf.h"), package: "libelf-dev", purpose: "libbpf" },
-    Need { shown_by: Shown::File("/usr/include/zlib.h"), package: "zlib1g-dev", purpose: "libbpf" },
+    Need { shown_by: Shown::Program("make"), package: "make", purpose: "the program: building libbpf" },
+    Need {
+        shown_by: Shown::Program("pkg-config"),
+        package: "pkg-config",
+        purpose: "the program: building libbpf",
+    },
+    Need {
+        shown_by: Shown::Program("clang"),
+        package: "clang",
+        purpose: "the program: compiling what is BPF",
+    },
+    Need {
+        shown_by: Shown::File("/usr/include/libelf.h"),
+        package: "libelf-dev",
+        purpose: "the program: libbpf",
+    },
+    Need {
+        shown_by: Shown::File("/usr/include/zlib.h"),
+        package: "zlib1g-dev",
+        purpose: "the program: libbpf",
+    },
     Need {
         shown_by: Shown::File("/usr/include/linux/bpf.h"),
         package: "linux-libc-dev",
-        purpose: "BPF headers",
+        purpose: "the program: BPF headers",
     },
     Need {
         shown_by: Shown::Program("memcached"),
         package: "memcached",
-        purpose: "the server of the lab and of the demo",
+        purpose: "the demo: the server of the lab",
+    },
+    Need {
+        shown_by: Shown::Program("redis-server"),
+        package: "redis-server",
+        purpose: "tests and the demo: a server of somebody else's",
     },
     Need {
         shown_by: Shown::Program("ip"),
@@ -113,9 +143,13 @@ impl Need {
     }
 }
 
-/// Installs what is missing; a second run does nothing and needs no network.
-pub(crate) fn run(_: &[String]) -> Result {
-    install()?;
+/// Installs what is missing, or of that what the demo needs (`demo`); a second run does nothing and needs no network.
+pub(crate) fn run(arguments: &[String]) -> Result {
+    match arguments {
+        [] => install(NEEDS.iter().collect())?,
+        [only] if only == "demo" => return install(for_the_demo()),
+        _ => return Err("usage: cargo xtask setup [demo]".to_owned()),
+    }
     for (package, program) in UNPACKED {
         if !Path::new("/").join(program).exists() && !guest::is_unpacked(package) {
             eprintln!("setup: unpacking {package} (tests: living with it)");
@@ -125,8 +159,13 @@ pub(crate) fn run(_: &[String]) -> Result {
     Ok(())
 }
 
-fn install() -> Result {
-    let missing: Vec<&Need> = NEEDS.iter().filter(|need| !need.met()).collect();
+fn for_the_demo() -> Vec<&'static Need> {
+    let begins = |need: &&Need| need.purpose.starts_with(PROGRAM) || need.purpose.starts_with(DEMO);
+    NEEDS.iter().filter(begins).collect()
+}
+
+fn install(needs: Vec<&Need>) -> Result {
+    let missing: Vec<&Need> = needs.into_iter().filter(|need| !need.met()).collect();
     if missing.is_empty() {
         eprintln!("setup: everything is here");
         return Ok(());
@@ -143,7 +182,7 @@ fn install() -> Result {
     }
     shell::run(apt().arg("update"))?;
     shell::run(apt().args(["install", "-y", "--no-install-recommends"]).args(&packages))?;
-    match NEEDS.iter().find(|need| !need.met()) {
+    match missing.iter().find(|need| !need.met()) {
         Some(need) => {
             Err(format!("package {} was installed, but what it should bring is not there", need.package))
         }
@@ -162,4 +201,17 @@ fn apt() -> Command {
     };
     command.env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1").arg("-q");
     command
+}
+
+#[cfg(test)]
+mod needs {
+    use super::*;
+
+    #[test]
+    fn the_demo_needs_what_builds_the_program_and_a_server() {
+        let packages: Vec<_> = for_the_demo().iter().map(|need| need.package).collect();
+        let needed =
+            ["gcc", "make", "pkg-config", "clang", "libelf-dev", "zlib1g-dev", "linux-libc-dev", "memcached"];
+        assert_eq!(packages, needed);
+    }
 }

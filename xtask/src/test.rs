@@ -1,78 +1,137 @@
-//! Every test that this machine can run, and a count of those it cannot.
+//! Every test that this machine can run, here and in guests, and a count of those it cannot.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
+use crate::guest::{Making, Skipped};
+use crate::pace::Pace;
+use crate::programs::{self, Program, Verdict, read_line};
 use crate::shell::{self, Result};
 use crate::{fuzz, guest, tidy};
+
+/// The steps of a run, and about how many seconds each takes from nothing on two CPUs with nothing else to do.
+const STEPS: &[(&str, u64)] = &[
+    (FORMAT, 5),
+    (LINTS, 120),
+    (DOCUMENTATION, 60),
+    (TIDY, 5),
+    (BUILD, 180),
+    (EXAMPLES, 30),
+    (FUZZ, 90),
+    (PURE, 60),
+    (KERNELS, 240),
+    (RUNNING_KERNEL, 300),
+    (GUESTS, 180),
+];
+
+const FORMAT: &str = "format";
+const LINTS: &str = "lints";
+const DOCUMENTATION: &str = "documentation";
+const TIDY: &str = "tidy rules";
+const BUILD: &str = "building the tests";
+const EXAMPLES: &str = "examples in documentation";
+const FUZZ: &str = "known inputs of the fuzz targets";
+const PURE: &str = "tests of rooms that read no clock";
+const KERNELS: &str = "waiting for the guests' kernels";
+const RUNNING_KERNEL: &str = "tests of this machine";
+const GUESTS: &str = "tests in guests";
+
+/// Packages whose tests read no clock: a kernel may be built beside them.
+const READ_NO_CLOCK: &[&str] = &["model", "plan", "rules", "sim"];
 
 /// What the runners counted, over all of them.
 #[derive(Default)]
 struct Tally {
     passed: u64,
     failed: u64,
-    skipped: Vec<String>,
+    skipped: Vec<Skipped>,
 }
 
 /// Format, lints and tidy rules.
 pub(crate) fn check(arguments: &[String]) -> Result {
-    shell::run(shell::cargo().args(["fmt", "--all", "--check"]))?;
-    shell::run(shell::cargo().args([
-        "clippy",
-        "--quiet",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "--deny",
-        "warnings",
-    ]))?;
-    shell::run(
-        shell::cargo()
-            .args(["doc", "--quiet", "--workspace", "--no-deps"])
-            .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"),
-    )?;
+    format()?;
+    lints()?;
+    documentation()?;
     tidy::run(arguments)
 }
 
-/// The checks, then the tests: pure ones first, then those of the running kernel, then the fuzz targets' corpus and
-/// regressions.
+fn format() -> Result {
+    shell::run(shell::cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn lints() -> Result {
+    let mut clippy = shell::cargo();
+    clippy.args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]);
+    shell::run(&mut clippy)
+}
+
+fn documentation() -> Result {
+    let mut doc = shell::cargo();
+    doc.args(["doc", "--quiet", "--workspace", "--no-deps"]);
+    shell::run(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
+}
+
+/// The checks, then the tests. What compiles and what reads no clock goes first, and the guests' kernels are fetched and built
+/// beside it; the tests of the running kernel and those in guests then have the machine to themselves.
 pub(crate) fn run(arguments: &[String]) -> Result {
-    let pure = arguments.iter().any(|a| a == "--pure");
-    check(&[])?;
+    let given = |option: &str| arguments.iter().any(|argument| argument == option);
+    let pure = given("--pure");
+    if let Some(unknown) = arguments.iter().find(|a| !["--pure", "--no-guests"].contains(&a.as_str())) {
+        return Err(format!("no option {unknown}: there are --pure and --no-guests"));
+    }
+    let target = shell::root().join("target");
+    std::fs::create_dir_all(&target).map_err(|error| format!("{}: {error}", target.display()))?;
+    let mut pace = Pace::begin(&target.join("test-pace"), STEPS);
+    let making = (shell::is_root() && !pure && !given("--no-guests")).then(Making::begin);
+
+    pace.step(FORMAT, |_| format())?;
+    pace.step(LINTS, |_| lints())?;
+    pace.step(DOCUMENTATION, |_| documentation())?;
+    pace.step(TIDY, |_| tidy::run(&[]))?;
+    let programs =
+        pace.step(BUILD, |_| programs::build(&["--lib", "--bins", "--examples", "--test", "*"]))?;
+    let (no_clock, clock): (Vec<_>, Vec<_>) = programs
+        .into_iter()
+        .partition(|program| READ_NO_CLOCK.iter().any(|name| program.directory.ends_with(name)));
+
     let mut tally = Tally::default();
     let mut broken = Vec::new();
-
-    let mut targets = vec![vec!["test", "--workspace", "--lib", "--bins", "--examples", "--no-fail-fast"]];
-    targets.push(vec!["test", "--workspace", "--doc", "--no-fail-fast"]);
-    targets.push(vec!["test", "--workspace", "--test", "*", "--no-fail-fast"]);
-    for target in targets {
-        let mut command = shell::cargo();
-        command.args(&target).env("INSTA_UPDATE", "no");
-        if pure {
-            command.env("NETPOLICY_TEST_PURE", "1");
+    pace.step(EXAMPLES, |pace| {
+        let mut examples = shell::cargo();
+        examples.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
+        broken.extend(tally.add(&mut examples, "examples", pace).err());
+    });
+    pace.step(FUZZ, |_| broken.extend(fuzz::run(&["--replay".to_owned()]).err()));
+    pace.step(PURE, |pace| tally.add_all(&no_clock, pure, pace, &mut broken));
+    let prepared = match making {
+        Some(making) => Some(pace.step(KERNELS, |_| making.wait())),
+        None => {
+            pace.leave_out(KERNELS);
+            None
         }
-        if let Err(what) = tally.add(&mut command) {
-            broken.push(what);
-        }
+    };
+    pace.step(RUNNING_KERNEL, |pace| tally.add_all(&clock, pure, pace, &mut broken));
+    if let Some(prepared) = prepared {
+        pace.step(GUESTS, |pace| match prepared.run_skipped() {
+            Ok(guests) => tally.add_guests(guests, pace, &mut broken),
+            Err(why) => broken.push(why),
+        });
     }
+    pace.end(STEPS);
+
+    eprintln!();
     if !shell::is_root() {
         eprintln!("test: not root: the tests that need root were skipped; run `sudo -E make test` for all");
     }
-    if let Err(what) = fuzz::run(&["--replay".to_owned()]) {
-        broken.push(what);
-    }
-    if shell::is_root() && !pure && !tally.skipped.is_empty() {
-        match guest::run_skipped() {
-            Ok(guests) => tally.add_guests(&guests, &mut broken),
-            Err(why) => broken.push(why),
-        }
-    }
-
-    eprintln!();
     for skipped in &tally.skipped {
         eprintln!("SKIPPED {skipped}");
     }
-    println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped.len());
+    for what in &broken {
+        eprintln!("FAILED {what}");
+    }
+    let skipped: u64 = tally.skipped.iter().map(|skipped| skipped.tests).sum();
+    println!("{} passed, {} failed, {skipped} skipped", tally.passed, tally.failed);
     match broken.first() {
         None if tally.passed > 0 => Ok(()),
         None => Err("no test ran".to_owned()),
@@ -81,36 +140,67 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 }
 
 impl Tally {
-    /// Runs a test command, passes its output through and counts its result lines.
-    fn add(&mut self, command: &mut Command) -> Result {
+    /// Runs test programs one after the other.
+    fn add_all(&mut self, programs: &[Program], pure: bool, pace: &Pace, broken: &mut Vec<String>) {
+        for program in programs {
+            let mut command = Command::new(&program.executable);
+            // As cargo would start it.
+            command.current_dir(&program.directory).env("CARGO_MANIFEST_DIR", &program.directory);
+            command.env("CARGO", shell::cargo().get_program());
+            command.env("INSTA_UPDATE", "no").env("INSTA_WORKSPACE_ROOT", shell::root());
+            if pure {
+                command.env("NETPOLICY_TEST_PURE", "1");
+            }
+            if let Err(what) = self.add(&mut command, &program.name, pace) {
+                broken.push(what);
+            }
+        }
+    }
+
+    /// Runs a test command, passes its output through, counts its result lines and notes how long its tests took.
+    fn add(&mut self, command: &mut Command, name: &str, pace: &Pace) -> Result {
         shell::show(command);
         let spawned = command.stdout(Stdio::piped()).spawn();
         let mut child = spawned.map_err(|error| format!("{}: {error}", shell::name(command)))?;
         let output = child.stdout.take().expect("stdout was asked for");
+        let begun = Instant::now();
+        let mut times = Vec::new();
         for line in BufReader::new(output).lines() {
             let line = line.map_err(|error| format!("reading the tests' output: {error}"))?;
             println!("{line}");
             self.read(&line);
+            if let Some((Verdict::Passed | Verdict::Failed, test)) = read_line(&line) {
+                times.push((test.to_owned(), begun.elapsed()));
+            }
         }
         let status = child.wait().map_err(|error| format!("waiting for the tests: {error}"))?;
-        if status.success() { Ok(()) } else { Err(format!("{} test: {status}", shell::name(command))) }
+        // A program that runs one test at a time says when each ended; of the others the whole is known.
+        if name.ends_with(" root") || name.ends_with(" host") {
+            for (test, took) in since_the_one_before(times) {
+                pace.part(test, took);
+            }
+        } else {
+            pace.part(name, begun.elapsed());
+        }
+        if status.success() { Ok(()) } else { Err(format!("{name}: {status}")) }
     }
 
-    /// Counts what guests ran of what was skipped here. A guest that cannot be made leaves its tests skipped, in the open.
-    fn add_guests(&mut self, guests: &guest::Guests, broken: &mut Vec<String>) {
-        let ran = |skipped: &str| {
-            let name = skipped.rsplit(' ').next().unwrap_or(skipped);
-            guests.passed.contains(name) || guests.failed.contains(name)
+    /// Counts what guests ran of what was skipped here. What they could not run is skipped for every machine's reasons.
+    fn add_guests(&mut self, guests: guest::Guests, pace: &Pace, broken: &mut Vec<String>) {
+        let known = |name: &String| {
+            guests.passed.contains(name)
+                || guests.failed.contains(name)
+                || guests.skipped.iter().any(|skipped| skipped.name == *name)
         };
-        self.skipped.retain(|skipped| !ran(skipped));
+        self.skipped.retain(|skipped| !known(&skipped.name));
         self.passed += guests.passed.len() as u64;
         self.failed += guests.failed.len() as u64;
         broken.extend(guests.failed.iter().map(|name| format!("in a guest, {name} failed")));
-        broken.extend(guests.broken.iter().cloned());
-        let also: Vec<_> =
-            guests.skipped.iter().filter(|name| !self.skipped.contains(name)).cloned().collect();
-        self.skipped.extend(also);
-        self.skipped.extend(guests.unmade.iter().map(|why| format!("every test of a guest: {why}")));
+        broken.extend(guests.broken);
+        self.skipped.extend(guests.skipped);
+        for (test, took) in guests.took {
+            pace.part(test, took);
+        }
     }
 
     /// Reads one line of libtest's or libtest-mimic's output.
@@ -124,11 +214,21 @@ impl Tally {
                     _ => {}
                 }
             }
-        } else if let Some(name) = line.strip_prefix("test ").and_then(|l| l.split_once(" ... ignored")) {
-            // libtest-mimic pads names to a column: the same test is the same line on every machine.
-            self.skipped.push(name.0.split_whitespace().collect::<Vec<_>>().join(" "));
+        } else if let Some((Verdict::Skipped, test)) = read_line(line) {
+            self.skipped.push(Skipped::by("this machine", test));
         }
     }
+}
+
+/// How long each test took, of the times at which they ended.
+fn since_the_one_before(ended: Vec<(String, Duration)>) -> Vec<(String, Duration)> {
+    let mut before = Duration::ZERO;
+    let since = |(test, at): (String, Duration)| {
+        let took = at.saturating_sub(before);
+        before = at;
+        (test, took)
+    };
+    ended.into_iter().map(since).collect()
 }
 
 #[cfg(test)]
@@ -147,31 +247,39 @@ mod tally {
             tally.read(line);
         }
         assert_eq!((tally.passed, tally.failed), (20, 1));
-        assert_eq!(tally.skipped, ["[SKIPPED, needs root] a_lab_is_made"]);
+        assert_eq!(tally.skipped, [Skipped::by("this machine", "[SKIPPED, needs root] a_lab_is_made")]);
     }
 
     #[test]
     fn what_a_guest_ran_is_not_skipped_and_what_failed_there_fails_all() {
-        let skipped = ["[SKIPPED, needs flower] a", "[SKIPPED, needs flower] b", "[SKIPPED, needs luck] c"];
-        let mut tally = Tally { skipped: skipped.map(str::to_owned).to_vec(), ..Tally::default() };
+        let here = |test| Skipped::by("this machine", test);
+        let tests =
+            ["[SKIPPED, needs flower] a", "[SKIPPED, needs flower] b", "[SKIPPED, needs luck] c", "d"];
+        let mut tally = Tally { skipped: tests.map(here).to_vec(), ..Tally::default() };
+        let there = Skipped::by("a guest", "[SKIPPED, needs patience] c");
         let guests = guest::Guests {
             passed: ["a".to_owned()].into(),
             failed: ["b".to_owned()].into(),
-            skipped: vec![
-                "[SKIPPED, needs luck] c".to_owned(),
-                "[SKIPPED, needs socat] kselftest/d".to_owned(),
-            ],
-            unmade: vec!["no room".to_owned()],
+            skipped: vec![there.clone()],
+            broken: vec!["a guest could not be made: no room".to_owned()],
             ..guest::Guests::default()
         };
+        let pace = Pace::begin(std::path::Path::new("/dev/null"), &[]);
         let mut broken = Vec::new();
-        tally.add_guests(&guests, &mut broken);
-        assert_eq!((tally.passed, tally.failed, broken.len()), (1, 1, 1));
-        let skipped = [
-            "[SKIPPED, needs luck] c",
-            "[SKIPPED, needs socat] kselftest/d",
-            "every test of a guest: no room",
-        ];
-        assert_eq!(tally.skipped, skipped);
+        tally.add_guests(guests, &pace, &mut broken);
+        assert_eq!((tally.passed, tally.failed, broken.len()), (1, 1, 2));
+        assert_eq!(
+            tally.skipped,
+            [here("d"), there],
+            "the reasons are those of the machines that skipped it"
+        );
+    }
+
+    #[test]
+    fn tests_that_run_one_after_the_other_took_the_time_between_their_ends() {
+        let at = |seconds| Duration::from_secs(seconds);
+        let ended = [("a", 2), ("b", 2), ("c", 7)].map(|(test, second)| (test.to_owned(), at(second)));
+        let took: Vec<_> = since_the_one_before(ended.to_vec()).into_iter().map(|(_, took)| took).collect();
+        assert_eq!(took, [at(2), at(0), at(5)]);
     }
 }

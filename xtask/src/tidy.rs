@@ -38,8 +38,8 @@ const RULES: &[Rule] = &[
     },
     Rule {
         sentence: "every setting cites the kernel",
-        applies: |path| path == "crates/model/src/setting.rs",
-        wrong: |_, text| settings_without_kernel(text),
+        applies: |path| path.starts_with("crates/model/src/setting/") && path.ends_with(".rs"),
+        wrong: |_, text| knobs_without_kernel(text),
     },
     Rule {
         sentence: "the kernel room knows no policy",
@@ -207,19 +207,18 @@ fn imports(text: &str, names: &[&str]) -> Vec<(usize, String)> {
     })
 }
 
-/// Variants of `enum Setting` whose doc comment has no `Kernel:` line.
-fn settings_without_kernel(text: &str) -> Vec<(usize, String)> {
+/// The knobs of a file's families (`family! {`) whose documentation has no `Kernel:` line.
+fn knobs_without_kernel(text: &str) -> Vec<(usize, String)> {
     let mut wrong = Vec::new();
-    let mut cited = false;
-    let mut inside = false;
+    let (mut inside, mut cited) = (false, false);
     for (line, number) in text.lines().zip(1..) {
         let trimmed = line.trim();
-        match trimmed {
-            "pub enum Setting {" => inside = true,
-            "}" if inside => break,
+        match line {
+            "family! {" => inside = true,
+            "}" => inside = false,
             _ if !inside => {}
             _ if trimmed.starts_with("///") => cited |= trimmed.contains("Kernel:"),
-            _ if trimmed.ends_with("),") && !std::mem::take(&mut cited) => {
+            _ if trimmed.contains(") = ") && !std::mem::take(&mut cited) => {
                 wrong.push((number, trimmed.to_owned()))
             }
             _ => {}
@@ -233,9 +232,9 @@ mod test {
     use super::*;
 
     #[test]
-    fn a_setting_without_its_kernel_line_is_found() {
-        let text = "pub enum Setting {\n    /// Kernel: 6.13.\n    A(X),\n    /// Nothing.\n    B(X),\n}\n";
-        assert_eq!(settings_without_kernel(text), [(5, "B(X),".to_owned())]);
+    fn a_knob_without_its_kernel_line_is_found() {
+        let text = "family! {\n    Of {\n        /// Kernel: 6.13.\n        A(X) = B { name: \"a\" },\n        /// Nothing.\n        C(X) = B {\n        },\n    }\n}\n";
+        assert_eq!(knobs_without_kernel(text), [(6, "C(X) = B {".to_owned())]);
     }
 
     #[test]

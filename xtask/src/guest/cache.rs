@@ -213,6 +213,13 @@ pub(super) fn write(path: &Path, text: &str) -> Result {
     std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
+/// Writes a file that can be run.
+pub(super) fn write_script(path: &Path, text: &str) -> Result {
+    write(path, text)?;
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(path, executable).map_err(|error| format!("{}: {error}", path.display()))
+}
+
 /// Reads a file, with its name in the error.
 pub(super) fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))

@@ -1,8 +1,8 @@
 //! Guests: other kernels on this machine's files, for what the running kernel lacks.
 //!
-//! `--uml` is a User-Mode Linux built from the distribution's newest source; `--qemu` boots the distribution's newest
-//! kernel; `--patched` boots one that is built here, with the series of `kernel/`, in the same machine. docs/guest.md says
-//! which test wants which, and what neither can show.
+//! `--qemu` boots the distribution's newest kernel in an emulated machine, and `--patched` one that is built here, with the
+//! series of `kernel/`, in the same machine: tests want these two. `--uml` is a User-Mode Linux built from the same source,
+//! which boots in a second, to work with by hand. docs/guest.md says which test wants which, and what neither can show.
 
 mod apt;
 mod boot;
@@ -24,7 +24,7 @@ use boot::{Guest, Order};
 use cache::Cache;
 use patched::Patched;
 use qemu::Qemu;
-pub(crate) use tests::{Guests, run_skipped};
+pub(crate) use tests::{Guests, Making, Skipped};
 use uml::Uml;
 pub(crate) use unpacked::{is_unpacked, unpack};
 
@@ -32,9 +32,9 @@ const USAGE: &str = "usage: cargo xtask guest build [--uml|--qemu|--patched] [--
        cargo xtask guest boot [--uml|--qemu|--patched] [--patches DIRECTORY] [--limit SECONDS] [--env NAME=VALUE] [--] COMMAND...
        cargo xtask guest test [--uml|--qemu|--patched] [NAME]
 
-build   make what boot needs; it is kept in ${XDG_CACHE_HOME:-~/.cache}/netpolicy/guest
+build   make what boot needs, for --qemu and --patched or that one alone; it is kept in ${XDG_CACHE_HOME:-~/.cache}/netpolicy/guest
 boot    run a command in a guest, on this machine's files (what it writes is gone with it); its exit code is ours
-test    the tests that the running kernel cannot run, in the guests that can
+test    the tests that the running kernel cannot run, in --qemu and then in --patched, or in that one alone
 --patched  the emulated machine with a kernel built here, with the series in kernel/, and its CPUs kept on ours
 --patches  for --uml, and for --patched after the series: every *.patch of a directory, in the order of their names
 --limit    seconds that the command may take (600)";
@@ -116,24 +116,28 @@ impl Asked {
     }
 }
 
+/// Makes one guest, or those that tests want.
 fn build(asked: &Asked) -> Result {
     let cache = Cache::open()?;
-    if asked.kind == Some(Kind::Patched) {
-        let patches = Patched::patches(&asked.patch_files()?)?;
-        println!("{}", Qemu::patched(&cache, &patches, true)?.described());
-        return Ok(());
-    }
-    if asked.kind != Some(Kind::Uml) && asked.patches.is_none() {
-        println!("{}", Qemu::build(&cache)?.described());
-    }
-    if asked.kind != Some(Kind::Qemu) {
-        println!("{}", Uml::build(&cache, &asked.patch_files()?)?.described());
+    let further = asked.patch_files()?;
+    let kinds = match asked.kind {
+        Some(kind) => vec![kind],
+        None if !further.is_empty() => vec![Kind::Uml],
+        None => tests::FOR_TESTS.to_vec(),
+    };
+    for kind in kinds {
+        let guest: Box<dyn Guest> = match kind {
+            Kind::Uml => Box::new(Uml::build(&cache, &further)?),
+            Kind::Qemu => Box::new(Qemu::build(&cache)?),
+            Kind::Patched => Box::new(Qemu::patched(&cache, &Patched::patches(&further)?, true)?),
+        };
+        println!("{}", guest.described());
     }
     Ok(())
 }
 
 /// A guest that was made before, or is made now.
-fn ready(cache: &Cache, kind: Kind, patches: &[PathBuf]) -> Result<Box<dyn Guest>> {
+fn ready(cache: &Cache, kind: Kind, patches: &[PathBuf]) -> Result<Box<dyn Guest + Send>> {
     Ok(match kind {
         Kind::Uml => match Uml::ready(cache, patches) {
             Some(guest) => Box::new(guest),
@@ -157,6 +161,7 @@ fn boot_and_run(asked: Asked) -> Result {
         directory: std::env::current_dir().map_err(|error| format!("the current directory: {error}"))?,
         boot_limit: boot::BOOT_LIMIT,
         limit: asked.limit.unwrap_or(COMMAND_LIMIT),
+        later: None,
     };
     let ended = boot::execute(&cache, guest.as_ref(), &order, &mut boot::print)?;
     eprintln!("guest: {}, up after {:.1} s", guest.described(), ended.booted_in.as_secs_f64());

@@ -225,7 +225,7 @@ mod series {
             .iter()
             .map(|path| (of_tests(&path), path.file_name().and_then(|name| name.to_str()?.get(..4))))
             .collect();
-        let series = ["0001", "0002", "0003", "0004"].map(|number| (false, Some(number)));
+        let series = ["0001", "0002", "0003", "0004", "0005", "0006"].map(|number| (false, Some(number)));
         assert_eq!(names, [series.as_slice(), &[(true, Some("0001"))]].concat());
         for patch in patches {
             let text = std::fs::read_to_string(&patch).expect("it can be read");

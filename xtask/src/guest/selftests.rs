@@ -1,4 +1,4 @@
-//! The kernel's own tests of epoll and of busy polling, built from the patched tree.
+//! The kernel's own tests of epoll, busy polling and NAPIs, built from the patched tree.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,13 +7,35 @@ use super::cache;
 use crate::shell::{self, Result};
 
 /// How they are run, and which: part of what a build is known by.
-pub(super) const RECIPE: &str = concat!(include_str!("selftests.sh"), include_str!("selftests.rs"));
+pub(super) const RECIPE: &str = concat!(
+    include_str!("selftests.sh"),
+    include_str!("selftests.rs"),
+    include_str!("ethtool-shim.sh"),
+    include_str!("udevadm-shim.sh")
+);
+
+/// What the names of the kernel's own tests begin with.
+pub(super) const PREFIX: &str = "kselftest/";
+
+/// How many tests each of them has: fewer or more are a failure, and so many are skipped if there is no guest for them.
+pub(super) const TESTS: &[(&str, u64)] = &[
+    ("epoll_events_only_test", 18),
+    ("epoll_busy_poll", 5),
+    ("napi_threaded.py", 3),
+    ("napi_id.py", 1),
+    ("busy_poll_test.sh", 1),
+    ("epoll_wakeup_test", 66),
+];
+
+/// Why a test is skipped that races threads in real time and lost twice.
+pub(super) const LOST_RACE: &str = "needs CPUs that nothing else wants: it lost its race twice";
 
 /// Programs of one source: where it is below `tools/testing/selftests`, and what it links with.
 const PROGRAMS: &[(&str, &str)] = &[
     ("filesystems/epoll/epoll_events_only_test", "-lpthread"),
     ("filesystems/epoll/epoll_wakeup_test", "-lpthread"),
     ("net/epoll_busy_poll", "-lcap"),
+    ("drivers/net/napi_id_helper", "-lpthread"),
 ];
 
 /// Scripts, and what they read.
@@ -22,6 +44,20 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("net/lib.sh", "lib.sh"),
     ("net/lib/sh/defer.sh", "lib/sh/defer.sh"),
 ];
+
+/// The tests in Python, with their library and what that reads of the tree, laid out as `make install` of the kernel does it.
+const PYTHON_TREE: &[(&str, &str)] = &[
+    ("tools/testing/selftests/drivers/net/napi_threaded.py", "drivers/net"),
+    ("tools/testing/selftests/drivers/net/napi_id.py", "drivers/net"),
+    ("tools/testing/selftests/drivers/net/lib", "drivers/net"),
+    ("tools/testing/selftests/net/lib/py", "net/lib"),
+    ("tools/net/ynl/pyynl", "net/lib/ynl"),
+    ("Documentation/netlink/specs", "net/lib"),
+];
+
+/// What they start, and a guest or Debian 12 has not so.
+const SHIMS: &[(&str, &str)] =
+    &[("ethtool", include_str!("ethtool-shim.sh")), ("udevadm", include_str!("udevadm-shim.sh"))];
 
 /// The distribution's: another one that comes first in `PATH` does not have the distribution's modules.
 const PYTHON: &str = "/usr/bin/python3";
@@ -57,8 +93,28 @@ pub(super) fn build(tree: &Path, into: &Path) -> Result {
         let from = selftests.join(from);
         std::fs::copy(&from, into.join(to)).map_err(|error| format!("{}: {error}", from.display()))?;
     }
+    for (from, below) in PYTHON_TREE {
+        cache::make_directory(&into.join(below))?;
+        let mut copy = Command::new("cp");
+        shell::run(copy.arg("-rL").arg(tree.join(from)).arg(into.join(below)))?;
+    }
+    let helper = into.join("napi_id_helper");
+    std::fs::rename(&helper, into.join("drivers/net/napi_id_helper"))
+        .map_err(|error| format!("{}: {error}", helper.display()))?;
+    // By this file their library knows that it is not in the kernel's tree.
+    cache::write(&into.join("kselftest-list.txt"), "")?;
+    cache::make_directory(&into.join("shims"))?;
+    for (name, text) in SHIMS {
+        cache::write_script(&into.join("shims").join(name), text)?;
+    }
     busy_poller(tree, into)?;
+    cache::write(&into.join("counts"), &counts())?;
     cache::write(&into.join("run"), include_str!("selftests.sh"))
+}
+
+/// [`TESTS`], as `selftests.sh` reads it.
+fn counts() -> String {
+    TESTS.iter().map(|(name, tests)| format!("{name} {tests}\n")).collect()
 }
 
 /// What `busy_poll_test.sh` starts. It speaks netlink by code that the kernel's generator makes of the description of one
@@ -88,4 +144,81 @@ fn compiler(program: &Path) -> Command {
     let mut compiler = Command::new("gcc");
     compiler.args(["-std=gnu11", "-O2", "-w", "-o"]).arg(program);
     compiler
+}
+
+#[cfg(test)]
+mod reading {
+    use super::*;
+
+    /// Runs `selftests.sh` on programs of which one says these words, or is this script, and returns its lines.
+    fn lines_of(name: &str, other: &str, words: &str) -> Vec<String> {
+        let place = std::env::temp_dir().join(format!("netpolicy-selftests-{name}-{}", std::process::id()));
+        cache::make_directory(&place.join("drivers/net")).expect("a directory");
+        for (program, tests) in TESTS {
+            let all: String = (1..=*tests).map(|n| format!("ok {n} a.t{n}\n")).collect();
+            let all = format!("1..{tests}\n{all}");
+            let words = if *program == other { words } else { &all };
+            let (below, script) = match program.strip_suffix(".py") {
+                Some(_) => ("drivers/net", format!("print({words:?}, end='')\n")),
+                None if words.starts_with("#!") => ("", words.to_owned()),
+                None => ("", format!("#!/bin/sh\ncat <<'END'\n{words}END\n")),
+            };
+            cache::write_script(&place.join(below).join(program), &script).expect("written");
+        }
+        cache::write(&place.join("counts"), &counts()).expect("written");
+        let mut shell = Command::new("sh");
+        let said =
+            shell.args(["-c", include_str!("selftests.sh"), "sh"]).arg(&place).output().expect("it runs");
+        cache::remove(&place).expect("it was there");
+        String::from_utf8_lossy(&said.stdout).lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_test_has_a_line() {
+        let lines = lines_of("all", "none", "");
+        let all: u64 = TESTS.iter().map(|(_, tests)| tests).sum();
+        let passed = lines.iter().filter(|line| line.ends_with(" ... ok"));
+        assert_eq!(
+            (passed.count(), lines.len()),
+            (usize::try_from(all).expect("few"), lines.len()),
+            "{lines:#?}"
+        );
+        assert!(lines.contains(&"test kselftest/busy_poll_test.sh ... ok".to_owned()), "{lines:#?}");
+    }
+
+    #[test]
+    fn on_the_kernel_that_they_are_for_no_test_is_skipped() {
+        let skips: String =
+            (1..=18).map(|n| format!("ok {n} a.t{n} # SKIP no events-only wait here\n")).collect();
+        let lines = lines_of("skips", "epoll_events_only_test", &format!("1..18\n{skips}"));
+        let failed: Vec<_> = lines.iter().filter(|line| line.ends_with(" ... FAILED")).collect();
+        assert_eq!(failed.len(), 18, "{lines:#?}");
+        assert_eq!(failed[0], "test kselftest/epoll_events_only_test/a.t1 ... FAILED");
+    }
+
+    #[test]
+    fn a_program_that_lost_tests_fails_even_if_it_says_so() {
+        for words in ["1..1\nok 1 a\n", "1..3\nok 1 a\nok 2 b\n", ""] {
+            let lines = lines_of("fewer", "napi_threaded.py", words);
+            let line = "test kselftest/napi_threaded.py/all_of_its_results ... FAILED".to_owned();
+            assert!(lines.contains(&line), "{words}: {lines:#?}");
+        }
+    }
+
+    #[test]
+    fn a_race_that_is_lost_twice_is_skipped_for_its_reason_and_no_other_test_is() {
+        let verdict = |n| if (57..=59).contains(&n) { "not ok" } else { "ok" };
+        let all: String = (1..=66).map(|n| format!("{} {n} global.epoll{n}\n", verdict(n))).collect();
+        let again =
+            "case $2 in epoll5[79]) echo 'not ok 1 it'; exit 1 ;; epoll58) echo 'ok 1 it'; exit ;; esac";
+        let script = format!("#!/bin/sh\n{again}\ncat <<'END'\n1..66\n{all}END\n");
+        let lines = lines_of("race", "epoll_wakeup_test", &script);
+        for line in [
+            "test kselftest/epoll_wakeup_test/global.epoll57 ... FAILED".to_owned(),
+            "test kselftest/epoll_wakeup_test/global.epoll58 ... ok".to_owned(),
+            format!("test [SKIPPED, {LOST_RACE}] kselftest/epoll_wakeup_test/global.epoll59 ... ignored"),
+        ] {
+            assert!(lines.contains(&line), "{line}: {lines:#?}");
+        }
+    }
 }

@@ -1,32 +1,41 @@
 //! The tests that the running kernel cannot run, in the guests that can.
 //!
-//! A test names its needs; the same program decides on every kernel which of its tests can run there. So nothing here
-//! knows which guest has what: what is skipped on the host is offered to User-Mode Linux, what is skipped there to the
-//! emulated machine, and what is skipped there to the same machine with the patched kernel.
+//! A test names its needs; the same program decides on every kernel which of its tests can run there. What is skipped on
+//! the host is offered to the emulated machine with the distribution's kernel, and what is skipped there to the same machine
+//! with the patched one. Each guest must run what it is there for, and what every machine skips must be known beforehand: a
+//! skip that is not is a failure.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::fmt;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
-use super::boot::{self, Guest, Order, Stream};
-use super::budget;
+use super::boot::{self, Ended, Guest, LATER, Order, Stream};
 use super::cache::{self, Cache};
-use super::{Kind, ready};
+use super::{Kind, budget, ready, selftests};
+use crate::programs::{self, Program, Verdict, name_and_reason, read_line};
 use crate::shell::{self, Result};
 
 /// Names the tests that a test program shall run, with line feeds between them; it leaves out all others.
 const ONLY: &str = "NETPOLICY_TEST_ONLY";
 
-/// What the names of the kernel's own tests begin with.
-const KERNELS_OWN: &str = "kselftest/";
-
 /// How long all tests of one guest may take together.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// A test program and the directory where cargo would start it.
-struct Program {
-    executable: PathBuf,
-    directory: PathBuf,
+/// The guests that `cargo xtask test` makes, in the order in which tests are offered to them: the first is what users have.
+pub(super) const FOR_TESTS: [Kind; 2] = [Kind::Qemu, Kind::Patched];
+
+/// What no machine that Debian 12 runs on has, as tests and [`selftests`] say it.
+const UNAVOIDABLE: &[&str] = &["needs varlinkctl", selftests::LOST_RACE];
+
+/// A test that was skipped, and why, by each machine that skipped it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Skipped {
+    pub(crate) name: String,
+    /// A machine and its reason.
+    reasons: Vec<(String, String)>,
+    /// How many tests that is: a program whose tests could not be listed counts as all of them.
+    pub(crate) tests: u64,
 }
 
 /// How the tests went that the host had to skip.
@@ -36,61 +45,92 @@ pub(crate) struct Guests {
     pub(crate) passed: BTreeSet<String>,
     /// Those that failed.
     pub(crate) failed: BTreeSet<String>,
-    /// Those that no guest could run, each with what it needs.
-    pub(crate) skipped: Vec<String>,
-    /// Why a guest could not be made.
-    pub(crate) unmade: Vec<String>,
-    /// What became of a guest that was booted and did not do its work.
+    /// Those that no guest could run.
+    pub(crate) skipped: Vec<Skipped>,
+    /// Why a guest could not be made, what became of one that did not do its work, and skips that must not be.
     pub(crate) broken: Vec<String>,
+    /// How long tests took.
+    pub(crate) took: Vec<(String, Duration)>,
 }
 
-/// What a line of a test program's output says of a test.
-#[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    Passed,
-    Failed,
-    Skipped,
+/// Guests that are made while something else is done.
+pub(crate) struct Making(std::thread::JoinHandle<Vec<Made>>);
+
+/// A guest, or why there is none.
+struct Made {
+    kind: Kind,
+    guest: Result<Box<dyn Guest + Send>>,
+}
+
+/// What a guest said, line by line, with the time at which each line came.
+struct Heard {
+    lines: Vec<(Duration, String)>,
+    ended: Result<Ended>,
 }
 
 /// `cargo xtask guest test`.
 pub(super) fn run(kind: Option<Kind>, name: Option<&str>) -> Result {
-    let guests = run_in(
-        kind.map_or(&[Kind::Uml, Kind::Qemu, Kind::Patched][..], |kind| match kind {
-            Kind::Uml => &[Kind::Uml],
-            Kind::Qemu => &[Kind::Qemu],
-            Kind::Patched => &[Kind::Patched],
-        }),
-        name,
-    )?;
+    let kinds = kind.map_or(FOR_TESTS.to_vec(), |kind| vec![kind]);
+    let guests = run_in(make(&kinds), name)?;
     for skipped in &guests.skipped {
         eprintln!("SKIPPED {skipped}");
     }
     for failed in &guests.failed {
         eprintln!("FAILED {failed}");
     }
-    println!(
-        "in guests: {} passed, {} failed, {} skipped",
-        guests.passed.len(),
-        guests.failed.len(),
-        guests.skipped.len()
-    );
-    match guests.unmade.iter().chain(&guests.broken).next() {
+    let skipped: u64 = guests.skipped.iter().map(|skipped| skipped.tests).sum();
+    println!("in guests: {} passed, {} failed, {skipped} skipped", guests.passed.len(), guests.failed.len());
+    match guests.broken.first() {
         Some(why) => Err(why.clone()),
         None if !guests.failed.is_empty() => Err("tests failed in a guest".to_owned()),
         None => Ok(()),
     }
 }
 
-/// Every test that the running kernel skips, in the guests.
-///
-/// Kernels that are not there yet are built first, for so long as tests can wait: see [`budget`].
-pub(crate) fn run_skipped() -> Result<Guests> {
-    budget::begin();
-    run_in(&[Kind::Uml, Kind::Qemu, Kind::Patched], None)
+impl Making {
+    /// Begins to fetch and build what is not there yet: downloads wait for the network, and builds use what CPUs are left.
+    pub(crate) fn begin() -> Self {
+        budget::begin();
+        Self(std::thread::spawn(|| make(&FOR_TESTS)))
+    }
+
+    /// Waits until that is done.
+    pub(crate) fn wait(self) -> Prepared {
+        Prepared(self.0.join().unwrap_or_default())
+    }
 }
 
-fn run_in(kinds: &[Kind], name: Option<&str>) -> Result<Guests> {
-    let programs = programs()?;
+/// Guests that were made, as far as they could be.
+pub(crate) struct Prepared(Vec<Made>);
+
+impl Prepared {
+    /// Every test that the running kernel skips, in these guests.
+    pub(crate) fn run_skipped(self) -> Result<Guests> {
+        let mut guests = run_in(self.0, None)?;
+        let bad: Vec<_> = guests.skipped.iter().filter(|skipped| !skipped.is_unavoidable()).collect();
+        guests.broken.extend(bad.into_iter().map(|skipped| format!("skipped by every machine: {skipped}")));
+        Ok(guests)
+    }
+}
+
+/// Makes guests side by side: one is fetched while another one is built.
+fn make(kinds: &[Kind]) -> Vec<Made> {
+    let make_one = |kind| {
+        let guest = Cache::open().and_then(|cache| ready(&cache, kind, &[]));
+        if let Err(why) = &guest {
+            eprintln!("guest: {kind:?} cannot be made: {why}");
+        }
+        Made { kind, guest }
+    };
+    let gone = |kind| Made { kind, guest: Err("its maker panicked".to_owned()) };
+    std::thread::scope(|scope| {
+        let makers: Vec<_> = kinds.iter().map(|kind| (*kind, scope.spawn(move || make_one(*kind)))).collect();
+        makers.into_iter().map(|(kind, maker)| maker.join().unwrap_or_else(|_| gone(kind))).collect()
+    })
+}
+
+fn run_in(made: Vec<Made>, name: Option<&str>) -> Result<Guests> {
+    let programs = programs::build(&["--test", "root", "--test", "host"])?;
     let mut guests = Guests::default();
     for program in &programs {
         // Listing runs nothing: it says which tests would be skipped here, and why.
@@ -100,37 +140,47 @@ fn run_in(kinds: &[Kind], name: Option<&str>) -> Result<Guests> {
             if let Some(test) = line.strip_suffix(": test")
                 && name.is_none_or(|wanted| test.contains(wanted))
             {
-                guests.skipped.push(test.to_owned());
+                guests.skipped.push(Skipped::by("this machine", test));
             }
         }
     }
     let cache = Cache::open()?;
-    for &kind in kinds {
-        // The patched kernel has tests of its own.
-        if guests.skipped.is_empty() && kind != Kind::Patched {
-            continue;
+    // All of them boot at once; one after the other is given its tests, so that none disturbs another's.
+    std::thread::scope(|scope| {
+        let mut booted = Vec::new();
+        for Made { kind, guest } in made {
+            let (names, later) = channel();
+            let guest = guest.map(|guest| {
+                let (described, own) = (guest.described(), guest.selftests().is_some());
+                let (cache, programs) = (&cache, &programs);
+                let thread = scope.spawn(move || run_guest(cache, guest.as_ref(), programs, later));
+                (described, own, thread)
+            });
+            booted.push((kind, names, guest));
         }
-        match ready(&cache, kind, &[]) {
-            Err(why) => {
-                eprintln!("guest: {kind:?} cannot be made: {why}");
-                guests.unmade.push(why);
-            }
-            Ok(guest) => {
-                if let Err(what) = offer(&cache, guest.as_ref(), &programs, &mut guests) {
-                    eprintln!("guest: {what}");
-                    guests.broken.push(what);
+        for (kind, names, guest) in booted {
+            match guest {
+                Err(why) => guests.cannot_be_made(kind, &why),
+                // The patched kernel has tests of its own.
+                Ok((_, false, _)) if guests.skipped.is_empty() => drop(names),
+                Ok((described, _, thread)) => {
+                    guests.offer(&described, &names);
+                    let heard = thread.join().unwrap_or_else(|_| Heard {
+                        lines: Vec::new(),
+                        ended: Err(format!("{described}: its thread panicked")),
+                    });
+                    guests.read(kind, &described, &heard);
                 }
             }
         }
-    }
+    });
     Ok(guests)
 }
 
-/// Boots one guest and runs in it what is still skipped.
-fn offer(cache: &Cache, guest: &dyn Guest, programs: &[Program], guests: &mut Guests) -> Result {
-    let names: Vec<_> = guests.skipped.iter().map(|skipped| bare_name(skipped)).collect();
-    println!("\nin {}: {} tests that cannot run on this kernel", guest.described(), names.len());
-    let mut script = String::from("status=0\n");
+/// Boots a guest, waits for the names of tests, and runs them there.
+fn run_guest(cache: &Cache, guest: &dyn Guest, programs: &[Program], later: Receiver<String>) -> Heard {
+    let mut script =
+        format!("until [ -f {LATER} ]; do sleep 0.2; done\n{ONLY}=$(cat {LATER})\nexport {ONLY}\nstatus=0\n");
     for program in programs {
         let (directory, executable) = (program.directory.display(), program.executable.display());
         script += &format!("cd '{directory}' && '{executable}' --test-threads=1 || status=1\n");
@@ -140,135 +190,231 @@ fn offer(cache: &Cache, guest: &dyn Guest, programs: &[Program], guests: &mut Gu
     }
     let order = Order {
         command: vec!["sh".into(), "-c".into(), script + "exit $status\n"],
-        environment: vec![
-            (ONLY.into(), names.join("\n")),
-            ("INSTA_UPDATE".into(), "no".into()),
-            ("RUST_BACKTRACE".into(), "1".into()),
-        ],
+        environment: vec![("INSTA_UPDATE".into(), "no".into()), ("RUST_BACKTRACE".into(), "1".into())],
         directory: shell::root(),
         boot_limit: boot::BOOT_LIMIT,
         limit: LIMIT,
+        later: Some(later),
     };
-    let mut said = Vec::new();
+    let begun = Instant::now();
+    let (mut lines, mut unfinished) = (Vec::new(), Vec::new());
     let ended = boot::execute(cache, guest, &order, &mut |stream, bytes| {
         if stream == Stream::Out {
-            said.extend_from_slice(bytes);
+            unfinished.extend_from_slice(bytes);
+            while let Some(end) = unfinished.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = unfinished.drain(..=end).collect();
+                lines.push((begun.elapsed(), String::from_utf8_lossy(&line).trim_end().to_owned()));
+            }
         }
         boot::print(stream, bytes);
     });
-    let said = String::from_utf8_lossy(&said).into_owned();
-    let (mut passed, mut failed) = (0, 0);
-    for (verdict, test) in said.lines().filter_map(read_line) {
-        let name = bare_name(test).to_owned();
-        match verdict {
-            Verdict::Passed => {
-                passed += 1;
-                guests.passed.insert(name.clone())
-            }
-            Verdict::Failed => {
-                failed += 1;
-                guests.failed.insert(name.clone())
-            }
-            // Of the host's tests it is known already that they were skipped; of the kernel's own it is not.
-            Verdict::Skipped => {
-                if name.starts_with(KERNELS_OWN) {
-                    guests.skipped.push(test.to_owned());
+    Heard { lines, ended }
+}
+
+impl Guests {
+    /// Gives a guest the names of the tests that are still skipped.
+    fn offer(&self, described: &str, names: &Sender<String>) {
+        let offered: Vec<_> = self.skipped.iter().map(|skipped| skipped.name.as_str()).collect();
+        println!("\nin {described}: {} tests that were skipped so far", offered.len());
+        // Should the guest be gone, its thread says so.
+        let _ = names.send(offered.join("\n"));
+    }
+
+    /// Reads what a guest said: what passed and failed there is skipped no more.
+    fn read(&mut self, kind: Kind, described: &str, heard: &Heard) {
+        let (mut passed, mut failed) = (0, 0);
+        let mut before = heard.lines.first().map_or(Duration::ZERO, |(at, _)| *at);
+        for (at, line) in &heard.lines {
+            let Some((verdict, test)) = read_line(line) else { continue };
+            let (name, reason) = name_and_reason(test);
+            self.took.push((format!("{name}, in a guest"), at.saturating_sub(before)));
+            before = *at;
+            match verdict {
+                Verdict::Passed => {
+                    passed += 1;
+                    self.passed.insert(name.to_owned());
                 }
-                continue;
+                Verdict::Skipped if !kind.is_for(reason) => {
+                    self.skip(described, name, reason);
+                    continue;
+                }
+                Verdict::Skipped => {
+                    failed += 1;
+                    self.failed.insert(name.to_owned());
+                    self.broken.push(format!("{described} is there for what it lacks: {name} {reason}"));
+                }
+                Verdict::Failed => {
+                    failed += 1;
+                    self.failed.insert(name.to_owned());
+                }
             }
-        };
-        guests.skipped.retain(|skipped| bare_name(skipped) != name);
+            self.skipped.retain(|skipped| skipped.name != name);
+        }
+        println!("in {described}: {passed} passed, {failed} failed");
+        match &heard.ended {
+            Err(why) => self.broken.push(why.clone()),
+            Ok(ended) if ended.code != 0 && failed == 0 => self
+                .broken
+                .push(format!("{described}: the test programs ended with {} and no test failed", ended.code)),
+            Ok(_) => {}
+        }
     }
-    println!("in {}: {passed} passed, {failed} failed", guest.described());
-    let ended = ended?;
-    if ended.code != 0 && failed == 0 {
-        return Err(format!(
-            "{}: the test programs ended with {} and no test failed",
-            guest.described(),
-            ended.code
-        ));
+
+    /// Notes why a machine skips a test.
+    fn skip(&mut self, machine: &str, name: &str, reason: &str) {
+        let why = (machine.to_owned(), reason.to_owned());
+        match self.skipped.iter_mut().find(|skipped| skipped.name == name) {
+            Some(skipped) => skipped.reasons.push(why),
+            None => self.skipped.push(Skipped { name: name.to_owned(), reasons: vec![why], tests: 1 }),
+        }
     }
-    Ok(())
+
+    /// A guest that could not be made has skipped every test that was offered, and those of its own.
+    fn cannot_be_made(&mut self, kind: Kind, why: &str) {
+        let machine = format!("{kind:?}");
+        for skipped in &mut self.skipped {
+            skipped.reasons.push((machine.clone(), "could not be made".to_owned()));
+        }
+        if kind == Kind::Patched {
+            self.skipped.extend(selftests::TESTS.iter().map(|(program, tests)| Skipped {
+                name: format!("{}{program}", selftests::PREFIX),
+                reasons: vec![(machine.clone(), "could not be made".to_owned())],
+                tests: *tests,
+            }));
+        }
+        self.broken.push(format!("guest {machine} could not be made: {why}"));
+    }
 }
 
-/// Builds the programs that hold tests of the running kernel.
-fn programs() -> Result<Vec<Program>> {
-    let mut cargo = shell::cargo();
-    cargo.args([
-        "test",
-        "--quiet",
-        "--workspace",
-        "--no-run",
-        "--message-format=json",
-        "--test",
-        "root",
-        "--test",
-        "host",
-    ]);
-    shell::show(&cargo);
-    let said = cargo.stderr(std::process::Stdio::inherit()).output();
-    let said = said.map_err(|error| format!("cargo: {error}"))?;
-    if !said.status.success() {
-        return Err(format!("the tests do not build: cargo {}", said.status));
+impl Kind {
+    /// Whether a guest is there for what a test's reason says that it lacks.
+    fn is_for(self, reason: &str) -> bool {
+        self.own_needs().iter().copied().flatten().any(|need| reason.ends_with(need))
     }
-    let said = String::from_utf8_lossy(&said.stdout);
-    let programs: Vec<_> = said.lines().filter_map(read_artifact).collect();
-    if programs.is_empty() { Err("cargo named no test program".to_owned()) } else { Ok(programs) }
-}
 
-/// Reads one of cargo's messages: a test program that was built.
-fn read_artifact(message: &str) -> Option<Program> {
-    let text = |name: &str| {
-        let begin = message.find(&format!("\"{name}\":\""))? + name.len() + 4;
-        message[begin..].split('"').next()
-    };
-    if !message.contains("\"reason\":\"compiler-artifact\"") || !message.contains("\"kind\":[\"test\"]") {
-        return None;
+    /// What a guest is there for, in the words that tests end their reasons with.
+    fn own_needs(self) -> &'static [&'static [&'static str]] {
+        const MACHINE: &[&str] =
+            &["a guest's virtio NICs", "a guest's igb NICs", "a kernel with CONFIG_UCLAMP_TASK"];
+        match self {
+            Self::Uml => &[],
+            Self::Qemu => &[
+                MACHINE,
+                &["fentry", "BTF", "igb NICs without rules for flows", "fq and fq_codel"],
+                &["flower", "matchall", "gact", "tunnel_key"],
+                &["needs Linux 7.0", "threaded busy-poll (Linux 7.0)"],
+            ],
+            Self::Patched => &[
+                MACHINE,
+                &["the kernel of kernel/epoll-event-busy-loop", "igb NICs with rules for flows", "netdevsim"],
+            ],
+        }
     }
-    let manifest = Path::new(text("manifest_path")?);
-    Some(Program { executable: text("executable")?.into(), directory: manifest.parent()?.into() })
 }
 
-/// Reads one line of libtest-mimic's output.
-fn read_line(line: &str) -> Option<(Verdict, &str)> {
-    let (name, verdict) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
-    let verdict = match verdict.trim() {
-        "ok" => Verdict::Passed,
-        "FAILED" => Verdict::Failed,
-        "ignored" => Verdict::Skipped,
-        _ => return None,
-    };
-    Some((verdict, name.trim()))
+impl Skipped {
+    /// What a machine's line says of a test.
+    pub(crate) fn by(machine: &str, test: &str) -> Self {
+        let (name, reason) = name_and_reason(test);
+        Self { name: name.to_owned(), reasons: vec![(machine.to_owned(), reason.to_owned())], tests: 1 }
+    }
+
+    fn is_unavoidable(&self) -> bool {
+        self.reasons.iter().any(|(_, reason)| UNAVOIDABLE.iter().any(|known| reason.contains(known)))
+    }
 }
 
-/// A test's name without the kind that libtest-mimic puts before it.
-fn bare_name(test: &str) -> &str {
-    match test.strip_prefix('[') {
-        Some(rest) => rest.split_once("] ").map_or(test, |(_, name)| name),
-        None => test,
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.name)?;
+        if self.tests != 1 {
+            write!(f, " ({} tests)", self.tests)?;
+        }
+        for (at, (machine, reason)) in self.reasons.iter().enumerate() {
+            write!(f, "{} {machine}: {reason}", if at == 0 { ":" } else { ";" })?;
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
-mod reading {
+mod offers {
     use super::*;
 
-    #[test]
-    fn a_test_that_a_guest_ran_is_recognised_by_its_name() {
-        assert_eq!(read_line("test knobs/x_is_set     ... ok"), Some((Verdict::Passed, "knobs/x_is_set")));
-        assert_eq!(read_line("test a ... FAILED"), Some((Verdict::Failed, "a")));
-        let skipped =
-            read_line("test [SKIPPED, needs flower] rules/flower ... ignored").expect("it is a test's line");
-        assert_eq!((skipped.0, bare_name(skipped.1)), (Verdict::Skipped, "rules/flower"));
-        assert_eq!(read_line("test result: ok. 1 passed; 0 failed"), None);
+    fn skipped(lines: &[&str]) -> Guests {
+        Guests {
+            skipped: lines.iter().map(|line| Skipped::by("this machine", line)).collect(),
+            ..Guests::default()
+        }
+    }
+
+    fn heard(lines: &[&str], code: i32) -> Heard {
+        let at = |(second, line): (u64, &&str)| (Duration::from_secs(second), (*line).to_owned());
+        Heard {
+            lines: (10..).zip(lines).map(at).collect(),
+            ended: Ok(Ended { code, booted_in: Duration::ZERO }),
+        }
     }
 
     #[test]
-    fn cargo_names_the_program_and_its_directory() {
-        let message = r#"{"reason":"compiler-artifact","manifest_path":"/p/crates/linux/Cargo.toml","target":{"kind":["test"],"name":"root"},"executable":"/p/target/debug/deps/root-1"}"#;
-        let program = read_artifact(message).expect("it is a test program");
-        assert_eq!(program.executable, Path::new("/p/target/debug/deps/root-1"));
-        assert_eq!(program.directory, Path::new("/p/crates/linux"));
-        assert!(read_artifact(&message.replace("[\"test\"]", "[\"lib\"]")).is_none());
+    fn each_machine_gives_its_own_reason() {
+        let mut guests = skipped(&["[SKIPPED, needs flower] a", "[SKIPPED, needs luck] b"]);
+        let lines = ["running 2 tests", "test a ... ok", "test [SKIPPED, needs patience] b ... ignored"];
+        guests.read(Kind::Qemu, "the guest", &heard(&lines, 0));
+        assert_eq!((guests.passed.len(), guests.failed.len(), guests.broken.len()), (1, 0, 0));
+        let said: Vec<_> = guests.skipped.iter().map(ToString::to_string).collect();
+        assert_eq!(said, ["b: this machine: needs luck; the guest: needs patience"]);
+        assert_eq!(guests.took[0], ("a, in a guest".to_owned(), Duration::from_secs(1)));
+        assert!(!guests.skipped[0].is_unavoidable());
+        assert!(Skipped::by("this machine", "[SKIPPED, needs varlinkctl] c").is_unavoidable());
+    }
+
+    #[test]
+    fn what_a_guest_is_there_for_is_not_skipped_there() {
+        const NEED: &str = "[SKIPPED, needs the kernel of kernel/epoll-event-busy-loop] eventbusy";
+        let mut guests = skipped(&[NEED]);
+        guests.read(Kind::Qemu, "stock", &heard(&[&format!("test {NEED} ... ignored")], 0));
+        assert_eq!((guests.failed.len(), guests.broken.len()), (0, 0), "another kernel's");
+        guests.read(Kind::Patched, "patched", &heard(&[&format!("test {NEED} ... ignored")], 0));
+        assert!(guests.failed.contains("eventbusy"), "{guests:?}");
+        assert!(guests.broken[0].contains("patched is there for what it lacks"), "{:?}", guests.broken);
+        assert!(guests.skipped.is_empty());
+        assert!(!Kind::Patched.is_for("needs a kernel without CONFIG_UCLAMP_TASK"));
+        assert!(!Kind::Patched.is_for("needs a guest's igb NICs without rules for flows"));
+    }
+
+    #[test]
+    fn a_guest_that_cannot_be_made_is_a_failure_and_counts_as_its_tests() {
+        let mut guests = skipped(&["[SKIPPED, needs flower] a"]);
+        guests.cannot_be_made(Kind::Patched, "no room");
+        let tests: u64 = guests.skipped.iter().map(|skipped| skipped.tests).sum();
+        let own: u64 = selftests::TESTS.iter().map(|(_, tests)| tests).sum();
+        assert_eq!(tests, 1 + own);
+        assert!(own > 80, "{own}");
+        assert_eq!(
+            guests.skipped[0].to_string(),
+            "a: this machine: needs flower; Patched: could not be made"
+        );
+        assert_eq!(guests.broken, ["guest Patched could not be made: no room"]);
+    }
+
+    #[test]
+    fn a_guest_whose_programs_fail_without_a_failed_test_is_broken() {
+        let mut guests = skipped(&[]);
+        guests.read(Kind::Patched, "patched", &heard(&["test a ... ok"], 1));
+        assert!(guests.broken[0].contains("no test failed"), "{:?}", guests.broken);
+    }
+
+    /// The reasons stand in the test programs: a need that is called otherwise there would be a skip again.
+    #[test]
+    fn the_needs_of_guests_are_those_that_tests_name() {
+        let rooms = ["crates/linux/tests/root/main.rs", "crates/netpolicy/tests/root/main.rs"];
+        let text: String = rooms
+            .map(|room| std::fs::read_to_string(shell::root().join(room)).expect("it is part of the tree"))
+            .concat();
+        let named: Vec<_> = text.split('"').filter(|part| part.starts_with("needs ")).collect();
+        for need in FOR_TESTS.iter().flat_map(|kind| kind.own_needs()).copied().flatten() {
+            assert!(named.iter().any(|reason| reason.ends_with(need)), "no test needs {need}: {named:?}");
+        }
     }
 }

@@ -1,0 +1,147 @@
+//! The test programs that cargo built, and the lines that they write.
+
+use std::path::{Path, PathBuf};
+
+use crate::shell::{self, Result};
+
+/// A test program and the directory where cargo would start it.
+pub(crate) struct Program {
+    pub(crate) executable: PathBuf,
+    /// The directory of its package.
+    pub(crate) directory: PathBuf,
+    /// What it holds the tests of: `plan lib`, `linux test root`.
+    pub(crate) name: String,
+}
+
+/// What a line of a test program's output says of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Passed,
+    Failed,
+    Skipped,
+}
+
+/// Builds the test programs that cargo's `selection` names.
+pub(crate) fn build(selection: &[&str]) -> Result<Vec<Program>> {
+    let mut cargo = shell::cargo();
+    cargo.args(["test", "--quiet", "--workspace", "--no-run", "--message-format=json"]).args(selection);
+    shell::show(&cargo);
+    let said = cargo.stderr(std::process::Stdio::inherit()).output();
+    let said = said.map_err(|error| format!("cargo: {error}"))?;
+    let text = String::from_utf8_lossy(&said.stdout);
+    if !said.status.success() {
+        // With messages in JSON, what the compiler says for people is in them.
+        text.lines()
+            .filter_map(|line| field(line, "rendered"))
+            .for_each(|words| eprint!("{}", unescaped(words)));
+        return Err(format!("the tests do not build: cargo {}", said.status));
+    }
+    let programs: Vec<_> = text.lines().filter_map(read_artifact).collect();
+    if programs.is_empty() { Err("cargo named no test program".to_owned()) } else { Ok(programs) }
+}
+
+/// Reads one of cargo's messages: a test program that was built.
+fn read_artifact(message: &str) -> Option<Program> {
+    let profile = message.split("\"profile\":").nth(1)?.split('}').next()?;
+    if !message.contains("\"reason\":\"compiler-artifact\"") || !profile.contains("\"test\":true") {
+        return None;
+    }
+    let executable = field(message, "executable")?;
+    let directory = Path::new(field(message, "manifest_path")?).parent()?.to_path_buf();
+    let target = &message[message.find("\"target\":{")?..];
+    let kind = target.split("\"kind\":[\"").nth(1)?.split('"').next()?;
+    let package = directory.file_name()?.to_string_lossy();
+    let name = match kind {
+        "lib" => format!("{package} {kind}"),
+        _ => format!("{package} {kind} {}", field(target, "name")?),
+    };
+    Some(Program { executable: executable.into(), directory: directory.clone(), name })
+}
+
+/// The text of a field of a JSON object on one line, escapes and all.
+fn field<'a>(message: &'a str, name: &str) -> Option<&'a str> {
+    let begin = message.find(&format!("\"{name}\":\""))? + name.len() + 4;
+    let text = &message[begin..];
+    let mut escaped = false;
+    let end = text.find(|letter| {
+        let ends = letter == '"' && !escaped;
+        escaped = letter == '\\' && !escaped;
+        ends
+    })?;
+    Some(&text[..end])
+}
+
+/// What the compiler escaped in its words for people.
+fn unescaped(words: &str) -> String {
+    let mut text = String::with_capacity(words.len());
+    let mut letters = words.chars();
+    while let Some(letter) = letters.next() {
+        match if letter == '\\' { letters.next() } else { Some(letter) } {
+            Some('n') if letter == '\\' => text.push('\n'),
+            Some('t') if letter == '\\' => text.push('\t'),
+            Some('u') if letter == '\\' => {
+                let code: String = letters.by_ref().take(4).collect();
+                text.extend(u32::from_str_radix(&code, 16).ok().and_then(char::from_u32));
+            }
+            Some(other) => text.push(other),
+            None => break,
+        }
+    }
+    text
+}
+
+/// Reads one line of libtest's or libtest-mimic's output.
+pub(crate) fn read_line(line: &str) -> Option<(Verdict, &str)> {
+    let (name, verdict) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+    let verdict = match verdict.trim().split([',', ' ']).next()? {
+        "ok" => Verdict::Passed,
+        "FAILED" => Verdict::Failed,
+        "ignored" => Verdict::Skipped,
+        _ => return None,
+    };
+    Some((verdict, name.trim()))
+}
+
+/// A test's name without the kind that libtest-mimic puts before it, and what that kind says of its being skipped.
+pub(crate) fn name_and_reason(test: &str) -> (&str, &str) {
+    match test.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
+        Some((kind, name)) => (name.trim(), kind.strip_prefix("SKIPPED, ").unwrap_or(kind)),
+        None => (test, "ignored"),
+    }
+}
+
+#[cfg(test)]
+mod reading {
+    use super::*;
+
+    #[test]
+    fn a_test_is_recognised_by_its_name_wherever_it_ran() {
+        assert_eq!(read_line("test knobs/x_is_set     ... ok"), Some((Verdict::Passed, "knobs/x_is_set")));
+        assert_eq!(read_line("test a ... FAILED"), Some((Verdict::Failed, "a")));
+        assert_eq!(read_line("test b ... ignored, it is slow"), Some((Verdict::Skipped, "b")));
+        let skipped =
+            read_line("test [SKIPPED, needs flower] rules/flower ... ignored").expect("it is a test's line");
+        assert_eq!(skipped.0, Verdict::Skipped);
+        assert_eq!(name_and_reason(skipped.1), ("rules/flower", "needs flower"));
+        assert_eq!(read_line("test result: ok. 1 passed; 0 failed"), None);
+    }
+
+    #[test]
+    fn cargo_names_the_program_and_its_directory() {
+        let message = r#"{"reason":"compiler-artifact","manifest_path":"/p/crates/linux/Cargo.toml","target":{"kind":["test"],"name":"root","test":true},"profile":{"opt_level":"0","test":true},"executable":"/p/target/debug/deps/root-1"}"#;
+        let program = read_artifact(message).expect("it is a test program");
+        assert_eq!(program.executable, Path::new("/p/target/debug/deps/root-1"));
+        assert_eq!(program.directory, Path::new("/p/crates/linux"));
+        assert_eq!(program.name, "linux test root");
+        let program =
+            message.replace("\"opt_level\":\"0\",\"test\":true", "\"opt_level\":\"0\",\"test\":false");
+        assert!(read_artifact(&program).is_none(), "a program that tests only start");
+    }
+
+    #[test]
+    fn a_compilers_words_end_where_their_quotation_mark_is_not_escaped() {
+        let said = r#"{"message":{"rendered":"error: no `\"a\\\"`\nhere\n","level":"error"}}"#;
+        let words = field(said, "rendered").expect("it is there");
+        assert_eq!(unescaped(words), "error: no `\"a\\\"`\nhere\n");
+    }
+}
