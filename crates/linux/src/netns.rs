@@ -1,7 +1,7 @@
 //! A network namespace that can be entered.
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -94,7 +94,24 @@ impl Netns {
         Ok(Self { file, id, path: path.to_owned(), sysfs: OnceLock::new() })
     }
 
-    /// The namespace with this number: the caller's own, a named one, or one that a process is in.
+    /// The same namespace by a descriptor of its own.
+    ///
+    /// # Errors
+    /// If `/proc` is not there, or no descriptor is left.
+    pub fn again(&self) -> Result<Self, KernelError> {
+        Ok(Self { path: self.path.clone(), ..Self::at(&descriptor(self.file.as_raw_fd()))? })
+    }
+
+    /// The namespace of a descriptor that this process was started with.
+    ///
+    /// # Errors
+    /// As [`Netns::at`].
+    pub fn inherited(descriptor_number: RawFd) -> Result<Self, KernelError> {
+        Self::at(&descriptor(descriptor_number))
+    }
+
+    /// The namespace with this number: the caller's own, a named one, one that a process is in, and, if it is none of
+    /// these, one that is mounted anywhere or that a process holds open.
     ///
     /// # Errors
     /// [`crate::Cause::Gone`] if none of these has it.
@@ -104,17 +121,21 @@ impl Netns {
             return Ok(own);
         }
         known_files()
+            .chain(mounted_files())
+            .chain(held_files())
             .filter(|(number, _)| *number == id)
             .find_map(|(_, path)| Self::at(&path).ok().filter(|netns| netns.id == id))
             .ok_or_else(|| {
-                KernelError::gone(format!("network namespace {id}"), "no name and no process leads to it")
+                let why = "no name, no mount, no process and no open file leads to it";
+                KernelError::gone(format!("network namespace {id}"), why)
             })
     }
 
-    /// All namespaces that a name, a process or a descriptor of a process leads to, each once.
+    /// All namespaces that a name, a mount, a process or a descriptor of a process leads to, each once.
     pub fn all() -> impl Iterator<Item = Self> {
         let mut seen = BTreeSet::new();
         known_files()
+            .chain(mounted_files())
             .chain(held_files())
             .filter(move |(id, _)| seen.insert(*id))
             .filter_map(|(_, path)| Self::at(&path).ok())
@@ -197,6 +218,53 @@ fn known_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     })
 }
 
+/// The file by which a descriptor of this process is opened again.
+fn descriptor(number: RawFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{number}"))
+}
+
+/// The files that namespaces are mounted on, wherever that is, with the namespace's number.
+fn mounted_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
+    use std::os::unix::ffi::OsStringExt;
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let lines: Vec<(NetnsId, PathBuf)> = mounts
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| {
+            // Kernel: `fs/proc_namespace.c` `show_mountinfo()`: the fourth word is the root of the mount, the fifth its place.
+            let mut words = line.split(|byte| *byte == b' ').skip(3);
+            let number = number_of(std::str::from_utf8(words.next()?).ok()?)?;
+            Some((number, PathBuf::from(std::ffi::OsString::from_vec(unescaped(words.next()?)))))
+        })
+        .collect();
+    lines.into_iter()
+}
+
+/// The number in `net:[4026531840]`.
+fn number_of(link: &str) -> Option<NetnsId> {
+    link.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok().map(NetnsId)
+}
+
+/// A path of `/proc/self/mountinfo`, where blanks and backslashes are written as `\ooo`.
+fn unescaped(path: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((&byte, behind)) = rest.split_first() {
+        let octal =
+            behind.get(..3).filter(|_| byte == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(escaped) => {
+                plain.push(escaped);
+                rest = &behind[3..];
+            }
+            None => {
+                plain.push(byte);
+                rest = behind;
+            }
+        }
+    }
+    plain
+}
+
 /// The files of namespaces that processes hold open, as a lab does with its client's, with the namespace's number.
 fn held_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     processes().map(|pid| Path::new("/proc").join(pid).join("fd")).flat_map(|directory| {
@@ -204,8 +272,7 @@ fn held_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
         descriptors.into_iter().filter_map(move |fd| {
             let path = directory.join(fd);
             let link = std::fs::read_link(&path).ok()?;
-            let number = link.to_str()?.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()?;
-            Some((NetnsId(number), path))
+            Some((number_of(link.to_str()?)?, path))
         })
     })
 }
@@ -243,6 +310,14 @@ mod test {
         assert!(Netns::is_current(own.id()));
         assert_eq!(Netns::with_id(own.id()).expect("found").id(), own.id());
         assert_eq!(Netns::of_process(Pid(std::process::id())).expect("ours").id(), own.id());
+    }
+
+    #[test]
+    fn a_place_in_mountinfo_is_read_with_its_blanks() {
+        assert_eq!(unescaped(br"/run/a\040b\134c"), br"/run/a b\c");
+        assert_eq!(unescaped(br"\04"), br"\04");
+        assert_eq!(number_of("net:[4026531840]"), Some(NetnsId(4_026_531_840)));
+        assert_eq!(number_of("mnt:[4026531840]"), None);
     }
 
     #[test]

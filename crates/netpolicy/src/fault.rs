@@ -33,8 +33,8 @@ pub(crate) struct Fault {
 pub(crate) enum HostState {
     /// No setting was written.
     Unchanged,
-    /// The command goes on without what is wrong.
-    Underway,
+    /// What is wrong was left out, and the command went on.
+    LeftOut,
     /// What was asked for was done; the error came behind it.
     Done,
     /// The daemon was asked to, and has not said what became of it.

@@ -158,6 +158,10 @@ pub struct TcLoad {
     /// Load only the rules that the kernel does not have yet.
     #[arg(long)]
     pub resume: bool,
+    /// Hand lines about queueing disciplines and classes that are not understood here to the installed tc, in their turn: it does
+    /// them when all before is done, and what follows waits. They are not checked beforehand.
+    #[arg(long)]
+    pub with_tc: bool,
     /// How many threads send. Several are of use for flower, on several devices, chains or priorities.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(i64::from(*WORKERS.start())..=i64::from(*WORKERS.end())))]
     pub workers: u8,
@@ -183,18 +187,27 @@ pub struct TcDiff {
     /// Compare with the chain that the rule of this priority leads to, as `tc load --swap` left it.
     #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u16).range(1..))]
     pub swap: Option<u16>,
+    /// The counters that the rules were loaded with: as `tc load --no-percpu`.
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub no_percpu: Option<Percpu>,
+    /// Leave out lines about queueing disciplines and classes that are not understood here, and count them.
+    #[arg(long)]
+    pub with_tc: bool,
 }
 
 /// Print the kernel's rules as a batch file that can be loaded again.
 #[derive(Debug, Args)]
 pub struct TcDump {
-    /// The device.
+    /// The device; without it and without --block, all of the network namespace.
     #[arg(long, value_name = "NAME")]
-    pub dev: String,
-    /// The hook or class: ingress, egress, or a class as in 1:10.
-    #[arg(long, value_name = "HOOK", default_value = "ingress")]
-    pub parent: String,
-    /// Begin with the line that makes the hook, so that a device without one can load the file.
+    pub dev: Option<String>,
+    /// The hook or class: ingress, egress, or a class as in 1:10. Without it, all of the device.
+    #[arg(long, value_name = "HOOK", requires = "dev")]
+    pub parent: Option<String>,
+    /// The block that devices share.
+    #[arg(long, value_name = "NUMBER", conflicts_with = "dev", value_parser = clap::value_parser!(u32).range(1..))]
+    pub block: Option<u32>,
+    /// Begin with the lines that make clsact and ingress, so that a device without them can load the file.
     #[arg(long)]
     pub qdisc: bool,
 }

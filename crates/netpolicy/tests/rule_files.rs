@@ -82,6 +82,51 @@ fn of_many_mistakes_some_are_drawn_and_all_are_counted() {
 }
 
 #[test]
+fn a_word_as_long_as_a_line_is_not_printed_whole() {
+    let long = "x".repeat(1_000_000);
+    let lines = [
+        format!("filter add dev {long} ingress\n"),
+        format!("filter add dev lo ingress protocol ip prio 1 u32 match ip src {long}\n"),
+        format!("{long} add dev lo\n"),
+        format!("qdisc add dev lo root {long}\n"),
+    ];
+    for options in [&["tc", "load"][..], &["-o", "json", "tc", "load"], &["tc", "diff"]] {
+        let output = loaded("long", &lines.concat(), &[options, &["rules.batch"]].concat());
+        assert_eq!(output.status.code(), Some(2));
+        let (said, data) = (text(&output.stderr), text(&output.stdout));
+        assert!(said.len() < 8_000 && data.len() < 8_000, "{} and {} bytes", said.len(), data.len());
+        assert!(said.contains("x` is not the name of a device that is there"), "{said}");
+    }
+    // Nor one of the command line.
+    let long = "x".repeat(100_000);
+    for arguments in
+        [&["tc", "dump", "--dev", &long][..], &["tc", "load", "--workers", &long, "rules.batch"], &[&long]]
+    {
+        let output = loaded("argument", RIGHT, arguments);
+        assert!(!output.status.success() && output.stderr.len() < 8_000, "{} bytes", output.stderr.len());
+    }
+}
+
+#[test]
+fn rules_that_a_packet_is_compared_with_one_after_the_other_are_warned_of() {
+    let rule = |place: &str, rule: u32| {
+        let address = format!("10.0.{}.{}", rule >> 8, rule & 255);
+        format!("filter add dev lo ingress protocol ip prio 1 u32 {place}match ip src {address} action ok\n")
+    };
+    let said = |name: &str, place: &dyn Fn(u32) -> String| {
+        let rules: String = (0..1500).map(|number| rule(&place(number), number)).collect();
+        let output = loaded(name, &rules, &["tc", "load", "--dry-run", "rules.batch"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let deep = said("deep", &|_| String::new());
+    assert!(deep.contains("lo ingress, priority 1 gets 1500 rules in no hash table of the file"), "{deep}");
+    let one = said("one", &|_| "ht 3:7: ".to_owned());
+    assert!(one.contains("gets 1500 rules in bucket 3:7"), "{one}");
+    assert_eq!(said("spread", &|number| format!("ht 3:{:x}: ", number & 255)), "");
+}
+
+#[test]
 fn a_dry_run_counts_and_sends_nothing() {
     let output = loaded("dry", RIGHT, &["tc", "load", "--dry-run", "rules.batch"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

@@ -148,6 +148,12 @@ impl<'a> Attr<'a> {
         self.bytes().map(i32::from_ne_bytes)
     }
 
+    /// An Ethernet address.
+    #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
+    pub fn mac(&self) -> Result<[u8; 6], Malformed> {
+        self.bytes()
+    }
+
     /// The value of a `u64`.
     #[expect(clippy::missing_errors_doc, reason = "said at `u8`")]
     pub fn u64(&self) -> Result<u64, Malformed> {
@@ -385,6 +391,18 @@ pub fn number_at(bytes: &[u8], offset: usize) -> Option<u16> {
 /// A length with its padding: `NLA_ALIGN`, which is `NLMSG_ALIGN` too.
 pub const fn padded(length: usize) -> usize {
     length.next_multiple_of(ALIGNMENT)
+}
+
+/// Keeps the last of what stands side by side and says the same: an attribute that is sent twice counts as it comes last.
+///
+/// Kernel: 6.18, `lib/nlattr.c` `__nla_validate_parse()`.
+pub(crate) fn last_of_each<T, K: PartialEq>(parts: &mut Vec<T>, key: impl Fn(&T) -> K) {
+    let keys: Vec<K> = parts.iter().map(key).collect();
+    let mut at = 0;
+    parts.retain(|_| {
+        at += 1;
+        keys.get(at) != keys.get(at - 1)
+    });
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use crate::command::Command;
+use crate::command::{Command, Foreign};
 use crate::lines::Lines;
 use crate::lookup::Lookup;
 use crate::memory::{Memory, Rest};
@@ -27,13 +27,22 @@ pub struct Batch<R> {
     spans: Spans,
     command: Command,
     memory: Memory,
+    with_foreign: bool,
 }
 
 impl<R: Read> Batch<R> {
     /// The commands of this input.
     pub fn new(input: R) -> Self {
         let (spans, command, memory) = (Spans::default(), Command::default(), Memory::default());
-        Self { lines: Lines::new(input), spans, command, memory }
+        Self { lines: Lines::new(input), spans, command, memory, with_foreign: false }
+    }
+
+    /// Whether lines about queueing disciplines and classes that only tc understands are commands ([`Command::Foreign`]),
+    /// and not wrong.
+    #[must_use]
+    pub fn with_foreign(mut self, with_foreign: bool) -> Self {
+        self.with_foreign = with_foreign;
+        self
     }
 
     /// How many bytes of the file are behind us.
@@ -55,7 +64,7 @@ impl<R: Read> Batch<R> {
         &mut self,
         lookup: &mut dyn Lookup,
     ) -> Result<Option<(u32, &mut Command)>, ReadError> {
-        let Self { lines, spans, command, memory } = self;
+        let Self { lines, spans, command, memory, with_foreign } = self;
         loop {
             let Some(mut line) = lines.next_line()? else { return Ok(None) };
             let number = line.number;
@@ -76,7 +85,15 @@ impl<R: Read> Batch<R> {
             let mut words = Words::new(text, spans);
             let head = match command.parse_with_head(&mut words, lookup) {
                 Ok(head) => head,
-                Err(wrong) => return Err(ReadError::Mistake(Box::new(words.mistake(*wrong, &line)))),
+                Err(wrong) => {
+                    let foreign = Foreign::of(text, spans);
+                    if let (true, Some(foreign)) = (*with_foreign, &foreign) {
+                        *command = Command::Foreign(foreign.clone());
+                        return Ok(Some((number, command)));
+                    }
+                    let mistake = Mistake { is_foreign: foreign.is_some(), ..words.mistake(*wrong, &line) };
+                    return Err(ReadError::Mistake(Box::new(mistake)));
+                }
             };
             if plain.is_some() {
                 let end = head.and_then(|(_, word)| words.begin_of(word));

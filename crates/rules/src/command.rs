@@ -5,14 +5,17 @@
 use model::IfIndex;
 
 mod filter;
+mod foreign;
 mod head;
 mod qdisc;
 mod standing;
 
+use crate::action::Kind;
 use crate::attr::AttrBuf;
 use crate::lookup::Lookup;
-use crate::words::{Read, Words, keywords};
+use crate::words::{Read, Words, abbreviates, keywords};
 pub use filter::Filter;
+pub use foreign::Foreign;
 pub(crate) use head::Head;
 pub use qdisc::Qdisc;
 pub use standing::Standing;
@@ -48,6 +51,7 @@ pub mod message {
 mod flag {
     pub(super) const REQUEST: u16 = 0x1;
     pub(super) const REPLACE: u16 = 0x100;
+    pub(super) const ROOT: u16 = 0x100;
     pub(super) const EXCL: u16 = 0x200;
     pub(super) const CREATE: u16 = 0x400;
 }
@@ -60,6 +64,10 @@ const EGRESS_BLOCK: u16 = 14;
 
 /// `TCA_ACT_TAB`.
 const ACT_TAB: u16 = 1;
+/// `TCA_ROOT_FLAGS`.
+const ROOT_FLAGS: u16 = 2;
+/// `TCA_ACT_FLAG_LARGE_DUMP_ON`.
+const LARGE_DUMP: u32 = 1;
 /// `TCA_ACT_INDEX`.
 const ACT_INDEX: u16 = 3;
 
@@ -79,6 +87,7 @@ keywords! {
     /// What a line is about. iproute2 takes the beginning of each.
     enum About {
         Qdisc = "qdisc",
+        Class = "class",
         Filter = "filter",
         Chain = "chain",
         Actions = "actions",
@@ -147,6 +156,8 @@ pub enum Command {
     Qdisc(Qdisc),
     /// Actions.
     Actions(Standing),
+    /// What tc is given, where that is wanted ([`crate::Batch::with_foreign`]). It has no message.
+    Foreign(Foreign),
 }
 
 impl Default for Command {
@@ -172,6 +183,12 @@ impl Command {
     ) -> Read<Option<(Head, usize)>> {
         let about = words.peek().and_then(About::find).ok_or_else(|| words.unknown_here(About::WORDS))?;
         words.skip();
+        let of_actions = matches!(about, About::Actions | About::Action);
+        if of_actions && words.peek().is_some_and(|word| abbreviates(word, "flush")) {
+            words.skip();
+            *self = Self::Actions(Standing::parse_flushed(words)?);
+            return at_end(words, None);
+        }
         let verb =
             words.peek().and_then(VerbWord::find).ok_or_else(|| words.unknown_here(VerbWord::WORDS))?;
         words.skip();
@@ -183,6 +200,11 @@ impl Command {
         };
         let mut found = None;
         match about {
+            About::Class => {
+                words.back();
+                words.back();
+                return Err(words.wrong_here("lines about classes are tc's own"));
+            }
             About::Filter | About::Chain => {
                 let head = Head::parse(verb, about == About::Chain, words, lookup)?;
                 found = Some((head, words.place()));
@@ -191,10 +213,7 @@ impl Command {
             About::Qdisc => *self = Self::Qdisc(Qdisc::parse(verb, words, lookup)?),
             About::Actions | About::Action => *self = Self::Actions(Standing::parse(verb, words, lookup)?),
         }
-        match words.peek() {
-            None => Ok(found),
-            Some(_) => Err(words.wrong_here("the line should end here")),
-        }
+        at_end(words, found)
     }
 
     /// Reads what follows the head of a rule or chain.
@@ -217,6 +236,7 @@ impl Command {
             Self::Filter(filter) => filter.encode(sequence, flags, out),
             Self::Qdisc(qdisc) => qdisc.encode(sequence, flags, out),
             Self::Actions(standing) => standing.encode(sequence, flags, out),
+            Self::Foreign(_) => {}
         }
     }
 
@@ -225,16 +245,41 @@ impl Command {
         match self {
             Self::Filter(filter) => filter.verb == Verb::Delete,
             Self::Qdisc(qdisc) => qdisc.verb == Verb::Delete,
-            Self::Actions(standing) => matches!(standing, Standing::Removed(_)),
+            Self::Actions(standing) => matches!(standing, Standing::Removed(_) | Standing::Flushed(_)),
+            Self::Foreign(foreign) => foreign.removes,
         }
+    }
+
+    /// How many of its police actions have a burst that is cut ([`Police::is_cut`]).
+    ///
+    /// [`Police::is_cut`]: crate::action::police::Police::is_cut
+    pub fn bursts_cut(&self) -> u64 {
+        let (actions, of_rule) = match self {
+            Self::Filter(rule) => (&*rule.actions, rule.classifier.police()),
+            Self::Actions(Standing::Made(actions, _)) => (&**actions, None),
+            Self::Actions(_) | Self::Qdisc(_) | Self::Foreign(_) => return 0,
+        };
+        let of_actions = actions.iter().filter_map(|action| match &action.kind {
+            Kind::Police(police) => Some(police),
+            _ => None,
+        });
+        of_actions.chain(of_rule).map(|police| u64::from(police.is_cut())).sum()
     }
 
     /// The rule, if it is one and not a chain.
     pub const fn rule(&self) -> Option<&Filter> {
         match self {
             Self::Filter(filter) if !filter.is_chain => Some(filter),
-            Self::Filter(_) | Self::Qdisc(_) | Self::Actions(_) => None,
+            Self::Filter(_) | Self::Qdisc(_) | Self::Actions(_) | Self::Foreign(_) => None,
         }
+    }
+}
+
+/// This, if every word of the line was read.
+fn at_end<T>(words: &Words<'_>, read: T) -> Read<T> {
+    match words.peek() {
+        None => Ok(read),
+        Some(_) => Err(words.wrong_here("the line should end here")),
     }
 }
 

@@ -139,6 +139,11 @@ pub fn mac(word: &str) -> Option<[u8; 6]> {
     (digits > 0).then_some(address)
 }
 
+/// An Ethernet address of which no part is missing.
+pub fn whole_mac(word: &str) -> Option<[u8; 6]> {
+    mac(word).filter(|_| word.bytes().filter(|byte| *byte == b':').count() == 5)
+}
+
 /// The words for an Ethernet address.
 pub fn mac_name(mac: &[u8]) -> String {
     let parts: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -257,11 +262,15 @@ pub fn mask(bits: u32) -> [u8; 16] {
     mask.to_be_bytes()
 }
 
-/// Hexadecimal digits, two for a byte, into a buffer; how many bytes. An odd last digit is not looked at, as in tc.
+/// Hexadecimal digits, two for a byte, into a buffer; how many bytes. An odd number of digits is none: iproute2 drops the last
+/// one in some places, and says nothing.
 pub fn hex(word: &str, buffer: &mut [u8]) -> Option<usize> {
-    let digits = word.as_bytes();
-    let count = digits.len() / 2;
-    for (byte, pair) in buffer.get_mut(..count)?.iter_mut().zip(digits.chunks_exact(2)) {
+    let (pairs, odd) = word.as_bytes().as_chunks::<2>();
+    let count = pairs.len();
+    if !odd.is_empty() {
+        return None;
+    }
+    for (byte, pair) in buffer.get_mut(..count)?.iter_mut().zip(pairs) {
         let high = char::from(pair[0]).to_digit(16)?;
         let low = char::from(pair[1]).to_digit(16)?;
         *byte = u8::try_from(high << 4 | low).ok()?;
@@ -331,9 +340,44 @@ pub fn size(word: &str) -> Option<u32> {
     (bytes < 4_294_967_296.0).then_some(bytes as u32)
 }
 
+/// A time in nanoseconds: `100`, `100ns`, `1.5ms`, `2s`.
+#[expect(clippy::cast_possible_truncation, reason = "checked: not negative, below 2^63")]
+pub fn nanoseconds(word: &str) -> Option<i64> {
+    if let Some(number) = unsigned(word, Base::Ten) {
+        return number.try_into().ok();
+    }
+    let (number, unit) = decimal(word)?;
+    let scale = match unit.to_ascii_lowercase().as_str() {
+        "" | "ns" | "nsec" | "nsecs" => 1.0,
+        "us" | "usec" | "usecs" => 1e3,
+        "ms" | "msec" | "msecs" => 1e6,
+        "s" | "sec" | "secs" => 1e9,
+        _ => return None,
+    };
+    let time = number * scale;
+    (time < 9.2e18).then_some(time as i64)
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn a_time_is_nanoseconds_unless_it_has_a_unit() {
+        for (word, time) in [
+            ("100", 100),
+            ("100000000ns", 100_000_000),
+            ("1.5us", 1500),
+            ("2MS", 2_000_000),
+            ("3secs", 3_000_000_000),
+            ("9007199254740993", 9_007_199_254_740_993),
+        ] {
+            assert_eq!(nanoseconds(word), Some(time), "{word}");
+        }
+        for word in ["", "-1", "1m", "ns", "99999999999999999999"] {
+            assert_eq!(nanoseconds(word), None, "{word}");
+        }
+    }
 
     #[test]
     fn a_class_is_hexadecimal_and_may_lack_a_half() {

@@ -172,10 +172,27 @@ impl TunnelOptions {
         Ok((!geneve.is_empty()).then_some(Self::Geneve(geneve)))
     }
 
-    /// The words for them, without the keyword.
+    /// Becomes what the kernel would tell of it: of ERSPAN, what its version has, all of it.
+    ///
+    /// Kernel: 6.18, `net/sched/cls_flower.c` `fl_dump_key_erspan_opt()`.
+    pub fn canonicalize(&mut self) {
+        if let Self::Erspan { version, index, direction, hwid } = self {
+            match version {
+                Some(1) => (*index, *direction, *hwid) = (Some(index.unwrap_or(0)), None, None),
+                Some(2) => {
+                    (*index, *direction, *hwid) =
+                        (None, Some(direction.unwrap_or(0)), Some(hwid.unwrap_or(0)));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The words for them, without the keyword. A part of ERSPAN that the version does not have is 0 and not empty, as iproute2
+    /// passes over an empty one and takes the next for it.
     pub fn words(&self) -> String {
         let hex = |part: &Option<u8>| part.map(|part| format!("{part:x}")).unwrap_or_default();
-        let decimal = |part: &Option<u8>| part.map(|part| part.to_string()).unwrap_or_default();
+        let decimal = |part: &Option<u8>| part.unwrap_or(0);
         match self {
             Self::Geneve(options) => {
                 let options: Vec<String> = options.iter().map(GeneveOption::words).collect();
@@ -183,7 +200,7 @@ impl TunnelOptions {
             }
             Self::Vxlan(group) => format!("{group:#x}"),
             Self::Erspan { version, index, direction, hwid } => {
-                let index = index.map(|index| index.to_string()).unwrap_or_default();
+                let index = index.unwrap_or(0);
                 format!("{}:{index}:{}:{}", decimal(version), decimal(direction), decimal(hwid))
             }
             Self::Gtp(kind, flow) => format!("{}:{}", hex(kind), hex(flow)),

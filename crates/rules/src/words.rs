@@ -53,6 +53,8 @@ impl Spans {
 pub struct Wrong {
     /// Which word; one past the last if a word is missing.
     word: usize,
+    /// Which bytes of it, where not all of it is wrong.
+    part: Option<(usize, usize)>,
     /// What is wrong, in one sentence.
     message: Cow<'static, str>,
     /// What would have been right, for the nearest of it to be named.
@@ -63,6 +65,16 @@ pub struct Wrong {
 pub type Read<T> = Result<T, Box<Wrong>>;
 
 impl Wrong {
+    /// These bytes of a word are wrong.
+    #[cold]
+    pub(crate) fn within(
+        word: usize,
+        part: (usize, usize),
+        message: impl Into<Cow<'static, str>>,
+    ) -> Box<Self> {
+        Box::new(Self { word, part: Some(part), message: message.into(), expected: &[] })
+    }
+
     /// The same, where one of these words was expected.
     #[must_use]
     pub fn expecting(mut self: Box<Self>, expected: &'static [&'static str]) -> Box<Self> {
@@ -88,6 +100,8 @@ pub struct Mistake {
     pub expected: &'static [&'static str],
     /// The line's text, without its comment.
     pub text: String,
+    /// Whether tc may understand the line: it is about a queueing discipline or a class that rules do not hang on.
+    pub is_foreign: bool,
 }
 
 impl fmt::Display for Mistake {
@@ -185,6 +199,24 @@ const fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
+/// How much is kept of a word that is wrong. A longer one is no keyword misspelt.
+const FOUND_BYTES_MAX: usize = 256;
+
+/// The most characters that are said of one mistake: a word of a file may be as long as a line.
+const SAID_CHARS_MAX: usize = 400;
+
+/// A text without its middle, if it has more than so many characters: what is wrong stands at its end.
+pub fn shortened(text: &str, chars_max: usize) -> Cow<'_, str> {
+    // A character has a byte at least.
+    let chars = if text.len() <= chars_max { 0 } else { text.chars().count() };
+    if chars <= chars_max {
+        return Cow::Borrowed(text);
+    }
+    let (head, tail) = (chars_max / 3, chars_max - chars_max / 3 - 1);
+    let at = |place: usize| text.char_indices().nth(place).map_or(text.len(), |(at, _)| at);
+    Cow::Owned(format!("{}…{}", &text[..at(head)], &text[at(chars - tail)..]))
+}
+
 fn mistake_at(
     line: &Line<'_>,
     start: usize,
@@ -194,8 +226,14 @@ fn mistake_at(
 ) -> Mistake {
     let (number, column) = line.place(start);
     let text = String::from_utf8_lossy(line.around(start)).into_owned();
-    let found = String::from_utf8_lossy(line.bytes.get(start..end).unwrap_or(&[])).into_owned();
-    Mistake { line: number, column, width: end.saturating_sub(start).max(1), message, found, expected, text }
+    let found = line.bytes.get(start..end).unwrap_or(&[]);
+    let found = String::from_utf8_lossy(&found[..found.len().min(FOUND_BYTES_MAX)]).into_owned();
+    let message = match shortened(&message, SAID_CHARS_MAX) {
+        Cow::Borrowed(_) => message,
+        Cow::Owned(short) => short,
+    };
+    let width = end.saturating_sub(start).max(1);
+    Mistake { line: number, column, width, message, found, expected, text, is_foreign: false }
 }
 
 /// The words of a line, read one after the other.
@@ -313,13 +351,18 @@ impl<'a> Words<'a> {
     /// Something is wrong with the word that was read last.
     #[cold]
     pub fn wrong(&self, message: impl Into<Cow<'static, str>>) -> Box<Wrong> {
-        Box::new(Wrong { word: self.at.saturating_sub(1), message: message.into(), expected: &[] })
+        Box::new(Wrong {
+            word: self.at.saturating_sub(1),
+            part: None,
+            message: message.into(),
+            expected: &[],
+        })
     }
 
     /// Something is wrong with the next word.
     #[cold]
     pub fn wrong_here(&self, message: impl Into<Cow<'static, str>>) -> Box<Wrong> {
-        Box::new(Wrong { word: self.at, message: message.into(), expected: &[] })
+        Box::new(Wrong { word: self.at, part: None, message: message.into(), expected: &[] })
     }
 
     /// The next word is not known.
@@ -335,7 +378,10 @@ impl<'a> Words<'a> {
     #[cold]
     pub fn mistake(&self, wrong: Wrong, line: &Line<'_>) -> Mistake {
         let (start, end) = match self.spans.get(wrong.word) {
-            Some(place) => place,
+            Some((start, end)) => {
+                let (from, to) = wrong.part.unwrap_or((0, end - start));
+                (start + from, start + to)
+            }
             None => {
                 let end = line.bytes.trim_ascii_end().len();
                 (end, end)
@@ -350,6 +396,20 @@ pub fn abbreviates(word: &str, keyword: &str) -> bool {
     let (word, keyword) = (word.as_bytes(), keyword.as_bytes());
     // The first byte settles most of it without a call.
     word.first() == keyword.first() && keyword.starts_with(word)
+}
+
+/// A text as one word of a line, in quotes where it needs them; `None` for what no quotes hold together.
+pub(crate) fn quoted(text: &str) -> Option<String> {
+    if text.contains(['\n', '\0']) {
+        return None;
+    }
+    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.,:/+@%=".contains(&byte));
+    match text {
+        _ if plain && !text.is_empty() => Some(text.to_owned()),
+        _ if !text.contains('\'') => Some(format!("'{text}'")),
+        _ if !text.contains('"') => Some(format!("\"{text}\"")),
+        _ => None,
+    }
 }
 
 /// A set of keywords as an enum. A word is the keyword itself, else the first in order that it begins, which is
@@ -437,6 +497,20 @@ mod test {
             let line = Line { bytes: line.as_bytes(), number: 1, joints: &[] };
             assert!(split(&line, &mut Spans::default()).is_err());
         }
+    }
+
+    #[test]
+    fn of_a_word_as_long_as_a_line_the_message_has_both_ends() {
+        assert_eq!(shortened("äöü", 3), "äöü");
+        assert_eq!(shortened("äöüabcde", 6), "äö…cde");
+        let text = format!("filter add dev {}", "ä".repeat(300_000));
+        let mut batch = crate::Batch::new(text.as_bytes());
+        let Err(crate::ReadError::Mistake(mistake)) = batch.next_command(&mut crate::Table::default()) else {
+            panic!("wrong")
+        };
+        assert_eq!(mistake.message.chars().count(), SAID_CHARS_MAX);
+        assert!(mistake.message.ends_with("` is not the name of a device that is there"), "{mistake}");
+        assert!(mistake.found.len() <= 3 * FOUND_BYTES_MAX);
     }
 
     #[test]

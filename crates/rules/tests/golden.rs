@@ -51,7 +51,71 @@ fn every_line_becomes_the_bytes_that_tc_sends() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(lines.len() >= 98, "only {} lines", lines.len());
+    assert!(lines.len() >= 140, "only {} lines", lines.len());
+}
+
+#[test]
+fn what_tc_refuses_is_refused() {
+    let (mut table, _) = captured();
+    let lines = include_str!("golden/refused.batch").lines().filter(|line| !line.starts_with('#'));
+    let taken: Vec<&str> = lines.filter(|line| encoded(line, &mut table).is_ok()).collect();
+    assert!(taken.is_empty(), "{taken:#?}");
+}
+
+#[test]
+fn what_tc_takes_in_part_is_refused() {
+    let (mut table, _) = captured();
+    for line in [
+        // iproute2 drops the last digit, and says nothing.
+        "actions add action ct commit label 012/fff",
+        "filter add dev d0 ingress protocol ip flower ct_label 012",
+        // iproute2 passes over the empty part, and takes the direction for the index.
+        "actions add action tunnel_key set src_ip 1.1.1.1 dst_ip 2.2.2.2 id 5 erspan_opts 2::1:63",
+    ] {
+        assert!(encoded(line, &mut table).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn a_burst_that_is_longer_than_can_be_said_is_counted() {
+    let (mut table, _) = captured();
+    for (line, cut) in [
+        ("actions add action police rate 8bit burst 274", 0),
+        ("actions add action police rate 8bit burst 275", 1),
+        ("actions add action police pkts_rate 1 pkts_burst 274", 0),
+        ("actions add action police pkts_rate 1 pkts_burst 5000 action police rate 8bit burst 300", 2),
+        ("filter add dev d0 ingress u32 match u32 0 0 police rate 8bit burst 300", 1),
+    ] {
+        let mut batch = Batch::new(line.as_bytes());
+        let (_, command) = batch.next_command(&mut table).expect("read").expect("a command");
+        assert_eq!(command.bursts_cut(), cut, "{line}");
+    }
+}
+
+#[test]
+fn what_is_said_twice_counts_as_it_is_said_last() {
+    let (mut table, _) = captured();
+    let place = "filter add dev d0 ingress protocol ip";
+    for (twice, once) in [
+        ("flower classid 1:1 flowid 1:2 action drop", "flower classid 1:2 action drop"),
+        ("flower dst_ip 1.1.1.1 dst_ip 2.2.2.0/24", "flower dst_ip 2.2.2.0/24"),
+        ("flower dst_ip 1.1.1.1 dst_ip 2.2.2.0/0", "flower"),
+        ("matchall classid 1:1 action drop classid 1:3", "matchall classid 1:3 action drop"),
+        ("u32 match u32 0 0 classid 1:1 flowid 1:2", "u32 match u32 0 0 classid 1:2"),
+        ("flower action ct commit zone 1 zone 2 mark 3 mark 4", "flower action ct commit zone 2 mark 4"),
+        (
+            "flower action tunnel_key set src_ip 1.1.1.1 src_ip 1.1.1.2 dst_ip 2.2.2.2 id 5 id 6",
+            "flower action tunnel_key set src_ip 1.1.1.2 dst_ip 2.2.2.2 id 6",
+        ),
+    ] {
+        let [twice, once] = [twice, once].map(|rule| {
+            let line = format!("{place} {rule}");
+            let mut batch = Batch::new(line.as_bytes());
+            let (_, command) = batch.next_command(&mut table).expect("read").expect("a command");
+            command.rule().expect("a rule").canonical()
+        });
+        assert_eq!(twice, once);
+    }
 }
 
 #[test]

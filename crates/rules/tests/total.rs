@@ -120,6 +120,47 @@ const WORDS: &[&str] = &[
     "no_percpu",
     "qdisc",
     "clsact",
+    "basic",
+    "cgroup",
+    "flow",
+    "fw",
+    "route",
+    "keys",
+    "baseclass",
+    "from",
+    "to",
+    "indev",
+    "cmp(",
+    "cmp(u8",
+    "u8",
+    "eq",
+    "gt",
+    ")",
+    "(",
+    "not",
+    "and",
+    "or",
+    "meta(",
+    "nbyte(",
+    "canid(sff",
+    "sample",
+    "group",
+    "mpls",
+    "label",
+    "connmark",
+    "zone",
+    "simple",
+    "sdata",
+    "skbmod",
+    "swap",
+    "ife",
+    "encode",
+    "allow",
+    "gate",
+    "sched-entry",
+    "open",
+    "bytecode",
+    "'1,6 0 0 0'",
     "'",
     "\"",
     "\\",
@@ -184,7 +225,7 @@ proptest! {
 
     #[test]
     fn no_kind_with_random_options_makes_the_reader_of_dumps_panic(
-        kind in prop_oneof![Just("flower"), Just("u32"), Just("matchall"), Just("bpf")],
+        kind in prop_oneof![Just("flower"), Just("u32"), Just("matchall"), Just("bpf"), Just("basic"), Just("cgroup"), Just("flow"), Just("fw"), Just("route")],
         options in proptest::collection::vec(any::<u8>(), 0..200),
     ) {
         let mut body = rules::attr::AttrBuf::after(&[1; 20]);
@@ -211,5 +252,6 @@ proptest! {
         read(format!("filter add dev d0 ingress protocol ip prio 1 flower {}", words.join(" ")).as_bytes());
         read(format!("filter add dev d0 ingress protocol ip prio 1 u32 match {}", words.join(" ")).as_bytes());
         read(format!("filter add dev d0 ingress matchall action {}", words.join(" ")).as_bytes());
+        read(format!("filter add dev d0 ingress basic match {}", words.join(" ")).as_bytes());
     }
 }

@@ -1,5 +1,6 @@
 //! Reads rules back from the kernel.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use model::IfIndex;
@@ -17,6 +18,12 @@ use crate::netns::Netns;
 
 /// The device that means a block: `TCM_IFINDEX_MAGIC_BLOCK`.
 const BLOCK: u32 = u32::MAX;
+
+/// The half of a parent that names the queueing discipline; all of it is that of clsact and ingress.
+const QDISC: u32 = 0xffff_0000;
+
+/// `RTM_GETTCLASS`.
+const GET_CLASS: u16 = 42;
 
 /// The group that hears of rules: `RTMGRP_TC`.
 const GROUP_OF_TC: u32 = 8;
@@ -44,10 +51,49 @@ pub enum Dumped<'a> {
 ///
 /// # Errors
 /// The kernel's refusal, such as EINVAL or ENODEV for a hook that is not there.
-pub fn rules(netns: &Netns, hook: Hook, mut take: impl FnMut(Dumped<'_>) + Send) -> Result<(), KernelError> {
+pub fn rules(netns: &Netns, hook: Hook, take: impl FnMut(Dumped<'_>) + Send) -> Result<(), KernelError> {
+    rules_besides(netns, hook, BTreeSet::new(), take).map(drop)
+}
+
+/// Gives the rules of several hooks, one after the other, as [`rules()`] does, and each hash table of u32 once: those of a priority
+/// belong to both hooks of a device.
+#[derive(Debug)]
+pub struct Several<'n> {
+    netns: &'n Netns,
+    /// The priorities whose tables were told, by block, or device and queueing discipline.
+    told: BTreeMap<(u32, IfIndex, u32), BTreeSet<u16>>,
+}
+
+impl<'n> Several<'n> {
+    /// Of no hook yet.
+    pub const fn of(netns: &'n Netns) -> Self {
+        Self { netns, told: BTreeMap::new() }
+    }
+
+    /// Gives the rules of one more hook.
+    ///
+    /// # Errors
+    /// As [`rules()`].
+    pub fn rules(&mut self, hook: Hook, take: impl FnMut(Dumped<'_>) + Send) -> Result<(), KernelError> {
+        let owner = (hook.block, hook.device, hook.parent & QDISC);
+        let before = self.told.get(&owner).cloned().unwrap_or_default();
+        let told = rules_besides(self.netns, hook, before, take)?;
+        self.told.insert(owner, told);
+        Ok(())
+    }
+}
+
+/// Gives every rule of a hook, and the hash tables of u32 but for those of some priorities; gives the priorities whose tables are
+/// told now.
+fn rules_besides(
+    netns: &Netns,
+    hook: Hook,
+    before: BTreeSet<u16>,
+    mut take: impl FnMut(Dumped<'_>) + Send,
+) -> Result<BTreeSet<u16>, KernelError> {
     let (what, body) = request(hook);
     let mut rule = Filter::default();
-    let mut tables = Tables::of(netns, hook);
+    let mut tables = Tables::of(netns, hook, before);
     let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
     socket.dump_each(&what, message::GET_FILTER, &body, |piece| {
         let Piece::Object(object) = piece else {
@@ -69,7 +115,8 @@ pub fn rules(netns: &Netns, hook: Hook, mut take: impl FnMut(Dumped<'_>) + Send)
             Err(malformed) => return Err(malformed),
         }
         Ok(())
-    })
+    })?;
+    Ok(tables.told())
 }
 
 /// Gives what a terse dump tells of every rule of a hook, in the kernel's order; `None` where it begins, from the beginning again
@@ -235,20 +282,61 @@ pub fn chains(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<u3
     }
 }
 
-/// What rules of `ingress` and `egress` hang on at a device, if there is something.
+/// The chains that a hook has, each with the template that its rules must keep to; `None` in place of one with a template that
+/// we do not know all of.
+///
+/// # Errors
+/// As [`rules()`]; a hook that is not there has none.
+pub fn whole_chains(netns: &Netns, hook: Hook) -> Result<Vec<Option<Filter>>, KernelError> {
+    let (what, body) = request(hook);
+    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
+    let dumped = socket.dump(&what, message::GET_CHAIN, &body, |object| {
+        let mut chain = Filter::default();
+        Ok(Some(chain.decode_chain(hook, object)?.map(|()| chain)))
+    });
+    match dumped {
+        Err(error) if matches!(error.number(), Some(Errno::INVAL | Errno::NODEV | Errno::NOENT)) => {
+            Ok(Vec::new())
+        }
+        dumped => dumped,
+    }
+}
+
+/// What rules of `ingress` and `egress` hang on, of all devices.
 ///
 /// # Errors
 /// The kernel's refusal.
-pub fn qdisc(netns: &Netns, device: IfIndex) -> Result<Option<Qdisc>, KernelError> {
-    let mut header = [0; 20];
-    header[4..8].copy_from_slice(&device.0.to_ne_bytes());
-    let body = AttrBuf::after(&header);
+pub fn qdiscs(netns: &Netns) -> Result<Vec<Qdisc>, KernelError> {
     let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
-    // The kernel tells of all devices.
-    let found = socket.dump("queueing disciplines", message::GET_QDISC, &body, |object| {
-        Ok(Qdisc::decode(object)?.filter(|qdisc| qdisc.device == device))
-    })?;
-    Ok(found.into_iter().next())
+    socket.dump("queueing disciplines", message::GET_QDISC, &AttrBuf::after(&[0; 20]), Qdisc::decode)
+}
+
+/// The other queueing disciplines and classes of all devices, or of one: rules may hang on each. Those without a number of their own,
+/// which the kernel made, have none.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn other_parents(netns: &Netns, device: Option<IfIndex>) -> Result<Vec<Hook>, KernelError> {
+    let word = |object: &[u8], at: usize| {
+        object.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_ne_bytes)
+    };
+    let parent = |object: &[u8]| {
+        let hook = Hook { device: IfIndex(word(object, 4)), block: 0, parent: word(object, 8) };
+        let wanted = device.is_none_or(|device| device == hook.device);
+        (wanted && hook.parent != 0 && hook.parent & QDISC != QDISC).then_some(hook)
+    };
+    let mut socket = NetlinkSocket::open(Protocol::Route, netns)?;
+    let empty = AttrBuf::after(&[0; 20]);
+    let mut hooks =
+        socket.dump("queueing disciplines", message::GET_QDISC, &empty, |object| Ok(parent(object)))?;
+    let devices: BTreeSet<IfIndex> = hooks.iter().map(|hook| hook.device).collect();
+    for device in devices {
+        let mut header = [0; 20];
+        header[4..8].copy_from_slice(&device.0.to_ne_bytes());
+        let body = AttrBuf::after(&header);
+        hooks.extend(socket.dump("classes", GET_CLASS, &body, |object| Ok(parent(object)))?);
+    }
+    Ok(hooks)
 }
 
 /// Whether a device has the queueing discipline that a parent is of.

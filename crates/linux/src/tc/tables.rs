@@ -38,17 +38,36 @@ pub(super) struct Tables<'n> {
     /// Chain and priority that the dump is at, and the first table there; 0 if it cannot be told.
     at: Option<(u32, u16)>,
     root: u32,
-    /// Whether an earlier chain has the priority: then all other tables were told there.
+    /// Whether an earlier chain has the priority, or a hook that was dumped before: then all other tables were told there.
     told: bool,
     priorities: BTreeSet<u16>,
+    /// The priorities whose tables were told with other hooks.
+    before: BTreeSet<u16>,
     /// The first tables of this priority elsewhere.
     elsewhere: Option<BTreeSet<u32>>,
 }
 
 impl<'n> Tables<'n> {
-    pub(super) const fn of(netns: &'n Netns, hook: Hook) -> Self {
+    pub(super) const fn of(netns: &'n Netns, hook: Hook, before: BTreeSet<u16>) -> Self {
         let priorities = BTreeSet::new();
-        Self { netns, hook, socket: None, at: None, root: 0, told: false, priorities, elsewhere: None }
+        Self {
+            netns,
+            hook,
+            socket: None,
+            at: None,
+            root: 0,
+            told: false,
+            priorities,
+            before,
+            elsewhere: None,
+        }
+    }
+
+    /// The priorities whose tables were told by now.
+    pub(super) fn told(self) -> BTreeSet<u16> {
+        let mut told = self.before;
+        told.extend(self.priorities);
+        told
     }
 
     /// The dump begins.
@@ -63,11 +82,15 @@ impl<'n> Tables<'n> {
         if !matches!(rule.classifier, Classifier::U32(_)) {
             return true;
         }
+        if rule.hook.block != 0 {
+            // The kernel answers for a block that devices share where the block is named, and not one of them.
+            self.hook = rule.hook;
+        }
         let at = (rule.chain.unwrap_or(0), rule.priority);
         if self.at != Some(at) {
             self.at = Some(at);
             self.root = self.first(self.hook, at.0, at.1);
-            self.told = !self.priorities.insert(at.1);
+            self.told = !self.priorities.insert(at.1) || self.before.contains(&at.1);
             self.elsewhere = None;
         }
         let table = rule.handle & TABLE;

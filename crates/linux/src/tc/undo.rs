@@ -3,18 +3,18 @@
 use rules::{Filter, Group, Verb};
 
 use super::loader::{Loader, Options};
-use crate::error::KernelError;
+use crate::error::{Cause, KernelError};
 use crate::netns::Netns;
 
 /// Removes whole priorities, each with one message. One that is not there is gone already.
 ///
-/// Gives the refusals of those that could not be removed.
+/// Gives those that were refused, and why.
 ///
 /// # Errors
 /// If nothing could be sent.
-pub fn groups(netns: &Netns, groups: &[Group]) -> Result<Vec<super::Refused>, KernelError> {
+pub fn groups(netns: &Netns, groups: &[Group]) -> Result<Vec<(Group, Cause)>, KernelError> {
     let mut loader = Loader::open(netns, Options { stop_at_refusal: false, ..Options::default() })?;
-    for (group, line) in groups.iter().zip(1..) {
+    for (group, number) in groups.iter().zip(0..) {
         let rule = Filter {
             verb: Verb::Delete,
             hook: group.hook,
@@ -22,7 +22,7 @@ pub fn groups(netns: &Netns, groups: &[Group]) -> Result<Vec<super::Refused>, Ke
             chain: Some(group.chain).filter(|chain| *chain != 0),
             ..Filter::default()
         };
-        loader.push(line, &rules::Command::Filter(rule))?;
+        loader.push(number, &rules::Command::Filter(rule))?;
     }
     let gone = |refused: &super::Refused| {
         matches!(
@@ -31,5 +31,7 @@ pub fn groups(netns: &Netns, groups: &[Group]) -> Result<Vec<super::Refused>, Ke
         )
     };
     let account = loader.finish()?;
-    Ok(account.refused.into_iter().filter(|refused| !gone(refused)).collect())
+    let stuck = account.refused.iter().filter(|refused| !gone(refused));
+    let of = |number: u32| usize::try_from(number).ok().and_then(|number| groups.get(number)).copied();
+    Ok(stuck.filter_map(|refused| Some((of(refused.line)?, refused.cause()))).collect())
 }

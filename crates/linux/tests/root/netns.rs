@@ -7,7 +7,7 @@ use libtest_mimic::{Failed, Trial};
 use linux::netlink::Links;
 use linux::sysfs::SysFs;
 use linux::{Cause, Errno, Kernel, Netns};
-use model::{Change, EmptyPolls, NetnsId, Pid, Plan, Reason, Setting, Step};
+use model::{Change, EmptyPolls, NapiKnob, NetnsId, Pid, Plan, Reason, Setting, Step};
 
 use crate::wire::{Wire, run};
 use crate::{Need, test};
@@ -120,8 +120,12 @@ fn running_in_another(child: &mut std::process::Child, own: NetnsId) -> Result<N
 fn number_of_another() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let queue = wire.near0()?.rx_queues[0].id;
-    let from = Setting::DeferHardIrqs(queue, EmptyPolls(0));
-    let change = Change::new(from.clone(), Setting::DeferHardIrqs(queue, EmptyPolls(7)), Reason::new("", ""));
+    let from = Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(0)));
+    let change = Change::new(
+        from.clone(),
+        Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(7))),
+        Reason::new("", ""),
+    );
     let plan = Plan { steps: vec![Step::new(vec![change])] };
     let mut kernel = Kernel::new();
     let landmarks = kernel.landmarks(&plan);
@@ -155,8 +159,12 @@ fn number_of_another() -> Result<(), Failed> {
 fn index_of_another() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let queue = wire.near0()?.rx_queues[0].id;
-    let from = Setting::DeferHardIrqs(queue, EmptyPolls(0));
-    let change = Change::new(from.clone(), Setting::DeferHardIrqs(queue, EmptyPolls(7)), Reason::new("", ""));
+    let from = Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(0)));
+    let change = Change::new(
+        from.clone(),
+        Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(7))),
+        Reason::new("", ""),
+    );
     let landmarks = Kernel::new().landmarks(&Plan { steps: vec![Step::new(vec![change])] });
     let near = &wire.near;
 

@@ -61,7 +61,7 @@ fn state(fault: &Fault, colour: bool) -> Option<String> {
     Some(match &fault.host {
         HostState::Unchanged if fault.exit == Exit::Usage => "Nothing was touched.".to_owned(),
         HostState::Unchanged => "Nothing was changed.".to_owned(),
-        HostState::Underway => "What is right goes on.".to_owned(),
+        HostState::LeftOut => "This was left out.".to_owned(),
         HostState::Done => "What was asked for was done before that.".to_owned(),
         HostState::Unknown => "Whether anything was changed is not known.".to_owned(),
         HostState::Restored => "The host was restored.".to_owned(),

@@ -29,6 +29,8 @@ pub(crate) struct SurveyReport {
     pub(crate) rules: u64,
     /// Hooks, chains and priorities that rules are in.
     pub(crate) groups: usize,
+    /// Lines that the installed tc is given, of which nothing is known beforehand (`--with-tc`).
+    pub(crate) for_tc: u64,
     /// Lines that are wrong.
     pub(crate) wrong: usize,
     /// The first of them.
@@ -55,8 +57,17 @@ impl Report for SurveyReport {
         let Self { file, rules, groups, .. } = self;
         let commands = count(usize::try_from(self.commands).unwrap_or(usize::MAX), "command");
         let priorities = if *groups == 1 { "priority" } else { "priorities" };
-        page.line(format!("{file}: {commands}, {rules} of them rules, in {groups} {priorities}"));
+        let for_tc = match self.for_tc {
+            0 => String::new(),
+            lines => format!("; {} for the installed tc, which are not checked", count_of(lines, "line")),
+        };
+        page.line(format!("{file}: {commands}, {rules} of them rules, in {groups} {priorities}{for_tc}"));
     }
+}
+
+/// So many of something.
+fn count_of(number: u64, what: &str) -> String {
+    count(usize::try_from(number).unwrap_or(usize::MAX), what)
 }
 
 /// A refusal.
@@ -64,9 +75,9 @@ impl Report for SurveyReport {
 pub(crate) struct RefusedLine {
     /// The line of the file.
     pub(crate) line: u32,
-    /// The kernel's number.
+    /// The kernel's number; 0 where the installed tc was refused.
     pub(crate) errno: i32,
-    /// The kernel's words, with the number's name.
+    /// The kernel's words, with the number's name; or tc's.
     pub(crate) words: String,
 }
 
@@ -99,6 +110,8 @@ pub(crate) struct LoadReport {
     pub(crate) undone: bool,
     /// The chains that are in force now (`--swap`).
     pub(crate) chains: Vec<u32>,
+    /// Lines among those loaded that the installed tc has done (`--with-tc`).
+    pub(crate) by_tc: u64,
     /// Different actions that were shared (`--share-actions`).
     pub(crate) shared_actions: usize,
     /// Rules that were sent with a cookie that stands for them (`--cookies`).
@@ -106,10 +119,19 @@ pub(crate) struct LoadReport {
     /// Actions that ask for one counter for all CPUs and get one each, by kind: such kinds do not obey, though a dump
     /// claims it.
     pub(crate) counters_anyway: BTreeMap<&'static str, u64>,
+    /// Police actions whose burst takes longer at its rate than the kernel's field can say.
+    pub(crate) bursts_cut: u64,
     /// How long it took.
     pub(crate) seconds: f64,
     /// What the kernel took in a second.
     pub(crate) rate: f64,
+}
+
+impl LoadReport {
+    /// Whether the kernel has nothing of it.
+    pub(crate) const fn took_nothing(&self) -> bool {
+        self.loaded == 0 && self.settled_by_dump == 0
+    }
 }
 
 impl Report for LoadReport {
@@ -139,6 +161,9 @@ impl Report for LoadReport {
                 words.push_str(&format!(", {count} {what}"));
             }
         }
+        if self.by_tc > 0 {
+            words.push_str(&format!(", {} of them by the installed tc", self.by_tc));
+        }
         if let Some(first) = self.not_sent.first() {
             words.push_str(&format!(" (from line {first})"));
         }
@@ -162,6 +187,12 @@ impl Report for LoadReport {
             page.line(format!(
                 "no_percpu of kind {kind}: {count} actions ask for it; the kernel does not heed it for this kind, though a dump \
                  claims so."
+            ));
+        }
+        if self.bursts_cut > 0 {
+            page.line(format!(
+                "Bursts of more than 274 s at their rate were sent as 274 s, the most that the kernel's format holds: {}.",
+                count(usize::try_from(self.bursts_cut).unwrap_or(usize::MAX), "police action")
             ));
         }
     }
@@ -189,6 +220,8 @@ pub(crate) struct DiffReport {
     pub(crate) extra: u64,
     /// The first of them, each as the line that would add it.
     pub(crate) extra_rules: Vec<String>,
+    /// Lines about queueing disciplines and classes that were not compared (`--with-tc`).
+    pub(crate) not_compared: u64,
     /// Rules of kinds that we do not know.
     pub(crate) unknown: u64,
     /// Rules of the file that were known by their cookies: what they do was not looked at.
@@ -318,6 +351,10 @@ impl Report for DiffReport {
                 "{} of the same are known by their cookies, which tell what was loaded.",
                 self.by_cookie
             ));
+        }
+        if self.not_compared > 0 {
+            let lines = count_of(self.not_compared, "line");
+            page.line(format!("{lines} for the installed tc: what they are about was not compared."));
         }
         if self.changing {
             let words = "Rules kept changing while they were looked at: these figures are of no one moment.";

@@ -6,8 +6,8 @@ use super::schema::{Document, Fields, Form, schema};
 
 const REFUSED: Fields = &[
     ("line", Form::Count, "the line of the file"),
-    ("errno", Form::Number, "the kernel's number"),
-    ("words", Form::Text, "the kernel's words, with the number's name"),
+    ("errno", Form::Number, "the kernel's number; 0 where the installed tc was refused"),
+    ("words", Form::Text, "the kernel's words, with the number's name; or tc's"),
 ];
 
 const WRONG: Fields = &[
@@ -31,12 +31,18 @@ const LOAD: Fields = &[
     ("interrupted", Form::Truth, "whether a signal has ended it"),
     ("undone", Form::Truth, "whether all was taken back (--atomic, --swap)"),
     ("chains", Form::Lines, "the chains that are in force now (--swap)"),
+    ("by_tc", Form::Count, "lines among those loaded that the installed tc has done (--with-tc)"),
     ("shared_actions", Form::Count, "different actions that were shared (--share-actions)"),
     ("cookies", Form::Count, "rules that were sent with a cookie that stands for them (--cookies)"),
     (
         "counters_anyway",
         Form::Counts,
         "actions of kinds that have a counter for each CPU whatever they ask for, by kind",
+    ),
+    (
+        "bursts_cut",
+        Form::Count,
+        "police actions whose burst takes longer at its rate than 274 s, and is sent as that much",
     ),
     ("seconds", Form::Amount, "how long it took"),
     ("rate", Form::Amount, "what the kernel took in a second"),
@@ -47,6 +53,7 @@ const SURVEY: Fields = &[
     ("commands", Form::Count, "all commands that are right"),
     ("rules", Form::Count, "rules among them"),
     ("groups", Form::Count, "hooks, chains and priorities that rules are in"),
+    ("for_tc", Form::Count, "lines that the installed tc is given, which are not checked (--with-tc)"),
     ("wrong", Form::Count, "lines that are wrong"),
     ("wrong_lines", Form::List(WRONG), "the first 1000 of them"),
 ];
@@ -59,6 +66,11 @@ const DIFF: Fields = &[
     ("misplaced", Form::Lines, "lines whose rule has its turn in another order than the file's"),
     ("extra", Form::Count, "rules in the file's priorities that it does not have"),
     ("extra_rules", Form::Texts, "the first of them, each as the line that would add it"),
+    (
+        "not_compared",
+        Form::Count,
+        "lines about queueing disciplines and classes that were not compared (--with-tc)",
+    ),
     ("unknown", Form::Count, "rules of kinds that are not known"),
     (
         "by_cookie",

@@ -27,7 +27,11 @@ mod pinned;
 mod policies;
 mod recorder;
 mod remedy;
+mod rule_by_tc;
+mod rule_corpus;
+mod rule_dumps;
 mod rule_faults;
+mod rule_guard;
 mod rule_kinds;
 mod rule_pipes;
 mod rule_signals;
@@ -70,6 +74,10 @@ pub enum Need {
     Tracefs,
     /// `strace` and `tc`, to see what tc sends.
     Strace,
+    /// The kernel's own tests of tc, in a source that `cargo xtask guest` unpacked.
+    KernelsTcTests,
+    /// The tc of iproute2 6.1.0, whose bytes are recorded.
+    Iproute61,
     /// Epolls that wait for events only: the patches in `kernel/epoll-event-busy-loop/`.
     EventsOnly,
     /// A kernel without them.
@@ -84,6 +92,8 @@ pub enum Need {
     Gact,
     /// The action tunnel_key.
     TunnelKey,
+    /// A kernel with all classifiers and actions of rules, as a distribution's has them.
+    EveryRuleKind,
     /// NICs that netdevsim simulates: they take rules as hardware does.
     Netdevsim,
     /// irqbalance from the distribution.
@@ -118,6 +128,10 @@ impl Need {
             Self::Flower => (rule_kinds::kernel_takes("flower classid 1:1"), "needs flower"),
             Self::Matchall => (rule_kinds::kernel_takes("matchall classid 1:1"), "needs matchall"),
             Self::Gact => (rule_kinds::kernel_takes("u32 match u32 0 0 action pass"), "needs gact"),
+            Self::EveryRuleKind => (
+                rule_kinds::kernel_takes("route to 1 action nat ingress 1.1.1.1 2.2.2.2"),
+                "needs the classifier route and the action nat",
+            ),
             Self::TunnelKey => {
                 (rule_kinds::kernel_takes("u32 match u32 0 0 action tunnel_key unset"), "needs tunnel_key")
             }
@@ -130,6 +144,10 @@ impl Need {
             }
             Self::GuestsInit => (units::can_be_booted(), "needs a guest whose process 1 can be systemd"),
             Self::Tracefs => (has_tracefs(), "needs tracefs with system calls, and unshare"),
+            Self::KernelsTcTests => {
+                (rule_corpus::directory().is_some(), "needs the kernel's source (cargo xtask guest build)")
+            }
+            Self::Iproute61 => (rule_corpus::is_iproute_61(), "needs iproute2 6.1.0"),
             Self::Strace => (runs("strace", "-V") && runs("tc", "-V"), "needs strace and tc"),
         };
         (!there).then(|| what.to_owned())
@@ -214,7 +232,11 @@ fn main() {
         matrix::tests(),
         remedy::tests(),
         rules::tests(),
+        rule_corpus::tests(),
+        rule_by_tc::tests(),
+        rule_dumps::tests(),
         rule_faults::tests(),
+        rule_guard::tests(),
         rule_signals::tests(),
         rule_tables::tests(),
         rule_kinds::tests(),

@@ -77,6 +77,8 @@ fn counters() -> Result<(), Failed> {
     let (code, report) = stage.netpolicy(&[&["tc", "load", "--resume"], &auto[..]].concat());
     assert_eq!((code, &report["loaded"]), (0, &0.into()), "{report}");
     assert_eq!(stage.rules(), 5);
+    // So does a comparison by its own name.
+    assert_eq!(stage.netpolicy(&[&["tc", "diff"], &auto[..]].concat()).0, 0);
     // As the file has them, they are others.
     assert_eq!(stage.netpolicy(&["tc", "diff", text(&file)]).0, 3);
     Ok(())

@@ -1,16 +1,21 @@
 //! Rules of kinds that not every kernel has, and rules that a NIC carries out.
 
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 use linux::Netns;
+use linux::tc::{Devices, Loader, Options, dump};
+use rules::{Batch, Found, Wanted};
 
 use crate::rules::{HOOK, Stage, text};
 use crate::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    use Need::{Flower, Gact, Matchall, Netdevsim, Root, TunnelKey};
+    use Need::{EveryRuleKind, Flower, Gact, Matchall, Netdevsim, Root, TunnelKey};
     vec![
+        test("every_kind_of_rule_is_dumped_as_it_was_loaded", &[Root, EveryRuleKind], every_kind),
         test("flower_rules_are_loaded_and_are_as_the_kernel_dumps_them", &[Root, Flower, Gact], flower),
         test(
             "rules_with_cookies_are_known_by_them_until_somebody_changes_one",
@@ -44,6 +49,90 @@ pub(crate) fn kernel_takes(rule: &str) -> bool {
     };
     rustix::process::geteuid().is_root()
         && Netns::create().and_then(|netns| netns.run(asked)).is_ok_and(|taken| taken)
+}
+
+/// Kinds of classifiers, of matches and of actions: the golden lines that have them are loaded, and of each kind the kernel must
+/// take some.
+const KINDS: &[&str] = &[
+    "basic match",
+    "cgroup",
+    "flow map",
+    "flow key",
+    "flow hash",
+    "fw",
+    "route",
+    "cmp(",
+    "u32(",
+    "nbyte(",
+    "meta(",
+    "canid(",
+    "bpf bytecode",
+    "action nat",
+    "action sample",
+    "action mpls",
+    "action connmark",
+    "action ctinfo",
+    "action skbmod",
+    "action simple",
+    "action ife",
+    "action gate",
+    "action bpf",
+    "police",
+];
+
+fn every_kind() -> Result<(), Failed> {
+    let stage = Stage::new("every_kind");
+    let device = stage.hook();
+    let mut taken: BTreeSet<&str> = BTreeSet::new();
+    let (mut wrong, mut refused) = (String::new(), String::new());
+    let lines = include_str!("../../../rules/tests/golden/lines.batch").lines();
+    let of_kinds = |line: &&str| KINDS.iter().any(|kind| line.contains(kind));
+    for line in lines.filter(|line| line.starts_with("filter add dev d0 ")).filter(of_kinds) {
+        // Those of classifiers without hardware name no hook.
+        let hooked = ["ingress", "egress", "parent"].iter().any(|hook| line.contains(hook));
+        let line = if hooked { line.to_owned() } else { line.replacen("dev d0", "dev d0 ingress", 1) };
+        stage.run("tc", &["qdisc", "del", "dev", "d0", "clsact"]);
+        assert!(stage.run("tc", &["qdisc", "add", "dev", "d0", "clsact"]).status.success());
+        let mut devices = Devices::of(&stage.netns);
+        let mut batch = Batch::new(line.as_bytes());
+        let (_, command) = batch.next_command(&mut devices).expect("read").expect("a command");
+        let Some(rule) = command.rule().filter(|rule| rule.hook == device).cloned() else { continue };
+        let mut loader = Loader::open(&stage.netns, Options::default())?;
+        loader.push(1, command)?;
+        let account = loader.finish()?;
+        if let Some(answer) = account.refused.first() {
+            writeln!(refused, "{line}\n  {:?}", answer.cause())?;
+            continue;
+        }
+        taken.extend(KINDS.iter().copied().filter(|kind| line.contains(kind)));
+        let mut wanted = Wanted::default();
+        wanted.add(&rule, 1);
+        let mut dumped_rules = Vec::new();
+        dump::rules(&stage.netns, device, |dumped| match dumped {
+            dump::Dumped::Begin => dumped_rules.clear(),
+            dump::Dumped::Rule(rule) => dumped_rules.push(Some(rule.clone())),
+            dump::Dumped::Unknown => dumped_rules.push(None),
+        })?;
+        for found in &dumped_rules {
+            let Some(found) = found else {
+                writeln!(wrong, "{line}\n  is not known in the dump")?;
+                continue;
+            };
+            if wanted.strike(found) != Found::Wanted(1) {
+                writeln!(wrong, "{line}\n  {:?}\n  {:?}", found.canonical(), rule.canonical())?;
+            }
+            if found.line(&mut devices).is_none() {
+                writeln!(wrong, "{line}\n  has no line: {:?}", found.words(&mut devices))?;
+            }
+        }
+        if !wanted.missing().is_empty() {
+            writeln!(wrong, "{line}\n  is missing")?;
+        }
+    }
+    let absent: Vec<&&str> = KINDS.iter().filter(|kind| !taken.contains(**kind)).collect();
+    assert!(wrong.is_empty(), "{wrong}");
+    assert!(absent.is_empty(), "the kernel took no line of {absent:?}:\n{refused}");
+    Ok(())
 }
 
 /// What tc shows of the rules of d0.

@@ -71,7 +71,7 @@ fn atomic_killed() -> Result<(), Failed> {
     let mut child = begun(&stage, &["load", "--atomic", "-"], Stdio::piped());
     child.stdin.take().expect("a pipe").write_all(more.as_bytes()).expect("written");
     let began = Instant::now();
-    while stage.rules() < 1000 {
+    while !stage.has(1000) {
         assert!(began.elapsed() < SOON && child.try_wait().expect("asked").is_none(), "it ended too soon");
     }
     child.kill().expect("killed");
@@ -90,7 +90,7 @@ fn replaced() -> Result<(), Failed> {
     let file = stage.file(&rules(1, 50_000));
     let child = begun(&stage, &["load", "--resume", text(&file)], Stdio::null());
     let began = Instant::now();
-    while stage.rules() < 100 {
+    while !stage.has(100) {
         assert!(began.elapsed() < SOON, "it never began");
     }
     let other = stage.scratch.join("other");

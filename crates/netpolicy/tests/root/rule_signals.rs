@@ -32,7 +32,7 @@ fn begun(stage: &Stage, arguments: &[&str], file: &Path) -> Child {
 fn signalled(stage: &Stage, signal: &str, arguments: &[&str], file: &Path) -> (Output, serde_json::Value) {
     let mut child = begun(stage, arguments, file);
     let began = Instant::now();
-    while stage.rules() < 1000 {
+    while !stage.has(1000) {
         assert!(began.elapsed() < SOON && child.try_wait().expect("asked").is_none(), "it ended too soon");
     }
     assert!(stage.run("kill", &[signal, &child.id().to_string()]).status.success());

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Failed, Trial};
 use linux::Netns;
 use linux::netlink::rtlink::{RtLink, VethEnd};
+use linux::netlink::{AttrBuf, Malformed, NetlinkSocket, Piece, Protocol};
 use linux::tc::{Devices, Loader, Options, dump};
 use rules::{Batch, Hook, Lookup, command};
 use std::os::fd::AsFd;
@@ -24,6 +25,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("a_wrong_line_in_the_middle_of_a_million_sends_nothing", &root, wrong_line),
         test("every_refusal_has_its_line_and_the_rest_is_loaded", &root, refusals),
         test("a_load_that_stops_accounts_for_every_line", &root, stops),
+        test("a_load_that_leaves_out_wrong_lines_sends_while_it_reads", &root, streams),
         test("an_atomic_load_that_is_refused_leaves_nothing", &root, atomic_refused),
         test("an_atomic_load_that_is_killed_leaves_nothing", &root, atomic_killed),
         test("a_load_that_is_killed_is_resumed", &root, resumed),
@@ -42,7 +44,11 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(name: &str) -> Self {
-        let netns = Netns::create().expect("a namespace");
+        Self::within(Netns::create().expect("a namespace"), name)
+    }
+
+    /// The same in a namespace that is there.
+    pub(crate) fn within(netns: Netns, name: &str) -> Self {
         let made = netns.run(|| {
             let end = |name| VethEnd { name, queues: 1 };
             RtLink::open_here()?.create_veth(end("d0"), end("d1"), netns.as_fd())
@@ -78,6 +84,24 @@ impl Stage {
     pub(crate) fn hook(&self) -> Hook {
         let device = Devices::of(&self.netns).device("d0").expect("d0");
         Hook { device, block: 0, parent: command::INGRESS }
+    }
+
+    /// Whether there are so many rules. It looks no further: a dump of a load under way may not end before that does.
+    pub(crate) fn has(&self, count: usize) -> bool {
+        let hook = self.hook();
+        let mut header = [0; 20]; // struct tcmsg
+        header[4..8].copy_from_slice(&hook.device.0.to_ne_bytes());
+        header[12..16].copy_from_slice(&hook.parent.to_ne_bytes());
+        let mut seen = 0;
+        let mut socket = NetlinkSocket::open(Protocol::Route, &self.netns).expect("a socket");
+        let _ = socket.dump_each("rules", command::message::GET_FILTER, &AttrBuf::after(&header), |piece| {
+            match piece {
+                Piece::Begin => seen = 0,
+                Piece::Object(object) => seen += usize::from(object[8..12] != [0; 4]),
+            }
+            if seen < count { Ok(()) } else { Err(Malformed("so many are enough")) }
+        });
+        seen >= count
     }
 
     /// How many rules there are; none on a hook that is not there.
@@ -178,6 +202,37 @@ fn refusals() -> Result<(), Failed> {
     Ok(())
 }
 
+fn streams() -> Result<(), Failed> {
+    let stage = Stage::new("streams");
+    let (right, wrong) = (rules(1, 100_000), "filter add dev d0 ingress prio 1 handel 1 u32\n");
+    let file = stage.file(&format!("{HOOK}{right}{wrong}"));
+    let arguments = ["-o", "json", "tc", "load", "--keep-going", text(&file)];
+    let spawned = stage.netns.run(|| Stage::command(env!("CARGO_BIN_EXE_netpolicy"), &arguments).spawn());
+    let child = spawned.expect("inside").expect("started");
+    let began = Instant::now();
+    while !stage.has(1000) {
+        assert!(began.elapsed() < SOON, "it never began");
+    }
+    let io = std::fs::read_to_string(format!("/proc/{}/io", child.id())).expect("counts");
+    let read =
+        io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse::<usize>().ok()).expect("rchar");
+    assert!(
+        read < right.len() / 2,
+        "{read} of {} bytes were read before the first thousand rules",
+        right.len()
+    );
+    let output = child.wait_with_output()?;
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let (report, said) = (&report["data"], String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        (output.status.code(), &report["loaded"], &report["wrong"]),
+        (Some(1), &100_002.into(), &1.into())
+    );
+    assert_eq!((&report["commands"], &report["wrong_lines"][0]["line"]), (&100_003.into(), &100_003.into()));
+    assert!(said.contains("did you mean `handle`?") && said.contains("This was left out."), "{said}");
+    Ok(())
+}
+
 fn stops() -> Result<(), Failed> {
     let stage = Stage::new("stops");
     let good = rules(1, 5000);
@@ -220,7 +275,7 @@ pub(crate) fn killed_at(stage: &Stage, file: &Path, options: &[&str], count: usi
     let spawned = stage.netns.run(|| Stage::command(env!("CARGO_BIN_EXE_netpolicy"), &arguments).spawn());
     let mut child = spawned.expect("inside").expect("started");
     let began = Instant::now();
-    while stage.rules() < count {
+    while !stage.has(count) {
         assert!(began.elapsed() < SOON && child.try_wait().expect("asked").is_none(), "it ended too soon");
     }
     child.kill().expect("killed");
@@ -276,7 +331,7 @@ fn device_vanishes() -> Result<(), Failed> {
     let spawned = stage.netns.run(|| Stage::command(env!("CARGO_BIN_EXE_netpolicy"), &arguments).spawn());
     let child = spawned.expect("inside").expect("started");
     let began = Instant::now();
-    while stage.rules() < 1000 {
+    while !stage.has(1000) {
         assert!(began.elapsed() < SOON, "it never began");
     }
     assert!(stage.run("ip", &["link", "del", "d0"]).status.success());
@@ -353,7 +408,15 @@ fn golden() -> Result<(), Failed> {
         assert!(out.as_bytes() == sent, "{line}\n{:02x?}\n{sent:02x?}", out.as_bytes());
         compared += 1;
     }
-    assert!(compared >= 98, "only {compared} lines");
+    assert!(compared >= 140, "only {compared} lines");
+    for line in
+        include_str!("../../../rules/tests/golden/refused.batch").lines().filter(|l| !l.starts_with('#'))
+    {
+        let file = stage.file(&format!("{line}\n"));
+        let output = stage.run("tc", &["-b", text(&file)]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && !said.contains("error talking to the kernel"), "{line}\n{said}");
+    }
     Ok(())
 }
 

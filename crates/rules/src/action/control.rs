@@ -87,6 +87,39 @@ impl Control {
         Self::optional(words)?.ok_or_else(|| words.unknown_here(Word::WORDS))
     }
 
+    /// The control that a word means without a further one, or that is a number, as `conform-exceed` has them.
+    pub(super) fn simple_or_number(word: &str) -> Option<Self> {
+        Some(match Word::find(word) {
+            Some(Word::Continue) => Self::CONTINUE,
+            Some(Word::Drop | Word::Shot) => Self::DROP,
+            Some(Word::Pass | Word::Ok) => Self::PASS,
+            Some(Word::Reclassify) => Self::RECLASSIFY,
+            Some(Word::Pipe) => Self::PIPE,
+            Some(Word::Trap) => Self::TRAP,
+            Some(Word::Goto | Word::Jump) => return None,
+            None => Self(word.parse::<i32>().ok()?.cast_unsigned()),
+        })
+    }
+
+    /// The control that comes next, which may be a number.
+    ///
+    /// # Errors
+    /// If something else does.
+    pub(super) fn required_or_number(words: &mut Words<'_>) -> Read<Self> {
+        match words.peek().and_then(|word| word.parse::<i32>().ok()) {
+            Some(number) => {
+                words.skip();
+                Ok(Self(number.cast_unsigned()))
+            }
+            None => Self::required(words),
+        }
+    }
+
+    /// The words for it, or its number.
+    pub(super) fn words_or_number(self) -> String {
+        self.words().unwrap_or_else(|| self.0.cast_signed().to_string())
+    }
+
     /// The chain that it goes to.
     pub const fn chain(self) -> Option<u32> {
         if self.0 & !Self::OPERAND == Self::GOTO_CHAIN { Some(self.0 & Self::OPERAND) } else { None }

@@ -5,7 +5,7 @@
 use super::control::Control;
 use super::{Instance, index};
 use crate::attr::{AttrBuf, Attrs, Malformed};
-use crate::words::{Read, Words, keywords};
+use crate::words::{Read, Words, abbreviates, keywords};
 
 const PARMS: u16 = 1;
 
@@ -43,7 +43,16 @@ impl Csum {
     pub(super) fn parse(words: &mut Words<'_>) -> Read<Self> {
         words.skip();
         let mut update = 0;
-        while let Some(word) = words.peek().and_then(Word::find) {
+        loop {
+            // The action may name itself again: `csum iph csum tcp` is one.
+            if update != 0 && words.peek().is_some_and(|word| abbreviates(word, "csum")) {
+                words.skip();
+                if words.peek().is_none() {
+                    return Err(words.unknown_here(Word::WORDS));
+                }
+                continue;
+            }
+            let Some(word) = words.peek().and_then(Word::find) else { break };
             words.skip();
             update |= match word {
                 Word::Iph | Word::Ip4h | Word::Ipv4h => 1,

@@ -2,9 +2,9 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/tc_act/tc_ct.h`, `net/sched/act_ct.c`.
 
-use super::Instance;
 use super::control::Control;
-use crate::attr::{AttrBuf, Attrs, Malformed};
+use super::{Instance, Kind};
+use crate::attr::{AttrBuf, Attrs, Malformed, last_of_each};
 use crate::few::Few;
 use crate::number::{self, Address, Base};
 use crate::words::{Read, Words, abbreviates, keywords};
@@ -107,7 +107,8 @@ impl Ct {
                     let (mark, mask) = word.split_once('/').unwrap_or((word, "0xffffffff"));
                     Some(Field::Mark(number::u32(mark, Base::Prefix)?, number::u32(mask, Base::Prefix)?))
                 })?,
-                Word::Label => words.read("LABEL[/MASK], each at most 32 hexadecimal digits", labels)?,
+                Word::Label => words
+                    .read("LABEL[/MASK], each an even number of hexadecimal digits, 32 at most", labels)?,
                 Word::Nat => {
                     if !action.nat(words)? {
                         return Err(words.wrong("the action sets more than there is to set"));
@@ -125,7 +126,7 @@ impl Ct {
         if action.what == 0
             && action.fields.iter().next().is_none()
             && action.instance.index == 0
-            && words.peek().is_some_and(|word| word != "action" && !Control::begins(word))
+            && words.peek().is_some_and(|word| !Kind::BEHIND.contains(&word) && !Control::begins(word))
         {
             return Err(words.unknown_here(Word::WORDS));
         }
@@ -237,13 +238,15 @@ impl Ct {
         if self.what & CLEAR == 0 && !fields.iter().any(|field| matches!(field, Field::Zone(_))) {
             fields.push(Field::Zone(0)); // the kernel tells the zone that it took
         }
-        fields.sort_by_key(|field| match field {
-            Field::Zone(_) => 0,
-            Field::Mark(..) => 1,
-            Field::Labels(..) => 2,
-            Field::Addresses(..) => 3,
-            Field::Ports(..) => 4,
-        });
+        let attribute = |field: &Field| match field {
+            Field::Zone(_) => (0, false),
+            Field::Mark(..) => (1, false),
+            Field::Labels(..) => (2, false),
+            Field::Addresses(first, _) => (3, first.v6),
+            Field::Ports(..) => (4, false),
+        };
+        fields.sort_by_key(attribute);
+        last_of_each(&mut fields, attribute);
         self.fields = Few::new();
         for field in fields {
             // There is room: as many fields as before, and the zone.
@@ -284,7 +287,8 @@ impl Ct {
         if self.instance.index != 0 {
             words.push_str(&self.instance.index_words());
         }
-        if self.instance.control != Control::PIPE {
+        // iproute2 takes `nat`, an address or a port only where another word follows.
+        if self.instance.control != Control::PIPE || self.what & NAT != 0 {
             words.push_str(&format!(" {}", self.instance.control.words()?));
         }
         Some(words)

@@ -5,25 +5,45 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_ACT_*`, `net/sched/act_api.c`.
 
+pub mod bpf;
+pub mod connmark;
 pub mod control;
 pub mod csum;
 pub mod ct;
+pub mod ctinfo;
 pub mod gact;
+pub mod gate;
+pub mod ife;
 pub mod mirred;
+pub mod mpls;
+pub mod nat;
 pub mod pedit;
 pub mod police;
+pub mod sample;
+pub mod simple;
 pub mod skbedit;
+pub mod skbmod;
 pub mod tunnel_key;
 pub mod vlan;
 
+use bpf::Bpf;
+use connmark::Connmark;
 pub use control::Control;
 use csum::Csum;
 use ct::Ct;
+use ctinfo::Ctinfo;
 use gact::Gact;
+use gate::Gate;
+use ife::Ife;
 use mirred::Mirred;
+use mpls::Mpls;
+use nat::Nat;
 use pedit::Pedit;
 use police::Police;
+use sample::Sample;
+use simple::Simple;
 use skbedit::Skbedit;
+use skbmod::Skbmod;
 use tunnel_key::TunnelKey;
 use vlan::Vlan;
 
@@ -48,30 +68,11 @@ const SKIP_SW: u32 = 4;
 /// The longest cookie: `TC_COOKIE_MAX_SIZE`.
 const COOKIE_BYTES_MAX: usize = 16;
 
+/// The bytes that the parameters of every kind begin with: `tc_gen`.
+const GENERIC_BYTES: usize = 20;
+
 /// The most actions of one rule: `TCA_ACT_MAX_PRIO`.
 pub const ACTIONS_MAX: usize = 32;
-
-/// The kinds, for those who misspell one.
-const KINDS: &[&str] = &[
-    "gact",
-    "mirred",
-    "tunnel_key",
-    "skbedit",
-    "vlan",
-    "pedit",
-    "police",
-    "ct",
-    "csum",
-    "drop",
-    "pass",
-    "ok",
-    "pipe",
-    "continue",
-    "reclassify",
-    "goto",
-    "jump",
-    "trap",
-];
 
 /// Which instance of its kind an action is, and what becomes of the packet afterwards: `tc_gen`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,33 +82,6 @@ pub struct Instance {
     /// What becomes of the packet.
     pub control: Control,
 }
-
-/// What may stand behind an action: what all kinds have, and another action.
-const BEHIND: &[&str] = &[
-    "action",
-    "index",
-    "cookie",
-    "hw_stats",
-    "no_percpu",
-    "skip_sw",
-    "skip_hw",
-    "classid",
-    "flowid",
-    "gact",
-    "mirred",
-    "tunnel_key",
-    "skbedit",
-    "vlan",
-    "pedit",
-    "police",
-    "ct",
-    "csum",
-    "drop",
-    "pass",
-    "pipe",
-    "continue",
-    "goto",
-];
 
 impl Instance {
     /// `tc_gen`: index, capabilities, action, and two counts that only the kernel writes.
@@ -130,6 +104,31 @@ impl Instance {
     fn index_words(self) -> String {
         if self.index == 0 { String::new() } else { format!(" index {}", self.index) }
     }
+
+    /// Reads the end of most actions: what becomes of the packet, else `otherwise`, and an index in this base.
+    fn end(words: &mut Words<'_>, otherwise: Control, base: Base) -> Read<Self> {
+        let control = Control::optional(words)?.unwrap_or(otherwise);
+        let index = words.optional("index", "an index", |word| number::u32(word, base))?;
+        Ok(Self { index: index.unwrap_or(0), control })
+    }
+
+    /// The words that [`Instance::end`] reads.
+    fn end_words(self, otherwise: Control) -> Option<String> {
+        let mut words = String::new();
+        if self.control != otherwise {
+            words.push_str(&format!(" {}", self.control.words()?));
+        }
+        words.push_str(&self.index_words());
+        Some(words)
+    }
+
+    /// Writes the attribute with this number: a structure that begins with `tc_gen` and goes on with these bytes.
+    fn encode(self, parms: u16, behind: &[u8], out: &mut AttrBuf) {
+        let mut bytes = Vec::with_capacity(GENERIC_BYTES + behind.len());
+        bytes.extend_from_slice(&self.bytes());
+        bytes.extend_from_slice(behind);
+        out.bytes(parms, &bytes);
+    }
 }
 
 /// `index N`, if that comes next.
@@ -137,19 +136,107 @@ fn index(words: &mut Words<'_>) -> Read<Option<u32>> {
     words.optional("index", "an index", |word| number::u32(word, Base::Ten))
 }
 
-/// What an action does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is the kind of its name")]
-pub enum Kind {
-    Gact(Gact),
-    Mirred(Mirred),
-    TunnelKey(TunnelKey),
-    Skbedit(Skbedit),
-    Vlan(Vlan),
-    Pedit(Pedit),
-    Police(Police),
-    Ct(Ct),
-    Csum(Csum),
+/// The kinds of actions, as variants of an enum that passes on what is asked of it. `looks_up` marks those that name what
+/// only the host knows.
+macro_rules! kinds {
+    ($($variant:ident = $name:literal $($looks_up:ident)?,)*) => {
+        /// What an action does.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Kind { $(#[doc = concat!("`", $name, "`")] $variant($variant),)* }
+
+        impl Kind {
+            /// The names of all kinds.
+            pub(crate) const NAMES: &'static [&'static str] = &[$($name,)*];
+
+            /// What an action may begin with: a kind, or a control, which is short for that of `gact`.
+            const BEGINNINGS: &'static [&'static str] = &[
+                $($name,)* "drop", "pass", "ok", "pipe", "continue", "reclassify", "goto", "jump", "trap",
+            ];
+
+            /// What may stand behind an action: what all kinds have, and another action.
+            const BEHIND: &'static [&'static str] = &[
+                "action", "index", "cookie", "hw_stats", "no_percpu", "skip_sw", "skip_hw", "classid", "flowid",
+                $($name,)* "drop", "pass", "pipe", "continue", "goto",
+            ];
+
+            fn parse_named(word: &str, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<Self> {
+                match word {
+                    $($name => kinds!(@parse $variant(words, lookup) $($looks_up)?).map(Self::$variant),)*
+                    _ => Err(words.unknown_here(Self::BEGINNINGS)),
+                }
+            }
+
+            /// The kind's name.
+            pub const fn name(&self) -> &'static str {
+                match self { $(Self::$variant(_) => $name,)* }
+            }
+
+            fn encode(&self, out: &mut AttrBuf) {
+                match self { $(Self::$variant(action) => action.encode(out),)* }
+            }
+
+            fn decode(kind: &str, attrs: Attrs<'_>) -> Result<Option<Self>, Malformed> {
+                Ok(Some(match kind {
+                    $($name => Self::$variant($variant::decode(attrs)?),)*
+                    _ => return Ok(None),
+                }))
+            }
+
+            /// Which instance it is.
+            pub const fn instance(&self) -> Instance {
+                match self { $(Self::$variant(action) => action.instance,)* }
+            }
+
+            /// Which instance it is, to be changed.
+            pub const fn instance_mut(&mut self) -> &mut Instance {
+                match self { $(Self::$variant(action) => &mut action.instance,)* }
+            }
+
+            fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
+                match self { $(Self::$variant(action) => kinds!(@words action(lookup) $($looks_up)?),)* }
+            }
+        }
+    };
+    (@parse $kind:ident($words:ident, $lookup:ident) looks_up) => { $kind::parse($words, $lookup) };
+    (@parse $kind:ident($words:ident, $lookup:ident)) => { $kind::parse($words) };
+    (@words $action:ident($lookup:ident) looks_up) => { $action.words($lookup) };
+    (@words $action:ident($lookup:ident)) => { $action.words() };
+}
+
+kinds! {
+    Gact = "gact",
+    Mirred = "mirred" looks_up,
+    TunnelKey = "tunnel_key",
+    Skbedit = "skbedit",
+    Vlan = "vlan",
+    Pedit = "pedit",
+    Police = "police",
+    Ct = "ct",
+    Csum = "csum",
+    Nat = "nat",
+    Sample = "sample",
+    Mpls = "mpls",
+    Connmark = "connmark",
+    Ctinfo = "ctinfo",
+    Skbmod = "skbmod",
+    Simple = "simple",
+    Ife = "ife",
+    Gate = "gate",
+    Bpf = "bpf" looks_up,
+}
+
+impl Kind {
+    fn parse(word: &str, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<Self> {
+        // iproute2 looks for a control first: `drop` is short for `gact drop`.
+        if Control::begins(word) {
+            return Gact::parse(words).map(Self::Gact);
+        }
+        if word == "police" {
+            // Behind the word, it is read as that of a classifier is.
+            words.skip();
+        }
+        Self::parse_named(word, words, lookup)
+    }
 }
 
 /// A number that the user gives an action, for himself.
@@ -216,15 +303,15 @@ impl Action {
             if actions.len() == ACTIONS_MAX {
                 return Err(words.wrong_here("a rule has at most 32 actions"));
             }
-            let known = Control::begins(word) || KINDS.contains(&word);
+            let known = Control::begins(word) || Kind::NAMES.contains(&word);
             if actions.len() > before && !known {
-                return Err(words.unknown_here(BEHIND));
+                return Err(words.unknown_here(Kind::BEHIND));
             }
             let kind = Kind::parse(word, words, lookup)?;
             actions.push(Self::parse_rest(kind, words, &mut cookie)?);
         }
         if actions.len() == before {
-            return Err(words.unknown_here(KINDS));
+            return Err(words.unknown_here(Kind::BEGINNINGS));
         }
         if before == 0 {
             words.note_actions(first);
@@ -241,7 +328,7 @@ impl Action {
             words.skip();
             *cookie = Some(words.read("a cookie of at most 32 hexadecimal digits", |word| {
                 let mut bytes = [0; COOKIE_BYTES_MAX];
-                let count = number::hex(word, &mut bytes).filter(|_| word.len() % 2 == 0)?;
+                let count = number::hex(word, &mut bytes)?;
                 Some(Cookie { bytes, count })
             })?);
         }
@@ -350,7 +437,20 @@ impl Action {
             Kind::Vlan(action) => *action = action.clone().canonical(),
             Kind::Ct(action) => *action = action.clone().canonical(),
             Kind::Police(action) => *action = action.clone().canonical(),
-            Kind::Gact(_) | Kind::Mirred(_) | Kind::Pedit(_) | Kind::Csum(_) => {}
+            Kind::Mpls(action) => action.canonicalize(),
+            Kind::Skbmod(action) => action.canonicalize(),
+            Kind::Ife(action) => action.canonicalize(),
+            Kind::Gate(action) => action.canonicalize(),
+            Kind::Bpf(action) => action.program.canonicalize(),
+            Kind::Gact(_)
+            | Kind::Mirred(_)
+            | Kind::Pedit(_)
+            | Kind::Csum(_)
+            | Kind::Nat(_)
+            | Kind::Sample(_)
+            | Kind::Connmark(_)
+            | Kind::Ctinfo(_)
+            | Kind::Simple(_) => {}
         }
         self.kind.instance_mut().index = 0;
     }
@@ -382,118 +482,6 @@ impl Action {
 }
 
 /// `struct nla_bitfield32` in which these bits are chosen and set.
-fn bitfield(bits: u32) -> [u8; 8] {
+pub(crate) fn bitfield(bits: u32) -> [u8; 8] {
     (u64::from(bits) << 32 | u64::from(bits)).to_ne_bytes()
-}
-
-impl Kind {
-    fn parse(word: &str, words: &mut Words<'_>, lookup: &mut dyn Lookup) -> Read<Self> {
-        // iproute2 looks for a control first: `drop` is short for `gact drop`.
-        if Control::begins(word) {
-            return Gact::parse(words).map(Self::Gact);
-        }
-        Ok(match word {
-            "gact" => Self::Gact(Gact::parse(words)?),
-            "mirred" => Self::Mirred(Mirred::parse(words, lookup)?),
-            "tunnel_key" => Self::TunnelKey(TunnelKey::parse(words)?),
-            "skbedit" => Self::Skbedit(Skbedit::parse(words)?),
-            "vlan" => Self::Vlan(Vlan::parse(words)?),
-            "pedit" => Self::Pedit(Pedit::parse(words)?),
-            "police" => {
-                words.skip();
-                Self::Police(Police::parse(words)?)
-            }
-            "ct" => Self::Ct(Ct::parse(words)?),
-            "csum" => Self::Csum(Csum::parse(words)?),
-            _ => return Err(words.unknown_here(KINDS)),
-        })
-    }
-
-    /// The kind's name.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Gact(_) => "gact",
-            Self::Mirred(_) => "mirred",
-            Self::TunnelKey(_) => "tunnel_key",
-            Self::Skbedit(_) => "skbedit",
-            Self::Vlan(_) => "vlan",
-            Self::Pedit(_) => "pedit",
-            Self::Police(_) => "police",
-            Self::Ct(_) => "ct",
-            Self::Csum(_) => "csum",
-        }
-    }
-
-    fn encode(&self, out: &mut AttrBuf) {
-        match self {
-            Self::Gact(action) => action.encode(out),
-            Self::Mirred(action) => action.encode(out),
-            Self::TunnelKey(action) => action.encode(out),
-            Self::Skbedit(action) => action.encode(out),
-            Self::Vlan(action) => action.encode(out),
-            Self::Pedit(action) => action.encode(out),
-            Self::Police(action) => action.encode(out),
-            Self::Ct(action) => action.encode(out),
-            Self::Csum(action) => action.encode(out),
-        }
-    }
-
-    fn decode(kind: &str, attrs: Attrs<'_>) -> Result<Option<Self>, Malformed> {
-        Ok(Some(match kind {
-            "gact" => Self::Gact(Gact::decode(attrs)?),
-            "mirred" => Self::Mirred(Mirred::decode(attrs)?),
-            "tunnel_key" => Self::TunnelKey(TunnelKey::decode(attrs)?),
-            "skbedit" => Self::Skbedit(Skbedit::decode(attrs)?),
-            "vlan" => Self::Vlan(Vlan::decode(attrs)?),
-            "pedit" => Self::Pedit(Pedit::decode(attrs)?),
-            "police" => Self::Police(Police::decode(attrs)?),
-            "ct" => Self::Ct(Ct::decode(attrs)?),
-            "csum" => Self::Csum(Csum::decode(attrs)?),
-            _ => return Ok(None),
-        }))
-    }
-
-    /// Which instance it is.
-    pub const fn instance(&self) -> Instance {
-        match self {
-            Self::Gact(action) => action.instance,
-            Self::Mirred(action) => action.instance,
-            Self::TunnelKey(action) => action.instance,
-            Self::Skbedit(action) => action.instance,
-            Self::Vlan(action) => action.instance,
-            Self::Pedit(action) => action.instance,
-            Self::Police(action) => action.instance,
-            Self::Ct(action) => action.instance,
-            Self::Csum(action) => action.instance,
-        }
-    }
-
-    /// Which instance it is, to be changed.
-    pub const fn instance_mut(&mut self) -> &mut Instance {
-        match self {
-            Self::Gact(action) => &mut action.instance,
-            Self::Mirred(action) => &mut action.instance,
-            Self::TunnelKey(action) => &mut action.instance,
-            Self::Skbedit(action) => &mut action.instance,
-            Self::Vlan(action) => &mut action.instance,
-            Self::Pedit(action) => &mut action.instance,
-            Self::Police(action) => &mut action.instance,
-            Self::Ct(action) => &mut action.instance,
-            Self::Csum(action) => &mut action.instance,
-        }
-    }
-
-    fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
-        match self {
-            Self::Gact(action) => action.words(),
-            Self::Mirred(action) => action.words(lookup),
-            Self::TunnelKey(action) => action.words(),
-            Self::Skbedit(action) => action.words(),
-            Self::Vlan(action) => action.words(),
-            Self::Pedit(action) => action.words(),
-            Self::Police(action) => action.words(),
-            Self::Ct(action) => action.words(),
-            Self::Csum(action) => action.words(),
-        }
-    }
 }

@@ -5,8 +5,8 @@
 use super::control::Control;
 use super::{Instance, index};
 use crate::attr::{AttrBuf, Attrs, Malformed};
-use crate::number::{self, Base};
-use crate::words::{Read, Words, abbreviates, keywords};
+use crate::number::{self, Address, Base};
+use crate::words::{Read, Spans, Words, abbreviates, keywords, split_plain};
 
 const PARMS: u16 = 2;
 const PARMS_EX: u16 = 4;
@@ -24,6 +24,9 @@ pub const KEYS_MAX: usize = 128;
 
 /// The bytes of a `struct tc_pedit_key`.
 const KEY_BYTES: usize = 24;
+
+/// The bytes of an Ethernet address.
+const MAC_BYTES: usize = 6;
 
 /// `tc_pedit_sel` before its keys.
 const HEAD_BYTES: usize = 24;
@@ -139,7 +142,9 @@ impl Pedit {
             words.skip();
             action.munge(words)?;
         }
-        if action.keys.is_empty() && !words.peek().is_some_and(|word| abbreviates(word, "index")) {
+        // An instance that is there may be named alone.
+        let names = |word| abbreviates(word, "index") || Control::begins(word);
+        if action.keys.is_empty() && !words.peek().is_some_and(names) {
             return Err(words.unknown_here(&["munge", "ex", "index"]));
         }
         action.instance.control = Control::optional(words)?.unwrap_or(Control::PASS);
@@ -161,7 +166,11 @@ impl Pedit {
             return Err(words.wrong("this header needs the extended form: `pedit ex munge ...`"));
         }
         let name = words.value()?;
-        let field = FIELDS.iter().find(|field| field.0 == header && field.1 == name);
+        // As iproute2 asks, one after the other: its `dsfield` and `precedence` may be cut short.
+        let called = |field: &&Field| {
+            field.1 == name || matches!(field.1, "dsfield" | "precedence") && abbreviates(name, field.1)
+        };
+        let field = FIELDS.iter().filter(|field| field.0 == header).find(called);
         let Some(field) = field.filter(|field| !(self.extended && field.0 == "ip" && field.2 >= 20)) else {
             return Err(words.wrong(format!("`{name}` is not a field of the header {header}")));
         };
@@ -219,7 +228,9 @@ impl Pedit {
         let mut value = [0; 16];
         let mut number = 0;
         match word {
-            Word::Invert => (number, key.mask) = (all, all),
+            Word::Invert if length <= 4 => (number, key.mask) = (all, all),
+            // Of a longer field, iproute2 inverts nothing: it sets the first byte, and clears all others.
+            Word::Invert => value[0] = 0xff,
             Word::Set | Word::Add => {
                 if word == Word::Add {
                     key.command = ADD;
@@ -254,10 +265,10 @@ impl Pedit {
         }
         if words.peek().is_some_and(|word| abbreviates(word, "retain")) {
             words.skip();
-            if length > 4 {
-                return Err(words.wrong("only fields of up to 32 bits take `retain`"));
-            }
             retain = words.read("a number", |word| number::u32(word, Base::Prefix))?;
+        }
+        if length > 4 && retain != u32::MAX {
+            return Err(words.wrong("only fields of up to 32 bits keep bits: no `retain`, no `preserve`"));
         }
         let part = |at: usize| u32::from_be_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]]);
         let half = |at: usize| u32::from(u16::from_be_bytes([value[at], value[at + 1]]));
@@ -349,24 +360,11 @@ impl Pedit {
     /// Every change as one of 32 bits, named where it must be: that means the same and says all of it.
     pub(super) fn words(&self) -> Option<String> {
         let mut words = if self.extended { "pedit ex" } else { "pedit" }.to_owned();
-        for key in &self.keys {
-            let (value, mask) = (u32::from_be(key.value), u32::from_be(key.mask));
-            let change = match (key.command, mask, value) {
-                (SET, _, _) if value & mask == 0 => format!("set {value:#x} retain {:#x}", !mask),
-                (SET, u32::MAX, _) => format!("invert retain {value:#x}"),
-                _ => return None,
-            };
-            // A word anywhere in a header other than the network's has a name only where a field of 32 bits is.
-            if key.header != 0 {
-                words.push_str(&format!(" {}", Self::named(key)?));
-                continue;
-            }
-            let offset = key.offset.cast_signed();
-            words.push_str(&format!(" munge offset {offset} u32"));
-            if (key.at, key.offmask, key.shift) != (0, 0, 0) {
-                words.push_str(&format!(" at {} {:x} {}", key.at, key.offmask, key.shift));
-            }
-            words.push_str(&format!(" {change}"));
+        let mut keys = &self.keys[..];
+        while !keys.is_empty() {
+            let (munge, count) = self.munge_words(keys)?;
+            words.push_str(&munge);
+            keys = keys.get(count..)?;
         }
         if self.keys.is_empty() {
             // An instance that is there is named, and nothing else can be said of it.
@@ -377,29 +375,79 @@ impl Pedit {
         Some(words)
     }
 
-    /// The words for a change of a named field of up to 32 bits.
-    fn named(key: &Key) -> Option<String> {
-        let header = HEADERS.get(usize::from(key.header))?;
+    /// The words for the first of these keys, or for as many of them as one field has, and how many these are: whatever is read as
+    /// these very keys.
+    fn munge_words(&self, keys: &[Key]) -> Option<(String, usize)> {
+        let key = keys.first()?;
         let (value, mask) = (u32::from_be(key.value), u32::from_be(key.mask));
-        let fields =
-            FIELDS.iter().filter(|field| field.0 == *header && field.3 <= 4 && field.1 != "traffic_class");
-        let mut fitting = fields.filter_map(|(_, name, offset, length, ..)| {
-            let stride = 8 * (4 - length - offset % 4);
-            let all = if *length == 4 { u32::MAX } else { (1 << (8 * length)) - 1 };
-            let inside = offset & !3 == key.offset
-                && mask | (all << stride) == u32::MAX
-                && value & !(all << stride) == 0;
-            let retain = !(mask >> stride) & all;
-            let value = value >> stride;
-            let value = if *name == "src" || *name == "dst" {
-                std::net::Ipv4Addr::from(value).to_string()
-            } else {
-                format!("{value:#x}")
-            };
+        let mut spelled = Vec::new();
+        let number = |place: &str, value: u32, retain: u32| {
+            if key.command == ADD {
+                return vec![format!("{place} add {value:#x} retain {retain:#x}")];
+            }
+            vec![
+                format!("{place} set {value:#x} retain {retain:#x}"),
+                format!("{place} invert retain {value:#x}"),
+            ]
+        };
+        if key.header == 0 {
+            let mut place = format!("offset {} u32", key.offset.cast_signed());
+            if (key.at, key.offmask, key.shift) != (0, 0, 0) {
+                place.push_str(&format!(" at {} {:x} {}", key.at, key.offmask, key.shift));
+            }
+            spelled.extend(number(&place, value, !mask));
+        }
+        let header = HEADERS.get(usize::from(key.header))?;
+        for (_, name, offset, length, _, form) in
+            FIELDS.iter().filter(|field| field.0 == *header && field.2 & !3 == key.offset)
+        {
+            let place = format!("{header} {name}");
             let command = if key.command == ADD { "add" } else { "set" };
-            inside.then(|| format!("munge {header} {name} {command} {value} retain {retain:#x}"))
-        });
-        fitting.next()
+            let bytes: Vec<u8> = keys.iter().take(4).flat_map(|key| key.value.to_ne_bytes()).collect();
+            match form {
+                Form::Number if *name == "traffic_class" => {
+                    spelled.extend(number(&place, value >> 20 & 0xff, !(mask >> 20) & 0xff))
+                }
+                Form::Number => {
+                    let stride = 8 * (4 - length - offset % 4);
+                    let all = if *length == 4 { u32::MAX } else { (1 << (8 * length)) - 1 };
+                    spelled.extend(number(&place, value >> stride & all, !(mask >> stride) & all));
+                }
+                Form::Ipv4 if mask == u32::MAX => spelled.push(format!("{place} invert retain {value:#x}")),
+                Form::Ipv4 => {
+                    let address = std::net::Ipv4Addr::from(value);
+                    spelled.push(format!("{place} {command} {address} retain {:#x}", !mask));
+                }
+                Form::Ipv6 => {
+                    if let Some(address) = Address::from_bytes(&bytes) {
+                        spelled.push(format!("{place} {command} {address}"));
+                    }
+                }
+                Form::Mac => {
+                    // It begins or ends in the middle of 32 bits.
+                    let from = usize::try_from(offset % 4).ok()?;
+                    if let Some(address) = bytes.get(from..from + MAC_BYTES) {
+                        spelled.push(format!("{place} {command} {}", number::mac_name(address)));
+                    }
+                }
+            }
+        }
+        let read = |munge: &String| {
+            let read = Self::read_munge(munge, self.extended)?;
+            (keys.starts_with(&read)).then(|| (format!(" munge {munge}"), read.len()))
+        };
+        spelled.iter().filter_map(read).max_by_key(|(_, count)| *count)
+    }
+
+    /// The keys that words behind `munge` mean.
+    fn read_munge(munge: &str, extended: bool) -> Option<Vec<Key>> {
+        let mut spans = Spans::default();
+        let text = split_plain(munge.as_bytes(), &mut spans)?;
+        let mut words = Words::new(text, &spans);
+        let instance = Instance { index: 0, control: Control::PASS };
+        let mut action = Self { instance, extended, keys: Vec::new() };
+        action.munge(&mut words).ok()?;
+        (words.peek().is_none() && !action.keys.is_empty()).then_some(action.keys)
     }
 }
 

@@ -21,6 +21,9 @@ const PKTBURST64: u16 = 11;
 /// Ticks in a microsecond: what `/proc/net/psched` has told since Linux 2.6.32 (`PSCHED_SHIFT` 6, 64 ns a tick).
 const TICKS_PER_MICROSECOND: f64 = 15.625;
 
+/// The last cell of a rate table.
+const LAST_CELL: u32 = 255;
+
 /// The largest size that the rate table knows where nobody says.
 const MTU_DEFAULT: u32 = 2047;
 
@@ -115,6 +118,9 @@ impl Police {
         let mut police = Self::empty();
         while let Some(word) = words.peek().and_then(Word::find) {
             words.skip();
+            if police.says(word) {
+                return Err(words.wrong("the action says this already"));
+            }
             match word {
                 Word::Index => {
                     police.instance.index = words.read("an index", |w| number::u32(w, Base::Ten))?
@@ -172,33 +178,50 @@ impl Police {
         Ok(police)
     }
 
+    /// Whether it has a value already of what a line may say once.
+    const fn says(&self, word: Word) -> bool {
+        match word {
+            Word::Burst | Word::Buffer | Word::Maxburst => self.burst != 0,
+            Word::Mtu | Word::Minburst => self.mtu != 0,
+            Word::Mpu => self.mpu != 0,
+            Word::Rate => self.rate != 0,
+            Word::Avrate => self.avrate != 0,
+            Word::Peakrate => self.peakrate != 0,
+            Word::PktsRate => self.packet_rate != 0,
+            Word::PktsBurst => self.packet_burst != 0,
+            Word::Index
+            | Word::Reclassify
+            | Word::Drop
+            | Word::Shot
+            | Word::Continue
+            | Word::Pass
+            | Word::Ok
+            | Word::Pipe
+            | Word::Goto
+            | Word::ConformExceed
+            | Word::Overhead
+            | Word::Linklayer => false,
+        }
+    }
+
     /// `EXCEED[/CONFORM]`, the slash with or without blanks around it.
     fn conform_exceed(&mut self, words: &mut Words<'_>) -> Read<()> {
         if let Some((exceed, conform)) =
             words.peek().and_then(|word| word.split_once('/')).filter(|(a, _)| !a.is_empty())
         {
-            let simple = |word: &str| {
-                Some(match word {
-                    _ if abbreviates(word, "continue") => Control::CONTINUE,
-                    "drop" | "shot" => Control::DROP,
-                    "pass" | "ok" => Control::PASS,
-                    "reclassify" => Control::RECLASSIFY,
-                    "pipe" => Control::PIPE,
-                    "trap" => Control::TRAP,
-                    _ => return None,
-                })
-            };
-            let (Some(exceed), Some(conform)) = (simple(exceed), simple(conform)) else {
+            let (Some(exceed), Some(conform)) =
+                (Control::simple_or_number(exceed), Control::simple_or_number(conform))
+            else {
                 return Err(words.wrong_here("this is not EXCEED/CONFORM").expecting(control_words()));
             };
             words.skip();
             (self.instance.control, self.conform) = (exceed, conform);
             return Ok(());
         }
-        self.instance.control = Control::required(words)?;
+        self.instance.control = Control::required_or_number(words)?;
         if words.peek() == Some("/") {
             words.skip();
-            self.conform = Control::required(words)?;
+            self.conform = Control::required_or_number(words)?;
         }
         Ok(())
     }
@@ -280,6 +303,13 @@ impl Police {
         table
     }
 
+    /// Whether a burst takes longer at its rate than the kernel's field can say, and is sent as that much: 2^32 ticks of 64 ns,
+    /// which are 274 seconds. (iproute2 sends what is left of it modulo 2^32.)
+    pub fn is_cut(&self) -> bool {
+        let cut = |rate, burst: u64| rate != 0 && ticks(rate, burst) == u32::MAX;
+        cut(self.rate, u64::from(self.burst)) || cut(self.packet_rate, self.packet_burst)
+    }
+
     /// Reads it back from a dump.
     pub(crate) fn decode(attrs: Attrs<'_>) -> Result<Self, Malformed> {
         let parms = attrs.find(TBF)?.ok_or(Malformed("police without parameters"))?;
@@ -313,6 +343,12 @@ impl Police {
 
     /// As a dump of it reads.
     pub(crate) fn canonical(mut self) -> Self {
+        // Without a largest packet, the kernel takes that of the rate's table, or any.
+        self.mtu = match self.mtu {
+            0 if self.rate != 0 => LAST_CELL.wrapping_shl(u32::from(self.cell(self.cell_log))),
+            u32::MAX if self.rate == 0 => 0,
+            mtu => mtu,
+        };
         self.cell_log = None;
         self.peak_cell_log = None;
         if self.rate != 0 {
@@ -350,9 +386,9 @@ impl Police {
         if self.linklayer == ATM {
             words.push_str(" linklayer atm");
         }
-        words.push_str(&format!(" conform-exceed {}", self.instance.control.words()?));
+        words.push_str(&format!(" conform-exceed {}", self.instance.control.words_or_number()));
         if self.conform.0 != 0 {
-            words.push_str(&format!(" / {}", self.conform.words()?));
+            words.push_str(&format!(" / {}", self.conform.words_or_number()));
         }
         Some(words)
     }

@@ -147,6 +147,9 @@ impl Skbedit {
     }
 
     pub(super) fn words(&self) -> Option<String> {
+        if *self == (Self { instance: self.instance, ..Self::empty() }) && self.instance.index == 0 {
+            return None;
+        }
         let mut words = "skbedit".to_owned();
         self.queue_mapping.inspect(|queue| words.push_str(&format!(" queue_mapping {queue}")));
         self.priority

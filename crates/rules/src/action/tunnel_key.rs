@@ -4,7 +4,7 @@
 
 use super::control::Control;
 use super::{Instance, index};
-use crate::attr::{AttrBuf, Attrs, Malformed};
+use crate::attr::{AttrBuf, Attrs, Malformed, last_of_each};
 use crate::few::Few;
 use crate::number::{self, Address, Base};
 use crate::tunnel_options::TunnelOptions;
@@ -116,11 +116,15 @@ impl TunnelKey {
                 Word::Tos => Field::Tos(words.read("a number of 8 bits", byte)?),
                 Word::Ttl => Field::Ttl(words.read("a number of 8 bits", byte)?),
                 Word::GeneveOpts => {
-                    Field::Options(Box::new(words.read("CLASS:TYPE:DATA[,...]", TunnelOptions::geneve)?))
+                    Field::Options(Box::new(words.read("CLASS:TYPE:DATA[,...]", |word| {
+                        TunnelOptions::geneve(word).filter(|_| has_no_empty_part(word))
+                    })?))
                 }
                 Word::VxlanOpts => Field::Options(Box::new(words.read("a group", TunnelOptions::vxlan)?)),
                 Word::ErspanOpts => Field::Options(Box::new(
-                    words.read("VERSION:INDEX:DIRECTION:HWID", TunnelOptions::erspan)?,
+                    words.read("VERSION:INDEX:DIRECTION:HWID, none of them empty", |word| {
+                        TunnelOptions::erspan(word).filter(|_| has_no_empty_part(word))
+                    })?,
                 )),
             };
             if action.fields.push(field).is_err() {
@@ -132,7 +136,7 @@ impl TunnelKey {
         }
         action.instance.control = Control::optional(words)?.unwrap_or(Control::PIPE);
         action.instance.index = index(words)?.unwrap_or(0);
-        if action.what == 0 && action.instance.index == 0 {
+        if action.what == 0 && action.instance.index == 0 && action.fields.iter().next().is_none() {
             return Err(words.unknown_here(Word::WORDS));
         }
         Ok(action)
@@ -196,16 +200,23 @@ impl TunnelKey {
     /// The same with its fields in one order, whatever the order of the line.
     pub(super) fn canonical(mut self) -> Self {
         let mut fields: Vec<Field> = self.fields.iter().cloned().collect();
+        let attribute = |field: &Field| match field {
+            Field::SrcIp(ip) => (0, ip.v6),
+            Field::DstIp(ip) => (1, ip.v6),
+            Field::Id(_) => (2, false),
+            Field::DstPort(_) => (3, false),
+            Field::Tos(_) => (4, false),
+            Field::Ttl(_) => (5, false),
+            Field::Options(_) => (6, false),
+        };
+        fields.sort_by_key(attribute);
+        last_of_each(&mut fields, attribute);
         fields.retain(|field| !matches!(field, Field::Tos(0) | Field::Ttl(0) | Field::DstPort(0)));
-        fields.sort_by_key(|field| match field {
-            Field::SrcIp(_) => 0,
-            Field::DstIp(_) => 1,
-            Field::Id(_) => 2,
-            Field::DstPort(_) => 3,
-            Field::Tos(_) => 4,
-            Field::Ttl(_) => 5,
-            Field::Options(_) => 6,
-        });
+        for field in &mut fields {
+            if let Field::Options(options) = field {
+                options.canonicalize();
+            }
+        }
         self.fields = Few::new();
         for field in fields {
             // There is room: no more fields than before.
@@ -215,6 +226,9 @@ impl TunnelKey {
     }
 
     pub(super) fn words(&self) -> Option<String> {
+        if self.what == 0 && self.fields.iter().next().is_none() && self.instance.index == 0 {
+            return None;
+        }
         let mut words = match self.what {
             SET => "tunnel_key set".to_owned(),
             RELEASE => "tunnel_key unset".to_owned(),
@@ -245,4 +259,10 @@ impl TunnelKey {
 /// A number of 8 bits, decimal or else hexadecimal, as iproute2 reads a type of service and a time to live.
 fn byte(word: &str) -> Option<u8> {
     number::u8(word, Base::Ten).or_else(|| number::u8(word, Base::Sixteen))
+}
+
+/// Whether nothing before the last colon of an option is empty: iproute2 passes over what is, and takes the next part for it.
+fn has_no_empty_part(word: &str) -> bool {
+    let has_none = |option: &str| option.split(':').all(|part| !part.is_empty());
+    word.split(',').all(|option| has_none(option.strip_suffix(':').unwrap_or(option)))
 }

@@ -173,6 +173,9 @@ impl Vlan {
     }
 
     pub(super) fn words(&self) -> Option<String> {
+        if self.what == 0 && self.instance.index == 0 {
+            return None;
+        }
         let mut words = format!("vlan {}", WHAT.get(usize::try_from(self.what).ok()?)?).trim_end().to_owned();
         self.protocol.inspect(|protocol| words.push_str(&format!(" protocol {}", protocol::name(*protocol))));
         self.id.inspect(|id| words.push_str(&format!(" id {id}")));

@@ -9,7 +9,7 @@ use super::flower_meaning::Meaning;
 use super::mpls::LabelStack;
 use super::offload::Offload;
 use crate::action::Action;
-use crate::attr::{AttrBuf, Attrs, Malformed};
+use crate::attr::{AttrBuf, Attrs, Malformed, last_of_each};
 use crate::lookup::Lookup;
 use crate::number::{self, Base};
 use crate::protocol;
@@ -348,15 +348,23 @@ impl Flower {
                 *field = field.masked();
             }
         }
-        self.parts.retain(|part| !matches!(part, Part::Match(field) if field.counts_nothing()));
-        self.parts.sort_by_key(|part| match part {
+        let attribute = |part: &Part| match part {
             Part::Match(field) => (0, field.field.attr()),
             Part::Class(_) => (1, 0),
             Part::Indev(_) => (2, 0),
             Part::Options(_) => (3, 0),
             Part::Labels(_) => (4, 0),
             Part::Actions => (5, 0),
-        });
+        };
+        self.parts.sort_by_key(attribute);
+        last_of_each(&mut self.parts, attribute);
+        self.parts.retain(|part| !matches!(part, Part::Match(field) if field.counts_nothing()));
+        for part in &mut self.parts {
+            if let Part::Options(options) = part {
+                options.0.canonicalize();
+                options.1.canonicalize();
+            }
+        }
         self.fragment.0 &= self.fragment.1;
         self.offload = self.offload.canonical();
     }
@@ -427,6 +435,11 @@ impl Flower {
         words.push_str(actions);
         Some(())
     }
+}
+
+/// The protocol that these options name; 0 if they name none.
+pub(super) fn protocol_in(attrs: Attrs<'_>) -> Result<u16, Malformed> {
+    attrs.find(ETH_TYPE)?.map_or(Ok(0), |protocol| protocol.be16())
 }
 
 /// The name of a device, short enough to be one.

@@ -3,6 +3,7 @@
 //! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_MATCHALL_*`, `net/sched/cls_matchall.c`.
 
 use super::offload::Offload;
+use super::{canonical_class, encode_classes};
 use crate::action::Action;
 use crate::attr::{AttrBuf, Attrs, Malformed};
 use crate::lookup::Lookup;
@@ -27,8 +28,8 @@ keywords! {
 /// The classifier.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matchall {
-    /// The class that packets get, and whether it stands behind the actions.
-    pub class: Option<(u32, bool)>,
+    /// The class that packets get, and whether it stands behind the actions; of several, the last one counts.
+    pub classes: Vec<(u32, bool)>,
     /// Where the rule shall be.
     pub offload: Offload,
     /// Whether the line says anything at all behind the kind.
@@ -47,7 +48,7 @@ impl Matchall {
             words.skip();
             match word {
                 Word::Classid | Word::Flowid => {
-                    rule.class = Some((words.read("a class", number::class)?, !actions.is_empty()));
+                    rule.classes.push((words.read("a class", number::class)?, !actions.is_empty()));
                 }
                 Word::Action if !actions.is_empty() => {
                     return Err(words.wrong("the rule has actions already"));
@@ -61,16 +62,11 @@ impl Matchall {
     }
 
     pub(super) fn encode(&self, actions: &[Action], out: &mut AttrBuf) {
-        let class = |out: &mut AttrBuf, behind| {
-            if let Some((class, _)) = self.class.filter(|class| class.1 == behind) {
-                out.u32(CLASSID, class);
-            }
-        };
-        class(out, false);
+        encode_classes(CLASSID, &self.classes, false, out);
         if !actions.is_empty() {
             Action::encode_list(actions, ACT, out);
         }
-        class(out, true);
+        encode_classes(CLASSID, &self.classes, true, out);
         if self.offload.flags() != 0 {
             out.u32(FLAGS, self.offload.flags());
         }
@@ -81,7 +77,7 @@ impl Matchall {
         for attr in attrs {
             let attr = attr?;
             match attr.number {
-                CLASSID => rule.class = Some((attr.u32()?, false)),
+                CLASSID => rule.classes.push((attr.u32()?, false)),
                 FLAGS => rule.offload = Offload::of(attr.u32()?),
                 ACT if Action::decode_list(&attr, actions)?.is_none() => return Ok(None),
                 _ => {}
@@ -91,13 +87,14 @@ impl Matchall {
     }
 
     pub(super) fn canonical(&self) -> Self {
-        let class = self.class.map(|(class, _)| (class, false));
-        Self { class, offload: self.offload.canonical(), options: true }
+        Self { classes: canonical_class(&self.classes), offload: self.offload.canonical(), options: true }
     }
 
     pub(super) fn words(&self, words: &mut String, actions: &str) {
         words.push_str(&self.offload.words());
-        self.class.inspect(|(class, _)| words.push_str(&format!(" classid {}", number::class_name(*class))));
+        if let Some((class, _)) = self.classes.last() {
+            words.push_str(&format!(" classid {}", number::class_name(*class)));
+        }
         words.push_str(actions);
     }
 }

@@ -1,29 +1,53 @@
 //! Classifiers: which packets a rule matches, one file for each kind.
 
+mod basic;
 pub mod bpf;
+mod cgroup;
+mod flow;
 pub mod flower;
 pub mod flower_field;
 mod flower_meaning;
+mod fw;
+pub mod listed;
 pub mod matchall;
 pub mod mpls;
 pub mod offload;
+mod route;
 pub mod u32;
 pub mod u32_selector;
 
 pub use bpf::Bpf;
 pub use flower::Flower;
+pub use listed::{Listed, ListedKind};
 pub use matchall::Matchall;
 pub use offload::Offload;
 pub use u32::U32;
 
 use crate::action::Action;
+use crate::action::police::Police;
 use crate::attr::{Attr, AttrBuf, Malformed};
 use crate::lookup::Lookup;
 use crate::number::{self, Base};
 use crate::words::{Read, Words};
 
 /// The kinds, for those who misspell one.
-pub(crate) const KINDS: &[&str] = &["flower", "u32", "matchall", "bpf"];
+pub(crate) const KINDS: &[&str] =
+    &["flower", "u32", "matchall", "bpf", "basic", "cgroup", "flow", "fw", "route"];
+
+/// The half of a class that names its queueing discipline.
+const MAJOR: u32 = 0xffff_0000;
+
+/// Writes the classes of a rule that stand before its actions, or those behind them.
+fn encode_classes(number: u16, classes: &[(u32, bool)], behind: bool, out: &mut AttrBuf) {
+    for (class, _) in classes.iter().filter(|class| class.1 == behind) {
+        out.u32(number, *class);
+    }
+}
+
+/// The class that counts, as the kernel tells it.
+fn canonical_class(classes: &[(u32, bool)]) -> Vec<(u32, bool)> {
+    classes.last().map(|(class, _)| (*class, false)).into_iter().collect()
+}
 
 /// Which packets a rule matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +60,8 @@ pub enum Classifier {
     U32(U32),
     Matchall(Matchall),
     Bpf(Bpf),
+    /// Another kind, whose options are a list.
+    Listed(Listed),
 }
 
 impl Classifier {
@@ -48,7 +74,10 @@ impl Classifier {
             ("u32", _) => *self = Self::U32(U32::default()),
             ("matchall", _) => *self = Self::Matchall(Matchall::default()),
             ("bpf", _) => *self = Self::Bpf(Bpf::default()),
-            _ => return false,
+            _ => match ListedKind::of(kind) {
+                Some(kind) => *self = Self::Listed(Listed::of(kind)),
+                None => return false,
+            },
         }
         true
     }
@@ -56,6 +85,7 @@ impl Classifier {
     /// The kind's name.
     pub const fn kind(&self) -> Option<&'static str> {
         match self {
+            Self::Listed(rule) => Some(rule.kind.shape().name),
             Self::None => None,
             Self::Flower(_) => Some("flower"),
             Self::U32(_) => Some("u32"),
@@ -65,8 +95,9 @@ impl Classifier {
     }
 
     /// Reads a handle as this kind writes it.
-    pub(crate) fn handle(&self, word: &str) -> Option<u32> {
+    pub(crate) fn handle(&mut self, word: &str) -> Option<u32> {
         match self {
+            Self::Listed(rule) => rule.handle(word),
             Self::U32(_) => u32::handle_of(word),
             Self::None | Self::Flower(_) | Self::Matchall(_) | Self::Bpf(_) => {
                 number::u32(word, Base::Prefix)
@@ -77,6 +108,7 @@ impl Classifier {
     /// The words for a handle of this kind.
     pub(crate) fn handle_words(&self, handle: u32) -> Option<String> {
         match self {
+            Self::Listed(rule) => rule.handle_words(handle),
             Self::U32(rule) => {
                 let handle = rule.canonical_handle(handle);
                 (handle != 0).then(|| u32::handle_name(handle))
@@ -91,7 +123,7 @@ impl Classifier {
     pub(crate) const fn canonical_handle(&self, handle: u32) -> u32 {
         match self {
             Self::U32(rule) => rule.canonical_handle(handle),
-            Self::None | Self::Flower(_) | Self::Matchall(_) | Self::Bpf(_) => handle,
+            Self::None | Self::Flower(_) | Self::Matchall(_) | Self::Bpf(_) | Self::Listed(_) => handle,
         }
     }
 
@@ -108,6 +140,7 @@ impl Classifier {
             Self::None => Ok(()),
             Self::Flower(rule) => rule.parse(words, lookup, actions, place),
             Self::U32(rule) => rule.parse(words, lookup, actions, handle, has_handle),
+            Self::Listed(rule) => rule.parse(words, lookup, actions, (handle, has_handle)),
             Self::Matchall(rule) => {
                 *rule = Matchall::parse(words, lookup, actions)?;
                 Ok(())
@@ -131,7 +164,10 @@ impl Classifier {
             Self::Bpf(rule) if rule.program.is_some() => {
                 _ = out.unmarked(number, |out| rule.encode(actions, out))
             }
-            Self::U32(_) | Self::Matchall(_) | Self::Bpf(_) => {}
+            Self::Listed(rule) if rule.has_options => {
+                _ = out.unmarked(number, |out| rule.encode(actions, out));
+            }
+            Self::U32(_) | Self::Matchall(_) | Self::Bpf(_) | Self::Listed(_) => {}
         }
     }
 
@@ -149,17 +185,27 @@ impl Classifier {
             Self::U32(rule) => rule.decode(attrs, actions)?,
             Self::Matchall(rule) => Matchall::decode(attrs, actions)?.map(|decoded| *rule = decoded),
             Self::Bpf(rule) => Bpf::decode(attrs, actions)?.map(|decoded| *rule = decoded),
+            Self::Listed(rule) => rule.decode(attrs, actions)?,
         })
     }
 
-    /// Becomes what the kernel would tell of it, which has this canonical handle.
-    pub(crate) fn canonicalize(&mut self, handle: u32) {
+    /// The protocol that the options of a template name; 0 if they name none.
+    pub(crate) fn protocol_in(&self, options: &Attr<'_>) -> Result<u16, Malformed> {
+        match self {
+            Self::Flower(_) => flower::protocol_in(options.nested()),
+            _ => Ok(0),
+        }
+    }
+
+    /// Becomes what the kernel would tell of it, which has this canonical handle and this parent.
+    pub(crate) fn canonicalize(&mut self, handle: u32, parent: u32) {
         match self {
             Self::None => {}
             Self::Flower(rule) => rule.canonicalize(),
             Self::U32(rule) => rule.canonicalize(handle),
             Self::Matchall(rule) => *rule = rule.canonical(),
-            Self::Bpf(rule) => *rule = rule.canonical(),
+            Self::Bpf(rule) => rule.canonicalize(),
+            Self::Listed(rule) => rule.canonicalize(parent & MAJOR),
         }
     }
 
@@ -175,7 +221,7 @@ impl Classifier {
     /// Where the rule is, or shall be.
     pub const fn offload(&self) -> Option<Offload> {
         match self {
-            Self::None => None,
+            Self::None | Self::Listed(_) => None,
             Self::Flower(rule) => Some(rule.offload),
             Self::U32(rule) => Some(rule.offload),
             Self::Matchall(rule) => Some(rule.offload),
@@ -183,10 +229,22 @@ impl Classifier {
         }
     }
 
+    /// The rate that the rule itself limits, and not one of its actions.
+    pub(crate) fn police(&self) -> Option<&Police> {
+        match self {
+            Self::U32(rule) => rule.parts.iter().find_map(|part| match part {
+                u32::Part::Police(police) => Some(&**police),
+                _ => None,
+            }),
+            Self::Listed(rule) => rule.police(),
+            _ => None,
+        }
+    }
+
     /// Whether the rule picks out few packets, so that its counters are seldom touched.
     pub fn is_narrow(&self) -> bool {
         match self {
-            Self::None | Self::Matchall(_) | Self::Bpf(_) => false,
+            Self::None | Self::Matchall(_) | Self::Bpf(_) | Self::Listed(_) => false,
             Self::Flower(rule) => rule.is_narrow(),
             Self::U32(rule) => rule.is_narrow(),
         }
@@ -200,9 +258,11 @@ impl Classifier {
     }
 
     /// The words behind the kind; `None` for what has none.
-    pub(crate) fn words(&self, words: &mut String, actions: &str) -> Option<()> {
+    pub(crate) fn words(&self, words: &mut String, actions: &str, lookup: &mut dyn Lookup) -> Option<()> {
         match self {
-            Self::None | Self::Bpf(_) => None,
+            Self::Listed(rule) => rule.words(words, actions, lookup),
+            Self::None => None,
+            Self::Bpf(rule) => rule.words(words, actions),
             Self::Flower(rule) => rule.words(words, actions),
             Self::U32(rule) => rule.words(words, actions),
             Self::Matchall(rule) => {

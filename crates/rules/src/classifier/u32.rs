@@ -7,7 +7,7 @@ use super::offload::Offload;
 use super::u32_selector::{Selector, TERMINAL};
 use crate::action::Action;
 use crate::action::police::Police;
-use crate::attr::{AttrBuf, Attrs, Malformed};
+use crate::attr::{AttrBuf, Attrs, Malformed, last_of_each};
 use crate::lookup::Lookup;
 use crate::number::{self, Base};
 use crate::words::{Read, Words, keywords};
@@ -341,7 +341,7 @@ impl U32 {
                 **police = (**police).clone().canonical();
             }
         }
-        self.parts.sort_by_key(|part| match part {
+        let attribute = |part: &Part| match part {
             Part::Class(_) => 0,
             Part::Divisor(_) => 1,
             Part::Link(_) => 2,
@@ -349,7 +349,9 @@ impl U32 {
             Part::Mark(..) => 4,
             Part::Police(_) => 5,
             Part::Actions => 6,
-        });
+        };
+        self.parts.sort_by_key(attribute);
+        last_of_each(&mut self.parts, attribute);
         if handle & NODE != 0 {
             self.table = handle & !NODE;
         } else if self.is_in_root(self.table) {

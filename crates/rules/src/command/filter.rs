@@ -3,7 +3,7 @@
 use model::IfIndex;
 
 use super::head::{Head, PlaceWord};
-use super::{BLOCK, CHAIN, EGRESS, Group, Hook, INGRESS, KIND, OPTIONS, Verb, flag, message, tcmsg};
+use super::{BLOCK, CHAIN, Command, EGRESS, Group, Hook, INGRESS, KIND, OPTIONS, Verb, flag, message, tcmsg};
 use crate::action::Action;
 use crate::attr::{AttrBuf, Attrs, Malformed};
 use crate::batch::Batch;
@@ -12,6 +12,9 @@ use crate::lookup::Lookup;
 use crate::number;
 use crate::protocol;
 use crate::words::{Read, Words, abbreviates};
+
+/// The bytes of a `struct tcmsg`.
+const HEADER_BYTES: usize = 20;
 
 /// A rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -146,7 +149,8 @@ impl Filter {
     /// # Errors
     /// If an attribute is malformed.
     pub fn decode(&mut self, body: &[u8]) -> Result<Option<()>, Malformed> {
-        let header: &[u8; 20] = body.first_chunk().ok_or(Malformed("a rule's header is cut short"))?;
+        let header: &[u8; HEADER_BYTES] =
+            body.first_chunk().ok_or(Malformed("a rule's header is cut short"))?;
         let word =
             |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let info = word(16);
@@ -168,6 +172,26 @@ impl Filter {
         if self.handle == 0 || !self.classifier.become_kind(kind.text()?) {
             return Ok(None);
         }
+        self.classifier.decode(&options, self.protocol, &mut self.actions)
+    }
+
+    /// Reads the body of a dumped chain of this hook into this value: its number, and the template that its rules must keep to;
+    /// `None` for a template that we do not know all of.
+    ///
+    /// Kernel: 6.18, `net/sched/cls_api.c` `tc_chain_fill_node()`, which names the queueing discipline in place of its hook.
+    ///
+    /// # Errors
+    /// If an attribute is malformed.
+    pub fn decode_chain(&mut self, hook: Hook, body: &[u8]) -> Result<Option<()>, Malformed> {
+        let attrs = Attrs::after(HEADER_BYTES, body)?;
+        *self = Self { hook, is_chain: true, ..Self::default() };
+        self.chain = attrs.find(CHAIN)?.map(|chain| chain.u32()).transpose()?;
+        let Some(kind) = attrs.find(KIND)? else { return Ok(Some(())) };
+        let Some(options) = attrs.find(OPTIONS)? else { return Ok(None) };
+        if !self.classifier.become_kind(kind.text()?) {
+            return Ok(None);
+        }
+        self.protocol = self.classifier.protocol_in(&options)?;
         self.classifier.decode(&options, self.protocol, &mut self.actions)
     }
 
@@ -197,7 +221,7 @@ impl Filter {
         self.verb = Verb::Add;
         self.chain = self.chain.filter(|chain| *chain != 0);
         self.handle = self.classifier.canonical_handle(self.handle);
-        self.classifier.canonicalize(self.handle);
+        self.classifier.canonicalize(self.handle, self.hook.parent);
         self.actions.iter_mut().for_each(Action::canonicalize);
         // A rule's actions are where the rule is: the kernel says so of each, and refuses what differs.
         // Kernel: 6.18, net/sched/act_api.c tcf_action_init().
@@ -220,7 +244,7 @@ impl Filter {
 
     /// The line for it; `None` for what tc has no words for.
     pub fn words(&self, lookup: &mut dyn Lookup) -> Option<String> {
-        let mut line = "filter add".to_owned();
+        let mut line = if self.is_chain { "chain add" } else { "filter add" }.to_owned();
         if self.hook.block != 0 {
             line.push_str(&format!(" block {}", self.hook.block));
         } else if self.hook.device.0 != 0 {
@@ -234,7 +258,9 @@ impl Filter {
             EGRESS => line.push_str(" egress"),
             parent => line.push_str(&format!(" parent {}", number::class_name(parent))),
         }
-        line.push_str(&format!(" protocol {}", protocol::name(self.protocol)));
+        if !self.is_chain || self.protocol != 0 {
+            line.push_str(&format!(" protocol {}", protocol::name(self.protocol)));
+        }
         if self.priority != 0 {
             line.push_str(&format!(" prio {}", self.priority));
         }
@@ -244,12 +270,13 @@ impl Filter {
         if let Some(handle) = self.classifier.handle_words(self.handle) {
             line.push_str(&format!(" handle {handle}"));
         }
-        line.push_str(&format!(" {}", self.classifier.kind()?));
+        let Some(kind) = self.classifier.kind() else { return self.is_chain.then_some(line) };
+        line.push_str(&format!(" {kind}"));
         let mut actions = String::new();
         for action in &self.actions {
             actions.push_str(&format!(" action {}", action.words(lookup)?));
         }
-        self.classifier.words(&mut line, &actions)?;
+        self.classifier.words(&mut line, &actions, lookup)?;
         Some(line)
     }
 }
@@ -263,8 +290,8 @@ impl Filter {
         let ended = format!("{line}\n");
         let mut batch = Batch::new(ended.as_bytes());
         let same = match batch.next_command(lookup) {
-            Ok(Some((_, command))) => command.rule().is_some_and(|rule| rule.canonical() == self.canonical()),
-            Ok(None) | Err(_) => false,
+            Ok(Some((_, Command::Filter(read)))) => read.canonical() == self.canonical(),
+            Ok(_) | Err(_) => false,
         };
         same.then_some(line)
     }
@@ -287,4 +314,9 @@ const BEFORE_AND_KINDS: &[&str] = &[
     "u32",
     "matchall",
     "bpf",
+    "basic",
+    "cgroup",
+    "flow",
+    "fw",
+    "route",
 ];

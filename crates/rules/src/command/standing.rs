@@ -1,7 +1,7 @@
 //! Actions without a rule.
 
-use super::{ACT_INDEX, ACT_TAB, KIND, Verb, flag, message};
-use crate::action::{Action, Kind};
+use super::{ACT_INDEX, ACT_TAB, KIND, LARGE_DUMP, ROOT_FLAGS, Verb, flag, message};
+use crate::action::{Action, Kind, bitfield};
 use crate::attr::AttrBuf;
 use crate::lookup::Lookup;
 use crate::number::{self, Base};
@@ -14,6 +14,8 @@ pub enum Standing {
     Made(Vec<Action>, Verb),
     /// These go away: kind and index of each.
     Removed(Vec<(String, u32)>),
+    /// All of this kind go away that no rule uses.
+    Flushed(String),
 }
 
 impl Standing {
@@ -29,9 +31,9 @@ impl Standing {
             if word == "action" {
                 continue;
             }
-            let known = ["gact", "mirred", "tunnel_key", "skbedit", "vlan", "pedit", "police", "ct", "csum"];
-            if !known.contains(&word) {
-                return Err(words.wrong(format!("`{word}` is not a kind of action")));
+            if !Kind::NAMES.contains(&word) {
+                let wrong = words.wrong(format!("`{word}` is not a kind of action"));
+                return Err(wrong.expecting(Kind::NAMES));
             }
             words.read("`index`", |word| abbreviates(word, "index").then_some(()))?;
             removed.push((word.to_owned(), words.read("an index", |word| number::u32(word, Base::Ten))?));
@@ -39,11 +41,21 @@ impl Standing {
         if removed.is_empty() { Err(words.unknown_here(&["action"])) } else { Ok(Self::Removed(removed)) }
     }
 
+    /// Reads what follows `actions flush`: a word, which iproute2 does not look at, and a kind.
+    pub(super) fn parse_flushed(words: &mut Words<'_>) -> Read<Self> {
+        words.value()?;
+        let known =
+            |word: &str| Kind::NAMES.iter().find(|name| **name == word).map(|name| (*name).to_owned());
+        let kind = words.read("a kind of action", known).map_err(|wrong| wrong.expecting(Kind::NAMES))?;
+        Ok(Self::Flushed(kind))
+    }
+
     pub(super) fn encode(&self, sequence: u32, flags: u16, out: &mut AttrBuf) {
         let (kind, own) = match self {
             Self::Made(_, Verb::Add) => (message::NEW_ACTION, flag::EXCL | flag::CREATE),
             Self::Made(..) => (message::NEW_ACTION, flag::CREATE | flag::REPLACE),
             Self::Removed(_) => (message::DEL_ACTION, 0),
+            Self::Flushed(_) => (message::DEL_ACTION, flag::ROOT),
         };
         out.message(kind, flag::REQUEST | own | flags, sequence, |out| {
             out.raw(&[0; 4]); // struct tcamsg
@@ -60,6 +72,10 @@ impl Standing {
                             });
                         }
                     });
+                }
+                Self::Flushed(kind) => {
+                    out.unmarked(ACT_TAB, |out| _ = out.unmarked(1, |out| _ = out.text(KIND, kind)));
+                    out.bytes(ROOT_FLAGS, &bitfield(LARGE_DUMP));
                 }
             }
         });

@@ -3,8 +3,13 @@
 //! A priority that was not there before is removed whole, with one message. In one that was there, every rule of the
 //! file is removed by its handle, of which none may be there beforehand. So it needs no journal to take a load back, and
 //! a second process can do it after this one was killed.
+//!
+//! That process works in the namespace of the load by a descriptor that it was started with: the name by which the operator
+//! meant it may lead to another one by then, or nowhere.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io::{BufRead, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -12,19 +17,23 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use linux::tc::{Devices, Loader, Options, Refused, dump, undo};
-use linux::{Errno, Netns};
+use linux::{Cause, Errno, Netns};
 use model::IfIndex;
-use rules::{Classifier, Filter, Found, Group, Hook, NoPercpu};
+use rules::{Classifier, Filter, Found, Group, Hook, Lookup, NoPercpu, command, number};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::FdFlags;
 
-use super::diff::wanted;
+use super::diff::{is_absent, wanted};
 use super::file::BatchFile;
 use super::survey::Survey;
 use super::swap::{Places, Swap};
 use crate::context::Context;
 use crate::exit::Exit;
-use crate::fault::Fault;
+use crate::fault::{Fault, HostState};
+
+/// What the guard hears when it knows all that the load is about to add. Without it, nothing was sent, and what it heard last
+/// may be half a line.
+const ARMED: &str = "armed";
 
 /// What the guard hears when the load may stay.
 const KEEP: &str = "keep";
@@ -39,6 +48,50 @@ pub(super) struct Undo {
     /// Chains that nobody used, each with the priority of the rule that may lead to it by now: those go whole that none
     /// leads to.
     chains: Vec<Group>,
+}
+
+/// What could not be taken back, and why.
+#[derive(Debug)]
+pub(super) struct Stuck {
+    what: String,
+    cause: Cause,
+}
+
+impl Stuck {
+    /// All rules of a priority, or of a chain.
+    pub(super) fn group(group: &Group, cause: Cause, devices: &mut Devices<'_>) -> Self {
+        Self { what: place(group, devices), cause }
+    }
+}
+
+/// Where rules hang: device and hook or block, chain and priority, as far as they have one.
+pub(super) fn place(group: &Group, devices: &mut Devices<'_>) -> String {
+    let Group { hook, chain, priority } = group;
+    let mut what = match (hook.block, devices.name_of(hook.device)) {
+        (0, Some(name)) => name,
+        (0, None) => format!("if{}", hook.device.0),
+        (block, _) => format!("block {block}"),
+    };
+    if hook.block == 0 {
+        what.push_str(&match hook.parent {
+            command::INGRESS => " ingress".to_owned(),
+            command::EGRESS => " egress".to_owned(),
+            class => format!(" parent {}", number::class_name(class)),
+        });
+    }
+    if *chain != 0 {
+        what.push_str(&format!(", chain {chain}"));
+    }
+    if *priority != 0 {
+        what.push_str(&format!(", priority {priority}"));
+    }
+    what
+}
+
+impl fmt::Display for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.cause)
+    }
 }
 
 impl Undo {
@@ -135,18 +188,33 @@ impl Undo {
         }
     }
 
-    /// Takes the load back. Gives what could not be removed.
+    /// Takes the load back. Gives what could not be removed and is there: a removal is also refused of what was never loaded.
     pub(super) fn undo(
         &self,
         netns: &Netns,
         file: &BatchFile,
         devices: &mut Devices<'_>,
-    ) -> Result<Vec<Refused>, Fault> {
-        let mut stuck = undo::groups(netns, &self.fresh)?;
+    ) -> Result<Vec<Stuck>, Fault> {
+        let mut stuck = Vec::new();
+        let mut there: BTreeMap<Hook, BTreeSet<Group>> = BTreeMap::new();
+        for (group, cause) in undo::groups(netns, &self.fresh)? {
+            let there = match there.entry(group.hook) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => unknown.insert(dump::groups(netns, group.hook)?),
+            };
+            if there.contains(&group) {
+                stuck.push(Stuck::group(&group, cause, devices));
+            }
+        }
         for chain in &self.chains {
-            if Swap::in_force(netns, chain.hook, chain.priority)? != Some(chain.chain) {
-                // Without a priority, it is all of the chain.
-                stuck.extend(undo::groups(netns, &[Group { priority: 0, ..*chain }])?);
+            if Swap::in_force(netns, chain.hook, chain.priority)? == Some(chain.chain) {
+                continue;
+            }
+            // Without a priority, it is all of the chain.
+            for (group, cause) in undo::groups(netns, &[Group { priority: 0, ..*chain }])? {
+                if dump::chains(netns, group.hook)?.contains(&group.chain) {
+                    stuck.push(Stuck::group(&group, cause, devices));
+                }
             }
         }
         if !self.shared.is_empty() {
@@ -164,9 +232,45 @@ impl Undo {
             let absent = |refused: &Refused| {
                 matches!(refused.refusal.errno, Errno::NOENT | Errno::NODEV | Errno::INVAL)
             };
-            stuck.extend(loader.finish()?.refused.into_iter().filter(|refused| !absent(refused)));
+            let refused = loader.finish()?.refused.into_iter().filter(|refused| !absent(refused));
+            let refused: BTreeMap<u32, Cause> =
+                refused.map(|refused| (refused.line, refused.cause())).collect();
+            let left = self.left_of(&refused.keys().copied().collect(), netns, file, devices)?;
+            let left = refused.into_iter().filter(|(line, _)| left.contains(line));
+            stuck.extend(left.map(|(line, cause)| Stuck { what: format!("{}:{line}", file.name()), cause }));
         }
         Ok(stuck)
+    }
+
+    /// Which of these lines of shared priorities have a rule in the kernel with their handle.
+    fn left_of(
+        &self,
+        lines: &BTreeSet<u32>,
+        netns: &Netns,
+        file: &BatchFile,
+        devices: &mut Devices<'_>,
+    ) -> Result<BTreeSet<u32>, Fault> {
+        let mut left = BTreeSet::new();
+        if lines.is_empty() {
+            return Ok(left);
+        }
+        let (places, percpu) = (Places::default(), NoPercpu::AsWritten);
+        let mut wanted =
+            wanted(file, devices, &mut Survey::default(), &places, percpu, |line| lines.contains(&line))?;
+        for hook in self.shared.iter().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
+            let dumped = dump::rules(netns, hook, |dumped| {
+                if let dump::Dumped::Rule(rule) = dumped
+                    && let Found::Wanted(line) | Found::Different(line) = wanted.strike(rule)
+                {
+                    left.insert(line);
+                }
+            });
+            match dumped {
+                Err(error) if !is_absent(&error) => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(left)
     }
 
     /// One line for each priority.
@@ -236,6 +340,11 @@ impl Turn {
         }
     }
 
+    /// A path to the namespace for a process that has it too, under the same number.
+    fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd())
+    }
+
     /// Whether a process that is started from now on has it too, until it ends.
     fn is_inherited(&self, inherited: bool) -> Result<(), Fault> {
         let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
@@ -256,18 +365,12 @@ const fn is_cut_short(rule: &Filter) -> bool {
 pub(super) struct Guarded(Child);
 
 impl Guarded {
-    /// Starts it. It has our file open too, as its standard output: to read it again if it must.
-    pub(super) fn start(
-        undo: &Undo,
-        turn: &Turn,
-        file: &BatchFile,
-        context: &Context,
-    ) -> Result<Self, Fault> {
+    /// Starts it. It has our file open too, as its standard output: to read it again if it must; and the namespace, which is
+    /// what our turn in it is a lock of.
+    pub(super) fn start(undo: &Undo, turn: &Turn, file: &BatchFile) -> Result<Self, Fault> {
         let failed = |error| Fault::file("the guard of an atomic load", error);
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        if let Some(netns) = &context.globals.netns {
-            command.arg("--netns").arg(netns);
-        }
+        command.arg("--netns").arg(turn.path());
         let rules = Stdio::from(file.handle().map_err(failed)?);
         command.args(["tc", "guard"]).stdin(Stdio::piped()).stdout(rules);
         // Ctrl-C is for us; the guard shall outlive it.
@@ -276,10 +379,17 @@ impl Guarded {
         turn.is_inherited(false)?;
         let mut child = child.map_err(failed)?;
         let stdin = child.stdin.as_mut();
-        let told = stdin
-            .map_or(Ok(()), |stdin| stdin.write_all(undo.written().as_bytes()).and_then(|()| stdin.flush()));
+        let told = stdin.map_or(Ok(()), |stdin| {
+            writeln!(stdin, "{}{ARMED}", undo.written()).and_then(|()| stdin.flush())
+        });
         told.map_err(failed)?;
         Ok(Self(child))
+    }
+
+    /// Has it take the load back, which we could not; whether it did.
+    pub(super) fn takes_back(mut self) -> bool {
+        drop(self.0.stdin.take());
+        self.0.wait().is_ok_and(|status| status.code() == Some(Exit::RolledBack.code().into()))
     }
 
     /// What was loaded may stay, or is gone already.
@@ -295,21 +405,44 @@ impl Guarded {
 
 /// The guard: hears what would have to be removed, and removes it unless it is told to keep it.
 pub(crate) fn guard(context: &Context) -> Result<Exit, Fault> {
-    let mut undo = Undo::default();
+    let netns = context.netns()?;
+    let (mut undo, mut armed, mut unknown) = (Undo::default(), false, None);
     for line in std::io::stdin().lock().lines() {
         match line {
             Ok(line) if line == KEEP => return Ok(Exit::Done),
+            Ok(line) if line == ARMED => armed = true,
             Ok(line) if undo.read(&line).is_some() => {}
-            Ok(line) => return Err(Fault::new(Exit::Usage, format!("the guard does not know `{line}`"))),
+            Ok(line) => unknown = Some(line),
             Err(_) => break,
         }
     }
-    let netns = context.netns()?;
-    let file = BatchFile::inherited()?;
-    let stuck = undo.undo(&netns, &file, &mut Devices::of(&netns))?;
-    context.console.say("An atomic load was interrupted, and was taken back.");
-    for refused in &stuck {
-        context.console.say(&format!("could not be removed: {refused}"));
+    if !armed {
+        return Ok(Exit::Done); // the load died before it sent anything, maybe within a line
     }
-    Ok(if stuck.is_empty() { Exit::RolledBack } else { Exit::NotRestored })
+    if let Some(line) = unknown {
+        return Err(Fault::new(Exit::Usage, format!("the guard does not know `{line}`")));
+    }
+    let file = BatchFile::inherited();
+    let stuck = file.and_then(|file| undo.undo(&netns, &file, &mut Devices::of(&netns)));
+    let words = "an atomic load was interrupted";
+    match stuck {
+        Ok(stuck) if stuck.is_empty() => {
+            context.console.say("An atomic load was interrupted, and was taken back.");
+            Ok(Exit::RolledBack)
+        }
+        Ok(stuck) => Err(not_restored(words, &stuck)),
+        Err(fault) => Err(not_taken_back(fault)),
+    }
+}
+
+/// The fault of a load of which this could not be taken back.
+pub(super) fn not_restored(words: impl Into<String>, stuck: &[Stuck]) -> Fault {
+    let stuck = stuck.iter().map(ToString::to_string).collect();
+    Fault::new(Exit::NotRestored, words.into()).leaving(HostState::NotRestored { stuck, undo: None })
+}
+
+/// The fault of a load that could not be taken back for this reason.
+pub(super) fn not_taken_back(fault: Fault) -> Fault {
+    let stuck = vec!["what was loaded: `netpolicy tc diff` with its file names it".to_owned()];
+    Fault { exit: Exit::NotRestored, ..fault }.leaving(HostState::NotRestored { stuck, undo: None })
 }

@@ -1,7 +1,6 @@
 //! `tc diff`, `tc load --check`: what the kernel has against what a file wants.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::Instant;
 
 use linux::Netns;
@@ -19,32 +18,31 @@ use crate::render::DiffReport;
 
 /// Compares, and says what is missing, different and extra.
 pub(crate) fn run(
-    file: &Path,
+    file: &BatchFile,
     swap: Option<u16>,
     percpu: NoPercpu,
     context: &Context,
 ) -> Result<Exit, Fault> {
     let began = Instant::now();
     let netns = context.netns()?;
-    let file = BatchFile::named(file)?;
     let mut devices = Devices::of(&netns);
     let places = match swap {
-        Some(priority) => Places::in_force(&netns, priority, &file, &mut devices)?,
+        Some(priority) => Places::in_force(&netns, priority, file, &mut devices)?,
         None => Places::default(),
     };
     let mut survey = Survey::default();
-    let first = first_with_cookies(&file, &mut devices)?;
+    let first = first_with_cookies(file, &mut devices)?;
     let (wanted, ahead) = std::thread::scope(|scope| {
         let netns = &netns;
         let ahead = first.map(|hook| scope.spawn(move || Ahead::look(netns, hook)));
-        let wanted = wanted(&file, &mut devices, &mut survey, &places, percpu, |_| true);
+        let wanted = wanted(file, &mut devices, &mut survey, &places, percpu, |_| true);
         let ahead = ahead.map(|ahead| ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         (wanted, ahead)
     });
     let mut wanted = wanted?;
     survey.refused(&file.name(), context)?;
     let mut ahead = ahead.transpose()?;
-    let mut report = DiffReport { file: file.name(), ..DiffReport::default() };
+    let mut report = DiffReport { file: file.name(), not_compared: survey.for_tc, ..DiffReport::default() };
     for hook in wanted.groups().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
         let ahead = ahead.take_if(|ahead| ahead.hook == hook);
         strike(&netns, hook, ahead, &mut devices, &mut wanted, &mut report)?;

@@ -28,6 +28,8 @@ pub(super) struct BatchFile {
     name: String,
     file: File,
     length: u64,
+    /// Whether lines that tc alone understands are commands.
+    with_tc: bool,
 }
 
 /// A part of a file, read beside others.
@@ -58,7 +60,7 @@ impl BatchFile {
         let metadata = file.metadata().map_err(unreadable)?;
         let name = path.display().to_string();
         match metadata.is_file() {
-            true => Ok(Self { name, file, length: metadata.len() }),
+            true => Ok(Self { name, file, length: metadata.len(), with_tc: false }),
             false => Self::spooled(name, path, file),
         }
     }
@@ -69,7 +71,7 @@ impl BatchFile {
         let failed = |error| Fault::file(NAME, error);
         let file = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(failed)?);
         let length = file.metadata().map_err(failed)?.len();
-        Ok(Self { name: NAME.to_owned(), file, length })
+        Ok(Self { name: NAME.to_owned(), file, length, with_tc: false })
     }
 
     /// All of an input, in memory.
@@ -84,7 +86,12 @@ impl BatchFile {
                 format!("{} has more than 1 GiB: give the rules as a regular file", path.display()),
             ));
         }
-        Ok(Self { name, file, length })
+        Ok(Self { name, file, length, with_tc: false })
+    }
+
+    /// The same, in which lines that tc alone understands are commands ([`Command::Foreign`]), or wrong.
+    pub(super) fn with_tc(self, with_tc: bool) -> Self {
+        Self { with_tc, ..self }
     }
 
     /// Its name, for people.
@@ -109,7 +116,8 @@ impl BatchFile {
 
     /// The commands of this many bytes from this byte on, where a line begins.
     pub(super) fn commands_of(&self, start: u64, length: u64) -> Batch<Box<dyn Read + '_>> {
-        Batch::new(Box::new(Part { file: &self.file, at: start, left: length }))
+        let part: Box<dyn Read + '_> = Box::new(Part { file: &self.file, at: start, left: length });
+        Batch::new(part).with_foreign(self.with_tc)
     }
 
     /// The byte where a line begins, about in the middle, if it is worth while to read both halves at the same time.

@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use linux::tc::{Account, Devices, Encoder, Loader, Options};
 use linux::{Errno, Netns, Signals};
+use rules::Command;
 
-use super::atomic::{Guarded, Turn, Undo};
+use super::atomic::{Guarded, Turn, Undo, not_restored, not_taken_back};
+use super::by_tc::ByTc;
 use super::diff::{strike, wanted};
 use super::file::BatchFile;
 use super::progress::Progress;
@@ -26,28 +28,36 @@ const COMMANDS_PER_LOOK: u64 = 1024;
 /// Loads a file.
 pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> {
     let netns = context.netns()?;
-    let file = BatchFile::named(&arguments.file)?;
+    let file = BatchFile::named(&arguments.file)?.with_tc(arguments.with_tc);
     let mut devices = Devices::of(&netns);
     let began = Instant::now();
     let wish = Wish::of(arguments, &netns);
     if arguments.dry_run {
         let survey = survey(&file, &netns, &mut devices)?;
+        if let Some(words) = survey.deep(&mut devices) {
+            context.console.say(&words);
+        }
         return dry_run(&survey, &file, arguments, context);
     }
     let mut load = Load::new(arguments, context, &netns, &file, &wish)?;
+    // What compares first and loads then has the namespace to itself among its like.
+    let alone = arguments.atomic || arguments.swap.is_some() || arguments.resume;
+    // Where wrong lines are left out, there is nothing to wait for: what is read is sent.
+    load.streaming = arguments.keep_going && !alone;
     // Without a look at the kernel's rules first, a line is encoded as it is read.
     let reading = match arguments.resume || arguments.swap.is_some() {
+        _ if load.streaming => Reading::default(),
         true => Reading::of(survey(&file, &netns, &mut devices)?),
         false => read(&file, &netns, &mut devices, &wish, |bytes| load.loader.encoder(bytes))?,
     };
-    let survey = load.take(reading);
+    let mut survey = load.take(reading);
     if !arguments.keep_going {
         survey.refused(&file.name(), context)?;
-    } else if let Some(fault) = survey.mistaken(&file.name()) {
-        context.console.fault(&fault.leaving(HostState::Underway));
     }
-    // What compares first and loads then has the namespace to itself among its like.
-    let alone = arguments.atomic || arguments.swap.is_some() || arguments.resume;
+    if let Some(line) = survey.first_for_tc.filter(|_| arguments.resume) {
+        let words = "--resume loads what is missing, and cannot tell whether tc has done this line: give such lines a file of their own";
+        return Err(Fault::new(Exit::Refused, format!("{}:{line}: {words}; nothing was sent", file.name())));
+    }
     let turn = alone.then(|| Turn::take(&netns, context)).transpose()?;
     let swap = match arguments.swap {
         Some(priority) => Some(Swap::prepare(&netns, priority, &file, &survey)?),
@@ -62,8 +72,16 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
         load.places = swap.places();
     }
     let guarded = undo.as_ref().zip(turn.as_ref());
-    let guard = guarded.map(|(undo, turn)| Guarded::start(undo, turn, &file, context)).transpose()?;
-    let mut loaded = load.run(&survey, &mut devices, began);
+    let guard = guarded.map(|(undo, turn)| Guarded::start(undo, turn, &file)).transpose()?;
+    let mut loaded = load.run(&mut survey, &mut devices, began);
+    if arguments.keep_going
+        && let Some(fault) = survey.mistaken(&file.name())
+    {
+        context.console.fault(&fault.leaving(HostState::LeftOut));
+    }
+    if let Some(words) = survey.deep(&mut devices) {
+        context.console.say(&words);
+    }
     let mut failed = match &loaded {
         Err(_) => Some((Exit::RolledBack, "it could not be loaded")),
         Ok(report) if report.interrupted => Some((Exit::RolledBack, "a signal ended it")),
@@ -73,8 +91,12 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
         Ok(_) => None,
     };
     if let (None, Some(swap), Ok(report)) = (failed, &swap, &mut loaded) {
-        match swap.switch(&netns)? {
-            Some(refused) => {
+        match swap.switch(&netns) {
+            Err(fault) => {
+                context.console.say(&fault.cause.to_string());
+                failed = Some((Exit::RolledBack, "the rule that leads to the new chain could not be sent"));
+            }
+            Ok(Some(refused)) => {
                 let words = "the rule that leads to the new chain was refused";
                 context.console.say(&format!("{words}: {}", refused.cause()));
                 // The kernel has no such classifier, or no such action.
@@ -84,23 +106,35 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
                     false => (Exit::RolledBack, words),
                 });
             }
-            None => report.chains = swap.chains(),
+            Ok(None) => report.chains = swap.chains(),
         }
     }
     if let Some((undo, (exit, why))) = undo.zip(failed) {
-        let stuck = undo.undo(&netns, &file, &mut devices)?;
-        guard.map(Guarded::dismiss).transpose()?;
-        let mut report = loaded?;
-        report.undone = stuck.is_empty();
-        context.console.report(&report)?;
         let words = format!("{}: {why}, and the load is all or nothing", file.name());
-        return Err(match stuck.is_empty() {
-            true => Fault::new(exit, words).leaving(HostState::Restored),
-            false => {
-                let stuck = stuck.iter().map(ToString::to_string).collect();
-                Fault::new(Exit::NotRestored, words).leaving(HostState::NotRestored { stuck, undo: None })
+        if let Ok(report) = &loaded
+            && report.took_nothing()
+        {
+            guard.map(Guarded::dismiss).transpose()?;
+            context.console.report(report)?;
+            return Err(Fault::failed(words));
+        }
+        let stuck = match undo.undo(&netns, &file, &mut devices) {
+            Ok(stuck) => stuck,
+            Err(fault) if guard.is_some_and(Guarded::takes_back) => {
+                return Err(Fault { exit, ..fault }.leaving(HostState::Restored));
             }
-        });
+            Err(fault) => return Err(not_taken_back(fault)),
+        };
+        let state = match stuck.is_empty() {
+            true => Fault::new(exit, words).leaving(HostState::Restored),
+            false => not_restored(words, &stuck),
+        };
+        let behind = |fault: Fault| Fault { exit: state.exit, ..fault }.leaving(state.host.clone());
+        guard.map(Guarded::dismiss).transpose().map_err(behind)?;
+        let mut report = loaded.map_err(behind)?;
+        report.undone = stuck.is_empty();
+        context.console.report(&report).map_err(behind)?;
+        return Err(state);
     }
     let behind = |fault: Fault| fault.leaving(HostState::Done);
     guard.map(Guarded::dismiss).transpose().map_err(behind)?;
@@ -154,6 +188,10 @@ struct Load<'a> {
     open: Option<Devices<'a>>,
     /// The chains that rules are put into.
     places: Places,
+    /// Whether lines are sent as they are read, the first time.
+    streaming: bool,
+    /// What the installed tc is given.
+    by_tc: ByTc<'a>,
 }
 
 impl<'a> Load<'a> {
@@ -171,7 +209,8 @@ impl<'a> Load<'a> {
         };
         let loader = Loader::open(netns, options)?;
         let (encoded, encoded_to, whole, asides, open) = (None, 0, false, Asides::default(), None);
-        let places = Places::default();
+        let (places, streaming) = (Places::default(), false);
+        let by_tc = ByTc::new(netns, arguments.with_tc, arguments.keep_going)?;
         Ok(Self {
             arguments,
             context,
@@ -185,6 +224,8 @@ impl<'a> Load<'a> {
             asides,
             open,
             places,
+            streaming,
+            by_tc,
         })
     }
 
@@ -197,8 +238,8 @@ impl<'a> Load<'a> {
     }
 
     fn run(
-        mut self,
-        survey: &Survey,
+        self,
+        survey: &mut Survey,
         devices: &mut Devices<'_>,
         began: Instant,
     ) -> Result<LoadReport, Fault> {
@@ -206,6 +247,17 @@ impl<'a> Load<'a> {
             true => Some(self.missing(survey, devices)?),
             false => None,
         };
+        self.send(missing.as_ref(), survey, devices, began).map_err(|fault| fault.leaving(HostState::Unknown))
+    }
+
+    /// Sends all, or what of it is missing.
+    fn send(
+        mut self,
+        missing: Option<&BTreeSet<u32>>,
+        survey: &mut Survey,
+        devices: &mut Devices<'_>,
+        began: Instant,
+    ) -> Result<LoadReport, Fault> {
         let mut progress =
             Progress::new(&self.context.console, Some(self.file.length()).filter(|bytes| *bytes > 0));
         // From here on, a signal ends the load with an account.
@@ -224,6 +276,7 @@ impl<'a> Load<'a> {
         let mut cut_short = None;
         let mut fitter = Fitter::new(self.wish);
         let (file, loader, encoded_to, places) = (self.file, &mut self.loader, self.encoded_to, &self.places);
+        let (streaming, by_tc, mut mistakes) = (self.streaming, &mut self.by_tc, Survey::default());
         if !self.whole {
             file.each(
                 devices,
@@ -231,7 +284,15 @@ impl<'a> Load<'a> {
                     if line <= encoded_to {
                         return Ok(true);
                     }
-                    if let Some(missing) = &missing {
+                    if streaming {
+                        survey.note(line, command);
+                    }
+                    if let Command::Foreign(foreign) = command {
+                        by_tc.push(line, &foreign.text, loader, &mut signals)?;
+                        return Ok(true);
+                    }
+                    by_tc.flush(loader, &mut signals)?;
+                    if let Some(missing) = missing {
                         if command.rule().is_none() {
                             not_rules.insert(line);
                         } else if !missing.contains(&line) {
@@ -256,9 +317,21 @@ impl<'a> Load<'a> {
                     }
                     Ok(true)
                 },
-                |_| Ok(()),
+                |mistake| {
+                    if streaming {
+                        mistakes.mistake(mistake);
+                    }
+                    Ok(())
+                },
             )?;
+            by_tc.flush(loader, &mut signals)?;
+            interrupted |= by_tc.interrupted;
         }
+        survey.append(mistakes, 0);
+        let unread = match cut_short {
+            Some(last) => self.unread(last, survey, devices)?,
+            None => Vec::new(),
+        };
         self.asides.append(fitter.asides());
         let account = self.loader.settled_account();
         progress.end();
@@ -271,11 +344,16 @@ impl<'a> Load<'a> {
             !there
         });
         let mut report = self.report(account, seconds, skipped, survey, devices)?;
-        if let Some(last) = cut_short {
-            self.unread(last, &mut report, devices)?;
-        }
+        report.not_sent.append(&mut self.by_tc.unsent);
+        report.not_sent.sort_unstable();
+        report.not_sent.extend(unread);
+        report.refused.append(&mut self.by_tc.refused);
+        report.refused.sort_by_key(|refused| refused.line);
+        report.by_tc = self.by_tc.done;
+        report.loaded += report.by_tc;
         report.interrupted = interrupted;
         (report.counters_anyway, report.cookies) = (self.asides.unheard, self.asides.cookies);
+        report.bursts_cut = self.asides.bursts_cut;
         report.shared_actions = self.wish.shared_actions();
         Ok(report)
     }
@@ -293,7 +371,7 @@ impl<'a> Load<'a> {
             ));
         }
         // A wrong line has ended the load by now, or it goes on without.
-        let (mut again, percpu) = (Survey::default(), percpu(self.arguments));
+        let (mut again, percpu) = (Survey::default(), percpu(self.arguments.no_percpu));
         let mut wanted = wanted(self.file, devices, &mut again, &self.places, percpu, |_| true)?;
         let mut found = DiffReport::default();
         for hook in survey.hooks() {
@@ -308,19 +386,29 @@ impl<'a> Load<'a> {
         Ok(wanted.missing().into_iter().collect())
     }
 
-    /// Adds the lines behind the last one that was read to those that were not sent.
-    fn unread(&self, last: u32, report: &mut LoadReport, devices: &mut Devices<'_>) -> Result<(), Fault> {
-        let not_sent = &mut report.not_sent;
+    /// The lines behind the last one that was read, which were not sent.
+    fn unread(&self, last: u32, survey: &mut Survey, devices: &mut Devices<'_>) -> Result<Vec<u32>, Fault> {
+        let (mut not_sent, mut mistakes) = (Vec::new(), Survey::default());
         self.file.each(
             devices,
-            |line, _, _| {
+            |line, command, _| {
                 if line > last {
                     not_sent.push(line);
+                    if self.streaming {
+                        survey.note(line, command);
+                    }
                 }
                 Ok(true)
             },
-            |_| Ok(()),
-        )
+            |mistake| {
+                if self.streaming && mistake.line > last {
+                    mistakes.mistake(mistake);
+                }
+                Ok(())
+            },
+        )?;
+        survey.append(mistakes, 0);
+        Ok(not_sent)
     }
 
     /// The account, with every lost answer settled by a dump.
@@ -336,7 +424,7 @@ impl<'a> Load<'a> {
         let lost: BTreeSet<u32> = unknown.iter().copied().collect();
         let mut not_loaded = Vec::new();
         if !lost.is_empty() {
-            let (mut again, percpu) = (Survey::default(), percpu(self.arguments));
+            let (mut again, percpu) = (Survey::default(), percpu(self.arguments.no_percpu));
             let asked = |line| lost.contains(&line);
             let mut wanted = wanted(self.file, devices, &mut again, &self.places, percpu, asked)?;
             let mut found = DiffReport::default();
@@ -365,9 +453,11 @@ impl<'a> Load<'a> {
             interrupted: false,
             undone: false,
             chains: Vec::new(),
+            by_tc: 0,
             shared_actions: 0,
             cookies: 0,
             counters_anyway: BTreeMap::new(),
+            bursts_cut: 0,
             seconds,
             rate: loaded as f64 / seconds.max(1e-9),
         })

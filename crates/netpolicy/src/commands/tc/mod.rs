@@ -2,6 +2,7 @@
 
 mod atomic;
 mod bench;
+mod by_tc;
 mod diff;
 mod dump;
 mod file;
@@ -12,8 +13,7 @@ mod survey;
 mod swap;
 mod wish;
 
-use rules::NoPercpu;
-
+use self::file::BatchFile;
 use crate::args::{Tc, TcCommand};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -23,11 +23,13 @@ use crate::fault::Fault;
 pub(crate) fn run(arguments: &Tc, context: &Context) -> Result<Exit, Fault> {
     match &arguments.command {
         TcCommand::Load(arguments) if arguments.check => {
-            diff::run(&arguments.file, arguments.swap, wish::percpu(arguments), context)
+            let file = BatchFile::named(&arguments.file)?.with_tc(arguments.with_tc);
+            diff::run(&file, arguments.swap, wish::percpu(arguments.no_percpu), context)
         }
         TcCommand::Load(arguments) => load::run(arguments, context),
         TcCommand::Diff(arguments) => {
-            diff::run(&arguments.file, arguments.swap, NoPercpu::AsWritten, context)
+            let file = BatchFile::named(&arguments.file)?.with_tc(arguments.with_tc);
+            diff::run(&file, arguments.swap, wish::percpu(arguments.no_percpu), context)
         }
         TcCommand::Dump(arguments) => dump::run(arguments, context),
         TcCommand::Bench(arguments) => bench::run(arguments, context),

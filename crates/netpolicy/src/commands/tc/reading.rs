@@ -5,7 +5,7 @@ use std::io::Read;
 
 use linux::Netns;
 use linux::tc::{Devices, Encoder};
-use rules::Batch;
+use rules::{Batch, Command};
 
 use super::file::BatchFile;
 use super::survey::Survey;
@@ -94,7 +94,8 @@ fn part<'n>(
         |line, command, _| {
             reading.survey.note(line, command);
             if let (Some(fitter), Some(encoded)) = (&mut fitter, &mut encoded) {
-                reading.whole &= encoded.bytes() < HELD_BYTES_MAX;
+                // What tc does, and all behind it, must wait for what is before it.
+                reading.whole &= encoded.bytes() < HELD_BYTES_MAX && !matches!(command, Command::Foreign(_));
                 if reading.whole {
                     fitter.fit(command)?;
                     encoded.push(line, command);

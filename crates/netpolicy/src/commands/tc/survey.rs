@@ -1,9 +1,12 @@
 //! What a batch file says, from reading all of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use rules::{Command, Group, Hook, Verb};
+use linux::tc::Devices;
+use rules::classifier::u32::Part;
+use rules::{Classifier, Command, Filter, Group, Hook, Verb};
 
+use super::atomic::place;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
@@ -27,6 +30,10 @@ pub(super) struct Survey {
     pub(super) irreversible: Option<u32>,
     /// The first line that takes something away.
     pub(super) removes: Option<u32>,
+    /// Lines that the installed tc is given, and the first of them.
+    pub(super) for_tc: u64,
+    pub(super) first_for_tc: Option<u32>,
+    buckets: Buckets,
     mistakes: Vec<rules::Mistake>,
     last: Option<Group>,
 }
@@ -39,6 +46,10 @@ impl Survey {
         if !adds {
             self.irreversible.get_or_insert(line);
         }
+        if matches!(command, Command::Foreign(_)) {
+            self.for_tc += 1;
+            self.first_for_tc.get_or_insert(line);
+        }
         if command.removes() {
             self.removes.get_or_insert(line);
         }
@@ -49,21 +60,46 @@ impl Survey {
                 self.groups.insert(group);
                 self.last = Some(group);
             }
+            if adds {
+                self.buckets.note(group, rule);
+            }
         }
+    }
+
+    /// The most rules of u32 that a packet is compared with one after the other, if they are many, and where that is.
+    pub(super) fn deep(&self, devices: &mut Devices<'_>) -> Option<String> {
+        let (group, bucket, rules) =
+            self.buckets.deepest().filter(|(.., rules)| *rules > BUCKET_RULES_MANY)?;
+        let place = place(&group, devices);
+        let bucket = match (group.priority, bucket) {
+            (0, _) => "without a priority, each in one of its own".to_owned(),
+            (_, 0) => "in no hash table of the file".to_owned(),
+            (_, bucket) => format!("in bucket {:x}:{:x}", bucket >> 20, bucket >> 12 & 0xff),
+        };
+        Some(format!(
+            "{place} gets {rules} rules {bucket}: a packet is compared with one after the other, and loading them takes longer the \
+             more there are. A hash table spreads them: `u32 divisor 256`, and rules with `ht 1:N:`."
+        ))
     }
 
     /// Takes note of a line that is wrong.
     pub(super) fn mistake(&mut self, mistake: rules::Mistake) {
         self.wrong += 1;
         if self.mistakes.len() < MISTAKES_MAX {
-            self.mistakes.push(mistake);
+            // A line may be long, and is drawn of the first ones alone.
+            let text = if self.mistakes.len() < DRAWN_MAX { mistake.text } else { String::new() };
+            self.mistakes.push(rules::Mistake { text, ..mistake });
         }
     }
 
     /// Adds what a later part of the file says, before which so many lines lie.
     pub(super) fn append(&mut self, later: Self, lines: u32) {
         let shifted = |line: u32| line.saturating_add(lines);
-        let Self { commands, rules, groups, wrong, irreversible, removes, mistakes, last: _ } = later;
+        let Self { commands, rules, groups, wrong, irreversible, removes, mistakes, last: _, .. } = later;
+        let Self { for_tc, first_for_tc, buckets, .. } = later;
+        self.for_tc += for_tc;
+        self.first_for_tc = self.first_for_tc.or(first_for_tc.map(shifted));
+        self.buckets.append(buckets);
         self.commands += commands;
         self.rules += rules;
         self.groups.extend(groups);
@@ -105,9 +141,9 @@ impl Survey {
 
     /// What it says, as data.
     pub(super) fn report(&self, file: &str) -> SurveyReport {
-        let Self { commands, rules, wrong, .. } = *self;
+        let Self { commands, rules, wrong, for_tc, .. } = *self;
         let (file, groups) = (file.to_owned(), self.groups.len());
-        SurveyReport { file, commands, rules, groups, wrong, wrong_lines: self.wrong_lines() }
+        SurveyReport { file, commands, rules, groups, for_tc, wrong, wrong_lines: self.wrong_lines() }
     }
 
     /// The lines that are wrong, as data.
@@ -122,10 +158,54 @@ impl Survey {
     }
 }
 
+/// How many rules of u32 a packet may be compared with one after the other before that is worth a word.
+const BUCKET_RULES_MANY: u32 = 1000;
+
+/// How many buckets are counted; a file with more of them has no deep ones, or not only.
+const BUCKETS_MAX: usize = 65_536;
+
+/// How many rules each bucket of u32 gets.
+#[derive(Debug, Default)]
+struct Buckets(BTreeMap<(Group, u32), u32>);
+
+impl Buckets {
+    fn note(&mut self, group: Group, rule: &Filter) {
+        let Classifier::U32(u32) = &rule.classifier else { return };
+        if u32.parts.iter().any(|part| matches!(part, Part::Divisor(_))) {
+            return; // a table
+        }
+        let bucket = (group, u32.table & !NODE);
+        if let Some(count) = self.0.get_mut(&bucket) {
+            *count = count.saturating_add(1);
+        } else if self.0.len() < BUCKETS_MAX {
+            self.0.insert(bucket, 1);
+        }
+    }
+
+    fn append(&mut self, later: Self) {
+        for (bucket, count) in later.0 {
+            if self.0.len() < BUCKETS_MAX || self.0.contains_key(&bucket) {
+                let all = self.0.entry(bucket).or_default();
+                *all = all.saturating_add(count);
+            }
+        }
+    }
+
+    fn deepest(&self) -> Option<(Group, u32, u32)> {
+        let deepest = self.0.iter().max_by_key(|(_, count)| **count)?;
+        let ((group, bucket), count) = deepest;
+        Some((*group, *bucket, *count))
+    }
+}
+
+/// The bits of a handle of u32 that are a rule's number within its bucket.
+const NODE: u32 = 0xfff;
+
 /// What would have been right.
 fn help(mistake: &rules::Mistake) -> Option<String> {
     match nearest(&mistake.found, mistake.expected.iter().copied()) {
         Some(word) => Some(format!("did you mean `{word}`?")),
+        None if mistake.is_foreign => Some("--with-tc hands such a line to the installed tc".to_owned()),
         None if mistake.expected.is_empty() => None,
         None => Some(format!("one of: {}", mistake.expected.join(", "))),
     }

@@ -14,6 +14,7 @@ use model::IfIndex;
 use rules::action::Control;
 use rules::{Batch, Command, Filter, Group, Hook, Table, Verb};
 
+use super::atomic::Stuck;
 use super::file::BatchFile;
 use super::survey::Survey;
 use crate::exit::Exit;
@@ -162,10 +163,11 @@ impl Swap {
     }
 
     /// Removes the chains that were in force before. Gives what could not be removed.
-    pub(super) fn remove_old(&self, netns: &Netns) -> Result<Vec<Refused>, Fault> {
+    pub(super) fn remove_old(&self, netns: &Netns) -> Result<Vec<Stuck>, Fault> {
         let old = |turn: &Turn| turn.old.map(|chain| Group { hook: turn.hook, chain, priority: 0 });
         let groups: Vec<Group> = self.turns.iter().filter_map(old).collect();
-        Ok(undo::groups(netns, &groups)?)
+        let (stuck, mut devices) = (undo::groups(netns, &groups)?, Devices::of(netns));
+        Ok(stuck.into_iter().map(|(group, cause)| Stuck::group(&group, cause, &mut devices)).collect())
     }
 }
 

@@ -11,8 +11,8 @@ use crate::args::{Percpu, TcLoad};
 use crate::fault::Fault;
 
 /// Which counters the command line asks for.
-pub(super) fn percpu(arguments: &TcLoad) -> NoPercpu {
-    match arguments.no_percpu {
+pub(super) const fn percpu(wanted: Option<Percpu>) -> NoPercpu {
+    match wanted {
         None => NoPercpu::AsWritten,
         Some(Percpu::Auto) => NoPercpu::Auto,
         Some(Percpu::Always) => NoPercpu::Always,
@@ -42,7 +42,7 @@ struct Shares {
 impl<'n> Wish<'n> {
     /// What the command line asks for.
     pub(super) fn of(arguments: &TcLoad, netns: &'n Netns) -> Self {
-        let percpu = percpu(arguments);
+        let percpu = percpu(arguments.no_percpu);
         let shares = || Mutex::new(Shares { sharing: Sharing::from(0), looked_at: BTreeSet::new() });
         let sharing = arguments.share_actions.then(shares);
         Self { netns, percpu, cookies: arguments.cookies, sharing }
@@ -74,6 +74,8 @@ pub(super) struct Asides {
     pub(super) unheard: BTreeMap<&'static str, u64>,
     /// Rules that got a cookie.
     pub(super) cookies: u64,
+    /// Police actions whose burst takes longer than can be said, and is sent as the longest.
+    pub(super) bursts_cut: u64,
 }
 
 impl Asides {
@@ -83,6 +85,7 @@ impl Asides {
             *self.unheard.entry(kind).or_default() += count;
         }
         self.cookies += more.cookies;
+        self.bursts_cut += more.bursts_cut;
     }
 }
 
@@ -95,6 +98,7 @@ impl<'w> Fitter<'w> {
 
     /// Gives the actions of a rule the counters, the instances and the cookie that are wanted.
     pub(super) fn fit(&mut self, command: &mut Command) -> Result<(), Fault> {
+        self.asides.bursts_cut += command.bursts_cut();
         let Command::Filter(rule) = command else { return Ok(()) };
         if self.wish.percpu.apply(rule) > 0 {
             let unheard = |action: &&Action| action.no_percpu && !percpu::obeys(&action.kind);

@@ -40,6 +40,9 @@ const KINDS: [&str; 3] = ["mirred", "gact", "tunnel_key"];
 const STREAM_RULES: u64 = 10_000_000;
 const PARSED_RULES: u64 = 1_000_000;
 
+/// How many rules of one bucket are loaded.
+const DEEP_RULES: u32 = 4000;
+
 /// The rules of the other criteria, as the goals have them.
 const FAILING_RULES: u32 = 20_000;
 const ROLLED_BACK_RULES: u32 = 40_000;
@@ -260,7 +263,8 @@ impl Bench<'_> {
         let count = self.arguments.rules;
         let plain = self.scratch.file("plain", &u32_rules(self.arguments.rules, ""))?;
         let lean = self.scratch.file("no_percpu", &u32_rules(self.arguments.rules, " no_percpu"))?;
-        let mut seconds: [Vec<f64>; 8] = Default::default();
+        let deep = self.scratch.file("deep", &deep_rules(DEEP_RULES))?;
+        let mut seconds: [Vec<f64>; 10] = Default::default();
         for repeat in 0..self.arguments.repeats {
             self.context.console.progress(&format!("repeat {} of {}", repeat + 1, self.arguments.repeats));
             let measured = [
@@ -272,13 +276,15 @@ impl Bench<'_> {
                 self.load(&plain, count, &["--no-percpu", "always"])?,
                 self.load(&lean, count, &["--workers", "2"])?,
                 self.floor(&lean, count)?,
+                self.load(&deep, 1, &["tc"])?,
+                self.load(&deep, 1, &[])?,
             ];
             for (all, one) in seconds.iter_mut().zip(measured) {
                 all.push(one);
             }
         }
         self.context.console.progress("");
-        let [tc_plain, tc_lean, lean, shared, percpu, always, two, floor] = &seconds;
+        let [tc_plain, tc_lean, lean, shared, percpu, always, two, floor, tc_deep, deep] = &seconds;
         let rules = f64::from(self.arguments.rules);
         let mut ratio = |what: &str, goal: f64, slow: &[f64], fast: &[f64]| {
             let ratio = Ratio::of(slow, fast);
@@ -291,6 +297,12 @@ impl Bench<'_> {
         ratio("--no-percpu always : tc -b of the plain file", 5.0, tc_plain, always);
         ratio("one thread : the kernel's own cost", 0.9, floor, lean);
         ratio("no_percpu : percpu, in the loader", 1.5, percpu, lean);
+        // What a file gets that says nothing of counters, and one whose rules are not spread over a table.
+        let words = format!("{} ({:.0} rules/s)", Ratio::of(tc_plain, percpu), rules / median(percpu));
+        self.told("the plain file without options : tc -b of it", words);
+        let words =
+            format!("{} ({:.0} rules/s)", Ratio::of(tc_deep, deep), f64::from(DEEP_RULES) / median(deep));
+        self.told(format!("{DEEP_RULES} plain rules in one bucket, without handles : tc -b of it"), words);
         let words = format!("{} (u32 holds rtnl: one worker sends)", Ratio::of(lean, two));
         self.told("u32, 2 workers : 1", words);
         Ok(())
@@ -413,6 +425,18 @@ impl Bench<'_> {
         self.row("check of 100 000 rules", "< 1 s, >= 10 x", measured, own < 1.0 && tc / own >= 10.0);
         Ok(())
     }
+}
+
+/// Rules of one priority without handles, in the bucket that it begins with.
+fn deep_rules(count: u32) -> String {
+    let rule = |number: u32| {
+        let address = format!("10.0.{}.{}", number >> 8 & 255, number & 255);
+        format!(
+            "filter add dev {DEVICE} ingress protocol ip prio 9 u32 match ip src {address} action mirred egress redirect dev \
+             {PEER}\n"
+        )
+    };
+    (0..count).map(rule).collect()
 }
 
 /// The hash tables that so many rules are in.

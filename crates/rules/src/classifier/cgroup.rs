@@ -1,0 +1,12 @@
+//! `cgroup`: gives packets the class of the control group of their process (`net_cls.classid`).
+//!
+//! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_CGROUP_*`, `net/sched/cls_cgroup.c`.
+
+use super::listed::{Shape, Takes, shape};
+
+pub(super) const SHAPE: Shape = shape! {
+    "cgroup" always;
+    "match" = 3 Takes::Matches,
+    "action" = 1 Takes::Actions,
+    "police" = 2 Takes::Police,
+};

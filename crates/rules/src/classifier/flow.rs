@@ -1,0 +1,138 @@
+//! `flow`: gives packets a class by what they have in common, mapped or hashed.
+//!
+//! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FLOW_*`, `net/sched/cls_flow.c`.
+
+use super::listed::{Gathered, ListedKind, Shape, Takes, Value, shape};
+use crate::number::{self, Base};
+use crate::words::{Read, Words, abbreviates};
+
+const MODE: u16 = 2;
+const BASECLASS: u16 = 3;
+const MASK: u16 = 6;
+const XOR: u16 = 7;
+
+/// `FLOW_MODE_MAP`, `FLOW_MODE_HASH`.
+const MAP: u32 = 0;
+const HASH: u32 = 1;
+
+/// What is sent at the end, whatever the line says.
+pub(super) const GATHERED: [u16; 3] = [MODE, MASK, XOR];
+
+pub(super) const SHAPE: Shape = shape! {
+    "flow" always;
+    "map" = 0 Takes::Choice(MAP),
+    "hash" = 0 Takes::Choice(HASH),
+    "keys" = 1 Takes::Keys,
+    "and" = 0 Takes::And,
+    "or" = 0 Takes::Or,
+    "xor" = 0 Takes::Xor,
+    "rshift" = 4 Takes::Number,
+    "addend" = 5 Takes::Addend,
+    "divisor" = 8 Takes::Number,
+    "baseclass" = 3 Takes::Minor,
+    "perturb" = 12 Takes::Number,
+    "police" = 10 Takes::Police,
+    "action" = 9 Takes::Actions,
+    "match" = 11 Takes::Matches,
+};
+
+/// What tells packets apart, by the kernel's number `FLOW_KEY_*`.
+pub(super) const KEYS: &[&str] = &[
+    "src",
+    "dst",
+    "proto",
+    "proto-src",
+    "proto-dst",
+    "iif",
+    "priority",
+    "mark",
+    "nfct",
+    "nfct-src",
+    "nfct-dst",
+    "nfct-proto-src",
+    "nfct-proto-dst",
+    "rt-classid",
+    "sk-uid",
+    "sk-gid",
+    "vlan-tag",
+    "rxhash",
+];
+
+/// The keys with which iproute2 6.1 takes an address for a number: it asks for the bits 0, 1, 9 and 10 of the numbers, and so
+/// looks at the keys 0, 1 and 3.
+const ADDRESS_KEYS: u32 = 1 | 9 | 10;
+
+/// Keys with commas between, as bits, and how many there are.
+pub(super) fn keys(word: &str) -> Option<(u32, u32)> {
+    let (mut bits, mut count) = (0, 0);
+    for key in word.split(',') {
+        bits |= 1 << KEYS.iter().position(|name| abbreviates(key, name))?;
+        count += 1;
+    }
+    Some((bits, count))
+}
+
+/// The words for keys; `None` if there are others.
+pub(super) fn key_words(bits: u32) -> Option<String> {
+    let names = KEYS.iter().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1);
+    let names: Vec<&str> = names.map(|(_, name)| *name).collect();
+    (bits >> KEYS.len() == 0 && bits != 0).then(|| names.join(","))
+}
+
+/// A number, or an address where keys are addresses: the last 32 bits of it.
+pub(super) fn addend(word: &str, keys: u32) -> Option<u32> {
+    let (negative, word) = word.strip_prefix('-').map_or((false, word), |rest| (true, rest));
+    let address = || {
+        let address = number::address(word).filter(|_| keys & ADDRESS_KEYS != 0)?;
+        let last = address.as_bytes().last_chunk()?;
+        Some(u32::from_be_bytes(*last))
+    };
+    let number = number::u32(word, Base::Prefix).or_else(address)?;
+    Some(if negative { number.wrapping_neg() } else { number })
+}
+
+/// Adds what is sent at the end of a line.
+pub(super) fn complete(options: &mut Vec<(u16, Value)>, gathered: &Gathered, words: &Words<'_>) -> Read<()> {
+    if gathered.keys.1 > 1 && gathered.choice == MAP {
+        return Err(words.wrong_here("several keys need `hash`"));
+    }
+    options.push((MODE, Value::Number(gathered.choice)));
+    if (gathered.mask, gathered.xor) != (u32::MAX, 0) {
+        options.push((MASK, Value::Number(gathered.mask)));
+        options.push((XOR, Value::Number(gathered.xor)));
+    }
+    Ok(())
+}
+
+/// The words for what was gathered.
+pub(super) fn gathered_words(number: u16, value: u32) -> Option<String> {
+    Some(match (number, value) {
+        (MODE, MAP) => " map".to_owned(),
+        (MODE, HASH) => " hash".to_owned(),
+        (MASK, mask) => format!(" and {mask:#x}"),
+        (XOR, xor) => format!(" xor {xor:#x}"),
+        _ => return None,
+    })
+}
+
+/// Completes the class of which others are counted, as the kernel does on a queueing discipline with this handle: the first
+/// one of it.
+pub(super) fn canonicalize(options: &mut Vec<(u16, Value)>, qdisc: u32) {
+    let place = options.iter().position(|(number, _)| *number == BASECLASS);
+    let given = match place.map(|place| &options[place].1) {
+        Some(Value::Number(class)) => *class,
+        _ => 1,
+    };
+    let class = if given >> 16 == 0 { qdisc | given } else { given };
+    match place {
+        Some(place) => options[place].1 = Value::Number(class),
+        None if qdisc != 0 => options.push((BASECLASS, Value::Number(class))),
+        None => {}
+    }
+    options.sort_by_key(|(number, _)| *number);
+}
+
+/// Whether the kernel tells an option of 0: the mode, and both masks if either is there.
+pub(super) fn is_told_though_zero(kind: ListedKind, number: u16) -> bool {
+    kind == ListedKind::Flow && GATHERED.contains(&number)
+}

@@ -1,0 +1,22 @@
+//! `fw`: matches the mark of a packet, which is the handle.
+//!
+//! Kernel: 6.18, `include/uapi/linux/pkt_cls.h` `TCA_FW_*`, `net/sched/cls_fw.c`.
+
+use super::listed::{Shape, Takes, Value, shape};
+
+/// Which bits of the mark are looked at.
+pub(super) const MASK: u16 = 5;
+
+pub(super) const SHAPE: Shape = shape! {
+    "fw";
+    "classid" = 1 Takes::Class,
+    "flowid" = 1 Takes::Class,
+    "police" = 2 Takes::Police,
+    "action" = 4 Takes::Actions,
+    "indev" whole = 3 Takes::DeviceName,
+};
+
+/// All bits of the mark are looked at where nothing else is said.
+pub(super) fn canonicalize(options: &mut Vec<(u16, Value)>) {
+    options.retain(|option| *option != (MASK, Value::Number(u32::MAX)));
+}
