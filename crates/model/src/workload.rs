@@ -262,12 +262,13 @@ impl FromStr for OfferedLoad {
         if trimmed.eq_ignore_ascii_case("max") {
             return Ok(Self::Max);
         }
-        let (number, thousands) = match trimmed.strip_suffix(['k', 'K']) {
-            Some(number) => (number, 1000.0),
-            None => (trimmed, 1.0),
+        let (number, factor) = match trimmed.char_indices().next_back() {
+            Some((at, 'k' | 'K')) => (&trimmed[..at], 1e3),
+            Some((at, 'M')) => (&trimmed[..at], 1e6),
+            Some(_) | None => (trimmed, 1.0),
         };
         match number.parse::<f64>() {
-            Ok(n) if n > 0.0 && n * thousands <= Self::PER_SECOND_MAX => Ok(Self::PerSecond(n * thousands)),
+            Ok(n) if n > 0.0 && n * factor <= Self::PER_SECOND_MAX => Ok(Self::PerSecond(n * factor)),
             _ => Err(NotALoad(text.to_owned())),
         }
     }

@@ -433,7 +433,10 @@ fn a_scenario_may_come_from_standard_input() {
     drop(input);
     let output = child.wait_with_output().expect("ends");
     let page = text(&output.stdout);
-    assert!(output.status.success() && page.starts_with("From a pipe\n") && page.contains("50K"), "{page}");
+    assert!(
+        output.status.success() && page.starts_with("From a pipe (NOT CALIBRATED") && page.contains("50K"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -506,4 +509,93 @@ fn a_report_is_well_formed_and_has_measured_points_over_predicted_lines() {
         // What is more is drawn higher.
         assert!(circles[0].1 > circles[2].1 && line[0].1 > line[2].1, "chart {i}: {circles:?} {line:?}");
     }
+}
+
+#[test]
+fn costs_of_another_host_are_called_so_and_clients_cost_nothing_there() {
+    let run = |words: &[&str]| {
+        let all =
+            [&["sim", "run"], words, &["--seeds", "1", "--samples", "0", "--window", "50ms", "--no-probe"]]
+                .concat();
+        let output = netpolicy(&all);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout).to_owned()
+    };
+    let first = |printed: &str| printed.lines().next().expect("a heading").to_owned();
+    assert!(first(&run(&["lab"])).contains("NOT CALIBRATED"), "no rows of the lab were fitted");
+    assert!(!first(&run(&["irq-suspension", "--set", "clients.load=100K"])).contains("NOT CALIBRATED"));
+    let output =
+        netpolicy(&["-o", "json", "sim", "run", "lab", "--seeds", "1", "--window", "50ms", "--no-probe"]);
+    let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let point = &document["data"]["points"][0];
+    assert_eq!(point["calibrated"], Value::Bool(false));
+    let parameters = &point["evidence"]["origin"]["simulated"]["parameters"];
+    for (parameter, least) in
+        [("client-rtt", "1 us"), ("client-jitter", "0 us"), ("client-slow-base", "0 share")]
+    {
+        assert_eq!(parameters[parameter], least, "{parameters}");
+    }
+}
+
+#[test]
+fn hyper_threads_and_far_nodes_cost_something() {
+    let average = |words: &[&str]| {
+        let fixed = [
+            "-o",
+            "json",
+            "sim",
+            "run",
+            "irq-suspension",
+            "--set",
+            "clients.load=300K",
+            "--seeds",
+            "1",
+            "--samples",
+            "0",
+            "--window",
+            "50ms",
+            "--no-probe",
+        ];
+        let output = netpolicy(&[&fixed, words].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let values = document["data"]["points"][0]["values"].as_array().expect("values").clone();
+        values
+            .iter()
+            .find(|value| value["metric"] == "avg")
+            .and_then(|value| value["value"].as_f64())
+            .expect("avg")
+    };
+    let plain = average(&[]);
+    assert!(average(&["--set", "hardware.smt=true"]) > 1.02 * plain);
+    assert!(average(&["--set", "hardware.node-cpus=4"]) > plain);
+    let near = ["sim", "run", "lab", "--set", "hardware.node-cpus=1", "--set", "hardware.node-distance=10"];
+    let output = netpolicy(&near);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("numactl --hardware"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn threads_without_a_queue_are_named_and_a_million_is_a_load() {
+    let words = ["sim", "run", "lab", "--seeds", "1", "--samples", "0", "--window", "50ms", "--no-probe"];
+    let more =
+        ["--set", "hardware.cpus=4", "--set", "layout.thread-cpus=1-3", "--set", "application.threads=3"];
+    let output = netpolicy(&[&words[..], &more].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("2 threads idle"), "{}", text(&output.stdout));
+    let output = netpolicy(&[
+        "sim",
+        "run",
+        "irq-suspension",
+        "--set",
+        "clients.load=1M",
+        "--seeds",
+        "1",
+        "--samples",
+        "0",
+        "--window",
+        "20ms",
+        "--no-probe",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }

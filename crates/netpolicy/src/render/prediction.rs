@@ -43,6 +43,13 @@ pub(super) fn interval(metric: Metric, range: Option<Range>) -> String {
 /// What a reader must know of a point before its numbers.
 pub(super) fn flags(point: &Prediction) -> String {
     let mut flags = Vec::new();
+    if point.idle_threads > 0 {
+        let (threads, verb) = match point.idle_threads {
+            1 => ("1 thread".to_owned(), "idles"),
+            n => (format!("{n} threads"), "idle"),
+        };
+        flags.push(format!("{threads} {verb}: layout.by-napi gives each queue one thread"));
+    }
     if let Some(growth) = point.backlog_growth {
         flags.push(format!("no steady state: the backlog grows by {growth:.0}/s"));
     }

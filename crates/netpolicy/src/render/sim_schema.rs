@@ -124,6 +124,12 @@ const EVIDENCE: Fields = &[
 const POINT: Fields = &[
     ("name", Form::Text, "the swept values, joined by @, or the scenario"),
     ("load", Form::Text, "the offered load"),
+    (
+        "calibrated",
+        Form::Truth,
+        "whether costs and clients were fitted to the scenario's own host; if not, they are those of another one",
+    ),
+    ("idle_threads", Form::Count, "threads that no queue belongs to, so that they idle"),
     ("values", Form::List(PREDICTED), "what is predicted"),
     (
         "backlog_growth",
@@ -153,6 +159,7 @@ const COMPARED: Fields = &[
 
 const ROW: Fields = &[
     ("name", Form::Text, "the row"),
+    ("calibrated", Form::Truth, "whether costs and clients were fitted to the scenario's own host"),
     ("class", Form::Text, "stable, knee, overload or max"),
     ("fitted", Form::Truth, "whether parameters were fitted to it; false for what was held out"),
     ("flags", Form::Text, "what must be known of the prediction; empty where there is nothing"),
@@ -184,6 +191,7 @@ const COVERAGE: Fields = &[
 
 const VALIDATION: Fields = &[
     ("title", Form::Text, "the scenario's title"),
+    ("calibrated", Form::Truth, "whether costs and clients were fitted to the scenario's own host"),
     ("rows", Form::List(ROW), "each row"),
     ("summary", Form::List(ERRORS), "errors by class and metric"),
     ("orderings", Form::Object(ORDERINGS), "whether what was measured as more is predicted as more"),

@@ -6,12 +6,13 @@ use super::prediction::{flags, interval, rounded};
 use super::report::{Page, Report};
 use super::table::{Cell, Style, Table, plain};
 use crate::commands::sim::{Coverage, Judged, Orderings, SummaryLine, error};
-use crate::scenario_file::Metric;
+use crate::scenario_file::{Metric, ScenarioFile};
 
 /// `sim validate`'s data.
 #[derive(Debug, Serialize)]
 pub(crate) struct ValidationReport {
     title: String,
+    calibrated: bool,
     rows: Vec<Row>,
     summary: Vec<SummaryLine>,
     orderings: Orderings,
@@ -23,6 +24,7 @@ pub(crate) struct ValidationReport {
 #[derive(Debug, Serialize)]
 struct Row {
     name: String,
+    calibrated: bool,
     class: &'static str,
     fitted: bool,
     flags: String,
@@ -42,7 +44,7 @@ struct Compared {
 impl ValidationReport {
     /// The report of these rows.
     pub(crate) fn of(
-        title: &str,
+        file: &ScenarioFile,
         summary: Vec<SummaryLine>,
         orderings: Orderings,
         held_out: Coverage,
@@ -50,6 +52,7 @@ impl ValidationReport {
     ) -> Self {
         let rows = judged.iter().map(|judged| Row {
             name: judged.row.name.clone(),
+            calibrated: file.is_calibrated(),
             class: judged.row.class.word(),
             fitted: judged.fitted,
             flags: flags(&judged.prediction),
@@ -70,7 +73,15 @@ impl ValidationReport {
                 })
                 .collect(),
         });
-        Self { title: title.to_owned(), rows: rows.collect(), summary, orderings, held_out, judged }
+        Self {
+            title: file.heading(),
+            calibrated: file.is_calibrated(),
+            rows: rows.collect(),
+            summary,
+            orderings,
+            held_out,
+            judged,
+        }
     }
 
     /// The report as a page of HTML.

@@ -22,6 +22,21 @@ pub struct ScenarioFile {
     pub samples: Vec<Costs>,
 }
 
+impl ScenarioFile {
+    /// Whether costs and clients were fitted to rows of the scenario's own host.
+    pub fn is_calibrated(&self) -> bool {
+        self.calibration.is_some()
+    }
+
+    /// The first line of what is said of the scenario: its title, and whose costs they are if they are not its own.
+    pub fn heading(&self) -> String {
+        match self.is_calibrated() {
+            true => self.title.clone(),
+            false => format!("{} (NOT CALIBRATED: costs and clients are not those of this host)", self.title),
+        }
+    }
+}
+
 /// What a scenario's parameters are fitted to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Calibration {
@@ -98,6 +113,14 @@ fn read(
             reader.wrong(0..0, message, help);
         }
         reader.file(table.get_ref());
+    }
+    // Where nothing was fitted, no client was measured either.
+    if sections == SECTIONS && reader.file.calibration.is_none() {
+        for (parameter, least) in Costs::CLIENTS {
+            if !reader.places.contains_key(&format!("costs.{parameter}")) {
+                reader.file.scenario.costs.set(parameter, *least);
+            }
+        }
     }
     if reader.mistakes.is_empty()
         && let Err(impossible) = reader.file.scenario.check()

@@ -18,6 +18,14 @@ pub struct Impossible {
 pub(crate) const CPUS_MAX: u32 = 128;
 
 impl Scenario {
+    /// Threads that no queue belongs to, where connections belong to the thread of their queue: they idle.
+    pub fn idle_threads(&self) -> u32 {
+        match self.layout.by_napi {
+            true => self.application.threads.saturating_sub(self.hardware.queues),
+            false => 0,
+        }
+    }
+
     /// Whether such a machine can be.
     ///
     /// # Errors
@@ -64,6 +72,16 @@ impl Scenario {
                 "hardware.smt",
                 &["hardware.cpus"],
                 format!("{} CPUs are not pairs of hyper-threads", hardware.cpus),
+            );
+        }
+        if hardware.node_cpus < hardware.cpus && hardware.node_distance <= 10 {
+            return no(
+                "hardware.node-distance",
+                &["hardware.node-cpus"],
+                format!(
+                    "another node is farther than 10, which is local: {} CPUs in nodes of {}; numactl --hardware says how far",
+                    hardware.cpus, hardware.node_cpus
+                ),
             );
         }
         let epoll = &self.delivery.params.epoll;

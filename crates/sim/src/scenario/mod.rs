@@ -38,7 +38,7 @@ pub struct Hardware {
     pub smt: bool,
     /// CPUs of a NUMA node; neighbours by number. Equal to `cpus` on one node.
     pub node_cpus: u32,
-    /// Distance between nodes, 10 meaning "as within one", as in the ACPI table SLIT. Scales remote costs.
+    /// Distance between nodes, 10 meaning "as within one", as in the ACPI table SLIT. Scales remote costs. 20 by default: `REMOTE_DISTANCE`, `include/linux/topology.h`.
     pub node_distance: u32,
     /// RX queues, each with a NAPI.
     pub queues: u32,
@@ -208,7 +208,7 @@ impl Default for Scenario {
                 llc_cpus: 4,
                 smt: false,
                 node_cpus: 8,
-                node_distance: 10,
+                node_distance: 20,
                 queues: 8,
                 ring: 8192,
                 coalescing: Coalescing {

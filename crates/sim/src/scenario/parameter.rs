@@ -31,6 +31,15 @@ macro_rules! parameters {
         }
 
         impl Costs {
+            /// The least that clients can cost: where no client was measured.
+            pub const CLIENTS: &'static [(&'static str, f64)] = &[
+                ("client-rtt", 1.0),
+                ("client-jitter", 0.0),
+                ("client-slow-base", 0.0),
+                ("client-slow-load", 0.0),
+                ("ack-delay", 1.0),
+            ];
+
             /// All parameters, in the order of the stations.
             pub const PARAMETERS: &'static [Parameter] = &[
                 $(Parameter { name: $name, unit: $unit, meaning: concat!($($doc),*), min: $min, max: $max },)*
@@ -133,8 +142,8 @@ parameters! {
     copy_out, "copy-out", "us/KB", 0.10, 0.0, 2.0;
     /// Growth of remote costs with the machine's busy share, squared: coherence traffic under load.
     contention, "contention", "factor", 0.0, 0.0, 20.0;
-    /// Factor on all work while the SMT sibling is busy.
-    smt_slowdown, "smt-slowdown", "factor", 1.0, 1.0, 2.0;
+    /// Factor on all work while the SMT sibling is busy. Two busy hyper-threads do 1178/1024 of the work of one (`smt_gain` of the kernel's `SD_SIBLING_INIT`, until 4.20).
+    smt_slowdown, "smt-slowdown", "factor", 1.74, 1.0, 2.0;
     /// Probability that a wake-up from another LLC group pulls the thread over.
     wake_pull, "wake-pull", "share", 0.5, 0.0, 1.0;
     /// Factor on remote costs between CPUs that do not share a last-level cache.

@@ -195,13 +195,14 @@ fn merged(base: &Costs, fitted: &Costs, names: &[&str]) -> Costs {
     costs
 }
 
-/// How long a row is simulated: as long as threads need to settle on CPUs, and queues to grow.
+/// How long a row is simulated: as long as threads need to settle on CPUs, and queues to grow; a closed loop as long as
+/// `sim validate` counts by default, since its throughput depends on how long threads move.
 fn length(row: &MeasuredRow) -> Length {
     let (warmup, window) = match row.class {
         RowClass::Stable => (200, 100),
         RowClass::Knee => (300, 150),
         RowClass::Overload => (500, 200),
-        RowClass::Max => (100, 80),
+        RowClass::Max => (300, 400),
     };
     Length { warmup: warmup * 1_000_000, window: window * 1_000_000 }
 }

@@ -11,12 +11,14 @@ use super::points::{Job, run_all};
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::render::Console;
-use crate::scenario_file::Metric;
+use crate::scenario_file::{Metric, ScenarioFile};
 
 /// How a point is run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     pub(super) seeds: u64,
+    /// The most sets of parameters beside the scenario's own.
+    pub(super) samples: usize,
     pub(super) first_seed: u64,
     pub(super) length: Length,
     /// Whether each point is probed at a higher load too.
@@ -30,6 +32,10 @@ pub(crate) struct Prediction {
     pub(crate) name: String,
     /// What the offered load is.
     pub(crate) load: String,
+    /// Whether costs and clients were fitted to the scenario's own host; if not, they are those of another one.
+    pub(crate) calibrated: bool,
+    /// Threads that no queue belongs to, so that they idle.
+    pub(crate) idle_threads: u32,
     /// One value for each metric.
     pub(crate) values: Vec<Predicted>,
     /// Requests per second by which the backlog grows, if the server does not keep up: then there is no steady state,
@@ -97,10 +103,11 @@ const RUNS_MAX: usize = 4096;
 /// Predicts points.
 pub(super) fn predict(
     points: &[(String, Scenario)],
-    samples: &[Costs],
+    file: &ScenarioFile,
     effort: Effort,
     console: &Console,
 ) -> Result<Vec<Prediction>, Fault> {
+    let samples = &file.samples[..effort.samples.min(file.samples.len())];
     if let Some(words) = unsettled(points, effort.length) {
         console.say(&words);
     }
@@ -124,7 +131,9 @@ pub(super) fn predict(
                 );
                 return Err(Fault::new(Exit::Usage, words).hint("--window says how long is counted"));
             }
-            predictions.push(prediction(name, scenario, samples, effort, mine));
+            let mut prediction = prediction(name, scenario, samples, effort, mine);
+            prediction.calibrated = file.is_calibrated();
+            predictions.push(prediction);
         }
     }
     Ok(predictions)
@@ -163,7 +172,7 @@ fn unsettled(points: &[(String, Scenario)], length: Length) -> Option<String> {
 
 /// The runs of a point: seeds, sets of parameters, and the probe.
 fn jobs_of(scenario: &Scenario, samples: &[Costs], effort: Effort) -> Vec<Job> {
-    let Effort { seeds, first_seed, length, probe } = effort;
+    let Effort { seeds, first_seed, length, probe, samples: _ } = effort;
     let job = |scenario: Scenario, seed| Job { scenario, seed, length };
     let mut jobs: Vec<Job> = (0..seeds).map(|i| job(scenario.clone(), first_seed + i)).collect();
     for (i, costs) in (0..).zip(samples) {
@@ -228,6 +237,8 @@ fn prediction(
     Prediction {
         name: name.to_owned(),
         load: scenario.clients.load.to_string(),
+        calibrated: false,
+        idle_threads: scenario.idle_threads(),
         values: values.to_vec(),
         backlog_growth: behind.then_some(growth),
         bistable: most > BISTABLE_RATIO * least,
@@ -246,7 +257,7 @@ mod test {
     fn however_many_seeds_there_are_a_bounded_number_of_runs_is_held() {
         for seeds in [1, 5, 1000] {
             let length = Length { warmup: 0, window: 1 };
-            let effort = Effort { seeds, first_seed: 1, length, probe: true };
+            let effort = Effort { seeds, samples: 0, first_seed: 1, length, probe: true };
             let samples = vec![Costs::default(); 64];
             let each = jobs_of(&Scenario::default(), &samples, effort).len();
             let points = points_at_once(&samples, effort);

@@ -36,10 +36,9 @@ pub(super) fn run(arguments: &SimRun, context: &Context) -> Result<Exit, Fault> 
         let obey = if points.len() == 1 { "obeys" } else { "obey" };
         context.console.say(&format!("{} {obey} every law", count(points.len(), "point")));
     }
-    let samples: Vec<_> = source.file.samples.iter().take(arguments.effort.samples).cloned().collect();
-    let predictions = predict(&points, &samples, effort, &context.console)?;
-    let over = over(arguments.effort.seeds, samples.len());
-    context.console.report(&PredictionReport::of(&source.file.title, &over, predictions))?;
+    let predictions = predict(&points, &source.file, effort, &context.console)?;
+    let over = over(arguments.effort.seeds, source.file.samples.len().min(effort.samples));
+    context.console.report(&PredictionReport::of(&source.file.heading(), &over, predictions))?;
     Ok(Exit::Done)
 }
 
@@ -150,6 +149,7 @@ pub(super) fn effort(arguments: SimEffort) -> Result<Effort, Fault> {
     }
     Ok(Effort {
         seeds: arguments.seeds,
+        samples: arguments.samples,
         first_seed: arguments.seed,
         length: Length { warmup: arguments.warmup.0, window: arguments.window.0 },
         probe: !arguments.no_probe,

@@ -95,8 +95,7 @@ pub(super) fn run(arguments: &SimValidate, context: &Context) -> Result<Exit, Fa
         apply(&mut scenario, row)?;
         points.push((row.name.clone(), scenario));
     }
-    let samples: Vec<_> = source.file.samples.iter().take(arguments.effort.samples).cloned().collect();
-    let predictions = predict(&points, &samples, effort, &context.console)?;
+    let predictions = predict(&points, &source.file, effort, &context.console)?;
     let mut judged: Vec<Judged> = table
         .rows
         .into_iter()
@@ -104,13 +103,8 @@ pub(super) fn run(arguments: &SimValidate, context: &Context) -> Result<Exit, Fa
         .map(|(row, prediction)| Judged { fitted: fitted.contains(&row.name), row, prediction })
         .collect();
     widen(&mut judged);
-    let report = ValidationReport::of(
-        &source.file.title,
-        summary(&judged),
-        orderings(&judged),
-        coverage(&judged),
-        judged,
-    );
+    let report =
+        ValidationReport::of(&source.file, summary(&judged), orderings(&judged), coverage(&judged), judged);
     context.console.report(&report)?;
     if let Some(path) = &arguments.html {
         std::fs::write(path, report.html()).map_err(|error| Fault::file(path, error))?;
