@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use apply::{Allow, Asked, Journal, Knobs, Moment};
 use model::{
-    Change, DeviceId, IfIndex, Label, Nanoseconds, NetnsId, Plan, QueueIndex, Reason, RxQueue, Setting, Step,
+    Change, DeviceId, IfIndex, Label, Nanoseconds, NapiKnob, NetnsId, Plan, QueueIndex, Reason, RxQueue,
+    Setting, Step,
 };
 
 const ROUNDS: usize = 50;
@@ -37,7 +38,10 @@ impl Knobs for Memory {
 fn plan(steps: u32) -> Plan {
     let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") };
     let gro = |index, span| {
-        Setting::GroFlushTimeout(RxQueue { device, index: QueueIndex(index) }, Nanoseconds(span))
+        Setting::Napi(
+            RxQueue { device, index: QueueIndex(index) },
+            NapiKnob::GroFlushTimeout(Nanoseconds(span)),
+        )
     };
     let because = || Reason::new("short response times", "commit_cost");
     let step = |index| Step::new(vec![Change::new(gro(index, 0), gro(index, 20_000), because())]);

@@ -61,7 +61,10 @@ impl<K: Knobs> Held<'_, K> {
     fn fail(mut self, fault: CommitFault<K::Error>) -> CommitError<K::Error> {
         let Some(mut pending) = self.pending.take() else { return CommitError::untouched(fault) };
         let undone = pending.undo(self.kernel, Why::Failed { cause: fault.to_string() });
-        let (transaction, undo_script) = (Some(pending.name()), Some(pending.undo_script()));
+        let (transaction, undo_script) = match pending.discard_if_untold(&undone) {
+            true => (None, None),
+            false => (Some(pending.name()), Some(pending.undo_script())),
+        };
         CommitError { fault: Box::new(fault), host: undone.host(), undone, transaction, undo_script }
     }
 }
@@ -366,11 +369,13 @@ impl<E: std::error::Error + Send + Sync + 'static> CommitError<E> {
 impl<E: fmt::Display> fmt::Display for CommitFault<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Irreversible(changes) => write!(
-                f,
-                "refused: cannot be undone, because the kernel does not take the old value back:{}",
-                indented(changes)
-            ),
+            Self::Irreversible(changes) => {
+                let lines = changes.iter().map(|change| {
+                    let what = change.from().facts().irreversible;
+                    format!("{change} (cannot be put back: {})", what.unwrap_or("this value"))
+                });
+                write!(f, "refused: cannot be undone:{}", indented(lines))
+            }
             Self::Disruptive(changes) => {
                 let changes = changes.iter().map(|c| format!("{c} ({})", c.to().disruption()));
                 write!(f, "refused: disturbs traffic:{}", indented(changes))

@@ -84,6 +84,7 @@ impl<'k, K: Knobs> Held<'k, K> {
         let Some(mut pending) = self.pending.take() else { return Ok(()) };
         pending.note_durably(decision).map_err(|cause| {
             let undone = pending.undo(self.kernel, Why::Failed { cause: cause.to_string() });
+            pending.discard_if_untold(&undone);
             KeepError { cause, host: undone.host(), undone }
         })
     }
@@ -157,6 +158,12 @@ impl Pending {
 
     pub(crate) fn undo_script(&self) -> PathBuf {
         self.log.directory().join(crate::log::UNDO_SCRIPT)
+    }
+
+    /// Takes the transaction out of the journal, as if it had never been begun, where all of it is back and the journal cannot
+    /// say so: on a full disk it would keep these knobs from everybody. Says whether it is gone.
+    pub(crate) fn discard_if_untold(&self, undone: &Undone) -> bool {
+        undone.unrecorded.is_some() && undone.is_complete() && self.log.discard()
     }
 
     /// Records something, so that a kill of this process cannot take it back.

@@ -194,6 +194,16 @@ impl Log {
         created
     }
 
+    /// Takes the transaction's directory away. It goes by its name first, which a kill cannot leave half done.
+    pub(crate) fn discard(&self) -> bool {
+        let directory = self.directory();
+        let Some(name) = directory.file_name() else { return false };
+        let unborn = directory.with_file_name(format!("{UNBORN}{}", name.to_string_lossy()));
+        let is_gone = fs::rename(directory, &unborn).is_ok();
+        let _swept_later = fs::remove_dir_all(&unborn);
+        is_gone
+    }
+
     fn create_in(directory: &Path, begin: Box<Begin>, script: &str) -> Result<Self, JournalError> {
         create_directory(directory)?;
         let script_path = directory.join(UNDO_SCRIPT);
@@ -359,7 +369,12 @@ fn length(bytes: &[u8]) -> u64 {
 }
 
 /// Makes a directory that only its owner may look into: what was asked may hold secrets.
+///
+/// One that it is in, and that is not there yet, may be passed through: a daemon's socket is beside its journal.
 pub(crate) fn create_directory(path: &Path) -> Result<(), JournalError> {
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        DirBuilder::new().recursive(true).mode(0o711).create(parent).map_err(io_error(parent, "create"))?;
+    }
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io_error(path, "create"))
 }
 

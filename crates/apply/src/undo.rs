@@ -335,7 +335,7 @@ impl fmt::Display for Undone {
 mod test {
     use std::io;
 
-    use model::{Reason, Sysctl};
+    use model::{HostKnob, Reason, Sysctl};
 
     use super::*;
 
@@ -369,15 +369,19 @@ mod test {
     fn what_cannot_be_read_is_named_for_itself_alone_and_holds_nothing_else_up() {
         let change = |sysctl| {
             let because = Reason::new("a test", "test");
-            Change::new(Setting::Sysctl(sysctl, 1), Setting::Sysctl(sysctl, 2), because)
+            Change::new(
+                Setting::Host(HostKnob::Sysctl(sysctl, 1)),
+                Setting::Host(HostKnob::Sysctl(sysctl, 2)),
+                because,
+            )
         };
         let step = Step::new(vec![change(UNREADABLE), change(OTHER)]);
-        let mut host = HalfReadable(Setting::Sysctl(OTHER, 2));
+        let mut host = HalfReadable(Setting::Host(HostKnob::Sysctl(OTHER, 2)));
         let begun = Begun { step: 0, under_way: false, earlier: Vec::new() };
         let fates = undo_step(&mut host, &step, &begun);
         assert_eq!(fates[1], Fate::Restored);
-        assert_eq!(host.0, Setting::Sysctl(OTHER, 1));
+        assert_eq!(host.0, Setting::Host(HostKnob::Sysctl(OTHER, 1)));
         let Fate::Stuck { cause, .. } = &fates[0] else { panic!("{:?}", fates[0]) };
-        assert_eq!(*cause, format!("{}: no answer", Setting::Sysctl(UNREADABLE, 1).knob()));
+        assert_eq!(*cause, format!("{}: no answer", Setting::Host(HostKnob::Sysctl(UNREADABLE, 1)).knob()));
     }
 }

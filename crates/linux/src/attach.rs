@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use model::host::{Process, Unread};
-use model::{NetnsId, Pid, ProcessId, Setting};
+use model::{NetnsId, Pid, ProcessId, ProcessKnob, Setting};
 
 use crate::error::KernelError;
 use crate::observe::Processes;
@@ -69,5 +69,5 @@ pub(crate) fn way() -> Option<&'static dyn Attach> {
 
 /// Whether a knob is one of those that take the right to look into a process.
 pub const fn is_inside_a_process(setting: &Setting) -> bool {
-    matches!(setting, Setting::Epoll(..) | Setting::IoUringNapi(..))
+    matches!(setting, Setting::Process(ProcessKnob::Epoll(..) | ProcessKnob::IoUring(..)))
 }

@@ -1,27 +1,25 @@
-//! The running kernel, as what settings are read from and written to: the only exhaustive `match` that writes.
+//! The running kernel, as what settings are read from and written to: the only code that writes. One file a family.
 
 mod inside;
+mod irq;
 mod kthread;
+mod napi;
 mod nic;
+mod process_knob;
+mod queue;
 mod steer;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Knobs, Landmarks, device_landmark, device_of_landmark};
-use model::{
-    DeviceId, EmptyPolls, IfIndex, Interface, KernelVersion, Nanoseconds, NapiId, NetnsId, Plan, RxQueue,
-    Setting, Threading,
-};
+use model::setting::Call;
+use model::{DeviceId, HostKnob, IfIndex, NetnsId, Plan, Setting};
 
 use self::inside::Inside;
-use crate::attach;
 use crate::error::{Cause, Errno, KernelError};
 use crate::irqbalance::Irqbalance;
-use crate::netlink::netdev::{self, NAPI_SET_SINCE, NapiChange, NapiKnob, RawNapi};
-use crate::observe::device::parse_threading;
-use crate::observe::irq;
-use crate::process;
+use crate::netns::Netns;
 use crate::sysctl;
 
 /// The running kernel.
@@ -32,6 +30,8 @@ use crate::sysctl;
 #[derive(Debug, Default)]
 pub struct Kernel {
     inside: BTreeMap<NetnsId, Inside>,
+    /// Namespaces that need not be looked for: nothing may lead to them any more but these descriptors.
+    held: Vec<Netns>,
     /// The cookies that namespaces must have, where they were noted: a number is given again once its namespace is gone.
     cookies: BTreeMap<NetnsId, u64>,
     /// The numbers that devices must have in sysfs, where they were noted: an index can be given again, too. Those that
@@ -45,6 +45,7 @@ impl Kernel {
     pub const fn new() -> Self {
         Self {
             inside: BTreeMap::new(),
+            held: Vec::new(),
             cookies: BTreeMap::new(),
             numbers: BTreeMap::new(),
             irqbalance: Irqbalance::new(),
@@ -58,10 +59,27 @@ impl Kernel {
         self
     }
 
+    /// The running kernel, with namespaces that are reached by these descriptors, whatever becomes of their names and
+    /// processes.
+    #[must_use]
+    pub fn holding(mut self, namespaces: Vec<Netns>) -> Self {
+        self.held = namespaces;
+        self
+    }
+
+    /// The namespaces whose devices a plan changes.
+    pub fn namespaces(plan: &Plan) -> BTreeSet<NetnsId> {
+        plan.changes().filter_map(|change| Some(change.to().object().device()?.netns)).collect()
+    }
+
     fn inside(&mut self, id: NetnsId) -> Result<&mut Inside, KernelError> {
         let inside = match self.inside.entry(id) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(unknown) => unknown.insert(Inside::open(id)?),
+            Entry::Vacant(unknown) => {
+                let held = self.held.iter().find(|netns| netns.id() == id);
+                let netns = held.map_or_else(|| Netns::with_id(id), Netns::again)?;
+                unknown.insert(Inside::open(netns)?)
+            }
         };
         let another =
             self.cookies.get(&id).is_some_and(|noted| inside.cookie().is_some_and(|own| own != *noted));
@@ -97,194 +115,69 @@ impl Kernel {
         self.inside(device.netns)
     }
 
-    /// All of one queue, by one look at its NAPI.
-    fn read_queue(&mut self, queue: RxQueue, like: &[Setting]) -> Result<Vec<Setting>, KernelError> {
-        let napi = self.inside_with(queue.device)?.napi_of(queue)?;
-        like.iter().map(|setting| self.read_one(setting, Some(&napi))).collect()
-    }
-
-    /// One setting; those of a queue out of its NAPI's answer.
-    fn read_one(&mut self, like: &Setting, napi: Option<&RawNapi>) -> Result<Setting, KernelError> {
-        if let Some(way) = attach::way().filter(|_| attach::is_inside_a_process(like)) {
-            return way.read(like);
-        }
-        Ok(match like {
-            Setting::DeferHardIrqs(queue, _) => Setting::DeferHardIrqs(
-                *queue,
-                EmptyPolls(stated(napi, |n| n.defer_hard_irqs, NAPI_SET_SINCE)?),
-            ),
-            Setting::GroFlushTimeout(queue, _) => Setting::GroFlushTimeout(
-                *queue,
-                Nanoseconds(stated(napi, |n| n.gro_flush_timeout, NAPI_SET_SINCE)?),
-            ),
-            Setting::IrqSuspendTimeout(queue, _) => {
-                let span = stated(napi, |n| n.irq_suspend_timeout, NAPI_SET_SINCE)?;
-                Setting::IrqSuspendTimeout(*queue, Nanoseconds(span))
+    /// What a call reads, by its family.
+    fn read_call(&mut self, call: Call<'_>) -> Result<Vec<Setting>, KernelError> {
+        Ok(match call {
+            Call::Napi(queue, like) => {
+                let found = napi::read(self.inside_with(queue.device)?, queue, &like)?;
+                found.into_iter().map(|knob| Setting::Napi(queue, knob)).collect()
             }
-            Setting::Threaded(queue, _) => {
-                let threading = stated(napi, |n| n.threaded.and_then(netdev::threading), like.since())?;
-                Setting::Threaded(*queue, threading)
+            Call::DeviceNapis(device, like) => {
+                let found = napi::read_device(self.inside_with(device)?, device, &like)?;
+                found.into_iter().map(|knob| Setting::DeviceNapis(device, knob)).collect()
             }
-            Setting::DeviceDeferHardIrqs(device, _) => {
-                let polls = self.read_device(*device, like.knob(), |text| text.parse().ok())?;
-                Setting::DeviceDeferHardIrqs(*device, EmptyPolls(polls))
+            Call::Kthread(queue, like) => {
+                let found = kthread::read(self.inside_with(queue.device)?, queue, &like)?;
+                found.into_iter().map(|knob| Setting::Kthread(queue, knob)).collect()
             }
-            Setting::DeviceGroFlushTimeout(device, _) => {
-                let span = self.read_device(*device, like.knob(), |text| text.parse().ok())?;
-                Setting::DeviceGroFlushTimeout(*device, Nanoseconds(span))
+            Call::Nic(device, like) => {
+                let found = nic::read(self.inside_with(device)?, device, &like);
+                let found = found.map_err(gone_with_its_device)?;
+                found.into_iter().map(|knob| Setting::Nic(device, knob)).collect()
             }
-            Setting::DeviceThreaded(device, _) => {
-                Setting::DeviceThreaded(*device, self.read_device(*device, like.knob(), parse_threading)?)
+            Call::RxQueue(queue, like) => {
+                let found = queue::read_rx(self.inside_with(queue.device)?, queue, &like);
+                let found = found.map_err(gone_with_its_device)?;
+                found.into_iter().map(|knob| Setting::RxQueue(queue, knob)).collect()
             }
-            Setting::Epoll(epoll, _) => Setting::Epoll(*epoll, process::read_epoll(epoll)?),
-            Setting::IoUringNapi(ring, _) => Setting::IoUringNapi(*ring, process::read_ring_napi(ring)?),
-            Setting::IrqAffinity(irq, _) => Setting::IrqAffinity(*irq, irq::affinity(*irq)?),
-            Setting::IrqBan(irq, _) => Setting::IrqBan(*irq, self.irqbalance.is_banned(*irq)?),
-            Setting::ThreadAffinity(thread, _) => {
-                Setting::ThreadAffinity(*thread, process::read_thread_affinity(thread)?)
+            Call::TxQueue(queue, like) => {
+                let found = queue::read_tx(self.inside_with(queue.device)?, queue, &like)?;
+                found.into_iter().map(|knob| Setting::TxQueue(queue, knob)).collect()
             }
-            Setting::KthreadAffinity(queue, _)
-            | Setting::KthreadScheduling(queue, _)
-            | Setting::KthreadUtilClamp(queue, _) => kthread::read(self.inside_with(queue.device)?, like)?,
-            Setting::Reuseport(group, like) => Setting::Reuseport(*group, process::read_spread(group, like)?),
-            Setting::Sysctl(number, _) => Setting::Sysctl(*number, sysctl::read(*number)?),
-            Setting::Channels(..)
-            | Setting::Ring(..)
-            | Setting::Coalescing(..)
-            | Setting::QueueCoalescing(..)
-            | Setting::Offload(..)
-            | Setting::PacketSize(..)
-            | Setting::PrivateFlag(..)
-            | Setting::RssTable(..)
-            | Setting::RssKey(..)
-            | Setting::RssContext(..)
-            | Setting::FlowRule(..)
-            | Setting::Qdiscs(..)
-            | Setting::RpsCpus(..)
-            | Setting::RpsFlowCount(..)
-            | Setting::XpsCpus(..)
-            | Setting::XpsRxQueues(..) => unreachable!("{like} is read with its device"),
+            Call::Irq(irq, like) => {
+                let found = like.into_iter().map(|like| irq::read(&self.irqbalance, irq, like));
+                found.map(|knob| Ok(Setting::Irq(irq, knob?))).collect::<Result<_, KernelError>>()?
+            }
+            Call::Process(like) => like.into_iter().map(process_knob::read).collect::<Result<_, _>>()?,
+            Call::Host(like) => like
+                .into_iter()
+                .map(|HostKnob::Sysctl(number, _)| {
+                    Ok(Setting::Host(HostKnob::Sysctl(*number, sysctl::read(*number)?)))
+                })
+                .collect::<Result<_, KernelError>>()?,
         })
     }
 
-    /// A file of a device in sysfs. Its name is the knob's.
-    fn read_device<T>(
-        &mut self,
-        device: DeviceId,
-        file: &str,
-        parse: impl Fn(&str) -> Option<T>,
-    ) -> Result<T, KernelError> {
-        let text = self.inside_with(device)?.directory(device)?.read(file)?;
-        parse(&text).ok_or_else(|| KernelError::malformed(file, format!("`{text}`")))
-    }
-
-    fn write_device(&mut self, device: DeviceId, file: &str, text: &str) -> Result<(), KernelError> {
-        let written = self.inside_with(device)?.directory(device)?.write(file, text);
-        written.map_err(|error| error.needing("CAP_NET_ADMIN"))
-    }
-
-    /// All of one queue, by one `napi-set`.
-    fn write_queue(&mut self, queue: RxQueue, settings: &[Setting]) -> Result<(), KernelError> {
-        let mut change = NapiChange::default();
-        for setting in settings {
-            match setting {
-                Setting::DeferHardIrqs(_, polls) => change.defer_hard_irqs = Some(*polls),
-                Setting::GroFlushTimeout(_, span) => change.gro_flush_timeout = Some(*span),
-                Setting::IrqSuspendTimeout(_, span) => change.irq_suspend_timeout = Some(*span),
-                Setting::Threaded(_, threading) => change.threaded = Some(*threading),
-                Setting::DeviceDeferHardIrqs(..)
-                | Setting::DeviceGroFlushTimeout(..)
-                | Setting::DeviceThreaded(..)
-                | Setting::Epoll(..)
-                | Setting::IoUringNapi(..)
-                | Setting::IrqAffinity(..)
-                | Setting::IrqBan(..)
-                | Setting::ThreadAffinity(..)
-                | Setting::KthreadAffinity(..)
-                | Setting::KthreadScheduling(..)
-                | Setting::KthreadUtilClamp(..)
-                | Setting::Reuseport(..)
-                | Setting::Sysctl(..)
-                | Setting::Channels(..)
-                | Setting::Ring(..)
-                | Setting::Coalescing(..)
-                | Setting::QueueCoalescing(..)
-                | Setting::Offload(..)
-                | Setting::PacketSize(..)
-                | Setting::PrivateFlag(..)
-                | Setting::RssTable(..)
-                | Setting::RssKey(..)
-                | Setting::RssContext(..)
-                | Setting::FlowRule(..)
-                | Setting::Qdiscs(..)
-                | Setting::RpsCpus(..)
-                | Setting::RpsFlowCount(..)
-                | Setting::XpsCpus(..)
-                | Setting::XpsRxQueues(..) => unreachable!("{setting} is no setting of {queue}"),
+    /// What a call writes, by its family.
+    fn write_call(&mut self, call: Call<'_>) -> Result<(), KernelError> {
+        match call {
+            Call::Napi(queue, knobs) => napi::write(self.inside_with(queue.device)?, queue, &knobs),
+            Call::DeviceNapis(device, knobs) => napi::write_device(self.inside_with(device)?, device, &knobs),
+            Call::Kthread(queue, knobs) => kthread::write(self.inside_with(queue.device)?, queue, &knobs),
+            Call::Nic(device, knobs) => {
+                nic::write(self.inside_with(device)?, device, &knobs).map_err(gone_with_its_device)
             }
-        }
-        let inside = self.inside_with(queue.device).map_err(|error| about(&written(settings), error))?;
-        let napi = inside.napi_of(queue).map_err(|error| about(&written(settings), error))?;
-        inside.set_napi(NapiId(napi.id), &change).map_err(|refused| {
-            let culprit =
-                settings.iter().find(|setting| refused.knob.is_some_and(|knob| is_about(setting, knob)));
-            let what = written(culprit.map_or(settings, std::slice::from_ref));
-            let refused = KernelError { what, cause: refused.cause };
-            // Before 7.0 the attribute's range ends at "enabled". Kernel: `Documentation/netlink/specs/netdev.yaml`.
-            if let (Some(Setting::Threaded(_, Threading::BusyPoll)), Some(Errno::RANGE)) =
-                (culprit, refused.number())
-            {
-                let needs = "napi-set with threaded busy-poll";
-                return KernelError::absent(refused.what, needs, Some(KernelVersion::since(7, 0)));
+            Call::RxQueue(queue, knobs) => {
+                queue::write_rx(self.inside_with(queue.device)?, queue, &knobs).map_err(gone_with_its_device)
             }
-            refused.needing("CAP_NET_ADMIN in the initial user namespace")
-        })
-    }
-
-    fn write_one(&mut self, setting: &Setting) -> Result<(), KernelError> {
-        if let Some(way) = attach::way().filter(|_| attach::is_inside_a_process(setting)) {
-            return way.write(setting);
-        }
-        match setting {
-            Setting::DeferHardIrqs(queue, _)
-            | Setting::GroFlushTimeout(queue, _)
-            | Setting::IrqSuspendTimeout(queue, _)
-            | Setting::Threaded(queue, _) => self.write_queue(*queue, std::slice::from_ref(setting)),
-            Setting::DeviceDeferHardIrqs(device, EmptyPolls(polls)) => {
-                self.write_device(*device, setting.knob(), &polls.to_string())
+            Call::TxQueue(queue, knobs) => queue::write_tx(self.inside_with(queue.device)?, queue, &knobs),
+            Call::Irq(irq, knobs) => {
+                knobs.into_iter().try_for_each(|knob| irq::write(&self.irqbalance, irq, knob))
             }
-            Setting::DeviceGroFlushTimeout(device, Nanoseconds(span)) => {
-                self.write_device(*device, setting.knob(), &span.to_string())
-            }
-            Setting::DeviceThreaded(device, threading) => {
-                self.write_device(*device, setting.knob(), &netdev::raw_threading(*threading).to_string())
-            }
-            Setting::Epoll(epoll, params) => process::write_epoll(epoll, *params),
-            Setting::IoUringNapi(ring, napi) => process::write_ring_napi(ring, *napi),
-            Setting::IrqAffinity(irq, cpus) => irq::set_affinity(*irq, cpus),
-            Setting::IrqBan(irq, banned) => self.irqbalance.ban(*irq, *banned),
-            Setting::ThreadAffinity(thread, cpus) => process::write_thread_affinity(thread, cpus),
-            Setting::KthreadAffinity(queue, _)
-            | Setting::KthreadScheduling(queue, _)
-            | Setting::KthreadUtilClamp(queue, _) => kthread::write(self.inside_with(queue.device)?, setting),
-            Setting::Reuseport(group, spread) => process::write_spread(group, spread),
-            Setting::Sysctl(number, value) => sysctl::write(*number, *value),
-            Setting::Channels(..)
-            | Setting::Ring(..)
-            | Setting::Coalescing(..)
-            | Setting::QueueCoalescing(..)
-            | Setting::Offload(..)
-            | Setting::PacketSize(..)
-            | Setting::PrivateFlag(..)
-            | Setting::RssTable(..)
-            | Setting::RssKey(..)
-            | Setting::RssContext(..)
-            | Setting::FlowRule(..)
-            | Setting::Qdiscs(..)
-            | Setting::RpsCpus(..)
-            | Setting::RpsFlowCount(..)
-            | Setting::XpsCpus(..)
-            | Setting::XpsRxQueues(..) => unreachable!("{setting} is written with its device"),
+            Call::Process(knobs) => knobs.into_iter().try_for_each(process_knob::write),
+            Call::Host(knobs) => knobs
+                .into_iter()
+                .try_for_each(|HostKnob::Sysctl(number, value)| sysctl::write(*number, *value)),
         }
     }
 }
@@ -294,48 +187,22 @@ impl Knobs for Kernel {
 
     fn read(&mut self, like: &[Setting]) -> Result<Vec<Setting>, KernelError> {
         let mut found = Vec::with_capacity(like.len());
-        for like in like.chunk_by(same_call) {
-            let read = match door(&like[0]) {
-                Door::Queue(queue) => self.read_queue(queue, like),
-                Door::Nic(device) => self
-                    .inside_with(device)
-                    .and_then(|inside| nic::read(inside, device, like))
-                    .map_err(gone_with_its_device),
-                Door::Each => like
-                    .iter()
-                    .map(|one| {
-                        let read = self.read_one(one, None);
-                        read.map_err(|error| about(&asked(std::slice::from_ref(one)), error))
-                    })
-                    .collect(),
-            };
-            found.extend(read.map_err(|error| about(&asked(like), error))?);
+        for (like, call) in calls(like) {
+            found.extend(self.read_call(call).map_err(|error| about(&asked(like), error))?);
         }
         Ok(found)
     }
 
     fn write(&mut self, settings: &[Setting]) -> Result<(), KernelError> {
-        for settings in settings.chunk_by(same_call) {
-            match door(&settings[0]) {
-                Door::Queue(queue) => self.write_queue(queue, settings)?,
-                Door::Nic(device) => self
-                    .inside_with(device)
-                    .and_then(|inside| nic::write(inside, device, settings))
-                    .map_err(gone_with_its_device)
-                    .map_err(|error| about(&written(settings), error))?,
-                Door::Each => settings.iter().try_for_each(|one| {
-                    self.write_one(one).map_err(|error| about(&one.to_string(), error))
-                })?,
-            }
+        for (settings, call) in calls(settings) {
+            self.write_call(call).map_err(|error| about(&written(settings), error))?;
         }
         Ok(())
     }
 
     fn landmarks(&mut self, plan: &Plan) -> Landmarks {
-        let namespaces: BTreeSet<NetnsId> =
-            plan.changes().filter_map(|change| Some(change.to().object().device()?.netns)).collect();
         let mut landmarks = Landmarks::new();
-        for id in namespaces {
+        for id in Self::namespaces(plan) {
             let cookie = self.inside(id).ok().and_then(|inside| inside.cookie());
             landmarks.extend(cookie.map(|cookie| (format!("{NETNS_LANDMARK}{id}"), cookie.to_string())));
         }
@@ -375,72 +242,21 @@ fn gone_with_its_device(error: KernelError) -> KernelError {
     }
 }
 
-/// Whether two settings go to the kernel together: of one object, through one door.
-fn same_call(a: &Setting, b: &Setting) -> bool {
-    a.interface() == b.interface() && a.object() == b.object()
+/// What is said of a knob that the driver does not have.
+fn lacking(setting: &Setting) -> KernelError {
+    let what = format!("{}: {}", setting.object(), setting.knob());
+    KernelError::absent(what, format!("a driver with {}", setting.knob()), Some(setting.since()))
 }
 
-/// How the settings of one interface are read and written.
-enum Door {
-    /// All together, by the NAPI of this queue.
-    Queue(RxQueue),
-    /// All together, by what this device's driver can be told.
-    Nic(DeviceId),
-    /// One by one.
-    Each,
-}
-
-fn door(setting: &Setting) -> Door {
-    match (setting.interface(), setting.object()) {
-        (Interface::Napi, model::Object::Queue(queue)) => Door::Queue(queue),
-        (
-            Interface::Napi
-            | Interface::DeviceNapis
-            | Interface::Epoll
-            | Interface::IoUring
-            | Interface::IrqAffinity
-            | Interface::Irqbalance
-            | Interface::ThreadAffinity
-            | Interface::Kthread
-            | Interface::Reuseport
-            | Interface::Sysctl,
-            _,
-        ) => Door::Each,
-        (
-            Interface::Channels
-            | Interface::Rings
-            | Interface::Coalescing
-            | Interface::Offloads
-            | Interface::PacketSizes
-            | Interface::PrivateFlags
-            | Interface::Rss
-            | Interface::RssContexts
-            | Interface::FlowRules
-            | Interface::Qdiscs
-            | Interface::QueueCoalescing
-            | Interface::Steering,
-            object,
-        ) => object.device().map_or(Door::Each, Door::Nic),
-    }
-}
-
-fn is_about(setting: &Setting, knob: NapiKnob) -> bool {
-    match knob {
-        NapiKnob::DeferHardIrqs => matches!(setting, Setting::DeferHardIrqs(..)),
-        NapiKnob::GroFlushTimeout => matches!(setting, Setting::GroFlushTimeout(..)),
-        NapiKnob::IrqSuspendTimeout => matches!(setting, Setting::IrqSuspendTimeout(..)),
-        NapiKnob::Threaded => matches!(setting, Setting::Threaded(..)),
-    }
-}
-
-/// What a NAPI's answer says, if this kernel says it.
-fn stated<T>(
-    napi: Option<&RawNapi>,
-    field: impl Fn(&RawNapi) -> Option<T>,
-    since: KernelVersion,
-) -> Result<T, KernelError> {
-    let needs = "it among the answers of netdev netlink `napi-get`";
-    napi.and_then(field).ok_or_else(|| KernelError::absent("netdev napi-get", needs, Some(since)))
+/// The calls that settings come to: together where one message or one answer has all of them, else one by one, so that an
+/// error names its knob alone.
+fn calls(settings: &[Setting]) -> impl Iterator<Item = (&[Setting], Call<'_>)> {
+    Call::of(settings).into_iter().flat_map(|(settings, call)| match call {
+        Call::Napi(..) | Call::Nic(..) | Call::RxQueue(..) | Call::TxQueue(..) => vec![(settings, call)],
+        Call::DeviceNapis(..) | Call::Kthread(..) | Call::Irq(..) | Call::Process(_) | Call::Host(_) => {
+            settings.chunks(1).flat_map(Call::of).collect()
+        }
+    })
 }
 
 /// `eth0 rx-4: defer-hard-irqs 100, gro-flush-timeout 20us`
@@ -467,7 +283,9 @@ fn about(what: &str, error: KernelError) -> KernelError {
 #[cfg(test)]
 mod test {
     use super::*;
-    use model::{IrqNumber, Label, QueueIndex};
+    use model::{
+        DeviceNapiKnob, EmptyPolls, IrqKnob, IrqNumber, Label, Nanoseconds, NapiKnob, QueueIndex, RxQueue,
+    };
 
     fn queue() -> RxQueue {
         let netns = crate::Netns::own().expect("own namespace").id();
@@ -478,12 +296,12 @@ mod test {
     #[test]
     fn a_device_that_is_not_there_is_gone_and_the_error_names_object_and_setting() {
         let mut kernel = Kernel::new();
-        let settings = [Setting::DeferHardIrqs(queue(), EmptyPolls(100))];
+        let settings = [Setting::Napi(queue(), NapiKnob::DeferHardIrqs(EmptyPolls(100)))];
         let error = kernel.read(&settings).expect_err("gone");
         assert!(Kernel::is_gone(&error), "{error}");
         assert!(error.to_string().starts_with("eth0 rx-4: defer-hard-irqs: "), "{error}");
         let error = kernel
-            .write(&[Setting::DeviceGroFlushTimeout(queue().device, Nanoseconds(5))])
+            .write(&[Setting::DeviceNapis(queue().device, DeviceNapiKnob::GroFlushTimeout(Nanoseconds(5)))])
             .expect_err("gone");
         assert!(Kernel::is_gone(&error), "{error}");
         assert!(error.to_string().starts_with("eth0: gro_flush_timeout 5ns: "), "{error}");
@@ -491,7 +309,7 @@ mod test {
 
     #[test]
     fn an_interrupt_that_is_not_there_is_gone() {
-        let settings = [Setting::IrqAffinity(IrqNumber(999_999), "0".parse().expect("a list"))];
+        let settings = [Setting::Irq(IrqNumber(999_999), IrqKnob::Affinity("0".parse().expect("a list")))];
         let error = Kernel::new().write(&settings).expect_err("gone");
         assert!(Kernel::is_gone(&error), "{error}");
     }
@@ -499,8 +317,8 @@ mod test {
     #[test]
     fn settings_of_one_queue_are_named_together() {
         let settings = [
-            Setting::DeferHardIrqs(queue(), EmptyPolls(100)),
-            Setting::IrqSuspendTimeout(queue(), Nanoseconds::from_millis(20)),
+            Setting::Napi(queue(), NapiKnob::DeferHardIrqs(EmptyPolls(100))),
+            Setting::Napi(queue(), NapiKnob::IrqSuspendTimeout(Nanoseconds::from_millis(20))),
         ];
         assert_eq!(written(&settings), "eth0 rx-4: defer-hard-irqs 100, irq-suspend-timeout 20ms");
         assert_eq!(asked(&settings), "eth0 rx-4: defer-hard-irqs, irq-suspend-timeout");

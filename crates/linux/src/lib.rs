@@ -30,6 +30,7 @@ mod sys;
 mod sysctl;
 pub mod sysfs;
 pub mod tc;
+pub mod work;
 
 pub use error::{Cause, Errno, KernelError};
 pub use idle::{IdleTimes, idle_depth};

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use model::{Evidence, ExchangeWorkload, OfferedLoad, PollCounts, Schema, Workload};
 use serde::{Deserialize, Serialize};
 
+use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
 use crate::experiment::Results;
 use crate::gate::Judged;
 use crate::overall::Overall;
@@ -78,6 +79,8 @@ pub struct Row {
     pub switches: Option<Interval>,
     /// Polls of the server's NAPIs in softirq, per second.
     pub softirq_polls: Option<Interval>,
+    /// Polls after an interrupt, for each answer.
+    pub interrupts: Option<Interval>,
     /// Polls by the NAPIs' kernel threads, per second.
     pub kthread_polls: Option<Interval>,
     /// Polls by the application itself, per second.
@@ -116,6 +119,7 @@ impl Row {
             cpu_percent: over(&|run| Some(run.cpu?.busy() * 100.0)),
             switches: over(&|run| Some(run.counters.as_ref()?.context_switches)),
             softirq_polls: polls(|napi| napi.softirq()),
+            interrupts: over(&|run| run.interrupts_per_request),
             kthread_polls: polls(|napi| napi.kthread),
             own_polls: polls(|napi| napi.application),
         }
@@ -142,7 +146,7 @@ pub struct Ratios {
 }
 
 /// The runs of two configurations in one round, both of which count.
-fn pairs<'a>(
+pub(crate) fn pairs<'a>(
     results: &'a Results,
     label: &str,
     against: &str,
@@ -224,7 +228,9 @@ fn rate(run: &Evidence) -> f64 {
         Workload::TcpStream(ExchangeWorkload { request_bytes, answer_bytes, .. }) => {
             run.throughput * f64::from(*request_bytes.max(answer_bytes)) * 8.0 / 1e9
         }
-        Workload::Memcached(_) | Workload::TcpRr(_) | Workload::Storage(_) => run.throughput,
+        Workload::Memcached(_) | Workload::TcpRr(_) | Workload::Storage(_) | Workload::Foreign(_) => {
+            run.throughput
+        }
     }
 }
 
@@ -258,7 +264,7 @@ fn remarks(runs: &[&Evidence], all: usize) -> Vec<String> {
     remarks
 }
 
-const COLUMNS: [&str; 14] = [
+const COLUMNS: [&str; 15] = [
     "mode",
     "load",
     "qps",
@@ -270,6 +276,7 @@ const COLUMNS: [&str; 14] = [
     "99.99%",
     "cpu",
     "csw/s",
+    "irq/req",
     "softirq/s",
     "kthread/s",
     "own/s",
@@ -301,6 +308,7 @@ pub(crate) fn cells(row: &Row) -> [String; COLUMNS.len()] {
         p9999,
         number(&row.cpu_percent),
         number(&row.switches),
+        number(&row.interrupts),
         number(&row.softirq_polls),
         number(&row.kthread_polls),
         number(&row.own_polls),
@@ -331,7 +339,7 @@ fn difference(interval: &Option<Interval>) -> String {
 const INTERVAL_REACH_MAX: f64 = 100.0;
 
 /// A ratio with its interval: `0.42 (0.38-0.47)`, or `0.42 (-)` where the interval says nothing.
-fn ratio(interval: &Option<Interval>) -> String {
+pub(crate) fn ratio(interval: &Option<Interval>) -> String {
     match interval {
         None => "-".to_owned(),
         Some(Interval { estimate, low, high }) if *high > *low * INTERVAL_REACH_MAX => {
@@ -352,7 +360,7 @@ pub(crate) fn legend(rounds: u32) -> String {
     };
     format!(
         "{what} Response times in us from when each request was due; cpu: percent of the server's CPUs; csw/s: context switches of the \
-         machine; softirq/s, kthread/s, own/s: polls of the server's NAPIs by softirqs, by their kernel threads, by the \
+         machine; irq/req: polls after an interrupt, or on a veth after a softirq of the sender, for each answer; softirq/s, kthread/s, own/s: polls of the server's NAPIs by softirqs, by their kernel threads, by the \
          server itself. Ratios are over pairs of runs of the same round, with intervals of 95 % (Student's t); so are cpu \
          points, which are differences."
     )
@@ -377,6 +385,12 @@ impl Grid {
                 let _ = writeln!(text, "against {}", first.against);
                 let rows: Vec<_> = ratios.iter().map(|row| (ratio_cells(row), String::new())).collect();
                 aligned(&mut text, &RATIO_COLUMNS, &rows);
+            }
+            let costs: Vec<_> =
+                variant.costs().iter().map(|cost| (cost_cells(cost), String::new())).collect();
+            if !costs.is_empty() {
+                let _ = writeln!(text, "{COST_TITLE}");
+                aligned(&mut text, &COST_COLUMNS, &costs);
             }
             text.push('\n');
         }

@@ -14,7 +14,9 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+pub mod cost;
 pub mod experiment;
+pub mod framing;
 pub mod gate;
 pub mod generator;
 pub mod grid;
@@ -89,7 +91,9 @@ mod test_values {
             generator_busy: 0.5,
             cpu: None,
             counters: None,
+            cpu_per_answer: None,
             cycles_per_request: None,
+            interrupts_per_request: None,
             epoll_batch: None,
             delivered: None,
             void: None,

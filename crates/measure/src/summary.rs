@@ -34,6 +34,8 @@ pub struct Summary {
     pub cpu_percent: Option<Interval>,
     /// The share of its packets that the server polled for itself, in percent; `None` also where nobody counted.
     pub own_percent: Option<Interval>,
+    /// Interrupts for each answer; `None` also where nobody counted.
+    pub interrupts: Option<Interval>,
     /// Events that one `epoll_wait` of the server returned, over those that returned any; `None` also where the server
     /// was not counted.
     pub batch: Option<Interval>,
@@ -60,6 +62,7 @@ impl Summary {
         let busy: Option<Vec<f64>> = runs.iter().map(|run| run.cpu.map(|cpu| cpu.busy() * 100.0)).collect();
         let own = |run: &&Evidence| Some(run.delivered.as_ref()?.application_share()? * 100.0);
         let own: Option<Vec<f64>> = runs.iter().map(own).collect();
+        let interrupts: Option<Vec<f64>> = runs.iter().map(|run| run.interrupts_per_request).collect();
         let batch: Option<Vec<f64>> = runs.iter().map(|run| run.epoll_batch.map(|batch| batch.avg)).collect();
         let empty = |run: &&Evidence| Some(run.epoll_batch?.empty_share()? * 100.0);
         let empty: Option<Vec<f64>> = runs.iter().map(empty).collect();
@@ -77,6 +80,7 @@ impl Summary {
             p99_us: over(&|run| micros(run.latency.p99)),
             cpu_percent: busy.and_then(|busy| median_interval(&busy)),
             own_percent: own.and_then(|own| median_interval(&own)),
+            interrupts: interrupts.and_then(|interrupts| median_interval(&interrupts)),
             batch: batch.and_then(|batch| median_interval(&batch)),
             empty_percent: empty.and_then(|empty| median_interval(&empty)),
         }

@@ -10,26 +10,30 @@ use crate::summary::Summary;
 type Column = (&'static str, fn(&Summary) -> Option<&Interval>);
 
 /// The columns, as the document names them; those from [`OWN`] on are ours, and stand where anything was counted.
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 9] = [
     ("qps", |row| row.throughput.as_ref()),
     ("avglat", |row| row.avg_us.as_ref()),
     ("95%lat", |row| row.p95_us.as_ref()),
     ("99%lat", |row| row.p99_us.as_ref()),
     ("cpu", |row| row.cpu_percent.as_ref()),
     (OWN, |row| row.own_percent.as_ref()),
+    (INTERRUPTS, |row| row.interrupts.as_ref()),
     (BATCH, |row| row.batch.as_ref()),
     (EMPTY, |row| row.empty_percent.as_ref()),
 ];
 
 /// The share of its packets that the server polled for itself: whether busy polling is in force.
 const OWN: &str = "own";
+/// Interrupts of the server's NAPIs for each answer.
+pub(crate) const INTERRUPTS: &str = "irq/req";
 /// Events that an `epoll_wait` of the server returned.
 pub(crate) const BATCH: &str = "batch";
 /// The share of them that returned nothing.
 pub(crate) const EMPTY: &str = "empty";
 
 /// What a column of ours means, in a sentence.
-const LEGENDS: [(&str, &str); 3] = [(OWN, OWN_LEGEND), (BATCH, BATCH_LEGEND), (EMPTY, EMPTY_LEGEND)];
+const LEGENDS: [(&str, &str); 4] =
+    [(OWN, OWN_LEGEND), (INTERRUPTS, INTERRUPTS_LEGEND), (BATCH, BATCH_LEGEND), (EMPTY, EMPTY_LEGEND)];
 
 /// The table of an experiment, response times in microseconds, CPU use in percent.
 pub fn render(results: &Results) -> String {
@@ -78,6 +82,10 @@ pub fn render(results: &Results) -> String {
 pub(crate) const OWN_LEGEND: &str =
     "own: how many percent of its packets the server polled for itself, instead of softirqs.";
 
+/// What [`INTERRUPTS`] means, in a sentence.
+pub(crate) const INTERRUPTS_LEGEND: &str = "irq/req: how often the server's NAPIs were polled after an interrupt (on a veth, a \
+     softirq of the sender) for each answer.";
+
 /// What [`BATCH`] means, in a sentence.
 pub(crate) const BATCH_LEGEND: &str =
     "batch: how many events an epoll_wait of the server returned, over those that returned any.";
@@ -101,10 +109,17 @@ pub(crate) fn legend(rounds: u32) -> String {
     )
 }
 
+/// Whether one digit behind the point would hide it.
+fn is_small(estimate: f64) -> bool {
+    estimate > 0.0 && estimate < 0.095
+}
+
 /// An estimate and its reach over so many runs, in as many digits as the estimate's size deserves. One run has no reach.
 pub(crate) fn number(interval: Option<&Interval>, runs: usize) -> String {
     match interval {
         None => "-".to_owned(),
+        Some(i) if runs < 2 && is_small(i.estimate) => format!("{:.4}", i.estimate),
+        Some(i) if is_small(i.estimate) => format!("{:.4} ±{:.4}", i.estimate, i.half_width()),
         Some(i) if runs < 2 && i.estimate < 9.95 => format!("{:.1}", i.estimate),
         Some(i) if runs < 2 => format!("{:.0}", i.estimate),
         Some(i) if i.estimate < 9.95 => format!("{:.1} ±{:.1}", i.estimate, i.half_width()),
@@ -206,11 +221,21 @@ No interval can be told from a single run: how far these numbers may be off is n
         for run in results.evidence.iter_mut().filter(|run| run.label == "suspend20") {
             run.delivered =
                 Some(model::Delivered { napis: vec![napi.clone()], ..model::Delivered::default() });
+            run.interrupts_per_request = Some(0.0042);
         }
         let text = render(&results);
-        assert!(text.contains("  load       qps    avglat   95%lat   99%lat    cpu    own\n"), "{text}");
-        assert!(text.contains("   20K  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0  90 ±0\n"), "{text}");
-        assert!(text.ends_with("instead of softirqs.\n"), "{text}");
+        assert!(
+            text.contains("  load       qps    avglat   95%lat   99%lat    cpu    own         irq/req\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("   20K  10000 ±0  8.2 ±0.0  110 ±10  110 ±10  40 ±0  90 ±0  0.0042 ±0.0000\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("instead of softirqs.\nirq/req: ") && text.ends_with("for each answer.\n"),
+            "{text}"
+        );
     }
 
     #[test]

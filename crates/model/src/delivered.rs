@@ -27,6 +27,22 @@ impl std::ops::AddAssign for PollCounts {
     }
 }
 
+/// For how long a thread was ready to run and had no CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuWait {
+    /// All of it.
+    pub waited: Nanoseconds,
+    /// How often it was put on a CPU meanwhile.
+    pub turns: u64,
+}
+
+impl CpuWait {
+    /// How long it waited each time, on average; `None` where it never ran.
+    pub fn each(&self) -> Option<Nanoseconds> {
+        self.waited.0.checked_div(self.turns).map(Nanoseconds)
+    }
+}
+
 /// What was counted for one NAPI.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,7 +56,8 @@ pub struct NapiDelivered {
     pub interrupt: PollCounts,
     /// Polled in softirq, because the NAPI's timer expired.
     pub timer: PollCounts,
-    /// Polled by an application in its own system call.
+    /// Polled by an application in its own system call, also in the softirq that it raises there when it resumes the IRQ: that
+    /// is still masked, so no interrupt came. Kernel: 7.3, `net/core/dev.c` `napi_resume_irqs()`.
     pub application: PollCounts,
     /// Polled by the NAPI's kernel thread.
     pub kthread: PollCounts,

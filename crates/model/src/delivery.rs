@@ -46,13 +46,13 @@ pub enum DeliveryMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeliveryParams {
-    /// See [`crate::Setting::DeferHardIrqs`].
+    /// See [`crate::NapiKnob::DeferHardIrqs`].
     pub defer_hard_irqs: EmptyPolls,
-    /// See [`crate::Setting::GroFlushTimeout`].
+    /// See [`crate::NapiKnob::GroFlushTimeout`].
     pub gro_flush_timeout: Nanoseconds,
-    /// See [`crate::Setting::IrqSuspendTimeout`].
+    /// See [`crate::NapiKnob::IrqSuspendTimeout`].
     pub irq_suspend_timeout: Nanoseconds,
-    /// See [`crate::Setting::Epoll`]; all zero leaves busy polling off.
+    /// See [`crate::ProcessKnob::Epoll`]; all zero leaves busy polling off.
     pub epoll: EpollParams,
     /// The longest that `epoll_wait` may sleep, 0 for not at all; `None` leaves the application's own timeout.
     pub epoll_wait_cap: Option<Nanoseconds>,
@@ -154,7 +154,7 @@ impl DeliveryMode {
         }
     }
 
-    /// Who polls the NAPIs where the application does not: see [`crate::Setting::Threaded`].
+    /// Who polls the NAPIs where the application does not: see [`crate::NapiKnob::Threaded`].
     pub const fn threading(self) -> Threading {
         match self {
             Self::Threaded => Threading::On,

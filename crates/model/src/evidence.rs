@@ -49,8 +49,15 @@ pub struct Evidence {
     pub cpu: Option<CpuUse>,
     /// What the kernel counted, per second; `None` where nobody looked.
     pub counters: Option<CounterRates>,
+    /// What an answer cost the whole machine, the client included; `None` where it was not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_per_answer: Option<CpuPerAnswer>,
     /// CPU cycles of the server for each answer; `None` without perf counters.
     pub cycles_per_request: Option<f64>,
+    /// How often the server's NAPIs were polled after an interrupt, for each answer; on a veth, after a softirq of the sender,
+    /// which stands for it. `None` where nobody looked, or polls after a timer could not be told from them.
+    #[serde(default)]
+    pub interrupts_per_request: Option<f64>,
     /// Events that one `epoll_wait` of the server returned; `None` where nobody looked: only a server that the
     /// bench itself started, and that is dynamically linked, can be counted.
     pub epoll_batch: Option<EpollBatch>,
@@ -261,6 +268,18 @@ impl CpuUse {
     }
 }
 
+/// CPU time of the whole machine for each answer, server and client together, by two methods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuPerAnswer {
+    /// All that is not idle or stolen on any CPU, in microseconds: whatever else runs meanwhile is in it. The kernel samples
+    /// it at its ticks. `None` if no tick passed. Kernel: `fs/proc/stat.c` `show_stat()`.
+    pub machine_us: Option<f64>,
+    /// The run time of server and client, and that of the softirqs that poll the server's NAPIs on the time of other
+    /// tasks, in microseconds: what else runs is not in it. `None` where it could not be counted.
+    pub tasks_us: Option<f64>,
+}
+
 /// What the kernel counted, per second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -354,6 +373,16 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// How long all CPUs together worked since an earlier snapshot. `None` if no tick passed.
+    pub fn busy_since(&self, earlier: &Self) -> Option<Nanoseconds> {
+        let (mut busy, mut all) = (0, 0);
+        for cpu in &self.cpus {
+            let ticks = cpu.ticks.since(&earlier.cpu(cpu.cpu)?.ticks);
+            (busy, all) = (busy + ticks.busy(), all + ticks.total());
+        }
+        (all > 0).then_some(Nanoseconds(busy * CpuTicks::NANOSECONDS))
+    }
+
     /// What was counted for this CPU.
     pub fn cpu(&self, cpu: Cpu) -> Option<&CpuCounters> {
         self.cpus.iter().find(|c| c.cpu == cpu)
@@ -399,9 +428,17 @@ pub struct CpuTicks {
 }
 
 impl CpuTicks {
+    /// How long a tick is. Kernel: `USER_HZ` is 100 on every architecture that netpolicy is built for.
+    pub const NANOSECONDS: u64 = 10_000_000;
+
     /// All ticks.
     pub fn total(&self) -> u64 {
         self.user + self.nice + self.system + self.idle + self.iowait + self.irq + self.softirq + self.steal
+    }
+
+    /// The ticks with work in them: all but idle and stolen ones.
+    pub fn busy(&self) -> u64 {
+        self.user + self.nice + self.system + self.irq + self.softirq
     }
 
     /// The ticks that came after `earlier`; a field that went backwards counts as zero.
@@ -469,6 +506,16 @@ mod test {
         assert!((used.busy() - 0.6).abs() < 1e-12);
         assert_eq!(CpuUse::between(&before, &before, &server), None, "no tick passed");
         assert_eq!(CpuUse::between(&before, &after, &CpuSet::from_iter([Cpu(7)])), None, "no such CPU");
+    }
+
+    #[test]
+    fn the_machines_work_is_that_of_all_cpus_without_what_was_idle_or_stolen() {
+        let before = snapshot(0, CpuTicks::default(), 0);
+        let ticks =
+            CpuTicks { user: 3, nice: 1, system: 2, irq: 1, softirq: 3, idle: 50, iowait: 9, steal: 7 };
+        let after = snapshot(1000, ticks, 0);
+        assert_eq!(after.busy_since(&before), Some(Nanoseconds::from_millis(100)));
+        assert_eq!(before.busy_since(&before), None, "no tick passed");
     }
 
     #[test]

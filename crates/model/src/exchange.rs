@@ -127,6 +127,75 @@ impl StorageWorkload {
     }
 }
 
+/// Requests to a server of somebody else's, one at a time on each connection or several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForeignWorkload {
+    /// When and over what.
+    pub pace: Pace,
+    /// What is asked for, and in which protocol.
+    pub asks: Asks,
+}
+
+/// What a foreign server is asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Asks {
+    /// `GET` and `SET` of random keys, in the protocol of Redis (RESP 2).
+    Redis {
+        /// How many keys there are. Range 1..=[`ForeignWorkload::KEYS_MAX`].
+        keys: u32,
+        /// The share of requests that are `SET`. Range 0..=1.
+        set_share: f64,
+        /// How long a value is, in bytes. Range 0..=[`ForeignWorkload::VALUE_BYTES_MAX`].
+        value_bytes: u32,
+    },
+    /// `GET` of one path, by HTTP/1.1 on connections that are kept.
+    Http {
+        /// The path, which begins with `/`. At most [`ForeignWorkload::PATH_BYTES_MAX`] bytes, printable and without spaces.
+        path: String,
+    },
+}
+
+impl ForeignWorkload {
+    /// The most keys.
+    pub const KEYS_MAX: u32 = 10_000_000;
+    /// The longest value.
+    pub const VALUE_BYTES_MAX: u32 = 1_000_000;
+    /// The longest path.
+    pub const PATH_BYTES_MAX: usize = 1024;
+
+    /// Whether every option is within its range.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] names the first option that is not.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        match &self.asks {
+            Asks::Redis { keys, set_share, value_bytes } => {
+                within("keys", *keys, 1, Self::KEYS_MAX)?;
+                within("value-bytes", *value_bytes, 0, Self::VALUE_BYTES_MAX)?;
+                if !(0.0..=1.0).contains(set_share) {
+                    let value = set_share.to_string();
+                    return Err(OutOfRange { option: "set-share", value, range: "0..=1".to_owned() });
+                }
+            }
+            Asks::Http { path } => {
+                let fits = path.starts_with('/')
+                    && path.len() <= Self::PATH_BYTES_MAX
+                    && path.bytes().all(|byte| byte.is_ascii_graphic());
+                if !fits {
+                    let range = format!(
+                        "printable, without spaces, from `/` on, at most {} bytes",
+                        Self::PATH_BYTES_MAX
+                    );
+                    return Err(OutOfRange { option: "path", value: path.clone(), range });
+                }
+            }
+        }
+        self.pace.check()
+    }
+}
+
 /// Whether a number is within its range.
 pub(crate) fn within(option: &'static str, value: u32, min: u32, max: u32) -> Result<(), OutOfRange> {
     if (min..=max).contains(&value) {
@@ -184,5 +253,14 @@ mod test {
         assert_eq!(refused(StorageWorkload { op_bytes: 5000, ..storage.clone() }.check()), "op-bytes");
         assert_eq!(refused(StorageWorkload { write_share: 1.5, ..storage.clone() }.check()), "write-share");
         assert_eq!(refused(StorageWorkload { span_bytes: 4095, ..storage }.check()), "span-bytes");
+        let foreign = |asks| ForeignWorkload { pace: pace(1, 1), asks }.check();
+        let redis = |keys, set_share, value_bytes| Asks::Redis { keys, set_share, value_bytes };
+        assert_eq!(foreign(redis(1, 0.1, 100)), Ok(()));
+        assert_eq!(refused(foreign(redis(0, 0.1, 100))), "keys");
+        assert_eq!(refused(foreign(redis(1, 1.1, 100))), "set-share");
+        assert_eq!(foreign(Asks::Http { path: "/a?b=c".to_owned() }), Ok(()));
+        for path in ["", "a", "/a b", "/a\r\nHost: b"] {
+            assert_eq!(refused(foreign(Asks::Http { path: path.to_owned() })), "path", "{path:?}");
+        }
     }
 }

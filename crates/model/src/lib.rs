@@ -30,17 +30,18 @@ pub mod scheduling;
 pub mod setting;
 pub mod steering;
 pub mod units;
+mod words;
 pub mod workload;
 
 pub use chance::Chance;
 pub use cpu_set::CpuSet;
-pub use delivered::{Delivered, NapiDelivered, PollCounts};
+pub use delivered::{CpuWait, Delivered, NapiDelivered, PollCounts};
 pub use delivery::{DeliveryMode, DeliveryParams};
 pub use evidence::{
-    CounterRates, Counters, CpuCounters, CpuTicks, CpuUse, Distribution, EpollBatch, Evidence, MeasuredOn,
-    Origin, Requests, Schema, SimulatedFrom,
+    CounterRates, Counters, CpuCounters, CpuPerAnswer, CpuTicks, CpuUse, Distribution, EpollBatch, Evidence,
+    MeasuredOn, Origin, Requests, Schema, SimulatedFrom,
 };
-pub use exchange::{ExchangeWorkload, Pace, StorageWorkload};
+pub use exchange::{Asks, ExchangeWorkload, ForeignWorkload, Pace, StorageWorkload};
 pub use finding::{Finding, Severity};
 pub use host::Host;
 pub use ids::{
@@ -52,10 +53,13 @@ pub use nic::{ChannelKind, CoalesceParam, FlagName, NicWish, Offload, PacketSize
 pub use plan::{Change, Plan, Reason, Step};
 pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};
 pub use qdisc::{Qdisc, QdiscKind, QdiscOption, Qdiscs};
-pub use recipe::{Dose, Ingredient, Mechanism, Recipe, Recipes};
+pub use recipe::{Case, Circumstances, Dose, EpollNapis, Ingredient, Mechanism, Recipe, Recipes, When};
 pub use reuseport::{ListenerGroup, QueueListeners, Spread};
 pub use scheduling::{KthreadCpus, KthreadState, KthreadWish, RtThrottling, Scheduling, UtilClamp};
-pub use setting::{EpollParams, Interface, Object, RingNapi, Setting, Threading};
+pub use setting::{
+    DeviceNapiKnob, EpollParams, HostKnob, Interface, IrqKnob, KthreadKnob, NapiKnob, NicKnob, Object,
+    ProcessKnob, RingNapi, RxQueueKnob, Setting, Threading, TxQueueKnob,
+};
 pub use steering::{EtherFlow, FlowMatch, FlowRule, IpFlow, QueueSpan, SteerTo, Transport};
 pub use units::{EmptyPolls, KernelVersion, Nanoseconds};
 pub use workload::{Arrivals, KeySize, MemcachedWorkload, OfferedLoad, ValueSize, Waiting, Workload};

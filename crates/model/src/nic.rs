@@ -8,116 +8,131 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cpu_set::CpuSet;
 use crate::qdisc::QdiscKind;
+use crate::setting::{Disruption, Facts, Interface, Phase, Unit};
 use crate::steering::{FlowRule, QueueSpan};
+use crate::units::KernelVersion;
+use crate::words::knob_words;
 
-/// An enum whose variants are the kernel's words, with a list of all of them.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(
-            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-        )]
-        pub enum $name {
-            $($(#[$variant_doc])* #[serde(rename = $word)] $variant,)+
-        }
+/// The most queues that a device can have. Kernel: 6.18, `include/uapi/linux/ethtool.h` `MAX_NUM_QUEUE`.
+pub const QUEUES_MAX: u32 = 4096;
 
-        impl $name {
-            /// All of them, in the order of the documentation.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+/// The most flows of one queue that may be asked for: the kernel makes a table of 16 bytes for each at once.
+/// Kernel: Documentation/networking/scaling.rst suggests 32768 for the whole host.
+pub const RPS_FLOWS_MAX: u32 = 1 << 20;
 
-            /// The kernel's word.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)+
-                }
-            }
+/// The smallest bound of a packet, in bytes: what an Ethernet packet carries without any joining.
+const PACKET_SIZE_MIN: u64 = 1_500;
 
-            /// The key of a policy file that sets it.
-            pub const fn key(self) -> &'static str {
-                match self {
-                    $(Self::$variant => concat!("settings.", $word),)+
-                }
-            }
+/// The largest number that the kernel's `int` takes.
+const INT_MAX: u64 = i32::MAX as u64;
 
-            /// The one with this word.
-            pub fn named(word: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|one| one.as_str() == word)
-            }
-        }
+/// Many drivers close and open the device for another number of queues (`igb_reinit_queues()`).
+const CHANNELS: Facts = Facts {
+    unit: Unit::Queues,
+    range: Some((0, QUEUES_MAX as u64)),
+    since: KernelVersion::since(5, 6),
+    disruption: Disruption::LinkDown,
+    ..Facts::at(Interface::Channels, Phase::Channels)
+};
 
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.pad(self.as_str())
-            }
-        }
-    };
-}
-pub(crate) use words;
+/// Many drivers close and open the device for other rings (`ixgbe_set_ringparam()`).
+const RINGS: Facts = Facts {
+    unit: Unit::Descriptors,
+    range: Some((1, INT_MAX)),
+    since: KernelVersion::since(5, 6),
+    disruption: Disruption::LinkDown,
+    ..Facts::at(Interface::Rings, Phase::Rings)
+};
 
-words! {
+const COALESCING: Facts = Facts {
+    unit: Unit::Microseconds,
+    range: Some((0, INT_MAX)),
+    since: KernelVersion::since(5, 6),
+    ..Facts::at(Interface::Coalescing, Phase::Coalescing)
+};
+
+const OFFLOADS: Facts = Facts {
+    unit: Unit::Switch,
+    since: KernelVersion::since(5, 6),
+    ..Facts::at(Interface::Offloads, Phase::Offloads)
+};
+
+const PACKET_SIZES: Facts = Facts {
+    unit: Unit::Bytes,
+    range: Some((PACKET_SIZE_MIN, PacketSize::MAX as u64)),
+    ..Facts::at(Interface::PacketSizes, Phase::PacketSizes)
+};
+
+const SYSCTLS: Facts = Facts { range: Some((0, INT_MAX)), ..Facts::at(Interface::Sysctl, Phase::Host) };
+
+knob_words! {
     /// A kind of queues that are counted together. Kernel: `struct ethtool_channels`.
-    ChannelKind {
-        /// Receive queues with an interrupt of their own.
+    ChannelKind of CHANNELS {
+        /// Receive queues with an interrupt of their own. Another number makes the queues again.
         Rx = "rx-channels",
-        /// Transmit queues with an interrupt of their own.
+        /// Transmit queues with an interrupt of their own. Another number makes the queues again.
         Tx = "tx-channels",
-        /// Queue pairs that share an interrupt.
+        /// Queue pairs that share an interrupt. Another number makes the queues again.
         Combined = "combined-channels",
     }
 }
 
-words! {
+knob_words! {
     /// A kind of descriptor rings. Kernel: `struct ethtool_ringparam`.
-    RingKind {
-        /// Receive rings.
+    RingKind of RINGS {
+        /// Descriptors of each receive ring; drivers round up. Another number makes the rings again.
         Rx = "rx-ring",
-        /// Transmit rings.
+        /// Descriptors of each transmit ring; drivers round up. Another number makes the rings again.
         Tx = "tx-ring",
     }
 }
 
-words! {
+knob_words! {
     /// A value of interrupt moderation. Kernel: `struct ethtool_coalesce`, `ETHTOOL_A_COALESCE_*`.
-    CoalesceParam {
+    CoalesceParam of COALESCING {
         /// How long a receive interrupt waits, in microseconds.
         RxUsecs = "rx-usecs",
         /// After how many packets a receive interrupt comes at once.
-        RxMaxFrames = "rx-frames",
+        RxMaxFrames = "rx-frames" { unit: Unit::Packets },
         /// How long a transmit interrupt waits, in microseconds.
         TxUsecs = "tx-usecs",
         /// After how many packets a transmit interrupt comes at once.
-        TxMaxFrames = "tx-frames",
-        /// Whether the driver adapts the receive values by itself (`net_dim`): 0 or 1.
-        AdaptiveRx = "adaptive-rx",
-        /// Whether the driver adapts the transmit values by itself: 0 or 1.
-        AdaptiveTx = "adaptive-tx",
-        /// Whether the receive timer starts anew with each completion: 0 or 1. Kernel: 5.15.
-        CqeModeRx = "cqe-mode-rx",
-        /// Whether the transmit timer starts anew with each completion: 0 or 1. Kernel: 5.15.
-        CqeModeTx = "cqe-mode-tx",
+        TxMaxFrames = "tx-frames" { unit: Unit::Packets },
+        /// Whether the driver adapts the receive values by itself (`net_dim`).
+        AdaptiveRx = "adaptive-rx" { unit: Unit::Switch, range: None },
+        /// Whether the driver adapts the transmit values by itself.
+        AdaptiveTx = "adaptive-tx" { unit: Unit::Switch, range: None },
+        /// Whether the receive timer starts again with each completion.
+        ///
+        /// Kernel: 5.15, `net/ethtool/coalesce.c`.
+        CqeModeRx = "cqe-mode-rx" { unit: Unit::Switch, range: None, since: KernelVersion::since(5, 15) },
+        /// Whether the transmit timer starts again with each completion.
+        ///
+        /// Kernel: 5.15, `net/ethtool/coalesce.c`.
+        CqeModeTx = "cqe-mode-tx" { unit: Unit::Switch, range: None, since: KernelVersion::since(5, 15) },
     }
 }
 
 impl CoalesceParam {
     /// Whether it is a switch, with 0 for off and 1 for on.
     pub const fn is_switch(self) -> bool {
-        matches!(self, Self::AdaptiveRx | Self::AdaptiveTx | Self::CqeModeRx | Self::CqeModeTx)
+        matches!(self.facts().unit, Unit::Switch)
     }
 }
 
-words! {
+knob_words! {
     /// An offload that decides how packets travel. Kernel: `net/ethtool/common.c` `netdev_features_strings`.
-    Offload {
+    Offload of OFFLOADS {
         /// Packets are joined in NAPI. A veth has NAPIs only with this or with XDP.
         Gro = "rx-gro",
-        /// The NIC joins packets, in a way that can be taken apart again.
-        GroHw = "rx-gro-hw",
+        /// The NIC joins packets, in a way that can be taken apart again. May reset the queues (`ndo_set_features`).
+        GroHw = "rx-gro-hw" { disruption: Disruption::QueueReset },
         /// Packets are joined without merging their headers, for forwarding.
         GroList = "rx-gro-list",
         /// UDP packets that are to be forwarded are joined too.
         GroUdpForwarding = "rx-udp-gro-forwarding",
-        /// The NIC joins packets, in a way that cannot be taken apart again.
-        Lro = "rx-lro",
+        /// The NIC joins packets, in a way that cannot be taken apart again. May reset the queues (`ndo_set_features`).
+        Lro = "rx-lro" { disruption: Disruption::QueueReset },
         /// Large packets are cut just before the driver.
         Gso = "tx-generic-segmentation",
         /// The NIC cuts large TCP packets.
@@ -137,20 +152,28 @@ words! {
     }
 }
 
-words! {
+knob_words! {
     /// A bound on how large a packet may be before it is cut, or may grow by joining, in bytes. Above
     /// [`PacketSize::LEGACY`] it is what the kernel's developers call BIG TCP.
     ///
     /// Kernel: `include/linux/netdevice.h` `struct net_device`, `net/core/dev.c` `netif_set_gso_max_size()`.
-    PacketSize {
-        /// Packets that are sent, with IPv6, and the bound of all others. Kernel: 4.16; above 64 KiB 5.19.
-        Gso = "gso_max_size",
-        /// Packets that are received, with IPv6, and the bound of all others. Kernel: 5.17; above 64 KiB 5.19.
-        Gro = "gro_max_size",
-        /// Packets that are sent with IPv4. Kernel: 6.3.
-        GsoIpv4 = "gso_ipv4_max_size",
-        /// Packets that are received with IPv4. Kernel: 6.3.
-        GroIpv4 = "gro_ipv4_max_size",
+    PacketSize of PACKET_SIZES {
+        /// The largest packet that is cut only by the NIC, in bytes; with IPv4 see gso_ipv4_max_size.
+        ///
+        /// Kernel: 4.16; above 64 KiB 5.19, `net/core/rtnetlink.c` `do_setlink()`.
+        Gso = "gso_max_size" { since: KernelVersion::since(4, 16) },
+        /// The largest packet that received ones are joined to, in bytes; with IPv4 see gro_ipv4_max_size.
+        ///
+        /// Kernel: 5.17; above 64 KiB 5.19, `net/core/rtnetlink.c` `do_setlink()`.
+        Gro = "gro_max_size" { since: KernelVersion::since(5, 17) },
+        /// The same as gso_max_size with IPv4. Above 65536 the header says 0, which programs that read raw packets must know.
+        ///
+        /// Kernel: 6.3, `net/core/rtnetlink.c` `do_setlink()`.
+        GsoIpv4 = "gso_ipv4_max_size" { since: KernelVersion::since(6, 3) },
+        /// The same as gro_max_size with IPv4. Above 65536 the header says 0, which programs that read raw packets must know.
+        ///
+        /// Kernel: 6.3, `net/core/rtnetlink.c` `do_setlink()`.
+        GroIpv4 = "gro_ipv4_max_size" { since: KernelVersion::since(6, 3) },
     }
 }
 
@@ -177,17 +200,17 @@ impl PacketSize {
     }
 }
 
-words! {
+knob_words! {
     /// A number that holds for the whole host. Kernel: `net/core/sysctl_net_core.c`; `/proc/sys/net/core/`.
-    Sysctl {
-        /// How many packets one run of the receive softirq takes at most.
-        NetdevBudget = "netdev_budget",
-        /// How long one run of the receive softirq lasts at most, in microseconds.
-        NetdevBudgetUsecs = "netdev_budget_usecs",
-        /// How many packets wait for a CPU's backlog at most, as with RPS.
-        NetdevMaxBacklog = "netdev_max_backlog",
+    Sysctl of SYSCTLS {
+        /// How many packets one run of the receive softirq takes at most. Of the whole host.
+        NetdevBudget = "netdev_budget" { unit: Unit::Packets, range: Some((0, RPS_FLOWS_MAX as u64)) },
+        /// How long one run of the receive softirq lasts at most, in microseconds. Of the whole host.
+        NetdevBudgetUsecs = "netdev_budget_usecs" { unit: Unit::Microseconds },
+        /// How many packets wait for a CPU's backlog at most, as with RPS. Of the whole host.
+        NetdevMaxBacklog = "netdev_max_backlog" { unit: Unit::Packets },
         /// How many flows RFS remembers on the whole host; 0 turns it off.
-        RpsSockFlowEntries = "rps_sock_flow_entries",
+        RpsSockFlowEntries = "rps_sock_flow_entries" { unit: Unit::Flows },
     }
 }
 
@@ -250,33 +273,33 @@ impl<'de> Deserialize<'de> for FlagName {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NicWish {
-    /// See [`crate::Setting::Channels`].
+    /// See [`crate::NicKnob::Channels`].
     Channels(ChannelKind, u32),
-    /// See [`crate::Setting::Ring`].
+    /// See [`crate::NicKnob::Ring`].
     Ring(RingKind, u32),
-    /// See [`crate::Setting::Coalescing`].
+    /// See [`crate::NicKnob::Coalescing`].
     Coalescing(CoalesceParam, u32),
-    /// See [`crate::Setting::Offload`].
+    /// See [`crate::NicKnob::Offload`].
     Offload(Offload, bool),
-    /// See [`crate::Setting::PacketSize`].
+    /// See [`crate::NicKnob::PacketSize`].
     PacketSize(PacketSize, u32),
-    /// See [`crate::Setting::PrivateFlag`].
+    /// See [`crate::NicKnob::PrivateFlag`].
     PrivateFlags(Vec<(FlagName, bool)>),
-    /// Packets are spread evenly over so many of the first receive queues: see [`crate::Setting::RssTable`].
+    /// Packets are spread evenly over so many of the first receive queues: see [`crate::NicKnob::RssTable`].
     RssQueues(u32),
-    /// See [`crate::Setting::RssContext`].
+    /// See [`crate::NicKnob::RssContext`].
     RssContexts(Vec<QueueSpan>),
-    /// See [`crate::Setting::FlowRule`].
+    /// See [`crate::NicKnob::FlowRule`].
     FlowRules(Vec<FlowRule>),
-    /// See [`crate::Setting::Qdiscs`]: one of this kind for every transmit queue.
+    /// See [`crate::NicKnob::Qdiscs`]: one of this kind for every transmit queue.
     Qdisc(QdiscKind),
-    /// See [`crate::Setting::RpsCpus`]: the same for every receive queue.
+    /// See [`crate::RxQueueKnob::RpsCpus`]: the same for every receive queue.
     RpsCpus(CpuSet),
-    /// See [`crate::Setting::RpsFlowCount`]: the same for every receive queue.
+    /// See [`crate::RxQueueKnob::RpsFlowCount`]: the same for every receive queue.
     RpsFlowCount(u32),
-    /// See [`crate::Setting::XpsCpus`]: whether each CPU that runs sends by one queue, dealt out in turn, or by any.
+    /// See [`crate::TxQueueKnob::XpsCpus`]: whether each CPU that runs sends by one queue, dealt out in turn, or by any.
     Xps(bool),
-    /// See [`crate::Setting::Sysctl`].
+    /// See [`crate::HostKnob::Sysctl`].
     Sysctl(Sysctl, u64),
 }
 
@@ -340,9 +363,41 @@ pub struct Rss {
     pub key: Vec<u8>,
 }
 
+impl Rss {
+    /// Whether a table is in even blocks: entry i leads to queue i · n / length. igb's driver makes its own so, and makes
+    /// it again for each number of queues; the kernel's and all others are in turns, see
+    /// [`QueueSpan::table`](crate::QueueSpan::table). A user's table of equal weights looks the same.
+    ///
+    /// Kernel: 6.18, `drivers/net/ethernet/intel/igb/igb_main.c` `igb_setup_mrqc()`.
+    pub fn is_in_blocks(table: &[u32]) -> bool {
+        let Some(last) = table.iter().max().copied() else { return false };
+        let (queues, entries) = (u64::from(last) + 1, table.len() as u64);
+        let block = |at: u64| at.checked_mul(queues).map(|of_all| of_all / entries);
+        // With as many entries as queues, or one queue, blocks are turns.
+        queues > 1
+            && queues < entries
+            && (0..).zip(table).all(|(at, queue)| block(at) == Some(u64::from(*queue)))
+    }
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn a_table_in_blocks_is_told_from_one_in_turns() {
+        let blocks = |queues: u32| (0..128).map(|at| at * queues / 128).collect::<Vec<u32>>();
+        let turns = |queues: u32| (0..128).map(|at| at % queues).collect::<Vec<u32>>();
+        for queues in 2..8 {
+            assert!(Rss::is_in_blocks(&blocks(queues)), "{queues}");
+            assert!(!Rss::is_in_blocks(&turns(queues)), "{queues}");
+        }
+        let mut moved = blocks(4);
+        moved[0] = 1;
+        for table in [blocks(1), turns(128), moved, Vec::new(), vec![0], vec![u32::MAX, 0]] {
+            assert!(!Rss::is_in_blocks(&table), "{table:?}");
+        }
+    }
 
     #[test]
     fn every_word_leads_back_to_its_name() {

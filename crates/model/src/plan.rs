@@ -227,6 +227,7 @@ impl Plan {
 mod test {
     use super::*;
     use crate::ids::{DeviceId, IfIndex, IrqNumber, Label, NetnsId, QueueIndex, RxQueue};
+    use crate::setting::{IrqKnob, NapiKnob};
     use crate::units::{EmptyPolls, Nanoseconds};
 
     fn queue(index: u32) -> RxQueue {
@@ -236,8 +237,8 @@ mod test {
 
     fn change(index: u32, to: u64) -> Change {
         Change::new(
-            Setting::GroFlushTimeout(queue(index), Nanoseconds(0)),
-            Setting::GroFlushTimeout(queue(index), Nanoseconds(to)),
+            Setting::Napi(queue(index), NapiKnob::GroFlushTimeout(Nanoseconds(0))),
+            Setting::Napi(queue(index), NapiKnob::GroFlushTimeout(Nanoseconds(to))),
             Reason::new("test", "test"),
         )
     }
@@ -245,8 +246,8 @@ mod test {
     #[test]
     fn a_plan_inverted_twice_is_the_plan() {
         let defer = Change::new(
-            Setting::DeferHardIrqs(queue(0), EmptyPolls(0)),
-            Setting::DeferHardIrqs(queue(0), EmptyPolls(100)),
+            Setting::Napi(queue(0), NapiKnob::DeferHardIrqs(EmptyPolls(0))),
+            Setting::Napi(queue(0), NapiKnob::DeferHardIrqs(EmptyPolls(100))),
             Reason::new("test", "test"),
         );
         let plan = Plan {
@@ -254,7 +255,10 @@ mod test {
         };
         let back = plan.clone().inverse();
         assert_eq!(back.steps[0].object(), Object::Queue(queue(1)));
-        assert_eq!(back.steps[1].changes()[0].to(), &Setting::GroFlushTimeout(queue(0), Nanoseconds(0)));
+        assert_eq!(
+            back.steps[1].changes()[0].to(),
+            &Setting::Napi(queue(0), NapiKnob::GroFlushTimeout(Nanoseconds(0)))
+        );
         assert_eq!(back.inverse(), plan);
     }
 
@@ -265,8 +269,8 @@ mod test {
 
     #[test]
     fn a_change_that_leaves_its_knob_is_our_bug() {
-        let from = Setting::GroFlushTimeout(queue(0), Nanoseconds(0));
-        let to = Setting::IrqAffinity(IrqNumber(3), "0".parse().expect("cpulist"));
+        let from = Setting::Napi(queue(0), NapiKnob::GroFlushTimeout(Nanoseconds(0)));
+        let to = Setting::Irq(IrqNumber(3), IrqKnob::Affinity("0".parse().expect("cpulist")));
         let made = std::panic::catch_unwind(|| Change::new(from, to, Reason::new("test", "test")));
         assert!(made.is_err());
     }

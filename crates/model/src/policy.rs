@@ -212,6 +212,20 @@ pub struct Match {
     pub uid: Option<u32>,
 }
 
+impl fmt::Display for Match {
+    /// `unit memcached.service, port 11211`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [
+            self.unit.as_ref().map(|unit| format!("unit {unit}")),
+            self.cgroup.as_ref().map(|cgroup| format!("cgroup {cgroup}")),
+            self.exe.as_ref().map(|exe| format!("exe {exe}")),
+            self.port.map(|port| format!("port {port}")),
+            self.uid.map(|uid| format!("uid {uid}")),
+        ];
+        f.write_str(&words.into_iter().flatten().collect::<Vec<_>>().join(", "))
+    }
+}
+
 /// Values that differ from a delivery mode's start values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

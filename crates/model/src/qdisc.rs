@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::nic::words;
+use crate::words::words;
 
 words! {
     /// A kind of queueing discipline whose options are all known here, so that it can be put back as it was.

@@ -192,6 +192,102 @@ pub struct Ingredient {
     pub dose: Dose,
     /// Why, and where that comes from.
     pub because: Reason,
+    /// The drivers of the devices on which it was measured to be good. Empty where it claims no measurement.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measured_on: Vec<String>,
+}
+
+impl Ingredient {
+    /// Without a measurement.
+    pub const fn new(dose: Dose, because: Reason) -> Self {
+        Self { dose, because, measured_on: Vec::new() }
+    }
+
+    /// Whether it claims a measurement, and none on devices with this driver.
+    pub fn is_unmeasured_on(&self, driver: &str) -> bool {
+        !self.measured_on.is_empty() && !self.measured_on.iter().any(|measured| measured == driver)
+    }
+}
+
+/// Where a recipe is put to use, as far as that is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Circumstances {
+    /// The driver of the device ([`crate::host::Device::kind`]); empty where no device is known.
+    pub driver: String,
+    /// Whether the device interrupts a CPU by itself; `None` where no device is known.
+    pub own_interrupts: Option<bool>,
+    /// By how many NAPIs the connections of one epoll come; `None` where no connection is known.
+    pub epoll_napis: Option<EpollNapis>,
+}
+
+/// By how many NAPIs the connections of one epoll come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EpollNapis {
+    /// Each epoll that was looked at has those of one NAPI alone.
+    One,
+    /// At least one has those of several.
+    Several,
+}
+
+impl EpollNapis {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::One, Self::Several];
+
+    /// The word for it in a recipe.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Several => "several",
+        }
+    }
+}
+
+/// When a case holds: where every condition that it names is known to be met.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct When {
+    /// The device's driver.
+    pub driver: Option<String>,
+    /// See [`Circumstances::own_interrupts`].
+    pub own_interrupts: Option<bool>,
+    /// See [`Circumstances::epoll_napis`].
+    pub epoll_napis: Option<EpollNapis>,
+}
+
+impl When {
+    /// Whether it holds. What is not known meets no condition.
+    pub fn holds(&self, circumstances: &Circumstances) -> bool {
+        let Self { driver, own_interrupts, epoll_napis } = self;
+        driver.as_ref().is_none_or(|driver| *driver == circumstances.driver)
+            && own_interrupts.is_none_or(|own| circumstances.own_interrupts == Some(own))
+            && epoll_napis.is_none_or(|napis| circumstances.epoll_napis == Some(napis))
+    }
+}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { driver, own_interrupts, epoll_napis } = self;
+        let own =
+            |own: &bool| if *own { "with interrupts of its own" } else { "without interrupts of its own" };
+        let words = [
+            driver.as_ref().map(|driver| format!("driver {driver}")),
+            own_interrupts.as_ref().map(|interrupts| format!("a device {}", own(interrupts))),
+            epoll_napis.map(|napis| format!("connections of one epoll by {} NAPI(s)", napis.as_str())),
+        ];
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        f.write_str(if words.is_empty() { "always".to_owned() } else { words.join(", ") }.as_str())
+    }
+}
+
+/// What policies come to where some conditions are met.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Case {
+    /// When.
+    pub when: When,
+    /// By policy; `None` holds for every policy.
+    pub policies: BTreeMap<Option<PolicyName>, Recipe>,
 }
 
 /// What a policy comes to.
@@ -215,31 +311,64 @@ pub struct Recipes {
     pub any: Recipe,
     /// By policy.
     pub policies: BTreeMap<PolicyName, Recipe>,
+    /// By name: what holds under some conditions. Of several that hold, the last in the order of their names decides.
+    pub cases: BTreeMap<String, Case>,
     /// By driver ([`crate::host::Device::kind`]), and within it by policy; `None` holds for every policy.
     pub drivers: BTreeMap<String, BTreeMap<Option<PolicyName>, Recipe>>,
 }
 
 impl Recipes {
-    /// What a policy wants of a mechanism that no driver changes.
+    /// What a policy wants of a mechanism where nothing is known of the place.
     pub fn of(&self, policy: PolicyName, mechanism: Mechanism) -> Option<&Ingredient> {
         let own = self.policies.get(&policy).and_then(|recipe| recipe.of(mechanism));
         own.or_else(|| self.any.of(mechanism))
     }
 
-    /// What a policy wants of devices with this driver: the driver's word under this policy, else its word under any,
-    /// else the policy's own, else what holds for every policy.
-    pub fn for_driver(&self, policy: PolicyName, driver: &str) -> BTreeMap<Mechanism, &Ingredient> {
-        let own = self.policies.get(&policy);
-        let by_driver = self.drivers.get(driver);
-        let layers = [
-            Some(&self.any),
-            own,
-            by_driver.and_then(|by| by.get(&None)),
-            by_driver.and_then(|by| by.get(&Some(policy))),
-        ];
-        let named = layers.into_iter().flatten().flat_map(|recipe| &recipe.ingredients);
+    /// What a policy wants in these circumstances: the driver's word under this policy, else its word under any, else that
+    /// of the last case that holds, else the policy's own, else what holds for every policy.
+    pub fn under(
+        &self,
+        policy: PolicyName,
+        circumstances: &Circumstances,
+    ) -> BTreeMap<Mechanism, &Ingredient> {
+        let layers = [Some(&self.any), self.policies.get(&policy)];
+        let cases = self.cases.values().filter(|case| case.when.holds(circumstances));
+        let by_driver = self.drivers.get(&circumstances.driver);
+        let special = cases.map(|case| &case.policies).chain(by_driver);
+        let special = special.flat_map(|by| [by.get(&None), by.get(&Some(policy))]);
+        let named = layers.into_iter().chain(special).flatten().flat_map(|recipe| &recipe.ingredients);
         named.map(|(mechanism, ingredient)| (*mechanism, ingredient)).collect()
     }
+
+    /// What a policy wants of one mechanism in all of these circumstances alike. Where they differ, or there are none, it is
+    /// what it wants where nothing is known.
+    pub fn agreed(
+        &self,
+        policy: PolicyName,
+        mechanism: Mechanism,
+        circumstances: &[Circumstances],
+    ) -> Agreed<'_> {
+        let each = |known: &Circumstances| self.under(policy, known).get(&mechanism).copied();
+        let mut all = circumstances.iter().map(each);
+        let first = all.next();
+        let general = || self.of(policy, mechanism);
+        match first {
+            None => Agreed { ingredient: general(), differ: false },
+            Some(first) if all.all(|other| other.map(|i| &i.dose) == first.map(|i| &i.dose)) => {
+                Agreed { ingredient: first, differ: false }
+            }
+            Some(_) => Agreed { ingredient: general(), differ: true },
+        }
+    }
+}
+
+/// What a policy wants of a mechanism in several places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed<'a> {
+    /// What; `None` where no recipe has a word on it.
+    pub ingredient: Option<&'a Ingredient>,
+    /// Whether the places want different things, so that this is what is wanted where nothing is known.
+    pub differ: bool,
 }
 
 #[cfg(test)]
@@ -259,22 +388,75 @@ mod test {
         let wants = |number| Recipe {
             ingredients: [(
                 Mechanism::Coalescing(CoalesceParam::RxUsecs),
-                Ingredient { dose: Dose::Number(number), because: Reason::new("test", "test") },
+                Ingredient::new(Dose::Number(number), Reason::new("test", "test")),
             )]
             .into(),
         };
         let recipes = Recipes {
             any: Recipe::default(),
+            cases: BTreeMap::new(),
             policies: [(PolicyName::Bulk, wants(1)), (PolicyName::Cpu, wants(1))].into(),
             drivers: [("i40e".to_owned(), [(None, wants(2)), (Some(PolicyName::Bulk), wants(3))].into())]
                 .into(),
         };
         let of = |policy, driver| {
-            let found = recipes.for_driver(policy, driver);
+            let there = Circumstances { driver: String::from(driver), ..Circumstances::default() };
+            let found = recipes.under(policy, &there);
             found.values().map(|ingredient| ingredient.dose.clone()).collect::<Vec<_>>()
         };
         assert_eq!(of(PolicyName::Bulk, "i40e"), [Dose::Number(3)]);
         assert_eq!(of(PolicyName::Cpu, "i40e"), [Dose::Number(2)]);
         assert_eq!(of(PolicyName::Cpu, "ice"), [Dose::Number(1)]);
+    }
+
+    #[test]
+    fn a_case_goes_before_the_policy_and_after_the_driver_and_only_where_its_conditions_are_known_to_hold() {
+        let mechanism = Mechanism::Coalescing(CoalesceParam::RxUsecs);
+        let wants = |number| Recipe {
+            ingredients: [(mechanism, Ingredient::new(Dose::Number(number), Reason::new("test", "test")))]
+                .into(),
+        };
+        let case = |when, number| Case { when, policies: [(Some(PolicyName::Cpu), wants(number))].into() };
+        let without = When { own_interrupts: Some(false), ..When::default() };
+        let several = When { epoll_napis: Some(EpollNapis::Several), ..When::default() };
+        let recipes = Recipes {
+            policies: [(PolicyName::Cpu, wants(1)), (PolicyName::Bulk, wants(1))].into(),
+            cases: [("a".to_owned(), case(without, 2)), ("b".to_owned(), case(several, 3))].into(),
+            drivers: [("veth".to_owned(), [(Some(PolicyName::Cpu), wants(4))].into())].into(),
+            ..Recipes::default()
+        };
+        let there = |driver: &str, own_interrupts, epoll_napis| Circumstances {
+            driver: driver.to_owned(),
+            own_interrupts,
+            epoll_napis,
+        };
+        let of = |policy, there: &Circumstances| recipes.under(policy, there)[&mechanism].dose.clone();
+        let cpu = |there| of(PolicyName::Cpu, &there);
+        assert_eq!(cpu(Circumstances::default()), Dose::Number(1), "nothing is known");
+        assert_eq!(cpu(there("tun", Some(true), Some(EpollNapis::One))), Dose::Number(1));
+        assert_eq!(cpu(there("tun", Some(false), None)), Dose::Number(2));
+        assert_eq!(
+            cpu(there("tun", Some(false), Some(EpollNapis::Several))),
+            Dose::Number(3),
+            "the last decides"
+        );
+        assert_eq!(cpu(there("veth", Some(false), Some(EpollNapis::Several))), Dose::Number(4));
+        assert_eq!(of(PolicyName::Bulk, &there("tun", Some(false), None)), Dose::Number(1));
+        let agreed = |places: &[Circumstances]| {
+            let found = recipes.agreed(PolicyName::Cpu, mechanism, places);
+            (found.ingredient.map(|ingredient| ingredient.dose.clone()), found.differ)
+        };
+        let (veth, tun) = (there("veth", Some(false), None), there("tun", Some(false), None));
+        assert_eq!(agreed(&[]), (Some(Dose::Number(1)), false));
+        assert_eq!(agreed(std::slice::from_ref(&veth)), (Some(Dose::Number(4)), false));
+        assert_eq!(agreed(&[veth, tun]), (Some(Dose::Number(1)), true));
+    }
+
+    #[test]
+    fn only_a_value_that_claims_a_measurement_can_lack_one() {
+        let mut ingredient = Ingredient::new(Dose::Keep, Reason::new("test", "test"));
+        assert!(!ingredient.is_unmeasured_on("ice"));
+        ingredient.measured_on = vec!["mlx5_core".to_owned()];
+        assert!(ingredient.is_unmeasured_on("ice") && !ingredient.is_unmeasured_on("mlx5_core"));
     }
 }

@@ -206,7 +206,7 @@ pub struct KthreadWish {
     pub cpus: Option<KthreadCpus>,
     /// In which class.
     pub scheduling: Option<Scheduling>,
-    /// See [`crate::Setting::KthreadUtilClamp`].
+    /// See [`crate::KthreadKnob::UtilClamp`].
     pub util_clamp: Option<UtilClamp>,
 }
 

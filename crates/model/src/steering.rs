@@ -165,7 +165,7 @@ fn write_ip<A: fmt::Display>(text: &mut String, flow: &IpFlow<A>, version: char)
 pub enum SteerTo {
     /// To one receive queue.
     Queue(QueueIndex),
-    /// To the queues of a context, spread by the hash: see [`crate::Setting::RssContext`].
+    /// To the queues of a context, spread by the hash: see [`crate::NicKnob::RssContext`].
     Context(QueueSpan),
     /// Nowhere: they are dropped by the NIC.
     Drop,

@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::exchange::{ExchangeWorkload, Pace, StorageWorkload, span, within};
+use crate::exchange::{ExchangeWorkload, ForeignWorkload, Pace, StorageWorkload, span, within};
 use crate::units::Nanoseconds;
 
 /// One run's workload. Written into the evidence, so that the run can be repeated from it.
@@ -28,6 +28,8 @@ pub enum Workload {
     TcpStream(ExchangeWorkload),
     /// Operations on the server's storage.
     Storage(StorageWorkload),
+    /// Requests to a server of somebody else's, whose protocol says where an answer ends.
+    Foreign(ForeignWorkload),
 }
 
 impl Workload {
@@ -37,6 +39,7 @@ impl Workload {
             Self::Memcached(memcached) => memcached.seed,
             Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.pace.seed,
             Self::Storage(storage) => storage.pace.seed,
+            Self::Foreign(foreign) => foreign.pace.seed,
         }
     }
 
@@ -48,6 +51,7 @@ impl Workload {
             Self::Memcached(memcached) => memcached.seed = seed,
             Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.pace.seed = seed,
             Self::Storage(storage) => storage.pace.seed = seed,
+            Self::Foreign(foreign) => foreign.pace.seed = seed,
         }
         workload
     }
@@ -58,6 +62,7 @@ impl Workload {
             Self::Memcached(memcached) => memcached.waiting = waiting,
             Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.pace.waiting = waiting,
             Self::Storage(storage) => storage.pace.waiting = waiting,
+            Self::Foreign(foreign) => foreign.pace.waiting = waiting,
         }
     }
 
@@ -67,6 +72,7 @@ impl Workload {
             Self::Memcached(memcached) => memcached.pace(),
             Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.pace.clone(),
             Self::Storage(storage) => storage.pace.clone(),
+            Self::Foreign(foreign) => foreign.pace.clone(),
         }
     }
 
@@ -79,6 +85,7 @@ impl Workload {
             Self::Memcached(memcached) => memcached.check(),
             Self::TcpRr(exchange) | Self::TcpStream(exchange) => exchange.check(),
             Self::Storage(storage) => storage.check(),
+            Self::Foreign(foreign) => foreign.check(),
         }
     }
 }
@@ -207,6 +214,9 @@ pub enum Waiting {
     /// It sleeps in `epoll_pwait2` until shortly before the next due time, by as much as it has been overslept by lately, and asks
     /// without sleeping for the rest.
     Sleep,
+    /// It sleeps until an answer comes or a request is due, and never asks without sleeping. It is late by what waking takes,
+    /// and costs what an ordinary client costs: for runs whose figure is the CPU time of the whole machine.
+    Block,
 }
 
 /// How many requests are offered.
@@ -547,6 +557,7 @@ mod test {
     fn loads_are_written_as_the_document_writes_them() {
         for (text, load, shown) in [
             ("200K", OfferedLoad::PerSecond(200_000.0), "200K"),
+            ("1.5M", OfferedLoad::PerSecond(1_500_000.0), "1500K"),
             ("12500", OfferedLoad::PerSecond(12_500.0), "12.5K"),
             ("max", OfferedLoad::Max, "MAX"),
             ("750", OfferedLoad::PerSecond(750.0), "750"),

@@ -3,9 +3,9 @@
 use apply::{Allow, Asked, Journal, TransactionName};
 use linux::{Kernel, Netns};
 use model::{Host, Nanoseconds, Plan, Policy};
-use plan::{Desired, Placement};
+use plan::{Desired, Placement, Runs};
 
-use crate::fault::Fault;
+use crate::fault::{Fault, PRIVILEGES};
 use crate::services;
 
 /// What a policy comes to on this host.
@@ -19,6 +19,24 @@ pub(crate) struct Planned {
     pub(crate) desired: Desired,
     /// Only what differs, in the order of writing.
     pub(crate) plan: Plan,
+}
+
+impl Planned {
+    /// What can be said of a host on which nothing is to be changed.
+    ///
+    /// # Errors
+    /// If that is not known, because a service may run that could not be seen.
+    pub(crate) fn as_asked(&self) -> Result<&'static str, Fault> {
+        let has = |runs| self.placement.parts.iter().any(|part| part.runs == runs);
+        if has(Runs::NotKnown) {
+            let words = "whether the host is as the policy says is not known: there are processes that could not be looked into";
+            return Err(Fault::failed(words).hint(PRIVILEGES));
+        }
+        Ok(match has(Runs::No) {
+            true => "the host is as the policy says for the services that run",
+            false => "the host is as the policy says",
+        })
+    }
 }
 
 /// Works out what a policy changes. Writes nothing.

@@ -5,13 +5,14 @@ use std::fmt;
 use std::path::PathBuf;
 
 use apply::{
-    CommitError, CommitFault, ConfirmError, JournalError, KeepError, RollBackError, TransactionName,
+    CommitError, CommitFault, ConfirmError, JournalError, KeepError, RollBackError, Stuck, TransactionName,
 };
 use linux::{Cause, Errno, KernelError};
 use model::Host;
 use model::host::Unread;
 use plan::{Refusal, RefusalKind};
 
+use crate::away;
 use crate::exit::Exit;
 use crate::socket_file::ListenError;
 
@@ -207,12 +208,13 @@ impl From<RollBackError> for Fault {
     fn from(error: RollBackError) -> Self {
         match error {
             RollBackError::Incomplete { name, undone, undo_script } => {
+                let stuck: Vec<Stuck> = undone.stuck().collect();
                 let host = HostState::after_undo(undone.host(), Some(undo_script));
                 Self {
                     exit: Exit::NotRestored,
                     cause: format!("{name} could not be rolled back wholly").into(),
                     host,
-                    hint: None,
+                    hint: away::mend(&stuck, &[name]),
                 }
             }
             RollBackError::Overlaid { name, newer, knob } => {
@@ -297,7 +299,7 @@ const UNREADABLE: &str = "run that script: it puts everything back that it can, 
                           once you have put it back yourself, take its directory out of the journal";
 
 /// What it takes to change a host.
-const PRIVILEGES: &str = "run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE (to enter or make a network namespace, CAP_SYS_ADMIN)";
+pub(crate) const PRIVILEGES: &str = "run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE (to enter or make a network namespace, CAP_SYS_ADMIN)";
 
 /// A file with what went wrong there.
 #[derive(Debug)]

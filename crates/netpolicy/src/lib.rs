@@ -11,6 +11,7 @@
 pub mod api;
 pub mod args;
 pub mod attach_service;
+mod away;
 pub mod bench;
 mod clock;
 mod commands;

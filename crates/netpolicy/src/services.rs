@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use linux::process::{Criteria, find};
 use linux::{Netns, Processes};
+use model::host::Unread;
 use model::policy::Match;
 use model::{Pid, Policy, ProcessId, Target};
 use plan::Resolved;
@@ -22,9 +23,13 @@ pub(crate) fn resolve(policy: &Policy, netns: &Netns) -> Result<(Resolved, Proce
             Target::Device(_) => any_device = true,
             Target::Task(pid) | Target::Epolls(pid, _) => drop(asked.insert(*pid)),
             Target::Service(_, matching) => {
-                let (pids, elsewhere) = processes_of(matching, netns)?;
-                asked.extend(&pids);
-                resolved = resolved.with(index, pids);
+                let Found { here, elsewhere, unjudged } = processes_of(matching, netns)?;
+                asked.extend(&here);
+                resolved = resolved.with(index, here);
+                if let Some(first) = unjudged.first() {
+                    resolved =
+                        resolved.unjudged(index, unjudged.len(), format!("{}: {}", first.what, first.why));
+                }
                 for process in elsewhere.iter().take(ELSEWHERE_MAX) {
                     resolved = resolved.noting(index, format!(
                         "{process} is in another network namespace, as a container's processes are, and receives from \
@@ -46,10 +51,18 @@ pub(crate) fn resolve(policy: &Policy, netns: &Netns) -> Result<(Resolved, Proce
 /// How many processes in other namespaces are named one by one.
 const ELSEWHERE_MAX: usize = 3;
 
-/// The processes of a service in this network namespace, and those in others, which receive from other devices.
-fn processes_of(matching: &Match, netns: &Netns) -> Result<(Vec<Pid>, Vec<ProcessId>), Fault> {
+/// What a search for a service's processes came to.
+struct Found {
+    /// Those in this network namespace.
+    here: Vec<Pid>,
+    /// Those in others, which receive from other devices.
+    elsewhere: Vec<ProcessId>,
+    /// Those that could not be looked into, as a user without privileges may not look into those of others.
+    unjudged: Vec<Unread>,
+}
+
+fn processes_of(matching: &Match, netns: &Netns) -> Result<Found, Fault> {
     let Match { unit, cgroup, exe, port, uid } = matching.clone();
-    // What cannot be judged is no match: `observe` names the processes that could not be looked into.
     let mut unjudged = Vec::new();
     let found = find(&Criteria { exe, cgroup, unit, port, uid, netns: None }, &mut unjudged)?;
     let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
@@ -59,8 +72,9 @@ fn processes_of(matching: &Match, netns: &Netns) -> Result<(Vec<Pid>, Vec<Proces
         match Netns::of_process(process.pid) {
             Ok(theirs) if theirs.id() == netns.id() => here.push(process.pid),
             Ok(_) => elsewhere.push(process),
-            Err(_) => {}
+            Err(error) if matches!(error.cause, linux::Cause::Gone(_)) => {}
+            Err(error) => unjudged.push(Unread { what: process.to_string(), why: error.cause.to_string() }),
         }
     }
-    Ok((here, elsewhere))
+    Ok(Found { here, elsewhere, unjudged })
 }

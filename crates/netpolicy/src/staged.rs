@@ -20,8 +20,8 @@ const STAGES_MAX: usize = 2;
 
 /// What the operator is told.
 pub(crate) struct Words<'a> {
-    /// Where nothing is to be changed.
-    pub(crate) nothing: &'a str,
+    /// Why nothing is to be changed, if so; `None` for what the policy files come to.
+    pub(crate) nothing: Option<&'a str>,
     /// What was done, in one word.
     pub(crate) done: &'a str,
 }
@@ -72,7 +72,8 @@ fn stage(
         context.console.report_done(&PlanReport::of(changes))?;
     }
     if changes.is_empty() {
-        context.console.say(words.nothing);
+        let because = words.nothing.map_or_else(|| planned.as_asked(), Ok)?;
+        context.console.say(&format!("Nothing to change: {because}."));
         context.tell_of_trials();
     }
     let kept = cycle::keep(planned.plan, &context.journal()?, &context.asked(None), allow)?;

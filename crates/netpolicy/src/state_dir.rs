@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::fault::Fault;
 
 /// Refuses a directory for transactions that others than root and this user can write to. One that is not there yet will be
-/// made so that only its owner can look into it.
+/// made so that only its owner can list it.
 ///
 /// # Errors
 /// What is wrong with it, or with the journal in it.
@@ -18,7 +18,12 @@ pub(crate) fn check(state_dir: &Path) -> Result<(), Fault> {
     for directory in [state_dir.to_owned(), state_dir.join("journal")] {
         let found = match fs::metadata(&directory) {
             Ok(found) => found,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // What this user may not look into, no command of theirs can read either: that fails by itself.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
+            {
+                return Ok(());
+            }
             Err(error) => return Err(Fault::file(directory, error)),
         };
         // What is no directory is refused by whoever opens it.

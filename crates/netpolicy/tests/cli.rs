@@ -359,6 +359,20 @@ fn a_history_of_damaged_transactions_is_not_an_empty_one() {
 }
 
 #[test]
+fn what_is_wrong_with_the_journal_is_said_once() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new("everybodys");
+    std::fs::create_dir_all(scratch.0.join("journal")).expect("directory");
+    std::fs::set_permissions(&scratch.0, std::fs::Permissions::from_mode(0o777)).expect("everybody's");
+    for arguments in [&["history"][..], &["verify"], &["set", "device", "lo", "interrupt"]] {
+        let output = netpolicy(&[&["--state-dir", &scratch.path(".")], arguments].concat());
+        let words = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(7), "{words}");
+        assert_eq!(words.matches("error: ").count(), 1, "{words}");
+    }
+}
+
+#[test]
 fn evidence_that_gzip_has_packed_is_read_as_it_is() {
     let runs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/runs/memcached-matrix-short.json.gz");
     let output = netpolicy(&["bench", "report", runs]);

@@ -1,7 +1,7 @@
 //! What recipe files may say, how each mistake is drawn, and what the shipped ones say.
 
-use model::recipe::{Dose, Mechanism};
-use model::{CoalesceParam, PolicyName};
+use model::recipe::{Circumstances, Dose, Mechanism};
+use model::{CoalesceParam, DeliveryMode, PolicyName};
 use netpolicy::policy_file::{SHIPPED, parse_recipes, recipes};
 
 mod command;
@@ -20,7 +20,12 @@ const MISTAKES: &[(&str, &str)] = &[
     ("a_switch_that_is_a_number", "[recipe.latency.adaptive-rx]\nvalue = 1\n"),
     ("a_layout_that_is_misspelt", "[recipe.latency.layout]\nvalue = \"rx-per-cpu\"\n"),
     ("a_mode_that_no_file_can_give", "[recipe.latency.delivery]\nvalue = \"fullbusy\"\n"),
-    ("a_mode_of_a_driver", "[driver.igb.any.delivery]\nvalue = \"defer20\"\n"),
+    ("a_number_of_the_host_of_a_driver", "[driver.igb.any.netdev_budget]\nvalue = 600\n"),
+    ("a_case_without_conditions", "[case.x.latency.delivery]\nvalue = \"interrupt\"\n"),
+    ("a_case_without_a_condition", "[case.x.when]\n[case.x.latency.delivery]\nvalue = \"interrupt\"\n"),
+    ("a_condition_that_is_misspelt", "[case.x.when]\nown-interupts = false\n"),
+    ("a_condition_that_no_place_can_meet", "[case.x.when]\nepoll-napis = \"two\"\n"),
+    ("a_measurement_on_no_list", "[recipe.cpu.delivery]\nvalue = \"defer200\"\nmeasured-on = \"veth\"\n"),
     ("a_value_without_its_table", "[recipe.latency]\nrx-usecs = 8\n"),
     ("a_driver_without_a_policy", "[driver.igb]\ntx-usecs = { value = 8 }\n"),
     ("a_reason_that_is_a_number", "[recipe.latency.rx-usecs]\nvalue = 8\nwhy = 1\n"),
@@ -52,6 +57,46 @@ fn the_shipped_recipes_have_a_word_on_every_mechanism_with_its_reason_and_source
         assert_eq!(reasons, text.matches("\nvalue = ").count(), "{name}: a value without its reason");
         assert_eq!(reasons, text.matches("\nsource = \"").count(), "{name}: a reason without its source");
     }
+}
+
+#[test]
+fn every_shipped_mode_names_the_devices_on_which_it_was_measured() {
+    let recipes = recipes(&[]).expect("well-formed");
+    let places = ["veth", "tun", "mlx5_core", "virtio_net"].map(|driver| Circumstances {
+        driver: driver.to_owned(),
+        own_interrupts: Some(!matches!(driver, "veth" | "tun")),
+        epoll_napis: None,
+    });
+    for policy in PolicyName::ALL {
+        for place in &places {
+            let found = recipes.under(policy, place)[&Mechanism::Delivery];
+            let kernels_own = found.dose == Dose::Delivery(DeliveryMode::Interrupt);
+            assert!(kernels_own || !found.measured_on.is_empty(), "{policy} on {place:?}: {:?}", found.dose);
+            assert!(
+                place.driver != "veth" || !found.is_unmeasured_on("veth"),
+                "{policy}: this machine has veths"
+            );
+        }
+    }
+}
+
+#[test]
+fn without_interrupts_of_its_own_a_device_gets_no_mode_that_suspends_them() {
+    let recipes = recipes(&[]).expect("well-formed");
+    let veth = Circumstances { driver: "veth".to_owned(), own_interrupts: Some(false), epoll_napis: None };
+    for policy in PolicyName::ALL {
+        let found = recipes.under(policy, &veth);
+        let Dose::Delivery(mode) = &found[&Mechanism::Delivery].dose else { panic!("{policy} has a mode") };
+        assert!(mode.params().irq_suspend_timeout.is_zero(), "{policy}: {mode}");
+        assert_ne!(
+            found[&Mechanism::Reuseport].dose,
+            Dose::ByQueue,
+            "{policy}: the hash gives every worker its share"
+        );
+    }
+    let mode = |policy| recipes.under(policy, &veth)[&Mechanism::Delivery].dose.clone();
+    assert_eq!(mode(PolicyName::Latency), Dose::Delivery(DeliveryMode::Interrupt));
+    assert!(matches!(mode(PolicyName::Cpu), Dose::Delivery(DeliveryMode::Defer { .. })));
 }
 
 #[test]

@@ -126,7 +126,7 @@ fn whole(mut policy: Policy) -> Policy {
     policy.intents[1].policy = PolicyName::Bulk;
     for recipe in Arc::make_mut(&mut policy.recipes).policies.values_mut() {
         for (mechanism, dose) in doses.clone() {
-            recipe.ingredients.insert(mechanism, Ingredient { dose, because: Reason::new("bench", "bench") });
+            recipe.ingredients.insert(mechanism, Ingredient::new(dose, Reason::new("bench", "bench")));
         }
     }
     policy
@@ -275,7 +275,7 @@ fn policy() -> Policy {
         (PolicyName::Bulk, DeliveryMode::Defer { gro_flush: Nanoseconds::from_micros(200) }),
     ];
     for (name, mode) in modes {
-        let ingredient = Ingredient { dose: Dose::Delivery(mode), because: Reason::new("bench", "bench") };
+        let ingredient = Ingredient::new(Dose::Delivery(mode), Reason::new("bench", "bench"));
         let recipe = Arc::make_mut(&mut policy.recipes).policies.entry(name).or_default();
         recipe.ingredients.insert(Mechanism::Delivery, ingredient);
     }

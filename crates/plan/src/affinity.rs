@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Cpu, CpuSet, Dose, Host, Mechanism, Reason, Recipes, Setting, Target};
+use model::{Cpu, CpuSet, Dose, Host, Ingredient, IrqKnob, Mechanism, ProcessKnob, Reason, Recipes, Setting};
 
 use crate::desired::Collected;
 use crate::index::Index;
@@ -58,7 +58,7 @@ impl Seats<'_> {
             let Some(irq) = placed.irq else { continue };
             let cpus = dealt.entry(irq).or_insert_with(|| irqs.next()).clone();
             let why = format!("interrupts of {} are dealt out to the CPUs {asked}", placed.queue.device);
-            collected.want(Setting::IrqAffinity(irq, cpus), Reason::new(why, origin.clone()))?;
+            collected.want(Setting::Irq(irq, IrqKnob::Affinity(cpus)), Reason::new(why, origin.clone()))?;
         }
         // Dealt on from process to process, as long as they may run on the same CPUs.
         let mut deals: BTreeMap<CpuSet, Option<Deal>> = BTreeMap::new();
@@ -76,7 +76,7 @@ impl Seats<'_> {
             for &thread in &process.threads {
                 let why = format!("threads of {} are dealt out to the CPUs {within}", process.id);
                 collected.want(
-                    Setting::ThreadAffinity(thread, threads.next()),
+                    Setting::Process(ProcessKnob::ThreadAffinity(thread, threads.next())),
                     Reason::new(why, origin.clone()),
                 )?;
             }
@@ -99,7 +99,10 @@ impl Seats<'_> {
             for &queue in &object.rx {
                 let irq = self.index.napi_of(queue).and_then(|napi| napi.irq).map(|edge| edge.irq);
                 if let Some(irq) = irq.filter(|irq| dealt.insert(*irq) && self.index.irqs.contains_key(irq)) {
-                    collected.want(Setting::IrqAffinity(irq, object.irq_cpus.clone()), because.clone())?;
+                    collected.want(
+                        Setting::Irq(irq, IrqKnob::Affinity(object.irq_cpus.clone())),
+                        because.clone(),
+                    )?;
                 }
             }
         }
@@ -120,25 +123,28 @@ impl Seats<'_> {
         for process in self.part.processes.iter().filter_map(|p| self.index.processes.get(&p.id.pid)) {
             let cpus = process.cpuset.as_ref().map_or_else(|| near.clone(), |own| near.intersection(own));
             for thread in process.threads.iter().filter(|_| !cpus.is_empty()) {
-                collected.want(Setting::ThreadAffinity(thread.id, cpus.clone()), because.clone())?;
+                collected.want(
+                    Setting::Process(ProcessKnob::ThreadAffinity(thread.id, cpus.clone())),
+                    because.clone(),
+                )?;
             }
         }
         Ok(())
     }
 
-    /// What the part's recipe wants of a mechanism that no driver changes.
+    /// What the part's recipe wants of a mechanism.
     fn dose(&self, mechanism: Mechanism) -> Option<&Dose> {
-        self.recipes.of(self.part.intent.policy, mechanism).map(|found| &found.dose)
+        self.found(mechanism).map(|found| &found.dose)
+    }
+
+    fn found(&self, mechanism: Mechanism) -> Option<&Ingredient> {
+        self.recipes.agreed(self.part.intent.policy, mechanism, &self.part.circumstances).ingredient
     }
 
     /// Why the part's recipe wants it.
     fn ingredient(&self, mechanism: Mechanism) -> Option<Reason> {
         let intent = &self.part.intent;
-        let driver = match &intent.target {
-            Target::Device(name) => self.index.host.device_named(name).map_or("", |device| &device.kind),
-            Target::Service(..) | Target::Task(_) | Target::Epolls(..) => "",
-        };
-        let found = *self.recipes.for_driver(intent.policy, driver).get(&mechanism)?;
+        let found = self.found(mechanism)?;
         let source = format!("{}: policy {}, {}", intent.origin, intent.policy, found.because.source);
         Some(Reason::new(found.because.why.clone(), source))
     }

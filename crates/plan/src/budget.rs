@@ -17,22 +17,32 @@ pub(crate) fn pollers(process: &Process, mode: DeliveryMode) -> usize {
     waits.min(process.threads.len()).max(1)
 }
 
+/// How many threads of a process poll a NAPI, each one of its own. An epoll that [only waits for new
+/// connections](is_dispatcher) has none to poll, whatever is set on it.
+pub(crate) fn napi_pollers(process: &Process) -> usize {
+    let polling = process.epolls.iter().filter(|epoll| !is_dispatcher(process, epoll)).count();
+    (polling + process.rings.len()).min(process.threads.len()).max(1)
+}
+
+/// Whether `fullbusy` leaves an epoll out because it [only waits for new connections](is_dispatcher). The other modes
+/// that keep CPUs busy do not ask for a NAPI: in them it waits as busily as any. One that waits busily already does not
+/// count as such: it may still poll.
+pub(crate) fn only_accepts(process: &Process, epoll: &Epoll, mode: DeliveryMode) -> bool {
+    let busy = epoll.params.is_some_and(|params| params.waits_busily());
+    mode == DeliveryMode::FullBusy && !busy && is_dispatcher(process, epoll)
+}
+
 /// Whether an epoll only waits for new connections, to hand them to other epolls of its process: it watches a
-/// listening socket and no connection, and there is an epoll beside it that watches none. Such an epoll has no NAPI,
-/// and so has nothing to poll in `fullbusy`. The other modes that keep CPUs busy do not ask for a NAPI: in them it waits as
-/// busily as any. One that waits busily already does not count as such: it may still poll.
+/// listening socket and no connection, and there is an epoll beside it that watches none. Such an epoll has no NAPI.
 ///
 /// Kernel: 6.18, `fs/eventpoll.c` `ep_busy_loop()` polls the NAPI of a connection that the epoll had an event of.
-pub(crate) fn only_accepts(process: &Process, epoll: &Epoll, mode: DeliveryMode) -> bool {
+fn is_dispatcher(process: &Process, epoll: &Epoll) -> bool {
     let watched = |epoll: &Epoll, like: fn(&Socket) -> bool| {
         let inodes: BTreeSet<u64> = epoll.members.iter().map(|member| member.inode).collect();
         process.sockets.iter().any(|socket| like(socket) && inodes.contains(&socket.inode))
     };
     let listens = |socket: &Socket| socket.state == SocketState::TcpListen;
-    let busy = epoll.params.is_some_and(|params| params.waits_busily());
-    mode == DeliveryMode::FullBusy
-        && !busy
-        && watched(epoll, listens)
+    watched(epoll, listens)
         && !watched(epoll, |socket| socket.state != SocketState::TcpListen)
         && process.epolls.iter().any(|other| other.id != epoll.id && !watched(other, listens))
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Device, Napi};
 use model::{
-    CpuSet, DeliveryMode, DeviceId, EmptyPolls, EpollParams, Host, IrqNumber, KernelVersion, Nanoseconds,
-    Object, Reason, RingNapi, Setting, Target, Threading,
+    CpuSet, DeliveryMode, DeviceId, DeviceNapiKnob, EmptyPolls, EpollParams, Host, IrqKnob, IrqNumber,
+    KernelVersion, Nanoseconds, NapiKnob, Object, ProcessKnob, Reason, RingNapi, Setting, Target, Threading,
 };
 
 use crate::affinity::Seats;
@@ -134,14 +134,14 @@ fn want_of_devices(
                 nic::remakes(&wanted.setting, device)
                     && in_force::value(&wanted.setting, index).is_ok_and(|now| now != wanted.setting)
             });
-            if by_recipe || nic::remakes_queues(part, device, index)? {
+            if by_recipe || nic::remakes_queues(part, device, index, &placement.queues_after)? {
                 remaking.push(device.id.to_string());
             }
             parts.push((part, device, of_recipe));
         }
     }
     for (part, device, _) in &parts {
-        nic::want(part, device, index, !remaking.is_empty(), collected)?;
+        nic::want(part, device, index, &placement.queues_after, !remaking.is_empty(), collected)?;
     }
     for (part, device, of_recipe) in parts {
         for Wanted { setting, because } in of_recipe.wanted {
@@ -239,9 +239,9 @@ pub(crate) struct Collected {
 impl Collected {
     /// The CPUs that are wanted for an interrupt.
     pub(crate) fn wanted_of_irq(&self, irq: IrqNumber) -> Option<&CpuSet> {
-        let like = Setting::IrqAffinity(irq, CpuSet::new());
+        let like = Setting::Irq(irq, IrqKnob::Affinity(CpuSet::new()));
         match &self.desired.wanted[*self.by_knob.get(&(like.object(), like.knob()))?].setting {
-            Setting::IrqAffinity(_, cpus) => Some(cpus),
+            Setting::Irq(_, IrqKnob::Affinity(cpus)) => Some(cpus),
             _ => None,
         }
     }
@@ -249,7 +249,7 @@ impl Collected {
     /// The interrupts whose CPUs are wanted, with the source of each wish.
     pub(crate) fn wanted_irqs(&self) -> Vec<(IrqNumber, String)> {
         let irqs = self.desired.wanted.iter().filter_map(|wanted| match &wanted.setting {
-            Setting::IrqAffinity(number, _) => Some((*number, wanted.because.source.clone())),
+            Setting::Irq(number, IrqKnob::Affinity(_)) => Some((*number, wanted.because.source.clone())),
             _ => None,
         });
         irqs.collect()
@@ -314,11 +314,17 @@ impl Wants<'_> {
         if let Some(napi) = self.index.napi_of(queue) {
             self.thread(placed, napi, collected)?;
         }
-        collected.want(Setting::DeferHardIrqs(queue, params.defer_hard_irqs), self.because_defer())?;
-        collected.want(Setting::GroFlushTimeout(queue, params.gro_flush_timeout), self.because_flush())?;
+        collected.want(
+            Setting::Napi(queue, NapiKnob::DeferHardIrqs(params.defer_hard_irqs)),
+            self.because_defer(),
+        )?;
+        collected.want(
+            Setting::Napi(queue, NapiKnob::GroFlushTimeout(params.gro_flush_timeout)),
+            self.because_flush(),
+        )?;
         if capabilities.irq_suspend {
             collected.want(
-                Setting::IrqSuspendTimeout(queue, params.irq_suspend_timeout),
+                Setting::Napi(queue, NapiKnob::IrqSuspendTimeout(params.irq_suspend_timeout)),
                 self.because_suspend(),
             )?;
         }
@@ -331,16 +337,28 @@ impl Wants<'_> {
         let device: Option<&Device> = self.index.devices.get(&id).copied();
         let wanted = self.part.delivery.mode.threading();
         if wanted != Threading::Off {
-            collected.want(Setting::DeviceThreaded(id, wanted), self.because_threaded(id))?;
+            collected.want(
+                Setting::DeviceNapis(id, DeviceNapiKnob::Threaded(wanted)),
+                self.because_threaded(id),
+            )?;
         } else if device.and_then(|d| d.threaded).is_some_and(|threaded| threaded != Threading::Off) {
-            collected.want(Setting::DeviceThreaded(id, Threading::Off), self.because_unthreaded())?;
+            collected.want(
+                Setting::DeviceNapis(id, DeviceNapiKnob::Threaded(Threading::Off)),
+                self.because_unthreaded(),
+            )?;
             kthread::want_to_end(placed, self.index, &self.because_unthreaded(), collected)?;
         }
         // Before 5.8 there is nothing to defer with, and so nothing to take back.
         if self.index.host.kernel >= KernelVersion::since(5, 8) {
-            collected.want(Setting::DeviceDeferHardIrqs(id, params.defer_hard_irqs), self.because_defer())?;
+            collected.want(
+                Setting::DeviceNapis(id, DeviceNapiKnob::DeferHardIrqs(params.defer_hard_irqs)),
+                self.because_defer(),
+            )?;
         }
-        collected.want(Setting::DeviceGroFlushTimeout(id, params.gro_flush_timeout), self.because_flush())
+        collected.want(
+            Setting::DeviceNapis(id, DeviceNapiKnob::GroFlushTimeout(params.gro_flush_timeout)),
+            self.because_flush(),
+        )
     }
 
     /// Gives the NAPI a kernel thread if the mode polls in one; else a NAPI that has one gives it up.
@@ -348,9 +366,9 @@ impl Wants<'_> {
         let device = placed.queue.device;
         let set = |threading| {
             if self.index.host.capabilities.napi_threaded {
-                Setting::Threaded(placed.queue, threading)
+                Setting::Napi(placed.queue, NapiKnob::Threaded(threading))
             } else {
-                Setting::DeviceThreaded(device, threading)
+                Setting::DeviceNapis(device, DeviceNapiKnob::Threaded(threading))
             }
         };
         let wanted = self.part.delivery.mode.threading();
@@ -371,14 +389,15 @@ impl Wants<'_> {
         let params = self.part.params.epoll;
         if self.index.host.capabilities.epoll_params {
             for &epoll in &placed.epolls {
-                collected.want(Setting::Epoll(epoll, params), self.because_epoll())?;
+                collected.want(Setting::Process(ProcessKnob::Epoll(epoll, params)), self.because_epoll())?;
             }
         }
         for &ring in &placed.rings {
             let napi = ring_napi(params);
             let polls_now = self.index.rings.get(&ring).is_some_and(|r| r.napi.is_some());
             if napi.is_some() || polls_now {
-                collected.want(Setting::IoUringNapi(ring, napi), self.because_ring(napi))?;
+                collected
+                    .want(Setting::Process(ProcessKnob::IoUring(ring, napi)), self.because_ring(napi))?;
             }
             if params.events_only {
                 collected

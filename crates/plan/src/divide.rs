@@ -9,14 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Device, Process, SocketState};
 use model::{
-    DeviceId, FlowMatch, FlowRule, IpFlow, Offload, PolicyName, QueueIndex, QueueSpan, Reason, Setting,
-    SteerTo, Target, Transport, TxQueue,
+    ChannelKind, DeviceId, FlowMatch, FlowRule, IpFlow, NicKnob, Offload, PolicyName, QueueIndex, QueueSpan,
+    Reason, Setting, SteerTo, Target, Transport, TxQueue, TxQueueKnob,
 };
 
 use crate::budget;
 use crate::claim::Wish;
 use crate::desired::Collected;
 use crate::index::Index;
+use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
 
 /// A device whose queues are divided between requests.
@@ -53,11 +54,34 @@ pub(crate) struct Claimant<'h> {
 struct Group<'w, 'p> {
     wish: &'w Wish<'p>,
     parts: Vec<usize>,
-    /// How many queues they need at least, and whether more would help.
-    need: u32,
+    /// What each of them needs, in the same order.
+    needs: Vec<Need<'p>>,
+    ports: BTreeSet<Port>,
+}
+
+impl Group<'_, '_> {
+    /// How many queues they need at least: they share them, so as many as the one that needs most.
+    fn need(&self) -> u32 {
+        self.needs.iter().map(|need| need.queues).max().unwrap_or(1)
+    }
+
+    fn why(&self) -> &str {
+        let most = self.needs.iter().rev().max_by_key(|need| need.queues);
+        most.map_or("", |need| &need.why)
+    }
+
+    /// Whether more would not help.
+    fn is_fixed(&self) -> bool {
+        self.needs.iter().any(|need| need.fixed)
+    }
+}
+
+/// How many queues a request needs, why, and whether more would be of no use.
+struct Need<'p> {
+    target: &'p Target,
+    queues: u32,
     why: String,
     fixed: bool,
-    ports: BTreeSet<Port>,
 }
 
 /// A port that somebody listens on.
@@ -106,6 +130,7 @@ pub(crate) fn divide(
     claimants: &[Claimant<'_>],
     wishes: &[Wish<'_>],
     index: &Index<'_>,
+    after: &QueuesAfter,
 ) -> Result<Division, Refusal> {
     let own = wishes.iter().find(|wish| of_device(wish, device));
     let mut groups: Vec<Group<'_, '_>> = Vec::new();
@@ -115,33 +140,31 @@ pub(crate) fn divide(
             continue;
         }
         let ports = ports_of(claimant, wish);
-        let (need, why, fixed) = need(claimant, wish);
+        let need = need(claimant, wish);
         match groups.iter_mut().find(|group| group.wish.shares_queues_with(wish)) {
             Some(group) => {
                 group.parts.push(claimant.part);
                 group.ports.extend(ports);
-                if need > group.need {
-                    (group.need, group.why) = (need, why);
-                }
-                group.fixed |= fixed;
+                group.needs.push(need);
             }
-            None => groups.push(Group { wish, parts: vec![claimant.part], need, why, fixed, ports }),
+            None => groups.push(Group { wish, parts: vec![claimant.part], needs: vec![need], ports }),
         }
     }
     check(device, &groups, index)?;
-    let there = u32::try_from(device.rx_queues.len()).unwrap_or(u32::MAX);
+    let there = after.rx(device);
     let contexts = device.rss_contexts.is_some();
-    let needed: u32 = groups.iter().map(|group| group.need).sum();
+    let needed: u32 = groups.iter().map(Group::need).sum();
     if needed >= there {
-        return Err(too_few(device, &groups, there));
+        return Err(too_few(device, &groups, after));
     }
     let fair = there / (u32::try_from(groups.len()).unwrap_or(u32::MAX).saturating_add(1));
     let mut left = there - needed - 1;
     let mut widths = Vec::with_capacity(groups.len());
     for group in &groups {
-        let more = if group.fixed || !contexts { 0 } else { fair.saturating_sub(group.need).min(left) };
+        let more =
+            if group.is_fixed() || !contexts { 0 } else { fair.saturating_sub(group.need()).min(left) };
         left -= more;
-        widths.push(group.need + more);
+        widths.push(group.need() + more);
     }
     let rest = QueueSpan { first: 0, count: left + 1 };
     let mut first = rest.count;
@@ -156,17 +179,17 @@ pub(crate) fn divide(
     Ok(Division { device: device.id, rest, shares })
 }
 
-/// How many queues somebody needs, why, and whether more would be of no use.
-fn need(claimant: &Claimant<'_>, wish: &Wish<'_>) -> (u32, String, bool) {
+fn need<'p>(claimant: &Claimant<'_>, wish: &Wish<'p>) -> Need<'p> {
+    let needs = |queues, why, fixed| Need { target: &wish.intent.target, queues, why, fixed };
     if let Some(queues) = wish.intent.queues {
-        return (queues, format!("`queues = {queues}` at {}", wish.intent.origin), true);
+        return needs(queues, format!("`queues = {queues}` at {}", wish.intent.origin), true);
     }
     if !wish.of_epoll().prefer_busy_poll {
-        return (1, "its packets need a queue that is not others'".to_owned(), false);
+        return needs(1, "its packets need a queue that is not others'".to_owned(), false);
     }
-    let waits: usize = claimant.processes.iter().map(|process| budget::pollers(process, wish.delivery)).sum();
+    let waits: usize = claimant.processes.iter().map(|process| budget::napi_pollers(process)).sum();
     let waits = u32::try_from(waits).unwrap_or(u32::MAX).max(1);
-    (waits, format!("{waits} thread(s) wait busily, each on a NAPI of its own"), true)
+    needs(waits, format!("{waits} thread(s) wait busily, each on a NAPI of its own"), true)
 }
 
 /// What a driver must have, and what a group must say of its packets.
@@ -179,20 +202,6 @@ fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result
     let same = "the same policy for all that receive on it, or devices of their own";
     if groups.is_empty() {
         return Ok(());
-    }
-    if !index.host.capabilities.napi_set {
-        return Err(refuse(
-            "its queues cannot have different values: this kernel has no settings for single queues (6.13)"
-                .to_owned(),
-        )
-        .nearest(same));
-    }
-    if device.flow_rules.is_none() {
-        return Err(refuse(
-            "its queues cannot be divided: its driver takes no rules (ntuple) that tell packets of one port from others"
-                .to_owned(),
-        )
-        .nearest(same));
     }
     if device.rx_queues.iter().any(|queue| index.queues_of_napi(queue.id) != 1) {
         return Err(
@@ -207,12 +216,17 @@ fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result
             );
             return Err(refuse(message).nearest("`match = { port = N }`, or the same policy as the rest"));
         }
-        if group.need > 1 && device.rss_contexts.is_none() {
+        if group.need() > 1 && device.rss_contexts.is_none() {
             let message = format!(
                 "{} needs {} queues ({}), and without contexts of the receive hash a rule leads to one",
-                group.wish.intent.target, group.need, group.why
+                group.wish.intent.target,
+                group.need(),
+                group.why()
             );
-            return Err(refuse(message).nearest("queues = 1, or bulk, which polls in softirq"));
+            return Err(refuse(message).nearest(format!(
+                "`queues = 1` for {}; or for these policy bulk, which polls in softirq",
+                beyond(group, 1)
+            )));
         }
     }
     let rules: usize = groups.iter().map(|group| group.ports.len()).sum();
@@ -239,41 +253,66 @@ fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result
     Ok(())
 }
 
+/// The requests of a group that need more than so many queues.
+fn beyond(group: &Group<'_, '_>, queues: u32) -> String {
+    let more = group.needs.iter().filter(|need| need.queues > queues);
+    let targets: BTreeSet<String> = more.map(|need| need.target.to_string()).collect();
+    targets.into_iter().collect::<Vec<_>>().join(" and ")
+}
+
 /// What is missing, for whom, and what would do.
-fn too_few(device: &Device, groups: &[Group<'_, '_>], there: u32) -> Refusal {
-    let needed: u32 = groups.iter().map(|group| group.need).sum();
-    let mut refusal = Refusal::new(RefusalKind::Conflict, device.id, "there are too few queues").because(
-        format!("{} has {there} receive queues, of which one stays for all other packets", device.id),
-    );
+fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Refusal {
+    let there = after.rx(device);
+    let needed: u32 = groups.iter().map(Group::need).sum();
+    let mut refusal =
+        Refusal::new(RefusalKind::Conflict, device.id, "there are too few queues").because(format!(
+            "{} {} {there} receive queues, of which one stays for all other packets",
+            device.id,
+            after.has(device)
+        ));
     let mut nearest = Vec::new();
-    if let Some(channels) = device.channels.filter(|channels| channels.combined.max > needed) {
-        let wanted = channels.combined.max.min(needed + 1);
-        nearest.push(format!("`settings = {{ combined-channels = {wanted} }}` for device {}", device.id));
+    if let Some((kind, count)) = more_channels(device, needed.saturating_add(1)) {
+        nearest.push(format!("`settings = {{ {} = {count} }}` for device {}", kind.as_str(), device.id));
     }
     for group in groups {
         let (target, policy) = (&group.wish.intent.target, group.wish.intent.policy);
-        refusal =
-            refusal.because(format!("{target} (policy {policy}): {} queue(s): {}", group.need, group.why));
+        refusal = refusal.because(format!(
+            "{target} (policy {policy}): {} queue(s): {}",
+            group.need(),
+            group.why()
+        ));
     }
     // Whoever needs most can give most; the first of several that need as much.
-    if let Some(most) = groups.iter().rev().max_by_key(|group| group.need) {
-        let (target, policy) = (&most.wish.intent.target, most.wish.intent.policy);
-        let left = there.saturating_sub(1).saturating_sub(needed - most.need);
+    if let Some(most) = groups.iter().rev().max_by_key(|group| group.need()) {
+        let left = there.saturating_sub(1).saturating_sub(needed - most.need());
         let are = match left {
             0 => "none is left".to_owned(),
             1 => "1 is left".to_owned(),
             many => format!("{many} are left"),
         };
-        refusal.message = format!("needs {} queues for {policy} ({target}), {are}", most.need);
+        let (target, policy) = (&most.wish.intent.target, most.wish.intent.policy);
+        refusal.message = format!("needs {} queues for {policy} ({target}), {are}", most.need());
         if left > 0 {
-            nearest.push(format!("`queues = {left}` for {target}, whose threads then share NAPIs"));
+            nearest.push(format!(
+                "`queues = {left}` for {}, whose threads then share NAPIs",
+                beyond(most, left)
+            ));
         }
     }
     if nearest.is_empty() {
-        refusal.nearest("the same policy for all that receive on it")
+        refusal.nearest("the same policy for all that receive on it, and for the device")
     } else {
         refusal.nearest(nearest.join("; or "))
     }
+}
+
+/// The count of channels that gives a device so many receive queues.
+fn more_channels(device: &Device, queues: u32) -> Option<(ChannelKind, u32)> {
+    let channels = device.channels?;
+    [(ChannelKind::Combined, channels.rx.current), (ChannelKind::Rx, channels.combined.current)]
+        .into_iter()
+        .map(|(kind, others)| (kind, queues.saturating_sub(others)))
+        .find(|(kind, count)| *count > 0 && *count <= channels.of(*kind).max)
 }
 
 fn ports_of(claimant: &Claimant<'_>, wish: &Wish<'_>) -> BTreeSet<Port> {
@@ -324,28 +363,35 @@ pub(crate) fn want(division: &Division, index: &Index<'_>, collected: &mut Colle
     let reason = |why: String, origin: &str| Reason::new(why, format!("{origin}: queues are divided"));
     if device.offloads.get(&Offload::Ntuple) == Some(&false) {
         let why = "rules for single ports need it".to_owned();
-        collected.want(Setting::Offload(id, Offload::Ntuple, true), reason(why, &first.origin))?;
+        collected
+            .want(Setting::Nic(id, NicKnob::Offload(Offload::Ntuple, true)), reason(why, &first.origin))?;
     }
     if let Some(rss) = &device.rss {
         let why = format!("what no request has queues for goes to queues {}", division.rest);
-        let table = Setting::RssTable(id, division.rest.table(rss.table.len()));
+        let table = Setting::Nic(id, NicKnob::RssTable(division.rest.table(rss.table.len())));
         collected.want(table, reason(why, &first.origin))?;
     }
     for share in &division.shares {
         if share.queues.count > 1 {
             let why = format!("packets that rules lead here are spread over queues {}", share.queues);
-            collected.want(Setting::RssContext(id, share.queues, true), reason(why, &share.origin))?;
+            collected.want(
+                Setting::Nic(id, NicKnob::RssContext(share.queues, true)),
+                reason(why, &share.origin),
+            )?;
         }
         for rule in &share.rules {
             let why = format!("packets for this port go to queues {} alone", share.queues);
-            collected.want(Setting::FlowRule(id, rule.flow, Some(rule.to)), reason(why, &share.origin))?;
+            collected.want(
+                Setting::Nic(id, NicKnob::FlowRule(rule.flow, Some(rule.to))),
+                reason(why, &share.origin),
+            )?;
         }
     }
     let why =
         "a flow leaves by the queue that it comes by, so that the parts share none when sending, either";
     for (rx, tx) in device.rx_queues.iter().zip(&device.tx_queues).filter(|_| device.tx_queues.len() > 1) {
         let queue = TxQueue { device: id, index: tx.index };
-        let setting = Setting::XpsRxQueues(queue, vec![rx.id.index]);
+        let setting = Setting::TxQueue(queue, TxQueueKnob::XpsRxQueues(vec![rx.id.index]));
         collected.want(setting, reason(why.to_owned(), &first.origin))?;
     }
     Ok(())

@@ -2,23 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::host::{Device, Process, Socket};
+use model::host::{Device, Process, Socket, SocketState};
 use model::{DeliveryMode, DeviceId, NapiId, PolicyName};
 
 use crate::claim::{Claimed, Claims, Wish};
 use crate::divide::{self, Claimant, Division};
 use crate::index::Index;
 use crate::place::{Part, PlacedQueue};
+use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
 
 /// The queues of a host, one for each NAPI, and who claims them.
 pub(crate) struct Ground<'h> {
     per_napi: bool,
+    after: &'h QueuesAfter,
     queues: Vec<PlacedQueue>,
     by_device: BTreeMap<DeviceId, Vec<usize>>,
     by_napi: BTreeMap<NapiId, usize>,
     /// The devices that a process may receive from although nothing shows it yet.
     likely: Vec<&'h Device>,
+    /// The devices that packets may come by without a NAPI.
+    bare: Vec<&'h Device>,
     claims: Claims,
     /// The devices whose queues are given out by a division.
     divided: BTreeSet<DeviceId>,
@@ -26,7 +30,7 @@ pub(crate) struct Ground<'h> {
 
 impl<'h> Ground<'h> {
     /// The queues of this host, claimed by nobody.
-    pub(crate) fn new(index: &Index<'h>) -> Self {
+    pub(crate) fn new(index: &Index<'h>, after: &'h QueuesAfter) -> Self {
         let per_napi = index.host.capabilities.napi_set;
         let mut queues: Vec<PlacedQueue> = Vec::new();
         let mut by_device: BTreeMap<DeviceId, Vec<usize>> = BTreeMap::new();
@@ -48,14 +52,11 @@ impl<'h> Ground<'h> {
             }
             queues.push(PlacedQueue { queue, also: Vec::new(), napi, irq, cpus });
         }
-        let likely = index
-            .host
-            .devices
-            .iter()
-            .filter(|d| d.up && d.id.name.as_str() != "lo" && by_device.contains_key(&d.id))
-            .collect();
+        let up = index.host.devices.iter().filter(|d| d.up && d.id.name.as_str() != "lo");
+        let (likely, bare) = up.partition(|d| by_device.contains_key(&d.id));
         let claims = Claims::new(queues.len());
-        Self { per_napi, queues, by_device, by_napi, likely, claims, divided: BTreeSet::new() }
+        let divided = BTreeSet::new();
+        Self { per_napi, after, queues, by_device, by_napi, likely, bare, claims, divided }
     }
 
     /// The device whose queue a NAPI serves.
@@ -118,6 +119,11 @@ impl<'h> Ground<'h> {
         found.collect()
     }
 
+    /// Gives the queues of a device to nobody but its own request: they are about to be others.
+    pub(crate) fn keep_back(&mut self, device: DeviceId) {
+        self.divided.insert(device);
+    }
+
     /// Gives the queues of a division to their parts.
     pub(crate) fn give(&mut self, division: &Division, parts: &mut [Part]) {
         self.divided.insert(division.device);
@@ -165,22 +171,59 @@ impl<'h> Ground<'h> {
             return Ok(Vec::new());
         }
         if slots.is_empty() {
-            if self.likely.is_empty() && part.delivery.mode != DeliveryMode::Interrupt {
-                return Err(no_napi(format!("{} has received nothing yet", process.id), part));
+            let none = self.likely.is_empty() && !self.after.gives_any_napis();
+            if none && part.delivery.mode != DeliveryMode::Interrupt {
+                return Err(self.off_every_napi(process, part));
             }
             slots.extend(self.likely.iter().flat_map(|device| self.of_device(device.id)));
             let names: Vec<&str> = self.likely.iter().map(|d| d.id.name.as_str()).collect();
-            part.notes.push(format!(
-                "no packet has shown yet where {} receives: all queues of {} are taken",
-                process.id,
-                if names.is_empty() { "no device".to_owned() } else { names.join(", ") }
-            ));
+            let names = if names.is_empty() { "no device".to_owned() } else { names.join(", ") };
+            part.notes.push(match Connections::of(process) {
+                Connections { elsewhere: 0, .. } => format!(
+                    "no packet has shown yet where {} receives: all queues of {names} are taken",
+                    process.id
+                ),
+                Connections { elsewhere, .. } => format!(
+                    "{elsewhere} connection(s) of {} receive on no NAPI, as behind a veth whose other end has TSO on: all \
+                     queues of {names} are taken",
+                    process.id
+                ),
+            });
         }
         if !self.per_napi {
             let devices: BTreeSet<DeviceId> = slots.iter().map(|&s| self.queues[s].queue.device).collect();
             slots.extend(devices.iter().flat_map(|&device| self.of_device(device)));
         }
         Ok(slots.into_iter().collect())
+    }
+
+    /// Why nothing can be set for a process whose connections name no NAPI, where no device has one.
+    fn off_every_napi(&self, process: &Process, part: &Part) -> Refusal {
+        let connections = Connections::of(process);
+        let id = process.id;
+        match connections {
+            Connections { elsewhere: 0, loopback: 0 } => {
+                no_napi(format!("{id} has received nothing yet"), part)
+            }
+            Connections { elsewhere: 0, loopback } => {
+                let mut refusal =
+                    no_napi(format!("{id} receives over loopback alone ({loopback} connections)"), part);
+                refusal.kind = RefusalKind::Unsupported;
+                refusal
+            }
+            Connections { elsewhere, .. } => {
+                let what = format!("{elsewhere} connection(s) of {id} receive on no NAPI");
+                let mut refusal = no_napi(what, part);
+                for device in self.bare.iter().take(HINTS_MAX) {
+                    refusal = refusal.because(napi_hint(device));
+                }
+                // Of all devices only a veth can be given a NAPI.
+                if !self.bare.iter().any(|device| device.kind == "veth") {
+                    refusal.kind = RefusalKind::Unsupported;
+                }
+                refusal
+            }
+        }
     }
 
     /// Claims the queues that a process receives from.
@@ -214,7 +257,8 @@ impl<'h> Ground<'h> {
         placed: &mut Part,
     ) -> Result<(), Refusal> {
         let slots = self.of_device(device.id).to_vec();
-        if slots.is_empty() && placed.delivery.mode != DeliveryMode::Interrupt {
+        let none = slots.is_empty() && !self.after.gives_napis(device.id);
+        if none && placed.delivery.mode != DeliveryMode::Interrupt {
             let mut refusal = no_napi(format!("{} has no NAPI that the kernel names", device.id), placed)
                 .because(napi_hint(device));
             // Nothing that the operator could do would give it one.
@@ -269,6 +313,28 @@ impl<'h> Ground<'h> {
     }
 }
 
+/// How many devices without a NAPI a refusal names.
+const HINTS_MAX: usize = 8;
+
+/// A process's connections that name no NAPI although packets have come by them: a TCP connection was answered.
+#[derive(Clone, Copy)]
+struct Connections {
+    /// Over loopback, which has none.
+    loopback: usize,
+    /// Over something else.
+    elsewhere: usize,
+}
+
+impl Connections {
+    fn of(process: &Process) -> Self {
+        let connected =
+            |socket: &&Socket| socket.state == SocketState::TcpEstablished && socket.napi.is_none();
+        let (loopback, elsewhere): (Vec<&Socket>, Vec<&Socket>) =
+            process.sockets.iter().filter(connected).partition(|socket| socket.is_loopback());
+        Self { loopback: loopback.len(), elsewhere: elsewhere.len() }
+    }
+}
+
 /// Whether a process has nothing that packets could come to, and does not even wait for some: it is no server yet, and
 /// whole devices are not set for it. A process that waits by io_uring may have sockets which no descriptor shows.
 fn receives_nothing(process: &Process) -> bool {
@@ -279,6 +345,10 @@ fn receives_nothing(process: &Process) -> bool {
 fn note_shared(shared: &BTreeMap<usize, usize>, wishes: &[Wish<'_>], part: &mut Part) {
     for (&with, queues) in shared {
         let origin = &wishes[with].intent.origin;
+        // An attachment asks for each of its processes: that is one request to who typed it.
+        if *origin == part.intent.origin {
+            continue;
+        }
         part.notes
             .push(format!("{queues} queue(s) are set by the request of {origin}, which wants the same"));
     }

@@ -1,6 +1,6 @@
 //! irqbalance moves interrupts by load: those that a plan places it must leave alone.
 
-use model::{Host, Reason, Setting};
+use model::{Host, IrqKnob, Reason, Setting};
 
 use crate::desired::Collected;
 use crate::refusal::Refusal;
@@ -22,7 +22,7 @@ pub(crate) fn want(host: &Host, collected: &mut Collected) -> Result<(), Refusal
     }
     for (irq, source) in irqs {
         let why = format!("irqbalance[{}] would move it from the CPUs that it is given", running.pid);
-        collected.want(Setting::IrqBan(irq, true), Reason::new(why, source))?;
+        collected.want(Setting::Irq(irq, IrqKnob::Ban(true)), Reason::new(why, source))?;
     }
     Ok(())
 }

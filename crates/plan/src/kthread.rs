@@ -4,8 +4,8 @@
 //! is. So its priority has a bound, and it is not planned where nothing would ever stop it.
 
 use model::{
-    Budget, CpuSet, Intent, IrqNumber, KernelVersion, KthreadCpus, KthreadState, Reason, Scheduling, Setting,
-    Threading,
+    Budget, CpuSet, Intent, IrqNumber, KernelVersion, KthreadCpus, KthreadKnob, KthreadState, Reason,
+    Scheduling, Setting, Threading,
 };
 
 use crate::desired::Collected;
@@ -158,14 +158,15 @@ pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) ->
         let queue = placed.queue;
         let reason = |why: String| Reason::new(why, part.intent.origin.clone());
         if let Some((cpus, why)) = cpus(part, placed, index, collected)? {
-            collected.want(Setting::KthreadAffinity(queue, cpus), reason(why))?;
+            collected.want(Setting::Kthread(queue, KthreadKnob::Affinity(cpus)), reason(why))?;
         }
         if let Some(class) = wish.scheduling {
             let why = match class.real_time() {
                 Some(_) => "the kernel thread runs before every thread that is not real-time",
                 None => "the kernel thread shares its CPU by this class and nice value",
             };
-            collected.want(Setting::KthreadScheduling(queue, class), reason(why.to_owned()))?;
+            collected
+                .want(Setting::Kthread(queue, KthreadKnob::Scheduling(class)), reason(why.to_owned()))?;
         }
         if let Some(clamp) = wish.util_clamp {
             if index.host.kthread_begins.as_ref().is_some_and(|begins| begins.util_clamp.is_none()) {
@@ -175,7 +176,7 @@ pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) ->
                     .because(format!("asked at {}", part.intent.origin)));
             }
             let why = "the scheduler takes the kernel thread for so large when it chooses CPU and frequency";
-            collected.want(Setting::KthreadUtilClamp(queue, clamp), reason(why.to_owned()))?;
+            collected.want(Setting::Kthread(queue, KthreadKnob::UtilClamp(clamp)), reason(why.to_owned()))?;
         }
     }
     Ok(())
@@ -263,13 +264,13 @@ pub(crate) fn want_to_end(
     };
     let KthreadState { pid: _, cpus, scheduling, util_clamp } = begins;
     if now.cpus != *cpus {
-        collected.want(Setting::KthreadAffinity(queue, cpus.clone()), because.clone())?;
+        collected.want(Setting::Kthread(queue, KthreadKnob::Affinity(cpus.clone())), because.clone())?;
     }
     if let (Some(_), Some(class)) = (now.scheduling.filter(|now| Some(*now) != *scheduling), scheduling) {
-        collected.want(Setting::KthreadScheduling(queue, *class), because.clone())?;
+        collected.want(Setting::Kthread(queue, KthreadKnob::Scheduling(*class)), because.clone())?;
     }
     if let (Some(_), Some(clamp)) = (now.util_clamp.filter(|now| Some(*now) != *util_clamp), util_clamp) {
-        collected.want(Setting::KthreadUtilClamp(queue, *clamp), because.clone())?;
+        collected.want(Setting::Kthread(queue, KthreadKnob::UtilClamp(*clamp)), because.clone())?;
     }
     Ok(())
 }

@@ -2,24 +2,30 @@
 
 mod steering;
 
-use model::host::{Channels, Device, RxQueueState};
+use model::host::{Device, RxQueueState};
 use model::nic::NicWish;
 use model::{
-    ChannelKind, CpuSet, DeliveryMode, Offload, PacketSize, Reason, RingKind, RxQueue, Setting, Threading,
-    TxQueue,
+    ChannelKind, CpuSet, DeliveryMode, HostKnob, NicKnob, Offload, PacketSize, Reason, RingKind, RxQueue,
+    RxQueueKnob, Setting, Threading, TxQueue, TxQueueKnob,
 };
 
 use crate::desired::Collected;
 use crate::in_force;
 use crate::index::Index;
 use crate::place::Part;
+use crate::queues_after::{QueuesAfter, channels_after};
 use crate::refusal::{Refusal, RefusalKind};
 
 /// Whether a wish that is not fulfilled yet makes the device's queues anew. What stands on the queues can be planned
 /// only when they are there.
-pub(crate) fn remakes_queues(part: &Part, device: &Device, index: &Index<'_>) -> Result<bool, Refusal> {
+pub(crate) fn remakes_queues(
+    part: &Part,
+    device: &Device,
+    index: &Index<'_>,
+    after: &QueuesAfter,
+) -> Result<bool, Refusal> {
     for wish in &part.intent.nic {
-        for setting in settings(wish, part, device, index)? {
+        for setting in settings(wish, part, device, index, after)? {
             if remakes(&setting, device) && in_force::value(&setting, index)? != setting {
                 return Ok(true);
             }
@@ -32,9 +38,10 @@ pub(crate) fn remakes_queues(part: &Part, device: &Device, index: &Index<'_>) ->
 ///
 /// Kernel: 6.18, `drivers/net/veth.c` `veth_set_features()`.
 pub(crate) fn remakes(setting: &Setting, device: &Device) -> bool {
-    let napis_of_veth = device.kind == "veth" && matches!(setting, Setting::Offload(_, Offload::Gro, _));
+    let napis_of_veth =
+        device.kind == "veth" && matches!(setting, Setting::Nic(_, NicKnob::Offload(Offload::Gro, _)));
     // Its queues stop for a new discipline, and are the same afterwards.
-    let stays = matches!(setting, Setting::Qdiscs(..));
+    let stays = matches!(setting, Setting::Nic(_, NicKnob::Qdiscs(..)));
     napis_of_veth || !stays && setting.disruption() != model::setting::Disruption::None
 }
 
@@ -43,11 +50,12 @@ pub(crate) fn want(
     part: &Part,
     device: &Device,
     index: &Index<'_>,
+    after: &QueuesAfter,
     remaking: bool,
     collected: &mut Collected,
 ) -> Result<(), Refusal> {
     for wish in &part.intent.nic {
-        for setting in settings(wish, part, device, index)? {
+        for setting in settings(wish, part, device, index, after)? {
             if remaking && !remakes(&setting, device) {
                 continue;
             }
@@ -64,6 +72,7 @@ fn settings(
     part: &Part,
     device: &Device,
     index: &Index<'_>,
+    after: &QueuesAfter,
 ) -> Result<Vec<Setting>, Refusal> {
     let id = device.id;
     let rx = || device.rx_queues.iter().map(|queue| queue.id);
@@ -71,13 +80,13 @@ fn settings(
         NicWish::Channels(kind, count) => {
             check_channels(*kind, *count, part, device)?;
             check_that_nothing_is_lost(part, device, index)?;
-            vec![Setting::Channels(id, *kind, *count)]
+            vec![Setting::Nic(id, NicKnob::Channels(*kind, *count))]
         }
         NicWish::Ring(kind, size) => {
             check_ring(*kind, *size, part, device)?;
-            vec![Setting::Ring(id, *kind, *size)]
+            vec![Setting::Nic(id, NicKnob::Ring(*kind, *size))]
         }
-        NicWish::Coalescing(param, value) => vec![Setting::Coalescing(id, *param, *value)],
+        NicWish::Coalescing(param, value) => vec![Setting::Nic(id, NicKnob::Coalescing(*param, *value))],
         NicWish::Offload(Offload::Gro, false)
             if device.kind == "veth" && !device.xdp && part.delivery.mode != DeliveryMode::Interrupt =>
         {
@@ -91,20 +100,22 @@ fn settings(
         }
         NicWish::Offload(Offload::Gro, false) if device.kind == "veth" && !device.xdp => {
             check_that_no_napi_is_lost(part, device, index)?;
-            vec![Setting::Offload(id, Offload::Gro, false)]
+            vec![Setting::Nic(id, NicKnob::Offload(Offload::Gro, false))]
         }
-        NicWish::Offload(offload, on) => vec![Setting::Offload(id, *offload, *on)],
+        NicWish::Offload(offload, on) => vec![Setting::Nic(id, NicKnob::Offload(*offload, *on))],
         NicWish::PacketSize(size, bytes) => {
             check_packet_size(*size, *bytes, part, device)?;
-            vec![Setting::PacketSize(id, *size, *bytes)]
+            vec![Setting::Nic(id, NicKnob::PacketSize(*size, *bytes))]
         }
         NicWish::PrivateFlags(flags) => {
-            flags.iter().map(|(flag, on)| Setting::PrivateFlag(id, *flag, *on)).collect()
+            flags.iter().map(|(flag, on)| Setting::Nic(id, NicKnob::PrivateFlag(*flag, *on))).collect()
         }
-        NicWish::RssQueues(queues) => vec![Setting::RssTable(id, even_table(*queues, part, device)?)],
-        NicWish::RssContexts(spans) => steering::contexts(spans, part, device)?,
-        NicWish::FlowRules(rules) => steering::rules(rules, part, device)?,
-        NicWish::Qdisc(kind) => vec![Setting::Qdiscs(id, steering::qdiscs(*kind, device))],
+        NicWish::RssQueues(queues) => {
+            vec![Setting::Nic(id, NicKnob::RssTable(even_table(*queues, part, device, after)?))]
+        }
+        NicWish::RssContexts(spans) => steering::contexts(spans, part, device, after)?,
+        NicWish::FlowRules(rules) => steering::rules(rules, part, device, after)?,
+        NicWish::Qdisc(kind) => vec![Setting::Nic(id, NicKnob::Qdiscs(steering::qdiscs(*kind, device)))],
         NicWish::RpsCpus(cpus) if !cpus.is_subset(&index.host.topology.online) => {
             let none = cpus.difference(&index.host.topology.online);
             return Err(Refusal::new(
@@ -115,13 +126,15 @@ fn settings(
             .because(format!("asked at {}", part.intent.origin))
             .nearest(format!("CPUs of {}", index.host.topology.online)));
         }
-        NicWish::RpsCpus(cpus) => rx().map(|queue| Setting::RpsCpus(queue, cpus.clone())).collect(),
+        NicWish::RpsCpus(cpus) => {
+            rx().map(|queue| Setting::RxQueue(queue, RxQueueKnob::RpsCpus(cpus.clone()))).collect()
+        }
         NicWish::RpsFlowCount(count) => {
             let count = flows_as_rounded(*count);
-            rx().map(|queue: RxQueue| Setting::RpsFlowCount(queue, count)).collect()
+            rx().map(|queue: RxQueue| Setting::RxQueue(queue, RxQueueKnob::RpsFlowCount(count))).collect()
         }
         NicWish::Xps(spread) => xps(*spread, device, &index.host.topology.online),
-        NicWish::Sysctl(sysctl, value) => vec![Setting::Sysctl(*sysctl, *value)],
+        NicWish::Sysctl(sysctl, value) => vec![Setting::Host(HostKnob::Sysctl(*sysctl, *value))],
     })
 }
 
@@ -144,13 +157,16 @@ pub(crate) fn xps(spread: bool, device: &Device, online: &CpuSet) -> Vec<Setting
     (0..)
         .zip(&device.tx_queues)
         .map(|(position, queue)| {
-            Setting::XpsCpus(TxQueue { device: device.id, index: queue.index }, of_queue(position))
+            Setting::TxQueue(
+                TxQueue { device: device.id, index: queue.index },
+                TxQueueKnob::XpsCpus(of_queue(position)),
+            )
         })
         .collect()
 }
 
 /// Entry i leads to queue i modulo their number. Kernel: `include/linux/ethtool.h` `ethtool_rxfh_indir_default()`.
-fn even_table(queues: u32, part: &Part, device: &Device) -> Result<Vec<u32>, Refusal> {
+fn even_table(queues: u32, part: &Part, device: &Device, after: &QueuesAfter) -> Result<Vec<u32>, Refusal> {
     let refuse = |kind, message: String| {
         Refusal::new(kind, device.id, message).because(format!("asked at {}", part.intent.origin))
     };
@@ -158,21 +174,13 @@ fn even_table(queues: u32, part: &Part, device: &Device) -> Result<Vec<u32>, Ref
         let message = "its driver does not spread packets by a table".to_owned();
         return Err(refuse(RefusalKind::Unsupported, message));
     };
-    let there = u32::try_from(device.rx_queues.len()).unwrap_or(u32::MAX);
+    let there = after.rx(device);
     if queues == 0 || queues > there {
-        let message = format!("packets cannot be spread over {queues} receive queues: it has {there}");
+        let message =
+            format!("packets cannot be spread over {queues} receive queues: {}", after.sentence(device));
         return Err(refuse(RefusalKind::Usage, message).nearest(format!("rss-queues = {there}")));
     }
     Ok((0..queues).cycle().take(rss.table.len()).collect())
-}
-
-/// How many queues of a kind there will be: as many as the request wants, else as many as there are.
-fn channels_after(kind: ChannelKind, part: &Part, channels: Channels) -> u32 {
-    let wish = part.intent.nic.iter().find_map(|wish| match wish {
-        NicWish::Channels(of, count) if *of == kind => Some(*count),
-        _ => None,
-    });
-    wish.unwrap_or(channels.of(kind).current)
 }
 
 fn check_channels(kind: ChannelKind, count: u32, part: &Part, device: &Device) -> Result<(), Refusal> {

@@ -5,6 +5,7 @@ use model::{Cpu, CpuSet, Layout, ObjectWish, QueueIndex, RxQueue};
 
 use crate::near::Near;
 use crate::place::PlacedQueue;
+use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
 
 /// A set of queues with their interrupts, and the CPUs that they belong to.
@@ -90,7 +91,10 @@ pub(crate) fn objects(
             made
         }
         Layout::Shared(count) => shared(queues, &near, *count, &mut notes),
-        Layout::Explicit(wishes) => explicit(wishes, device, queues, allowed)?,
+        Layout::Explicit(wishes) => {
+            check_queues(layout, device, &QueuesAfter::default())?;
+            explicit(wishes, device, queues, allowed)?
+        }
     };
     if !matches!(layout, Layout::Explicit(_)) {
         deal_transmit_queues(&mut made.objects, device);
@@ -144,6 +148,28 @@ fn shared(queues: &[&PlacedQueue], near: &Near, count: u32, notes: &mut Vec<Stri
     Objects { objects, ..Objects::default() }
 }
 
+/// Checks that an explicit layout names queues that the device has, or will have.
+///
+/// # Errors
+/// [`RefusalKind::Usage`] for the first that it has not.
+pub(crate) fn check_queues(layout: &Layout, device: &Device, after: &QueuesAfter) -> Result<(), Refusal> {
+    let Layout::Explicit(wishes) = layout else { return Ok(()) };
+    let (rx, tx) = (after.rx(device), after.tx(device));
+    let of_kind = |named: Option<QueueIndex>, count: u32, kind: &str| match named {
+        Some(QueueIndex(index)) => Err(Refusal::new(
+            RefusalKind::Usage,
+            device.id,
+            format!("layout: it has no {kind} queue {index}"),
+        )
+        .nearest(format!("{kind} queues 0 to {}", count.saturating_sub(1)))),
+        None => Ok(()),
+    };
+    wishes.iter().try_for_each(|wish| {
+        of_kind(wish.rx.iter().copied().find(|queue| queue.0 >= rx), rx, "receive")?;
+        of_kind(wish.tx.iter().copied().find(|queue| queue.0 >= tx), tx, "transmit")
+    })
+}
+
 /// As the operator wrote it.
 fn explicit(
     wishes: &[ObjectWish],
@@ -151,32 +177,20 @@ fn explicit(
     queues: &[&PlacedQueue],
     allowed: &CpuSet,
 ) -> Result<Objects, Refusal> {
-    let refuse = |kind, message: String| Refusal::new(kind, device.id, message);
     let mut objects = Vec::with_capacity(wishes.len());
     for wish in wishes {
         let mut rx = Vec::with_capacity(wish.rx.len());
         for index in &wish.rx {
-            if !device.rx_queues.iter().any(|queue| queue.id.index == *index) {
-                let message = format!("layout: it has no receive queue {index}");
-                return Err(refuse(RefusalKind::Usage, message)
-                    .nearest(format!("receive queues 0 to {}", device.rx_queues.len().saturating_sub(1))));
-            }
             let serves = |placed: &&&PlacedQueue| {
                 placed.queue.index == *index || placed.also.iter().any(|also| also.index == *index)
             };
             rx.extend(queues.iter().find(serves).map(|placed| placed.queue));
         }
-        if let Some(none) =
-            wish.tx.iter().find(|tx| !device.tx_queues.iter().any(|queue| queue.index == **tx))
-        {
-            let message = format!("layout: it has no transmit queue {none}");
-            return Err(refuse(RefusalKind::Usage, message)
-                .nearest(format!("transmit queues 0 to {}", device.tx_queues.len().saturating_sub(1))));
-        }
         let cpus = wish.cpus.intersection(allowed);
         if cpus.is_empty() {
             let message = format!("layout: none of the CPUs {} may be used", wish.cpus);
-            return Err(refuse(RefusalKind::Missing, message).because(format!("may be used: {allowed}")));
+            let refusal = Refusal::new(RefusalKind::Missing, device.id, message);
+            return Err(refusal.because(format!("may be used: {allowed}")));
         }
         let senders = cpus.iter().collect();
         objects.push(QueueObject { rx, tx: wish.tx.clone(), irq_cpus: cpus.clone(), cpus, senders });

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use model::host::{Device, Epoll, Process};
+use model::policy::Match;
 use model::{
-    CpuSet, DeliveryMode, DeliveryParams, DeviceId, Dose, EpollId, EpollParams, Host, Intent, IrqNumber,
-    Mechanism, NapiId, Pid, Policy, ProcessId, Recipes, RingId, RxQueue, Target, ThreadId,
+    Circumstances, CpuSet, DeliveryMode, DeliveryParams, DeviceId, Dose, EpollId, EpollParams, Host, Intent,
+    IrqNumber, Mechanism, NapiId, Pid, Policy, ProcessId, Recipes, RingId, RxQueue, Target, ThreadId,
 };
 
 use crate::budget;
@@ -15,8 +16,9 @@ use crate::divide::{self, Division};
 use crate::ground::Ground;
 use crate::index::Index;
 use crate::near::{self, Near};
-use crate::objects::{Objects, objects};
+use crate::objects::{Objects, check_queues, objects};
 use crate::parameters;
+use crate::queues_after::QueuesAfter;
 use crate::recipe::{self, Chosen};
 use crate::refusal::{Refusal, RefusalKind};
 use crate::share::Shares;
@@ -26,6 +28,8 @@ use crate::share::Shares;
 pub struct Resolved {
     pids: BTreeMap<usize, BTreeSet<Pid>>,
     notes: BTreeMap<usize, Vec<String>>,
+    /// How many processes could not be judged, and why the first one could not.
+    unjudged: BTreeMap<usize, (usize, String)>,
 }
 
 impl Resolved {
@@ -34,6 +38,19 @@ impl Resolved {
     pub fn with(mut self, intent: usize, pids: impl IntoIterator<Item = Pid>) -> Self {
         self.pids.entry(intent).or_default().extend(pids);
         self
+    }
+
+    /// So many processes could not be looked into, the first for this reason: whether the request at this index means
+    /// them is not known.
+    #[must_use]
+    pub fn unjudged(mut self, intent: usize, processes: usize, first: impl Into<String>) -> Self {
+        self.unjudged.insert(intent, (processes, first.into()));
+        self
+    }
+
+    /// The processes that the request at this index means.
+    pub(crate) fn pids_of(&self, intent: usize) -> BTreeSet<Pid> {
+        self.pids.get(&intent).cloned().unwrap_or_default()
     }
 
     /// The operator should know this about what the request at this index means.
@@ -55,6 +72,8 @@ pub struct Placement {
     pub recipes: Arc<Recipes>,
     /// Whether recipes may want what stops a queue or takes the link down.
     pub disruptive: bool,
+    /// How many queues devices have that this makes anew.
+    pub(crate) queues_after: QueuesAfter,
 }
 
 impl Placement {
@@ -75,6 +94,8 @@ impl Placement {
 pub struct Part {
     /// The request.
     pub intent: Intent,
+    /// Where it is put to use: what recipes go by.
+    pub circumstances: Vec<Circumstances>,
     /// The delivery mode that it gets, and why.
     pub delivery: Chosen,
     /// The mode's values with the request's own.
@@ -87,6 +108,20 @@ pub struct Part {
     pub objects: Option<Objects>,
     /// What the operator should know about this placement.
     pub notes: Vec<String>,
+    /// Whether there is a process that it means.
+    pub runs: Runs,
+}
+
+/// Whether a request's service runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Runs {
+    /// It does, or the request is for something else.
+    #[default]
+    Yes,
+    /// No process of it does.
+    No,
+    /// None of those that could be looked into is of it.
+    NotKnown,
 }
 
 /// A NAPI by the receive queue that stands for it, and its way to a CPU.
@@ -126,13 +161,16 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     let index = Index::new(host);
     let mut parts = Vec::with_capacity(policy.intents.len());
     for (part, intent) in policy.intents.iter().enumerate() {
-        let delivery = recipe::choose(intent, &policy.recipes)?;
-        let params = recipe::params(intent, delivery.mode, &policy.recipes);
+        let circumstances = recipe::circumstances::of_request(part, policy, &index, resolved);
+        let delivery = recipe::choose(intent, &policy.recipes, &circumstances)?;
+        let params = recipe::params(intent, delivery.mode, &policy.recipes, &circumstances);
         let params = parameters::with_overrides(intent, delivery.mode, params)?;
         let mut notes = notes_on_cpus(intent, host)?;
+        notes.extend(recipe::notes(intent, &delivery, &policy.recipes, &circumstances));
         notes.extend(resolved.notes.get(&part).into_iter().flatten().cloned());
         let (queues, processes, objects) = (Vec::new(), Vec::new(), None);
-        parts.push(Part { intent: intent.clone(), delivery, params, queues, processes, objects, notes });
+        let (intent, runs) = (intent.clone(), Runs::Yes);
+        parts.push(Part { intent, circumstances, delivery, params, queues, processes, objects, notes, runs });
     }
     let wishes: Vec<Wish<'_>> = policy
         .intents
@@ -146,7 +184,8 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         })
         .collect();
 
-    let mut ground = Ground::new(&index);
+    let after = QueuesAfter::of(&parts, &policy.recipes, policy.disruptive, &index);
+    let mut ground = Ground::new(&index, &after);
     let mut owned: BTreeMap<Pid, usize> = BTreeMap::new();
     let shares = Shares::of(policy, &index);
     for (part, share) in &shares.shares {
@@ -157,7 +196,12 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     let owners = owners_of_processes(policy, resolved, &index, &wishes, &mut parts)?;
     let mut divisions = Vec::new();
     for (device, claimants) in ground.to_divide(&owners, &wishes, &index) {
-        let division = divide::divide(device, &claimants, &wishes, &index)?;
+        let division = divide::divide(device, &claimants, &wishes, &index, &after)?;
+        if after.remakes(device.id) {
+            // Its parts get their queues when these are there: only that there are enough is known before.
+            ground.keep_back(device.id);
+            continue;
+        }
         ground.give(&division, &mut parts);
         divisions.push(division);
     }
@@ -174,6 +218,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
             ground.claim_for_device(part, device, &wishes, &mut parts[part])?;
         }
     }
+    note_those_without_epolls(&index, &mut parts);
     place_epolls_of_devices(&index, &ground, &owned, &wishes, &mut parts)?;
     ground.settle(&mut parts);
     for part in &parts {
@@ -184,15 +229,29 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         if busy || part.params.epoll.events_only && !host.capabilities.epoll_events_only {
             continue;
         }
-        budget::check_polling(&part.intent, part.delivery.mode, &processes, part.queues.len())?;
+        let napis = napis_after(part, host, &after);
+        budget::check_polling(&part.intent, part.delivery.mode, &processes, napis)?;
     }
     let elsewhere: Vec<Vec<String>> = parts.iter().map(|part| set_by_others(part, &parts)).collect();
     for (part, elsewhere) in parts.iter_mut().zip(elsewhere) {
         note_halves(part, &elsewhere);
     }
     let recipes = Arc::clone(&policy.recipes);
-    let placement = Placement { parts, divisions, recipes, disruptive: policy.disruptive };
+    let disruptive = policy.disruptive;
+    let placement = Placement { parts, divisions, recipes, disruptive, queues_after: after };
     laid_out(placement, &index)
+}
+
+/// How many NAPIs a part sets: of a device that is made anew, as many as it has queues then.
+fn napis_after(part: &Part, host: &Host, after: &QueuesAfter) -> usize {
+    let device = match &part.intent.target {
+        Target::Device(name) => host.device_named(name).filter(|device| after.remakes(device.id)),
+        Target::Service(..) | Target::Task(_) | Target::Epolls(..) => None,
+    };
+    match device {
+        Some(device) => usize::try_from(after.rx(device)).unwrap_or(usize::MAX),
+        None => part.queues.len(),
+    }
 }
 
 /// Gives each device's request its objects, where it or its recipe asks for a layout. They are of all queues of the
@@ -202,12 +261,20 @@ fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Re
         let part = &placement.parts[at];
         let Target::Device(name) = &part.intent.target else { continue };
         let Some(device) = index.host.device_named(name) else { continue };
-        let recipes = placement.recipes.for_driver(part.intent.policy, &device.kind);
+        let there = recipe::circumstances::of_device(device);
+        let recipes = placement.recipes.under(part.intent.policy, &there);
         let of_recipe = recipes.get(&Mechanism::Layout).and_then(|ingredient| match &ingredient.dose {
             Dose::Layout(layout) => Some(layout),
             _ => None,
         });
         let Some(layout) = part.intent.layout.as_ref().or(of_recipe) else { continue };
+        if placement.queues_after.remakes(device.id) {
+            if let Some(layout) = &part.intent.layout {
+                check_queues(layout, device, &placement.queues_after)
+                    .map_err(|refusal| refusal.because(format!("asked at {}", part.intent.origin)))?;
+            }
+            continue;
+        }
         let allowed = near::allowed(&part.intent, index.host);
         let own = |(other, part): &(usize, &Part)| *other == at || part.intent.cpus.is_none();
         let mut queues: Vec<&PlacedQueue> = placement
@@ -264,9 +331,27 @@ fn owners_of_processes<'h>(
             Target::Task(pid) => (2, BTreeSet::from([*pid])),
         };
         if pids.is_empty() {
-            parts[part]
-                .notes
-                .push("no process of this service runs: nothing is set until one does".to_owned());
+            let none = format!(
+                "no process of this service runs{}: nothing is set until one does",
+                by(&intent.target)
+            );
+            let (runs, note) = match resolved.unjudged.get(&part) {
+                None => (Runs::No, none),
+                // Who has the right to look into processes would see a service among them.
+                Some((processes, first)) if index.host.capabilities.ptrace => {
+                    (Runs::No, format!("{none}; {processes} could not be looked into ({first})"))
+                }
+                Some((processes, first)) => (
+                    Runs::NotKnown,
+                    format!(
+                        "whether a process of this service runs{} is not known: {processes} could not be looked into \
+                         ({first})",
+                        by(&intent.target)
+                    ),
+                ),
+            };
+            parts[part].runs = runs;
+            parts[part].notes.push(note);
         }
         for pid in pids {
             let Some(&(other_rank, other)) = owners.get(&pid) else {
@@ -292,6 +377,14 @@ fn owners_of_processes<'h>(
         found.push((part, process_with(pid, wishes[part].intent, index)?));
     }
     Ok(found)
+}
+
+/// What a service's processes are known by, in brackets.
+fn by(target: &Target) -> String {
+    match target {
+        Target::Service(_, matching) if *matching != Match::default() => format!(" ({matching})"),
+        Target::Service(..) | Target::Device(_) | Target::Task(_) | Target::Epolls(..) => String::new(),
+    }
 }
 
 fn process_with<'h>(pid: Pid, intent: &Intent, index: &Index<'h>) -> Result<&'h Process, Refusal> {
@@ -347,6 +440,33 @@ fn notes_on_cpus(intent: &Intent, host: &Host) -> Result<Vec<String>, Refusal> {
     Ok(vec![format!("CPUs {offline} are offline and left out")])
 }
 
+/// Says of which processes busy polling cannot begin yet. A master that leaves waiting to its workers is none of them, nor is a
+/// process that waits by io_uring.
+fn note_those_without_epolls(index: &Index<'_>, parts: &mut [Part]) {
+    let waits = |process: &PlacedProcess| {
+        let known = index.processes.get(&process.id.pid);
+        known.is_some_and(|process| !process.epolls.is_empty() || !process.rings.is_empty())
+    };
+    // An attachment asks for each of its processes.
+    let waiting: BTreeSet<String> = parts
+        .iter()
+        .filter(|part| part.processes.iter().any(waits))
+        .map(|part| part.intent.origin.clone())
+        .collect();
+    for part in parts.iter_mut().filter(|part| part.params.epoll.waits_busily()) {
+        if waiting.contains(&part.intent.origin) {
+            continue;
+        }
+        let yet = part.processes.iter().map(|process| {
+            format!(
+                "{} has no epoll yet: only the queues are set, and busy polling begins when it has one",
+                process.id
+            )
+        });
+        part.notes.extend(yet.collect::<Vec<_>>());
+    }
+}
+
 /// What of a process is set.
 fn placed_process(process: &Process, part: &mut Part) -> Result<PlacedProcess, Refusal> {
     let busy = part.params.epoll.waits_busily();
@@ -372,12 +492,6 @@ fn placed_process(process: &Process, part: &mut Part) -> Result<PlacedProcess, R
     }
     if busy {
         part.notes.extend(closed.into_iter().map(|line| format!("left as it is: {line}")));
-        if process.epolls.is_empty() && rings.is_empty() {
-            part.notes.push(format!(
-                "{} has no epoll yet: only the queues are set, and busy polling begins when it has one",
-                process.id
-            ));
-        }
     }
     let threads = match part.intent.cpus {
         Some(_) => process.threads.iter().map(|t| t.id).collect(),

@@ -6,7 +6,9 @@
 use std::collections::BTreeSet;
 
 use model::host::SharedListeners;
-use model::{DeviceId, Dose, KernelVersion, Mechanism, Pid, Reason, RxQueue, Setting, Spread, Target};
+use model::{
+    DeviceId, Dose, KernelVersion, Mechanism, Pid, ProcessKnob, Reason, RxQueue, Setting, Spread, Target,
+};
 
 use crate::desired::Collected;
 use crate::index::Index;
@@ -21,8 +23,10 @@ pub(crate) fn want(
 ) -> Result<(), Refusal> {
     for (at, part) in placement.parts.iter().enumerate() {
         let pids: BTreeSet<Pid> = part.processes.iter().map(|process| process.id.pid).collect();
-        let named = placement.recipes.of(part.intent.policy, Mechanism::Reuseport);
-        let Some(ingredient) = named.filter(|named| named.dose == Dose::ByQueue && !pids.is_empty()) else {
+        let named = placement.recipes.agreed(part.intent.policy, Mechanism::Reuseport, &part.circumstances);
+        let Some(ingredient) =
+            named.ingredient.filter(|named| named.dose == Dose::ByQueue && !pids.is_empty())
+        else {
             continue;
         };
         if matches!(part.intent.target, Target::Device(_) | Target::Epolls(..)) {
@@ -37,7 +41,8 @@ pub(crate) fn want(
                 }
                 Standing::Ours => {
                     let inodes: Vec<u64> = group.listeners.iter().map(|listener| listener.inode).collect();
-                    let setting = Setting::Reuseport(group.id, Spread::dealt(&queues, &inodes));
+                    let setting =
+                        Setting::Process(ProcessKnob::Reuseport(group.id, Spread::dealt(&queues, &inodes)));
                     let source = format!(
                         "{}: policy {}, {}",
                         part.intent.origin, part.intent.policy, ingredient.because.source

@@ -68,6 +68,14 @@ spread_over() {
 	'
 }
 
+# weights_of TABLE: how many entries lead to each of the first queues, if those of one queue stand together, in order.
+weights_of() {
+	echo "$1" | awk '
+		{ for (i = 1; i <= NF; i++) { bad += $i < last; last = $i; of[$i]++ } }
+		END { if (!bad) for (queue = 0; queue <= last; queue++) printf "%d ", of[queue] }
+	'
+}
+
 # by_ethtool WHAT DEVICE KIND WORD SET OLD: a setting of a NIC and its driver.
 by_ethtool() {
 	nic ethtool "$1" "$2" "$6" || return 0
@@ -82,13 +90,22 @@ by_ethtool() {
 		key) ethtool -X "$name" hkey "$6" ;;
 		table)
 			queues=$(spread_over "$6")
-			if [ -z "$queues" ]; then
+			weights=$(weights_of "$6")
+			if [ -z "$queues$weights" ]; then
 				stuck "$1" "ethtool cannot write a table entry by entry, netpolicy can; it was $6"
 				return
 			fi
 			# What is the driver's own follows the number of queues, and what equals it does not.
 			ethtool -X "$name" default
-			[ "$(ethtool_now "$name" table)" = "$6" ] || ethtool -X "$name" equal "$queues"
+			if [ "$(ethtool_now "$name" table)" = "$6" ]; then
+				:
+			elif [ -n "$queues" ]; then
+				ethtool -X "$name" equal "$queues"
+			else
+				# Words. With a weight for each entry ethtool makes blocks of these very lengths.
+				# shellcheck disable=SC2086
+				ethtool -X "$name" weight $weights
+			fi
 			;;
 		esac >/dev/null
 		seen "$1" "$(ethtool_now "$name" "$3" "$4")" "$6"

@@ -15,12 +15,12 @@ kthreads_named() {
 	done | sort -n | cut -d ' ' -f 2
 }
 
-# kthread_of DEVICE QUEUE: the kernel thread that polls a receive queue now. Without ynl it is known by its name,
-# where there is one for every queue.
+# kthread_of DEVICE QUEUE: the kernel thread that polls a receive queue now. Where netdev cannot be asked it is known by its name,
+# if there is one for every queue.
 kthread_of() {
-	id=$(netdev queue-get "{\"ifindex\": ${1%%:*}, \"id\": $2, \"type\": \"rx\"}" 2>/dev/null | field napi-id)
+	id=$(netdev napi "${1%%:*}" "$2" 2>/dev/null)
 	if [ -n "$id" ]; then
-		netdev napi-get "{\"id\": $id}" | field pid
+		netdev get "$id" pid
 		return
 	fi
 	directory=$(device_directory "$1")

@@ -13,5 +13,13 @@ in_netns() {
 			return
 		fi
 	done
+	# No name and no process leads to it: a mount or an open file may.
+	for netns in $(sed -n "s,^[0-9]* [0-9]* [0-9:]* net:\[$inode\] \([^ ]*\) .*,\1,p" /proc/self/mountinfo) \
+		$(find /proc/[0-9]*/fd -maxdepth 1 -lname "net:\[$inode\]" 2>/dev/null); do
+		if [ "$(stat -Lc %i "$netns" 2>/dev/null)" = "$inode" ]; then
+			nsenter --net="$netns" unshare --mount sh "$0" --call "$@" || failed=5
+			return
+		fi
+	done
 	echo "$2: gone"
 }

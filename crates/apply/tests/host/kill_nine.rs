@@ -10,8 +10,8 @@ use std::time::Duration;
 use apply::{Allow, Asked, Journal, Moment, Standing};
 use libtest_mimic::{Failed, Trial};
 use model::{
-    Change, DeviceId, EmptyPolls, IfIndex, IrqNumber, Label, Nanoseconds, NetnsId, Plan, QueueIndex, Reason,
-    RxQueue, Setting, Step,
+    Change, DeviceId, EmptyPolls, IfIndex, IrqKnob, IrqNumber, Label, Nanoseconds, NapiKnob, NetnsId, Plan,
+    QueueIndex, Reason, RxQueue, Setting, Step,
 };
 
 use crate::file_host::FileHost;
@@ -34,9 +34,9 @@ pub(crate) fn plan() -> Plan {
         device: DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") },
         index: QueueIndex(index),
     };
-    let defer = |index, polls| Setting::DeferHardIrqs(queue(index), EmptyPolls(polls));
-    let gro = |index, span| Setting::GroFlushTimeout(queue(index), Nanoseconds(span));
-    let irq = |cpus: &str| Setting::IrqAffinity(IrqNumber(30), cpus.parse().expect("a cpulist"));
+    let defer = |index, polls| Setting::Napi(queue(index), NapiKnob::DeferHardIrqs(EmptyPolls(polls)));
+    let gro = |index, span| Setting::Napi(queue(index), NapiKnob::GroFlushTimeout(Nanoseconds(span)));
+    let irq = |cpus: &str| Setting::Irq(IrqNumber(30), IrqKnob::Affinity(cpus.parse().expect("a cpulist")));
     let of_queue = |index| {
         Step::new(vec![
             Change::new(defer(index, 0), defer(index, 100), reason()),

@@ -2,7 +2,7 @@
 
 use apply::{Journal, JournalError, RollBackError};
 use insta::assert_snapshot;
-use model::{IrqNumber, Plan, Setting, Step};
+use model::{IrqKnob, IrqNumber, Plan, Setting, Step};
 
 use crate::faulty_host::{Fault, FaultyHost, nudged};
 use crate::scene::{Scene, change, cpus, gro, host_for, latency_plan, second};
@@ -55,7 +55,7 @@ fn a_value_set_by_someone_else_before_and_during() {
 
 #[test]
 fn a_change_that_cannot_be_undone() {
-    let affinity = |cpus| Setting::IrqAffinity(IrqNumber(30), cpus);
+    let affinity = |cpus| Setting::Irq(IrqNumber(30), IrqKnob::Affinity(cpus));
     let step = Step::new(vec![change(affinity(cpus([])), affinity(cpus([1])))]);
     assert_snapshot!(says(Plan { steps: vec![step] }, []));
 }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use apply::{CommitFault, Doing, HostState, RollBackError, Standing};
-use model::{Change, Plan, Setting, Step};
+use model::{Change, IrqKnob, Plan, Setting, Step};
 
 use crate::faulty_host::{Fault, FaultyHost, nudged};
 use crate::scene::{Scene, asked, gro, host_after, host_for, latency_plan, second};
@@ -302,7 +302,7 @@ fn a_knob_that_a_plan_changes_twice_goes_back_all_the_way() {
 #[test]
 fn a_change_that_cannot_be_undone_is_refused_unless_allowed() {
     let scene = Scene::new();
-    let affinity = |cpus| Setting::IrqAffinity(model::IrqNumber(30), cpus);
+    let affinity = |cpus| Setting::Irq(model::IrqNumber(30), IrqKnob::Affinity(cpus));
     let to = affinity(crate::scene::cpus([1]));
     let irreversible = crate::scene::change(affinity(crate::scene::cpus([])), to.clone());
     let plan = Plan { steps: vec![Step::new(vec![irreversible])] };

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use apply::{Knobs, Landmarks};
 use model::setting::Threading;
 use model::{
-    Cpu, EmptyPolls, Nanoseconds, Object, Plan, Qdiscs, QueueIndex, RingNapi, Scheduling, Setting, Spread,
-    SteerTo,
+    Cpu, DeviceNapiKnob, EmptyPolls, HostKnob, IrqKnob, KthreadKnob, Nanoseconds, NapiKnob, NicKnob, Object,
+    Plan, ProcessKnob, Qdiscs, QueueIndex, RingNapi, RxQueueKnob, Scheduling, Setting, Spread, SteerTo,
+    TxQueueKnob,
 };
 
 /// What a host does instead of what it was asked for. Reads and writes are counted apart, from 0.
@@ -213,62 +214,68 @@ impl Knobs for FaultyHost {
 pub(crate) fn nudged(setting: &Setting) -> Setting {
     let mut setting = setting.clone();
     match &mut setting {
-        Setting::DeferHardIrqs(_, EmptyPolls(polls)) | Setting::DeviceDeferHardIrqs(_, EmptyPolls(polls)) => {
+        Setting::Napi(_, NapiKnob::DeferHardIrqs(EmptyPolls(polls)))
+        | Setting::DeviceNapis(_, DeviceNapiKnob::DeferHardIrqs(EmptyPolls(polls))) => {
             *polls += 7_777;
         }
-        Setting::GroFlushTimeout(_, Nanoseconds(span))
-        | Setting::IrqSuspendTimeout(_, Nanoseconds(span))
-        | Setting::DeviceGroFlushTimeout(_, Nanoseconds(span)) => *span += 7_777,
-        Setting::Threaded(_, threading) | Setting::DeviceThreaded(_, threading) => {
+        Setting::Napi(_, NapiKnob::GroFlushTimeout(Nanoseconds(span)))
+        | Setting::Napi(_, NapiKnob::IrqSuspendTimeout(Nanoseconds(span)))
+        | Setting::DeviceNapis(_, DeviceNapiKnob::GroFlushTimeout(Nanoseconds(span))) => *span += 7_777,
+        Setting::Napi(_, NapiKnob::Threaded(threading))
+        | Setting::DeviceNapis(_, DeviceNapiKnob::Threaded(threading)) => {
             *threading = match *threading {
                 Threading::Off | Threading::On => Threading::BusyPoll,
                 Threading::BusyPoll => Threading::On,
             }
         }
-        Setting::Epoll(_, params) => params.busy_poll_usecs += 7_777,
-        Setting::IoUringNapi(_, napi) => {
+        Setting::Process(ProcessKnob::Epoll(_, params)) => params.busy_poll_usecs += 7_777,
+        Setting::Process(ProcessKnob::IoUring(_, napi)) => {
             let usecs = napi.map_or(0, |n| n.busy_poll_usecs) + 7_777;
             *napi = Some(RingNapi { busy_poll_usecs: usecs, prefer_busy_poll: true });
         }
-        Setting::Channels(_, _, count)
-        | Setting::Ring(_, _, count)
-        | Setting::PacketSize(_, _, count)
-        | Setting::Coalescing(_, _, count)
-        | Setting::QueueCoalescing(_, _, count)
-        | Setting::RpsFlowCount(_, count) => *count += 7_777,
-        Setting::Offload(_, _, on) | Setting::PrivateFlag(_, _, on) | Setting::IrqBan(_, on) => *on = !*on,
-        Setting::RssTable(_, table) => table.push(7_777),
-        Setting::RssKey(_, key) => key.push(77),
-        Setting::RssContext(_, _, there) => *there = !*there,
-        Setting::FlowRule(_, _, to) => {
+        Setting::Nic(_, NicKnob::Channels(_, count))
+        | Setting::Nic(_, NicKnob::Ring(_, count))
+        | Setting::Nic(_, NicKnob::PacketSize(_, count))
+        | Setting::Nic(_, NicKnob::Coalescing(_, count))
+        | Setting::RxQueue(_, RxQueueKnob::Coalescing(_, count))
+        | Setting::RxQueue(_, RxQueueKnob::RpsFlowCount(count)) => *count += 7_777,
+        Setting::Nic(_, NicKnob::Offload(_, on))
+        | Setting::Nic(_, NicKnob::PrivateFlag(_, on))
+        | Setting::Irq(_, IrqKnob::Ban(on)) => *on = !*on,
+        Setting::Nic(_, NicKnob::RssTable(table)) => table.push(7_777),
+        Setting::Nic(_, NicKnob::RssKey(key)) => key.push(77),
+        Setting::Nic(_, NicKnob::RssContext(_, there)) => *there = !*there,
+        Setting::Nic(_, NicKnob::FlowRule(_, to)) => {
             *to = match *to {
                 Some(SteerTo::Drop) => None,
                 _ => Some(SteerTo::Drop),
             }
         }
-        Setting::Reuseport(_, spread) => {
+        Setting::Process(ProcessKnob::Reuseport(_, spread)) => {
             *spread = if *spread == Spread::Hash { Spread::Foreign } else { Spread::Hash };
         }
-        Setting::Qdiscs(_, qdiscs) => {
+        Setting::Nic(_, NicKnob::Qdiscs(qdiscs)) => {
             *qdiscs = match qdiscs {
                 Qdiscs::Other(_) => Qdiscs::Default(Vec::new()),
                 _ => Qdiscs::Other("htb".to_owned()),
             }
         }
-        Setting::XpsRxQueues(_, queues) => queues.push(QueueIndex(7_777)),
-        Setting::Sysctl(_, value) => *value += 7_777,
-        Setting::KthreadScheduling(_, class) => {
+        Setting::TxQueue(_, TxQueueKnob::XpsRxQueues(queues)) => queues.push(QueueIndex(7_777)),
+        Setting::Host(HostKnob::Sysctl(_, value)) => *value += 7_777,
+        Setting::Kthread(_, KthreadKnob::Scheduling(class)) => {
             *class = match *class {
                 Scheduling::Fifo(77) => Scheduling::Fifo(78),
                 _ => Scheduling::Fifo(77),
             };
         }
-        Setting::KthreadUtilClamp(_, clamp) => clamp.min = if clamp.min == 77 { 78 } else { 77 },
-        Setting::IrqAffinity(_, cpus)
-        | Setting::KthreadAffinity(_, cpus)
-        | Setting::ThreadAffinity(_, cpus)
-        | Setting::RpsCpus(_, cpus)
-        | Setting::XpsCpus(_, cpus) => {
+        Setting::Kthread(_, KthreadKnob::UtilClamp(clamp)) => {
+            clamp.min = if clamp.min == 77 { 78 } else { 77 }
+        }
+        Setting::Irq(_, IrqKnob::Affinity(cpus))
+        | Setting::Kthread(_, KthreadKnob::Affinity(cpus))
+        | Setting::Process(ProcessKnob::ThreadAffinity(_, cpus))
+        | Setting::RxQueue(_, RxQueueKnob::RpsCpus(cpus))
+        | Setting::TxQueue(_, TxQueueKnob::XpsCpus(cpus)) => {
             let highest = cpus.iter().last().map_or(0, |cpu| cpu.0);
             cpus.insert(Cpu(highest + 77));
         }

@@ -32,7 +32,12 @@ fn with_room_for(lines: usize) -> (Result<(), Failed>, Vec<Setting>) {
         Ok(held) => held.keep().map_err(Failed::Keep),
         Err(error) => Err(Failed::Commit(*error.fault, error.host)),
     };
-    (outcome, host.settings)
+    let left = host.settings.clone();
+    // What could not be recorded as undone is not in the way of the next.
+    if outcome.is_err() {
+        scene.keep(plan(), &mut host);
+    }
+    (outcome, left)
 }
 
 #[test]

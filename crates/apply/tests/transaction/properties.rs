@@ -3,8 +3,9 @@
 use apply::{Allow, CommitFault, HostState};
 use model::setting::Threading;
 use model::{
-    Change, DeviceId, EmptyPolls, EpollParams, Fd, IfIndex, IrqNumber, Label, Nanoseconds, NetnsId, Object,
-    Plan, RingId, RingNapi, Scheduling, Setting, Step, UtilClamp,
+    Change, DeviceId, DeviceNapiKnob, EmptyPolls, EpollParams, Fd, IfIndex, IrqKnob, IrqNumber, KthreadKnob,
+    Label, Nanoseconds, NapiKnob, NetnsId, Object, Plan, ProcessKnob, RingId, RingNapi, Scheduling, Setting,
+    Step, UtilClamp,
 };
 use proptest::prelude::*;
 
@@ -32,25 +33,25 @@ fn settings(numbers: &[u32; 19]) -> Vec<Setting> {
     let napi = |n: u32| (n > 0).then_some(RingNapi { busy_poll_usecs: n, prefer_busy_poll: true });
     let n = numbers;
     vec![
-        Setting::DeferHardIrqs(queue(0), EmptyPolls(n[0])),
-        Setting::GroFlushTimeout(queue(0), span(n[1])),
-        Setting::IrqSuspendTimeout(queue(0), span(n[2])),
-        Setting::Threaded(queue(0), threading(n[3])),
-        Setting::DeferHardIrqs(queue(1), EmptyPolls(n[4])),
-        Setting::GroFlushTimeout(queue(1), span(n[5])),
-        Setting::DeviceDeferHardIrqs(device, EmptyPolls(n[6])),
-        Setting::DeviceGroFlushTimeout(device, span(n[7])),
-        Setting::DeviceThreaded(device, threading(n[8])),
-        Setting::Epoll(epoll(7), params(n[9])),
-        Setting::Epoll(epoll(8), params(n[10])),
-        Setting::IoUringNapi(ring, napi(n[11])),
-        Setting::IrqAffinity(IrqNumber(30), cpus([n[12]])),
-        Setting::IrqAffinity(IrqNumber(31), cpus([n[13], n[13] + 2])),
-        Setting::ThreadAffinity(thread(), cpus([n[14]])),
-        Setting::IrqSuspendTimeout(queue(1), span(n[15])),
-        Setting::KthreadAffinity(queue(0), cpus([n[16]])),
-        Setting::KthreadScheduling(queue(0), class(n[17])),
-        Setting::KthreadUtilClamp(queue(0), UtilClamp { min: small(n[18]), max: 1024 }),
+        Setting::Napi(queue(0), NapiKnob::DeferHardIrqs(EmptyPolls(n[0]))),
+        Setting::Napi(queue(0), NapiKnob::GroFlushTimeout(span(n[1]))),
+        Setting::Napi(queue(0), NapiKnob::IrqSuspendTimeout(span(n[2]))),
+        Setting::Napi(queue(0), NapiKnob::Threaded(threading(n[3]))),
+        Setting::Napi(queue(1), NapiKnob::DeferHardIrqs(EmptyPolls(n[4]))),
+        Setting::Napi(queue(1), NapiKnob::GroFlushTimeout(span(n[5]))),
+        Setting::DeviceNapis(device, DeviceNapiKnob::DeferHardIrqs(EmptyPolls(n[6]))),
+        Setting::DeviceNapis(device, DeviceNapiKnob::GroFlushTimeout(span(n[7]))),
+        Setting::DeviceNapis(device, DeviceNapiKnob::Threaded(threading(n[8]))),
+        Setting::Process(ProcessKnob::Epoll(epoll(7), params(n[9]))),
+        Setting::Process(ProcessKnob::Epoll(epoll(8), params(n[10]))),
+        Setting::Process(ProcessKnob::IoUring(ring, napi(n[11]))),
+        Setting::Irq(IrqNumber(30), IrqKnob::Affinity(cpus([n[12]]))),
+        Setting::Irq(IrqNumber(31), IrqKnob::Affinity(cpus([n[13], n[13] + 2]))),
+        Setting::Process(ProcessKnob::ThreadAffinity(thread(), cpus([n[14]]))),
+        Setting::Napi(queue(1), NapiKnob::IrqSuspendTimeout(span(n[15]))),
+        Setting::Kthread(queue(0), KthreadKnob::Affinity(cpus([n[16]]))),
+        Setting::Kthread(queue(0), KthreadKnob::Scheduling(class(n[17]))),
+        Setting::Kthread(queue(0), KthreadKnob::UtilClamp(UtilClamp { min: small(n[18]), max: 1024 })),
     ]
 }
 

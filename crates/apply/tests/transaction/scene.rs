@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use apply::{Allow, Asked, CommitError, Held, Journal, Moment, TransactionName};
 use model::{
-    Change, Cpu, CpuSet, DeviceId, EmptyPolls, EpollId, EpollParams, Fd, IfIndex, IrqNumber, Label,
-    Nanoseconds, NetnsId, Pid, Plan, ProcessId, QueueIndex, Reason, RxQueue, Setting, Step, ThreadId,
+    Change, Cpu, CpuSet, DeviceId, EmptyPolls, EpollId, EpollParams, Fd, IfIndex, IrqKnob, IrqNumber, Label,
+    Nanoseconds, NapiKnob, NetnsId, Pid, Plan, ProcessId, ProcessKnob, QueueIndex, Reason, RxQueue, Setting,
+    Step, ThreadId,
 };
 
 use crate::faulty_host::{FaultyHost, HostError};
@@ -102,18 +103,21 @@ pub(crate) fn change(from: Setting, to: Setting) -> Change {
 }
 
 pub(crate) fn gro(index: u32, from_us: u64, to_us: u64) -> Change {
-    let span = |us| Setting::GroFlushTimeout(queue(index), Nanoseconds::from_micros(us));
+    let span = |us| Setting::Napi(queue(index), NapiKnob::GroFlushTimeout(Nanoseconds::from_micros(us)));
     change(span(from_us), span(to_us))
 }
 
 fn queue_step(index: u32) -> Step {
     let queue = queue(index);
     Step::new(vec![
-        change(Setting::DeferHardIrqs(queue, EmptyPolls(0)), Setting::DeferHardIrqs(queue, EmptyPolls(100))),
+        change(
+            Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(0))),
+            Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(100))),
+        ),
         gro(index, 0, 20),
         change(
-            Setting::IrqSuspendTimeout(queue, Nanoseconds(0)),
-            Setting::IrqSuspendTimeout(queue, Nanoseconds::from_millis(20)),
+            Setting::Napi(queue, NapiKnob::IrqSuspendTimeout(Nanoseconds(0))),
+            Setting::Napi(queue, NapiKnob::IrqSuspendTimeout(Nanoseconds::from_millis(20))),
         ),
     ])
 }
@@ -126,18 +130,18 @@ pub(crate) fn latency_plan() -> Plan {
     Plan {
         steps: vec![
             Step::new(vec![change(
-                Setting::IrqAffinity(irq, cpus(0..4)),
-                Setting::IrqAffinity(irq, cpus([1])),
+                Setting::Irq(irq, IrqKnob::Affinity(cpus(0..4))),
+                Setting::Irq(irq, IrqKnob::Affinity(cpus([1]))),
             )]),
             queue_step(0),
             queue_step(1),
             Step::new(vec![change(
-                Setting::Epoll(epoll(7), EpollParams::default()),
-                Setting::Epoll(epoll(7), wanted),
+                Setting::Process(ProcessKnob::Epoll(epoll(7), EpollParams::default())),
+                Setting::Process(ProcessKnob::Epoll(epoll(7), wanted)),
             )]),
             Step::new(vec![change(
-                Setting::ThreadAffinity(thread(), cpus(0..4)),
-                Setting::ThreadAffinity(thread(), cpus([1])),
+                Setting::Process(ProcessKnob::ThreadAffinity(thread(), cpus(0..4))),
+                Setting::Process(ProcessKnob::ThreadAffinity(thread(), cpus([1]))),
             )]),
         ],
     }
@@ -145,7 +149,7 @@ pub(crate) fn latency_plan() -> Plan {
 
 /// A host as a plan expects it, with one more queue that the plan has nothing to do with.
 pub(crate) fn host_for(plan: &Plan) -> Vec<Setting> {
-    let mut settings = vec![Setting::GroFlushTimeout(queue(9), Nanoseconds(5))];
+    let mut settings = vec![Setting::Napi(queue(9), NapiKnob::GroFlushTimeout(Nanoseconds(5)))];
     for change in plan.changes() {
         if !settings.iter().any(|s| s.same_knob(change.from())) {
             settings.push(change.from().clone());

@@ -3,8 +3,8 @@
 
 use apply::{HostState, Knobs};
 use model::{
-    DeviceId, FlowMatch, FlowRule, IfIndex, Label, NetnsId, Plan, QueueIndex, QueueSpan, Setting, SteerTo,
-    Step,
+    DeviceId, FlowMatch, FlowRule, IfIndex, Label, NetnsId, NicKnob, Plan, QueueIndex, QueueSpan, Setting,
+    SteerTo, Step,
 };
 
 use crate::faulty_host::HostError;
@@ -143,12 +143,12 @@ impl Knobs for Nic {
 
     fn read(&mut self, like: &[Setting]) -> Result<Vec<Setting>, HostError> {
         let one = |setting: &Setting| match setting {
-            Setting::RssContext(device, queues, _) => {
-                Setting::RssContext(*device, *queues, !self.contexts_over(*queues).is_empty())
+            Setting::Nic(device, NicKnob::RssContext(queues, _)) => {
+                Setting::Nic(*device, NicKnob::RssContext(*queues, !self.contexts_over(*queues).is_empty()))
             }
-            Setting::FlowRule(device, flow, _) => {
+            Setting::Nic(device, NicKnob::FlowRule(flow, _)) => {
                 let own = self.rules.iter().find(|rule| rule.flow == *flow);
-                Setting::FlowRule(*device, *flow, own.map(|rule| self.to_of(rule)))
+                Setting::Nic(*device, NicKnob::FlowRule(*flow, own.map(|rule| self.to_of(rule))))
             }
             other => panic!("{other} is nothing of this NIC"),
         };
@@ -170,14 +170,14 @@ impl Knobs for Nic {
             }
             let rounds = matches!(self.fault, Some(Fault::Round(n)) if n == this);
             match setting {
-                Setting::RssContext(_, queues, there) => {
+                Setting::Nic(_, NicKnob::RssContext(queues, there)) => {
                     // The kernel's writer looks at what it made, and removes what it could not find again.
                     if rounds && *there {
                         return Err(refused(setting, "its driver made another table"));
                     }
                     self.set_context(setting, *queues, *there)?;
                 }
-                Setting::FlowRule(_, flow, to) => {
+                Setting::Nic(_, NicKnob::FlowRule(flow, to)) => {
                     let to = if rounds && to.is_some() { Some(SteerTo::Drop) } else { *to };
                     self.set_rule(setting, *flow, to)?;
                 }
@@ -212,7 +212,7 @@ fn before() -> Nic {
     nic.create(QueueSpan { first: 0, count: 2 });
     for text in ["udp4 dst-port 53 context 0-1", "tcp4 dst-port 23 drop"] {
         let FlowRule { flow, to } = rule(text);
-        let setting = Setting::FlowRule(device(), flow, Some(to));
+        let setting = Setting::Nic(device(), NicKnob::FlowRule(flow, Some(to)));
         nic.set_rule(&setting, flow, Some(to)).expect("room");
     }
     nic
@@ -221,11 +221,17 @@ fn before() -> Nic {
 /// Two contexts, a rule into each, and another way for what was dropped.
 fn plan() -> Plan {
     let there = |queues| {
-        change(Setting::RssContext(device(), queues, false), Setting::RssContext(device(), queues, true))
+        change(
+            Setting::Nic(device(), NicKnob::RssContext(queues, false)),
+            Setting::Nic(device(), NicKnob::RssContext(queues, true)),
+        )
     };
     let to = |text: &str, from| {
         let FlowRule { flow, to } = rule(text);
-        change(Setting::FlowRule(device(), flow, from), Setting::FlowRule(device(), flow, Some(to)))
+        change(
+            Setting::Nic(device(), NicKnob::FlowRule(flow, from)),
+            Setting::Nic(device(), NicKnob::FlowRule(flow, Some(to))),
+        )
     };
     let steps = [
         there(WEB),

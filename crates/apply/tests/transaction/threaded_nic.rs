@@ -3,7 +3,10 @@
 //! the middle. A plan for `threaded-busy` fails at each step in each way, and the whole NIC is as it was.
 
 use apply::{HostState, Knobs};
-use model::{Change, CpuSet, EmptyPolls, Nanoseconds, Plan, RxQueue, Scheduling, Setting, Step, Threading};
+use model::{
+    Change, CpuSet, EmptyPolls, KthreadKnob, Nanoseconds, NapiKnob, Plan, RxQueue, Scheduling, Setting, Step,
+    Threading,
+};
 
 use crate::faulty_host::HostError;
 use crate::scene::{Scene, asked, change, cpus, queue, second};
@@ -114,18 +117,22 @@ impl Nic {
 
     fn value(&mut self, like: &Setting) -> Result<Setting, HostError> {
         Ok(match like {
-            Setting::Threaded(queue, _) => Setting::Threaded(*queue, self.napi(*queue)?.threading),
-            Setting::DeferHardIrqs(queue, _) => {
-                Setting::DeferHardIrqs(*queue, EmptyPolls(self.napi(*queue)?.defer))
+            Setting::Napi(queue, NapiKnob::Threaded(_)) => {
+                Setting::Napi(*queue, NapiKnob::Threaded(self.napi(*queue)?.threading))
             }
-            Setting::GroFlushTimeout(queue, _) => Setting::GroFlushTimeout(*queue, self.napi(*queue)?.flush),
-            Setting::KthreadAffinity(queue, _) => {
-                let thread = self.napi(*queue)?.thread.clone();
-                Setting::KthreadAffinity(*queue, thread.unwrap_or_else(begins).cpus)
+            Setting::Napi(queue, NapiKnob::DeferHardIrqs(_)) => {
+                Setting::Napi(*queue, NapiKnob::DeferHardIrqs(EmptyPolls(self.napi(*queue)?.defer)))
             }
-            Setting::KthreadScheduling(queue, _) => {
+            Setting::Napi(queue, NapiKnob::GroFlushTimeout(_)) => {
+                Setting::Napi(*queue, NapiKnob::GroFlushTimeout(self.napi(*queue)?.flush))
+            }
+            Setting::Kthread(queue, KthreadKnob::Affinity(_)) => {
                 let thread = self.napi(*queue)?.thread.clone();
-                Setting::KthreadScheduling(*queue, thread.unwrap_or_else(begins).scheduling)
+                Setting::Kthread(*queue, KthreadKnob::Affinity(thread.unwrap_or_else(begins).cpus))
+            }
+            Setting::Kthread(queue, KthreadKnob::Scheduling(_)) => {
+                let thread = self.napi(*queue)?.thread.clone();
+                Setting::Kthread(*queue, KthreadKnob::Scheduling(thread.unwrap_or_else(begins).scheduling))
             }
             other => panic!("{other} is nothing of this NIC"),
         })
@@ -135,7 +142,7 @@ impl Nic {
         let refused = |why: &str| HostError { what: format!("{setting}: {why}"), gone: false };
         let late = self.awaited > 0;
         match setting {
-            Setting::Threaded(queue, threading) => {
+            Setting::Napi(queue, NapiKnob::Threaded(threading)) => {
                 let napi = self.napi(*queue)?;
                 if *threading == Threading::Off {
                     napi.thread = None;
@@ -145,13 +152,13 @@ impl Nic {
                 }
                 self.napi(*queue)?.threading = *threading;
             }
-            Setting::DeferHardIrqs(queue, polls) => self.napi(*queue)?.defer = polls.0,
-            Setting::GroFlushTimeout(queue, span) => self.napi(*queue)?.flush = *span,
-            Setting::KthreadAffinity(queue, cpus) => {
+            Setting::Napi(queue, NapiKnob::DeferHardIrqs(polls)) => self.napi(*queue)?.defer = polls.0,
+            Setting::Napi(queue, NapiKnob::GroFlushTimeout(span)) => self.napi(*queue)?.flush = *span,
+            Setting::Kthread(queue, KthreadKnob::Affinity(cpus)) => {
                 let thread = self.napi(*queue)?.thread.as_mut().filter(|_| !late);
                 thread.ok_or_else(|| refused("there is no such thread"))?.cpus.clone_from(cpus);
             }
-            Setting::KthreadScheduling(queue, scheduling) => {
+            Setting::Kthread(queue, KthreadKnob::Scheduling(scheduling)) => {
                 let thread = self.napi(*queue)?.thread.as_mut().filter(|_| !late);
                 thread.ok_or_else(|| refused("there is no such thread"))?.scheduling = *scheduling;
             }
@@ -164,12 +171,24 @@ impl Nic {
 fn rounded(setting: &Setting) -> Setting {
     match setting.clone() {
         // No driver polls without a pause where it was not asked to; some poll by thread where they should without a pause.
-        Setting::Threaded(queue, Threading::BusyPoll) => Setting::Threaded(queue, Threading::On),
-        Setting::Threaded(queue, _) => Setting::Threaded(queue, Threading::BusyPoll),
-        Setting::KthreadAffinity(queue, _) => Setting::KthreadAffinity(queue, cpus([0])),
-        Setting::KthreadScheduling(queue, _) => Setting::KthreadScheduling(queue, Scheduling::Fifo(1)),
-        Setting::DeferHardIrqs(queue, polls) => Setting::DeferHardIrqs(queue, EmptyPolls(polls.0 + 1)),
-        Setting::GroFlushTimeout(queue, span) => Setting::GroFlushTimeout(queue, Nanoseconds(span.0 + 1)),
+        Setting::Napi(queue, NapiKnob::Threaded(Threading::BusyPoll)) => {
+            Setting::Napi(queue, NapiKnob::Threaded(Threading::On))
+        }
+        Setting::Napi(queue, NapiKnob::Threaded(_)) => {
+            Setting::Napi(queue, NapiKnob::Threaded(Threading::BusyPoll))
+        }
+        Setting::Kthread(queue, KthreadKnob::Affinity(_)) => {
+            Setting::Kthread(queue, KthreadKnob::Affinity(cpus([0])))
+        }
+        Setting::Kthread(queue, KthreadKnob::Scheduling(_)) => {
+            Setting::Kthread(queue, KthreadKnob::Scheduling(Scheduling::Fifo(1)))
+        }
+        Setting::Napi(queue, NapiKnob::DeferHardIrqs(polls)) => {
+            Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(polls.0 + 1)))
+        }
+        Setting::Napi(queue, NapiKnob::GroFlushTimeout(span)) => {
+            Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(span.0 + 1)))
+        }
         other => other,
     }
 }
@@ -192,10 +211,13 @@ impl Knobs for Nic {
             return Err(failed());
         }
         // As the writer for real threads does: it looks for one until it is there.
-        if settings
-            .iter()
-            .any(|one| matches!(one, Setting::KthreadAffinity(..) | Setting::KthreadScheduling(..)))
-        {
+        if settings.iter().any(|one| {
+            matches!(
+                one,
+                Setting::Kthread(_, KthreadKnob::Affinity(..))
+                    | Setting::Kthread(_, KthreadKnob::Scheduling(..))
+            )
+        }) {
             self.awaited = 0;
         }
         for setting in settings {
@@ -221,13 +243,13 @@ fn plan(nic: &Nic) -> Plan {
     for index in 0..2 {
         let queue = queue(index);
         steps.push(vec![
-            to(Setting::DeferHardIrqs(queue, EmptyPolls(100))),
-            to(Setting::GroFlushTimeout(queue, Nanoseconds::from_micros(20))),
-            to(Setting::Threaded(queue, Threading::BusyPoll)),
+            to(Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(100)))),
+            to(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds::from_micros(20)))),
+            to(Setting::Napi(queue, NapiKnob::Threaded(Threading::BusyPoll))),
         ]);
         steps.push(vec![
-            to(Setting::KthreadAffinity(queue, cpus([index + 1]))),
-            to(Setting::KthreadScheduling(queue, Scheduling::Fifo(10))),
+            to(Setting::Kthread(queue, KthreadKnob::Affinity(cpus([index + 1])))),
+            to(Setting::Kthread(queue, KthreadKnob::Scheduling(Scheduling::Fifo(10)))),
         ]);
     }
     Plan { steps: steps.into_iter().map(Step::new).collect() }

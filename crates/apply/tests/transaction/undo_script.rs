@@ -3,8 +3,8 @@
 use apply::{Begin, FORMAT, TransactionName, device_landmark, undo_script};
 use model::setting::Threading;
 use model::{
-    Change, DeviceId, EmptyPolls, Fd, IfIndex, Label, Nanoseconds, NetnsId, Plan, RingId, RingNapi,
-    Scheduling, Setting, Step, UtilClamp,
+    Change, DeviceId, DeviceNapiKnob, EmptyPolls, Fd, IfIndex, KthreadKnob, Label, Nanoseconds, NapiKnob,
+    NetnsId, Plan, ProcessKnob, RingId, RingNapi, Scheduling, Setting, Step, UtilClamp,
 };
 
 use crate::scene::{asked, change, cpus, latency_plan, process, queue};
@@ -35,37 +35,40 @@ fn every_knob() -> Plan {
     let step = |changes: Vec<Change>| Step::new(changes);
     let mut plan = latency_plan();
     plan.steps.extend([
-        step(vec![change(Setting::IoUringNapi(ring, None), Setting::IoUringNapi(ring, Some(napi)))]),
-        step(vec![
-            change(
-                Setting::DeviceDeferHardIrqs(device, EmptyPolls(0)),
-                Setting::DeviceDeferHardIrqs(device, EmptyPolls(100)),
-            ),
-            change(
-                Setting::DeviceGroFlushTimeout(device, Nanoseconds(0)),
-                Setting::DeviceGroFlushTimeout(device, Nanoseconds::from_micros(20)),
-            ),
-            change(
-                Setting::DeviceThreaded(device, Threading::Off),
-                Setting::DeviceThreaded(device, Threading::On),
-            ),
-        ]),
         step(vec![change(
-            Setting::Threaded(queue(2), Threading::Off),
-            Setting::Threaded(queue(2), Threading::On),
+            Setting::Process(ProcessKnob::IoUring(ring, None)),
+            Setting::Process(ProcessKnob::IoUring(ring, Some(napi))),
         )]),
         step(vec![
             change(
-                Setting::KthreadAffinity(queue(2), cpus(0..4)),
-                Setting::KthreadAffinity(queue(2), cpus([1])),
+                Setting::DeviceNapis(device, DeviceNapiKnob::DeferHardIrqs(EmptyPolls(0))),
+                Setting::DeviceNapis(device, DeviceNapiKnob::DeferHardIrqs(EmptyPolls(100))),
             ),
             change(
-                Setting::KthreadScheduling(queue(2), Scheduling::Other(0)),
-                Setting::KthreadScheduling(queue(2), Scheduling::Fifo(50)),
+                Setting::DeviceNapis(device, DeviceNapiKnob::GroFlushTimeout(Nanoseconds(0))),
+                Setting::DeviceNapis(device, DeviceNapiKnob::GroFlushTimeout(Nanoseconds::from_micros(20))),
             ),
             change(
-                Setting::KthreadUtilClamp(queue(2), UtilClamp::NONE),
-                Setting::KthreadUtilClamp(queue(2), UtilClamp { min: 512, max: 1024 }),
+                Setting::DeviceNapis(device, DeviceNapiKnob::Threaded(Threading::Off)),
+                Setting::DeviceNapis(device, DeviceNapiKnob::Threaded(Threading::On)),
+            ),
+        ]),
+        step(vec![change(
+            Setting::Napi(queue(2), NapiKnob::Threaded(Threading::Off)),
+            Setting::Napi(queue(2), NapiKnob::Threaded(Threading::On)),
+        )]),
+        step(vec![
+            change(
+                Setting::Kthread(queue(2), KthreadKnob::Affinity(cpus(0..4))),
+                Setting::Kthread(queue(2), KthreadKnob::Affinity(cpus([1]))),
+            ),
+            change(
+                Setting::Kthread(queue(2), KthreadKnob::Scheduling(Scheduling::Other(0))),
+                Setting::Kthread(queue(2), KthreadKnob::Scheduling(Scheduling::Fifo(50))),
+            ),
+            change(
+                Setting::Kthread(queue(2), KthreadKnob::UtilClamp(UtilClamp::NONE)),
+                Setting::Kthread(queue(2), KthreadKnob::UtilClamp(UtilClamp { min: 512, max: 1024 })),
             ),
         ]),
     ]);

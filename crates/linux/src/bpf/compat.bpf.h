@@ -18,6 +18,18 @@ static __always_inline __u64 napi_irq_suspend_ns(struct napi_struct *napi)
 }
 
 /*
+ * How many polls in a row must find nothing before the IRQ is enabled again;
+ * 0 before Linux 6.13, where only the device has the value: "net: napi: Make
+ * napi_defer_hard_irqs per-NAPI".
+ */
+static __always_inline __u32 napi_defer_hard_irqs(struct napi_struct *napi)
+{
+	if (!bpf_core_field_exists(napi->defer_hard_irqs))
+		return 0;
+	return BPF_CORE_READ(napi, defer_hard_irqs);
+}
+
+/*
  * How long the NAPI's timer runs otherwise; 0 before Linux 6.13, where only
  * the device has the value: "net: napi: Make gro_flush_timeout per-NAPI".
  */

@@ -11,6 +11,7 @@ pub mod epolls;
 mod iterated;
 mod loaded;
 mod record;
+pub mod softirqs;
 pub(crate) mod spread;
 pub mod wishes;
 

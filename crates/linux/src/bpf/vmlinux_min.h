@@ -166,6 +166,7 @@ struct napi_struct {
 	struct task_struct *thread;
 	unsigned long gro_flush_timeout;
 	unsigned long irq_suspend_timeout;
+	unsigned int defer_hard_irqs;
 	unsigned int napi_id;
 };
 

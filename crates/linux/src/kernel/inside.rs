@@ -1,6 +1,6 @@
 //! One network namespace, as what its settings are read from and written to; resolves what moves.
 
-use model::{DeviceId, NapiId, NetnsId, RxQueue};
+use model::{DeviceId, NapiId, RxQueue};
 
 use crate::error::{Errno, KernelError};
 use crate::ioctl::EthtoolIoctl;
@@ -28,9 +28,8 @@ pub(super) struct Inside {
 
 impl Inside {
     /// # Errors
-    /// [`crate::Cause::Gone`] if nothing leads to the namespace any more.
-    pub(super) fn open(id: NetnsId) -> Result<Self, KernelError> {
-        let netns = Netns::with_id(id)?;
+    /// As [`Netns::enter`].
+    pub(super) fn open(netns: Netns) -> Result<Self, KernelError> {
         let (links, netdev) =
             netns.run(|| Ok::<_, KernelError>((Links::open_here()?, Netdev::open_here())))??;
         Ok(Self { netns, links, netdev, sysfs: None, ethtool: None, ioctl: None, disciplines: None })

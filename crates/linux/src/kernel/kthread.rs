@@ -1,6 +1,6 @@
 //! The kernel thread of a queue's NAPI, looked up at the moment of reading and writing.
 
-use model::{Pid, RxQueue, Setting, Threading};
+use model::{KthreadKnob, Pid, RxQueue, Threading};
 
 use super::inside::Inside;
 use crate::error::{Cause, KernelError};
@@ -10,51 +10,44 @@ use crate::process::kthread;
 /// How often a thread is looked up that ends while it is read or written.
 const TRIES: usize = 3;
 
-/// The setting as it is; while there is no thread, as it will begin.
-pub(super) fn read(inside: &mut Inside, like: &Setting) -> Result<Setting, KernelError> {
-    let state = with_thread(inside, queue_of(like), |thread| match thread {
+/// The knobs as they are; while there is no thread, as it will begin.
+pub(super) fn read(
+    inside: &mut Inside,
+    queue: RxQueue,
+    like: &[&KthreadKnob],
+) -> Result<Vec<KthreadKnob>, KernelError> {
+    let state = with_thread(inside, queue, |thread| match thread {
         Some(pid) => kthread::read(pid),
         None => kthread::begins(),
     })?;
-    let unknown = |needs: &str| KernelError::absent(like.object().to_string(), needs, None);
-    Ok(match like {
-        Setting::KthreadScheduling(queue, _) => {
-            let class = state
-                .scheduling
-                .ok_or_else(|| unknown("a kernel thread of class other, batch, fifo or rr"))?;
-            Setting::KthreadScheduling(*queue, class)
+    let unknown = |needs: &str| KernelError::absent(queue.to_string(), needs, None);
+    let one = |like: &&KthreadKnob| match like {
+        KthreadKnob::Affinity(_) => Ok(KthreadKnob::Affinity(state.cpus.clone())),
+        KthreadKnob::Scheduling(_) => {
+            let class = state.scheduling.map(KthreadKnob::Scheduling);
+            class.ok_or_else(|| unknown("a kernel thread of class other, batch, fifo or rr"))
         }
-        Setting::KthreadUtilClamp(queue, _) => {
-            let clamp = state.util_clamp.ok_or_else(|| unknown("a kernel with CONFIG_UCLAMP_TASK"))?;
-            Setting::KthreadUtilClamp(*queue, clamp)
+        KthreadKnob::UtilClamp(_) => {
+            let clamp = state.util_clamp.map(KthreadKnob::UtilClamp);
+            clamp.ok_or_else(|| unknown("a kernel with CONFIG_UCLAMP_TASK"))
         }
-        _ => Setting::KthreadAffinity(queue_of(like), state.cpus),
-    })
+    };
+    like.iter().map(one).collect()
 }
 
-/// Writes the setting on the thread that there is now.
-pub(super) fn write(inside: &mut Inside, setting: &Setting) -> Result<(), KernelError> {
-    with_thread(inside, queue_of(setting), |thread| {
+/// Writes the knobs on the thread that there is now.
+pub(super) fn write(inside: &mut Inside, queue: RxQueue, knobs: &[&KthreadKnob]) -> Result<(), KernelError> {
+    with_thread(inside, queue, |thread| {
         let Some(pid) = thread else {
             let needs = "a kernel thread of its NAPI, and it has none: threaded is off";
-            return Err(KernelError::absent(setting.object().to_string(), needs, None));
+            return Err(KernelError::absent(queue.to_string(), needs, None));
         };
-        match setting {
-            Setting::KthreadAffinity(_, cpus) => kthread::set_cpus(pid, cpus),
-            Setting::KthreadScheduling(_, class) => kthread::set_scheduling(pid, *class),
-            Setting::KthreadUtilClamp(_, clamp) => kthread::set_clamp(pid, *clamp),
-            other => unreachable!("{other} is no setting of a kernel thread"),
-        }
+        knobs.iter().try_for_each(|knob| match knob {
+            KthreadKnob::Affinity(cpus) => kthread::set_cpus(pid, cpus),
+            KthreadKnob::Scheduling(class) => kthread::set_scheduling(pid, *class),
+            KthreadKnob::UtilClamp(clamp) => kthread::set_clamp(pid, *clamp),
+        })
     })
-}
-
-fn queue_of(setting: &Setting) -> RxQueue {
-    match setting {
-        Setting::KthreadAffinity(queue, _)
-        | Setting::KthreadScheduling(queue, _)
-        | Setting::KthreadUtilClamp(queue, _) => *queue,
-        other => unreachable!("{other} is no setting of a kernel thread"),
-    }
 }
 
 /// Does something with the thread, once more if it ends meanwhile: a reset has put another one in its place.

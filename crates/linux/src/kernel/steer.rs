@@ -1,64 +1,76 @@
 //! Contexts of the receive hash, rules for single flows, and queueing disciplines: objects that are made and removed, and
 //! whose numbers are looked up at each reading and writing.
 
-use model::{DeviceId, QueueSpan, Setting};
+use model::{DeviceId, FlowMatch, NicKnob, Qdiscs, QueueSpan, Setting, SteerTo};
 
 use super::inside::Inside;
 use crate::error::KernelError;
 
-/// Settings of one object and one of the three interfaces, as they are.
-pub(super) fn read(
+/// One of them, as it is; another knob is none that these interfaces have.
+pub(super) fn read(inside: &mut Inside, device: DeviceId, like: &NicKnob) -> Result<NicKnob, KernelError> {
+    let setting = Setting::Nic(device, like.clone());
+    let lacking = |what: &str| {
+        let asked = format!("{}: {}", setting.object(), setting.knob());
+        KernelError::absent(asked, what, Some(setting.since()))
+    };
+    match like {
+        NicKnob::Qdiscs(_) => {
+            let circumstances = inside.circumstances(device)?;
+            let disciplines = inside.disciplines()?;
+            let all = disciplines.all()?;
+            let qdiscs = disciplines.of(device.ifindex, circumstances, &all)?;
+            qdiscs.map(NicKnob::Qdiscs).ok_or_else(|| lacking("a device that is up"))
+        }
+        NicKnob::RssContext(queues, _) => {
+            let name = inside.name(device)?;
+            let contexts = inside.ioctl()?.rss_contexts(&name)?;
+            let contexts = contexts.ok_or_else(|| lacking("a driver with contexts of the receive hash"))?;
+            let there = contexts.iter().any(|context| context.queues == Some(*queues));
+            Ok(NicKnob::RssContext(*queues, there))
+        }
+        NicKnob::FlowRule(flow, _) => {
+            let name = inside.name(device)?;
+            let ioctl = inside.ioctl()?;
+            let contexts = ioctl.rss_contexts(&name)?.unwrap_or_default();
+            let rules = ioctl.flow_rules(&name, &contexts)?;
+            let rules = rules.ok_or_else(|| lacking("a driver with rules for single flows"))?;
+            let to = rules.iter().find(|rule| rule.flow == Some(*flow)).map(|rule| rule.to);
+            Ok(NicKnob::FlowRule(*flow, to))
+        }
+        NicKnob::Channels(..)
+        | NicKnob::Ring(..)
+        | NicKnob::Coalescing(..)
+        | NicKnob::Offload(..)
+        | NicKnob::PacketSize(..)
+        | NicKnob::PrivateFlag(..)
+        | NicKnob::RssTable(_)
+        | NicKnob::RssKey(_) => Err(lacking("another interface")),
+    }
+}
+
+pub(super) fn write_qdiscs(inside: &mut Inside, device: DeviceId, to: &Qdiscs) -> Result<(), KernelError> {
+    let circumstances = inside.circumstances(device)?;
+    inside.disciplines()?.replace(device.ifindex, circumstances, to)
+}
+
+pub(super) fn write_rule(
     inside: &mut Inside,
     device: DeviceId,
-    like: &[Setting],
-) -> Result<Vec<Setting>, KernelError> {
-    like.iter().map(|one| read_one(inside, device, one)).collect()
-}
-
-fn read_one(inside: &mut Inside, device: DeviceId, like: &Setting) -> Result<Setting, KernelError> {
-    let lacking = |what: &str| {
-        let asked = format!("{}: {}", like.object(), like.knob());
-        KernelError::absent(asked, what, Some(like.since()))
-    };
-    if let Setting::Qdiscs(..) = like {
-        let circumstances = inside.circumstances(device)?;
-        let disciplines = inside.disciplines()?;
-        let all = disciplines.all()?;
-        let qdiscs = disciplines.of(device.ifindex, circumstances, &all)?;
-        return qdiscs
-            .map(|qdiscs| Setting::Qdiscs(device, qdiscs))
-            .ok_or_else(|| lacking("a device that is up"));
-    }
+    flow: FlowMatch,
+    to: Option<SteerTo>,
+) -> Result<(), KernelError> {
     let name = inside.name(device)?;
-    let ioctl = inside.ioctl()?;
-    let contexts = ioctl.rss_contexts(&name)?;
-    if let Setting::RssContext(_, queues, _) = like {
-        let contexts = contexts.ok_or_else(|| lacking("a driver with contexts of the receive hash"))?;
-        let there = contexts.iter().any(|context| context.queues == Some(*queues));
-        return Ok(Setting::RssContext(device, *queues, there));
-    }
-    let Setting::FlowRule(_, flow, _) = like else { unreachable!("{like} is none of the three") };
-    let rules = ioctl.flow_rules(&name, &contexts.unwrap_or_default())?;
-    let rules = rules.ok_or_else(|| lacking("a driver with rules for single flows"))?;
-    let to = rules.iter().find(|rule| rule.flow == Some(*flow)).map(|rule| rule.to);
-    Ok(Setting::FlowRule(device, *flow, to))
+    inside.ioctl()?.set_flow_rule(&name, flow, to)
 }
 
-/// Writes one of them; another setting is no business of this file.
-pub(super) fn write(inside: &mut Inside, device: DeviceId, setting: &Setting) -> Result<(), KernelError> {
-    if let Setting::Qdiscs(_, to) = setting {
-        let circumstances = inside.circumstances(device)?;
-        return inside.disciplines()?.replace(device.ifindex, circumstances, to);
-    }
+pub(super) fn write_context(
+    inside: &mut Inside,
+    device: DeviceId,
+    queues: QueueSpan,
+    there: bool,
+) -> Result<(), KernelError> {
     let name = inside.name(device)?;
-    if let Setting::RssContext(_, queues, there) = setting {
-        return write_context(inside, &name, *queues, *there);
-    }
-    let Setting::FlowRule(_, flow, to) = setting else { unreachable!("{setting} is none of the three") };
-    inside.ioctl()?.set_flow_rule(&name, *flow, *to)
-}
-
-fn write_context(inside: &mut Inside, name: &str, queues: QueueSpan, there: bool) -> Result<(), KernelError> {
+    let name = name.as_str();
     let ioctl = inside.ioctl()?;
     let contexts = ioctl.rss_contexts(name)?.unwrap_or_default();
     let fitting: Vec<u32> =

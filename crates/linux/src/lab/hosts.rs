@@ -166,8 +166,21 @@ impl Lab {
     /// # Errors
     /// If it cannot be started, ends at once or takes no connection in time, with its own words.
     pub fn start_program(&self, command: Command, port: u16) -> Result<Program, ProgramError> {
+        self.start_program_on(&CpuSet::new(), command, port)
+    }
+
+    /// The same, with a server that may run on these CPUs alone; on all where there are none.
+    ///
+    /// # Errors
+    /// As [`Lab::start_program`].
+    pub fn start_program_on(
+        &self,
+        cpus: &CpuSet,
+        command: Command,
+        port: u16,
+    ) -> Result<Program, ProgramError> {
         let address = SocketAddr::new(SERVER_ADDRESS.into(), port);
-        Program::start_in_lab((&self.server, &self.client), &self.keeper, command, address)
+        Program::start_in_lab((&self.server, &self.client), &self.keeper, cpus, command, address)
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use model::{Pid, ProcessId};
+use model::{CpuSet, Pid, ProcessId};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::keeper::Keeper;
@@ -65,12 +65,17 @@ impl Program {
     pub(super) fn start_in_lab(
         (server, client): (&Netns, &Netns),
         keeper: &Arc<Keeper>,
+        cpus: &CpuSet,
         mut command: Command,
         address: SocketAddr,
     ) -> Result<Self, ProgramError> {
         let words = prepare(&mut command)?;
         let spawned = server.run(|| {
             keeper.adopt_children()?;
+            if !cpus.is_empty() {
+                let pinned = sys::affinity::set_affinity(0, cpus);
+                pinned.map_err(|errno| KernelError::errno(format!("a server on CPUs {cpus}"), errno))?;
+            }
             spawn(&mut command)
         })??;
         Self::ready(spawned, client, address, words, Some(Arc::clone(keeper)))

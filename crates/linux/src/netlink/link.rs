@@ -10,7 +10,7 @@ use model::{IfIndex, KernelVersion};
 
 use super::attr::{AttrBuf, Attrs, Malformed};
 use super::socket::{NetlinkSocket, Protocol};
-use crate::error::KernelError;
+use crate::error::{Errno, KernelError};
 use crate::netns::Netns;
 
 /// `RTM_NEWLINK`, which also changes a link that there is.
@@ -24,6 +24,9 @@ const HEADER_BYTES: usize = 16;
 
 /// `IFNAMSIZ`: a longer name is one of a device's further names.
 const NAME_BYTES: usize = 16;
+
+/// The longest further name: `ALTIFNAMSIZ` less the zero behind it.
+const ALT_NAME_BYTES_MAX: usize = 127;
 
 /// `IFF_UP`: it was switched on.
 const UP: u32 = 1 << 0;
@@ -170,6 +173,10 @@ impl Links {
     /// # Errors
     /// ENODEV if there is none.
     pub fn index(&mut self, name: &str) -> Result<IfIndex, KernelError> {
+        if name.len() > ALT_NAME_BYTES_MAX {
+            let begin: String = name.chars().take(NAME_BYTES).collect();
+            return Err(KernelError::errno(format!("device `{begin}…`"), Errno::NODEV));
+        }
         let mut body = Self::question(0);
         let fits = name.len() < NAME_BYTES;
         body.text(if fits { attribute::IFNAME } else { attribute::ALT_IFNAME }, name);

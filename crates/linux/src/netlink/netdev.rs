@@ -141,25 +141,12 @@ const GET_SINCE: KernelVersion = KernelVersion::since(6, 8);
 /// The first kernel with `napi-set`.
 pub const NAPI_SET_SINCE: KernelVersion = KernelVersion::since(6, 13);
 
-/// A setting that `napi-set` takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NapiKnob {
-    /// See [`model::Setting::DeferHardIrqs`].
-    DeferHardIrqs,
-    /// See [`model::Setting::GroFlushTimeout`].
-    GroFlushTimeout,
-    /// See [`model::Setting::IrqSuspendTimeout`].
-    IrqSuspendTimeout,
-    /// See [`model::Setting::Threaded`].
-    Threaded,
-}
-
-fn knob(attribute: u16) -> Option<NapiKnob> {
+fn knob(attribute: u16) -> Option<&'static str> {
     match attribute {
-        napi::DEFER_HARD_IRQS => Some(NapiKnob::DeferHardIrqs),
-        napi::GRO_FLUSH_TIMEOUT => Some(NapiKnob::GroFlushTimeout),
-        napi::IRQ_SUSPEND_TIMEOUT => Some(NapiKnob::IrqSuspendTimeout),
-        napi::THREADED => Some(NapiKnob::Threaded),
+        napi::DEFER_HARD_IRQS => Some("defer-hard-irqs"),
+        napi::GRO_FLUSH_TIMEOUT => Some("gro-flush-timeout"),
+        napi::IRQ_SUSPEND_TIMEOUT => Some("irq-suspend-timeout"),
+        napi::THREADED => Some("threaded"),
         _ => None,
     }
 }
@@ -168,7 +155,7 @@ fn knob(attribute: u16) -> Option<NapiKnob> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NapiRefused {
     /// The setting; `None` where the kernel does not say.
-    pub knob: Option<NapiKnob>,
+    pub knob: Option<&'static str>,
     /// Why.
     pub cause: Cause,
 }
@@ -176,13 +163,13 @@ pub struct NapiRefused {
 /// The settings of one NAPI that shall change, for one `napi-set`; `None` leaves a setting as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NapiChange {
-    /// See [`model::Setting::DeferHardIrqs`].
+    /// See [`model::NapiKnob::DeferHardIrqs`].
     pub defer_hard_irqs: Option<EmptyPolls>,
-    /// See [`model::Setting::GroFlushTimeout`].
+    /// See [`model::NapiKnob::GroFlushTimeout`].
     pub gro_flush_timeout: Option<Nanoseconds>,
-    /// See [`model::Setting::IrqSuspendTimeout`].
+    /// See [`model::NapiKnob::IrqSuspendTimeout`].
     pub irq_suspend_timeout: Option<Nanoseconds>,
-    /// See [`model::Setting::Threaded`].
+    /// See [`model::NapiKnob::Threaded`].
     pub threaded: Option<Threading>,
 }
 

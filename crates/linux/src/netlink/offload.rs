@@ -1,6 +1,6 @@
 //! Switching offloads of a device, over the `ethtool` family.
 //!
-//! The lab does so, on devices of its own. What an operator asks for is a setting: [`model::Setting::Offload`].
+//! The lab does so, on devices of its own. What an operator asks for is a setting: [`model::NicKnob::Offload`].
 
 use model::IfIndex;
 

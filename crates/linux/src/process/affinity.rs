@@ -1,6 +1,6 @@
 //! The CPUs that a thread of a running process may run on.
 
-use model::{CpuSet, Setting, ThreadId};
+use model::{CpuSet, ProcessKnob, Setting, ThreadId};
 use rustix::io::Errno;
 
 use super::pinned::Pinned;
@@ -44,7 +44,10 @@ pub fn write_thread_affinity(id: &ThreadId, cpus: &CpuSet) -> Result<(), KernelE
             // The call takes a number, not a pidfd. If the thread is still there, it was the one that got it.
             confirm(&process, id)
         })
-        .map_err(|cause| KernelError { what: Setting::ThreadAffinity(*id, cpus.clone()).to_string(), cause })
+        .map_err(|cause| KernelError {
+            what: Setting::Process(ProcessKnob::ThreadAffinity(*id, cpus.clone())).to_string(),
+            cause,
+        })
 }
 
 /// Lets the calling thread, and threads that it starts from now on, run on these CPUs only.

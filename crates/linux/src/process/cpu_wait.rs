@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Host, Nanoseconds, Pid, ThreadId};
+use model::{CpuWait, Host, Nanoseconds, Pid, ThreadId};
 
 /// How many threads are looked at, over all processes.
 const THREADS_MAX: usize = 4096;
@@ -10,7 +10,7 @@ const THREADS_MAX: usize = 4096;
 /// The waits of threads up to a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuWaits {
-    threads: BTreeMap<ThreadId, u64>,
+    threads: BTreeMap<ThreadId, CpuWait>,
 }
 
 impl CpuWaits {
@@ -32,26 +32,34 @@ impl CpuWaits {
     }
 
     /// How much longer each process has waited now: of its threads the longest wait. Those that ended are left out.
-    pub fn since(&self) -> BTreeMap<Pid, Nanoseconds> {
-        let mut longest: BTreeMap<Pid, Nanoseconds> = BTreeMap::new();
+    pub fn since(&self) -> BTreeMap<Pid, CpuWait> {
+        let mut longest: BTreeMap<Pid, CpuWait> = BTreeMap::new();
         for (thread, before) in &self.threads {
-            let Some(waited) = read(*thread) else { continue };
-            let entry = longest.entry(thread.process.pid).or_default();
-            *entry = (*entry).max(Nanoseconds(waited.saturating_sub(*before)));
+            let Some(now) = read(*thread) else { continue };
+            let wait = CpuWait {
+                waited: Nanoseconds(now.waited.0.saturating_sub(before.waited.0)),
+                turns: now.turns.saturating_sub(before.turns),
+            };
+            let entry = longest.entry(thread.process.pid).or_insert(wait);
+            if wait.waited > entry.waited {
+                *entry = wait;
+            }
         }
         longest
     }
 }
 
-fn read(thread: ThreadId) -> Option<u64> {
+fn read(thread: ThreadId) -> Option<CpuWait> {
     let path = format!("/proc/{}/task/{}/schedstat", thread.process.pid, thread.tid);
     parse(&std::fs::read(path).ok()?)
 }
 
 /// Kernel: 6.18, `fs/proc/base.c` `proc_pid_schedstat()`: time on a CPU, time spent waiting for one, both in nanoseconds,
 /// and how often it was put on one. All zero without `CONFIG_SCHED_INFO`.
-fn parse(text: &[u8]) -> Option<u64> {
-    std::str::from_utf8(text).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
+fn parse(text: &[u8]) -> Option<CpuWait> {
+    let mut numbers = std::str::from_utf8(text).ok()?.split_ascii_whitespace().skip(1);
+    let mut next = || numbers.next()?.parse().ok();
+    Some(CpuWait { waited: Nanoseconds(next()?), turns: next()? })
 }
 
 #[cfg(test)]
@@ -59,9 +67,12 @@ mod test {
     use super::*;
 
     #[test]
-    fn the_second_number_is_the_wait() {
-        assert_eq!(parse(b"1200345 78788 17\n"), Some(78_788));
-        for text in ["", "12", "1 x 2", "\u{fffd}"] {
+    fn the_second_number_is_the_wait_and_the_third_the_turns() {
+        let wait = parse(b"1200345 78788 17\n").expect("three numbers");
+        assert_eq!(wait, CpuWait { waited: Nanoseconds(78_788), turns: 17 });
+        assert_eq!(wait.each(), Some(Nanoseconds(4634)));
+        assert_eq!(CpuWait::default().each(), None, "it never ran");
+        for text in ["", "12", "1 2", "1 x 2", "\u{fffd}"] {
             assert_eq!(parse(text.as_bytes()), None, "{text}");
         }
     }

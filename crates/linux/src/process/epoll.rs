@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use model::host::Membership;
-use model::{EpollId, EpollParams, Fd, KernelVersion, Setting};
+use model::{EpollId, EpollParams, Fd, KernelVersion, ProcessKnob, Setting};
 use rustix::io::Errno;
 
 use super::descriptors::{Link, duplicate_if};
@@ -34,7 +34,10 @@ pub fn write_epoll(id: &EpollId, wanted: EpollParams) -> Result<(), KernelError>
     Pinned::reopen(&id.process)
         .and_then(|process| duplicate_if(&process, id.fd, Link::Epoll))
         .and_then(|epoll| set_params(epoll, wanted))
-        .map_err(|cause| KernelError { what: Setting::Epoll(*id, wanted).to_string(), cause })
+        .map_err(|cause| KernelError {
+            what: Setting::Process(ProcessKnob::Epoll(*id, wanted)).to_string(),
+            cause,
+        })
 }
 
 /// How an epoll busy-polls; `None` on a kernel that has no such parameters. For observers.

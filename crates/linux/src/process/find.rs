@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use std::os::fd::OwnedFd;
+
 use model::host::Unread;
 use model::{NetnsId, Pid, ProcessId};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
 
 use super::cgroup;
 use super::descriptors::{Link, descriptors};
-use super::pinned::{Pinned, pids};
+use super::pinned::{Pinned, pids, unreadable};
 use super::stat::Status;
 use crate::attach;
 use crate::error::{Cause, KernelError};
@@ -17,7 +20,7 @@ use crate::netns::Netns;
 /// What a process must be like. Every condition that is given must hold; at least one must be given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Criteria {
-    /// Its executable: a path, or a bare file name.
+    /// Its executable: a path, or a bare file name; also a symbolic link to it, as the process's own file system has it.
     pub exe: Option<String>,
     /// The cgroup that it is in or below, as a path from the cgroup root.
     pub cgroup: Option<String>,
@@ -46,7 +49,7 @@ pub fn find(criteria: &Criteria, unread: &mut Vec<Unread>) -> Result<Vec<Process
         unread.extend(unjudged);
         return Ok(found);
     }
-    let mut search = Search { criteria, sockets: BTreeMap::new(), text: Vec::new() };
+    let mut search = Search { criteria, sockets: BTreeMap::new(), links: Links::default(), text: Vec::new() };
     let mut found = Vec::new();
     for pid in pids()? {
         match search.judge(pid) {
@@ -71,7 +74,7 @@ pub fn meets(criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelE
     if let Some(way) = attach::way() {
         return way.meets(criteria, pid);
     }
-    let mut search = Search { criteria, sockets: BTreeMap::new(), text: Vec::new() };
+    let mut search = Search { criteria, sockets: BTreeMap::new(), links: Links::default(), text: Vec::new() };
     match search.judge(pid) {
         Err(Cause::Gone(_)) => Ok(None),
         judged => judged.map_err(|cause| KernelError { what: what(), cause }),
@@ -94,10 +97,60 @@ pub fn holders_of_sockets(inodes: &BTreeSet<u64>) -> Result<Vec<Pid>, KernelErro
     Ok(pids()?.into_iter().filter(holds).collect())
 }
 
+/// Where a bare name is looked for, beside the directory of the executable.
+const PROGRAMS: [&str; 6] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin"];
+
+/// The most paths that are remembered: a search is for one executable, in some file systems.
+const LINKS_MAX: usize = 4096;
+
+/// A file, however it is reached: its device and inode.
+type FileId = (u64, u64);
+
+/// Where symbolic links lead, in the file systems that processes see: Debian's `redis-server` is one to `redis-check-rdb`.
+#[derive(Debug, Default)]
+struct Links {
+    /// By the process's mount namespace and root directory, and the path.
+    found: BTreeMap<(FileId, FileId, String), Option<FileId>>,
+}
+
+impl Links {
+    /// Whether this path, in the process's own file system, is the executable that the process runs.
+    fn lead_to(&mut self, path: &str, process: &Pinned) -> Result<bool, Cause> {
+        let root = process.file("root")?;
+        let key = (file_id(&process.file("ns/mnt")?)?, file_id(&root)?, path.to_owned());
+        let led = match self.found.get(&key) {
+            Some(known) => *known,
+            None => {
+                let opened = openat2(
+                    &root,
+                    path,
+                    OFlags::PATH | OFlags::CLOEXEC,
+                    Mode::empty(),
+                    ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+                );
+                // What is not there, is not what runs.
+                let led = opened.ok().and_then(|file| file_id(&file).ok());
+                if self.found.len() < LINKS_MAX {
+                    self.found.insert(key, led);
+                }
+                led
+            }
+        };
+        let Some(led) = led else { return Ok(false) };
+        Ok(led == file_id(&process.file("exe")?)?)
+    }
+}
+
+fn file_id(file: &OwnedFd) -> Result<FileId, Cause> {
+    let stat = fstat(file).map_err(unreadable)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
 struct Search<'a> {
     criteria: &'a Criteria,
     /// The sockets of the namespaces seen so far.
     sockets: BTreeMap<NetnsId, InetSockets>,
+    links: Links,
     text: Vec<u8>,
 }
 
@@ -139,10 +192,22 @@ impl Search<'_> {
         Ok(netns.id() == asked)
     }
 
-    fn runs_executable(&self, process: &Pinned) -> Result<bool, Cause> {
+    fn runs_executable(&mut self, process: &Pinned) -> Result<bool, Cause> {
         let Some(asked) = &self.criteria.exe else { return Ok(true) };
         let exe = process.executable()?;
-        Ok(if asked.contains('/') { exe == *asked } else { exe.rsplit('/').next() == Some(asked) })
+        let (directory, name) = exe.rsplit_once('/').unwrap_or(("", &exe));
+        if asked.contains('/') {
+            return Ok(exe == *asked || self.links.lead_to(asked, process)?);
+        }
+        if name == asked {
+            return Ok(true);
+        }
+        for directory in PROGRAMS.into_iter().chain([directory]) {
+            if self.links.lead_to(&format!("{directory}/{asked}"), process)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn serves_port(&mut self, process: &Pinned) -> Result<bool, Cause> {

@@ -146,6 +146,12 @@ impl Pinned {
         Ok(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
     }
 
+    /// One of its files or directories in `/proc`, as a path only; where that is a link, what it leads to.
+    pub(super) fn file(&self, path: &str) -> Result<OwnedFd, Cause> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        openat(self.directory.as_fd(), path, flags, Mode::empty()).map_err(unreadable)
+    }
+
     /// Calls `each` with the number that names an entry of one of its directories in `/proc`, until that says stop.
     pub(crate) fn numbers(&self, path: &str, each: impl FnMut(u32) -> bool) -> Result<(), Cause> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

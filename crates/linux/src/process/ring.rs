@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use model::{Fd, KernelVersion, RingId, RingNapi, Setting};
+use model::{Fd, KernelVersion, ProcessKnob, RingId, RingNapi, Setting};
 use rustix::io::Errno;
 
 use super::descriptors::{Link, duplicate_if, socket_inode};
@@ -37,11 +37,57 @@ pub fn write_ring_napi(id: &RingId, wanted: Option<RingNapi>) -> Result<(), Kern
             Fdinfo::of(&ring)?.polling()?.dynamic()?;
             let done = match wanted {
                 Some(napi) => sys::io_uring::register_napi(ring, napi.busy_poll_usecs, napi.prefer_busy_poll),
-                None => sys::io_uring::unregister_napi(ring),
+                None => return end_polling(&ring),
             };
             done.map_err(refusal)
         })
-        .map_err(|cause| KernelError { what: Setting::IoUringNapi(*id, wanted).to_string(), cause })
+        .map_err(|cause| KernelError {
+            what: Setting::Process(ProcessKnob::IoUring(*id, wanted)).to_string(),
+            cause,
+        })
+}
+
+/// Ends a ring's busy polling for good.
+///
+/// Unregistering alone does not: the NAPIs that the ring has found stay in its list, and as long as that is not empty
+/// each wait polls them once. They grow stale only after 60 times `SEC_CONVERSION` jiffies, which is years. Registering
+/// for NAPIs that the application names empties the list, and makes the ring find none by itself. A request that was
+/// looking for its NAPI meanwhile may still have added one, so it is emptied twice.
+///
+/// Kernel: 6.17, `io_uring/napi.c` `io_unregister_napi()`, `dynamic_tracking_do_busy_loop()`, `io_napi_register_napi()`,
+/// `__io_napi_add_id()`, and `io_uring/napi.h` `io_napi()`. 7.3 empties the list when it unregisters, and checks under its
+/// lock whether a NAPI may still be added.
+fn end_polling(ring: &OwnedFd) -> Result<(), Cause> {
+    if !sys::io_uring::tracks_by_name(ring).map_err(refusal)? {
+        return Err(forgets_no_napi());
+    }
+    for _ in 0..2 {
+        sys::io_uring::register_no_napi(ring).map_err(refusal)?;
+    }
+    sys::io_uring::unregister_napi(ring).map_err(refusal)
+}
+
+/// Why a ring cannot be made to stop polling.
+fn forgets_no_napi() -> Cause {
+    Cause::Absent {
+        needs: "IO_URING_NAPI_TRACKING_STATIC: without it a ring that has polled once goes on, even after \
+                IORING_UNREGISTER_NAPI"
+            .to_owned(),
+        since: Some(KernelVersion::since(6, 13)),
+    }
+}
+
+/// Why a ring's busy polling cannot be set from outside and taken back, if so.
+fn why_closed(ring: &OwnedFd, napi: Option<RingNapi>) -> Option<Cause> {
+    if let Err(errno) = sys::io_uring::probe(ring) {
+        return Some(refusal(errno));
+    }
+    match sys::io_uring::tracks_by_name(ring) {
+        Ok(true) => None,
+        // One that polls already gets its own values back, and was never to stop.
+        Ok(false) => napi.is_none().then(forgets_no_napi),
+        Err(errno) => Some(refusal(errno)),
+    }
 }
 
 /// What can be told of an io_uring without changing it.
@@ -60,7 +106,7 @@ pub(crate) fn observed(process: &Pinned, fd: Fd) -> Result<Observed, Cause> {
     let ring = duplicate_if(process, fd, Link::IoUring)?;
     let fdinfo = Fdinfo::of(&ring)?;
     let (napi, closed) = match fdinfo.polling().and_then(Polling::dynamic) {
-        Ok(napi) => (napi, sys::io_uring::probe(ring).map_err(refusal).err()),
+        Ok(napi) => (napi, why_closed(&ring, napi)),
         Err(cause) => (None, Some(cause)),
     };
     let closed = closed.map(|cause| cause.to_string());

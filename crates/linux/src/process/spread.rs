@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use model::host::{Listener, SharedListeners, SpreadCounts};
-use model::{DeviceId, IfIndex, Label, ListenerGroup, QueueListeners, RxQueue, Setting, Spread};
+use model::{DeviceId, IfIndex, Label, ListenerGroup, ProcessKnob, QueueListeners, RxQueue, Setting, Spread};
 use rustix::fs::fstat;
 
 use super::Pinned;
@@ -31,7 +31,7 @@ pub(crate) fn read_spread(group: &ListenerGroup, like: &Spread) -> Result<Spread
 /// # Errors
 /// As [`read_spread`]; EBUSY where a program that is not ours chooses: it could not be put back.
 pub(crate) fn write_spread(group: &ListenerGroup, wanted: &Spread) -> Result<(), KernelError> {
-    let what = || Setting::Reuseport(*group, wanted.clone()).to_string();
+    let what = || Setting::Process(ProcessKnob::Reuseport(*group, wanted.clone())).to_string();
     let found = members(group)?;
     let own = match found[0].program {
         None => None,

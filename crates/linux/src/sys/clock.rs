@@ -3,12 +3,29 @@
 
 use model::Nanoseconds;
 
+/// How long the threads of a process have run, those that ended included. `None` if it is gone.
+///
+/// Kernel: 6.18, `include/linux/posix-timers_types.h` `CPUCLOCK_SCHED`; `kernel/time/posix-cpu-timers.c`
+/// `posix_cpu_clock_get()`.
+pub(crate) fn run_time_of(pid: i32) -> Option<Nanoseconds> {
+    const CPUCLOCK_SCHED: libc::clockid_t = 2;
+    let clock = (!pid << 3) | CPUCLOCK_SCHED;
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: as in `read`.
+    let answer = unsafe { libc::clock_gettime(clock, &raw mut now) };
+    (answer == 0).then(|| span_of(now))
+}
+
+fn span_of(time: libc::timespec) -> Nanoseconds {
+    let whole = |number: i64| u64::try_from(number).unwrap_or(0); // these clocks start at zero or in 1970
+    Nanoseconds(whole(time.tv_sec).saturating_mul(1_000_000_000).saturating_add(whole(time.tv_nsec)))
+}
+
 /// What a clock says.
 pub(crate) fn read(clock: libc::clockid_t) -> Nanoseconds {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the C library writes one timespec, which lives for the whole call, and keeps no pointer to it.
     let answer = unsafe { libc::clock_gettime(clock, &raw mut now) };
     assert_eq!(answer, 0, "clock {clock} is one that every Linux has");
-    let whole = |number: i64| u64::try_from(number).unwrap_or(0); // these clocks start at zero or in 1970
-    Nanoseconds(whole(now.tv_sec).saturating_mul(1_000_000_000).saturating_add(whole(now.tv_nsec)))
+    span_of(now)
 }

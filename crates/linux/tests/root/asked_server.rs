@@ -33,6 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct AskedServer {
     memcached: Subject,
     wire: Wire,
+    request: Vec<u8>,
 }
 
 impl AskedServer {
@@ -53,7 +54,7 @@ impl AskedServer {
         let mut command = Command::new("ip");
         command.args(line.split(' ')).envs(environment.iter().map(|(name, value)| (name, value)));
         let memcached = Subject::start(&mut command)?;
-        let server = Self { memcached, wire };
+        let server = Self { memcached, wire, request: Vec::new() }.asked_for(1);
         eventually("memcached listens", || server.connect().ok())?;
         Ok(server)
     }
@@ -62,6 +63,13 @@ impl AskedServer {
     pub(crate) fn with_segmentation_offload(self) -> Result<Self, Failed> {
         run(&format!("ip netns exec {} ethtool -K far0 tso on", self.wire.far))?;
         Ok(self)
+    }
+
+    /// Each request asks for so many keys, none of which it has: that keeps the server busier than its client.
+    #[must_use]
+    pub(crate) fn asked_for(mut self, keys: usize) -> Self {
+        self.request = [&b"get"[..], &b" nothing".repeat(keys), b"\r\n"].concat();
+        self
     }
 
     /// What it is asked over.
@@ -104,13 +112,21 @@ impl AskedServer {
             irq_suspend_timeout: Some(turn),
             threaded: None,
         })?;
-        let process = self.process()?;
-        let params = EpollParams {
+        self.set_epolls(EpollParams {
             busy_poll_usecs: 0,
             busy_poll_budget: 64,
             prefer_busy_poll: true,
             events_only: false,
-        };
+        })
+    }
+
+    /// Its epolls poll no NAPI.
+    pub(crate) fn rest(&self) -> Result<(), Failed> {
+        self.set_epolls(EpollParams::default())
+    }
+
+    fn set_epolls(&self, params: EpollParams) -> Result<(), Failed> {
+        let process = self.process()?;
         for epoll in linux::bpf::EpollScanner::load()?.epolls(process.pid)? {
             process::write_epoll(&EpollId { process, fd: epoll.fd }, params)?;
         }
@@ -137,7 +153,7 @@ impl AskedServer {
     fn ask_here(&self, so: impl Fn() -> bool, answered: &AtomicU64) -> Result<(), Failed> {
         let connections: Result<Vec<_>, _> = (0..CONNECTIONS).map(|_| self.connect()).collect();
         let mut connections = connections?;
-        let requests = b"get nothing\r\n".repeat(DEPTH);
+        let requests = self.request.repeat(DEPTH);
         let mut answers = vec![0; b"END\r\n".len() * DEPTH];
         for connection in &mut connections {
             connection.write_all(&requests)?;

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use linux::bpf::delivery::{DeliveryCounter, Sampler, between};
+use linux::bpf::softirqs::{SoftirqTime, Spent};
 use linux::netlink::netdev::NapiChange;
+use linux::work::WorkTime;
 use model::setting::Threading;
-use model::{Delivered, EmptyPolls, Nanoseconds, NapiDelivered};
+use model::{Delivered, EmptyPolls, Nanoseconds, NapiDelivered, NapiId, Pid, PollCounts};
 
 use super::asked_server::AskedServer;
 use super::subject::{Subject, eventually};
@@ -24,11 +26,22 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("delivery/without_settings_every_packet_comes_after_an_interrupt", ASKED, after_interrupts),
         test("delivery/while_irqs_are_suspended_the_application_polls", ASKED, suspended),
+        test(
+            "delivery/after_suspension_was_taken_back_no_poll_is_the_applications",
+            ASKED,
+            no_longer_suspended,
+        ),
         test("delivery/packets_whose_irqs_are_put_off_come_by_the_timer", ASKED, by_the_timer),
         test("delivery/packets_of_a_threaded_napi_come_by_its_kthread", THREADED, threaded),
         test("delivery/packets_on_no_napi_are_counted_on_the_backlog", ASKED, on_no_napi),
         test("delivery/while_it_pauses_nothing_is_counted_and_no_time_passes", ASKED, pauses),
         test("delivery/a_sample_shows_the_same_shares_for_a_part_of_the_cost", ASKED, sampled),
+        test(
+            "work/softirqs_are_counted_by_napi_and_not_twice_for_a_process_that_is_counted",
+            ASKED,
+            softirqs,
+        ),
+        test("work/a_server_that_is_asked_works_and_one_that_is_not_rests", ASKED, works),
         test("delivery/two_processes_count_and_one_that_is_killed_leaves_nothing", BPF, killed),
     ]
 }
@@ -62,6 +75,33 @@ fn after_interrupts() -> Result<(), Failed> {
     Ok(())
 }
 
+/// What an application did while it suspended the IRQ says nothing of the first poll after that was taken back.
+fn no_longer_suspended() -> Result<(), Failed> {
+    let server = AskedServer::start()?;
+    let mut counter = DeliveryCounter::load()?;
+    let napi = server.napis()?[0];
+    for _ in 0..TURNS {
+        server.suspend()?;
+        server.ask(SPAN / 10)?;
+        server.set_napis(NapiChange {
+            defer_hard_irqs: Some(EmptyPolls(0)),
+            gro_flush_timeout: Some(Nanoseconds::ZERO),
+            irq_suspend_timeout: Some(Nanoseconds::ZERO),
+            threaded: None,
+        })?;
+        server.rest()?;
+        let earlier = counter.snapshot()?;
+        server.ask(SPAN / 10)?;
+        let delivered = between(&earlier, &counter.snapshot()?);
+        let napi = delivered.napi(napi).ok_or("its NAPI was not polled")?;
+        assert_eq!(napi.application, PollCounts::default(), "{napi:?}");
+    }
+    Ok(())
+}
+
+/// How often suspension is set and taken back: on which CPU its last poll is differs.
+const TURNS: usize = 5;
+
 /// The goal of suspension: the application polls most of its packets, and softirqs poll ten times less often for as
 /// many packets as without it. How much it polls depends on whether it runs when packets come, so where others take its
 /// CPU this is looked at again; how it is counted must be right each time.
@@ -76,6 +116,7 @@ fn suspended() -> Result<(), Failed> {
     for _ in 0..ATTEMPTS {
         let napi = counted_on_napi(&server)?;
         counted_as_suspended(&server, &napi)?;
+        few_interrupts(&napi)?;
         let own = napi.application_share().ok_or("no packets")?;
         let fewer = plain / softirq_polls_per_packet(&napi)?;
         seen.push(format!("{own:.2} of its packets, 1/{fewer:.1} of the polls"));
@@ -84,6 +125,48 @@ fn suspended() -> Result<(), Failed> {
         }
     }
     Err(format!("{OWN} and 1/{FEWER_POLLS} were expected: {}", seen.join("; ")).into())
+}
+
+/// While an application suspends the IRQ and deferral keeps it masked, the softirq that resumes it polls for the application:
+/// of interrupts there is at most one for many of its polls.
+fn few_interrupts(napi: &NapiDelivered) -> Result<(), Failed> {
+    if napi.interrupt.polls * 20 <= napi.application.polls {
+        return Ok(());
+    }
+    Err(format!("polls after a resumption counted as interrupts: {napi:?}").into())
+}
+
+/// A client sends on its own time, and so polls the server's NAPI there: with the client among the counted processes, that is not counted twice.
+fn softirqs() -> Result<(), Failed> {
+    let server = AskedServer::start()?;
+    let napis = server.napis()?;
+    let counting = |napis: Vec<NapiId>, processes: Vec<Pid>| -> Result<Spent, Failed> {
+        let softirqs = SoftirqTime::of(napis, processes)?;
+        server.ask(SPAN)?;
+        Ok(softirqs.spent()?)
+    };
+    let all = counting(napis.to_vec(), Vec::new())?;
+    assert!(all.count > 1000 && all.time.0 > all.count * 100, "{all:?}");
+    assert!(all.time.0 < u64::try_from(SPAN.as_nanos())? * 64, "{all:?}");
+    let processes = vec![server.process()?.pid, Pid(std::process::id())];
+    let others = counting(napis.to_vec(), processes)?;
+    assert!(others.count < all.count / 2, "of {all:?} {others:?} were on the time of others");
+    assert_eq!(counting(vec![NapiId(u32::MAX)], Vec::new())?, Spent::default(), "there is no such NAPI");
+    Ok(())
+}
+
+fn works() -> Result<(), Failed> {
+    let server = AskedServer::start()?;
+    let work = WorkTime::of([server.process()?.pid], server.napis()?)?;
+    let begin = work.read()?;
+    std::thread::sleep(SPAN / 4);
+    let rested = work.read()?;
+    server.ask(SPAN / 4)?;
+    let worked = work.read()?;
+    let (rest, load) = (rested.0 - begin.0, worked.0 - rested.0);
+    assert!(load > 10 * rest, "{rest} ns at rest, {load} ns under load");
+    assert!(load > 1_000_000, "{load}");
+    Ok(())
 }
 
 fn softirq_polls_per_packet(napi: &NapiDelivered) -> Result<f64, Failed> {

@@ -8,7 +8,9 @@ use libtest_mimic::{Failed, Trial};
 use linux::{Kernel, Netns};
 use model::host::{Confidence, Irq};
 use model::nic::{CoalesceParam, RingKind};
-use model::{Cpu, CpuSet, Host, IrqNumber, QueueIndex, RxQueue, Setting, Threading};
+use model::{
+    Cpu, CpuSet, Host, IrqKnob, IrqNumber, NapiKnob, NicKnob, QueueIndex, RxQueue, Setting, Threading,
+};
 
 use super::wire::{Wire, run};
 use super::{Need, test};
@@ -64,10 +66,10 @@ fn affinity_there_and_back() -> Result<(), Failed> {
     let host = wire.observe()?;
     let irq = input_irqs(&host).first().ok_or("no interrupt")?.number;
     let mut kernel = Kernel::new();
-    let original = kernel.read(&[Setting::IrqAffinity(irq, CpuSet::new())])?;
-    assert_eq!(original, [Setting::IrqAffinity(irq, affinity(irq)?)]);
+    let original = kernel.read(&[Setting::Irq(irq, IrqKnob::Affinity(CpuSet::new()))])?;
+    assert_eq!(original, [Setting::Irq(irq, IrqKnob::Affinity(affinity(irq)?))]);
     for cpu in [1, 0] {
-        kernel.write(&[Setting::IrqAffinity(irq, only(cpu))])?;
+        kernel.write(&[Setting::Irq(irq, IrqKnob::Affinity(only(cpu)))])?;
         assert_eq!(affinity(irq)?, only(cpu));
     }
     kernel.write(&original)?;
@@ -97,7 +99,7 @@ fn cpu_goes_and_comes() -> Result<(), Failed> {
     let wire = Wire::between("virtio")?;
     let host = wire.observe()?;
     let irq = input_irqs(&host).first().ok_or("no interrupt")?.number;
-    let pinned = [Setting::IrqAffinity(irq, only(1))];
+    let pinned = [Setting::Irq(irq, IrqKnob::Affinity(only(1)))];
     let mut kernel = Kernel::new();
     let original = kernel.read(&pinned)?;
     kernel.write(&pinned)?;
@@ -163,9 +165,9 @@ fn there_and_back() -> Result<(), Failed> {
     let device = wire.near0()?.id;
     let mut kernel = Kernel::new();
     for wanted in [
-        Setting::Ring(device, RingKind::Rx, 1024),
-        Setting::Coalescing(device, CoalesceParam::RxUsecs, 100),
-        Setting::RssTable(device, vec![1; 128]),
+        Setting::Nic(device, NicKnob::Ring(RingKind::Rx, 1024)),
+        Setting::Nic(device, NicKnob::Coalescing(CoalesceParam::RxUsecs, 100)),
+        Setting::Nic(device, NicKnob::RssTable(vec![1; 128])),
     ] {
         let wanted = [wanted];
         let original = kernel.read(&wanted)?;
@@ -181,7 +183,7 @@ fn there_and_back() -> Result<(), Failed> {
 fn busy_polling_thread() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let queue = RxQueue { device: wire.near0()?.id, index: QueueIndex(0) };
-    let wanted = [Setting::Threaded(queue, Threading::BusyPoll)];
+    let wanted = [Setting::Napi(queue, NapiKnob::Threaded(Threading::BusyPoll))];
     let mut kernel = Kernel::new();
     let original = kernel.read(&wanted)?;
     kernel.write(&wanted)?;

@@ -7,9 +7,10 @@ use apply::{Allow, Journal, Knobs};
 use libtest_mimic::{Failed, Trial};
 use linux::Kernel;
 use model::host::{Device, PlacedRule};
-use model::nic::ChannelKind;
+use model::nic::{ChannelKind, Rss};
 use model::{
-    Change, FlowRule, Offload, Plan, Qdisc, QdiscKind, QdiscOption, Qdiscs, QueueSpan, Reason, Setting, Step,
+    Change, FlowRule, NicKnob, Offload, Plan, Qdisc, QdiscKind, QdiscOption, Qdiscs, QueueSpan, Reason,
+    Setting, Step,
 };
 
 use super::scratch::{Scratch, asked};
@@ -29,6 +30,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         test("nics/a_rule_that_an_igb_takes_is_written_read_replaced_and_put_back", RULES, rules_taken),
         test("nics/a_rule_that_an_igb_refuses_undoes_those_that_it_took", RULES, refused_in_the_middle),
+        test(
+            "nics/a_drivers_own_table_is_not_taken_away_and_others_are_put_back",
+            IGB,
+            own_table_is_not_taken_away,
+        ),
         test("nics/a_table_as_the_kernel_makes_it_binds_no_number_of_queues", IGB, table_is_given_back),
         test("qdiscs/options_that_somebody_chose_are_read_written_and_put_back", FAIR, chosen_options),
     ]
@@ -42,12 +48,12 @@ fn refused_rules() -> Result<(), Failed> {
     for text in ["tcp4 dst-port 80 queue 1", "ether proto 0x88b5 queue 7", "ether proto 0x88b5 drop"] {
         let rule: FlowRule = text.parse()?;
         let error = kernel
-            .write(&[Setting::FlowRule(before.id, rule.flow, Some(rule.to))])
+            .write(&[Setting::Nic(before.id, NicKnob::FlowRule(rule.flow, Some(rule.to)))])
             .expect_err("an igb cannot");
         assert!(error.to_string().starts_with(&format!("near0 ntuple {}: ", rule.flow)), "{error}");
         assert!(error.to_string().contains("EOPNOTSUPP"), "{error}");
     }
-    let context = Setting::RssContext(before.id, QueueSpan { first: 1, count: 1 }, true);
+    let context = Setting::Nic(before.id, NicKnob::RssContext(QueueSpan { first: 1, count: 1 }, true));
     let error = kernel.write(&[context]).expect_err("an igb cannot");
     assert!(error.to_string().contains("EOPNOTSUPP"), "{error}");
     assert_eq!(wire.near0()?, before);
@@ -81,13 +87,13 @@ fn rules_taken() -> Result<(), Failed> {
         (&Some(Vec::new()), Some(&false))
     );
     let mut kernel = Kernel::new();
-    let ntuple = [Setting::Offload(before.id, Offload::Ntuple, true)];
+    let ntuple = [Setting::Nic(before.id, NicKnob::Offload(Offload::Ntuple, true))];
     let off = kernel.read(&ntuple)?;
     kernel.write(&ntuple)?;
     let first = rule("ether proto 0x88b5 queue 1")?;
-    let like = [Setting::FlowRule(before.id, first.flow, None)];
+    let like = [Setting::Nic(before.id, NicKnob::FlowRule(first.flow, None))];
     assert_eq!(kernel.read(&like)?, like, "there is none");
-    let wanted = [Setting::FlowRule(before.id, first.flow, Some(first.to))];
+    let wanted = [Setting::Nic(before.id, NicKnob::FlowRule(first.flow, Some(first.to)))];
     kernel.write(&wanted)?;
     assert_eq!(kernel.read(&like)?, wanted);
     let (places, said) = as_ethtool_lists(&wire)?;
@@ -98,7 +104,7 @@ fn rules_taken() -> Result<(), Failed> {
 
     // The driver takes no second rule for a flow, not even in the place of the first.
     let other = rule("ether proto 0x88b5 queue 0")?;
-    let replaced = [Setting::FlowRule(before.id, other.flow, Some(other.to))];
+    let replaced = [Setting::Nic(before.id, NicKnob::FlowRule(other.flow, Some(other.to)))];
     kernel.write(&replaced)?;
     assert_eq!(kernel.read(&like)?, replaced);
     assert_eq!(as_ethtool_lists(&wire)?.0, places);
@@ -126,8 +132,8 @@ fn refused_in_the_middle() -> Result<(), Failed> {
         let because = || Reason::new("a test", "test");
         let insert = |rule: FlowRule| {
             let (from, to) = (
-                Setting::FlowRule(before.id, rule.flow, None),
-                Setting::FlowRule(before.id, rule.flow, Some(rule.to)),
+                Setting::Nic(before.id, NicKnob::FlowRule(rule.flow, None)),
+                Setting::Nic(before.id, NicKnob::FlowRule(rule.flow, Some(rule.to))),
             );
             Step::new(vec![Change::new(from, to, because())])
         };
@@ -151,17 +157,125 @@ fn table_is_given_back() -> Result<(), Failed> {
     let wire = Wire::between("igb")?;
     let device = wire.near0()?.id;
     let mut kernel = Kernel::new();
-    let wanted = [Setting::RssTable(device, vec![1; 128])];
+    let wanted = [Setting::Nic(device, NicKnob::RssTable(vec![1; 128]))];
     kernel.write(&wanted)?;
-    let one = [Setting::Channels(device, ChannelKind::Combined, 1)];
+    let one = [Setting::Nic(device, NicKnob::Channels(ChannelKind::Combined, 1))];
     let error = kernel.write(&one).expect_err("queue 1 is in somebody's table");
     assert!(error.to_string().contains("EINVAL"), "{error}");
-    let both = [Setting::RssTable(device, QueueSpan { first: 0, count: 2 }.table(128))];
+    let both = [Setting::Nic(device, NicKnob::RssTable(QueueSpan { first: 0, count: 2 }.table(128)))];
     kernel.write(&both)?;
     assert_eq!(kernel.read(&both)?, both);
     kernel.write(&one)?;
-    kernel.write(&[Setting::Channels(device, ChannelKind::Combined, 2)])?;
+    kernel.write(&[Setting::Nic(device, NicKnob::Channels(ChannelKind::Combined, 2))])?;
     Ok(())
+}
+
+/// A channel count that the kernel takes only while no table of a user's is in the way.
+fn combined(wire: &Wire, queues: u32) -> Result<(), Failed> {
+    wire.in_near(&format!("ethtool -L near0 combined {queues}")).map(drop)
+}
+
+fn table_of(wire: &Wire) -> Result<Vec<u32>, Failed> {
+    Ok(wire.near0()?.rss.ok_or("a receive hash")?.table)
+}
+
+/// Spreads the device's packets over two queues and takes it back in three ways: as what failed, as what is let go of, and
+/// by the script. Fewer queues can be had after each.
+fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
+    let device = wire.near0()?.id;
+    let because = || Reason::new("a test", "test");
+    let entries = before.len();
+    let change = |to: Setting, from: Setting| Step::new(vec![Change::new(from, to, because())]);
+    let two = || {
+        change(
+            Setting::Nic(device, NicKnob::RssTable(QueueSpan { first: 0, count: 2 }.table(entries))),
+            Setting::Nic(device, NicKnob::RssTable(before.to_vec())),
+        )
+    };
+    let scratch = Scratch::new("igb-table")?;
+    // The script asks whether the host was booted since.
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let journal = Journal::new(scratch.path().to_owned(), boot.trim());
+    let mut kernel = Kernel::new();
+
+    // As dividing a device begins: the table, and then a rule that this driver refuses.
+    let rule = rule("tcp4 dst-port 80 queue 1")?;
+    let refused = change(
+        Setting::Nic(device, NicKnob::FlowRule(rule.flow, Some(rule.to))),
+        Setting::Nic(device, NicKnob::FlowRule(rule.flow, None)),
+    );
+    let plan = Plan { steps: vec![two(), refused] };
+    let error = apply::commit(plan, &mut kernel, &journal, &asked(), Allow::default());
+    let error = error.map(drop).expect_err("the driver refuses the rule");
+    assert_eq!(error.host, apply::HostState::Restored, "{error}");
+    assert_eq!(table_of(wire)?, before);
+
+    let held = apply::commit(Plan { steps: vec![two()] }, &mut kernel, &journal, &asked(), Allow::default())?;
+    assert_eq!(table_of(wire)?, QueueSpan { first: 0, count: 2 }.table(entries));
+    drop(held);
+    assert_eq!(table_of(wire)?, before);
+
+    let held = apply::commit(Plan { steps: vec![two()] }, &mut kernel, &journal, &asked(), Allow::default())?;
+    let name = held.transaction().ok_or("something was to be done")?;
+    held.keep()?;
+    let script = scratch.path().join(name.to_string()).join("undo.sh");
+    let said = wire.in_near(&format!("sh {} --by-hand", script.display()))?;
+    assert_eq!(table_of(wire)?, before, "{said}");
+    Ok(())
+}
+
+/// The driver's own table is in blocks. It cannot be put back: written out, it binds the number of queues. So it is refused
+/// beforehand; from the kernel's own table, and from a user's, the way back is exact.
+fn own_table_is_not_taken_away() -> Result<(), Failed> {
+    let wire = Wire::between("igb")?;
+    let channels = wire.near0()?.channels.ok_or("channels")?.combined;
+    let queues = channels.max.min(4);
+    assert!(queues >= 3, "{channels:?}");
+    let fewer = queues - 1;
+    combined(&wire, queues)?;
+    let own = table_of(&wire)?;
+    assert!(Rss::is_in_blocks(&own), "as igb makes it: {own:?}");
+    let device = wire.near0()?.id;
+    let from = Setting::Nic(device, NicKnob::RssTable(own.clone()));
+    let to = Setting::Nic(device, NicKnob::RssTable(QueueSpan { first: 0, count: 2 }.table(own.len())));
+    let step = || Step::new(vec![Change::new(from.clone(), to.clone(), Reason::new("a test", "test"))]);
+    let scratch = Scratch::new("igb-own-table")?;
+    let journal = Journal::new(scratch.path().to_owned(), "this-boot");
+    let mut kernel = Kernel::new();
+    let plan = Plan { steps: vec![step()] };
+    let error = apply::commit(plan, &mut kernel, &journal, &asked(), Allow::default());
+    let error = error.map(drop).expect_err("it could not be put back");
+    assert!(matches!(*error.fault, apply::CommitFault::Irreversible(_)), "{error}");
+    assert!(error.to_string().contains("ethtool -X DEVICE default"), "{error}");
+    assert_eq!(table_of(&wire)?, own, "nothing was written");
+    combined(&wire, fewer)?;
+    combined(&wire, queues)?;
+    assert_eq!(table_of(&wire)?, own, "the driver makes it again");
+
+    // What the refusal says works.
+    wire.in_near("ethtool -X near0 default")?;
+    let default = table_of(&wire)?;
+    assert_eq!(default, QueueSpan { first: 0, count: queues }.table(own.len()));
+    put_back_from(&wire, &default)?;
+    combined(&wire, fewer)?;
+    combined(&wire, queues)?;
+    assert_eq!(table_of(&wire)?, own, "the kernel's own table binds no number of queues");
+
+    // A user's table stays a user's.
+    wire.in_near("ethtool -X near0 weight 2 0 1")?;
+    let chosen = table_of(&wire)?;
+    put_back_from(&wire, &chosen)?;
+    assert!(combined(&wire, 2).is_err(), "queue 2 is in a user's table");
+    wire.in_near("ethtool -X near0 default")?;
+
+    // Where it is allowed, the packets go where they went before.
+    combined(&wire, fewer)?;
+    combined(&wire, queues)?;
+    let allow = Allow { irreversible: true, ..Allow::default() };
+    drop(apply::commit(Plan { steps: vec![step()] }, &mut kernel, &journal, &asked(), allow)?);
+    assert_eq!(table_of(&wire)?, own);
+    wire.in_near("ethtool -X near0 default")?;
+    combined(&wire, channels.current)
 }
 
 fn chosen_options() -> Result<(), Failed> {
@@ -179,10 +293,12 @@ fn chosen_options() -> Result<(), Failed> {
     }
     let shown = || wire.in_near("tc qdisc show dev near0");
     let before = shown()?;
-    let like = Setting::Qdiscs(device, Qdiscs::Other(String::new()));
+    let like = Setting::Nic(device, NicKnob::Qdiscs(Qdiscs::Other(String::new())));
     let mut kernel = Kernel::new();
     let recorded = kernel.read(std::slice::from_ref(&like))?;
-    let [Setting::Qdiscs(_, Qdiscs::PerQueue { handle: Some(1), queues })] = recorded.as_slice() else {
+    let [Setting::Nic(_, NicKnob::Qdiscs(Qdiscs::PerQueue { handle: Some(1), queues }))] =
+        recorded.as_slice()
+    else {
         return Err(format!("{recorded:?}").into());
     };
     assert_eq!(queues[0].handle, Some(0x10));
@@ -192,7 +308,7 @@ fn chosen_options() -> Result<(), Failed> {
         handle: None,
         queues: vec![Qdisc::of(QdiscKind::Fq), Qdisc::of(QdiscKind::FqCodel)],
     };
-    let wanted = [Setting::Qdiscs(device, fair)];
+    let wanted = [Setting::Nic(device, NicKnob::Qdiscs(fair))];
     kernel.write(&wanted)?;
     assert_eq!(kernel.read(&wanted)?, wanted, "what the kernel chooses is left out");
     kernel.write(&recorded)?;
@@ -208,6 +324,6 @@ fn chosen_options() -> Result<(), Failed> {
     // A filter on one of them is more than could be put back.
     wire.in_near("tc filter add dev near0 parent 10: protocol ip u32 match u32 0 0 flowid 10:1")?;
     let filtered = kernel.read(std::slice::from_ref(&like))?;
-    assert!(matches!(&filtered[..], [Setting::Qdiscs(_, Qdiscs::Other(_))]), "{filtered:?}");
+    assert!(matches!(&filtered[..], [Setting::Nic(_, NicKnob::Qdiscs(Qdiscs::Other(_)))]), "{filtered:?}");
     Ok(())
 }

@@ -10,7 +10,7 @@ use apply::{Allow, Journal, Knobs, Standing};
 use libtest_mimic::{Failed, Trial};
 use linux::irqbalance::Irqbalance;
 use linux::{Cause, Errno, Kernel};
-use model::{Change, IrqNumber, Plan, Reason, Setting, Step};
+use model::{Change, IrqKnob, IrqNumber, Plan, Reason, Setting, Step};
 
 use super::balancer::Balancer;
 use super::scratch::{Scratch, asked};
@@ -54,7 +54,9 @@ fn of(balancer: &Balancer) -> Irqbalance {
 
 fn plan() -> Plan {
     let because = || Reason::new("irqbalance would move it", "test");
-    let ban = |irq| Change::new(Setting::IrqBan(irq, false), Setting::IrqBan(irq, true), because());
+    let ban = |irq| {
+        Change::new(Setting::Irq(irq, IrqKnob::Ban(false)), Setting::Irq(irq, IrqKnob::Ban(true)), because())
+    };
     Plan { steps: OURS.map(|irq| Step::new(vec![ban(irq)])).to_vec() }
 }
 
@@ -64,13 +66,13 @@ fn joins_and_goes_alone() -> Result<(), Failed> {
     assert_eq!(at.running()?.map(|running| running.pid().0), Some(balancer.pid()));
     assert_eq!(bans(&at)?, irqs([FOREIGN]));
     let mut kernel = Kernel::new().with_irqbalance(at.clone());
-    let both = [Setting::IrqBan(OURS[0], true)];
+    let both = [Setting::Irq(OURS[0], IrqKnob::Ban(true))];
     kernel.write(&both)?;
     assert_eq!(kernel.read(&both)?, both);
     assert_eq!(bans(&at)?, irqs([FOREIGN, OURS[0]]));
-    kernel.write(&[Setting::IrqBan(OURS[0], false)])?;
+    kernel.write(&[Setting::Irq(OURS[0], IrqKnob::Ban(false))])?;
     assert_eq!(bans(&at)?, irqs([FOREIGN]));
-    kernel.write(&[Setting::IrqBan(FOREIGN, false)])?;
+    kernel.write(&[Setting::Irq(FOREIGN, IrqKnob::Ban(false))])?;
     assert_eq!(bans(&at)?, irqs([]), "the last one leaves none");
     Ok(())
 }

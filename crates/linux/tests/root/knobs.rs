@@ -4,7 +4,9 @@ use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
 use linux::{Cause, Errno, Kernel};
 use model::host::Device;
-use model::{EmptyPolls, KernelVersion, Nanoseconds, QueueIndex, RxQueue, Setting, Threading};
+use model::{
+    DeviceNapiKnob, EmptyPolls, KernelVersion, Nanoseconds, NapiKnob, QueueIndex, RxQueue, Setting, Threading,
+};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::wire::{Wire, run};
@@ -39,8 +41,9 @@ pub(crate) fn tests() -> Vec<Trial> {
                 let wire = Wire::new(1)?;
                 let before = wire.near0()?;
                 let queue = queue(&before, 0);
-                let wrong = Setting::DeferHardIrqs(queue, EmptyPolls(4_000_000_000));
-                let both = [Setting::GroFlushTimeout(queue, Nanoseconds(20_000)), wrong.clone()];
+                let wrong = Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(4_000_000_000)));
+                let both =
+                    [Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(20_000))), wrong.clone()];
                 let error = Kernel::new().write(&both).expect_err("refused");
                 assert_eq!(error.what, wrong.to_string(), "the culprit alone is named");
                 assert_eq!(
@@ -58,10 +61,10 @@ pub(crate) fn tests() -> Vec<Trial> {
                 let wire = Wire::new(2)?;
                 let queue = queue(&wire.near0()?, 1);
                 let mut kernel = Kernel::new();
-                kernel.write(&[Setting::Threaded(queue, Threading::On)])?;
+                kernel.write(&[Setting::Napi(queue, NapiKnob::Threaded(Threading::On))])?;
                 assert_eq!(
-                    kernel.read(&[Setting::Threaded(queue, Threading::Off)])?,
-                    [Setting::Threaded(queue, Threading::On)]
+                    kernel.read(&[Setting::Napi(queue, NapiKnob::Threaded(Threading::Off))])?,
+                    [Setting::Napi(queue, NapiKnob::Threaded(Threading::On))]
                 );
                 let threaded = wire.near0()?;
                 let comm =
@@ -69,7 +72,7 @@ pub(crate) fn tests() -> Vec<Trial> {
                 let comm = comm.ok_or("no kernel thread")??;
                 assert!(comm.starts_with("napi/near0"), "{comm}");
                 assert_eq!(threaded.napis[0].kthread, None);
-                kernel.write(&[Setting::Threaded(queue, Threading::Off)])?;
+                kernel.write(&[Setting::Napi(queue, NapiKnob::Threaded(Threading::Off))])?;
                 assert_eq!(wire.near0()?.napis[1].kthread, None);
                 Ok(())
             },
@@ -79,7 +82,8 @@ pub(crate) fn tests() -> Vec<Trial> {
             &[Need::Root, Need::Wire, Need::ThreadPerNapi],
             || {
                 let wire = Wire::new(1)?;
-                let setting = Setting::Threaded(queue(&wire.near0()?, 0), Threading::BusyPoll);
+                let setting =
+                    Setting::Napi(queue(&wire.near0()?, 0), NapiKnob::Threaded(Threading::BusyPoll));
                 let written = Kernel::new().write(std::slice::from_ref(&setting));
                 if wire.observe()?.kernel >= KernelVersion::since(7, 0) {
                     assert_eq!(Kernel::new().read(std::slice::from_ref(&setting))?, [setting]);
@@ -96,9 +100,9 @@ pub(crate) fn tests() -> Vec<Trial> {
             let wire = Wire::new(2)?;
             let before = wire.near0()?;
             let wanted = [
-                Setting::DeviceDeferHardIrqs(before.id, EmptyPolls(9)),
-                Setting::DeviceGroFlushTimeout(before.id, Nanoseconds(30_000)),
-                Setting::DeviceThreaded(before.id, Threading::On),
+                Setting::DeviceNapis(before.id, DeviceNapiKnob::DeferHardIrqs(EmptyPolls(9))),
+                Setting::DeviceNapis(before.id, DeviceNapiKnob::GroFlushTimeout(Nanoseconds(30_000))),
+                Setting::DeviceNapis(before.id, DeviceNapiKnob::Threaded(Threading::On)),
             ];
             let mut kernel = Kernel::new();
             let original = kernel.read(&wanted)?;
@@ -118,7 +122,10 @@ pub(crate) fn tests() -> Vec<Trial> {
             &[Need::Root, Need::Wire],
             || {
                 let wire = Wire::new(1)?;
-                let setting = Setting::DeviceDeferHardIrqs(wire.near0()?.id, EmptyPolls(4_000_000_000));
+                let setting = Setting::DeviceNapis(
+                    wire.near0()?.id,
+                    DeviceNapiKnob::DeferHardIrqs(EmptyPolls(4_000_000_000)),
+                );
                 let error = Kernel::new().write(std::slice::from_ref(&setting)).expect_err("refused");
                 assert_eq!(error.number(), Some(Errno::RANGE), "{error}");
                 assert!(error.what.starts_with(&setting.to_string()), "{error}");
@@ -131,8 +138,10 @@ pub(crate) fn tests() -> Vec<Trial> {
             || {
                 let wire = Wire::new(2)?;
                 let before = wire.near0()?;
-                let settings = [Setting::GroFlushTimeout(queue(&before, 1), Nanoseconds(40_000))];
-                let device = [Setting::DeviceGroFlushTimeout(before.id, Nanoseconds(50_000))];
+                let settings =
+                    [Setting::Napi(queue(&before, 1), NapiKnob::GroFlushTimeout(Nanoseconds(40_000)))];
+                let device =
+                    [Setting::DeviceNapis(before.id, DeviceNapiKnob::GroFlushTimeout(Nanoseconds(50_000)))];
                 let mut kernel = Kernel::new();
                 kernel.read(&settings)?;
                 for command in ["set near0 down", "set near0 name other0", "set other0 up"] {
@@ -160,8 +169,10 @@ pub(crate) fn tests() -> Vec<Trial> {
             || {
                 let wire = Wire::new(2)?;
                 let before = wire.near0()?;
-                let (of_queue, of_device) =
-                    (suspended(queue(&before, 1)), [Setting::DeviceThreaded(before.id, Threading::Off)]);
+                let (of_queue, of_device) = (
+                    suspended(queue(&before, 1)),
+                    [Setting::DeviceNapis(before.id, DeviceNapiKnob::Threaded(Threading::Off))],
+                );
                 let mut kernel = Kernel::new();
                 run(&format!("ip -n {} link set near0 down", wire.near))?;
                 let error = kernel.read(&of_queue).expect_err("down");
@@ -217,9 +228,9 @@ fn queue(device: &Device, index: u32) -> RxQueue {
 /// The three settings of suspension, its timeout beyond what 32 bits hold.
 fn suspended(queue: RxQueue) -> Vec<Setting> {
     vec![
-        Setting::DeferHardIrqs(queue, EmptyPolls(100)),
-        Setting::GroFlushTimeout(queue, Nanoseconds(20_000)),
-        Setting::IrqSuspendTimeout(queue, Nanoseconds(5_000_000_000)),
+        Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(100))),
+        Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(20_000))),
+        Setting::Napi(queue, NapiKnob::IrqSuspendTimeout(Nanoseconds(5_000_000_000))),
     ]
 }
 

@@ -3,7 +3,10 @@
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
 use linux::{Cause, Kernel, WakeLatency};
-use model::{CpuSet, Pid, QueueIndex, RxQueue, Scheduling, Setting, Threading, UtilClamp};
+use model::{
+    CpuSet, DeviceNapiKnob, KthreadKnob, NapiKnob, Pid, QueueIndex, RxQueue, Scheduling, Setting, Threading,
+    UtilClamp,
+};
 
 use crate::wire::{Wire, run};
 use crate::{Need, test};
@@ -34,7 +37,10 @@ fn queue(wire: &Wire, index: u32) -> Result<RxQueue, Failed> {
 
 fn both(queue: RxQueue, cpus: &str, class: Scheduling) -> Result<[Setting; 2], Failed> {
     let cpus: CpuSet = cpus.parse()?;
-    Ok([Setting::KthreadAffinity(queue, cpus), Setting::KthreadScheduling(queue, class)])
+    Ok([
+        Setting::Kthread(queue, KthreadKnob::Affinity(cpus)),
+        Setting::Kthread(queue, KthreadKnob::Scheduling(class)),
+    ])
 }
 
 /// What the tools say of the thread of a queue.
@@ -58,7 +64,7 @@ fn there_and_back() -> Result<(), Failed> {
     let foretold = kernel.read(&wanted)?;
     let host = wire.observe()?;
     assert_eq!(host.kthread_begins.as_ref().and_then(|begins| begins.scheduling), Some(Scheduling::Other(0)));
-    kernel.write(&[Setting::Threaded(queue, Threading::On)])?;
+    kernel.write(&[Setting::Napi(queue, NapiKnob::Threaded(Threading::On))])?;
     assert_eq!(kernel.read(&wanted)?, foretold, "what was said before there was a thread is how it began");
 
     kernel.write(&wanted)?;
@@ -71,13 +77,13 @@ fn there_and_back() -> Result<(), Failed> {
     );
 
     for class in [Scheduling::RoundRobin(3), Scheduling::Batch(7), Scheduling::Other(-5)] {
-        let wanted = [Setting::KthreadScheduling(queue, class)];
+        let wanted = [Setting::Kthread(queue, KthreadKnob::Scheduling(class))];
         kernel.write(&wanted)?;
         assert_eq!(kernel.read(&wanted)?, wanted);
     }
     kernel.write(&foretold)?;
     assert_eq!(kernel.read(&wanted)?, foretold);
-    kernel.write(&[Setting::Threaded(queue, Threading::Off)])?;
+    kernel.write(&[Setting::Napi(queue, NapiKnob::Threaded(Threading::Off))])?;
     assert_eq!(kernel.read(&wanted)?, foretold);
     Ok(())
 }
@@ -86,7 +92,7 @@ fn replaced() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let queue = queue(&wire, 0)?;
     let mut kernel = Kernel::new();
-    kernel.write(&[Setting::DeviceThreaded(queue.device, Threading::On)])?;
+    kernel.write(&[Setting::DeviceNapis(queue.device, DeviceNapiKnob::Threaded(Threading::On))])?;
     let wanted = both(queue, "0", Scheduling::RoundRobin(2))?;
     let began = kernel.read(&wanted)?;
     kernel.write(&wanted)?;
@@ -99,13 +105,13 @@ fn replaced() -> Result<(), Failed> {
     kernel.write(&wanted)?;
     assert_eq!(kernel.read(&wanted)?, wanted);
     assert_eq!(as_tools_say(&wire, 0)?, ("0".to_owned(), "SCHED_RR 2".to_owned()));
-    kernel.write(&[Setting::DeviceThreaded(queue.device, Threading::Off)])?;
+    kernel.write(&[Setting::DeviceNapis(queue.device, DeviceNapiKnob::Threaded(Threading::Off))])?;
     Ok(())
 }
 
 fn without() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
-    let setting = Setting::KthreadScheduling(queue(&wire, 0)?, Scheduling::Fifo(1));
+    let setting = Setting::Kthread(queue(&wire, 0)?, KthreadKnob::Scheduling(Scheduling::Fifo(1)));
     let before = wire.near0()?;
     let error = Kernel::new().write(std::slice::from_ref(&setting)).expect_err("refused");
     assert!(matches!(error.cause, Cause::Absent { .. }), "{error}");
@@ -119,7 +125,7 @@ fn of_two() -> Result<(), Failed> {
     let mut kernel = Kernel::new();
     let queues = [queue(&wire, 0)?, queue(&wire, 1)?];
     for queue in queues {
-        kernel.write(&[Setting::Threaded(queue, Threading::On)])?;
+        kernel.write(&[Setting::Napi(queue, NapiKnob::Threaded(Threading::On))])?;
     }
     kernel.write(&both(queues[1], "0", Scheduling::Fifo(1))?)?;
     assert_eq!(as_tools_say(&wire, 0)?.1, "SCHED_OTHER 0");
@@ -141,13 +147,16 @@ fn clamped() -> Result<(), Failed> {
     let wire = Wire::new(2)?;
     let (queue, other) = (queue(&wire, 0)?, queue(&wire, 1)?);
     let mut kernel = Kernel::new();
-    kernel.write(&[Setting::Threaded(queue, Threading::On), Setting::Threaded(other, Threading::On)])?;
+    kernel.write(&[
+        Setting::Napi(queue, NapiKnob::Threaded(Threading::On)),
+        Setting::Napi(other, NapiKnob::Threaded(Threading::On)),
+    ])?;
     let begins = wire.observe()?.kthread_begins.and_then(|begins| begins.util_clamp);
     assert_eq!(begins, Some(UtilClamp::NONE), "as was foretold");
-    let of = |clamp| [Setting::KthreadUtilClamp(queue, clamp)];
+    let of = |clamp| [Setting::Kthread(queue, KthreadKnob::UtilClamp(clamp))];
     let original = kernel.read(&of(UtilClamp::NONE))?;
     assert_eq!(original, of(UtilClamp::NONE));
-    let class = [Setting::KthreadScheduling(queue, Scheduling::Fifo(7))];
+    let class = [Setting::Kthread(queue, KthreadKnob::Scheduling(Scheduling::Fifo(7)))];
     kernel.write(&class)?;
     let pid = thread_of(&wire, 0)?;
     for (min, max) in [(256, 768), (0, 512), (1024, 1024)] {
@@ -157,7 +166,7 @@ fn clamped() -> Result<(), Failed> {
         assert_eq!(as_the_kernel_shows(pid)?, [u32::from(min), u32::from(max)]);
     }
     assert_eq!(kernel.read(&class)?, class, "its class is another matter");
-    let neighbour = [Setting::KthreadUtilClamp(other, UtilClamp::NONE)];
+    let neighbour = [Setting::Kthread(other, KthreadKnob::UtilClamp(UtilClamp::NONE))];
     assert_eq!(kernel.read(&neighbour)?, neighbour, "nor was the other queue's thread clamped");
     kernel.write(&original)?;
     assert_eq!(kernel.read(&original)?, original);
@@ -169,9 +178,9 @@ fn without_clamps() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let queue = queue(&wire, 0)?;
     let mut kernel = Kernel::new();
-    kernel.write(&[Setting::Threaded(queue, Threading::On)])?;
+    kernel.write(&[Setting::Napi(queue, NapiKnob::Threaded(Threading::On))])?;
     assert_eq!(wire.observe()?.kthread_begins.and_then(|begins| begins.util_clamp), None);
-    let wanted = [Setting::KthreadUtilClamp(queue, UtilClamp { min: 256, max: 768 })];
+    let wanted = [Setting::Kthread(queue, KthreadKnob::UtilClamp(UtilClamp { min: 256, max: 768 }))];
     for error in [kernel.read(&wanted).map(drop), kernel.write(&wanted)].map(|done| done.expect_err("absent"))
     {
         assert!(error.to_string().contains("CONFIG_UCLAMP_TASK"), "{error}");
@@ -207,7 +216,7 @@ fn by_name() -> Result<(), Failed> {
     }
     let host = wire.observe()?;
     let device = host.device_named(&name).ok_or("the device")?;
-    Kernel::new().write(&[Setting::DeviceThreaded(device.id, Threading::On)])?;
+    Kernel::new().write(&[Setting::DeviceNapis(device.id, DeviceNapiKnob::Threaded(Threading::On))])?;
     let host = wire.observe()?;
     let stated: Vec<_> =
         host.device_named(&name).ok_or("the device")?.napis.iter().filter_map(|n| n.kthread).collect();

@@ -7,6 +7,7 @@ mod balancer;
 mod delivery;
 mod device;
 mod epolls;
+mod events_only;
 #[path = "../../examples/socket_policy.rs"]
 mod example;
 mod follow;
@@ -82,6 +83,8 @@ pub enum Need {
     Netdevsim,
     /// irqbalance from the distribution, on more than one CPU: on one it ends at once.
     Irqbalance,
+    /// Epolls that wait for events only: the patches in `kernel/epoll-event-busy-loop/`.
+    EventsOnly,
     /// The queueing disciplines fq and fq_codel, and u32 filters.
     FairQueues,
     /// The unified hierarchy of cgroups.
@@ -118,6 +121,7 @@ impl Need {
                     && std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1),
                 "needs irqbalance, and two CPUs",
             ),
+            Self::EventsOnly => (waits_for_events_only(), "needs the kernel of kernel/epoll-event-busy-loop"),
             Self::FairQueues => (has_fair_queues(), "needs fq and fq_codel"),
             Self::Cgroups => (wishes::cgroups_are_there(), "needs cgroup2"),
             Self::IgbNics => (are_devices(["igb0", "igb1"]), "needs a guest's igb NICs"),
@@ -177,6 +181,12 @@ fn has_fair_queues() -> bool {
     runs("unshare", &["--net", "sh", "-c", tried])
 }
 
+/// What `observe` says, which asks an epoll of its own.
+fn waits_for_events_only() -> bool {
+    let look = || linux::observe(&linux::Netns::own()?, &linux::Processes::None);
+    look().is_ok_and(|host| host.capabilities.epoll_events_only)
+}
+
 fn has_static_libc() -> bool {
     let output = std::process::Command::new("cc").arg("-print-file-name=libc.a").output();
     // A compiler that has no such file answers with the bare name.
@@ -219,6 +229,7 @@ fn main() {
         preload::tests(),
         delivery::tests(),
         epolls::tests(),
+        events_only::tests(),
         follow::tests(),
         lab::tests(),
         guest_nics::tests(),

@@ -7,7 +7,7 @@ use linux::netlink::netdev::{NapiChange, Netdev};
 use linux::{Cause, Errno, Kernel};
 use model::host::Confidence;
 use model::nic::{ChannelKind, CoalesceParam, RingKind};
-use model::{EmptyPolls, Nanoseconds, NapiId, Offload, QueueIndex, RxQueue, Setting};
+use model::{EmptyPolls, Nanoseconds, NapiId, NapiKnob, NicKnob, Offload, QueueIndex, RxQueue, Setting};
 
 use super::nic::there_and_back;
 use super::wire::Wire;
@@ -30,9 +30,12 @@ fn rings_and_channels() -> Result<(), Failed> {
     let device = wire.near0()?.id;
     there_and_back(
         &wire,
-        &[Setting::Ring(device, RingKind::Rx, 1024), Setting::Ring(device, RingKind::Tx, 2048)],
+        &[
+            Setting::Nic(device, NicKnob::Ring(RingKind::Rx, 1024)),
+            Setting::Nic(device, NicKnob::Ring(RingKind::Tx, 2048)),
+        ],
     )?;
-    there_and_back(&wire, &[Setting::Channels(device, ChannelKind::Combined, 2)])
+    there_and_back(&wire, &[Setting::Nic(device, NicKnob::Channels(ChannelKind::Combined, 2))])
 }
 
 fn moderation() -> Result<(), Failed> {
@@ -46,7 +49,7 @@ fn moderation() -> Result<(), Failed> {
         (CoalesceParam::AdaptiveRx, 1),
         (CoalesceParam::AdaptiveTx, 1),
     ];
-    let all = values.map(|(param, value)| Setting::Coalescing(device, param, value));
+    let all = values.map(|(param, value)| Setting::Nic(device, NicKnob::Coalescing(param, value)));
     for one in &all {
         there_and_back(&wire, std::slice::from_ref(one))?;
     }
@@ -56,7 +59,7 @@ fn moderation() -> Result<(), Failed> {
 fn rule_offload() -> Result<(), Failed> {
     let wire = Wire::simulated(1)?;
     let device = wire.near0()?.id;
-    there_and_back(&wire, &[Setting::Offload(device, Offload::TcOffload, true)])
+    there_and_back(&wire, &[Setting::Nic(device, NicKnob::Offload(Offload::TcOffload, true))])
 }
 
 fn refusals() -> Result<(), Failed> {
@@ -65,17 +68,20 @@ fn refusals() -> Result<(), Failed> {
     let before = wire.near0()?;
     let mut kernel = Kernel::new();
     for refused in [
-        Setting::Ring(device, RingKind::Rx, 4097),
-        Setting::Channels(device, ChannelKind::Combined, 3),
-        Setting::Channels(device, ChannelKind::Combined, 0),
-        Setting::Channels(device, ChannelKind::Rx, 1),
+        Setting::Nic(device, NicKnob::Ring(RingKind::Rx, 4097)),
+        Setting::Nic(device, NicKnob::Channels(ChannelKind::Combined, 3)),
+        Setting::Nic(device, NicKnob::Channels(ChannelKind::Combined, 0)),
+        Setting::Nic(device, NicKnob::Channels(ChannelKind::Rx, 1)),
     ] {
         let error = kernel.write(std::slice::from_ref(&refused)).expect_err("it is refused");
         assert!(matches!(error.cause, Cause::Extack { errno: Errno::INVAL, .. }), "{refused:?}: {error}");
         assert!(error.what.starts_with(&format!("near0: {}", refused.knob())), "{error}");
     }
     // Of settings that are written together, all or none are taken.
-    let mixed = [Setting::Ring(device, RingKind::Tx, 1024), Setting::Ring(device, RingKind::Rx, 4097)];
+    let mixed = [
+        Setting::Nic(device, NicKnob::Ring(RingKind::Tx, 1024)),
+        Setting::Nic(device, NicKnob::Ring(RingKind::Rx, 4097)),
+    ];
     kernel.write(&mixed).expect_err("one of them is refused");
     assert_eq!(wire.near0()?, before);
     Ok(())
@@ -117,12 +123,12 @@ fn down_and_up() -> Result<(), Failed> {
     let device = wire.near0()?.id;
     let (set, unset) = (RxQueue { device, index: QueueIndex(1) }, RxQueue { device, index: QueueIndex(0) });
     let wanted = [
-        Setting::DeferHardIrqs(set, EmptyPolls(7)),
-        Setting::GroFlushTimeout(set, Nanoseconds::from_micros(70)),
-        Setting::IrqSuspendTimeout(set, Nanoseconds::from_millis(7)),
+        Setting::Napi(set, NapiKnob::DeferHardIrqs(EmptyPolls(7))),
+        Setting::Napi(set, NapiKnob::GroFlushTimeout(Nanoseconds::from_micros(70))),
+        Setting::Napi(set, NapiKnob::IrqSuspendTimeout(Nanoseconds::from_millis(7))),
     ];
     assert_eq!(Kernel::new().read(&wanted)?, wanted);
-    let default = [Setting::DeferHardIrqs(unset, EmptyPolls(0))];
+    let default = [Setting::Napi(unset, NapiKnob::DeferHardIrqs(EmptyPolls(0)))];
     assert_eq!(Kernel::new().read(&default)?, default);
     Ok(())
 }

@@ -4,8 +4,9 @@ use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
 use linux::{Cause, Errno, Kernel};
 use model::{
-    ChannelKind, CoalesceParam, CpuSet, FlowRule, Offload, PacketSize, Qdisc, QdiscKind, QdiscOption, Qdiscs,
-    QueueIndex, QueueSpan, RingKind, RxQueue, Setting, SteerTo, Sysctl, TxQueue,
+    ChannelKind, CoalesceParam, CpuSet, FlowRule, HostKnob, NicKnob, Offload, PacketSize, Qdisc, QdiscKind,
+    QdiscOption, Qdiscs, QueueIndex, QueueSpan, RingKind, RxQueue, RxQueueKnob, Setting, SteerTo, Sysctl,
+    TxQueue, TxQueueKnob,
 };
 
 use crate::wire::Wire;
@@ -18,12 +19,12 @@ pub(crate) fn tests() -> Vec<Trial> {
             let wire = Wire::new(2)?;
             let device = wire.near0()?.id;
             let one = [
-                Setting::Channels(device, ChannelKind::Rx, 1),
-                Setting::Channels(device, ChannelKind::Tx, 1),
+                Setting::Nic(device, NicKnob::Channels(ChannelKind::Rx, 1)),
+                Setting::Nic(device, NicKnob::Channels(ChannelKind::Tx, 1)),
             ];
             there_and_back(&wire, &one)?;
             let mut kernel = Kernel::new();
-            let many = [Setting::Channels(device, ChannelKind::Rx, 4711)];
+            let many = [Setting::Nic(device, NicKnob::Channels(ChannelKind::Rx, 4711))];
             let before = kernel.read(&many)?;
             let error = kernel.write(&many).expect_err("more than it can have");
             assert!(matches!(error.cause, Cause::Extack { errno: Errno::INVAL, .. }), "{error}");
@@ -37,9 +38,9 @@ pub(crate) fn tests() -> Vec<Trial> {
             there_and_back(
                 &wire,
                 &[
-                    Setting::Offload(device, Offload::Tso, false),
-                    Setting::Offload(device, Offload::Tso6, false),
-                    Setting::Offload(device, Offload::Gro, false),
+                    Setting::Nic(device, NicKnob::Offload(Offload::Tso, false)),
+                    Setting::Nic(device, NicKnob::Offload(Offload::Tso6, false)),
+                    Setting::Nic(device, NicKnob::Offload(Offload::Gro, false)),
                 ],
             )
         }),
@@ -50,18 +51,21 @@ pub(crate) fn tests() -> Vec<Trial> {
             let (rx, tx) =
                 (RxQueue { device, index: QueueIndex(1) }, TxQueue { device, index: QueueIndex(1) });
             let cpu: CpuSet = "0".parse()?;
-            there_and_back(&wire, &[Setting::RpsCpus(rx, cpu.clone())])?;
-            there_and_back(&wire, &[Setting::RpsFlowCount(rx, 4096)])?;
-            there_and_back(&wire, &[Setting::XpsCpus(tx, cpu)])?;
-            there_and_back(&wire, &[Setting::XpsRxQueues(tx, vec![QueueIndex(0), QueueIndex(1)])])
+            there_and_back(&wire, &[Setting::RxQueue(rx, RxQueueKnob::RpsCpus(cpu.clone()))])?;
+            there_and_back(&wire, &[Setting::RxQueue(rx, RxQueueKnob::RpsFlowCount(4096))])?;
+            there_and_back(&wire, &[Setting::TxQueue(tx, TxQueueKnob::XpsCpus(cpu))])?;
+            there_and_back(
+                &wire,
+                &[Setting::TxQueue(tx, TxQueueKnob::XpsRxQueues(vec![QueueIndex(0), QueueIndex(1)]))],
+            )
         }),
         test("a_count_of_flows_that_the_kernel_rounds_is_read_back_as_it_is", needs, || {
             let wire = Wire::new(1)?;
             let queue = RxQueue { device: wire.near0()?.id, index: QueueIndex(0) };
             let mut kernel = Kernel::new();
-            kernel.write(&[Setting::RpsFlowCount(queue, 1000)])?;
-            let read = kernel.read(&[Setting::RpsFlowCount(queue, 0)])?;
-            assert_eq!(read, [Setting::RpsFlowCount(queue, 1024)]);
+            kernel.write(&[Setting::RxQueue(queue, RxQueueKnob::RpsFlowCount(1000))])?;
+            let read = kernel.read(&[Setting::RxQueue(queue, RxQueueKnob::RpsFlowCount(0))])?;
+            assert_eq!(read, [Setting::RxQueue(queue, RxQueueKnob::RpsFlowCount(1024))]);
             Ok(())
         }),
         test("what_a_driver_lacks_is_said_in_the_kernels_words", needs, || {
@@ -71,12 +75,12 @@ pub(crate) fn tests() -> Vec<Trial> {
             let queue = RxQueue { device: device.id, index: QueueIndex(0) };
             let rule: FlowRule = "tcp4 dst-port 80 queue 0".parse()?;
             for lacking in [
-                Setting::Ring(device.id, RingKind::Rx, 512),
-                Setting::Coalescing(device.id, CoalesceParam::RxUsecs, 8),
-                Setting::RssKey(device.id, vec![1; 40]),
-                Setting::QueueCoalescing(queue, CoalesceParam::RxUsecs, 8),
-                Setting::RssContext(device.id, QueueSpan { first: 0, count: 1 }, true),
-                Setting::FlowRule(device.id, rule.flow, Some(SteerTo::Queue(QueueIndex(0)))),
+                Setting::Nic(device.id, NicKnob::Ring(RingKind::Rx, 512)),
+                Setting::Nic(device.id, NicKnob::Coalescing(CoalesceParam::RxUsecs, 8)),
+                Setting::Nic(device.id, NicKnob::RssKey(vec![1; 40])),
+                Setting::RxQueue(queue, RxQueueKnob::Coalescing(CoalesceParam::RxUsecs, 8)),
+                Setting::Nic(device.id, NicKnob::RssContext(QueueSpan { first: 0, count: 1 }, true)),
+                Setting::Nic(device.id, NicKnob::FlowRule(rule.flow, Some(SteerTo::Queue(QueueIndex(0))))),
             ] {
                 let mut kernel = Kernel::new();
                 let (read, written) = (
@@ -100,14 +104,15 @@ pub(crate) fn tests() -> Vec<Trial> {
             let wire = Wire::new(2)?;
             let device = wire.near0()?.id;
             wire.in_near("tc qdisc replace dev near0 root handle 1: bfifo limit 10000")?;
-            let now = Kernel::new().read(&[Setting::Qdiscs(device, Qdiscs::Other(String::new()))])?;
+            let now =
+                Kernel::new().read(&[Setting::Nic(device, NicKnob::Qdiscs(Qdiscs::Other(String::new())))])?;
             assert!(
-                matches!(&now[..], [Setting::Qdiscs(_, Qdiscs::Other(kind))] if kind == "bfifo"),
+                matches!(&now[..], [Setting::Nic(_, NicKnob::Qdiscs(Qdiscs::Other(kind)))] if kind == "bfifo"),
                 "{now:?}"
             );
             assert!(!now[0].restorable());
             Kernel::new()
-                .write(&[Setting::Qdiscs(device, Qdiscs::Other("htb".to_owned()))])
+                .write(&[Setting::Nic(device, NicKnob::Qdiscs(Qdiscs::Other("htb".to_owned())))])
                 .expect_err("refused");
             assert_eq!(wire.near0()?.qdiscs, Some(Qdiscs::Other("bfifo".to_owned())));
             Ok(())
@@ -116,8 +121,8 @@ pub(crate) fn tests() -> Vec<Trial> {
             let wire = Wire::new(1)?;
             assert!(wire.observe()?.sysctls.is_empty());
             let text = std::fs::read_to_string("/proc/sys/net/core/netdev_budget")?;
-            let read = Kernel::new().read(&[Setting::Sysctl(Sysctl::NetdevBudget, 0)])?;
-            assert_eq!(read, [Setting::Sysctl(Sysctl::NetdevBudget, text.trim().parse()?)]);
+            let read = Kernel::new().read(&[Setting::Host(HostKnob::Sysctl(Sysctl::NetdevBudget, 0))])?;
+            assert_eq!(read, [Setting::Host(HostKnob::Sysctl(Sysctl::NetdevBudget, text.trim().parse()?))]);
             Ok(())
         }),
     ]
@@ -144,12 +149,12 @@ fn disciplines() -> Result<(), Failed> {
     assert_eq!(before, Qdiscs::Default(vec!["noqueue".to_owned()]), "the premise");
     let mut was = vec![before];
     for to in &ways {
-        there_and_back(&wire, &[Setting::Qdiscs(device, to.clone())])?;
-        kernel.write(&[Setting::Qdiscs(device, to.clone())])?;
+        there_and_back(&wire, &[Setting::Nic(device, NicKnob::Qdiscs(to.clone()))])?;
+        kernel.write(&[Setting::Nic(device, NicKnob::Qdiscs(to.clone()))])?;
         was.push(to.clone());
     }
     for back in was.iter().rev() {
-        let back = Setting::Qdiscs(device, back.clone());
+        let back = Setting::Nic(device, NicKnob::Qdiscs(back.clone()));
         kernel.write(std::slice::from_ref(&back))?;
         assert_eq!(kernel.read(std::slice::from_ref(&back))?, [back]);
     }
@@ -158,7 +163,7 @@ fn disciplines() -> Result<(), Failed> {
         let mut pfifo = Qdisc::of(QdiscKind::Pfifo);
         pfifo.options.insert(QdiscOption::Limit, limit);
         let queues = vec![Qdisc::of(QdiscKind::Pfifo), pfifo, Qdisc::of(QdiscKind::Pfifo)];
-        Setting::Qdiscs(device, Qdiscs::PerQueue { handle: Some(1), queues })
+        Setting::Nic(device, NicKnob::Qdiscs(Qdiscs::PerQueue { handle: Some(1), queues }))
     };
     kernel.write(&[one(5)])?;
     let handles = || wire.in_near("tc qdisc show dev near0");
@@ -176,7 +181,7 @@ fn disciplines() -> Result<(), Failed> {
 fn big_tcp() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let device = wire.near0()?.id;
-    let of = |size, bytes| Setting::PacketSize(device, size, bytes);
+    let of = |size, bytes| Setting::Nic(device, NicKnob::PacketSize(size, bytes));
     let sizes = wire.near0()?.packet_sizes;
     assert_eq!(sizes.tso_max_size, Some(PacketSize::MAX), "a veth takes the largest");
     there_and_back(&wire, &[of(PacketSize::Gso, 185_000), of(PacketSize::Gro, 185_000)])?;

@@ -264,6 +264,20 @@ fn found_by_criteria() -> Result<(), Failed> {
     let by_port = Criteria { port: Some(port), ..Criteria::default() };
     assert_eq!(found(by_port.clone())?, [expected]);
     assert!(found(Criteria { exe: Some(exe.to_owned()), ..Criteria::default() })?.contains(&expected));
+    // As alternatives are: a link to a link, each with a whole path.
+    let links = std::env::temp_dir().join(format!("netpolicy-links-{}", std::process::id()));
+    std::fs::create_dir_all(&links)?;
+    std::os::unix::fs::symlink(exe, links.join("first"))?;
+    std::os::unix::fs::symlink(links.join("first"), links.join("second"))?;
+    let by_link = |name: &str| Criteria {
+        exe: Some(links.join(name).display().to_string()),
+        port: Some(port),
+        ..Criteria::default()
+    };
+    let by_links = [found(by_link("second")), found(by_link("third"))];
+    std::fs::remove_dir_all(&links)?;
+    let [second, third] = by_links;
+    assert_eq!((second?, third?), (vec![expected], vec![]));
     let file_name = exe.rsplit('/').next().map(str::to_owned);
     let all = Criteria {
         exe: file_name,

@@ -1,21 +1,32 @@
 //! io_urings of other processes: where busy polling can be set from outside, and where not.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
+use std::time::Duration;
 
+use apply::{Asked, Begin, FORMAT, Landmarks, Moment, undo_script};
 use libtest_mimic::{Failed, Trial};
+use linux::bpf::delivery::{DeliveryCounter, between};
 use linux::process::{identify, read_ring_napi, write_ring_napi};
-use linux::{Cause, Errno};
-use model::{Fd, RingId, RingNapi};
+use linux::{Cause, Errno, Netns};
+use model::{
+    Change, Fd, Nanoseconds, NapiDelivered, Plan, PollCounts, ProcessKnob, Reason, RingId, RingNapi, Setting,
+    Step,
+};
 
 use super::process::{gone, observed};
 use super::subject::{Scratch, Subject};
+use super::wire::{Wire, run};
 use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::Cc, Need::IoUring];
+    const POLLING: &[Need] = &[Need::Root, Need::Cc, Need::IoUring, Need::Bpf, Need::Wire];
     vec![
         test("uring/a_plain_rings_busy_polling_is_set_from_outside", NEEDS, plain_ring),
         test("uring/a_ring_of_a_single_issuer_is_closed_and_says_why", NEEDS, single_issuer),
+        test("uring/a_ring_that_was_put_back_polls_no_more", POLLING, polls_no_more),
     ]
 }
 
@@ -55,5 +66,90 @@ fn single_issuer() -> Result<(), Failed> {
     let refused = write_ring_napi(&id, Some(NAPI)).expect_err("only its own task may");
     assert!(matches!(refused.cause, Cause::Denied { errno: Errno::EXIST, .. }), "{refused}");
     assert_eq!(read_ring_napi(&id)?, None, "reading is allowed, and nothing was written");
+    Ok(())
+}
+
+/// How many bytes are sent there and back while polls are counted.
+const BYTES: usize = 2000;
+
+/// How long one byte may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Who polled the only NAPI of the wire's near end while a server that waits by io_uring was asked.
+fn polled(wire: &Wire, client: &mut TcpStream) -> Result<NapiDelivered, Failed> {
+    let mut counter = DeliveryCounter::load()?;
+    let earlier = counter.snapshot()?;
+    let mut byte = [0];
+    for _ in 0..BYTES {
+        client.write_all(&byte)?;
+        client.read_exact(&mut byte)?;
+    }
+    let delivered = between(&earlier, &counter.snapshot()?);
+    let napi = wire.near0()?.napis.first().ok_or("near0 has no NAPI")?.id;
+    Ok(delivered.napi(napi).ok_or_else(|| format!("its NAPI was not polled: {delivered:?}"))?.clone())
+}
+
+/// What fdinfo says is not enough: the ring's list of NAPIs is in no file, and each of its waits polls those in it.
+fn polls_no_more() -> Result<(), Failed> {
+    let (scratch, wire) = (Scratch::new("ring-echo")?, Wire::new(1)?);
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &wire.near]).arg(scratch.compile("ring_echo", &[])?);
+    let (subject, numbers) = Subject::ready(&mut command)?;
+    let id = RingId { process: identify(subject.pid())?, fd: Fd(numbers[0]) };
+    let mut client = Netns::named(&wire.far)?.run(|| TcpStream::connect("192.0.2.1:7007"))??;
+    client.set_nodelay(true)?;
+    client.set_read_timeout(Some(PATIENCE))?;
+
+    let before = polled(&wire, &mut client)?;
+    assert_eq!(before.application, PollCounts::default(), "{before:?}");
+    write_ring_napi(&id, Some(NAPI))?;
+    let polling = polled(&wire, &mut client)?;
+    assert!(polling.application.polls > 100, "{polling:?}");
+    write_ring_napi(&id, None)?;
+    assert_eq!(read_ring_napi(&id)?, None);
+    let after = polled(&wire, &mut client)?;
+    assert_eq!(after.application, PollCounts::default(), "{after:?}");
+
+    // It can be set again, and finds its NAPI again; a shell puts it back as well as we do.
+    write_ring_napi(&id, Some(NAPI))?;
+    let again = polled(&wire, &mut client)?;
+    assert!(again.application.polls > 100, "{again:?}");
+    put_back_by_shell(&scratch, id)?;
+    assert_eq!(read_ring_napi(&id)?, None);
+    let after = polled(&wire, &mut client)?;
+    assert_eq!(after.application, PollCounts::default(), "{after:?}");
+    Ok(())
+}
+
+/// Runs the `undo.sh` of a transaction that made this ring poll.
+fn put_back_by_shell(scratch: &Scratch, id: RingId) -> Result<(), Failed> {
+    let (was, is) = (
+        Setting::Process(ProcessKnob::IoUring(id, None)),
+        Setting::Process(ProcessKnob::IoUring(id, Some(NAPI))),
+    );
+    let change = Change::new(was, is, Reason::new("it polls", "a test"));
+    let asked = Asked {
+        at: Moment { unix_micros: 0, since_boot: Nanoseconds::ZERO },
+        command: "test".to_owned(),
+        kernel_release: String::new(),
+        netpolicy: String::new(),
+        deadline: None,
+    };
+    let begin = Begin {
+        format: FORMAT,
+        boot_id: run("cat /proc/sys/kernel/random/boot_id")?,
+        asked,
+        attended_by: None,
+        left_in_force: false,
+        kept_by_daemon: false,
+        replaces: Vec::new(),
+        landmarks: Landmarks::default(),
+        plan: Plan { steps: vec![Step::new(vec![change])] },
+    };
+    let script = scratch.path("undo.sh");
+    std::fs::write(&script, undo_script("19700101T000000.000000Z-0001".parse()?, &begin))?;
+    let output = Command::new("sh").arg(&script).arg("--by-hand").output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("put back to off"), "{output:?}");
     Ok(())
 }

@@ -14,6 +14,7 @@ use rustix::net::{
 };
 
 use crate::clock::Moment;
+use crate::framing::{Framing, Protocol};
 use crate::protocol::{Malformed, Parser, Reply};
 use model::Chance;
 
@@ -34,6 +35,8 @@ pub(super) enum Request {
         /// How many.
         answer_bytes: u32,
     },
+    /// For an answer that a protocol says the end of.
+    Framed(Protocol),
     /// For an operation on storage, whose answer has this many bytes and begins with 0 if it was done.
     Storage {
         /// How many.
@@ -70,6 +73,8 @@ pub(super) enum Broken {
 pub(super) struct Connection {
     socket: OwnedFd,
     parser: Parser,
+    /// What reads answers to [`Request::Framed`].
+    framing: Option<Framing>,
     out: Vec<u8>,
     /// How much of `out` the kernel has.
     written: usize,
@@ -107,6 +112,7 @@ impl Connection {
         Ok(Self {
             socket: connected(server, epoll, number)?,
             parser: Parser::default(),
+            framing: None,
             out: Vec::new(),
             written: 0,
             blocks: 0,
@@ -127,6 +133,7 @@ impl Connection {
     pub(super) fn reopen(&mut self, server: SocketAddr, epoll: &OwnedFd, number: usize) -> io::Result<()> {
         self.socket = connected(server, epoll, number)?;
         self.parser = Parser::default();
+        self.framing = None;
         self.out.clear();
         (self.written, self.unsent, self.waits_to_write) = (0, 0, false);
         (self.blocks, self.answer_come) = (0, 0);
@@ -262,6 +269,10 @@ impl Connection {
                 (Request::Exchange { .. } | Request::Storage { .. }, Reply::Done | Reply::Refused) => {
                     answered(&pending, reply, now, &self.refusal);
                 }
+                (Request::Framed(_), reply) => {
+                    let words = self.framing.as_ref().map_or("", Framing::refusal);
+                    answered(&pending, reply, now, words);
+                }
                 (request, reply) => return Err(Broken::WrongReply(reply, Some(request))),
             }
         }
@@ -276,6 +287,12 @@ impl Connection {
             Some(Request::Storage { answer_bytes }) => (answer_bytes, true),
             None if self.counts && input.is_empty() => return Ok(None),
             None if self.counts => return Err(Broken::WrongReply(Reply::Done, None)),
+            Some(Request::Framed(protocol)) => {
+                let framing = self.framing.get_or_insert_with(|| Framing::new(protocol));
+                return framing.reply(input).map_err(Broken::Malformed);
+            }
+            None if self.framing.is_some() && input.is_empty() => return Ok(None),
+            None if self.framing.is_some() => return Err(Broken::WrongReply(Reply::Done, None)),
             Some(Request::Get | Request::Set(_)) | None => {
                 return self.parser.reply(input).map_err(Broken::Malformed);
             }

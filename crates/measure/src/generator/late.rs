@@ -10,10 +10,13 @@
 //! - at the 99th percentile, where one pause of the client's CPU (a softirq, another guest) makes late requests
 //!   and long responses at once: the tail may contain such pauses, but may not mostly consist of them.
 //!
+//! A client that sleeps on purpose ([`Waiting::Block`]) is as late as an ordinary one, in every configuration: its runs are for what
+//! an answer costs, its response times hold its waking, and both percentiles of its lateness are in the evidence.
+//!
 //! In closed loop a request is due when the generator has read the last answer, so it cannot be late; whether
 //! the generator was the limit shows in `generator_busy` instead.
 
-use model::{Evidence, Nanoseconds, OfferedLoad};
+use model::{Evidence, Nanoseconds, OfferedLoad, Waiting};
 
 /// The lateness at the median that a run may have, as a share of the median response time.
 pub const GENERATOR_LATE_P50_SHARE: f64 = 0.2;
@@ -34,10 +37,17 @@ pub fn void_reason(run: &Evidence) -> Option<String> {
     if requests.due > 0 && requests.answered == 0 {
         return Some(format!("the server answered none of {} requests", requests.due));
     }
+    if run.throughput <= 0.0 {
+        return Some(format!(
+            "no answer came within the window of {}: of {} requests {} were answered later",
+            run.window, requests.due, requests.answered
+        ));
+    }
     if requests.errors as f64 > requests.answered as f64 * REFUSED_SHARE {
         return Some(format!("the server refused {} of {} requests", requests.errors, requests.answered));
     }
-    if run.load == OfferedLoad::Max {
+    // Who sleeps on purpose is late by what waking takes, and that is part of what is measured.
+    if run.load == OfferedLoad::Max || run.workload.pace().waiting == Waiting::Block {
         return None;
     }
     let late = |name: &str, lateness: Nanoseconds, latency: Nanoseconds, share: f64| {
@@ -86,12 +96,34 @@ mod test {
     }
 
     #[test]
+    fn a_client_that_sleeps_on_purpose_is_late_and_one_that_asks_may_not_be() {
+        let load = OfferedLoad::PerSecond(20_000.0);
+        let mut run = run((60, 900), (100, 1000), load);
+        assert!(void_reason(&run).is_some());
+        run.workload.set_waiting(Waiting::Block);
+        assert_eq!(void_reason(&run), None);
+        run.requests.due = 1;
+        assert!(void_reason(&run).is_some_and(|why| why.contains("answered none")));
+    }
+
+    #[test]
     fn a_run_without_an_answer_is_void() {
         let mut silent = run((0, 0), (30, 200), OfferedLoad::PerSecond(1_000.0));
         silent.requests.due = 1_000;
         assert_eq!(void_reason(&silent).as_deref(), Some("the server answered none of 1000 requests"));
         silent.requests.answered = 1;
         assert_eq!(void_reason(&silent), None);
+    }
+
+    #[test]
+    fn a_run_whose_answers_all_came_after_its_window_is_void() {
+        let mut slow = run((0, 0), (30, 200), OfferedLoad::Max);
+        (slow.requests.due, slow.requests.answered, slow.throughput) = (4, 4, 0.0);
+        let reason = void_reason(&slow).expect("nothing was answered in time");
+        assert!(reason.starts_with("no answer came within the window of"), "{reason}");
+        assert!(reason.ends_with("of 4 requests 4 were answered later"), "{reason}");
+        (slow.requests.due, slow.requests.answered) = (0, 0);
+        assert!(void_reason(&slow).is_some(), "nothing was due, either");
     }
 
     #[test]

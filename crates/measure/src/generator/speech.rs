@@ -1,8 +1,9 @@
 //! What client threads say: how a request of each workload is written, and what its answer looks like.
 
-use model::{ExchangeWorkload, MemcachedWorkload, StorageWorkload, Workload};
+use model::{Asks, ExchangeWorkload, MemcachedWorkload, StorageWorkload, Workload};
 
 use crate::clock::Moment;
+use crate::framing::Protocol;
 use crate::protocol::Keys;
 use crate::storage::{self, Operation};
 use model::Chance;
@@ -21,6 +22,14 @@ pub(super) enum Speech<'a> {
         /// What writes carry.
         data: Vec<u8>,
     },
+    /// `GET` and `SET` of keys.
+    Redis {
+        keys: u32,
+        set_share: f64,
+        value: Vec<u8>,
+    },
+    /// The same request again and again.
+    Http(Vec<u8>),
 }
 
 /// Keys and values of a memcached run.
@@ -48,6 +57,15 @@ impl<'a> Speech<'a> {
                 let data = letters(workload.pace.seed, workload.op_bytes);
                 Self::Storage { workload, data }
             }
+            Workload::Foreign(workload) => match &workload.asks {
+                Asks::Redis { keys, set_share, value_bytes } => {
+                    let value = letters(workload.pace.seed, *value_bytes);
+                    Self::Redis { keys: *keys, set_share: *set_share, value }
+                }
+                Asks::Http { path } => {
+                    Self::Http(format!("GET {path} HTTP/1.1\r\nHost: netpolicy\r\n\r\n").into_bytes())
+                }
+            },
         }
     }
 
@@ -55,7 +73,7 @@ impl<'a> Speech<'a> {
     pub(super) const fn memcached(&self) -> Option<&Memcached<'a>> {
         match self {
             Self::Memcached(memcached) => Some(memcached),
-            Self::Exchange(_) | Self::Storage { .. } => None,
+            Self::Exchange(_) | Self::Storage { .. } | Self::Redis { .. } | Self::Http(_) => None,
         }
     }
 
@@ -83,6 +101,19 @@ impl<'a> Speech<'a> {
                     }
                 });
             }
+            Self::Redis { keys, set_share, value } => {
+                let key = connection.chance.below(*keys);
+                let sets = *set_share > 0.0 && connection.chance.unit() <= *set_share;
+                let request = Request::Framed(Protocol::Redis);
+                connection.push(Pending { request, due, possible }, |out| match sets {
+                    true => redis(out, &[b"SET", &name_of(key), value]),
+                    false => redis(out, &[b"GET", &name_of(key)]),
+                });
+            }
+            Self::Http(text) => {
+                let request = Request::Framed(Protocol::Http);
+                connection.push(Pending { request, due, possible }, |out| out.extend_from_slice(text));
+            }
         }
     }
 
@@ -106,6 +137,21 @@ impl Memcached<'_> {
             let pending = Pending { request: Request::Get, due, possible };
             connection.push(pending, |out| out.extend_from_slice(self.keys.get(key)));
         }
+    }
+}
+
+/// The name of a key of Redis, as `redis-benchmark` has them.
+fn name_of(key: u32) -> Vec<u8> {
+    format!("key:{key:012}").into_bytes()
+}
+
+/// A command of Redis: an array of strings, each with its length before it.
+fn redis(out: &mut Vec<u8>, words: &[&[u8]]) {
+    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words {
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
     }
 }
 

@@ -127,7 +127,8 @@ impl<'a> Worker<'a> {
     /// Sends each request when it is due. Whether the run was finished.
     fn open_loop(&mut self, rate: f64, tally: &mut Tally) -> Result<bool, RunError> {
         wake_on_time();
-        self.lead = self.shared.places.have_room().then(Lead::default);
+        let asks = self.shared.pace.waiting != Waiting::Block && self.shared.places.have_room();
+        self.lead = asks.then(Lead::default);
         let times = tally.times;
         let mut schedule = self.schedule(rate);
         let mut waiting_to_send: Vec<usize> = Vec::with_capacity(self.connections.len());
@@ -223,7 +224,7 @@ impl<'a> Worker<'a> {
             Waiting::Spin => {
                 self.wait(Nanoseconds::ZERO)?;
             }
-            Waiting::Sleep => {
+            Waiting::Sleep | Waiting::Block => {
                 let begin = Moment::now();
                 let wait = until.since(begin);
                 let sleep = self.lead.map_or(wait, |lead| lead.sleep_of(wait));
@@ -414,6 +415,7 @@ impl<'a> Worker<'a> {
                     Some(Request::Get) => "get",
                     Some(Request::Set(_)) => "set",
                     Some(Request::Exchange { .. }) => "an exchange",
+                    Some(Request::Framed(_)) => "a request of its protocol",
                     Some(Request::Storage { .. }) => "an operation on storage",
                 },
             },

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::style::{self, SeriesStyle, styles};
 use super::{Escaped, legend, options, place, voids};
+use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
 use crate::grid::{Grid, RATIO_COLUMNS, Row, Variant, cells, columns, ratio_cells};
 use crate::statistics::Interval;
 
@@ -95,6 +96,13 @@ fn section(page: &mut String, variant: &Variant, styles: &[SeriesStyle]) {
         let body: Vec<(Vec<String>, String)> =
             ratios.iter().map(|row| (ratio_cells(row).to_vec(), String::new())).collect();
         table(page, &RATIO_COLUMNS, &body);
+    }
+    let costs = variant.costs();
+    if !costs.is_empty() {
+        let _ = writeln!(page, "<p>{}:</p>", Escaped(COST_TITLE));
+        let body: Vec<(Vec<String>, String)> =
+            costs.iter().map(|cost| (cost_cells(cost).to_vec(), String::new())).collect();
+        table(page, &COST_COLUMNS, &body);
     }
     page.push_str("</div>\n");
 }

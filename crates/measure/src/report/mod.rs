@@ -123,7 +123,8 @@ fn how_to_read(page: &mut String, results: &Results) {
 
 fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
     page.push_str("<h2>Table</h2>\n<div class=\"wide\"><table>\n<thead><tr><th>configuration<th>load");
-    for column in ["qps", "avglat", "50%lat", "95%lat", "99%lat", "cpu", "own", table::BATCH, table::EMPTY] {
+    let ours = ["own", table::INTERRUPTS, table::BATCH, table::EMPTY];
+    for column in ["qps", "avglat", "50%lat", "95%lat", "99%lat", "cpu"].into_iter().chain(ours) {
         let _ = write!(page, "<th>{column}<small></small>");
     }
     page.push_str("<th></tr></thead>\n");
@@ -150,6 +151,7 @@ fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
                 &summary.p99_us,
                 &summary.cpu_percent,
                 &summary.own_percent,
+                &summary.interrupts,
                 &summary.batch,
                 &summary.empty_percent,
             ] {
@@ -163,8 +165,9 @@ fn table(page: &mut String, summaries: &[Summary], styles: &[SeriesStyle]) {
     }
     let _ = writeln!(
         page,
-        "</table></div>\n<p class=\"note\">{}<br>{}<br>{}</p>",
+        "</table></div>\n<p class=\"note\">{}<br>{}<br>{}<br>{}</p>",
         table::OWN_LEGEND,
+        table::INTERRUPTS_LEGEND,
         table::BATCH_LEGEND,
         table::EMPTY_LEGEND
     );

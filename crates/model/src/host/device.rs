@@ -63,7 +63,7 @@ pub struct Device {
     pub coalesce: Option<Coalesce>,
     /// The offloads that decide how packets travel.
     pub features: Features,
-    /// Every offload that [`crate::Setting::Offload`] knows and the device has, and whether it is on.
+    /// Every offload that [`crate::NicKnob::Offload`] knows and the device has, and whether it is on.
     #[serde(default)]
     pub offloads: BTreeMap<Offload, bool>,
     /// How large packets may be.
@@ -84,6 +84,55 @@ pub struct Device {
     /// What packets wait in before they leave; `None` while the device is down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qdiscs: Option<Qdiscs>,
+}
+
+/// The rtnetlink kinds of devices that software alone makes, and whose packets come on the CPU of the sender or of the
+/// device below. Kernel: 6.18, `struct rtnl_link_ops` of each, `.kind`.
+const SOFTWARE_KINDS: [&str; 33] = [
+    "amt",
+    "bareudp",
+    "bond",
+    "bridge",
+    "dummy",
+    "erspan",
+    "geneve",
+    "gre",
+    "gretap",
+    "gtp",
+    "ifb",
+    "ip6erspan",
+    "ip6gre",
+    "ip6gretap",
+    "ip6tnl",
+    "ipip",
+    "ipvlan",
+    "ipvtap",
+    "macsec",
+    "macvlan",
+    "macvtap",
+    "netkit",
+    "ovpn",
+    "sit",
+    "team",
+    "tun",
+    "veth",
+    "vlan",
+    "vrf",
+    "vti",
+    "vxlan",
+    "wireguard",
+    "xfrm",
+];
+
+impl Device {
+    /// Whether it interrupts a CPU by itself when packets come. `None` where its kind is not known and no NAPI names an
+    /// interrupt; a driver of hardware has one even where it does not say which.
+    pub fn has_own_interrupts(&self) -> Option<bool> {
+        if self.napis.iter().any(|napi| napi.irq.is_some()) {
+            return Some(true);
+        }
+        (!self.kind.is_empty()).then(|| !SOFTWARE_KINDS.contains(&self.kind.as_str()))
+    }
 }
 
 /// A context of the receive hash.
@@ -172,13 +221,13 @@ pub struct IrqEdge {
 pub struct Napi {
     /// Its id, until the next reset.
     pub id: NapiId,
-    /// See [`crate::Setting::DeferHardIrqs`].
+    /// See [`crate::NapiKnob::DeferHardIrqs`].
     pub defer_hard_irqs: Option<EmptyPolls>,
-    /// See [`crate::Setting::GroFlushTimeout`].
+    /// See [`crate::NapiKnob::GroFlushTimeout`].
     pub gro_flush_timeout: Option<Nanoseconds>,
-    /// See [`crate::Setting::IrqSuspendTimeout`].
+    /// See [`crate::NapiKnob::IrqSuspendTimeout`].
     pub irq_suspend_timeout: Option<Nanoseconds>,
-    /// See [`crate::Setting::Threaded`].
+    /// See [`crate::NapiKnob::Threaded`].
     pub threaded: Option<Threading>,
     /// The kernel thread that polls it.
     pub kthread: Option<Pid>,

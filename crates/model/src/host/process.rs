@@ -103,6 +103,19 @@ impl Socket {
     }
 }
 
+impl Socket {
+    /// Whether the other end is on this host, so that packets come by the device `lo`, which has no NAPI: its address is one of
+    /// 127.0.0.0/8, also as a socket of IPv6 writes it, or the host's own, which is that of both ends then.
+    ///
+    /// Kernel: 7.3, `net/ipv4/route.c` `ip_route_output_key_hash_rcu()`: what goes to a local address leaves by the
+    /// namespace's `loopback_dev`.
+    pub fn is_loopback(&self) -> bool {
+        let Some(remote) = self.remote else { return false };
+        let remote = remote.ip().to_canonical();
+        remote.is_loopback() || self.local.is_some_and(|local| local.ip().to_canonical() == remote)
+    }
+}
+
 /// A socket's kind and state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

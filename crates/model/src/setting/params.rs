@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::Weight;
+
 /// Who polls a NAPI that is not polled in softirq.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -15,6 +17,17 @@ pub enum Threading {
     On,
     /// A kernel thread polls it and never sleeps. Kernel: 7.0, `napi_threaded_poll()`.
     BusyPoll,
+}
+
+impl Threading {
+    /// As something that rises and falls.
+    pub(super) const fn weight(self) -> Weight {
+        match self {
+            Self::Off => Weight(0, 0, 0),
+            Self::On => Weight(1, 0, 0),
+            Self::BusyPoll => Weight(2, 0, 0),
+        }
+    }
 }
 
 impl fmt::Display for Threading {

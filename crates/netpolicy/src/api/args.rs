@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 
 /// Where the daemon serves, and whom.
 #[derive(Clone, Debug, Args)]
@@ -18,7 +19,8 @@ pub struct Sockets {
     pub api_group: Option<u32>,
     /// Where it answers HTTP with OpenMetrics [default: /run/netpolicy/metrics; with a --state-dir, in that]; an empty word
     /// for nowhere.
-    #[arg(long, value_name = "PATH")]
+    // clap's own parser of paths takes no empty word.
+    #[arg(long, value_name = "PATH", value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub metrics_socket: Option<PathBuf>,
     /// Write OpenMetrics into this file as well, for a collector of text files; its name ends in .prom.
     #[arg(long, value_name = "FILE")]

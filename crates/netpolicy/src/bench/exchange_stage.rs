@@ -14,8 +14,8 @@ use linux::process::identify_kernel_thread;
 use linux::{Kernel, Netns, Processes, Signals};
 use measure::{Cell, Stage};
 use model::{
-    Change, Cpu, CpuSet, DeliveryMode, Evidence, Host, MeasuredOn, Nanoseconds, Origin, Plan, Reason,
-    Setting, Step, Threading, Waiting, Workload,
+    Change, Cpu, CpuSet, DeliveryMode, Evidence, Host, MeasuredOn, Nanoseconds, NapiKnob, Origin, Plan,
+    ProcessKnob, Reason, Setting, Step, Threading, Waiting, Workload,
 };
 
 use super::background::Background;
@@ -154,7 +154,7 @@ impl<'a> ExchangeStage<'a> {
             (Workload::Storage(_), Some((path, writable))) => {
                 command.arg("--storage").arg(path).args(writable.then_some("--writable"));
             }
-            (Workload::Storage(_) | Workload::Memcached(_), _) => {
+            (Workload::Storage(_) | Workload::Memcached(_) | Workload::Foreign(_), _) => {
                 return Err(Fault::failed("this server has no such service").into());
             }
         }
@@ -240,8 +240,8 @@ impl<'a> ExchangeStage<'a> {
             for (pid, cpu) in pids.into_iter().zip(cpus.iter().copied().cycle()) {
                 let thread = identify_kernel_thread(pid)?;
                 let now = linux::process::read_thread_affinity(&thread)?;
-                let from = Setting::ThreadAffinity(thread, now);
-                let to = Setting::ThreadAffinity(thread, [cpu].into_iter().collect());
+                let from = Setting::Process(ProcessKnob::ThreadAffinity(thread, now));
+                let to = Setting::Process(ProcessKnob::ThreadAffinity(thread, [cpu].into_iter().collect()));
                 if from != to {
                     steps.push(Step::new(vec![Change::new(from, to, because())]));
                 }
@@ -353,7 +353,10 @@ fn epolls(host: &Host, mode: DeliveryMode) -> Result<Plan, Fault> {
     for epoll in host.processes.iter().flat_map(|process| &process.epolls) {
         let Some(now) = epoll.params else { continue };
         if now != wanted.epoll {
-            let (from, to) = (Setting::Epoll(epoll.id, now), Setting::Epoll(epoll.id, wanted.epoll));
+            let (from, to) = (
+                Setting::Process(ProcessKnob::Epoll(epoll.id, now)),
+                Setting::Process(ProcessKnob::Epoll(epoll.id, wanted.epoll)),
+            );
             steps.push(Step::new(vec![Change::new(from, to, because())]));
         }
     }
@@ -367,7 +370,10 @@ fn threads(host: &Host, wanted: Threading) -> Result<Plan, Fault> {
     for queue in host.devices.iter().flat_map(|device| &device.rx_queues) {
         let Some(now) = host.napi_of(queue.id).and_then(|napi| napi.threaded) else { continue };
         if now != wanted {
-            let (from, to) = (Setting::Threaded(queue.id, now), Setting::Threaded(queue.id, wanted));
+            let (from, to) = (
+                Setting::Napi(queue.id, NapiKnob::Threaded(now)),
+                Setting::Napi(queue.id, NapiKnob::Threaded(wanted)),
+            );
             steps.push(Step::new(vec![Change::new(from, to, because())]));
         }
     }

@@ -14,8 +14,8 @@ use linux::process::preload::{self, EpollCounts, Library};
 use linux::{Kernel, Processes, Signals};
 use measure::{Cell, RunError, Stage};
 use model::{
-    Budget, DeliveryMode, Evidence, Goal, Host, Intent, MeasuredOn, MemcachedWorkload, NapiId, Origin, Pid,
-    Policy, PolicyName, Setting, Target,
+    Budget, DeliveryMode, Evidence, Goal, Host, Intent, MeasuredOn, MemcachedWorkload, NapiId, NapiKnob,
+    Origin, Pid, Policy, PolicyName, ProcessKnob, Setting, Target,
 };
 
 use super::args::Memcached;
@@ -276,16 +276,28 @@ pub(super) fn settings(host: &Host) -> Vec<Setting> {
     let mut settings = Vec::new();
     for queue in host.devices.iter().flat_map(|device| &device.rx_queues).map(|queue| queue.id) {
         let Some(napi) = host.napi_of(queue) else { continue };
-        settings.extend(napi.defer_hard_irqs.map(|value| Setting::DeferHardIrqs(queue, value)));
-        settings.extend(napi.gro_flush_timeout.map(|value| Setting::GroFlushTimeout(queue, value)));
-        settings.extend(napi.irq_suspend_timeout.map(|value| Setting::IrqSuspendTimeout(queue, value)));
-        settings.extend(napi.threaded.map(|value| Setting::Threaded(queue, value)));
+        settings
+            .extend(napi.defer_hard_irqs.map(|value| Setting::Napi(queue, NapiKnob::DeferHardIrqs(value))));
+        settings.extend(
+            napi.gro_flush_timeout.map(|value| Setting::Napi(queue, NapiKnob::GroFlushTimeout(value))),
+        );
+        settings.extend(
+            napi.irq_suspend_timeout.map(|value| Setting::Napi(queue, NapiKnob::IrqSuspendTimeout(value))),
+        );
+        settings.extend(napi.threaded.map(|value| Setting::Napi(queue, NapiKnob::Threaded(value))));
     }
     for process in &host.processes {
-        let epolls = process.epolls.iter().filter_map(|epoll| Some(Setting::Epoll(epoll.id, epoll.params?)));
+        let epolls = process
+            .epolls
+            .iter()
+            .filter_map(|epoll| Some(Setting::Process(ProcessKnob::Epoll(epoll.id, epoll.params?))));
         settings.extend(epolls);
         let threads = process.threads.iter();
-        settings.extend(threads.map(|thread| Setting::ThreadAffinity(thread.id, thread.affinity.clone())));
+        settings.extend(
+            threads.map(|thread| {
+                Setting::Process(ProcessKnob::ThreadAffinity(thread.id, thread.affinity.clone()))
+            }),
+        );
     }
     settings
 }

@@ -10,13 +10,14 @@
 //! (what runs beside).
 //!
 //! And the evaluation of the NET-policy document: [`policies_args`] (what can be asked), [`mixture`] (how many workloads of
-//! which kind), [`tuning`] (what is compared), [`policies_stage`] (one cell).
+//! which kind), [`foreign`] (or a server of the operator's choice), [`tuning`] (what is compared), [`policies_stage`] (one cell).
 
 pub mod args;
 mod background;
 mod error;
 pub mod exchange_args;
 mod exchange_stage;
+pub mod foreign;
 mod lab_stage;
 mod layout;
 pub mod load;

@@ -1,4 +1,5 @@
-//! A directory for the files of one bench that needs no rights: a lab's is a mount of its own.
+//! A directory for the files of one bench that needs no rights, or of a server that asks for its path: a lab's is a mount of its
+//! own that has none.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use model::{Arrivals, CpuSet, ExchangeWorkload, Nanoseconds, Pace, Waiting, Workload};
+use model::{Arrivals, CpuSet, DeliveryMode, ExchangeWorkload, Nanoseconds, Pace, Waiting, Workload};
 
 use super::args::span;
+use super::foreign::Foreign;
 use super::mixture::{AT_ONCE, DOCUMENT_CPUS, Mix, Mixture, mixtures, scaled};
 use super::size::{Bytes, Sizes};
 use super::tuning::Tuning;
@@ -25,12 +26,20 @@ Examples:
   netpolicy bench policies --short
   netpolicy bench policies --report policies.html --json policies.json
   netpolicy bench policies --policy none,latency --mix 0:1 --at-once 24,96
+  netpolicy bench policies --policy none,cpu --server 'memcached -u nobody -l {address} -p {port}' --port 11211 \\
+      --protocol memcached --rate 20K --connections 128
   netpolicy bench policies --simulated   at the document's own scale, in the model")]
 pub struct Policies {
     /// What is compared: policies, and manual. The first is what the others are compared with [default: none, manual and
     /// all others].
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub policy: Vec<Tuning>,
+    /// Delivery modes that are compared beside the policies, as in defer50.
+    #[arg(long, value_name = "MODE,...", value_delimiter = ',', conflicts_with = "simulated")]
+    pub delivery: Vec<DeliveryMode>,
+    /// A server of the operator's choice.
+    #[command(flatten)]
+    pub foreign: Foreign,
     /// How many workloads run at once, on a machine of --meant-for CPUs: they are scaled to this one [default:
     /// 1,12,24,48,96, with --short 24,96].
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -96,10 +105,11 @@ impl Policies {
     /// What is compared, in the order it is shown, each once.
     pub(crate) fn tunings(&self) -> Vec<Tuning> {
         let asked = if self.policy.is_empty() { Tuning::ALL.as_slice() } else { &self.policy };
+        let modes = self.delivery.iter().copied().map(Tuning::Delivery);
         let mut tunings = Vec::new();
-        for tuning in asked {
-            if !tunings.contains(tuning) {
-                tunings.push(*tuning);
+        for tuning in asked.iter().copied().chain(modes) {
+            if !tunings.contains(&tuning) {
+                tunings.push(tuning);
             }
         }
         tunings
@@ -155,6 +165,18 @@ impl Policies {
     /// After how long no run begins any more: three minutes, less the time that a run and the files take.
     pub(crate) fn time_for_all(&self) -> Option<Duration> {
         self.short.then_some(Duration::from_secs(170))
+    }
+
+    /// What a server of the operator's choice is asked for over so many connections; `None` if none is named.
+    pub(crate) fn of_foreign(&self, connections: u32) -> Option<Workload> {
+        let server = self.foreign.server()?;
+        let spans = (self.warmup, self.window());
+        Some(self.foreign.workload(
+            server.protocol,
+            connections,
+            spans,
+            (self.size.request, self.size.answer),
+        ))
     }
 
     fn pace(&self, workloads: u32, depth: u32) -> Pace {
@@ -250,9 +272,36 @@ mod test {
         let asked = parsed("--policy latency,none,latency");
         let words: Vec<String> = asked.tunings().iter().map(Tuning::to_string).collect();
         assert_eq!(words, ["latency", "none"]);
+        let modes = parsed("--policy none --delivery defer50,defer50").tunings();
+        assert_eq!(modes.iter().map(Tuning::to_string).collect::<Vec<_>>(), ["none", "delivery defer50"]);
         assert!(
             Line::try_parse_from(["bench", "--simulated", "--queues", "2"]).is_err(),
             "no lab, no queues"
         );
+    }
+
+    #[test]
+    fn a_foreign_server_needs_its_port_and_protocol_and_gets_its_address() {
+        let line = |words: &[&str]| {
+            Line::try_parse_from([&["bench", "--server", "serve {address}:{port}"], words].concat())
+        };
+        for missing in [&[][..], &["--port", "7"], &["--protocol", "redis"]] {
+            assert!(line(missing).is_err(), "{missing:?}");
+        }
+        assert!(line(&["--port", "7", "--protocol", "redis", "--at-once", "4"]).is_err());
+        assert!(
+            Line::try_parse_from(["bench", "--rate", "20K"]).is_err(),
+            "our own servers are in closed loop"
+        );
+        let asked =
+            line(&["--port", "7", "--protocol", "redis", "--rate", "5K,max"]).expect("parses").policies;
+        let server = asked.foreign.server().expect("named");
+        assert_eq!((server.command.as_str(), server.port), ("serve 192.0.2.1:7", 7));
+        for protocol in ["redis", "http", "echo", "memcached"] {
+            let asked = line(&["--port", "7", "--protocol", protocol]).expect("parses").policies;
+            let workload = asked.of_foreign(16).expect("named");
+            assert_eq!(workload.check(), Ok(()), "{protocol}");
+            assert_eq!((workload.pace().flows, workload.pace().waiting), (16, Waiting::Block), "{protocol}");
+        }
     }
 }

@@ -5,23 +5,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use apply::{Allow, Journal, TransactionName};
 use linux::bpf::delivery::Sampler;
 use linux::counters::CounterSource;
 use linux::lab::{Lab, LabOptions, Program, SERVER_ADDRESS, SERVER_DEVICE};
 use linux::machine::{Machine, seconds_since_1970};
+use linux::work::{WorkTime, family};
 use linux::{Kernel, Processes, Signals, WakeLatency};
 use measure::{Cell, Run, RunError, Stage};
 use model::{
-    CpuSet, Evidence, Host, MeasuredOn, NapiId, Origin, Plan, PolicyName, ProcessId, Recipes, Workload,
+    CpuSet, DeliveryMode, Evidence, Host, MeasuredOn, NapiId, Origin, Pid, Plan, PolicyName, ProcessId,
+    Recipes, Workload,
 };
 use serde_json::Value;
 
 use super::error::BenchError;
+use super::foreign::ForeignServer;
 use super::lab_stage::{differences, interruptible, settings};
 use super::layout::Layout;
+use super::own_files::OwnFiles;
 use super::policies_args::Policies;
 use super::tuning::{Tuning, by_hand, requests};
 use super::watch::Watch;
@@ -38,6 +42,10 @@ const THROUGHPUT_PORT: u16 = 7007;
 /// Where the latency-first workloads' server listens.
 const LATENCY_PORT: u16 = 7008;
 
+/// How often a server's processes are looked at until no more come, and how long is waited in between.
+const SETTLING_LOOKS_MAX: u32 = 50;
+const SETTLING_PAUSE: Duration = Duration::from_millis(20);
+
 /// Settings that are named of a configuration; of more, the number is told.
 const TOLD_MAX: usize = 16;
 
@@ -53,6 +61,12 @@ pub(crate) struct PoliciesStage<'a> {
     layout: Layout,
     threads: u32,
     recipes: Arc<Recipes>,
+    /// In the place of the latency-first workloads' server, one of the operator's choice.
+    foreign: Option<ForeignServer>,
+    /// Where that runs and may write.
+    files: Option<OwnFiles>,
+    /// Whether it was said why the run time of tasks is not counted.
+    explained_no_work: bool,
     /// What runs at once: of each kind, if there is any.
     throughput_first: Option<Workload>,
     latency_first: Option<Workload>,
@@ -81,6 +95,8 @@ struct Applied {
 /// A server, and what its workloads want first.
 struct Server {
     program: Program,
+    /// Its process, and those that descend from it.
+    processes: Vec<ProcessId>,
     first: PolicyName,
 }
 
@@ -111,6 +127,9 @@ impl<'a> PoliciesStage<'a> {
             threads: arguments.server_threads.unwrap_or(cpus),
             layout,
             recipes: context.recipes()?,
+            files: arguments.foreign.server().map(|_| OwnFiles::new()).transpose()?,
+            foreign: arguments.foreign.server(),
+            explained_no_work: false,
             throughput_first: None,
             latency_first: None,
             beside: Vec::new(),
@@ -158,6 +177,16 @@ impl<'a> PoliciesStage<'a> {
             (&self.latency_first, LATENCY_PORT, PolicyName::Latency),
         ];
         let mut servers = Vec::new();
+        if let Some(foreign) = &self.foreign {
+            let mut command = foreign.start();
+            if let Some(files) = &self.files {
+                command.current_dir(&files.directory);
+            }
+            let program = self.lab.start_program_on(&self.layout.server, command, foreign.port);
+            let program = program.map_err(Fault::failed)?;
+            let processes = settled(program.process())?;
+            return Ok(vec![Server { program, processes, first: PolicyName::Latency }]);
+        }
         for (workload, port, first) in kinds {
             let Some(Workload::TcpStream(sizes) | Workload::TcpRr(sizes)) = workload else { continue };
             let program = std::env::current_exe().map_err(|error| Fault::file("/proc/self/exe", error))?;
@@ -171,14 +200,15 @@ impl<'a> PoliciesStage<'a> {
             command.args(["--threads", &self.threads.to_string(), "--cpus", &self.layout.server.to_string()]);
             command.args(["--size", &format!("{}/{}", sizes.request_bytes, sizes.answer_bytes)]);
             let program = self.lab.start_program(command, port).map_err(Fault::failed)?;
-            servers.push(Server { program, first });
+            let processes = vec![program.process()];
+            servers.push(Server { program, processes, first });
         }
         Ok(servers)
     }
 
     fn observe(&self) -> Result<Host, BenchError> {
         let servers = self.cell.iter().flat_map(|applied| &applied.servers);
-        let pids = servers.map(|server| server.program.process().pid).collect();
+        let pids = servers.flat_map(|server| &server.processes).map(|process| process.pid).collect();
         Ok(linux::observe(self.lab.server(), &Processes::Only(pids))?)
     }
 
@@ -186,8 +216,10 @@ impl<'a> PoliciesStage<'a> {
     /// goes.
     fn bring_under(&mut self, tuning: Tuning) -> Result<(), BenchError> {
         let servers = self.start()?;
-        let asked: Vec<(ProcessId, PolicyName)> =
-            servers.iter().map(|server| (server.program.process(), server.first)).collect();
+        let asked: Vec<(ProcessId, PolicyName)> = servers
+            .iter()
+            .flat_map(|server| server.processes.iter().map(|process| (*process, server.first)))
+            .collect();
         self.cell = Some(Applied { servers, transaction: None, before: None, _wake: None });
         let before = self.observe()?;
         let (plan, remark) = match tuning {
@@ -195,7 +227,8 @@ impl<'a> PoliciesStage<'a> {
                 let servers: Vec<ProcessId> = asked.iter().map(|(server, _)| *server).collect();
                 (by_hand(&before, SERVER_DEVICE, &servers, &self.layout.server), None)
             }
-            Tuning::Policy(policy) => self.planned(policy, &asked)?,
+            Tuning::Policy(policy) => self.planned(policy, None, &asked)?,
+            Tuning::Delivery(mode) => self.planned(PolicyName::None, Some(mode), &asked)?,
         };
         let mut words = in_words(&plan, remark.as_deref());
         if let Some(applied) = &mut self.cell {
@@ -203,9 +236,9 @@ impl<'a> PoliciesStage<'a> {
         }
         let transaction = cycle::keep(plan, &self.journal, &self.context.asked(None), Allow::default())?;
         let wake = match tuning {
-            Tuning::Manual => None,
+            Tuning::Manual | Tuning::Delivery(_) => None,
             Tuning::Policy(policy) => {
-                let intent = requests(policy, SERVER_DEVICE, &[]).pop();
+                let intent = requests(policy, None, SERVER_DEVICE, &[]).pop();
                 intent.map(|intent| wake::hold(None, &intent, self.context)).transpose()?.flatten()
             }
         };
@@ -225,10 +258,11 @@ impl<'a> PoliciesStage<'a> {
     fn planned(
         &self,
         policy: PolicyName,
+        delivery: Option<DeliveryMode>,
         servers: &[(ProcessId, PolicyName)],
     ) -> Result<(Plan, Option<String>), BenchError> {
         let plan_of = |servers: &[(ProcessId, PolicyName)]| {
-            let asked = requests(policy, SERVER_DEVICE, servers);
+            let asked = requests(policy, delivery, SERVER_DEVICE, servers);
             let policy =
                 model::Policy { intents: asked, recipes: Arc::clone(&self.recipes), disruptive: false };
             cycle::plan(&policy, self.lab.server()).map(|planned| planned.plan)
@@ -240,6 +274,25 @@ impl<'a> PoliciesStage<'a> {
                 Ok((plan_of(&[])?, Some(why)))
             }
             Err(fault) => Err(fault.into()),
+        }
+    }
+
+    /// Counts the run time of the servers, of this process, and of the softirqs that work for them. Where it cannot be
+    /// counted, that is said once.
+    fn work(&mut self) -> Option<WorkTime> {
+        let applied = self.cell.as_ref()?;
+        let servers = applied.servers.iter().flat_map(|server| &server.processes);
+        let processes = servers.map(|process| process.pid).chain([Pid(std::process::id())]);
+        let devices = applied.before.iter().flat_map(|host| &host.devices);
+        let napis = devices.flat_map(|device| &device.napis).map(|napi| napi.id);
+        match WorkTime::of(processes, napis) {
+            Ok(work) => Some(work),
+            Err(error) => {
+                if !std::mem::replace(&mut self.explained_no_work, true) {
+                    self.context.console.say(&format!("Not counted how long tasks run: {error}"));
+                }
+                None
+            }
         }
     }
 
@@ -271,7 +324,10 @@ impl<'a> PoliciesStage<'a> {
             self.lab.queues(),
             self.layout.server,
         );
-        let server = format!("netpolicy bench serve for {first}, {} thread(s)", self.threads);
+        let server = match &self.foreign {
+            Some(foreign) => foreign.command.clone(),
+            None => format!("netpolicy bench serve for {first}, {} thread(s)", self.threads),
+        };
         Origin::Measured(MeasuredOn { host, kernel, machine, server, started })
     }
 }
@@ -299,6 +355,7 @@ impl Stage for PoliciesStage<'_> {
                 .into_iter()
                 .filter_map(|(first, workload)| Some((first, workload.as_ref()?.with_seed(cell.seed))))
                 .collect();
+        let mut work = self.work();
         let Self { signals, layout, counters, delivery, cell: applied, lab, .. } = self;
         let Some(Applied { servers, before, .. }) = applied else {
             return Err(Fault::failed("nothing was applied").into());
@@ -316,6 +373,8 @@ impl Stage for PoliciesStage<'_> {
                 return Err(Fault::failed("a server was stopped").into());
             };
             let watch = Watch::new(lab.client(), layout, source, sampler.take(), None, None);
+            // With two kinds of answers at once, the cost of one of them is not known.
+            let watch = if workloads.len() == 1 { watch.with_costs(work.take()) } else { watch };
             offers.push((*address, workload, watch));
         }
         // Without servers the run ends at once, instead of at its time.
@@ -338,6 +397,21 @@ impl Stage for PoliciesStage<'_> {
     fn restore(&mut self) -> Result<(), BenchError> {
         self.put_back()
     }
+}
+
+/// The processes of a server that has just begun to listen, once no more come: a master starts its workers then.
+fn settled(server: ProcessId) -> Result<Vec<ProcessId>, BenchError> {
+    let mut found = family(server.pid);
+    for _ in 0..SETTLING_LOOKS_MAX {
+        std::thread::sleep(SETTLING_PAUSE);
+        let more = family(server.pid);
+        if more == found {
+            break;
+        }
+        found = more;
+    }
+    let identified: Result<Vec<ProcessId>, _> = found.into_iter().map(linux::process::identify).collect();
+    Ok(identified?)
 }
 
 /// Lets all workloads run at the same time.

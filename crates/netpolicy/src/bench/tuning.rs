@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use model::{
-    Change, Cpu, CpuSet, Host, Intent, Plan, PolicyName, ProcessId, QueueIndex, Reason, Setting, Step,
-    Target, TxQueue,
+    Change, Cpu, CpuSet, DeliveryMode, Host, Intent, Plan, PolicyName, ProcessId, ProcessKnob, QueueIndex,
+    Reason, RxQueueKnob, Setting, Step, Target, TxQueue, TxQueueKnob,
 };
 
 /// A way to set up the host.
@@ -15,6 +15,8 @@ pub enum Tuning {
     Manual,
     /// A policy; `none` is the baseline.
     Policy(PolicyName),
+    /// A delivery mode, and nothing else.
+    Delivery(DeliveryMode),
 }
 
 impl Tuning {
@@ -38,9 +40,13 @@ impl fmt::Display for Tuning {
         match self {
             Self::Manual => f.pad("manual"),
             Self::Policy(policy) => f.pad(policy.as_str()),
+            Self::Delivery(mode) => f.pad(&format!("{DELIVERY}{mode}")),
         }
     }
 }
+
+/// What stands before a delivery mode, so that no mode is taken for a policy.
+const DELIVERY: &str = "delivery ";
 
 /// Why a text names nothing to compare.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +60,9 @@ impl FromStr for Tuning {
         if text == "manual" {
             return Ok(Self::Manual);
         }
+        if let Some(Ok(mode)) = text.strip_prefix(DELIVERY).map(str::parse) {
+            return Ok(Self::Delivery(mode));
+        }
         text.parse().map(Self::Policy).map_err(NotATuning)
     }
 }
@@ -63,12 +72,20 @@ const ORIGIN: &str = "netpolicy bench policies";
 
 /// The requests of a policy for a device and the servers behind it, each with what its workload wants first. Under `mix` the
 /// device is shared and each server asks for itself; under any other policy all ask for the same.
-pub(crate) fn requests(policy: PolicyName, device: &str, servers: &[(ProcessId, PolicyName)]) -> Vec<Intent> {
+///
+/// With a delivery mode by name, which any policy but `mix` may have, device and servers are under that.
+pub(crate) fn requests(
+    policy: PolicyName,
+    delivery: Option<DeliveryMode>,
+    device: &str,
+    servers: &[(ProcessId, PolicyName)],
+) -> Vec<Intent> {
     let of_server = |own: PolicyName| if policy == PolicyName::Mix { own } else { policy };
     let servers = servers.iter().map(|(server, own)| (Target::Task(server.pid), of_server(*own)));
     let device = (Target::Device(device.to_owned()), policy);
     let targets = std::iter::once(device).chain(servers);
-    targets.map(|(target, policy)| Intent::new(target, policy, ORIGIN)).collect()
+    let intent = |(target, policy)| Intent { delivery, ..Intent::new(target, policy, ORIGIN) };
+    targets.map(intent).collect()
 }
 
 /// What is set by hand on a device without interrupts: queue i is steered to the i-th CPU (RPS, in the place of the
@@ -82,20 +99,21 @@ pub(crate) fn by_hand(host: &Host, device: &str, servers: &[ProcessId], cpus: &C
     let mut settings = Vec::new();
     if let Some(device) = host.device_named(device) {
         for queue in &device.rx_queues {
-            let steered = Setting::RpsCpus(queue.id, place(queue.id.index));
-            settings.push((Setting::RpsCpus(queue.id, queue.rps_cpus.clone()), steered));
+            let steered = Setting::RxQueue(queue.id, RxQueueKnob::RpsCpus(place(queue.id.index)));
+            settings
+                .push((Setting::RxQueue(queue.id, RxQueueKnob::RpsCpus(queue.rps_cpus.clone())), steered));
         }
         // A device with one queue has nothing to choose, and no file for it.
         for queue in device.tx_queues.iter().filter(|_| device.tx_queues.len() > 1) {
             let id = TxQueue { device: device.id, index: queue.index };
-            let now = Setting::XpsCpus(id, queue.xps_cpus.clone());
-            settings.push((now, Setting::XpsCpus(id, place(queue.index))));
+            let now = Setting::TxQueue(id, TxQueueKnob::XpsCpus(queue.xps_cpus.clone()));
+            settings.push((now, Setting::TxQueue(id, TxQueueKnob::XpsCpus(place(queue.index)))));
         }
     }
     for process in host.processes.iter().filter(|process| servers.contains(&process.id)) {
         for (index, thread) in process.threads.iter().enumerate() {
-            let now = Setting::ThreadAffinity(thread.id, thread.affinity.clone());
-            settings.push((now, Setting::ThreadAffinity(thread.id, one(index))));
+            let now = Setting::Process(ProcessKnob::ThreadAffinity(thread.id, thread.affinity.clone()));
+            settings.push((now, Setting::Process(ProcessKnob::ThreadAffinity(thread.id, one(index)))));
         }
     }
     let because = || Reason::new("one queue, one CPU, one thread", "netpolicy bench policies: manual");
@@ -110,7 +128,8 @@ mod test {
 
     #[test]
     fn every_tuning_survives_its_name_and_the_baseline_is_first() {
-        for tuning in Tuning::ALL {
+        let mode = Tuning::Delivery("defer50".parse().expect("a mode"));
+        for tuning in Tuning::ALL.into_iter().chain([mode]) {
             assert_eq!(tuning.to_string().parse(), Ok(tuning));
         }
         assert_eq!(Tuning::ALL[0].to_string(), "none");
@@ -125,7 +144,7 @@ mod test {
         let server = |pid| ProcessId { pid: Pid(pid), started: 1, comm: Label::new("server") };
         let servers = [(server(1), PolicyName::Bulk), (server(2), PolicyName::Latency)];
         let asked = |policy| {
-            let requests = requests(policy, "veth0", &servers);
+            let requests = requests(policy, None, "veth0", &servers);
             let words = requests.iter().map(|intent| format!("{}: {}", intent.target, intent.policy));
             words.collect::<Vec<_>>()
         };

@@ -14,9 +14,13 @@ use linux::counters::CounterSource;
 use linux::cycles::Cycles;
 use linux::process::preload::{EpollCalls, EpollCounts};
 use linux::process::{identify, write_epoll};
+use linux::work::WorkTime;
 use measure::{Edge, Surroundings};
 use model::evidence::Counters;
-use model::{CounterRates, CpuSet, CpuUse, Delivered, EpollId, EpollParams, Evidence, Fd, NapiId, Pid};
+use model::{
+    CounterRates, CpuPerAnswer, CpuSet, CpuUse, Delivered, EpollId, EpollParams, Evidence, Fd, Nanoseconds,
+    NapiId, Pid,
+};
 
 use super::layout::Layout;
 
@@ -34,6 +38,8 @@ struct Read<'a> {
     delivery: Option<&'a mut Sampler>,
     cycles: Option<&'a mut Cycles>,
     epolls: Option<&'a EpollCounts>,
+    work: Option<WorkTime>,
+    costs: bool,
     edges: Vec<AtEdge>,
 }
 
@@ -43,6 +49,7 @@ struct AtEdge {
     delivery: Option<Delivered>,
     cycles: Option<u64>,
     epolls: Option<EpollCalls>,
+    work: Option<Nanoseconds>,
 }
 
 impl<'a> Watch<'a> {
@@ -58,7 +65,15 @@ impl<'a> Watch<'a> {
             netns,
             layout,
             client_epolls: None,
-            read: Mutex::new(Read { source, delivery, cycles, epolls, edges: Vec::with_capacity(2) }),
+            read: Mutex::new(Read {
+                source,
+                delivery,
+                cycles,
+                epolls,
+                work: None,
+                costs: false,
+                edges: Vec::with_capacity(2),
+            }),
         }
     }
 
@@ -69,10 +84,21 @@ impl<'a> Watch<'a> {
         self
     }
 
+    /// The same, and what an answer costs the machine is worked out: by the time of all CPUs, and where there is one, by the
+    /// run time of those that work for it.
+    #[must_use]
+    pub(super) fn with_costs(self, work: Option<WorkTime>) -> Self {
+        {
+            let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+            (read.work, read.costs) = (work, true);
+        }
+        self
+    }
+
     /// Puts what was counted into the evidence of the run. Polls are counted for the whole machine: only those of
     /// `napis` are the server's.
     pub(super) fn add_to(self, evidence: &mut Evidence, napis: &BTreeSet<NapiId>) {
-        let edges = self.read.into_inner().unwrap_or_else(PoisonError::into_inner).edges;
+        let Read { edges, costs, .. } = self.read.into_inner().unwrap_or_else(PoisonError::into_inner);
         let Ok([before, after]) = <[AtEdge; 2]>::try_from(edges) else { return };
         let server: &CpuSet = &self.layout.server;
         if let (Some(before), Some(after)) = (&before.counters, &after.counters) {
@@ -82,14 +108,27 @@ impl<'a> Watch<'a> {
         if let Some(mut delivered) = after.delivery {
             delivered.napis.retain(|napi| napis.contains(&napi.napi));
             if let Some(rates) = &mut evidence.counters {
-                rates.napi_polls = polls_per_second(&delivered);
+                rates.napi_polls = per_second(delivered.total().polls, &delivered);
             }
+            let interrupts: u64 = delivered.napis.iter().map(|napi| napi.interrupt.polls).sum();
+            let counted = !delivered.timers_hidden && evidence.throughput > 0.0;
+            let interrupts = per_second(interrupts, &delivered).filter(|_| counted);
+            evidence.interrupts_per_request = interrupts.map(|rate| rate / evidence.throughput);
             evidence.delivered = Some(delivered);
         }
         if let (Some(before), Some(after)) = (&before.epolls, &after.epolls) {
             evidence.epoll_batch = after.batch_since(before);
         }
         let answers = evidence.throughput * evidence.window.as_secs_f64();
+        if costs && answers > 0.0 {
+            let micros = |span: Nanoseconds| span.as_secs_f64() * 1e6 / answers;
+            let busy = before.counters.as_ref().zip(after.counters.as_ref());
+            let worked = before.work.zip(after.work);
+            evidence.cpu_per_answer = Some(CpuPerAnswer {
+                machine_us: busy.and_then(|(before, after)| after.busy_since(before)).map(micros),
+                tasks_us: worked.map(|(before, after)| micros(Nanoseconds(after.0.saturating_sub(before.0)))),
+            });
+        }
         if let (Some(before), Some(after)) = (before.cycles, after.cycles)
             && answers > 0.0
         {
@@ -101,9 +140,9 @@ impl<'a> Watch<'a> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "polls of one run, far below 2^53")]
-fn polls_per_second(delivered: &Delivered) -> Option<f64> {
+fn per_second(polls: u64, delivered: &Delivered) -> Option<f64> {
     let seconds = delivered.interval.as_secs_f64();
-    (seconds > 0.0).then(|| delivered.total().polls as f64 / seconds)
+    (seconds > 0.0).then(|| polls as f64 / seconds)
 }
 
 impl Surroundings for Watch<'_> {
@@ -147,6 +186,7 @@ impl Surroundings for Watch<'_> {
             delivery,
             cycles: read.cycles.as_mut().and_then(|cycles| cycles.read().ok()),
             epolls,
+            work: read.work.as_ref().and_then(|work| work.read().ok()),
         };
         read.edges.push(edge);
     }

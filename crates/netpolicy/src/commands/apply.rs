@@ -19,9 +19,12 @@ pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
         let planned = cycle::plan(&policy, &netns)?;
         context.tell(&planned);
         context.console.report(&PlanReport::of(&planned.plan))?;
-        return Ok(if planned.plan.is_empty() { Exit::Done } else { Exit::Pending });
+        if planned.plan.is_empty() {
+            planned.as_asked()?;
+            return Ok(Exit::Done);
+        }
+        return Ok(Exit::Pending);
     }
-    let words =
-        staged::Words { nothing: "Nothing to change: the host is as the policy says.", done: "Applied" };
+    let words = staged::Words { nothing: None, done: "Applied" };
     staged::keep(&policy, &netns, arguments.allow.into(), &words, context)
 }

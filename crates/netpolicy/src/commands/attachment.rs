@@ -19,6 +19,7 @@ use linux::Netns;
 use linux::follow::{Event, Follower, How};
 use model::{Change, EpollId, Intent, Object, Plan, Policy, ProcessId, Recipes, Setting, Target};
 
+use crate::away;
 use crate::clock;
 use crate::context::Context;
 use crate::cycle;
@@ -326,24 +327,50 @@ impl<'a> Attachment<'a> {
         }
         match self.put_back() {
             Ok(_) => fault.leaving(HostState::Restored),
-            Err(worse) => Fault { exit: worse.exit, host: worse.host, ..fault },
+            Err(worse) => {
+                Fault { exit: worse.exit, host: worse.host, hint: worse.hint.or(fault.hint), ..fault }
+            }
         }
     }
 
-    /// Rolls back every transaction, the newest first. Goes on past one that cannot be rolled back wholly, and reports
-    /// the first such failure: the older ones may still be put back.
+    /// Rolls back every transaction, the newest first. Goes on past one that cannot be rolled back wholly: the
+    /// older ones may still be put back.
     fn put_back(&mut self) -> Result<Vec<Undone>, Fault> {
         let mut kernel = linux::Kernel::new();
-        let (mut undone, mut failed) = (Vec::new(), None);
+        let (mut undone, mut failed) = (Vec::new(), Vec::new());
         while let Some(transaction) = self.transactions.pop() {
             match self.journal.roll_back(transaction, &mut kernel, clock::now()) {
                 Ok(done) => undone.push(done),
                 // An operator was faster.
                 Err(RollBackError::NothingToUndo { .. }) => {}
-                Err(error) => failed = failed.or_else(|| Some(self.left_in_force(transaction, error))),
+                Err(error) => failed.push((transaction, error)),
             }
         }
-        failed.map_or(Ok(undone), Err)
+        self.unrestored(failed).map_or(Ok(undone), Err)
+    }
+
+    /// What it means that these could not be rolled back: all that stays in force, and what mends it.
+    fn unrestored(&self, failed: Vec<(TransactionName, RollBackError)>) -> Option<Fault> {
+        let (mut stuck, mut names) = (Vec::new(), Vec::new());
+        for (name, error) in &failed {
+            if let RollBackError::Incomplete { undone, .. } = error {
+                stuck.extend(undone.stuck());
+                names.push(*name);
+            }
+        }
+        let hint = away::mend(&stuck, &names);
+        let mut faults = failed.into_iter().map(|(name, error)| self.left_in_force(name, error));
+        let mut first = faults.next()?;
+        for Fault { host, .. } in faults {
+            match (&mut first.host, host) {
+                (HostState::NotRestored { stuck, .. }, HostState::NotRestored { stuck: more, .. }) => {
+                    stuck.extend(more);
+                }
+                (first, host @ HostState::NotRestored { .. }) => *first = host,
+                _ => {}
+            }
+        }
+        Some(Fault { hint: hint.or(first.hint.take()), ..first })
     }
 
     /// What it means that a transaction could not be rolled back: whatever is in force of it stays so.

@@ -48,11 +48,15 @@ pub(crate) fn set(
 
 /// Has the daemon let go what was set for a target.
 pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault> {
-    let target = match &arguments.target {
-        UnsetTarget::Device { name } => Target::Device(name.clone()),
-        UnsetTarget::Task { pid } => Target::Task(model::Pid(*pid)),
+    let (target, netns) = match &arguments.target {
+        UnsetTarget::Device { name } => (Target::Device(name.clone()), context.netns()?),
+        UnsetTarget::Task { pid } => {
+            // As `set` found it. What was asked for a process that has ended since is let go of where the operator is.
+            let netns = context.netns_of(model::Pid(*pid)).or_else(|_| context.netns())?;
+            (Target::Task(model::Pid(*pid)), netns)
+        }
     };
-    let Some(mut client) = running(context.netns()?.id(), context)? else {
+    let Some(mut client) = running(netns.id(), context)? else {
         return Err(Fault::failed("no daemon runs that could let go of it").hint(
             "without one, `set` is a transaction of its own: netpolicy history, netpolicy rollback ID",
         ));

@@ -8,7 +8,7 @@ use linux::pressure::PressureSource;
 use linux::process::CpuWaits;
 use linux::{Netns, Processes};
 use model::{Delivered, DeviceId, Host, Nanoseconds, Severity};
-use plan::doctor::{Aside, Peer};
+use plan::doctor::{Aside, Held, Peer};
 
 use crate::args::{Doctor, quoted};
 use crate::context::Context;
@@ -30,7 +30,8 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         context.console.detail(&format!("how deep CPUs may sleep is left out of account: {error}"));
         None
     });
-    let mut aside = Aside { way: context.way(), others, idle, ..Aside::default() };
+    let held = held(context);
+    let mut aside = Aside { way: context.way(), others, idle, held, ..Aside::default() };
     let watched = match arguments.seconds {
         0 => None,
         _ => begin(&netns).map_err(|error| context.console.say(&format!("{error}"))).ok(),
@@ -61,6 +62,39 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     let (problems, warnings) = (count(Severity::Problem), count(Severity::Warning));
     context.console.say(&format!("{}, {}.", counted(problems, "problem"), counted(warnings, "warning")));
     Ok(if problems > 0 { Exit::Pending } else { Exit::Done })
+}
+
+/// What transactions have in force, the newest first. A journal that cannot be read does not keep the doctor from looking.
+fn held(context: &Context) -> Vec<Held> {
+    let read = context.journal().and_then(|journal| Ok((journal.history()?, journal)));
+    let (history, journal) = match read {
+        Ok(read) => read,
+        Err(fault) => {
+            context.console.detail(&format!("what is in force by netpolicy is not known: {}", fault.cause));
+            return Vec::new();
+        }
+    };
+    let mut held = Vec::new();
+    for transaction in
+        history.transactions.iter().rev().filter(|transaction| transaction.standing().is_live())
+    {
+        let name = transaction.name();
+        let (by, end, is_attended) = match journal.attendant(transaction) {
+            Some(pid) => (
+                format!("process {pid} ({})", transaction.begin().asked.command),
+                format!("kill {pid}; tail --pid={pid} -f /dev/null"),
+                true,
+            ),
+            None => (format!("the transaction {name}"), format!("netpolicy rollback {name}"), false),
+        };
+        held.extend(transaction.live_changes().map(|change| Held {
+            object: change.to().object(),
+            by: by.clone(),
+            end: end.clone(),
+            is_attended,
+        }));
+    }
+    held
 }
 
 /// Begins to count where the receive path is too slow.

@@ -1,6 +1,7 @@
 //! Trials whose deadline passed without a confirmation, and whose guard did not live to see it.
 
 use apply::Expiry;
+use linux::Kernel;
 
 use crate::clock;
 use crate::context::Context;
@@ -22,6 +23,14 @@ pub(crate) enum Who {
 /// A journal that cannot be read, other than by somebody who may not; the first trial that could not be rolled back; the
 /// others were, all the same.
 pub(crate) fn roll_back_expired(context: &Context, who: Who) -> Result<(), Fault> {
+    roll_back_expired_by(&mut Kernel::new(), context, who)
+}
+
+/// The same with a kernel that may hold namespaces to which nothing else leads any more.
+///
+/// # Errors
+/// As [`roll_back_expired`].
+pub(crate) fn roll_back_expired_by(kernel: &mut Kernel, context: &Context, who: Who) -> Result<(), Fault> {
     let journal = context.journal()?;
     let history = match journal.history() {
         Ok(history) => history,
@@ -36,10 +45,10 @@ pub(crate) fn roll_back_expired(context: &Context, who: Who) -> Result<(), Fault
                 .say(&format!("{} cannot be ended, should it be on trial: {unreadable}", unreadable.name));
         }
     }
-    let (mut kernel, mut failed) = (linux::Kernel::new(), None);
+    let mut failed = None;
     for transaction in history.transactions.iter().rev().filter(|t| t.expired(clock::now())) {
         let name = transaction.name();
-        match journal.roll_back_if_unconfirmed(name, &mut kernel, clock::now()) {
+        match journal.roll_back_if_unconfirmed(name, kernel, clock::now()) {
             Ok(Expiry::RolledBack(undone)) => context
                 .console
                 .say(&format!("{name} was on trial and was not confirmed in time: rolled back. {undone}")),

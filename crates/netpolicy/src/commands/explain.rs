@@ -1,11 +1,14 @@
 //! `explain`: why each setting is as it is.
 
-use model::PolicyName;
+use std::collections::BTreeSet;
+
+use model::{Intent, Object, PolicyName, Target};
 
 use super::verify::{InForce, in_force};
 use crate::args::Explain;
 use crate::context::Context;
 use crate::cycle;
+use crate::daemon::objects;
 use crate::exit::Exit;
 use crate::fault::Fault;
 use crate::render::{ExplainedReport, RecipeReport};
@@ -20,7 +23,8 @@ pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault>
     }
     let report = explained(asked, context)?;
     context.console.report(&report)?;
-    if report.is_empty() {
+    report.asked_at().for_each(|line| context.console.say(line));
+    if report.is_empty() && report.asked_at().next().is_none() {
         let what = if asked.is_empty() { "anything" } else { asked };
         context.console.say(&format!("netpolicy has not set {what}, and no policy file asks for it."));
     }
@@ -29,26 +33,55 @@ pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault>
 
 /// The reasons of the settings of an object; of all, where none is named.
 pub(crate) fn explained(asked: &str, context: &Context) -> Result<ExplainedReport, Fault> {
-    let is_asked = |change: &model::Change| is_within(&change.to().object().to_string(), asked);
+    let netns = context.netns()?;
+    let policy = wishes::joined(context.policy()?.policy(), &netns, context)?;
+    let planned = match policy.intents.is_empty() {
+        true => None,
+        false => Some(cycle::plan(&policy, &netns)?),
+    };
     let mut report = ExplainedReport::default();
+    let mut of_target = BTreeSet::new();
+    let parts = planned.iter().flat_map(|planned| &planned.placement.parts);
+    for part in parts.filter(|part| is_named(&part.intent.target, asked)) {
+        let objects = objects(part);
+        if objects.is_empty() {
+            let Intent { target, origin, .. } = &part.intent;
+            let words =
+                format!("{target}: {} is asked for at {origin}, and sets nothing now", part.delivery.mode);
+            report.asked_for(words);
+        }
+        part.notes.iter().for_each(|note| report.asked_for(format!("{}: {note}", part.intent.target)));
+        of_target.extend(objects);
+    }
+    let is_object = |object: &Object| is_within(&object.to_string(), asked) || of_target.contains(object);
+    let is_asked = |change: &model::Change| is_object(&change.to().object());
     for InForce { transaction, change } in in_force(&context.journal()?)? {
         if is_asked(&change) {
             report.in_force(&change, transaction.name(), &transaction.begin().asked.command);
         }
     }
-    let netns = context.netns()?;
-    let policy = wishes::joined(context.policy()?.policy(), &netns, context)?;
-    if !policy.intents.is_empty() {
-        let planned = cycle::plan(&policy, &netns)?;
+    if let Some(planned) = planned {
         planned.plan.changes().filter(|change| is_asked(change)).for_each(|change| report.pending(change));
         for line in planned.desired.explain(&planned.host) {
-            let asked = is_within(&line.wanted.object().to_string(), asked);
-            if asked && line.in_force.as_ref() == Some(&line.wanted) && !report.names(&line.wanted) {
+            if is_object(&line.wanted.object())
+                && line.in_force.as_ref() == Some(&line.wanted)
+                && !report.names(&line.wanted)
+            {
                 report.already(&line.wanted, &line.because);
             }
         }
     }
     Ok(report)
+}
+
+/// Whether this is the device or the service that is asked for, as a policy file names it: `memcached`, `service.memcached`.
+fn is_named(target: &Target, asked: &str) -> bool {
+    let (section, name) = match target {
+        Target::Service(name, _) => ("service.", name),
+        Target::Device(name) => ("device.", name),
+        Target::Task(_) | Target::Epolls(..) => return false,
+    };
+    asked.strip_prefix(section).unwrap_or(asked) == *name
 }
 
 /// Whether an object is the one that is asked for, or a part of it: `eth0 rx-0` is within `eth0`, and not within `eth`.

@@ -3,14 +3,17 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use linux::{Kernel, Netns};
 use model::Nanoseconds;
+use rustix::io::FdFlags;
 
-use super::expire::{Who, roll_back_expired};
+use super::expire::{Who, roll_back_expired_by};
 use crate::args::Guard;
 use crate::clock;
 use crate::context::Context;
@@ -29,22 +32,22 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const ATTEMPTS_MAX: u32 = 1_000;
 
 /// Starts a guard for a deadline, and waits until it stands on its own. This comes before the first write of the
-/// trial: from then on there is no moment at which nobody watches.
-pub(crate) fn start(context: &Context, deadline: Nanoseconds) -> Result<Child, Fault> {
+/// trial: from then on there is no moment at which nobody watches. It holds these namespaces open: names and processes that
+/// lead to them may go before the deadline.
+pub(crate) fn start(context: &Context, deadline: Nanoseconds, namespaces: &[Netns]) -> Result<Child, Fault> {
     let failed = |error| Fault::file("/proc/self/exe", error);
     let log = log(&context.globals.state_dir)?;
-    let mut guard = Command::new("/proc/self/exe")
-        .arg("guard")
-        .arg("--deadline")
-        .arg(deadline.0.to_string())
-        .arg("--state-dir")
-        .arg(&context.globals.state_dir)
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::from(log))
-        .spawn()
-        .map_err(failed)?;
+    let mut guard = Command::new("/proc/self/exe");
+    guard.arg("guard").arg("--deadline").arg(deadline.0.to_string());
+    guard.arg("--state-dir").arg(&context.globals.state_dir);
+    for netns in namespaces {
+        guard.arg("--holding").arg(netns.as_fd().as_raw_fd().to_string());
+    }
+    guard.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::from(log));
+    are_inherited(namespaces, true)?;
+    let spawned = guard.spawn();
+    are_inherited(namespaces, false)?;
+    let mut guard = spawned.map_err(failed)?;
     let mut ready = Vec::new();
     if let Some(mut stdout) = guard.stdout.take() {
         stdout.read_to_end(&mut ready).map_err(failed)?;
@@ -57,6 +60,16 @@ pub(crate) fn start(context: &Context, deadline: Nanoseconds) -> Result<Child, F
     let log = context.globals.state_dir.join(LOG);
     Err(Fault::failed("the guard that would end the trial did not start")
         .hint(format!("see {}", log.display())))
+}
+
+/// Whether a process that is started from now on has these namespaces' descriptors too.
+fn are_inherited(namespaces: &[Netns], inherited: bool) -> Result<(), Fault> {
+    let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
+    for netns in namespaces {
+        rustix::io::fcntl_setfd(netns, flags)
+            .map_err(|errno| Fault::file("the descriptor of a network namespace", errno.into()))?;
+    }
+    Ok(())
 }
 
 /// Where guards write what they did.
@@ -78,6 +91,9 @@ fn log(state_dir: &Path) -> Result<File, Fault> {
 pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
     // A session of its own: no terminal, and nobody's hang-up or Ctrl-C, is about this process from here on.
     rustix::process::setsid().map_err(|errno| Fault::failed(format!("setsid: {errno}")))?;
+    let held = arguments.holding.iter().map(|number| Netns::inherited(*number));
+    let held = held.collect::<Result<Vec<_>, _>>()?;
+    let mut kernel = Kernel::new().holding(held);
     announce().map_err(|error| Fault::file("the pipe to `try`", error))?;
     let deadline = Nanoseconds(arguments.deadline);
     loop {
@@ -89,7 +105,7 @@ pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
     }
     let mut last = Ok(());
     for _ in 0..ATTEMPTS_MAX {
-        last = roll_back_expired(context, Who::Guard);
+        last = roll_back_expired_by(&mut kernel, context, Who::Guard);
         match &last {
             Ok(()) => break,
             Err(fault) => context.console.fault(fault),

@@ -38,17 +38,23 @@ use crate::fault::Fault;
 
 /// Runs a command.
 pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
+    let mut said = None;
     if looks_at_host(command)
         && let Err(fault) = expire::roll_back_expired(context, expire::Who::Anybody)
     {
-        // Told, and no more: the command may be the one that puts this right.
+        // It goes on: the command may be the one that puts this right.
         context.console.fault(&fault);
+        said = Some(fault.cause.to_string());
     }
     if looks_at_journal_alone(command) && context.globals.netns.is_some() {
         // It needs no namespace, but one that is misspelt must not read as "nothing is applied".
         context.netns()?;
     }
-    let exit = dispatch(command, context)?;
+    let exit = match dispatch(command, context) {
+        // The same is wrong with the command, and was said.
+        Err(fault) if said == Some(fault.cause.to_string()) => return Ok(fault.exit),
+        result => result?,
+    };
     if commits(command) {
         context.forget_old_transactions();
     }

@@ -16,7 +16,7 @@ pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     context.tell(&planned);
     context.console.report(&PlanReport::of(&planned.plan))?;
     if planned.plan.is_empty() {
-        context.console.say("Nothing to change: the host is as the policy says.");
+        context.console.say(&format!("Nothing to change: {}.", planned.as_asked()?));
         return Ok(Exit::Done);
     }
     Ok(Exit::Pending)

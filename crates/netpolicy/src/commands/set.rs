@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     if let Some(mut daemon) = by_daemon::running(netns.id(), context)? {
         return by_daemon::set(&mut daemon, &policy.intents[0], &typed, context);
     }
-    let words = staged::Words { nothing: "Nothing to change: it is so already.", done: "Set" };
+    let words = staged::Words { nothing: Some("it is so already"), done: "Set" };
     let done = staged::keep(&policy, &netns, arguments.allow.into(), &words, context)?;
     if let SetTarget::Task { pid, wish: Wish::Policy(policy) } = &arguments.target {
         bequeath(Pid(*pid), *policy, context);

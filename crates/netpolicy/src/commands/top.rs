@@ -11,7 +11,7 @@ use crate::top::reader::Reader;
 
 /// Shows the host again and again, or once.
 pub(crate) fn run(arguments: &Top, context: &Context) -> Result<Exit, Fault> {
-    let mut reader = Reader::new(context.netns()?);
+    let mut reader = Reader::new(context.netns()?)?;
     let interval = Duration::from_secs(arguments.interval.into());
     if arguments.once {
         std::thread::sleep(interval);

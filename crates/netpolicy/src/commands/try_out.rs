@@ -1,5 +1,6 @@
 //! `try`: applies the policy files until a deadline, unless they are confirmed.
 
+use linux::{Kernel, Netns};
 use model::Nanoseconds;
 
 use super::guard;
@@ -25,12 +26,17 @@ pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
     context.tell(&planned);
     context.console.report_done(&PlanReport::of(&planned.plan))?;
     if planned.plan.is_empty() {
-        context.console.say("Nothing to try: the host is as the policy says.");
+        context.console.say(&format!("Nothing to try: {}.", planned.as_asked()?));
         return Ok(Exit::Done);
     }
     let deadline =
         Nanoseconds(clock::now().since_boot.0.saturating_add(arguments.seconds * NANOSECONDS_PER_SECOND));
-    let mut guard = guard::start(context, deadline)?;
+    let namespaces = Kernel::namespaces(&planned.plan).into_iter().map(|id| match id == netns.id() {
+        true => netns.again(),
+        false => Netns::with_id(id),
+    });
+    let namespaces = namespaces.collect::<Result<Vec<_>, _>>()?;
+    let mut guard = guard::start(context, deadline, &namespaces)?;
     let held = cycle::hold(
         planned.plan,
         &context.journal()?,

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knob, Knobs, TransactionName};
 use linux::{Cause, Kernel, KernelError};
 use model::setting::Disruption;
-use model::{Change, Finding, Nanoseconds, Object, Plan, Policy, Setting, Severity, Step, Target};
+use model::{
+    Change, DeviceId, Finding, Nanoseconds, NapiKnob, Object, Plan, Policy, Setting, Severity, Step, Target,
+};
 
 use super::asked::Asking;
 use super::converge::{LeftAlone, Work};
@@ -48,7 +50,7 @@ impl Keeper<'_> {
     /// Does what is due.
     pub(super) fn work(&mut self, work: Work) {
         let begun = now();
-        let work_was_tick = work.tick;
+        let may_have_ended = work.tick || !work.devices.is_empty();
         let span = |begun: Nanoseconds| Nanoseconds(now().0.saturating_sub(begun.0));
         let outcome = match self.look(&work) {
             // A commit of somebody else's, or this daemon's own, that changes nothing here.
@@ -80,7 +82,7 @@ impl Keeper<'_> {
         }
         self.fold();
         self.let_go_of_what_is_theirs();
-        if work_was_tick {
+        if may_have_ended {
             self.let_go_of_what_has_ended();
         }
     }
@@ -180,6 +182,7 @@ impl Keeper<'_> {
     fn planned_of_all(&mut self, work: &Work) -> Plan {
         let policy = self.place();
         self.take_up_what_is_asked_for(&policy);
+        self.let_go_of_what_others_made_right();
         let wake = self.placed.desired.wake_latency.as_ref().map(|(micros, _)| *micros);
         if let Some(why) = self.wake.hold(wake) {
             self.context.console.say(&why);
@@ -382,9 +385,9 @@ impl Keeper<'_> {
         for setting in &set {
             match (setting, setting.object().device()) {
                 (
-                    Setting::DeferHardIrqs(..)
-                    | Setting::GroFlushTimeout(..)
-                    | Setting::IrqSuspendTimeout(..),
+                    Setting::Napi(_, NapiKnob::DeferHardIrqs(..))
+                    | Setting::Napi(_, NapiKnob::GroFlushTimeout(..))
+                    | Setting::Napi(_, NapiKnob::IrqSuspendTimeout(..)),
                     Some(id),
                 ) => {
                     by_napi.insert(id.ifindex);
@@ -485,13 +488,18 @@ impl Keeper<'_> {
     }
 
     pub(super) fn fold_now(&mut self) -> Result<(), Fault> {
+        let ended = self.ended();
         let host = &self.host;
         let theirs = &self.theirs;
+        // A device that has another name now is the same device.
+        let there = |device: DeviceId| host.devices.iter().any(|known| known.id.ifindex == device.ifindex);
         let gone = |change: &Change| {
             let object = change.to().object();
-            theirs.contains(&(object, change.to().knob()))
+            let knob = (object, change.to().knob());
+            theirs.contains(&knob)
+                || ended.contains(&knob)
                 || has_ended(&object, host)
-                || object.device().is_some_and(|device| host.device(device).is_none())
+                || object.device().is_some_and(|device| !there(device))
         };
         let asked = self.context.asked(None);
         self.journal.rely_on([]);

@@ -175,6 +175,11 @@ impl Keeper<'_> {
         if let (Target::Service(..), 0) = (target, request.processes) {
             return Outcome::Later(format!("it is noted, and waits until a process of {target} runs"));
         }
+        if let (Target::Device(_), 0, 0) = (target, request.queues, request.wanted) {
+            return Outcome::Later(
+                "it is noted, and sets nothing: all queues are left to more specific requests".to_owned(),
+            );
+        }
         if request.set == request.wanted {
             return Outcome::InForce;
         }

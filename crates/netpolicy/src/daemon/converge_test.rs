@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use apply::{Knob, Ledger};
 use model::{
-    Change, DeviceId, IfIndex, Label, Nanoseconds, NetnsId, Object, Pid, Plan, QueueIndex, Reason, RxQueue,
-    Setting, Step,
+    Change, DeviceId, IfIndex, Label, Nanoseconds, NapiKnob, NetnsId, Object, Pid, Plan, QueueIndex, Reason,
+    RxQueue, Setting, Step,
 };
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ fn queue(index: u32) -> RxQueue {
 }
 
 fn change(index: u32, from: u64, to: u64) -> Change {
-    let span = |us| Setting::GroFlushTimeout(queue(index), Nanoseconds::from_micros(us));
+    let span = |us| Setting::Napi(queue(index), NapiKnob::GroFlushTimeout(Nanoseconds::from_micros(us)));
     Change::new(span(from), span(to), Reason::new("test", "test"))
 }
 

@@ -6,7 +6,10 @@ use std::ops::Bound::{Excluded, Unbounded};
 use apply::{Knob, Knobs};
 use linux::{KernelError, Processes};
 use model::host::{Socket, Unread};
-use model::{Finding, Host, IfIndex, Interface, Nanoseconds, Object, Pid, Setting, Severity, Target};
+use model::{
+    Finding, Host, HostKnob, IfIndex, Interface, IrqKnob, Nanoseconds, Object, Pid, ProcessKnob, Setting,
+    Severity, Target,
+};
 
 use super::converge::{Depth, Event, Work};
 use super::keeper::{Keeper, now};
@@ -168,7 +171,7 @@ impl Keeper<'_> {
             changes().chain(wanted).filter_map(by_device).map(|device| device.ifindex).collect();
         let mut others: BTreeMap<Object, Vec<Setting>> = BTreeMap::new();
         for setting in changes() {
-            if by_device(setting).is_none() && !matches!(setting, Setting::Epoll(..)) {
+            if by_device(setting).is_none() && !matches!(setting, Setting::Process(ProcessKnob::Epoll(..))) {
                 others.entry(setting.object()).or_default().push(setting.clone());
             }
         }
@@ -228,12 +231,12 @@ impl Keeper<'_> {
     /// A value that was read or written by itself, of an object that is not looked at otherwise.
     pub(super) fn take_in(&mut self, setting: &Setting) {
         match setting {
-            Setting::IrqAffinity(number, cpus) => {
+            Setting::Irq(number, IrqKnob::Affinity(cpus)) => {
                 for irq in self.host.irqs.iter_mut().filter(|irq| irq.number == *number) {
                     irq.affinity.clone_from(cpus);
                 }
             }
-            Setting::Sysctl(sysctl, value) => drop(self.host.sysctls.insert(*sysctl, *value)),
+            Setting::Host(HostKnob::Sysctl(sysctl, value)) => drop(self.host.sysctls.insert(*sysctl, *value)),
             _ => {}
         }
     }

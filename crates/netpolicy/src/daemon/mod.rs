@@ -30,4 +30,5 @@ mod wished;
 pub use house::{Door, Guest, House, Ready, Stay, Wishes};
 pub(crate) use keeper::Keeper;
 pub(crate) use options::Options;
+pub(crate) use report::objects;
 pub use status::{Answer, Request, Shared, Status};

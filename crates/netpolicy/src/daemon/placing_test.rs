@@ -2,7 +2,8 @@
 
 use model::host::{Thread, Wish, Wisher};
 use model::{
-    Budget, CpuSet, DeliveryMode, Fd, Host, Intent, Pid, Policy, PolicyName, Setting, Target, ThreadId,
+    Budget, CpuSet, DeliveryMode, Fd, Host, Intent, IrqKnob, Pid, Policy, PolicyName, Setting, Target,
+    ThreadId,
 };
 
 use super::placing::{Members, Placed, place};
@@ -98,7 +99,7 @@ fn a_cpu_that_goes_off_line_is_in_no_plan_and_comes_back_into_it() {
         assert!(placed.refused.is_empty(), "{:?}", placed.refused);
         let wanted = placed.desired.wanted.iter();
         let masks = wanted.filter_map(|wanted| match &wanted.setting {
-            Setting::IrqAffinity(_, cpus) => Some(cpus.clone()),
+            Setting::Irq(_, IrqKnob::Affinity(cpus)) => Some(cpus.clone()),
             _ => None,
         });
         masks.collect()

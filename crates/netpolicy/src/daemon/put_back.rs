@@ -17,22 +17,38 @@ use crate::fault::Fault;
 const NOTES_MAX: usize = 64;
 
 impl Keeper<'_> {
-    /// What was set inside processes that have ended is held by nobody any more, in the journal neither.
+    /// What was set inside processes that have ended, and on devices that were made again, is no longer held, in the
+    /// journal neither.
     pub(super) fn let_go_of_what_has_ended(&mut self) {
-        let ended = |keeper: &Self| -> Vec<Knob> {
-            let knobs = keeper.ledger.iter().map(|(knob, _)| *knob);
-            knobs.filter(|(object, _)| has_ended(object, &keeper.host)).collect()
-        };
-        if ended(self).is_empty() {
+        if self.ended().is_empty() {
             return;
         }
         if let Err(fault) = self.fold_now() {
             self.context.console.detail(&format!("the journal is not folded: {}", fault.cause));
         }
         // Of transactions that others stand on the journal keeps it.
-        for knob in ended(self) {
+        for knob in self.ended() {
             self.ledger.forget(&knob);
         }
+    }
+
+    /// The knobs that are held and whose object does not come back: of processes that have ended, and of devices under
+    /// whose name there is another one. A device that is merely away may come back, from another namespace.
+    pub(super) fn ended(&mut self) -> BTreeSet<Knob> {
+        let Self { ledger, host, kernel, .. } = self;
+        let mut ended = BTreeSet::new();
+        for (knob, change) in ledger.iter() {
+            let mut replaced = || {
+                let device = knob.0.device().filter(|device| host.device(*device).is_none())?;
+                let read = kernel.read(std::slice::from_ref(change.to()));
+                let gone = read.is_err_and(|error| Kernel::is_gone(&error));
+                (gone && kernel.has_device_named_as(device)).then_some(())
+            };
+            if has_ended(&knob.0, host) || replaced().is_some() {
+                ended.insert(*knob);
+            }
+        }
+        ended
     }
 
     /// Steps that put back what is held and wanted by nobody: at once if what is wanted changed, else when nobody has
@@ -91,6 +107,28 @@ impl Keeper<'_> {
             }
         }
         steps
+    }
+
+    /// Lets go of what is in force as it is wanted, and not as it was written here last: somebody else has set it since,
+    /// as drivers set their queues again when a CPU comes back. There is nothing of ours to compare it with or to put
+    /// back any more.
+    pub(super) fn let_go_of_what_others_made_right(&mut self) {
+        let changed: BTreeSet<Knob> =
+            self.placed.plan.changes().map(|change| (change.to().object(), change.to().knob())).collect();
+        let right = self.placed.desired.wanted.iter().map(|wanted| &wanted.setting).filter(|wanted| {
+            let knob = (wanted.object(), wanted.knob());
+            let held = self.ledger.get(&knob);
+            held.is_some_and(|held| held.to() != *wanted) && !changed.contains(&knob)
+        });
+        let right: Vec<Setting> = right.cloned().collect();
+        for wanted in right {
+            let found = self.kernel.read(std::slice::from_ref(&wanted));
+            if found.is_ok_and(|found| found.first() == Some(&wanted)) {
+                let knob = (wanted.object(), wanted.knob());
+                self.ledger.forget(&knob);
+                self.theirs.insert(knob);
+            }
+        }
     }
 
     fn tell_of_theirs(&mut self, change: &Change, found: &Setting) {
@@ -184,7 +222,8 @@ fn is_of(source: &str, origin: &str) -> bool {
 #[cfg(test)]
 mod test {
     use model::{
-        DeviceId, EmptyPolls, IfIndex, Label, Nanoseconds, NetnsId, PolicyName, QueueIndex, RxQueue, Target,
+        DeviceId, EmptyPolls, IfIndex, Label, Nanoseconds, NapiKnob, NetnsId, PolicyName, QueueIndex,
+        RxQueue, Target,
     };
 
     use super::*;
@@ -208,16 +247,16 @@ mod test {
         let defers = |number, source| {
             let queue = queue(number);
             change(
-                Setting::DeferHardIrqs(queue, EmptyPolls(100)),
-                Setting::DeferHardIrqs(queue, EmptyPolls(0)),
+                Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(100))),
+                Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(0))),
                 source,
             )
         };
         let flushes = |number, source| {
             let (queue, span) = (queue(number), Nanoseconds::from_micros);
             change(
-                Setting::GroFlushTimeout(queue, span(50)),
-                Setting::GroFlushTimeout(queue, span(0)),
+                Setting::Napi(queue, NapiKnob::GroFlushTimeout(span(50))),
+                Setting::Napi(queue, NapiKnob::GroFlushTimeout(span(0))),
                 source,
             )
         };

@@ -86,7 +86,7 @@ pub(crate) fn of<'r>(
 }
 
 /// The objects of a request.
-fn objects(part: &Part) -> BTreeSet<Object> {
+pub(crate) fn objects(part: &Part) -> BTreeSet<Object> {
     let queues = part.queues.iter().flat_map(|placed| {
         let irq = placed.irq.map(Object::Irq);
         [Object::Queue(placed.queue), Object::Device(placed.queue.device)].into_iter().chain(irq)

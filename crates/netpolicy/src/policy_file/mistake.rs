@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use rules::words::shortened;
+
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
@@ -61,6 +63,9 @@ impl Lines {
     }
 }
 
+/// The most characters of a sentence: a word of a file may be as long as the file.
+const MESSAGE_CHARS_MAX: usize = 1000;
+
 impl Mistake {
     /// A mistake at these bytes of a file.
     pub(crate) fn new(
@@ -83,8 +88,8 @@ impl Mistake {
             file: file.to_owned(),
             line: before.matches('\n').count() + 1,
             column,
-            message: message.into(),
-            help,
+            message: shortened(&message.into(), MESSAGE_CHARS_MAX).into_owned(),
+            help: help.map(|help| shortened(&help, MESSAGE_CHARS_MAX).into_owned()),
             text: line.to_owned(),
             width: inside.max(1),
         }

@@ -152,7 +152,7 @@ pub fn setting(text: &str) -> Result<NicWish, String> {
             did_you_mean(name, valid.iter().copied()).map_or_else(String::new, |help| format!("; {help}"));
         return Err(format!("`{name}` is no setting of a device: there are {}{help}", valid.join(", ")));
     };
-    let toml = match (key.takes, given) {
+    let toml = match (&key.takes, given) {
         (Takes::Switch(_), "on" | "true") => "true".to_owned(),
         (Takes::Switch(_), "off" | "false") => "false".to_owned(),
         (Takes::Number { .. } | Takes::Switch(_), _) => given.to_owned(),
@@ -303,12 +303,12 @@ fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -
 type Wrong = (String, Option<String>);
 
 fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
-    let (name, takes) = (key.path, key.takes);
+    let (name, takes) = (key.path, &key.takes);
     let kind_is_wrong = || (format!("`{name}` takes {}, not {}", takes.example(), described(raw)), None);
     if let Takes::Number { min, max, make } = takes {
         let DeValue::Integer(integer) = raw else { return Err(kind_is_wrong()) };
         let number = u32::from_str_radix(&integer.as_str().replace('_', ""), integer.radix()).ok();
-        return match number.filter(|number| (min..=max).contains(number)) {
+        return match number.filter(|number| (min..=max).contains(&number)) {
             Some(number) => Ok(make(number)),
             None => Err((format!("`{name}` must be from {min} to {max}"), None)),
         };

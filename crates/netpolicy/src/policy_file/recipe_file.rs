@@ -1,11 +1,12 @@
 //! Recipe files: text → [`RecipeFile`] → [`Recipes`]. Total, as the reader of policy files is.
 //!
 //! `[recipe.POLICY.MECHANISM]` says what a policy wants of a mechanism, `[driver.NAME.POLICY.MECHANISM]` (or `any` for the
-//! policy) what differs for one driver. Each takes `value`, `why` and `source`.
+//! policy) what differs for one driver, and `[case.NAME.POLICY.MECHANISM]` what differs where the conditions of
+//! `[case.NAME.when]` hold. Each takes `value`, `why`, `source` and `measured-on`.
 
 use std::ops::Range;
 
-use model::recipe::{Dose, Ingredient, Mechanism, Recipes};
+use model::recipe::{Dose, EpollNapis, Ingredient, Mechanism, Recipes, When};
 use model::{CpuSet, DeliveryMode, Layout, Nanoseconds, PolicyName, Reason};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
@@ -14,7 +15,7 @@ use super::mistake::{Lines, Mistake, Mistakes};
 use super::nearest::nearest;
 
 /// The recipes that netpolicy ships: the name of the file and its text.
-pub const SHIPPED: [(&str, &str); 8] = [
+pub const SHIPPED: [(&str, &str); 9] = [
     ("any.toml", include_str!("../../recipes/any.toml")),
     ("latency.toml", include_str!("../../recipes/latency.toml")),
     ("bulk.toml", include_str!("../../recipes/bulk.toml")),
@@ -22,6 +23,7 @@ pub const SHIPPED: [(&str, &str); 8] = [
     ("mix.toml", include_str!("../../recipes/mix.toml")),
     ("power.toml", include_str!("../../recipes/power.toml")),
     ("none.toml", include_str!("../../recipes/none.toml")),
+    ("cases.toml", include_str!("../../recipes/cases.toml")),
     ("drivers.toml", include_str!("../../recipes/drivers.toml")),
 ];
 
@@ -33,6 +35,8 @@ pub const RECIPE_DIRS: [&str; 3] =
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecipeFile {
     entries: Vec<Entry>,
+    /// When each case holds.
+    whens: Vec<(String, When)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +52,7 @@ struct Entry {
 enum Whose {
     Policy(Option<PolicyName>),
     Driver(String, Option<PolicyName>),
+    Case(String, Option<PolicyName>),
 }
 
 /// The shipped recipes, and over them those of these files: name and text, the last one winning, mechanism by mechanism.
@@ -69,12 +74,18 @@ pub fn recipes(site: &[(String, String)]) -> Result<Recipes, Mistakes> {
 impl RecipeFile {
     /// Replaces what earlier files say about the same mechanisms.
     fn merge_into(self, recipes: &mut Recipes) {
+        for (case, when) in self.whens {
+            recipes.cases.entry(case).or_default().when = when;
+        }
         for Entry { whose, mechanism, ingredient, at: _ } in self.entries {
             let recipe = match whose {
                 Whose::Policy(None) => &mut recipes.any,
                 Whose::Policy(Some(policy)) => recipes.policies.entry(policy).or_default(),
                 Whose::Driver(driver, policy) => {
                     recipes.drivers.entry(driver).or_default().entry(policy).or_default()
+                }
+                Whose::Case(case, policy) => {
+                    recipes.cases.entry(case).or_default().policies.entry(policy).or_default()
                 }
             };
             recipe.ingredients.insert(mechanism, ingredient);
@@ -87,7 +98,14 @@ impl RecipeFile {
 /// # Errors
 /// Every mistake of the text, each with its place.
 pub fn parse_recipes(name: &str, text: &str) -> Result<RecipeFile, Mistakes> {
-    let mut reader = Reader { name, text, lines: Lines::of(text), mistakes: Vec::new(), entries: Vec::new() };
+    let mut reader = Reader {
+        name,
+        text,
+        lines: Lines::of(text),
+        mistakes: Vec::new(),
+        entries: Vec::new(),
+        whens: Vec::new(),
+    };
     let (table, broken) = DeTable::parse_recoverable(text);
     for error in &broken {
         reader.wrong(error.span().unwrap_or(0..0), error.message(), None);
@@ -100,7 +118,7 @@ pub fn parse_recipes(name: &str, text: &str) -> Result<RecipeFile, Mistakes> {
         return Err(Mistakes(reader.mistakes));
     }
     reader.entries.sort_by_key(|entry| entry.at);
-    Ok(RecipeFile { entries: reader.entries })
+    Ok(RecipeFile { entries: reader.entries, whens: reader.whens })
 }
 
 struct Reader<'a> {
@@ -109,6 +127,7 @@ struct Reader<'a> {
     lines: Lines,
     mistakes: Vec<Mistake>,
     entries: Vec<Entry>,
+    whens: Vec<(String, When)>,
 }
 
 type Name<'i> = Spanned<DeString<'i>>;
@@ -118,7 +137,19 @@ type Raw<'i> = Spanned<DeValue<'i>>;
 pub(super) const ANY: &str = "any";
 
 /// The keys of an ingredient.
-const KEYS: [&str; 3] = ["value", "why", "source"];
+const KEYS: [&str; 4] = ["value", "why", "source", "measured-on"];
+
+/// The kinds of sections.
+const SECTIONS: [&str; 3] = ["recipe", "driver", "case"];
+
+/// The key of a case's conditions.
+pub(super) const WHEN: &str = "when";
+
+/// The conditions of a case.
+pub(super) const CONDITIONS: [&str; 3] = ["driver", "own-interrupts", "epoll-napis"];
+
+/// The drivers that one value may name.
+pub(super) const MEASURED_ON_MAX: usize = 64;
 
 impl Reader<'_> {
     fn wrong(&mut self, at: Range<usize>, message: impl Into<String>, help: Option<String>) {
@@ -141,12 +172,69 @@ impl Reader<'_> {
                         }
                     });
                 }),
+                "case" => self.tables(value, "case.NAME.any.MECHANISM", Self::case),
                 other => {
-                    let message = format!("`{other}` is no kind of section: there are recipe and driver");
-                    self.wrong(word.span(), message, did_you_mean(other, ["recipe", "driver"]));
+                    let message =
+                        format!("`{other}` is no kind of section: there are {}", SECTIONS.join(", "));
+                    self.wrong(word.span(), message, did_you_mean(other, SECTIONS));
                 }
             }
         }
+    }
+
+    /// A case: its conditions, and what policies come to under them. A file that says more of another file's case repeats its
+    /// conditions, so that each can be read alone.
+    fn case(&mut self, name: &Name<'_>, value: &Raw<'_>) {
+        let case = name.get_ref().to_string();
+        if value.get_ref().as_table().is_some_and(|table| table.keys().all(|key| key.get_ref() != WHEN)) {
+            self.wrong(name.span(), format!("case {case} has no conditions: write [case.{case}.when]"), None);
+        }
+        self.tables(value, "case.NAME.any.MECHANISM", |reader, word, value| {
+            if word.get_ref().as_ref() == WHEN {
+                let when = reader.when(value);
+                reader.whens.push((case.clone(), when));
+            } else if let Some(policy) = reader.policy_or_any(word) {
+                reader.recipe(&Whose::Case(case.clone(), policy), value);
+            }
+        });
+    }
+
+    fn when(&mut self, value: &Raw<'_>) -> When {
+        let mut when = When::default();
+        let Some(table) = value.get_ref().as_table() else {
+            self.wrong(value.span(), "a table stands here: write [case.NAME.when]", None);
+            return when;
+        };
+        if table.is_empty() {
+            self.wrong(value.span(), "a case without a condition: write it under [recipe.POLICY]", None);
+        }
+        for (key, value) in table {
+            let raw = value.get_ref();
+            let wrong = match key.get_ref().as_ref() {
+                "driver" => {
+                    when.driver = raw.as_str().map(str::to_owned);
+                    when.driver.is_none().then_some("`driver` takes the name of a driver in quotes")
+                }
+                "own-interrupts" => {
+                    when.own_interrupts = raw.as_bool();
+                    when.own_interrupts.is_none().then_some("`own-interrupts` takes true or false")
+                }
+                "epoll-napis" => {
+                    let named = |napis: &EpollNapis| Some(napis.as_str()) == raw.as_str();
+                    when.epoll_napis = EpollNapis::ALL.into_iter().find(named);
+                    when.epoll_napis.is_none().then_some("`epoll-napis` takes \"one\" or \"several\"")
+                }
+                other => {
+                    let message = format!("`{other}` is no condition: there are {}", CONDITIONS.join(", "));
+                    self.wrong(key.span(), message, did_you_mean(other, CONDITIONS));
+                    continue;
+                }
+            };
+            if let Some(message) = wrong {
+                self.wrong(value.span(), message, None);
+            }
+        }
+        when
     }
 
     /// Goes through the tables of a table.
@@ -181,8 +269,10 @@ impl Reader<'_> {
                 let message = format!("`{name}` is no mechanism of a recipe: there are {}", names.join(", "));
                 return reader.wrong(word.span(), message, did_you_mean(name, names));
             };
-            if matches!(whose, Whose::Driver(..)) && !mechanism.is_of_device() {
-                let message = format!("`{name}` is not the device's, so no driver differs in it");
+            if matches!(whose, Whose::Driver(..) | Whose::Case(..))
+                && matches!(mechanism, Mechanism::Sysctl(_))
+            {
+                let message = format!("`{name}` is the whole host's, so no driver differs in it");
                 return reader.wrong(word.span(), message, Some("write it under [recipe.POLICY]".to_owned()));
             }
             let at = word.span().start;
@@ -198,7 +288,7 @@ impl Reader<'_> {
             self.wrong(value.span(), message, Some(format!("write {mechanism} = {{ value = … }}")));
             return None;
         };
-        let (mut dose, mut why, mut source) = (None, None, None);
+        let (mut dose, mut why, mut source, mut measured_on) = (None, None, None, Vec::new());
         for (key, value) in table {
             match (key.get_ref().as_ref(), value.get_ref().as_str()) {
                 ("value", _) => match self::dose(mechanism, value.get_ref()) {
@@ -210,6 +300,22 @@ impl Reader<'_> {
                 },
                 ("why", Some(text)) => why = Some(one_line(text)),
                 ("source", Some(text)) => source = Some(one_line(text)),
+                ("measured-on", _) => {
+                    let drivers = value.get_ref().as_array().map(|all| {
+                        all.iter()
+                            .map(|one| one.get_ref().as_str().map(str::to_owned))
+                            .collect::<Option<Vec<_>>>()
+                    });
+                    match drivers.flatten().filter(|all| all.len() <= MEASURED_ON_MAX) {
+                        Some(drivers) => measured_on = drivers,
+                        None => {
+                            let message = format!(
+                                "`measured-on` takes at most {MEASURED_ON_MAX} names of drivers, as in [\"mlx5_core\"]"
+                            );
+                            self.wrong(value.span(), message, None);
+                        }
+                    }
+                }
                 ("why" | "source", None) => {
                     self.wrong(value.span(), format!("`{}` takes text in quotes", key.get_ref()), None);
                 }
@@ -233,7 +339,7 @@ impl Reader<'_> {
             why.unwrap_or_else(|| "the site's own value".to_owned()),
             source.unwrap_or_else(place),
         );
-        Some(Ingredient { dose, because })
+        Some(Ingredient { dose, because, measured_on })
     }
 }
 

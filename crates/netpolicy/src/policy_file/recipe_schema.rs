@@ -1,19 +1,19 @@
 //! The language of recipe files as a JSON Schema, for editors.
 
 use model::PolicyName;
-use model::recipe::Mechanism;
+use model::recipe::{EpollNapis, Mechanism};
 use serde_json::{Map, Value as Json, json};
 
-use super::recipe_file::{ANY, NUMBER_MAX};
+use super::recipe_file::{ANY, CONDITIONS, MEASURED_ON_MAX, NUMBER_MAX, WHEN};
 use super::schema::{CPUS, DELIVERY, LAYOUT, SPAN};
 
 /// The schema that every recipe file meets.
 pub fn recipe_json_schema() -> Json {
     let names: Vec<&str> = PolicyName::ALL.map(PolicyName::as_str).into_iter().chain([ANY]).collect();
-    let by_policy = |of_device_only: bool| {
-        let recipe = recipe(of_device_only);
-        let policies: Map<String, Json> =
-            names.iter().map(|name| ((*name).to_owned(), recipe.clone())).collect();
+    let by_policy = |of_a_place: bool, beside: Option<(&str, Json)>| {
+        let recipe = recipe(of_a_place);
+        let policies = names.iter().map(|name| (*name, recipe.clone())).chain(beside);
+        let policies: Map<String, Json> = policies.map(|(name, schema)| (name.to_owned(), schema)).collect();
         json!({ "type": "object", "properties": policies, "additionalProperties": false })
     };
     json!({
@@ -22,16 +22,33 @@ pub fn recipe_json_schema() -> Json {
         "title": "netpolicy recipe file",
         "type": "object",
         "properties": {
-            "recipe": by_policy(false),
-            "driver": { "type": "object", "additionalProperties": by_policy(true) },
+            "recipe": by_policy(false, None),
+            "driver": { "type": "object", "additionalProperties": by_policy(true, None) },
+            "case": { "type": "object", "additionalProperties": by_policy(true, Some((WHEN, when()))) },
         },
         "additionalProperties": false,
     })
 }
 
-/// What one policy may say: of every mechanism, or of those of a device alone.
-fn recipe(of_device_only: bool) -> Json {
-    let mechanisms = Mechanism::all().filter(|mechanism| !of_device_only || mechanism.is_of_device());
+/// The conditions of a case.
+fn when() -> Json {
+    let [driver, own_interrupts, epoll_napis] = CONDITIONS;
+    json!({
+        "type": "object",
+        "properties": {
+            driver: { "type": "string" },
+            own_interrupts: { "type": "boolean" },
+            epoll_napis: { "enum": EpollNapis::ALL.map(EpollNapis::as_str) },
+        },
+        "minProperties": 1,
+        "additionalProperties": false,
+    })
+}
+
+/// What one policy may say: of every mechanism, or of a driver or a case of those that are not the whole host's.
+fn recipe(of_a_place: bool) -> Json {
+    let mechanisms =
+        Mechanism::all().filter(|mechanism| !of_a_place || !matches!(mechanism, Mechanism::Sysctl(_)));
     let properties: Map<String, Json> =
         mechanisms.map(|mechanism| (mechanism.as_str().to_owned(), ingredient(mechanism))).collect();
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
@@ -45,6 +62,7 @@ fn ingredient(mechanism: Mechanism) -> Json {
             "value": { "anyOf": any_of },
             "why": { "type": "string" },
             "source": { "type": "string" },
+            "measured-on": { "type": "array", "items": { "type": "string" }, "maxItems": MEASURED_ON_MAX },
         },
         "required": ["value"],
         "additionalProperties": false,
@@ -100,6 +118,7 @@ mod test {
         let schema = recipe_json_schema();
         let recipes = &schema["properties"]["recipe"]["properties"];
         let drivers = &schema["properties"]["driver"]["additionalProperties"]["properties"];
+        let cases = &schema["properties"]["case"]["additionalProperties"]["properties"];
         let mut values = 0;
         let mut meets = |schema: &Json, name: &str, recipe: &Json| {
             for (mechanism, ingredient) in recipe.as_object().expect("mechanisms") {
@@ -116,6 +135,17 @@ mod test {
             for (_, policies) in file["driver"].as_object().into_iter().flatten() {
                 for (policy, recipe) in policies.as_object().expect("policies") {
                     meets(&drivers[policy], name, recipe);
+                }
+            }
+            for (_, policies) in file["case"].as_object().into_iter().flatten() {
+                for (policy, recipe) in policies.as_object().expect("policies") {
+                    if policy == WHEN {
+                        for condition in recipe.as_object().expect("conditions").keys() {
+                            assert!(CONDITIONS.contains(&condition.as_str()), "{name}: {condition}");
+                        }
+                    } else {
+                        meets(&cases[policy], name, recipe);
+                    }
                 }
             }
         }
@@ -141,7 +171,8 @@ mod test {
         }
         let of_driver = &schema["properties"]["driver"]["additionalProperties"]["properties"]["any"];
         assert!(
-            of_driver["properties"]["rx-usecs"].is_object() && of_driver["properties"]["delivery"].is_null()
+            of_driver["properties"]["delivery"].is_object()
+                && of_driver["properties"]["netdev_budget"].is_null()
         );
     }
 }

@@ -93,6 +93,6 @@ fn value(key: &Key) -> Json {
             json!({ "type": "string", "pattern": "^[^,=]+=(on|off)(,[^,=]+=(on|off))*$" })
         }
     };
-    schema["description"] = Json::String(key.meaning.to_owned());
+    schema["description"] = Json::String(key.meaning.clone().into_owned());
     schema
 }

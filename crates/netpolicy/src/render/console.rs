@@ -150,7 +150,8 @@ const OF_JOURNAL: [&str; 10] =
     ["apply", "attach", "confirm", "history", "rollback", "run", "set", "status", "unset", "verify"];
 
 /// The commands that look at the devices of a namespace, and find it in no transaction.
-const OF_NETNS: [&str; 6] = ["apply", "doctor", "plan", "set", "show", "try"];
+const OF_NETNS: [&str; 10] =
+    ["apply", "doctor", "explain", "plan", "set", "show", "status", "top", "try", "unset"];
 
 /// Words in which each command has the options that lead to the journal and the namespace, if it needs them.
 fn typed(words: &str, journal: &str, netns: &str) -> String {
@@ -180,6 +181,12 @@ fn cut(words: &str, columns: usize) -> String {
 }
 
 /// Standard error may be closed; there is nobody left to tell, then.
+/// Says what is wrong with a command line, if a line of it is too long to be read as it is.
+pub(crate) fn said_if_long(words: &str) -> Option<()> {
+    let said = printable(words);
+    (said.len() < words.len()).then(|| talk(said.trim_end()))
+}
+
 fn talk(words: &str) {
     let _ = writeln!(io::stderr().lock(), "{words}");
 }

@@ -12,6 +12,9 @@ use super::table::Style;
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ExplainedReport {
     settings: Vec<Entry>,
+    /// What is asked for, beyond its settings.
+    #[serde(skip)]
+    asked_for: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -75,6 +78,16 @@ impl ExplainedReport {
         });
     }
 
+    /// Notes what the policy files ask for that is more, or less, than settings.
+    pub(crate) fn asked_for(&mut self, words: String) {
+        self.asked_for.push(words);
+    }
+
+    /// That, line by line.
+    pub(crate) fn asked_at(&self) -> impl Iterator<Item = &str> {
+        self.asked_for.iter().map(String::as_str)
+    }
+
     /// Whether there is nothing to explain.
     pub(crate) fn is_empty(&self) -> bool {
         self.settings.is_empty()
@@ -133,7 +146,7 @@ fn came_about(page: &Page, entry: &Entry) -> String {
 #[cfg(test)]
 mod test {
     use super::*;
-    use model::{DeviceId, EmptyPolls, IfIndex, Label, Nanoseconds, NetnsId, QueueIndex, RxQueue};
+    use model::{DeviceId, EmptyPolls, IfIndex, Label, Nanoseconds, NapiKnob, NetnsId, QueueIndex, RxQueue};
 
     #[test]
     fn what_is_the_same_for_several_queues_is_said_once() {
@@ -145,12 +158,12 @@ mod test {
             let because = || Reason::new("the IRQ stays masked", "10-cache.toml:2");
             for (from, to) in [
                 (
-                    Setting::DeferHardIrqs(queue, EmptyPolls(0)),
-                    Setting::DeferHardIrqs(queue, EmptyPolls(polls)),
+                    Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(0))),
+                    Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(polls))),
                 ),
                 (
-                    Setting::GroFlushTimeout(queue, Nanoseconds(0)),
-                    Setting::GroFlushTimeout(queue, Nanoseconds(20_000)),
+                    Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(0))),
+                    Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(20_000))),
                 ),
             ] {
                 report.in_force(&Change::new(from, to, because()), transaction, "netpolicy apply");

@@ -2,6 +2,8 @@
 
 use std::error::Error;
 
+use rules::words::shortened;
+
 use super::table::Style;
 use crate::exit::Exit;
 use crate::fault::{Fault, HostState};
@@ -38,10 +40,17 @@ pub(super) fn words(fault: &Fault, colour: bool) -> String {
     text
 }
 
-/// The text without what would steer a terminal, since names of devices and processes are anybody's choice, and without
-/// the numbers that the library adds to the kernel's words.
+/// The longest line that is said of anything: some of what was typed, or of a file, may be as long as it likes.
+const LINE_CHARS_MAX: usize = 2000;
+
+/// The text without what would steer a terminal, since names of devices and processes are anybody's choice, without
+/// the numbers that the library adds to the kernel's words, and without the middle of a line that is too long to be read.
 pub(super) fn printable(text: &str) -> String {
-    without_numbers(text).replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+    let said = without_numbers(text).replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
+    if said.len() <= LINE_CHARS_MAX {
+        return said;
+    }
+    said.split('\n').map(|line| shortened(line, LINE_CHARS_MAX)).collect::<Vec<_>>().join("\n")
 }
 
 fn without_numbers(text: &str) -> String {
@@ -90,6 +99,17 @@ mod test {
         let error = std::io::Error::from_raw_os_error(2);
         assert_eq!(printable(&format!("a: {error}; b")), "a: No such file or directory; b");
         assert_eq!(printable("x (os error y) z"), "x (os error y) z", "not the library's");
+    }
+
+    #[test]
+    fn a_line_too_long_to_be_read_has_both_ends() {
+        let long = "x".repeat(1 << 20);
+        let said = printable(&format!("there is no device `{long}`\nand no other"));
+        assert_eq!(said.chars().count(), LINE_CHARS_MAX + "\nand no other".len());
+        assert!(said.starts_with("there is no device `x") && said.ends_with("x`\nand no other"));
+        let policy = crate::policy_file::parse("a.toml", &format!("[device.eth0]\n{long} = 1\n"));
+        let mistakes = policy.expect_err("wrong").to_string();
+        assert!(mistakes.len() < 4000, "{} bytes", mistakes.len());
     }
 
     #[test]

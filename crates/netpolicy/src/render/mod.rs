@@ -36,7 +36,7 @@ mod validation;
 
 pub(crate) use bench::{BenchReport, GridReport};
 pub(crate) use calibration::CalibrationReport;
-pub(crate) use console::Console;
+pub(crate) use console::{Console, said_if_long};
 pub(crate) use count::count;
 pub(crate) use drift::{DriftReport, Unread};
 pub(crate) use event::EventReport;

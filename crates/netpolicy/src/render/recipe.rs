@@ -1,6 +1,6 @@
 //! What a policy comes to, mechanism by mechanism.
 
-use model::recipe::{Dose, Mechanism};
+use model::recipe::{Case, Dose, Mechanism};
 use model::{DeliveryMode, PolicyName, Reason, Recipes};
 use serde::Serialize;
 use serde_json::Value;
@@ -13,6 +13,8 @@ use super::table::Style;
 pub(crate) struct RecipeReport {
     policy: PolicyName,
     mechanisms: Vec<Entry>,
+    /// What differs where conditions hold.
+    cases: Vec<CaseEntry>,
     /// Where drivers differ.
     drivers: Vec<DriverEntry>,
 }
@@ -24,6 +26,20 @@ struct Entry {
     because: Reason,
     /// What the value brings along, as a delivery mode does.
     brings: Vec<String>,
+    /// The drivers of the devices on which it was measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    measured_on: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct CaseEntry {
+    case: String,
+    when: String,
+    mechanism: &'static str,
+    value: String,
+    because: Reason,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    measured_on: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -32,6 +48,8 @@ struct DriverEntry {
     mechanism: &'static str,
     value: String,
     because: Reason,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    measured_on: Vec<String>,
 }
 
 impl RecipeReport {
@@ -44,7 +62,13 @@ impl RecipeReport {
                 _ => Vec::new(),
             };
             let because = found.because.clone();
-            Some(Entry { mechanism: mechanism.as_str(), value: found.dose.to_string(), because, brings })
+            Some(Entry {
+                mechanism: mechanism.as_str(),
+                value: found.dose.to_string(),
+                because,
+                brings,
+                measured_on: found.measured_on.clone(),
+            })
         };
         let mut drivers = Vec::new();
         for (driver, by_policy) in &recipes.drivers {
@@ -55,10 +79,32 @@ impl RecipeReport {
                     mechanism: mechanism.as_str(),
                     value: found.dose.to_string(),
                     because: found.because.clone(),
+                    measured_on: found.measured_on.clone(),
                 });
             }
         }
-        Self { policy, mechanisms: Mechanism::all().filter_map(entry).collect(), drivers }
+        let mut cases = Vec::new();
+        for (case, Case { when, policies }) in &recipes.cases {
+            let layers = [policies.get(&None), policies.get(&Some(policy))];
+            for (mechanism, found) in layers.into_iter().flatten().flat_map(|recipe| &recipe.ingredients) {
+                cases.push(CaseEntry {
+                    case: case.clone(),
+                    when: when.to_string(),
+                    mechanism: mechanism.as_str(),
+                    value: found.dose.to_string(),
+                    because: found.because.clone(),
+                    measured_on: found.measured_on.clone(),
+                });
+            }
+        }
+        Self { policy, mechanisms: Mechanism::all().filter_map(entry).collect(), cases, drivers }
+    }
+}
+
+/// On which devices a value was measured.
+fn measured(page: &mut Page, drivers: &[String]) {
+    if !drivers.is_empty() {
+        page.line(format!("    measured on {}", drivers.join(", ")));
     }
 }
 
@@ -87,12 +133,24 @@ impl Report for RecipeReport {
                 page.line(format!("    brings {brought}"));
             }
             page.line(format!("    because {}", entry.because));
+            measured(page, &entry.measured_on);
         }
         page.gap();
         page.styled(Style::Strong, "left as it is");
         for entry in kept {
             page.line(format!("  {}", entry.mechanism));
             page.line(format!("    because {}", entry.because));
+        }
+        let mut case = "";
+        for entry in &self.cases {
+            if case != entry.case {
+                page.gap();
+                case = &entry.case;
+                page.styled(Style::Strong, format!("case {case}: {}", entry.when));
+            }
+            page.line(format!("  {} {}", entry.mechanism, page.word(Style::Good, &entry.value)));
+            page.line(format!("    because {}", entry.because));
+            measured(page, &entry.measured_on);
         }
         let mut driver = "";
         for entry in &self.drivers {
@@ -103,11 +161,13 @@ impl Report for RecipeReport {
             }
             page.line(format!("  {} {}", entry.mechanism, page.word(Style::Good, &entry.value)));
             page.line(format!("    because {}", entry.because));
+            measured(page, &entry.measured_on);
         }
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {
         let mechanisms = self.mechanisms.iter().map(|entry| ("mechanism", to_json(entry)));
+        let mechanisms = mechanisms.chain(self.cases.iter().map(|entry| ("case", to_json(entry))));
         mechanisms.chain(self.drivers.iter().map(|entry| ("driver", to_json(entry)))).collect()
     }
 }

@@ -116,6 +116,7 @@ const EVIDENCE: Fields = &[
     ("cpu", Form::ObjectOrNull(CPU), "how the CPUs spent the window"),
     ("counters", Form::ObjectOrNull(COUNTERS), "what the kernel would have counted"),
     ("cycles_per_request", Form::AmountOrNull, "CPU cycles for an answer; null in a simulated run"),
+    ("interrupts_per_request", Form::AmountOrNull, "interrupts of the NIC for an answer"),
     ("epoll_batch", Form::ObjectOrNull(BATCH), "events that epoll_wait returned"),
     ("delivered", Form::Null, "who delivered packets; null in a simulated run"),
     ("void", Form::Hint, "why the run does not count; null if it does"),

@@ -56,6 +56,19 @@ struct Asked {
     notes: Vec<String>,
 }
 
+impl Asked {
+    /// The policy; a dash where a delivery mode is asked for, which none chose.
+    fn word(&self) -> &str {
+        match model::PolicyName::None.as_str() == self.policy && self.delivery != NO_DELIVERY {
+            true => "-",
+            false => &self.policy,
+        }
+    }
+}
+
+/// The mode that the policy `none` chooses.
+const NO_DELIVERY: &str = "interrupt";
+
 impl StatusReport {
     /// What the daemon said.
     pub(crate) fn of(said: &Value) -> Result<Self, serde_json::Error> {
@@ -100,7 +113,7 @@ impl Report for StatusReport {
             let set = if request.set == request.wanted { Style::Good } else { Style::Bad };
             table.row([
                 Cell::new(request.target.as_str()),
-                Cell::new(request.policy.as_str()),
+                Cell::new(request.word()),
                 Cell::new(request.delivery.as_str()),
                 Cell::new(request.queues.to_string()),
                 Cell::new(request.processes.to_string()),

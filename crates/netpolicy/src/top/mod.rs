@@ -1,7 +1,9 @@
 //! `top`: who delivers packets, now: by queue, process and CPU, anew every second.
 //!
-//! [`reading`] is what one look gives, [`state`] what keys do to it, `screen` (with the feature `top`) how it is drawn.
+//! [`reading`] is what one look gives, `keyboard` reads keys, [`state`] is what they do, `screen` (with the feature `top`) how it is drawn.
 
+#[cfg(feature = "top")]
+mod keyboard;
 pub(crate) mod reader;
 pub(crate) mod reading;
 #[cfg(feature = "top")]

@@ -4,31 +4,66 @@ use std::time::{Duration, Instant};
 
 use linux::bpf::delivery::Sampler;
 use linux::counters::CounterSource;
-use linux::{Netns, Processes, observe};
+use linux::observe::Observer;
+use linux::{Netns, Processes};
 use model::Host;
 use model::evidence::Counters;
 
 use super::reading::Reading;
 use crate::fault::Fault;
 
-/// Observing a host with many sockets takes long, and its queues and epolls seldom change: it is observed again only
-/// after this many times the time that it took, so that it costs at most half a per cent of a CPU.
+/// Observing a host with many sockets takes long, and which queues, processes and sockets there are seldom changes:
+/// that is observed again only after this many times the time that it took, so that it costs half a per cent of a CPU.
 const REST_FOR_WORK: u32 = 200;
+
+/// How long is rested at most, as long as that costs no more than [`WORK_MAX`] allows.
+const REST_MAX: Duration = Duration::from_secs(10);
+
+/// However old a reading is, at least this many times the time that it took is rested: a twentieth of a CPU.
+const WORK_MAX: u32 = 20;
+
+/// How long to rest after work that took so long.
+fn rest(took: Duration) -> Duration {
+    took.saturating_mul(REST_FOR_WORK).min(REST_MAX.max(took.saturating_mul(WORK_MAX)))
+}
+
+/// When something is due again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rest {
+    until: Option<Instant>,
+}
+
+impl Rest {
+    fn is_over(self) -> bool {
+        self.until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    fn since(started: Instant) -> Self {
+        Self { until: started.checked_add(rest(started.elapsed())) }
+    }
+}
 
 /// Reads a host again and again.
 pub(crate) struct Reader {
-    netns: Netns,
+    observer: Observer,
     /// Or why nothing is counted.
     sampler: Result<Sampler, String>,
     /// Or why CPUs are not shown.
     counters: Result<CounterSource, String>,
     before: Option<Counters>,
-    host: Option<(Host, Instant, Duration)>,
+    host: Option<Host>,
+    /// Until all is observed again.
+    whole: Rest,
+    /// Until the values of the known NAPIs and epolls are read again: far less work, and so far more often.
+    values: Rest,
 }
 
 impl Reader {
     /// A reader that counts from now on.
-    pub(crate) fn new(netns: Netns) -> Self {
+    ///
+    /// # Errors
+    /// If the namespace cannot be observed at all.
+    pub(crate) fn new(netns: Netns) -> Result<Self, Fault> {
         let mut sampler =
             Sampler::load().map_err(|error| format!("who delivers packets is not counted: {error}"));
         if let Ok(sampler) = &mut sampler {
@@ -37,7 +72,9 @@ impl Reader {
         let mut counters =
             CounterSource::open(&netns).map_err(|error| format!("CPUs are not shown: {error}"));
         let before = counters.as_mut().ok().and_then(|source| source.snapshot().ok());
-        Self { netns, sampler, counters, before, host: None }
+        let observer = Observer::open(netns)?;
+        let (whole, values) = (Rest::default(), Rest::default());
+        Ok(Self { observer, sampler, counters, before, host: None, whole, values })
     }
 
     /// What was counted since the reading before, on the host as it is.
@@ -65,15 +102,45 @@ impl Reader {
             }
         };
         let before = std::mem::replace(&mut self.before, now);
-        let cpus = before.as_ref().zip(self.before.as_ref());
-        let is_due = self.host.as_ref().is_none_or(|(_, at, took)| at.elapsed() >= *took * REST_FOR_WORK);
-        if is_due {
-            let started = Instant::now();
-            let host = observe(&self.netns, &Processes::Networking)?;
-            self.host = Some((host, started, started.elapsed()));
-        }
-        let Some((host, ..)) = &self.host else { return Ok(Reading::default()) };
+        let cpus = before.zip(self.before.clone());
+        let host = self.observed()?;
         unread.extend(host.unread.iter().map(|unread| format!("not read: {}: {}", unread.what, unread.why)));
-        Ok(Reading::of(host, delivered.as_ref(), cpus, unread))
+        Ok(Reading::of(host, delivered.as_ref(), cpus.as_ref().map(|(before, now)| (before, now)), unread))
+    }
+
+    /// The host, with the values that its NAPIs and epolls have now.
+    fn observed(&mut self) -> Result<&Host, Fault> {
+        let started = Instant::now();
+        match &mut self.host {
+            Some(host) if !self.whole.is_over() => {
+                if self.values.is_over() {
+                    for index in host.devices.iter().map(|device| device.id.ifindex).collect::<Vec<_>>() {
+                        self.observer.napis(host, index)?;
+                    }
+                    for pid in host.processes.iter().map(|process| process.id.pid).collect::<Vec<_>>() {
+                        self.observer.epolls(host, pid);
+                    }
+                    self.values = Rest::since(started);
+                }
+            }
+            host => {
+                *host = Some(self.observer.whole(&Processes::Networking)?);
+                (self.whole, self.values) = (Rest::since(started), Rest::default());
+            }
+        }
+        self.host.as_ref().ok_or_else(|| Fault::failed("nothing was observed".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_reading_is_never_far_behind_and_looking_never_takes_a_cpu() {
+        let millis = Duration::from_millis;
+        assert_eq!(rest(millis(5)), millis(1_000), "half a per cent of a CPU");
+        assert_eq!(rest(millis(140)), REST_MAX, "28 seconds would be old");
+        assert_eq!(rest(millis(3_000)), millis(60_000), "a twentieth of a CPU at most");
     }
 }

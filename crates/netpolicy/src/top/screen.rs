@@ -1,38 +1,36 @@
 //! The screen: 80 columns and 24 lines are enough, and more are used.
 
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use linux::Signals;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Clear, Paragraph, Row, Table};
 use ratatui::{DefaultTerminal, Frame};
 
+use super::keyboard::{Input, Keyboard};
 use super::reader::Reader;
 use super::reading::{CpuLine, ProcessLine, QueueLine, Reading};
-use super::state::{Key, State};
+use super::state::State;
 use crate::exit::Exit;
 use crate::fault::Fault;
 
-/// How long a key is waited for before signals are looked at again.
+/// How long a key is waited for before the terminal's size is looked at again.
 const TICK: Duration = Duration::from_millis(100);
 
 /// How many CPUs have a line of their own.
 const CPUS_MAX: usize = 4;
 
-/// How many columns a queue's name has at least.
-const NAME: u16 = 18;
-
-/// How many columns the queues' table needs.
-const COLUMNS: u16 = 80;
+/// How many columns a queue's or process's name keeps beside others: enough for `eth0 rx-0`.
+const NAME_MIN: u16 = 12;
 
 /// How many lines processes have at most.
 const PROCESSES_MAX: usize = 6;
 
-/// Shows one reading after the other until the operator has seen enough.
+/// Shows one reading after the other until the operator has seen enough, or the terminal is gone.
 pub(crate) fn watch(mut reader: Reader, interval: Duration, colour: bool) -> Result<Exit, Fault> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return Err(Fault::new(Exit::Usage, "top needs a terminal".to_owned())
@@ -43,7 +41,12 @@ pub(crate) fn watch(mut reader: Reader, interval: Duration, colour: bool) -> Res
     let mut terminal =
         ratatui::try_init().map_err(|error| Fault::failed(format!("the terminal: {error}")))?;
     let seen = look(&mut terminal, &mut reader, interval, colour, &mut signals);
-    ratatui::restore();
+    // A terminal that is gone cannot be put back, and ratatui would panic when it says so on that terminal.
+    let cursor = terminal.show_cursor();
+    let _ = ratatui::try_restore();
+    if cursor.is_err() {
+        std::mem::forget(terminal);
+    }
     seen.map(|()| Exit::Done)
 }
 
@@ -56,49 +59,35 @@ fn look(
 ) -> Result<(), Fault> {
     let of_terminal = |error: std::io::Error| Fault::failed(format!("the terminal: {error}"));
     let (mut state, mut reading, mut next) = (State::default(), Reading::default(), Instant::now());
-    let mut stale = true;
+    let mut keyboard = Keyboard::of_standard_input().map_err(of_terminal)?;
+    let (mut stale, mut shown_at) = (true, None);
     loop {
         if Instant::now() >= next && !state.paused {
             reading = reader.read()?;
             next = Instant::now() + interval;
             stale = true;
         }
-        if std::mem::take(&mut stale) {
+        let size =
+            rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| (size.ws_col, size.ws_row));
+        if std::mem::take(&mut stale) || size != shown_at {
             terminal.draw(|frame| draw(frame, &reading, &mut state, colour)).map_err(of_terminal)?;
+            shown_at = size;
         }
+        let wait = match state.paused {
+            true => TICK,
+            false => next.saturating_duration_since(Instant::now()).min(TICK),
+        };
+        let input = keyboard.wait(wait, signals.as_fd());
         if signals.take().is_some() {
             return Ok(());
         }
-        let wait = next.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(1), TICK);
-        if !event::poll(wait).map_err(of_terminal)? {
-            continue;
+        let Input::Keys(keys) = input else { return Ok(()) };
+        for key in keys {
+            stale = true;
+            if !state.press(key) {
+                return Ok(());
+            }
         }
-        stale = true;
-        let Some(key) = key(&event::read().map_err(of_terminal)?) else { continue };
-        if !state.press(key) {
-            return Ok(());
-        }
-    }
-}
-
-fn key(event: &Event) -> Option<Key> {
-    let Event::Key(pressed) = event else { return None };
-    if pressed.kind == KeyEventKind::Release {
-        return None;
-    }
-    let control = pressed.modifiers.contains(KeyModifiers::CONTROL);
-    match pressed.code {
-        KeyCode::Char('c') if control => Some(Key::Interrupt),
-        KeyCode::Char(_) if control => None,
-        KeyCode::Char(c) => Some(Key::Char(c)),
-        KeyCode::Up => Some(Key::Up),
-        KeyCode::Down => Some(Key::Down),
-        KeyCode::PageUp => Some(Key::PageUp),
-        KeyCode::PageDown => Some(Key::PageDown),
-        KeyCode::Enter => Some(Key::Enter),
-        KeyCode::Esc => Some(Key::Escape),
-        KeyCode::Backspace => Some(Key::Backspace),
-        _ => None,
     }
 }
 
@@ -116,8 +105,8 @@ fn draw(frame: &mut Frame<'_>, reading: &Reading, state: &mut State, colour: boo
     ])
     .areas(frame.area());
     let paint = Paint { colour };
-    frame.render_widget(Paragraph::new(headline(reading, &paint)), head);
-    frame.render_widget(Paragraph::new(cpu_lines(reading, &paint)), cpu_area);
+    frame.render_widget(Paragraph::new(headline(reading, head.width, &paint)), head);
+    frame.render_widget(Paragraph::new(cpu_lines(reading, cpu_area.width, &paint)), cpu_area);
     draw_queues(frame, queue_area, reading, state, &paint);
     if rows > 0 {
         draw_processes(frame, process_area, &processes, &paint);
@@ -147,7 +136,7 @@ impl Paint {
     }
 }
 
-fn headline<'a>(reading: &Reading, paint: &Paint) -> Line<'a> {
+fn headline<'a>(reading: &Reading, width: u16, paint: &Paint) -> Line<'a> {
     let packets: f64 = reading.queues.iter().map(|line| line.packets).sum();
     let own: f64 = reading
         .queues
@@ -155,33 +144,45 @@ fn headline<'a>(reading: &Reading, paint: &Paint) -> Line<'a> {
         .map(|line| line.packets * line.shares.map_or(0.0, |shares| shares.application))
         .sum();
     let share = if packets > 0.0 { own / packets } else { 0.0 };
-    Line::from(vec![
-        Span::styled("netpolicy top", paint.strong()),
-        Span::raw(format!(
-            "  {} packets/s on {} queues, {} by applications; {}/s off NAPI",
-            rate(packets),
-            reading.queues.len(),
-            percent(share),
-            rate(reading.backlog_packets)
-        )),
-    ])
+    whole(
+        vec![
+            Span::styled("netpolicy top", paint.strong()),
+            Span::raw(format!("  {} packets/s", rate(packets))),
+            Span::raw(format!(" on {} queues", reading.queues.len())),
+            Span::raw(format!(", {} by applications", percent(share))),
+            Span::raw(format!("; {}/s off NAPI", rate(reading.backlog_packets))),
+        ],
+        width,
+    )
 }
 
-fn cpu_lines<'a>(reading: &Reading, paint: &Paint) -> Vec<Line<'a>> {
+/// The parts that a line of this width has room for: half a number is another number.
+fn whole(parts: Vec<Span<'_>>, width: u16) -> Line<'_> {
+    let mut room = usize::from(width);
+    let fits = |part: &Span<'_>| {
+        let left = room.checked_sub(part.width());
+        room = left.unwrap_or(room);
+        left.is_some()
+    };
+    Line::from(parts.into_iter().take_while(fits).collect::<Vec<_>>())
+}
+
+fn cpu_lines<'a>(reading: &Reading, width: u16, paint: &Paint) -> Vec<Line<'a>> {
     let mut cpus: Vec<&CpuLine> = reading.cpus.iter().collect();
     if cpus.len() > CPUS_MAX {
         cpus.sort_by(|a, b| a.idle.total_cmp(&b.idle).then(a.cpu.cmp(&b.cpu)));
     }
     let words = |cpu: &CpuLine| {
         let part = |name: &str, share: f64| format!(" {name} {:>4}", percent(share));
-        Line::from(vec![
+        let parts = vec![
             Span::styled(format!("cpu{:<4}", cpu.cpu), paint.strong()),
             Span::styled(part("user", cpu.user), paint.style(Color::Green)),
             Span::styled(part("system", cpu.system), paint.style(Color::Blue)),
             Span::styled(part("softirq", cpu.softirq), paint.style(Color::Yellow)),
             Span::styled(part("irq", cpu.irq), paint.style(Color::Red)),
             Span::raw(part("idle", cpu.idle)),
-        ])
+        ];
+        whole(parts, width)
     };
     cpus.into_iter().take(CPUS_MAX).map(words).collect()
 }
@@ -190,34 +191,100 @@ fn draw_queues(frame: &mut Frame<'_>, area: Rect, reading: &Reading, state: &mut
     let lines = state.queues(reading);
     let room = usize::from(area.height.saturating_sub(1));
     state.skipped = state.skipped.min(lines.len().saturating_sub(room));
-    let room_for_name = usize::from(NAME + area.width.saturating_sub(COLUMNS));
-    let rows = lines.iter().skip(state.skipped).take(room).map(|line| queue_row(line, room_for_name, paint));
-    let widths = [
-        Constraint::Min(NAME),
-        Constraint::Length(5),
-        Constraint::Length(6),
-        Constraint::Length(6),
-        Constraint::Length(5),
-        Constraint::Length(4),
-        Constraint::Length(5),
-        Constraint::Length(4),
-        Constraint::Length(4),
-        Constraint::Length(14),
-    ];
-    let heads = ["QUEUE", " NAPI", " PKT/S", "POLL/S", "BATCH", " IRQ", "TIMER", " APP", "KTHR", "SET"];
-    let header = Row::new(heads.map(Cell::new)).style(paint.heading());
-    frame.render_widget(Table::new(rows, widths).header(header).column_spacing(1), area);
+    let rows: Vec<_> =
+        lines.iter().skip(state.skipped).take(room).map(|line| queue_cells(line, paint)).collect();
+    frame.render_widget(table(&QUEUE_COLUMNS, rows, area.width, paint), area);
 }
 
-/// The queue's name in so many columns: of a device's long name, the end is left out.
-fn name(line: &QueueLine, room: usize) -> String {
-    let queue = line.queue.map_or_else(String::new, |queue| format!(" rx-{queue}"));
-    let room = room.saturating_sub(queue.len());
-    let device: String = line.device.chars().take(room).collect();
-    format!("{device}{queue}")
+/// A column of a table. The first of a table takes what the others leave.
+struct Column {
+    head: &'static str,
+    /// How many columns of the terminal it takes at least.
+    width: u16,
+    /// In a terminal that is too narrow for all, the column of the highest number is left out first.
+    order: u8,
+    /// Numbers end where their column ends.
+    right: bool,
 }
 
-fn queue_row<'a>(line: &QueueLine, room_for_name: usize, paint: &Paint) -> Row<'a> {
+const fn number(head: &'static str, width: u16, order: u8) -> Column {
+    Column { head, width, order, right: true }
+}
+
+const fn word(head: &'static str, width: u16, order: u8) -> Column {
+    Column { head, width, order, right: false }
+}
+
+const QUEUE_COLUMNS: [Column; 10] = [
+    word("QUEUE", NAME_MIN, 0),
+    number("NAPI", 5, 6),
+    number("PKT/S", 6, 1),
+    number("POLL/S", 6, 8),
+    number("BATCH", 5, 7),
+    number("IRQ", 4, 3),
+    number("TIMER", 5, 4),
+    number("APP", 4, 2),
+    number("KTHR", 4, 5),
+    word("SET", 14, 9),
+];
+
+const PROCESS_COLUMNS: [Column; 6] = [
+    word("PROCESS", NAME_MIN, 0),
+    number("PREFER/OF", 9, 4),
+    number("SOCKETS", 7, 5),
+    number("PACKET/S", 8, 1),
+    number("POLL/S", 8, 3),
+    word("EPOLLS", 9, 2),
+];
+
+/// The columns that a terminal of this width has room for. Half a number is another number, so a column is as wide as
+/// its widest cell, or is left out. The first has names: of a long one, the middle is left out.
+fn table<'a>(columns: &[Column], rows: Vec<Vec<(String, Style)>>, width: u16, paint: &Paint) -> Table<'a> {
+    let widest = |at: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(at)).map(|(text, _)| text.chars().count());
+        u16::try_from(cells.max().unwrap_or(0)).unwrap_or(u16::MAX).max(columns[at].width)
+    };
+    let widths: Vec<u16> = (0..columns.len()).map(widest).collect();
+    let mut shown: Vec<usize> = (0..columns.len()).collect();
+    let beside = |shown: &[usize]| -> u16 {
+        shown.iter().skip(1).fold(0, |sum: u16, at| sum.saturating_add(widths[*at]).saturating_add(1))
+    };
+    while shown.len() > 1 && beside(&shown).saturating_add(NAME_MIN) > width {
+        let last = shown.iter().copied().max_by_key(|at| columns[*at].order);
+        shown.retain(|at| Some(*at) != last);
+    }
+    let first = usize::from(width.saturating_sub(beside(&shown)));
+    let placed = |at: usize, text: &str| match (at, columns[at].right) {
+        (0, _) => shortened(text, first),
+        (_, true) => format!("{text:>room$}", room = usize::from(widths[at])),
+        (_, false) => text.to_owned(),
+    };
+    let row = |cells: &[(String, Style)]| {
+        Row::new(shown.iter().map(|at| Cell::new(placed(*at, &cells[*at].0)).style(cells[*at].1)))
+    };
+    let heads = Row::new(shown.iter().map(|at| Cell::new(placed(*at, columns[*at].head))));
+    let constraint = |at: &usize| match at {
+        0 => Constraint::Fill(1),
+        at => Constraint::Length(widths[*at]),
+    };
+    let rows: Vec<Row<'_>> = rows.iter().map(|cells| row(cells)).collect();
+    Table::new(rows, shown.iter().map(constraint)).header(heads.style(paint.heading())).column_spacing(1)
+}
+
+/// A name in so many columns: its end, which tells it from others, stays.
+fn shortened(name: &str, room: usize) -> String {
+    let length = name.chars().count();
+    if length <= room {
+        return name.to_owned();
+    }
+    let end: String =
+        name.rsplit_once([' ', '[']).map_or(String::new(), |(head, _)| name[head.len()..].to_owned());
+    let kept = room.saturating_sub(end.chars().count());
+    let head: String = name.chars().take(kept).collect();
+    if kept == 0 { name.chars().take(room).collect() } else { format!("{head}{end}") }
+}
+
+fn queue_cells(line: &QueueLine, paint: &Paint) -> Vec<(String, Style)> {
     let share = |of: fn(&super::reading::Shares) -> f64| {
         line.shares.as_ref().map_or_else(|| "-".to_owned(), |shares| percent(of(shares)))
     };
@@ -225,19 +292,20 @@ fn queue_row<'a>(line: &QueueLine, room_for_name: usize, paint: &Paint) -> Row<'
         Some(shares) if shares.application >= 0.5 => paint.style(Color::Green),
         _ => Style::new(),
     };
-    let set = if line.suspended { format!("{}*", line.set) } else { line.set.clone() };
-    Row::new(vec![
-        Cell::new(name(line, room_for_name)),
-        Cell::new(format!("{:>5}", line.napi)),
-        Cell::new(format!("{:>6}", rate(line.packets))),
-        Cell::new(format!("{:>6}", rate(line.polls))),
-        Cell::new(line.batch.map_or_else(|| "    -".to_owned(), |batch| format!("{batch:>5.1}"))),
-        Cell::new(format!("{:>4}", share(|s| s.interrupt))),
-        Cell::new(format!("{:>5}", share(|s| s.timer))),
-        Cell::new(format!("{:>4}", share(|s| s.application))).style(own),
-        Cell::new(format!("{:>4}", share(|s| s.kthread))),
-        Cell::new(set),
-    ])
+    let queue = line.queue.map_or_else(String::new, |queue| format!(" rx-{queue}"));
+    let plain = |text: String| (text, Style::new());
+    vec![
+        plain(format!("{}{queue}", line.device)),
+        plain(line.napi.to_string()),
+        plain(rate(line.packets)),
+        plain(rate(line.polls)),
+        plain(line.batch.map_or_else(|| "-".to_owned(), |batch| format!("{batch:.1}"))),
+        plain(share(|s| s.interrupt)),
+        plain(share(|s| s.timer)),
+        (share(|s| s.application), own),
+        plain(share(|s| s.kthread)),
+        plain(if line.suspended { format!("{}*", line.set) } else { line.set.clone() }),
+    ]
 }
 
 fn draw_processes(frame: &mut Frame<'_>, area: Rect, lines: &[&ProcessLine], paint: &Paint) {
@@ -250,26 +318,17 @@ fn draw_processes(frame: &mut Frame<'_>, area: Rect, lines: &[&ProcessLine], pai
             (_, false) => "set only",
         };
         let style = if engaged == "engaged" { paint.style(Color::Green) } else { Style::new() };
-        Row::new(vec![
-            Cell::new(format!("{}[{}]", line.name, line.pid)),
-            Cell::new(format!("{:>9}", format!("{}/{}", line.prefer, line.epolls))),
-            Cell::new(format!("{:>7}", line.sockets)),
-            Cell::new(format!("{:>8}", rate(line.packets))),
-            Cell::new(format!("{:>8}", rate(line.polls))),
-            Cell::new(engaged).style(style),
-        ])
+        let plain = |text: String| (text, Style::new());
+        vec![
+            plain(format!("{}[{}]", line.name, line.pid)),
+            plain(format!("{}/{}", line.prefer, line.epolls)),
+            plain(line.sockets.to_string()),
+            plain(rate(line.packets)),
+            plain(rate(line.polls)),
+            (engaged.to_owned(), style),
+        ]
     });
-    let widths = [
-        Constraint::Min(24),
-        Constraint::Length(9),
-        Constraint::Length(7),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(9),
-    ];
-    let heads = ["PROCESS", "PREFER/OF", "SOCKETS", "PACKET/S", "POLL/S", "EPOLLS"];
-    let header = Row::new(heads.map(Cell::new)).style(paint.heading());
-    frame.render_widget(Table::new(rows, widths).header(header).column_spacing(1), area);
+    frame.render_widget(table(&PROCESS_COLUMNS, rows.collect(), area.width, paint), area);
 }
 
 fn footline<'a>(reading: &Reading, state: &State, paint: &Paint) -> Line<'a> {
@@ -317,7 +376,8 @@ fn rate(per_second: f64) -> String {
     match per_second {
         small if small < 9_999.5 => format!("{small:.0}"),
         thousands if thousands < 999_950.0 => format!("{:.1}k", thousands / 1e3),
-        millions => format!("{:.2}M", millions / 1e6),
+        millions if millions < 99_995_000.0 => format!("{:.2}M", millions / 1e6),
+        millions => format!("{:.0}M", millions / 1e6),
     }
 }
 
@@ -328,6 +388,7 @@ fn percent(share: f64) -> String {
 #[cfg(test)]
 mod test {
     use super::super::reading::Shares;
+    use super::super::state::Key;
     use super::*;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -397,9 +458,42 @@ mod test {
     }
 
     #[test]
+    fn a_number_is_shown_whole_or_not_at_all() {
+        let mut reading = reading(1);
+        let process = &mut reading.processes[0];
+        (process.packets, process.polls, process.sockets) = (573.0, 391.0, 4_482);
+        let queue = &mut reading.queues[0];
+        (queue.packets, queue.polls, queue.napi) = (573.0, 391.0, 1_234_567);
+        (queue.device, queue.set) = ("uplink".to_owned(), "suspend 20123ns".to_owned());
+        let whole = [
+            "573", "391", "4482", "1234567", "27.0", "2%", "3%", "95%", "0%", "4/5", "engaged", "suspend",
+            "20123ns*",
+        ];
+        for width in 1..=140 {
+            let mut terminal = Terminal::new(TestBackend::new(width, 24)).expect("a backend in memory");
+            terminal.draw(|frame| draw(frame, &reading, &mut State::default(), false)).expect("draws");
+            let screen = terminal.backend().to_string();
+            let mut tables = 0;
+            for line in screen.lines().map(|line| line.trim_matches('"').trim_end()) {
+                let name = ["rx-0", "[812]"].iter().find_map(|end| Some(line.find(end)? + end.len()));
+                let Some(name) = name else {
+                    let is_cut = line.ends_with(|c: char| c.is_ascii_digit()) && !line.starts_with("cpu");
+                    assert!(!is_cut, "{width} columns:\n{screen}");
+                    continue;
+                };
+                let cells: Vec<&str> = line[name..].split_whitespace().collect();
+                let unknown = cells.iter().find(|cell| !whole.contains(cell));
+                assert_eq!(unknown, None, "{width} columns:\n{screen}");
+                tables += usize::from(cells.contains(&"573"));
+            }
+            assert!(width < 34 || tables == 2, "{width} columns:\n{screen}");
+        }
+    }
+
+    #[test]
     fn a_rate_has_at_most_six_characters() {
         let rates: Vec<String> =
             [0.0, 9_999.4, 9_999.6, 999_949.0, 1_234_567.0, 123_456_789.0].map(rate).into();
-        assert_eq!(rates, ["0", "9999", "10.0k", "999.9k", "1.23M", "123.46M"]);
+        assert_eq!(rates, ["0", "9999", "10.0k", "999.9k", "1.23M", "123M"]);
     }
 }

@@ -21,6 +21,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("answers/what_is_not_there_yet_is_waited_for_and_the_exit_code_says_so", NEEDS, later),
         test("answers/what_was_rolled_back_is_taken_up_when_it_is_asked_for_again", NEEDS, taken_up),
         test("answers/a_file_in_the_place_of_a_socket_is_left_as_it_is", ROOT, precious),
+        test("answers/metrics_are_served_nowhere_where_an_empty_word_says_so", ROOT, no_metrics),
         test("answers/a_daemon_that_is_stopped_is_not_waited_for_without_end", ROOT, stopped),
         test("answers/settings_of_processes_that_have_ended_are_not_held", NEEDS, ended),
         test("answers/what_was_asked_before_and_cannot_be_read_is_named_with_a_way_out", ROOT, unreadable),
@@ -145,6 +146,19 @@ fn precious() -> Result<(), Failed> {
     let said = operator.runs(&["daemon", "--metrics-file", &file], 2)?;
     assert!(said.words.contains(".prom"), "{}", said.words);
     assert_eq!(std::fs::read_to_string(&file)?, "precious");
+    Ok(())
+}
+
+fn no_metrics() -> Result<(), Failed> {
+    for (name, arguments, there) in
+        [("metrics-none", vec!["daemon", "--metrics-socket", ""], false), ("metrics", vec!["daemon"], true)]
+    {
+        let operator = Operator::new(name, 1)?;
+        let _daemon = operator.starts(&arguments)?;
+        operator.waits_to_hear("at work")?;
+        assert_eq!(operator.state().join("metrics").exists(), there, "{arguments:?}");
+        assert!(operator.state().join("io.netpolicy").exists());
+    }
     Ok(())
 }
 

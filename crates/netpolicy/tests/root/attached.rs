@@ -128,7 +128,7 @@ fn memcached() -> Result<(), Failed> {
         operator.lab.start_memcached(&MemcachedOptions { threads: 2, ..MemcachedOptions::default() })?;
     let pid = server.process().pid;
     let before = operator.host()?;
-    let attach = operator.starts(&["attach", &pid.to_string(), "--policy", "latency"])?;
+    let attach = operator.starts(&["attach", &pid.to_string(), "--delivery", "suspend20"])?;
     operator.waits_to_hear("Attached.")?;
     let attached = operator.host()?;
     assert_eq!(epolls_of(&attached, pid), [SUSPENDING; 3], "the main thread's epoll and two workers'");
@@ -357,7 +357,7 @@ fn forking() -> Result<(), Failed> {
     let server = EpollMaker(operator.lab.server().run(|| command.spawn())??);
     waited_for("the server's epoll", || Ok((server.epolls(&operator)?.len() == 1).then_some(())))?;
     let before = server.epolls(&operator)?;
-    let attach = operator.starts(&["attach", &server.pid().to_string(), "--policy", "latency"])?;
+    let attach = operator.starts(&["attach", &server.pid().to_string(), "--delivery", "suspend20"])?;
     operator.waits_to_hear("Attached.")?;
     std::thread::sleep(Duration::from_secs(2));
     let attached = server.epolls(&operator)?;

@@ -263,6 +263,10 @@ fn measured() -> Result<(), Failed> {
         let (cpu, counters) = (run.cpu.ok_or("no CPU use")?, run.counters.as_ref().ok_or("no counters")?);
         assert!(cpu.busy() > 0.0 && counters.softirqs["NET_RX"] > 0.0, "{cpu:?} {counters:?}");
         assert!(counters.napi_polls > Some(0.0) && counters.busy_poll_rx_packets.is_some(), "{counters:?}");
+        let interrupts = run.interrupts_per_request.ok_or("no interrupts were counted")?;
+        // Depth 16: one poll serves many requests, and under suspension few polls are after an interrupt.
+        assert!((0.0..=2.0).contains(&interrupts), "{interrupts}");
+        assert!(run.label != "base" || interrupts > 0.0, "nothing else brings packets");
         assert!(run.cycles_per_request.is_none_or(|cycles| cycles > 0.0), "absent is not zero");
     }
     Ok(())

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
-use model::{ChannelKind, EpollParams, Nanoseconds, Pid, Setting};
+use model::{ChannelKind, CpuSet, EpollParams, Nanoseconds, NapiKnob, NicKnob, Pid, RxQueueKnob, Setting};
 
 use crate::attached::{EpollMaker, SUSPENDING};
 use crate::operator::{Operator, Started, flushes, somebody_else_sets, waited_for};
@@ -27,6 +27,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("daemon/a_service_known_by_its_port_gets_its_policy_when_it_listens", BPF, listener),
         test("daemon/processes_that_end_half_way_do_not_disturb_it", BPF, ends_half_way),
         test("daemon/a_device_that_comes_up_or_is_renamed_gets_its_policy", NEEDS, links),
+        test("daemon/what_somebody_else_sets_as_it_is_wanted_is_theirs_and_no_drift", NEEDS, made_right),
+        test("daemon/a_device_that_is_made_again_is_set_and_no_drift", NEEDS, made_again),
         test("daemon/new_channels_get_the_policy_of_their_device", NEEDS, channels),
         test("daemon/what_somebody_else_takes_away_is_put_right", NEEDS, drift),
         test("daemon/a_device_that_loses_its_settings_again_and_again_is_left_alone", NEEDS, flapping),
@@ -180,23 +182,93 @@ fn links() -> Result<(), Failed> {
     is_set(&operator, &[20_000; 2])
 }
 
+/// As a driver does that spreads its queues again when a CPU comes back.
+fn made_right() -> Result<(), Failed> {
+    let steers = |cpus: &str| {
+        format!("[device.{SERVER_DEVICE}]\npolicy = \"none\"\nsettings = {{ rps_cpus = \"{cpus}\" }}\n")
+    };
+    let operator = Operator::new("daemon-made-right", 1)?;
+    let host = operator.host()?;
+    let queue = host.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[0].id;
+    let online = &host.topology.online;
+    let (one, all) = (online.iter().take(1).collect::<CpuSet>(), online.clone());
+    assert!(one != all, "this needs two CPUs");
+    let steered = |cpus: &CpuSet| {
+        waited_for(&format!("rps_cpus {cpus}"), || {
+            let host = operator.host()?;
+            let device = host.device_named(SERVER_DEVICE).ok_or("the device")?;
+            Ok((device.rx_queues[0].rps_cpus == *cpus).then_some(()))
+        })
+    };
+    operator.asks(&steers(&one.to_string()))?;
+    let daemon = operator.starts(&["daemon", "--on-stop", "revert"])?;
+    operator.waits_to_hear(AT_WORK)?;
+    steered(&one)?;
+    operator.runs(&["verify"], 0)?;
+    // Nothing tells of a file in sysfs: what is wanted has changed when the daemon looks.
+    somebody_else_sets(Setting::RxQueue(queue, RxQueueKnob::RpsCpus(all.clone())))?;
+    operator.asks(&steers(&all.to_string()))?;
+    waited_for("no drift", || {
+        Ok((operator.netpolicy(&["verify"]).output()?.status.code() == Some(0)).then_some(()))
+    })?;
+    operator.runs(&["plan"], 0)?;
+    operator.runs(&["status"], 0)?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    operator.runs(&["verify"], 0)?;
+    // What they set last stays: it is theirs, and no word is lost about it.
+    steered(&all)
+}
+
+fn made_again() -> Result<(), Failed> {
+    const MAKE: &str = "ip link add np0 type veth peer name np1";
+    let operator = Operator::new("daemon-made-again", 1)?;
+    operator.inside(MAKE)?;
+    operator.asks("[device.np0]\npolicy = \"none\"\nsettings = { rps_cpus = \"0\" }\n")?;
+    let daemon = operator.starts(&["daemon", "--on-stop", "revert"])?;
+    operator.waits_to_hear(AT_WORK)?;
+    let steered = |cpus: &str| {
+        waited_for(&format!("rps_cpus {cpus}"), || {
+            let host = operator.host()?;
+            let device = host.device_named("np0");
+            Ok(device.is_some_and(|np0| np0.rx_queues[0].rps_cpus.to_string() == cpus).then_some(()))
+        })
+    };
+    steered("0")?;
+    operator.runs(&["verify"], 0)?;
+    for _ in 0..2 {
+        operator.inside("ip link del np0")?;
+        operator.inside(MAKE)?;
+        steered("0")?;
+        // What was set on the device before is let go of at the next look.
+        waited_for("no drift", || {
+            Ok((operator.netpolicy(&["verify"]).output()?.status.code() == Some(0)).then_some(()))
+        })?;
+    }
+    operator.asks("")?;
+    steered("")?;
+    operator.asks("[device.np0]\npolicy = \"none\"\nsettings = { rps_cpus = \"0\" }\n")?;
+    steered("0")?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    steered("")
+}
+
 fn channels() -> Result<(), Failed> {
     let operator = Operator::new("daemon-channels", 2)?;
     let host = operator.host()?;
     let device = host.device_named(SERVER_DEVICE).ok_or("the device")?.id;
-    somebody_else_sets(Setting::Channels(device, ChannelKind::Rx, 1))?;
+    somebody_else_sets(Setting::Nic(device, NicKnob::Channels(ChannelKind::Rx, 1)))?;
     operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;
     let _daemon = operator.starts(&["daemon"])?;
     operator.waits_to_hear(AT_WORK)?;
     is_set(&operator, &[DEFER50])?;
-    somebody_else_sets(Setting::Channels(device, ChannelKind::Rx, 2))?;
+    somebody_else_sets(Setting::Nic(device, NicKnob::Channels(ChannelKind::Rx, 2)))?;
     is_set(&operator, &[DEFER50; 2])
 }
 
 fn drift() -> Result<(), Failed> {
     let (operator, _daemon) = begun("daemon-drift", 2, &[])?;
     let queue = operator.host()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
-    somebody_else_sets(Setting::GroFlushTimeout(queue, Nanoseconds(7_000)))?;
+    somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(7_000))))?;
     assert_eq!(flushes(&operator.host()?), [DEFER50, 7_000]);
     is_set(&operator, &[DEFER50; 2])
 }
@@ -269,6 +341,7 @@ fn rolled_back() -> Result<(), Failed> {
 
 fn everybody() -> Result<(), Failed> {
     let operator = Operator::new("daemon-everybody", 1)?;
+    operator.means_what_it_does_on_a_nic()?;
     let uid = rustix::process::geteuid().as_raw();
     operator.asks(&format!("[service.all]\nmatch = {{ uid = {uid} }}\npolicy = \"latency\"\n"))?;
     let maker = EpollMaker::new(&operator)?;

@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
-use model::{Cpu, CpuSet, Nanoseconds, Setting};
+use model::{Cpu, CpuSet, Nanoseconds, NapiKnob, Setting};
 
 use crate::attached::EpollMaker;
 use crate::operator::{Operator, Started, are, at_work, flushes, somebody_else_sets, threads, waited_for};
@@ -27,6 +27,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("daemon/what_is_unset_goes_back_though_another_request_is_refused", NEEDS, unset_beside_refused),
         test("daemon/the_notes_of_a_set_are_those_without_it", NEEDS, notes),
         test("daemon/an_epoll_too_many_for_the_budget_stays_as_it_is_and_the_others_too", EVENTS, budget),
+        test(
+            "daemon/a_cpu_that_went_and_came_is_no_drift_and_everything_is_put_back",
+            GUEST,
+            hotplug_and_revert,
+        ),
         test("daemon/a_cpu_that_goes_off_line_is_planned_without_and_with_again", GUEST, hotplug),
     ]
 }
@@ -37,7 +42,7 @@ fn deferring() -> String {
 
 fn somebody_sets_queue(operator: &Operator, span: u64) -> Result<(), Failed> {
     let queue = operator.host()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
-    somebody_else_sets(Setting::GroFlushTimeout(queue, Nanoseconds(span)))
+    somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(span))))
 }
 
 fn repaired() -> Result<(), Failed> {
@@ -291,5 +296,59 @@ fn hotplug() -> Result<(), Failed> {
     outcome.map_err(|failed| Failed::from(format!("{failed:?}\n{told}")))?;
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
+    Ok(())
+}
+
+/// virtio-net spreads its transmit queues again whenever a CPU goes or comes (6.18, `drivers/net/virtio_net.c`
+/// `virtnet_set_affinity()`): what was set while one was away is no longer in force, and nobody's to put back.
+fn hotplug_and_revert() -> Result<(), Failed> {
+    const DEVICE: &str = "virtio0";
+    let operator = Operator::new("hotplug-revert", 1)?;
+    operator.asks(&format!("[device.{DEVICE}]\npolicy = \"latency\"\n"))?;
+    Command::new("ip").args(["link", "set", DEVICE, "up"]).status()?;
+    let settings = || -> Result<(Vec<String>, Vec<CpuSet>), Failed> {
+        let host = linux::observe(&linux::Netns::own()?, &linux::Processes::None)?;
+        let device = host.device_named(DEVICE).ok_or("the device")?;
+        let napis = device.napis.iter().map(|napi| format!("{napi:?}")).collect();
+        Ok((napis, device.tx_queues.iter().map(|queue| queue.xps_cpus.clone()).collect()))
+    };
+    let before = settings()?;
+    let said = operator.file("hotplug-words", b"")?;
+    let file = std::fs::OpenOptions::new().append(true).open(&said)?;
+    let mut command = operator.netpolicy_here(&["daemon", "--on-stop", "revert"]);
+    let child = command.stdout(file.try_clone()?).stderr(file).spawn()?;
+    let daemon = Started { child };
+    let in_order = |events: u64| -> Result<Option<()>, Failed> {
+        let output = operator.netpolicy_here(&["-o", "json", "status"]).output()?;
+        let status = serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap_or_default();
+        let (request, counters) = (&status["data"]["requests"][0], &status["data"]["counters"]);
+        let heard = counters["events"]["cpu"].as_u64().unwrap_or(0);
+        let all = request["set"].as_u64() > Some(0) && request["set"] == request["wanted"];
+        Ok((heard >= events && all).then_some(()))
+    };
+    let ends = |words: &[&str]| -> Result<Option<i32>, Failed> {
+        Ok(operator.netpolicy_here(words).output()?.status.code())
+    };
+    let outcome = waited_for("the policy", || in_order(0)).and_then(|()| {
+        for turn in [1, 3] {
+            let offline = Offline::begin("/sys/devices/system/cpu/cpu1/online")?;
+            waited_for("a plan without the second CPU", || in_order(turn))?;
+            drop(offline);
+            waited_for("a plan with it", || in_order(turn + 1))?;
+            waited_for("no drift", || Ok((ends(&["verify"])? == Some(0)).then_some(())))?;
+            assert_eq!((ends(&["plan"])?, ends(&["status"])?), (Some(0), Some(0)), "they agree");
+        }
+        Ok(())
+    });
+    let verified = operator.netpolicy_here(&["verify"]).output()?;
+    let told = std::fs::read_to_string(&said).unwrap_or_default();
+    outcome.map_err(|failed| {
+        let verified = String::from_utf8_lossy(&verified.stdout);
+        Failed::from(format!("{failed:?}\n{told}\n{verified}"))
+    })?;
+    assert_eq!(daemon.terminated()?, Some(0));
+    let told = std::fs::read_to_string(&said)?;
+    assert!(!told.contains("NOT put back"), "{told}");
+    assert_eq!(settings()?, before, "{told}");
     Ok(())
 }

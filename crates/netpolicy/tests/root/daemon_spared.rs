@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::SERVER_DEVICE;
-use model::{EmptyPolls, Nanoseconds, Setting};
+use model::{EmptyPolls, Nanoseconds, NapiKnob, Setting};
 
 use crate::operator::{Operator, are, at_work, flushes, somebody_else_sets, threads, waited_for};
 use crate::{Need, test};
@@ -93,14 +93,14 @@ fn on_trial() -> Result<(), Failed> {
 
 fn mixture() -> Result<(), Failed> {
     let operator = Operator::new("spared-mixture", 2)?;
-    let latency = format!("[device.{SERVER_DEVICE}]\npolicy = \"latency\"\n");
-    let _daemon = at_work(&operator, &latency)?;
+    let cpu = format!("[device.{SERVER_DEVICE}]\npolicy = \"cpu\"\n");
+    let _daemon = at_work(&operator, &cpu)?;
     let deferrals = || -> Result<Vec<Option<EmptyPolls>>, Failed> {
         let host = operator.host()?;
         let napis = host.devices.iter().flat_map(|device| &device.napis);
         Ok(napis.map(|napi| napi.defer_hard_irqs).collect())
     };
-    waited_for("what latency comes to", || {
+    waited_for("what cpu comes to", || {
         Ok(deferrals()?.iter().all(|polls| *polls > Some(EmptyPolls(0))).then_some(()))
     })?;
     operator.asks(&deferring(50))?;
@@ -142,7 +142,7 @@ fn theirs() -> Result<(), Failed> {
     let queue = operator.host()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
     // What the device told of itself meanwhile has been looked at; the next look is seconds away.
     std::thread::sleep(std::time::Duration::from_secs(1));
-    somebody_else_sets(Setting::GroFlushTimeout(queue, Nanoseconds(61_000)))?;
+    somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(61_000))))?;
     let said = operator.runs(&["unset", "device", SERVER_DEVICE], 0)?;
     assert_eq!(flushes(&operator.host()?), [0, 61_000]);
     let notes = "rx-1 gro-flush-timeout is 61us, and was 0 before";

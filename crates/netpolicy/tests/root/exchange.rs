@@ -22,6 +22,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("exchange/gates_decide_the_exit_code_and_are_judged_again_from_the_evidence", LAB, gates),
         test("exchange/what_a_configuration_fails_with_is_no_lack_of_the_kernel", THREADS, fails),
         test("exchange/storage_is_read_and_written_for_a_remote_client", LAB, storage),
+        test("exchange/a_calibration_that_nothing_answers_is_void_and_says_why", LAB, uncalibrated),
         test("exchange/what_would_be_lost_is_not_overwritten", LAB, kept),
     ]
 }
@@ -111,6 +112,23 @@ fn sizes() -> Result<(), Failed> {
     for run in grid.variants.iter().flat_map(|variant| &variant.results.evidence) {
         assert_eq!(run.requests.answered, run.requests.due, "{}: {:?}", run.label, run.requests);
     }
+    Ok(())
+}
+
+/// No answer of this size comes within so short a window: there is nothing to take shares of.
+fn uncalibrated() -> Result<(), Failed> {
+    let words = "tcp-rr --loopback --mode softirq --size 16M --flows 4 --rate 40% --repeats 2 --seconds 1ms --warmup 1ms";
+    let output = bench(words)?;
+    assert_eq!(output.status.code(), Some(1), "no run counts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("No run counts."), "{said}");
+    let document: Value =
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("{error}: {said}"))?;
+    let grid: Grid = serde_json::from_value(document["data"].clone())?;
+    let runs = runs(&grid, "softirq");
+    assert_eq!((runs.len(), grid.variants[0].borne), (1, None), "nothing is offered after it");
+    let why = runs[0].void.as_deref().ok_or("it is void")?;
+    assert!(why.contains("answer"), "{why}");
     Ok(())
 }
 

@@ -137,8 +137,8 @@ fn threaded(host: &Host) -> Vec<Option<Threading>> {
     host.devices.iter().flat_map(|device| &device.napis).map(|napi| napi.threaded).collect()
 }
 
-/// The kernel's own `ynl` may not be there. Without it the threads go back, found by their names, and the script says
-/// that it could not end them.
+/// Where the netdev family cannot be asked, the threads go back, found by their names, and the script says that it could not
+/// end them.
 fn undo_script() -> Result<(), Failed> {
     let operator = Operator::new("kthread-script", 1)?;
     // No other lab on this machine has a device of this name, nor threads that are called after it.
@@ -152,7 +152,7 @@ fn undo_script() -> Result<(), Failed> {
     let script = std::fs::read_dir(operator.state().join("journal"))?
         .find_map(|entry| Some(entry.ok()?.path().join("undo.sh")).filter(|script| script.exists()))
         .ok_or("a script")?;
-    let output = Command::new("sh").arg(script).arg("--by-hand").output()?;
+    let output = Command::new("sh").arg(script).arg("--by-hand").env("YNL", "/no/such/ynl").output()?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     let host = operator.host()?;
     let begins = host.kthread_begins.clone().ok_or("what threads begin with")?;

@@ -4,6 +4,9 @@
 mod answers;
 mod api;
 mod applied;
+#[path = "../../../linux/tests/root/asked_server.rs"]
+#[expect(dead_code, reason = "the tests of the room below look at it more closely")]
+mod asked_server;
 mod attached;
 mod balanced;
 #[path = "../../../linux/tests/root/balancer.rs"]
@@ -17,6 +20,7 @@ mod daemon_spared;
 #[path = "../desk/mod.rs"]
 #[expect(dead_code, reason = "the tests without root count its turns and read its metrics")]
 mod desk;
+mod engaged;
 mod exchange;
 mod kthreads;
 mod matrix;
@@ -39,13 +43,22 @@ mod rule_swap;
 mod rule_tables;
 mod rules;
 mod rules_compared;
+mod services;
 mod spread;
 mod stage;
+#[path = "../../../linux/tests/root/subject.rs"]
+#[expect(dead_code, reason = "the tests of the room below start programs of their own")]
+mod subject;
+mod surface;
 mod takeover;
 mod tools;
 mod top;
 mod trial;
+mod undone;
 mod units;
+#[path = "../../../linux/tests/root/wire.rs"]
+#[expect(dead_code, reason = "the tests of the room below have other wires")]
+mod wire;
 mod wishes;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -227,10 +240,14 @@ fn main() {
         daemon::tests(),
         daemon_asked::tests(),
         daemon_spared::tests(),
+        engaged::tests(),
         exchange::tests(),
         kthreads::tests(),
         matrix::tests(),
         remedy::tests(),
+        services::tests(),
+        surface::tests(),
+        undone::tests(),
         rules::tests(),
         rule_corpus::tests(),
         rule_by_tc::tests(),

@@ -80,8 +80,23 @@ impl Operator {
     pub(crate) fn netpolicy_here(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
         command.arg("--state-dir").arg(self.state()).arg("--policy-dir").arg(self.scratch.join("policy.d"));
+        let recipes = self.scratch.join("recipe.d");
+        if recipes.exists() {
+            command.arg("--recipe-dir").arg(recipes);
+        }
         command.args(arguments).stdin(Stdio::null());
         command
+    }
+
+    /// Lets `latency` mean on the lab's veth what it means on devices with interrupts: for tests of what a mode that suspends
+    /// sets, not of whether that is any good.
+    pub(crate) fn means_what_it_does_on_a_nic(&self) -> Result<(), Failed> {
+        let recipes = self.scratch.join("recipe.d");
+        std::fs::create_dir_all(&recipes)?;
+        let text = "[driver.veth.latency.delivery]\nvalue = \"suspend20\"\n\
+                    [driver.veth.latency.reuseport]\nvalue = \"by-queue\"\n\
+                    why = \"an epoll's sockets share one NAPI; the hash deals them out\"\n";
+        Ok(std::fs::write(recipes.join("10-as-on-a-nic.toml"), text)?)
     }
 
     /// Runs the command and expects this exit code.
@@ -122,6 +137,11 @@ impl Operator {
             format!("{failed:?}, heard:\n{}", std::fs::read_to_string(self.words()).unwrap_or_default())
                 .into()
         })
+    }
+
+    /// What a started command has said so far.
+    pub(crate) fn said(&self) -> Result<String, Failed> {
+        Ok(std::fs::read_to_string(self.words())?)
     }
 
     fn words(&self) -> PathBuf {

@@ -12,10 +12,22 @@ use super::{Need, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     const LAB: &[Need] = &[Need::Root];
+    const FOREIGN: &[Need] =
+        &[Need::Root, Need::Suspension, Need::Bpf, Need::Memcached, Need::Program("redis-server")];
     const PER_NAPI: &[Need] = &[Need::Root, Need::Suspension, Need::Bpf];
     vec![
         test("policies/every_policy_is_measured_for_both_kinds_of_workload_and_put_back", LAB, matrix),
         test("policies/what_a_policy_sets_shows_in_who_polls", PER_NAPI, delivered),
+        test(
+            "policies/a_server_of_the_operators_choice_is_asked_in_its_protocol_and_what_an_answer_costs_is_counted",
+            FOREIGN,
+            foreign,
+        ),
+        test(
+            "policies/a_server_that_speaks_another_protocol_is_an_error_with_its_words",
+            FOREIGN,
+            another_protocol,
+        ),
         test("policies/a_mix_of_nothing_is_the_operators_mistake", LAB, nothing),
         test("policies/the_model_computes_the_same_tables_at_the_documents_scale", LAB, simulated),
     ]
@@ -68,7 +80,7 @@ fn matrix() -> Result<(), Failed> {
 
 fn delivered() -> Result<(), Failed> {
     let grid = grid(
-        "--meant-for 2 --at-once 2 --mix 1:1 --policy none,latency --repeats 2 --seconds 300ms --warmup 50ms",
+        "--meant-for 2 --at-once 2 --mix 1:1 --policy none --delivery suspend20 --repeats 2 --seconds 300ms --warmup 50ms",
     )?;
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if cpus == 2 {
@@ -83,7 +95,7 @@ fn delivered() -> Result<(), Failed> {
     assert!(matches!(grid.variants[0].results.evidence[0].workload, Workload::TcpStream(_)));
     assert!(matches!(grid.variants[1].results.evidence[0].workload, Workload::TcpRr(_)));
     for variant in &grid.variants {
-        for label in ["none", "latency"] {
+        for label in ["none", "delivery suspend20"] {
             let runs = runs(variant, label);
             assert_eq!(runs.len(), 2, "{}", variant.name);
             assert!(runs.iter().all(|run| run.requests.answered > 0), "{}: {label}", variant.name);
@@ -95,7 +107,7 @@ fn delivered() -> Result<(), Failed> {
                 .sum();
             assert_eq!(
                 polled_by_itself > 0,
-                label == "latency",
+                label == "delivery suspend20",
                 "{}: {label}: {polled_by_itself}",
                 variant.name
             );
@@ -106,6 +118,120 @@ fn delivered() -> Result<(), Failed> {
         variant.results.evidence.iter().map(|run| run.workload.seed()).collect()
     };
     assert_eq!(seeds(&grid.variants[0]), seeds(&grid.variants[1]));
+    Ok(())
+}
+
+/// An HTTP server of some lines, that keeps connections.
+const HTTP_SERVER: &str = "
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_GET(self):
+        found = self.path == '/there'
+        self.send_response(200 if found else 404)
+        self.send_header('Content-Length', '2')
+        self.end_headers()
+        self.wfile.write(b'ok')
+    def log_message(self, *words): pass
+http.server.ThreadingHTTPServer(('0.0.0.0', 8080), Handler).serve_forever()
+";
+
+fn of_server(server: &str, port: &str, protocol: &str, more: &[&str]) -> Result<Output, Failed> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_netpolicy"));
+    command.args([
+        "-o",
+        "json",
+        "bench",
+        "policies",
+        "--server",
+        server,
+        "--port",
+        port,
+        "--protocol",
+        protocol,
+    ]);
+    command.args([
+        "--rate",
+        "2K",
+        "--connections",
+        "8",
+        "--repeats",
+        "1",
+        "--seconds",
+        "300ms",
+        "--warmup",
+        "50ms",
+    ]);
+    Ok(command.args(more).stdin(Stdio::null()).output()?)
+}
+
+fn foreign() -> Result<(), Failed> {
+    let scratch = std::env::temp_dir().join(format!("netpolicy-http-{}.py", std::process::id()));
+    std::fs::write(&scratch, HTTP_SERVER)?;
+    let http = format!("python3 {}", scratch.display());
+    let echo =
+        format!("{} bench serve --listen {{address}}:{{port}} --size 1/1", env!("CARGO_BIN_EXE_netpolicy"));
+    let servers: [(&str, &str, &str, &[&str]); 4] = [
+        (
+            "redis-server --bind {address} --port {port} --protected-mode no --save '' --appendonly no",
+            "6379",
+            "redis",
+            &[],
+        ),
+        ("memcached -u nobody -l {address} -p {port} -t 2", "11211", "memcached", &[]),
+        (&http, "8080", "http", &["--path", "/there"]),
+        (&echo, "7009", "echo", &[]),
+    ];
+    for (server, port, protocol, more) in servers {
+        let output = of_server(
+            server,
+            port,
+            protocol,
+            &[&["--policy", "none", "--delivery", "defer200"], more].concat(),
+        )?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // A run may be void on a busy machine, which is another exit code; what was counted is there all the same.
+        let document: Value =
+            serde_json::from_slice(&output.stdout).map_err(|error| format!("{protocol}: {error}: {said}"))?;
+        let grid: Grid = serde_json::from_value(document["data"].clone())?;
+        assert_eq!(names(&grid), [format!("{protocol}, 8 connection(s)")]);
+        for label in ["none", "delivery defer200"] {
+            let runs = runs(&grid.variants[0], label);
+            let run = runs.first().ok_or_else(|| format!("{protocol}: {label}: no run: {said}"))?;
+            assert!(run.requests.answered > 100 && run.requests.errors == 0, "{label}: {:?}", run.requests);
+            if matches!(protocol, "redis" | "memcached") {
+                assert!(run.requests.hits > 0, "{protocol}: {:?}", run.requests);
+            }
+            let cost = run.cpu_per_answer.ok_or_else(|| format!("{protocol}: {label}: {said}"))?;
+            let (machine, tasks) = (cost.machine_us.ok_or("no ticks")?, cost.tasks_us.ok_or("no tasks")?);
+            // An answer takes some system calls at either end; ticks are coarse, so the bound between the two is wide.
+            assert!(
+                tasks > 3.0 && machine > 0.0 && tasks < 3.0 * machine + 100.0,
+                "{protocol}: {label}: {cost:?}"
+            );
+            let polls = |of: fn(&model::NapiDelivered) -> u64| -> u64 {
+                run.delivered.iter().flat_map(|delivered| &delivered.napis).map(of).sum()
+            };
+            // A timer of the run before may be the last to poll.
+            let (by_timer, all) = (polls(|napi| napi.timer.polls), polls(|napi| napi.total().polls));
+            let deferred = by_timer > all / 2;
+            assert_eq!(deferred, label == "delivery defer200", "{protocol}: {label}: {by_timer} of {all}");
+        }
+    }
+    std::fs::remove_file(&scratch)?;
+    Ok(())
+}
+
+fn another_protocol() -> Result<(), Failed> {
+    let redis = "redis-server --bind {address} --port {port} --protected-mode no --save '' --appendonly no";
+    let output = of_server(redis, "6379", "http", &["--policy", "none"])?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_ne!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("is no answer here") || said.contains("lost"), "{said}");
+    let output = of_server("no-such-server-anywhere", "6379", "redis", &["--policy", "none"])?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("no-such-server-anywhere"), "{said}");
     Ok(())
 }
 

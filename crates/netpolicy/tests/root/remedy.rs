@@ -9,7 +9,7 @@ use linux::Netns;
 use linux::lab::MemcachedOptions;
 use linux::netlink::Links;
 use linux::netlink::offload::{Offload, switch};
-use model::{EpollParams, Finding, IfIndex, Setting};
+use model::{EpollParams, Finding, IfIndex, ProcessKnob, Setting};
 
 use crate::operator::{Operator, somebody_else_sets};
 use crate::{Need, test};
@@ -36,7 +36,7 @@ fn remedy(findings: &[Finding], rule: &str) -> Result<Option<String>, Failed> {
 }
 
 /// Types a command in the test's own namespace.
-fn typed(command: &str) -> Result<(), Failed> {
+pub(crate) fn typed(command: &str) -> Result<(), Failed> {
     let binary = std::path::Path::new(env!("CARGO_BIN_EXE_netpolicy"));
     let beside = binary.parent().ok_or("a directory")?.display().to_string();
     let path = format!("{beside}:{}", std::env::var("PATH").unwrap_or_default());
@@ -50,7 +50,7 @@ fn typed(command: &str) -> Result<(), Failed> {
 }
 
 /// A connection from the client, which has been answered.
-fn connected(operator: &Operator, server: &linux::lab::Memcached) -> Result<TcpStream, Failed> {
+pub(crate) fn connected(operator: &Operator, server: &linux::lab::Memcached) -> Result<TcpStream, Failed> {
     let mut stream = operator.lab.client().run(|| TcpStream::connect(server.address()))??;
     asked(&mut stream)?;
     Ok(stream)
@@ -74,7 +74,7 @@ fn own_remedy() -> Result<(), Failed> {
         Ok(process.epolls.iter().map(|epoll| (epoll.id, epoll.params)).collect())
     };
     for (epoll, _) in epolls()? {
-        somebody_else_sets(Setting::Epoll(epoll, EpollParams::default()))?;
+        somebody_else_sets(Setting::Process(ProcessKnob::Epoll(epoll, EpollParams::default())))?;
     }
     let command = remedy(&findings(&operator, 3)?, "prefer-off")?.ok_or("a remedy")?;
     let there = format!(

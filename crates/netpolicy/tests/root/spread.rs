@@ -85,6 +85,7 @@ fn server(operator: &Operator, workers: u8) -> Result<Program, Failed> {
 }
 
 fn asks(operator: &Operator) -> Result<(), Failed> {
+    operator.means_what_it_does_on_a_nic()?;
     operator.asks(&format!(
         "[device.{SERVER_DEVICE}]\npolicy = \"latency\"\n\
          [service.workers]\nmatch = {{ port = {PORT} }}\npolicy = \"latency\"\n"

@@ -10,7 +10,7 @@ use linux::{Kernel, Netns, Processes, observe};
 use measure::{Edge, Surroundings};
 use model::{
     Arrivals, Cpu, CpuSet, Delivered, DeliveryParams, Host, KeySize, MemcachedWorkload, Nanoseconds, NapiId,
-    OfferedLoad, Setting, Threading, ValueSize, Waiting,
+    NapiKnob, OfferedLoad, ProcessKnob, Setting, Threading, ValueSize, Waiting,
 };
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
@@ -87,16 +87,16 @@ impl Stage {
             host.devices.iter().flat_map(|device| &device.rx_queues).filter(|queue| queue.napi.is_some())
         {
             settings.push(vec![
-                Setting::DeferHardIrqs(queue.id, params.defer_hard_irqs),
-                Setting::GroFlushTimeout(queue.id, params.gro_flush_timeout),
-                Setting::IrqSuspendTimeout(queue.id, params.irq_suspend_timeout),
+                Setting::Napi(queue.id, NapiKnob::DeferHardIrqs(params.defer_hard_irqs)),
+                Setting::Napi(queue.id, NapiKnob::GroFlushTimeout(params.gro_flush_timeout)),
+                Setting::Napi(queue.id, NapiKnob::IrqSuspendTimeout(params.irq_suspend_timeout)),
             ]);
             if threaded != Threading::Off {
-                settings.push(vec![Setting::Threaded(queue.id, threaded)]);
+                settings.push(vec![Setting::Napi(queue.id, NapiKnob::Threaded(threaded))]);
             }
         }
         for epoll in host.processes.iter().flat_map(|process| &process.epolls) {
-            settings.push(vec![Setting::Epoll(epoll.id, params.epoll)]);
+            settings.push(vec![Setting::Process(ProcessKnob::Epoll(epoll.id, params.epoll))]);
         }
         let mut kernel = Kernel::new();
         for object in settings {

@@ -24,6 +24,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         test("trial/a_trial_ends_although_the_journal_was_taken_at_its_deadline", NEEDS, taken),
         test("trial/a_trial_of_nothing_leaves_no_guard", NEEDS, nothing),
+        test("trial/a_trial_ends_although_no_process_leads_to_its_namespace_any_more", NEEDS, unreachable),
+        test("trial/what_holds_in_a_namespace_that_is_only_held_open_is_rolled_back", NEEDS, held_open),
         test("trial/whoever_asks_for_what_is_on_trial_hears_that_it_will_go", NEEDS, asked_meanwhile),
     ]
 }
@@ -135,6 +137,56 @@ fn nothing() -> Result<(), Failed> {
     let said = operator.runs(&["try", "--seconds", "60"], 0)?;
     assert!(said.words.contains("Nothing to try"), "{}", said.words);
     assert!(guards(&operator)?.is_empty());
+    Ok(())
+}
+
+/// Ends the process by which the operator names the namespace. It lives on by this test's descriptor.
+fn unnamed(operator: &Operator) -> Result<(), Failed> {
+    let pid = i32::try_from(operator.lab.server_pid().0).ok().and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(pid.ok_or("a pid")?, rustix::process::Signal::KILL)?;
+    let netns = format!("/proc/{}/ns/net", operator.lab.server_pid());
+    waited_for("the process to be gone", || Ok(std::fs::metadata(&netns).is_err().then_some(())))
+}
+
+fn unreachable() -> Result<(), Failed> {
+    let operator = Operator::new("unreachable", 1)?;
+    operator.asks(SUSPEND20)?;
+    let before = operator.host()?;
+    operator.runs(&["try", "--seconds", "2"], 0)?;
+    let guards = guards(&operator)?;
+    assert_eq!(guards.len(), 1, "one guard");
+    // It can reach the namespace, whatever else holds it.
+    let netns = format!("net:[{}]", operator.lab.server().id());
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", guards[0].as_raw_nonzero()))?;
+    let mut links = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    assert!(links.any(|link| link.to_str() == Some(&netns)), "the guard holds {netns}");
+    unnamed(&operator)?;
+    assert_eq!(flushes(&operator.host()?), [20_000], "the trial goes on");
+    let restored = waited_for("the end of the trial", || when_restored(&operator, &before))?;
+    assert_eq!(restored, before);
+    Ok(())
+}
+
+fn held_open() -> Result<(), Failed> {
+    let operator = Operator::new("held-open", 1)?;
+    operator.asks(SUSPEND20)?;
+    let before = operator.host()?;
+    operator.runs(&["apply"], 0)?;
+    unnamed(&operator)?;
+    assert_eq!(flushes(&operator.host()?), [20_000]);
+    // So does the script that needs no netpolicy.
+    let finds = concat!(env!("CARGO_MANIFEST_DIR"), "/../apply/src/undo_script/netns.sh");
+    let number = operator.lab.server().id();
+    let script = format!(
+        "if [ \"$1\" = --call ]; then shift; \"$@\"; exit; fi\n. {finds}\nin_netns {number} ip -o link show veth-server\n"
+    );
+    let script = operator.file("finds.sh", script.as_bytes())?;
+    let output = Command::new("sh").arg(script).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("veth-server@"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let output = operator.netpolicy_here(&["rollback"]).output()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(operator.host()?, before);
     Ok(())
 }
 

@@ -156,6 +156,7 @@ fn epolls_of(operator: &Operator, pid: Pid) -> Result<Vec<EpollParams>, Failed> 
 
 fn sockets_epoll() -> Result<(), Failed> {
     let operator = Operator::new("wishes", 1)?;
+    operator.means_what_it_does_on_a_nic()?;
     let mut ground = Ground::new(&operator, "wishes", "asks")?;
     operator.runs(&ground.with(&["sockets", "enable", "--cgroup", ground.cgroup(), "--allow", "bulk"]), 0)?;
     ground.told("go")?;
@@ -193,6 +194,7 @@ fn has(operator: &Operator, pid: Pid, wanted: &[EpollParams]) -> Result<(), Fail
 
 fn by_daemon() -> Result<(), Failed> {
     let operator = Operator::new("wishes-daemon", 1)?;
+    operator.means_what_it_does_on_a_nic()?;
     let mut ground = Ground::new(&operator, "wishes-daemon", "silent")?;
     let pid = ground.pid();
     let enable = ground.with(&["sockets", "enable", "--cgroup", ground.cgroup(), "--allow", "latency"]);
@@ -237,6 +239,7 @@ fn by_daemon() -> Result<(), Failed> {
 
 fn asked_before() -> Result<(), Failed> {
     let operator = Operator::new("wishes-before", 1)?;
+    operator.means_what_it_does_on_a_nic()?;
     let mut ground = Ground::new(&operator, "wishes-before", "asks")?;
     let pid = ground.pid();
     operator
@@ -261,6 +264,7 @@ fn asked_before() -> Result<(), Failed> {
 
 fn beyond_bounds() -> Result<(), Failed> {
     let operator = Operator::new("wishes-bounds", 1)?;
+    operator.means_what_it_does_on_a_nic()?;
     let mut ground = Ground::new(&operator, "wishes-bounds", "silent")?;
     let pid = ground.pid();
     operator.asks(&format!("[device.{}]\ndelivery = \"defer50\"\n", linux::lab::SERVER_DEVICE))?;
@@ -288,6 +292,7 @@ fn beyond_bounds() -> Result<(), Failed> {
 
 fn given_before() -> Result<(), Failed> {
     let operator = Operator::new("wishes-given", 1)?;
+    operator.means_what_it_does_on_a_nic()?;
     let mut ground = Ground::new(&operator, "wishes-given", "silent")?;
     ground.told("go")?;
     let pid = ground.pid();
@@ -310,6 +315,7 @@ fn given_before() -> Result<(), Failed> {
 
 fn child_inherits() -> Result<(), Failed> {
     let operator = Operator::new("wishes-child", 1)?;
+    operator.means_what_it_does_on_a_nic()?;
     let mut ground = Ground::new(&operator, "wishes-child", "silent")?;
     ground.told("go")?;
     let pid = ground.pid();
@@ -342,6 +348,7 @@ fn child_inherits() -> Result<(), Failed> {
 
 fn no_file_system() -> Result<(), Failed> {
     let operator = Operator::new("wishes-nowhere", 1)?;
+    operator.means_what_it_does_on_a_nic()?;
     let ground = Ground::new(&operator, "wishes-nowhere", "silent")?;
     let elsewhere = operator.state().with_file_name("elsewhere");
     let place = elsewhere.to_str().unwrap_or_default();
@@ -353,6 +360,7 @@ fn no_file_system() -> Result<(), Failed> {
 
 fn refused_prctl() -> Result<(), Failed> {
     let operator = Operator::new("wish-bounds", 1)?;
+    operator.means_what_it_does_on_a_nic()?;
     let ground = Ground::new(&operator, "wish-bounds", "silent")?;
     let enable = ["sockets", "enable", "--cgroup", ground.cgroup()];
     let narrow = [&enable[..], &["--allow", "bulk", "--allow-user", "5:cpu"]].concat();

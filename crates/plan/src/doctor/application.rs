@@ -1,6 +1,6 @@
 //! Processes that do not wait for packets in the way that suspension needs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::{CpuSet, DeliveryMode, Nanoseconds, NapiId, Severity};
 
@@ -213,6 +213,13 @@ fn io_uring(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         case.concerns(process) || receives && case.suspended().next().is_some()
     };
     for process in case.processes.values().filter(uses_rings) {
+        let napis = napis_of_rings(case, process);
+        let suspended: Vec<&NapiCase<'_>> = napis
+            .iter()
+            .filter_map(|id| case.napis.get(id))
+            .filter(|napi| napi.suspends() || napi.asked_to_suspend())
+            .collect();
+        let napibusy = || remedy::set_task(process.process.id, DeliveryMode::NapiBusy);
         for ring in &process.process.rings {
             let finding = match (&ring.closed, ring.napi) {
                 (Some(why), _) => Found::new(
@@ -228,18 +235,40 @@ fn io_uring(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                     "it does not busy-poll, and no io_uring suspends IRQs",
                 )
                 .evidence("no NAPI is registered with it")
-                .remedy(format!("netpolicy attach {} --delivery napibusy", process.process.id.pid)),
+                .remedy(napibusy()),
                 (None, Some(napi)) => {
-                    Found::new(Severity::Note, ring.id, "it busy-polls; no io_uring suspends IRQs")
-                        .evidence(format!("busy_poll usecs/prefer is {napi}"))
+                    let polls = format!("busy_poll usecs/prefer is {napi}");
+                    match suspended.first() {
+                        None => {
+                            Found::new(Severity::Note, ring.id, "it busy-polls; no io_uring suspends IRQs")
+                                .evidence(polls)
+                        }
+                        Some(first) => Found::new(
+                            Severity::Warning,
+                            ring.id,
+                            "it busy-polls, and no io_uring suspends IRQs: between its waits the timer delivers",
+                        )
+                        .evidence(polls)
+                        .evidence(format!("{}: {}", first.name(), first.values()))
+                        .remedy(napibusy()),
+                    }
                 }
             };
             // Beside epolls a ring may serve files only; alone, it is what waits for the connections.
             let alone = process.process.epolls.is_empty();
-            found.push(finding.hinders(process.napis.keys().copied().filter(|_| alone)));
+            found.push(finding.hinders(napis.iter().copied().filter(|_| alone)));
         }
     }
     found
+}
+
+/// Where a process with rings receives: by its sockets, and by what it was seen to poll, since a socket that is registered
+/// with a ring may have no descriptor.
+fn napis_of_rings(case: &Case<'_>, process: &ProcessCase<'_>) -> BTreeSet<NapiId> {
+    let polls =
+        |napi: &&NapiCase<'_>| case.pollers(napi).any(|poller| poller.process.id == process.process.id);
+    let polled = case.napis.values().filter(polls).map(|napi| napi.napi.id);
+    process.napis.keys().copied().chain(polled).collect()
 }
 
 fn another_namespace(case: &Case<'_>, _: &Causes) -> Vec<Found> {
@@ -266,17 +295,44 @@ fn not_readable(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         (true, false) => Some("run it with CAP_NET_ADMIN"),
         (true, true) => None,
     };
-    let found = |unread: &model::host::Unread| {
-        let found =
-            Found::new(Severity::Warning, &unread.what, "it could not be read, so nothing is said about it")
-                .evidence(unread.why.clone());
-        match remedy {
-            Some(remedy) => found.remedy(remedy),
-            None => found,
-        }
+    let advised = |found: Found| match remedy {
+        Some(remedy) => found.remedy(remedy),
+        None => found,
     };
-    case.host.unread.iter().map(found).collect()
+    let (mut found, mut processes) = (Vec::new(), BTreeMap::<&str, Vec<&str>>::new());
+    for unread in &case.host.unread {
+        if unread.process().is_some() {
+            processes.entry(unread.why.as_str()).or_default().push(unread.what.as_str());
+        } else {
+            let words = "it could not be read, so nothing is said about it";
+            found.push(advised(
+                Found::new(Severity::Warning, &unread.what, words).evidence(unread.why.clone()),
+            ));
+        }
+    }
+    // Of whom nothing can be said, however privileged one is, nothing is wrong by that.
+    let severity = if capabilities.ptrace { Severity::Note } else { Severity::Warning };
+    for (why, parts) in processes {
+        let (object, words) = match parts[..] {
+            [one] => (one.to_owned(), "it could not be read, so nothing is said about it"),
+            _ => (
+                format!("{} parts of processes", parts.len()),
+                "they could not be read, so nothing is said about them",
+            ),
+        };
+        let mut folded = Found::new(severity, object, words).evidence(why);
+        if let [_, _, ..] = parts[..] {
+            let more = parts.len().saturating_sub(UNREAD_NAMED_MAX);
+            let named = parts[..parts.len() - more].join(", ");
+            folded = folded.evidence(if more > 0 { format!("{named}, and {more} more") } else { named });
+        }
+        found.push(if capabilities.ptrace { folded } else { advised(folded) });
+    }
+    found
 }
+
+/// How many parts of processes that could not be read are named.
+const UNREAD_NAMED_MAX: usize = 4;
 
 /// What is left of a mode for an application that does not wait in `epoll_wait`: its deferral.
 fn deferral(mode: DeliveryMode) -> DeliveryMode {

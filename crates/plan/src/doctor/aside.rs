@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::host::{IdleDepth, Other};
-use model::{DeviceId, Label, Nanoseconds, Pid};
+use model::{CpuWait, DeviceId, Finding, Label, Nanoseconds, NetnsId, Object, Pid};
 
 /// What the rules may know beside the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,13 +14,28 @@ pub struct Aside {
     pub watched: Nanoseconds,
     /// For how much of that time a thread of the process that waits in epolls was ready to run and had no
     /// CPU; of several threads the longest.
-    pub cpu_waits: BTreeMap<Pid, Nanoseconds>,
+    pub cpu_waits: BTreeMap<Pid, CpuWait>,
     /// What others were told to set that netpolicy sets, too.
     pub others: Vec<Other>,
     /// How deep CPUs may sleep; `None` where the kernel chooses no idle states, or that could not be read.
     pub idle: Option<IdleDepth>,
+    /// What netpolicy's transactions have in force, the newest first.
+    pub held: Vec<Held>,
     /// How the commands that mend have to be typed.
     pub way: Way,
+}
+
+/// Something of which a transaction in force has set a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// What it is.
+    pub object: Object,
+    /// Whose it is, in words.
+    pub by: String,
+    /// The commands that put it back, as [`super::remedy`] writes them.
+    pub end: String,
+    /// Whether no other command may change it until then.
+    pub is_attended: bool,
 }
 
 /// The other end of a veth, in another namespace.
@@ -68,6 +83,55 @@ impl Way {
     }
 }
 
+impl Aside {
+    /// Puts what has to end first before a finding's remedy, and says so first: a queue that goes away takes with it what is
+    /// set on it, which then cannot be put back, and what a running command has set no other may change.
+    pub(super) fn ends_first(&self, netns: NetnsId, finding: &mut Finding) {
+        let Some(remedy) = &finding.remedy else { return };
+        let mut ends: Vec<&str> = Vec::new();
+        for held in &self.held {
+            if !remedy.split(THEN).any(|command| held.is_hit_by(command, netns)) {
+                continue;
+            }
+            if ends.is_empty() {
+                let line = format!("in force on {} by {}: that has to end first", held.object, held.by);
+                finding.evidence.insert(0, line);
+            }
+            if !ends.contains(&held.end.as_str()) {
+                ends.push(&held.end);
+            }
+        }
+        if !ends.is_empty() {
+            finding.remedy = Some(format!("{}{THEN}{remedy}", ends.join(THEN)));
+        }
+    }
+}
+
+impl Held {
+    fn is_hit_by(&self, command: &str, netns: NetnsId) -> bool {
+        let device = self.object.device().filter(|device| device.netns == netns);
+        let is = |name: &str| device.is_some_and(|device| device.name.as_str() == name);
+        let words: Vec<&str> = command.split(' ').collect();
+        match words[..] {
+            ["ethtool", "-L", name, _, queues] => {
+                let queues: u32 = queues.parse().unwrap_or(u32::MAX);
+                let index = match self.object {
+                    Object::Queue(queue) => queue.index.0,
+                    Object::TxQueue(queue) => queue.index.0,
+                    _ => return false,
+                };
+                is(name) && index >= queues
+            }
+            ["netpolicy", "set", "device", name, ..] => self.is_attended && is(name),
+            ["netpolicy", "set", "task", pid, ..] => {
+                let process = self.object.process().map(|process| process.pid.to_string());
+                self.is_attended && process.as_deref() == Some(pid)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// A command that is typed here and works there.
 pub(super) fn inside(netns: &str, command: &str) -> String {
     format!("nsenter --net={netns} {command}")
@@ -76,6 +140,47 @@ pub(super) fn inside(netns: &str, command: &str) -> String {
 #[cfg(test)]
 mod test {
     use super::*;
+    use model::{IfIndex, QueueIndex, RxQueue, Severity};
+
+    fn held(index: u32, is_attended: bool) -> Held {
+        let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") };
+        let object = Object::Queue(RxQueue { device, index: QueueIndex(index) });
+        let (by, end) = ("netpolicy attach".to_owned(), "kill 7; tail --pid=7 -f /dev/null".to_owned());
+        Held { object, by, end, is_attended }
+    }
+
+    #[test]
+    fn what_a_remedy_would_take_away_has_to_end_first() {
+        let first = "kill 7; tail --pid=7 -f /dev/null; ";
+        for (remedy, index, is_attended, ends) in [
+            ("ethtool -L eth0 rx 1", 1, true, true),
+            ("ethtool -L eth0 combined 1", 3, false, true),
+            ("ethtool -L eth0 rx 2", 1, true, false),
+            ("ethtool -L eth1 rx 1", 1, true, false),
+            ("netpolicy set device eth0 suspend20", 0, true, true),
+            ("netpolicy set device eth0 suspend20", 0, false, false),
+            ("ethtool -K eth0 gro on", 0, true, false),
+        ] {
+            let (rule, object, summary) = Default::default();
+            let mut finding = Finding {
+                rule,
+                severity: Severity::Warning,
+                object,
+                summary,
+                evidence: vec!["seen".to_owned()],
+                remedy: Some(remedy.to_owned()),
+            };
+            let aside =
+                Aside { held: vec![held(index, is_attended), held(index, is_attended)], ..Aside::default() };
+            aside.ends_first(NetnsId(1), &mut finding);
+            let expected = if ends { format!("{first}{remedy}") } else { remedy.to_owned() };
+            assert_eq!(finding.remedy, Some(expected));
+            assert_eq!(finding.evidence[0].starts_with("in force on eth0"), ends, "{remedy}");
+            finding.remedy = Some(remedy.to_owned());
+            aside.ends_first(NetnsId(2), &mut finding);
+            assert_eq!(finding.remedy.as_deref(), Some(remedy), "another namespace has an eth0, too");
+        }
+    }
 
     #[test]
     fn a_remedy_for_another_namespace_is_typed_from_here() {

@@ -92,6 +92,16 @@ pub(super) struct EpollCase<'h> {
     pub(super) napis: BTreeMap<NapiId, usize>,
 }
 
+/// A process whose thread was ready to run and had no CPU.
+#[derive(Debug)]
+pub(super) struct WaitedForCpu<'c, 'h> {
+    pub(super) process: &'c ProcessCase<'h>,
+    /// For how much of the time, in percent.
+    pub(super) percent: u64,
+    /// How long each time, on average; `None` where it never ran.
+    pub(super) each: Option<Nanoseconds>,
+}
+
 impl<'h> Case<'h> {
     pub(super) fn new(
         host: &'h Host,
@@ -183,15 +193,23 @@ impl<'h> Case<'h> {
 
     /// The longest that a thread of these epolls' processes was ready to run and had no CPU, in percent of the time that it
     /// was watched.
-    pub(super) fn waited_for_cpu(&self, napi: &NapiCase<'_>) -> Option<(u64, &ProcessCase<'h>)> {
+    pub(super) fn waited_for_cpu(&self, napi: &NapiCase<'_>) -> Option<WaitedForCpu<'_, 'h>> {
         let watched = self.aside.watched;
         let waits = napi.epolls.keys().filter_map(|epoll| {
             let process = self.processes.get(&epoll.process.pid)?;
-            let waited = self.aside.cpu_waits.get(&epoll.process.pid)?;
-            let percent = (u128::from(waited.0) * 100).checked_div(u128::from(watched.0))?;
-            Some((u64::try_from(percent).unwrap_or(u64::MAX), process))
+            let wait = self.aside.cpu_waits.get(&epoll.process.pid)?;
+            let percent = (u128::from(wait.waited.0) * 100).checked_div(u128::from(watched.0))?;
+            let percent = u64::try_from(percent).unwrap_or(u64::MAX);
+            Some(WaitedForCpu { process, percent, each: wait.each() })
         });
-        waits.max_by_key(|(percent, _)| *percent)
+        waits.max_by_key(|wait| wait.percent)
+    }
+
+    /// The processes that polled this NAPI in the interval, the busiest first, as far as they were looked into.
+    pub(super) fn pollers(&self, napi: &NapiCase<'_>) -> impl Iterator<Item = &ProcessCase<'h>> {
+        let by_process = napi.counts.iter().flat_map(|counts| &counts.by_process);
+        let polled = by_process.filter(|(_, counts)| counts.packets > 0);
+        polled.filter_map(|(pid, _)| self.processes.get(pid))
     }
 
     /// Connections by NAPI, as evidence.
@@ -268,7 +286,7 @@ impl<'h> ProcessCase<'h> {
                     napi_of.insert(socket.inode, id);
                 }
                 Some(id) => *case.astray.entry(id).or_default() += 1,
-                None if is_loopback(socket) => case.loopback += 1,
+                None if socket.is_loopback() => case.loopback += 1,
                 None => case.on_no_napi += 1,
             }
         }
@@ -310,10 +328,6 @@ fn receives(socket: &Socket) -> bool {
         SocketState::Udp => socket.napi.is_some() || socket.remote.is_some(),
         SocketState::TcpListen | SocketState::TcpOther | SocketState::Other => false,
     }
-}
-
-fn is_loopback(socket: &Socket) -> bool {
-    socket.remote.is_some_and(|remote| remote.ip().is_loopback())
 }
 
 fn not_polled(napi: NapiId, device: &Device) -> NapiDelivered {

@@ -1,10 +1,10 @@
 //! The whole device: interrupts, rings, moderation and steering that work against what packets need.
 
 use model::host::{Device, Pair, Pressure};
-use model::{CpuSet, Severity};
+use model::{CoalesceParam, CpuSet, NicKnob, RingKind, RxQueueKnob, Setting, Severity, TxQueue, TxQueueKnob};
 
 use super::case::{Case, NapiCase};
-use super::{Causes, Found, Rule};
+use super::{Causes, Found, Rule, remedy};
 
 /// The rules of this family.
 pub(super) const RULES: &[Rule] = &[
@@ -92,8 +92,9 @@ fn irqs_piled_up(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             .evidence(format!("effective affinity of interrupts {} is {targets}", numbers.join(", ")))
             .evidence(format!("CPUs that run: {}", case.host.topology.online))
             .remedy(format!(
-                "in a policy file, [device.{}] cpus = \"{}\"; then netpolicy apply",
+                "in a policy file, under [device.{}]: delivery = \"{}\" and cpus = \"{}\"; then netpolicy apply",
                 device.id,
+                remedy::mode_in_force(device, case),
                 near(device, case)
             )),
         );
@@ -160,7 +161,7 @@ fn ring_shorter_than_suspension(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         )
         .evidence(format!("{} packets arrive in {span} at {}", needed, case.rate(packets)));
         finding = match larger(rings.rx, needed) {
-            Some(size) => finding.remedy(set(napi.device, &format!("rx-ring={size}"))),
+            Some(size) => finding.remedy(ring_of(napi.device, size, case)),
             None => finding.evidence("the ring has its largest size already: a shorter timeout would fit"),
         };
         found.push(finding);
@@ -174,17 +175,9 @@ fn larger(ring: Pair, needed: u32) -> Option<u32> {
     (size > ring.current).then_some(size)
 }
 
-fn set(device: &Device, setting: &str) -> String {
-    format!(
-        "in a policy file, [device.{}] settings = {{ {} }}; then netpolicy apply",
-        device.id,
-        toml(setting)
-    )
-}
-
-/// `rx-ring=512` as TOML writes it.
-fn toml(setting: &str) -> String {
-    setting.replacen('=', " = ", 1)
+fn ring_of(device: &Device, size: u32, case: &Case<'_>) -> String {
+    let like = Setting::Nic(device.id, NicKnob::Ring(RingKind::Rx, size));
+    remedy::set_value(device, case, &like, &format!("rx-ring={size}"))
 }
 
 fn pressure<'h>(case: &Case<'h>) -> Option<&'h Pressure> {
@@ -219,7 +212,7 @@ fn rx_drops(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         let rings =
             device.rings.map(|rings| rings.rx).filter(|ring| counted.rx_missed > 0 && ring.current > 0);
         if let Some(size) = rings.and_then(|ring| larger(ring, ring.current.saturating_mul(2))) {
-            finding = finding.remedy(set(device, &format!("rx-ring={size}")));
+            finding = finding.remedy(ring_of(device, size, case));
         }
         found.push(finding);
     }
@@ -297,7 +290,12 @@ fn adaptive_coalescing(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             )
             .evidence(format!("adaptive-rx is on; {}: {}", napi.name(), napi.values()))
             .evidence("net_dim counts interrupts, and deferral makes them few")
-            .remedy(set(device, "adaptive-rx=false")),
+            .remedy(remedy::set_value(
+                device,
+                case,
+                &Setting::Nic(device.id, NicKnob::Coalescing(CoalesceParam::AdaptiveRx, 0)),
+                "adaptive-rx=false",
+            )),
         );
     }
     found
@@ -320,9 +318,11 @@ fn rps_needless(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 ),
             )
             .evidence(format!("{} receive queues, {cpus} CPUs that run", device.rx_queues.len()))
-            .remedy(format!(
-                "in a policy file, [device.{}] settings = {{ rps_cpus = \"none\" }}; then netpolicy apply",
-                device.id
+            .remedy(remedy::set_value(
+                device,
+                case,
+                &Setting::RxQueue(device.rx_queues[0].id, RxQueueKnob::RpsCpus(CpuSet::new())),
+                "rps_cpus=none",
             )),
         );
     }
@@ -346,7 +346,15 @@ fn xps_missing(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             "{} transmit queues, xps_cpus and xps_rxqs of all are empty",
             device.tx_queues.len()
         ))
-        .remedy(set(device, "xps=true"))
+        .remedy(remedy::set_value(
+            device,
+            case,
+            &Setting::TxQueue(
+                TxQueue { device: device.id, index: device.tx_queues[0].index },
+                TxQueueKnob::XpsCpus(CpuSet::new()),
+            ),
+            "xps=true",
+        ))
     };
     case.host.devices.iter().filter(without).map(found).collect()
 }

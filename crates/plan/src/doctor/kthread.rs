@@ -55,12 +55,12 @@ fn far_from_irq(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 napi.name(),
                 format!("{} runs on CPUs {runs}, which share no cache with its interrupt's", named(thread)),
             )
-            .evidence(format!("interrupt {} goes to CPU {to}, whose last-level cache serves CPUs {near}", irq.number))
+            .evidence(format!(
+                "interrupt {} goes to CPU {to}, whose last-level cache serves CPUs {near}",
+                irq.number
+            ))
             .evidence("every packet's descriptor and header is fetched from the other cache")
-            .remedy(format!(
-                "in a policy file, [device.{}] delivery = \"threaded\" and kthread = {{ cpus = \"irq\" }}; then netpolicy apply",
-                napi.device.id
-            )),
+            .remedy(format!("netpolicy set device {} threaded --kthread-cpus irq", napi.device.id)),
         );
     }
     found

@@ -74,7 +74,7 @@ fn mix_queues(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         );
         let told = Found::new(Severity::Warning, group.id, summary);
         let told = mixing.iter().take(EVIDENCE_MAX).fold(told, |told, worker| told.evidence(worker.told()));
-        let remedy = "in a recipe file, [recipe.POLICY.reuseport] value = \"by-queue\", as latency has it; then netpolicy apply";
+        let remedy = "in a recipe file, under [recipe.POLICY.reuseport]: value = \"by-queue\", as latency has it; then netpolicy apply";
         found.push(told.remedy(remedy));
     }
     found

@@ -7,7 +7,7 @@
 //! `application` (processes that do not wait as they would have to), `listeners` (who chooses among those of one address),
 //! `device` (interrupts, rings, moderation and steering of the whole device), `kthread` (the kernel threads of NAPIs),
 //! `sleep` (CPUs that wake too late), `waiting` (threads that wait busily for events alone), `others` (programs and files
-//! that set the same), `engagement` (what the counts say).
+//! that set the same), `timer` (a timer too short for the application), `engagement` (what the counts say).
 
 mod application;
 mod aside;
@@ -20,6 +20,7 @@ mod others;
 mod remedy;
 mod settings;
 mod sleep;
+mod timer;
 mod traffic;
 mod waiting;
 
@@ -33,7 +34,7 @@ use model::{
 use crate::place::Part;
 use case::Case;
 
-pub use aside::{Aside, Peer, Way};
+pub use aside::{Aside, Held, Peer, Way};
 
 pub use engagement::{EMPTY_PERCENT_MIN, ENGAGED_PERCENT_MIN, NOT_ENGAGED_PERCENT_MAX};
 
@@ -57,7 +58,8 @@ pub struct Asked {
 impl Asked {
     /// What a placed request asks for.
     pub fn of(part: &Part, recipes: &Recipes) -> Self {
-        let wakes = recipes.of(part.intent.policy, Mechanism::WakeLatency).map(|named| &named.dose);
+        let named = recipes.agreed(part.intent.policy, Mechanism::WakeLatency, &part.circumstances);
+        let wakes = named.ingredient.map(|named| &named.dose);
         let wakes = wakes.filter(|_| part.intent.delivery.is_none());
         let goal = part.intent.goal;
         Self {
@@ -85,7 +87,7 @@ pub struct Rule {
 }
 
 /// All rules by family, in the order in which they are asked.
-pub const RULES: [(&str, &[Rule]); 10] = [
+pub const RULES: [(&str, &[Rule]); 11] = [
     ("settings", settings::RULES),
     ("traffic", traffic::RULES),
     ("application", application::RULES),
@@ -95,6 +97,7 @@ pub const RULES: [(&str, &[Rule]); 10] = [
     ("sleep", sleep::RULES),
     ("waiting", waiting::RULES),
     ("others", others::RULES),
+    ("timer", timer::RULES),
     ("engagement", engagement::RULES),
 ];
 
@@ -129,6 +132,7 @@ pub fn doctor_with(
             findings.push(found.finding);
         }
     }
+    findings.iter_mut().for_each(|finding| aside.ends_first(host.netns, finding));
     for remedy in findings.iter_mut().filter_map(|finding| finding.remedy.as_mut()) {
         *remedy = aside.way.typed(remedy);
     }

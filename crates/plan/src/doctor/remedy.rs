@@ -1,10 +1,11 @@
 //! The commands that mend what was found: ours where the setting is ours, the usual tool's where it is not.
 
 use model::host::{Device, Pair};
-use model::{DeliveryMode, Nanoseconds, ProcessId, RxQueue};
+use model::setting::Disruption;
+use model::{DeliveryMode, Nanoseconds, ProcessId, RxQueue, Setting, Threading};
 
 use super::aside::{THEN, inside};
-use super::case::{NapiCase, ProcessCase, Sending};
+use super::case::{Case, NapiCase, ProcessCase, Sending};
 
 /// The mode that would mend a NAPI: the one asked for, else suspension with the NAPI's own short timeout.
 pub(super) fn mode_of(napi: &NapiCase<'_>) -> DeliveryMode {
@@ -24,6 +25,33 @@ pub(super) fn mode_for(process: &ProcessCase<'_>) -> DeliveryMode {
 /// Sets a device's queues.
 pub(super) fn set_device(device: &Device, mode: DeliveryMode) -> String {
     format!("netpolicy set device {} {mode}", device.id)
+}
+
+/// The mode that a device has: the one asked for, else the one that its values come to.
+pub(super) fn mode_in_force(device: &Device, case: &Case<'_>) -> DeliveryMode {
+    let mut own = case.napis.values().filter(|napi| napi.device.id == device.id).peekable();
+    let Some(first) = own.peek().map(|napi| napi.napi) else { return DeliveryMode::Interrupt };
+    if let Some(asked) = own.find_map(|napi| napi.asked) {
+        return asked.mode;
+    }
+    let set = |span: Option<Nanoseconds>| span.filter(|span| !span.is_zero());
+    let defers = first.defer_hard_irqs.is_some_and(|polls| polls.0 > 0);
+    match (first.threaded, set(first.gro_flush_timeout).filter(|_| defers)) {
+        (Some(Threading::BusyPoll), _) => DeliveryMode::ThreadedBusy,
+        (Some(Threading::On), _) => DeliveryMode::Threaded,
+        (_, None) => DeliveryMode::Interrupt,
+        (_, Some(gro_flush)) if set(first.irq_suspend_timeout).is_some() => {
+            DeliveryMode::Suspend { gro_flush }
+        }
+        (_, Some(gro_flush)) => DeliveryMode::Defer { gro_flush },
+    }
+}
+
+/// Gives a device one more value beside the mode that it has, as the command line writes it.
+pub(super) fn set_value(device: &Device, case: &Case<'_>, like: &Setting, value: &str) -> String {
+    let disruptive = if like.disruption() == Disruption::None { "" } else { " --disruptive" };
+    let mode = mode_in_force(device, case);
+    format!("netpolicy set device {} {mode} --setting {value}{disruptive}", device.id)
 }
 
 /// Sets a process's epolls and the queues that it receives from.

@@ -153,7 +153,17 @@ fn irq_suspend_zero(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         if let Some(asked) = asked {
             found = found.evidence(format!("{} was asked for at {}", asked.mode, asked.origin));
         }
-        found.remedy(remedy::set_device(napi.device, remedy::mode_of(napi))).hinders([napi.napi.id])
+        // Who polls busily on purpose sets just this, and its long timeout is none to suspend with.
+        let busy = DeliveryMode::FullBusy.params();
+        let polls_busily = napi.napi.defer_hard_irqs == Some(busy.defer_hard_irqs)
+            && napi.napi.gro_flush_timeout == Some(busy.gro_flush_timeout);
+        let found = match asked.is_none() && polls_busily {
+            true => {
+                found.evidence("these are the values of fullbusy, whose timeout is too long to suspend with")
+            }
+            false => found.remedy(remedy::set_device(napi.device, remedy::mode_of(napi))),
+        };
+        found.hinders([napi.napi.id])
     };
     case.napis.values().filter(zero).map(found).collect()
 }

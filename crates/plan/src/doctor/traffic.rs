@@ -43,9 +43,9 @@ pub(super) const RULES: &[Rule] = &[
 
 fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let silent = || case.suspended().filter(|napi| napi.packets().unwrap_or(0) == 0).map(|napi| napi.napi.id);
-    let watching = case.suspended().next().is_some();
-    let affected =
-        |process: &&ProcessCase<'_>| process.on_no_napi > 0 && (watching || case.concerns(process));
+    // Nothing was set for other processes. They matter where a veth's NAPI waits for packets that may be theirs.
+    let waiting = case.suspended().any(|napi| napi.device.kind == "veth" && napi.packets().unwrap_or(0) == 0);
+    let affected = |process: &&ProcessCase<'_>| process.on_no_napi > 0 && (waiting || case.concerns(process));
     let mut found = Vec::new();
     for process in case.processes.values().filter(affected) {
         let summary = format!(
@@ -112,8 +112,10 @@ fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
         }
     }
     if veths > 0 && commands.is_empty() {
-        return found
-            .evidence("both ends are right now: the next packet of a connection brings the id of its NAPI");
+        return found.evidence(
+            "both ends are right now: the next packet of a connection that comes by one of them brings the id of its NAPI, \
+             that of another has none",
+        );
     }
     if commands.is_empty() { found } else { found.remedy(commands.join(THEN)) }
 }

@@ -3,32 +3,39 @@
 use model::host::Device;
 use model::nic::NicWish;
 use model::qdisc::{Qdisc, QdiscKind, Qdiscs};
-use model::{FlowMatch, FlowRule, Offload, QueueSpan, Setting, SteerTo};
+use model::{FlowMatch, FlowRule, NicKnob, Offload, QueueSpan, Setting, SteerTo};
 
 use crate::place::Part;
+use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
 
 fn refused(part: &Part, device: &Device, message: String) -> Refusal {
     Refusal::new(RefusalKind::Usage, device.id, message).because(format!("asked at {}", part.intent.origin))
 }
 
-fn queues(device: &Device) -> u32 {
-    u32::try_from(device.rx_queues.len()).unwrap_or(u32::MAX)
-}
-
 /// The contexts that are wanted, each over receive queues that are there.
-pub(super) fn contexts(spans: &[QueueSpan], part: &Part, device: &Device) -> Result<Vec<Setting>, Refusal> {
+pub(super) fn contexts(
+    spans: &[QueueSpan],
+    part: &Part,
+    device: &Device,
+    after: &QueuesAfter,
+) -> Result<Vec<Setting>, Refusal> {
     for span in spans {
-        if span.last() >= queues(device) {
-            let message = format!("a context over the receive queues {span}: it has {}", queues(device));
+        if span.last() >= after.rx(device) {
+            let message = format!("a context over the receive queues {span}: {}", after.sentence(device));
             return Err(refused(part, device, message));
         }
     }
-    Ok(spans.iter().map(|span| Setting::RssContext(device.id, *span, true)).collect())
+    Ok(spans.iter().map(|span| Setting::Nic(device.id, NicKnob::RssContext(*span, true))).collect())
 }
 
 /// The rules that are wanted. Each leads to a queue that is there, or to a context that is there or wanted too.
-pub(super) fn rules(rules: &[FlowRule], part: &Part, device: &Device) -> Result<Vec<Setting>, Refusal> {
+pub(super) fn rules(
+    rules: &[FlowRule],
+    part: &Part,
+    device: &Device,
+    after: &QueuesAfter,
+) -> Result<Vec<Setting>, Refusal> {
     if rules.len() > FlowRule::OF_A_DEVICE_MAX {
         let message =
             format!("{} rules: a device is given {} at most", rules.len(), FlowRule::OF_A_DEVICE_MAX);
@@ -43,15 +50,19 @@ pub(super) fn rules(rules: &[FlowRule], part: &Part, device: &Device) -> Result<
     }
     for FlowRule { flow, to } in rules {
         match to {
-            SteerTo::Queue(queue) if queue.0 >= queues(device) => {
-                let message = format!("{flow} cannot go to receive queue {queue}: it has {}", queues(device));
+            SteerTo::Queue(queue) if queue.0 >= after.rx(device) => {
+                let message =
+                    format!("{flow} cannot go to receive queue {queue}: {}", after.sentence(device));
                 return Err(refused(part, device, message));
             }
             SteerTo::Context(span) => check_context(*span, flow, part, device)?,
             SteerTo::Queue(_) | SteerTo::Drop | SteerTo::Other => {}
         }
     }
-    Ok(rules.iter().map(|rule| Setting::FlowRule(device.id, rule.flow, Some(rule.to))).collect())
+    Ok(rules
+        .iter()
+        .map(|rule| Setting::Nic(device.id, NicKnob::FlowRule(rule.flow, Some(rule.to))))
+        .collect())
 }
 
 fn check_context(span: QueueSpan, flow: &FlowMatch, part: &Part, device: &Device) -> Result<(), Refusal> {

@@ -1,9 +1,12 @@
 //! What a policy's recipe comes to: the delivery mode and its values here, what the device is told in [`of_device`].
 
+pub(crate) mod circumstances;
 pub(crate) mod of_device;
 
 use model::recipe::{Dose, Mechanism};
-use model::{DeliveryMode, EmptyPolls, Intent, PolicyName, Reason, Recipes, Target, Threading};
+use model::{
+    Circumstances, DeliveryMode, EmptyPolls, Intent, PolicyName, Reason, Recipes, Target, Threading,
+};
 
 use crate::refusal::{Refusal, RefusalKind};
 
@@ -16,12 +19,16 @@ pub struct Chosen {
     pub because: Reason,
 }
 
-/// The delivery mode that a request gets: the one that an expert named, else that of the policy's recipe.
+/// The delivery mode that a request gets: the one that an expert named, else that of the policy's recipe where it is put to use.
 ///
 /// # Errors
 /// [`RefusalKind::Missing`] for a policy whose recipe is not there, [`RefusalKind::Usage`] for `mix` on anything but a
 /// device.
-pub(crate) fn choose(intent: &Intent, recipes: &Recipes) -> Result<Chosen, Refusal> {
+pub(crate) fn choose(
+    intent: &Intent,
+    recipes: &Recipes,
+    places: &[Circumstances],
+) -> Result<Chosen, Refusal> {
     if intent.policy == PolicyName::Mix && !matches!(intent.target, Target::Device(_)) {
         return Err(Refusal::new(
             RefusalKind::Usage,
@@ -41,8 +48,8 @@ pub(crate) fn choose(intent: &Intent, recipes: &Recipes) -> Result<Chosen, Refus
         };
         return Ok(Chosen { mode, because: Reason::new(format!("{mode} was asked for by name"), source) });
     }
-    let named = recipes.of(intent.policy, Mechanism::Delivery);
-    match named.map(|ingredient| (&ingredient.dose, &ingredient.because)) {
+    let named = recipes.agreed(intent.policy, Mechanism::Delivery, places);
+    match named.ingredient.map(|ingredient| (&ingredient.dose, &ingredient.because)) {
         Some((Dose::Delivery(mode), because)) => {
             let source = format!("{}: policy {} → {mode}, {}", intent.origin, intent.policy, because.source);
             Ok(Chosen { mode: *mode, because: Reason::new(because.why.clone(), source) })
@@ -65,12 +72,19 @@ pub(crate) fn choose(intent: &Intent, recipes: &Recipes) -> Result<Chosen, Refus
 }
 
 /// The values of a mode, with those that the policy's recipe gives instead. A mode that an expert named has its own.
-pub(crate) fn params(intent: &Intent, mode: DeliveryMode, recipes: &Recipes) -> model::DeliveryParams {
+pub(crate) fn params(
+    intent: &Intent,
+    mode: DeliveryMode,
+    recipes: &Recipes,
+    places: &[Circumstances],
+) -> model::DeliveryParams {
     let mut params = mode.params();
     if intent.delivery.is_some() {
         return params;
     }
-    let dose = |mechanism| recipes.of(intent.policy, mechanism).map(|ingredient| &ingredient.dose);
+    let dose = |mechanism| {
+        recipes.agreed(intent.policy, mechanism, places).ingredient.map(|ingredient| &ingredient.dose)
+    };
     if let Some(Dose::Number(polls)) = dose(Mechanism::DeferHardIrqs) {
         params.defer_hard_irqs = EmptyPolls(*polls);
     }
@@ -81,4 +95,43 @@ pub(crate) fn params(intent: &Intent, mode: DeliveryMode, recipes: &Recipes) -> 
         params.irq_suspend_timeout = *span;
     }
     params
+}
+
+/// What an operator must know of a mode that no expert named: that the places disagree, or that it was not measured on such a
+/// device.
+pub(crate) fn notes(
+    intent: &Intent,
+    chosen: &Chosen,
+    recipes: &Recipes,
+    places: &[Circumstances],
+) -> Vec<String> {
+    if intent.delivery.is_some() {
+        return Vec::new();
+    }
+    let (policy, mode) = (intent.policy, chosen.mode);
+    let found = recipes.agreed(policy, Mechanism::Delivery, places);
+    let kinds = |all: &mut dyn Iterator<Item = &Circumstances>| {
+        let mut kinds: Vec<&str> = all.map(|place| place.driver.as_str()).collect();
+        kinds.dedup();
+        kinds.join(", ")
+    };
+    if found.differ {
+        return vec![format!(
+            "policy {policy} comes to different modes on the devices that its packets come by ({}): {mode} is what it is where \
+             nothing is known; `delivery` names another",
+            kinds(&mut places.iter())
+        )];
+    }
+    let unmeasured = |place: &&Circumstances| {
+        mode != DeliveryMode::Interrupt
+            && found.ingredient.is_some_and(|ingredient| ingredient.is_unmeasured_on(&place.driver))
+    };
+    let unmeasured = kinds(&mut places.iter().filter(unmeasured));
+    if unmeasured.is_empty() {
+        return Vec::new();
+    }
+    vec![format!(
+        "policy {policy}: {mode} was not measured on such a device ({unmeasured}); `netpolicy bench policies` measures what \
+         the policies gain and cost on this machine, in a lab"
+    )]
 }

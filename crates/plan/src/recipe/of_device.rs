@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use model::host::{Device, RxQueueState};
 use model::nic::NicWish;
 use model::recipe::{Dose, Ingredient, Mechanism};
-use model::{ChannelKind, CpuSet, DeviceId, PacketSize, Reason, RingKind, Setting, Sysctl, Target, TxQueue};
+use model::{
+    ChannelKind, CpuSet, DeviceId, HostKnob, NicKnob, PacketSize, Reason, Recipes, RingKind, RxQueueKnob,
+    Setting, Sysctl, Target, TxQueue, TxQueueKnob,
+};
 
 use crate::desired::Wanted;
 use crate::in_force;
@@ -13,6 +16,7 @@ use crate::index::Index;
 use crate::near::{self, Near};
 use crate::nic::{self, remakes};
 use crate::place::{Part, Placement};
+use crate::recipe::circumstances;
 
 /// What a part's recipe comes to on a device.
 #[derive(Debug, Default)]
@@ -31,8 +35,9 @@ pub(crate) fn wanted(part: &Part, device: &Device, placement: &Placement, index:
     let of_device = matches!(&part.intent.target, Target::Device(name) if name == device.id.name.as_str());
     let scope =
         Scope { part, device, index, of_device, whole: of_device && placement.is_undivided(device.id) };
-    for (mechanism, ingredient) in placement.recipes.for_driver(part.intent.policy, &device.kind) {
-        let Ingredient { dose, because } = ingredient;
+    let there = circumstances::of_device(device);
+    for (mechanism, ingredient) in placement.recipes.under(part.intent.policy, &there) {
+        let Ingredient { dose, because, .. } = ingredient;
         if !mechanism.is_of_device() && !matches!(mechanism, Mechanism::Sysctl(_))
             || *dose == Dose::Keep
             || part.intent.nic.iter().any(|wish| names(wish, mechanism))
@@ -57,12 +62,29 @@ pub(crate) fn wanted(part: &Part, device: &Device, placement: &Placement, index:
             list.push(Wanted { setting, because: because.clone() });
         }
     }
-    if let Some(table) = scope.spread() {
+    // A recipe takes nothing away that cannot be put back.
+    let can_be_put_back =
+        |table: &Setting| in_force::value(table, index).is_ok_and(|now| now == *table || now.restorable());
+    if let Some(table) = scope.spread().filter(can_be_put_back) {
         let why = "receive queues beyond the cores that may be used get no packets by the hash";
         let because = Reason::new(why, format!("{}: layout", part.intent.origin));
         found.wanted.push(Wanted { setting: table, because });
     }
     found
+}
+
+/// How many queues of a kind a device's request wants by its recipe.
+pub(crate) fn channels_wanted(
+    kind: ChannelKind,
+    part: &Part,
+    device: &Device,
+    recipes: &Recipes,
+    index: &Index<'_>,
+) -> Option<u32> {
+    let there = circumstances::of_device(device);
+    let recipe = recipes.under(part.intent.policy, &there);
+    let ingredient = recipe.get(&Mechanism::Channels(kind))?;
+    Scope { part, device, index, of_device: true, whole: true }.channels(kind, &ingredient.dose)
 }
 
 /// Whether an expert's wish is about this mechanism, and so goes before the recipe.
@@ -89,12 +111,16 @@ impl Scope<'_> {
                 let value = number(dose)?;
                 if self.whole {
                     self.device.coalesce?.of(param)?;
-                    return Some(vec![Setting::Coalescing(id, param, value)]);
+                    return Some(vec![Setting::Nic(id, NicKnob::Coalescing(param, value))]);
                 }
                 let queues = self.own_queues();
                 let each = queues.iter().all(|queue| queue.coalesce.is_some_and(|c| c.of(param).is_some()));
-                (each && !queues.is_empty())
-                    .then(|| queues.iter().map(|q| Setting::QueueCoalescing(q.id, param, value)).collect())
+                (each && !queues.is_empty()).then(|| {
+                    queues
+                        .iter()
+                        .map(|q| Setting::RxQueue(q.id, RxQueueKnob::Coalescing(param, value)))
+                        .collect()
+                })
             }
             Mechanism::RpsCpus => {
                 let cpus = match dose {
@@ -102,21 +128,33 @@ impl Scope<'_> {
                     Dose::CpusIfShort => self.cpus_if_short(),
                     _ => return None,
                 };
-                Some(self.own_queues().iter().map(|queue| Setting::RpsCpus(queue.id, cpus.clone())).collect())
+                Some(
+                    self.own_queues()
+                        .iter()
+                        .map(|queue| Setting::RxQueue(queue.id, RxQueueKnob::RpsCpus(cpus.clone())))
+                        .collect(),
+                )
             }
             Mechanism::RpsFlowCount => {
                 let flows = nic::flows_as_rounded(number(dose)?);
-                Some(self.own_queues().iter().map(|queue| Setting::RpsFlowCount(queue.id, flows)).collect())
+                Some(
+                    self.own_queues()
+                        .iter()
+                        .map(|queue| Setting::RxQueue(queue.id, RxQueueKnob::RpsFlowCount(flows)))
+                        .collect(),
+                )
             }
             _ if !self.of_device => Some(Vec::new()),
             Mechanism::Channels(kind) => {
-                self.channels(kind, dose).map(|n| vec![Setting::Channels(id, kind, n)])
+                self.channels(kind, dose).map(|n| vec![Setting::Nic(id, NicKnob::Channels(kind, n))])
             }
-            Mechanism::Ring(kind) => self.ring(kind, dose).map(|n| vec![Setting::Ring(id, kind, n)]),
+            Mechanism::Ring(kind) => {
+                self.ring(kind, dose).map(|n| vec![Setting::Nic(id, NicKnob::Ring(kind, n))])
+            }
             Mechanism::Offload(offload) => {
                 let Dose::Switch(on) = dose else { return None };
                 self.device.offloads.get(&offload)?;
-                Some(vec![Setting::Offload(id, offload, *on)])
+                Some(vec![Setting::Nic(id, NicKnob::Offload(offload, *on))])
             }
             Mechanism::PacketSize(size) => self.packet_size(size, dose),
             Mechanism::Xps => {
@@ -198,7 +236,7 @@ impl Scope<'_> {
             _ => return None,
         };
         let beyond = asked > PacketSize::LEGACY && driver <= PacketSize::LEGACY;
-        let wanted = Setting::PacketSize(self.device.id, size, asked.min(most));
+        let wanted = Setting::Nic(self.device.id, NicKnob::PacketSize(size, asked.min(most)));
         Some(if beyond { Vec::new() } else { vec![wanted] })
     }
 
@@ -210,7 +248,10 @@ impl Scope<'_> {
         if !spread || senders.is_empty() {
             return nic::xps(spread, self.device, &allowed);
         }
-        senders.into_iter().map(|(index, cpus)| Setting::XpsCpus(tx(index), cpus)).collect()
+        senders
+            .into_iter()
+            .map(|(index, cpus)| Setting::TxQueue(tx(index), TxQueueKnob::XpsCpus(cpus)))
+            .collect()
     }
 
     /// The table of the receive hash, where the layout leaves queues out.
@@ -219,13 +260,13 @@ impl Scope<'_> {
         let own = |wish: &NicWish| matches!(wish, NicWish::RssQueues(_));
         let rss = self.device.rss.as_ref().filter(|_| !self.part.intent.nic.iter().any(own))?;
         let table = (0..count).cycle().take(rss.table.len()).collect();
-        Some(Setting::RssTable(self.device.id, table))
+        Some(Setting::Nic(self.device.id, NicKnob::RssTable(table)))
     }
 
     fn sysctl(&self, sysctl: Sysctl, dose: &Dose) -> Option<Vec<Setting>> {
         let value = number(dose)?;
         self.index.host.sysctls.get(&sysctl)?;
-        Some(vec![Setting::Sysctl(sysctl, u64::from(value))])
+        Some(vec![Setting::Host(HostKnob::Sysctl(sysctl, u64::from(value)))])
     }
 }
 

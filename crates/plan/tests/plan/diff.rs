@@ -3,8 +3,8 @@
 use insta::assert_snapshot;
 use model::host::IoUring;
 use model::{
-    Budget, CpuSet, DeliveryMode, Fd, Host, Nanoseconds, Object, PolicyName, RingId, RingNapi, Setting,
-    Threading,
+    Budget, CpuSet, DeliveryMode, Fd, Host, IrqKnob, Nanoseconds, NapiKnob, Object, PolicyName, ProcessKnob,
+    RingId, RingNapi, Setting, Threading,
 };
 use plan::{RefusalKind, Resolved};
 
@@ -128,8 +128,11 @@ fn a_napi_with_a_kernel_thread_gives_it_up() {
     host.devices[0].napis[1].threaded = Some(Threading::On);
     let bulk = policy([on_device(2, "eth0", PolicyName::Bulk)]);
     let plan = planned(&bulk, &host, &Resolved::default()).expect("planned");
-    let unthreaded: Vec<String> =
-        plan.changes().filter(|c| matches!(c.to(), Setting::Threaded(..))).map(ToString::to_string).collect();
+    let unthreaded: Vec<String> = plan
+        .changes()
+        .filter(|c| matches!(c.to(), Setting::Napi(_, NapiKnob::Threaded(..))))
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(unthreaded, ["eth0 rx-1: threaded on → off"]);
 }
 
@@ -143,7 +146,7 @@ fn before_threading_was_per_napi_the_device_gives_up_its_kernel_threads() {
     let bulk = policy([on_device(2, "eth0", PolicyName::Bulk)]);
     let plan = planned(&bulk, &host, &Resolved::default()).expect("planned");
     assert_eq!(plan.changes().next().expect("a change").to_string(), "eth0: threaded on → off");
-    assert!(!plan.changes().any(|c| matches!(c.to(), Setting::Threaded(..))));
+    assert!(!plan.changes().any(|c| matches!(c.to(), Setting::Napi(_, NapiKnob::Threaded(..)))));
 }
 
 #[test]
@@ -173,7 +176,7 @@ fn two_queues_on_one_interrupt_get_one_cpu() {
     let plan = planned(&policy([intent]), &host, &Resolved::default()).expect("planned");
     let irqs: Vec<String> = plan
         .changes()
-        .filter(|c| matches!(c.to(), Setting::IrqAffinity(..)))
+        .filter(|c| matches!(c.to(), Setting::Irq(_, IrqKnob::Affinity(..))))
         .map(ToString::to_string)
         .collect();
     assert_eq!(irqs, ["irq 40: smp_affinity 0-3 → 2"]);
@@ -187,9 +190,12 @@ fn an_io_uring_is_given_the_time_that_an_epoll_has_in_napibusy() {
     process.rings.push(IoUring { id, napi: None, registered_sockets: 4, closed: None });
     let latency = policy([on_task(2, 812, PolicyName::Latency)]);
     let plan = planned(&latency, &host, &Resolved::default()).expect("planned");
-    let ring = plan.changes().find(|c| matches!(c.to(), Setting::IoUringNapi(..))).expect("the ring");
+    let ring = plan
+        .changes()
+        .find(|c| matches!(c.to(), Setting::Process(ProcessKnob::IoUring(..))))
+        .expect("the ring");
     let napi = RingNapi { busy_poll_usecs: 64, prefer_busy_poll: true };
-    assert_eq!(ring.to(), &Setting::IoUringNapi(id, Some(napi)));
+    assert_eq!(ring.to(), &Setting::Process(ProcessKnob::IoUring(id, Some(napi))));
 }
 
 #[test]
@@ -200,7 +206,9 @@ fn cpus_that_are_offline_are_never_dealt_out() {
     intent.cpus = Some("2-3".parse::<CpuSet>().expect("cpulist"));
     let plan = planned(&policy([intent]), &host, &Resolved::default()).expect("planned");
     let affinity = plan.changes().filter_map(|c| match c.to() {
-        Setting::IrqAffinity(_, cpus) | Setting::ThreadAffinity(_, cpus) => Some(cpus.to_string()),
+        Setting::Irq(_, IrqKnob::Affinity(cpus)) | Setting::Process(ProcessKnob::ThreadAffinity(_, cpus)) => {
+            Some(cpus.to_string())
+        }
         _ => None,
     });
     assert_eq!(affinity.collect::<Vec<_>>(), ["2", "2", "2", "2"]);

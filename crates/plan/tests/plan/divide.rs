@@ -1,13 +1,17 @@
 //! Requests that want different things of one device get queues of their own, or are told what is missing.
 
 use insta::assert_snapshot;
-use model::host::{Process, Socket, SocketState};
-use model::nic::Rss;
+use model::host::{Membership, Process, Socket, SocketState};
+use model::nic::{NicWish, Rss};
 use model::policy::Match;
-use model::{Fd, Host, Intent, NapiId, Offload, Pid, Policy, PolicyName, Setting, Target};
+use model::{
+    ChannelKind, Fd, Host, Intent, NapiId, NicKnob, Offload, Pid, Policy, PolicyName, Setting, Target,
+};
 use plan::{Refusal, RefusalKind, Resolved, place};
 
-use crate::made::{device, host, on_device, on_service, policy, server, tx_queues, with_irqs, write};
+use crate::made::{
+    device, host, on_device, on_service, policy, server, set_epolls, suspend, tx_queues, with_irqs, write,
+};
 use crate::read_aloud::{self, planned};
 
 /// A NIC with so many queue pairs, whose driver has contexts of the receive hash and takes rules.
@@ -177,5 +181,62 @@ fn a_service_of_which_nothing_runs_yet_gets_a_note_and_the_rest_is_planned() {
     assert!(placement.parts[2].notes[0].contains("no process of this service runs"));
     assert_eq!(placement.divisions[0].shares.len(), 1);
     let plan = planned(&asked, &host, &resolved).expect("planned");
-    assert!(plan.changes().any(|change| matches!(change.to(), Setting::FlowRule(..))));
+    assert!(plan.changes().any(|change| matches!(change.to(), Setting::Nic(_, NicKnob::FlowRule(..)))));
+}
+
+/// memcached -t 1: the main thread accepts and hands connections to the worker.
+#[test]
+fn a_thread_that_only_accepts_costs_no_queue() {
+    let mut host = with_nic(3);
+    let mut cache = listening(812, "memcached", 11_211, &[&[], &[300]]);
+    let listener = cache.sockets.last().expect("a listener").inode;
+    cache.epolls[0].members.push(Membership { fd: Fd(90), inode: listener });
+    host.processes.push(cache);
+    host.processes.push(listening(901, "nginx", 80, &[&[300]]));
+    let asked = asked(Some(PolicyName::Mix));
+    for busy in [false, true] {
+        if busy {
+            set_epolls(&mut host.processes[0], suspend(20));
+        }
+        let placement = place(&asked, &host, &resolved(&asked)).expect("two queues, and one for the rest");
+        let widths: Vec<u32> = placement.divisions[0].shares.iter().map(|share| share.queues.count).collect();
+        assert_eq!(
+            (placement.divisions[0].rest.count, widths),
+            (1, vec![1, 1]),
+            "waits busily already: {busy}"
+        );
+    }
+}
+
+#[test]
+fn queues_that_the_same_policy_makes_are_counted_and_given_when_they_are_there() {
+    let host = two_servers(2);
+    let mut asked = asked(Some(PolicyName::Mix));
+    let refusal = refused(&asked, &host);
+    assert!(refusal.nearest.is_some_and(|nearest| nearest.contains("combined-channels = 6")));
+    asked.intents[0].nic = vec![NicWish::Channels(ChannelKind::Combined, 5)];
+    let refusal = refused(&asked, &host);
+    assert!(refusal.evidence[0].contains("will have 5 receive queues"), "{:?}", refusal.evidence);
+    assert!(refusal.nearest.is_some_and(|nearest| nearest.contains("combined-channels = 6")));
+    asked.intents[0].nic = vec![NicWish::Channels(ChannelKind::Combined, 6)];
+    let first = planned(&asked, &host, &resolved(&asked)).expect("planned");
+    assert_eq!(settings(&first), ["eth0: combined-channels 6"]);
+    let then = planned(&asked, &two_servers(6), &resolved(&asked)).expect("planned");
+    assert!(then.changes().any(|change| matches!(change.to(), Setting::Nic(_, NicKnob::FlowRule(..)))));
+}
+
+#[test]
+fn of_services_that_share_queues_those_that_need_too_many_are_named() {
+    let mut host = two_servers(4);
+    host.processes.push(listening(950, "redis", 6379, &[&[300]]));
+    let asked = policy([
+        on_service(3, "redis", PolicyName::Latency),
+        on_service(5, "memcached", PolicyName::Latency),
+        on_service(9, "nginx", PolicyName::Bulk),
+    ]);
+    let resolved = [950, 812, 901].into_iter().enumerate();
+    let resolved = resolved.fold(Resolved::default(), |all, (at, pid)| all.with(at, [Pid(pid)]));
+    let refusal = place(&asked, &host, &resolved).expect_err("refused");
+    let nearest = refusal.nearest.expect("what works");
+    assert!(nearest.contains("`queues = 2` for service memcached,"), "{nearest}");
 }

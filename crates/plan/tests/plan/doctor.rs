@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use insta::assert_snapshot;
 use model::host::{IoUring, SocketState, Unread};
 use model::{
-    Delivered, DeliveryMode, Fd, Finding, Host, Label, Nanoseconds, NapiId, NetnsId, Pid, PolicyName,
-    PollCounts, RingId, RingNapi, Severity, Threading,
+    CpuWait, Delivered, DeliveryMode, Fd, Finding, Host, Label, Nanoseconds, NapiId, NetnsId, Pid,
+    PolicyName, PollCounts, RingId, RingNapi, Severity, Threading,
 };
 use plan::doctor::{Aside, Peer, Way};
 use plan::{Asked, Resolved, doctor, doctor_with, place};
@@ -164,17 +164,19 @@ fn the_backlog_is_said_to_be_the_whole_machines() {
     assert!(evidence.iter().any(|line| line.contains("of the whole machine") && line.ends_with("60000/s")));
 }
 
+/// A server that waited for its CPU for so long, in turns of 45 µs.
+fn waited(watched: Nanoseconds, millis: u64) -> Aside {
+    let wait = CpuWait { waited: Nanoseconds::from_millis(millis), turns: millis * 1_000 / 45 };
+    Aside { watched, cpu_waits: [(Pid(812), wait)].into_iter().collect(), ..Aside::default() }
+}
+
 #[test]
 fn an_application_that_waits_for_its_cpu_is_not_called_idle() {
     let host = memcached(&[328], &[&[328; 20]]);
     let late = Counted { packets: 30_000, share: 3, timer_polls: 5_000, timer_empty: 2_600, ..HEALTHY };
     let counts = delivered([late.on(328)]);
     // Counted are samples of what was watched: the wait is of the whole.
-    let waited = |millis| Aside {
-        watched: Nanoseconds(counts.interval.0 * 20),
-        cpu_waits: [(Pid(812), Nanoseconds::from_millis(millis))].into_iter().collect(),
-        ..Aside::default()
-    };
+    let waited = |millis| waited(Nanoseconds(counts.interval.0 * 20), millis);
     let findings = doctor_with(&host, Some(&counts), &[], &waited(9_600));
     assert_eq!(rules(&findings), ["waits-for-cpu"]);
     let summary = &findings[0].summary;
@@ -312,7 +314,18 @@ fn low_load_is_idle_and_no_fault() {
     assert_snapshot!(read_aloud::findings(&findings));
 
     let silent = delivered([]);
-    assert_eq!(rules(&doctor(&host, Some(&silent), &[])), ["idle"], "no traffic at all");
+    let findings = doctor(&host, Some(&silent), &[]);
+    assert_eq!(rules(&findings), ["idle"], "no traffic at all");
+    assert_eq!(findings[0].summary, "suspension is set and idle: no packet came");
+
+    // A busier server is done before the next packet, too, and nobody calls its traffic little.
+    let counts =
+        Counted { packets: 10_000, timer_polls: 42_000, timer_empty: 33_000, suspended: 9_000, ..HEALTHY };
+    let findings = doctor(&host, Some(&delivered([counts.on(328)])), &[]);
+    assert_eq!(rules(&findings), ["engaged"]);
+    let findings = doctor(&host, Some(&delivered([Counted { share: 5, ..counts }.on(328)])), &[]);
+    assert_eq!(rules(&findings), ["idle"]);
+    assert_snapshot!("idle_at_10000_packets_a_second", read_aloud::findings(&findings));
 }
 
 #[test]
@@ -450,6 +463,104 @@ fn io_urings_are_named_with_their_reason() {
     assert_snapshot!(read_aloud::findings(&findings));
 }
 
+/// redis on a veth with suspend20, beside other work: it takes up suspension, and a timer of 20 µs delivers two thirds.
+const TOO_SHORT: Counted = Counted {
+    packets: 97_000,
+    share: 33,
+    interrupt_polls: 20,
+    timer_polls: 21_000,
+    timer_empty: 4_100,
+    application_polls: 11_000,
+    armed: 33_000,
+    suspended: 10_200,
+};
+
+#[test]
+fn a_timer_that_runs_out_before_the_application_runs_is_named_with_one_that_does_not() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    let counts = delivered([TOO_SHORT.on(328)]);
+    let remedy = |host: &Host, aside: &Aside| {
+        let findings = doctor_with(host, Some(&counts), &[], aside);
+        assert_eq!(rules(&findings), ["timer-before-application", "partly-engaged"]);
+        assert_eq!(findings[0].remedy, findings[1].remedy);
+        (findings[0].remedy.clone(), findings)
+    };
+    set_napis(&mut host.devices[0], 100, 20, 20);
+    let aside = waited(Nanoseconds(1_000_000_000), 90);
+    let (command, findings) = remedy(&host, &aside);
+    assert_eq!(command.as_deref(), Some("netpolicy set device veth0 suspend200"));
+    assert_snapshot!(read_aloud::findings(&findings));
+    assert_eq!(remedy(&host, &Aside::default()).0, command, "without a figure of the wait, too");
+
+    // What is proposed is longer than what is set and than the waits, and shorter than the suspension.
+    set_napis(&mut host.devices[0], 100, 200, 20);
+    assert_eq!(remedy(&host, &aside).0.as_deref(), Some("netpolicy set device veth0 suspend1000"));
+    let mut long = aside.clone();
+    long.cpu_waits.insert(Pid(812), CpuWait { waited: Nanoseconds::from_millis(90), turns: 60 });
+    assert_eq!(remedy(&host, &long).0.as_deref(), Some("netpolicy set device veth0 suspend5000"));
+    set_napis(&mut host.devices[0], 100, 200, 1);
+    assert!(remedy(&host, &aside).0.is_some_and(|remedy| remedy.contains("taskset")));
+}
+
+#[test]
+fn where_the_application_delivers_most_it_does_not_rest() {
+    // virtio-net in an emulated machine: few polls of the timer, half of them empty.
+    let host = memcached(&[328], &[&[328; 20]]);
+    let counts =
+        Counted { packets: 988, share: 77, interrupt_polls: 5, timer_polls: 6, timer_empty: 3, ..TOO_SHORT };
+    assert_eq!(rules(&doctor(&host, Some(&delivered([counts.on(328)])), &[])), ["partly-engaged"]);
+}
+
+#[test]
+fn what_is_partly_engaged_says_who_delivers_the_rest() {
+    let host = memcached(&[328], &[&[328; 20]]);
+    let counts = Counted { interrupt_polls: 40_000, timer_polls: 0, timer_empty: 0, ..TOO_SHORT };
+    let findings = doctor(&host, Some(&delivered([counts.on(328)])), &[]);
+    assert_eq!(rules(&findings), ["partly-engaged"]);
+    let summary = &findings[0].summary;
+    assert!(summary.ends_with("most of the rest is delivered by interrupts, 64990/s"), "{summary}");
+}
+
+#[test]
+fn busy_polling_without_a_suspended_irq_is_never_called_engaged() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    let process = &mut host.processes[0];
+    process.epolls.clear();
+    process.rings = vec![IoUring {
+        id: RingId { process: process.id, fd: Fd(9) },
+        napi: Some(RingNapi { busy_poll_usecs: 64, prefer_busy_poll: true }),
+        registered_sockets: 0,
+        closed: None,
+    }];
+    let busy = Counted { share: 99, suspended: 0, application_polls: 30_000, ..HEALTHY };
+    let judged = |host: &Host, counts: Counted| doctor(host, Some(&delivered([counts.on(328)])), &[]);
+    let findings = judged(&host, busy);
+    assert_eq!(rules(&findings), ["io-uring", "polled-not-suspended"]);
+    assert_eq!(found(&findings, "polled-not-suspended").severity, Severity::Warning);
+    assert_snapshot!(read_aloud::findings(&findings));
+    // A timer of 20 µs takes most of its packets; that is not half an engagement either.
+    set_napis(&mut host.devices[0], 100, 20, 20);
+    let findings = judged(&host, Counted { share: 20, timer_polls: 40_000, ..busy });
+    assert_eq!(rules(&findings), ["io-uring", "polled-not-suspended"]);
+    assert_eq!(found(&findings, "io-uring").severity, Severity::Warning);
+    assert_eq!(found(&findings, "io-uring").remedy.as_deref(), Some("netpolicy set task 812 napibusy"));
+    // Its sockets may have no descriptor: what it polls is seen nevertheless.
+    host.processes[0].sockets.clear();
+    host.processes[0].rings[0].registered_sockets = 20;
+    let findings = judged(&host, busy);
+    assert!(
+        found(&findings, "polled-not-suspended").summary.ends_with("io-uring of memcached[812] io_uring 9")
+    );
+
+    // A few suspensions by something else on the same NAPI do not make it so.
+    let findings = judged(&host, Counted { suspended: 40, ..busy });
+    assert!(rules(&findings).contains(&"polled-not-suspended"));
+    // Where the timers were not seen, only an epoll that prefers busy polling could have suspended it.
+    let mut counts = delivered([busy.on(328)]);
+    counts.timers_hidden = true;
+    assert!(rules(&doctor(&host, Some(&counts), &[])).contains(&"polled-not-suspended"));
+}
+
 #[test]
 fn sockets_on_another_device_than_the_one_that_is_set() {
     let mut host = memcached(&[328], &[&[400; 20]]);
@@ -534,6 +645,37 @@ fn connections_over_loopback_have_no_napi() {
 }
 
 #[test]
+fn loopback_is_known_by_every_address_that_it_has() {
+    for (local, remote) in [
+        ("[::1]:11211", "[::1]:40000"),
+        ("[::ffff:127.0.0.1]:11211", "[::ffff:127.0.0.1]:40000"),
+        ("127.0.0.1:11211", "127.8.9.1:40000"),
+        ("10.0.0.1:11211", "10.0.0.1:40000"),
+        ("[::ffff:10.0.0.1]:11211", "[::ffff:10.0.0.1]:40000"),
+    ] {
+        let mut host = memcached(&[328], &[&[0; 3]]);
+        for socket in &mut host.processes[0].sockets {
+            socket.local = Some(local.parse().expect("address"));
+            socket.remote = Some(remote.parse().expect("address"));
+        }
+        assert_eq!(rules(&doctor(&host, Some(&delivered([])), &[])), ["loopback-only", "idle"], "{remote}");
+    }
+}
+
+#[test]
+fn a_process_that_nothing_was_set_for_is_only_named_where_a_napi_waits_for_its_packets() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    host.processes.push(server(900, "agent", &[&[0, 0]]));
+    let findings = doctor(&host, Some(&delivered([HEALTHY.on(328)])), &[]);
+    assert_eq!(rules(&findings), ["engaged"]);
+    // The NAPI of the veth is silent: they may be what it waits for.
+    let findings = doctor(&host, Some(&delivered([])), &[]);
+    assert_eq!(found(&findings, "packets-on-no-napi").object, "agent[900]");
+    host.devices[0].kind = "virtio_net".to_owned();
+    assert!(!rules(&doctor(&host, Some(&delivered([])), &[])).contains(&"packets-on-no-napi"));
+}
+
+#[test]
 fn a_napi_that_a_reset_replaced_and_a_process_elsewhere_are_told_apart() {
     let mut host = memcached(&[329], &[&[328; 3]]);
     assert!(rules(&doctor(&host, None, &[])).contains(&"napi-not-here"));
@@ -587,4 +729,43 @@ fn an_untouched_host_has_nothing_to_be_told() {
     set_napis(&mut host.devices[0], 0, 0, 0);
     set_epolls(&mut host.processes[0], DeliveryMode::Interrupt);
     assert_eq!(doctor(&host, Some(&delivered([SOFTIRQ.on(328)])), &[]), []);
+}
+
+#[test]
+fn what_could_not_be_read_of_processes_is_one_finding_for_each_reason() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    let why = "Permission denied (EACCES), needs CAP_SYS_PTRACE";
+    let unread = |pid: u32| Unread { what: format!("process {pid}"), why: why.to_owned() };
+    host.unread = (1..=70).map(unread).collect();
+    host.unread
+        .push(Unread { what: "irqs".to_owned(), why: "No such file or directory (ENOENT)".to_owned() });
+    host.capabilities.ptrace = false;
+    let unprivileged = doctor(&host, None, &[]);
+    let folded: Vec<&Finding> = unprivileged.iter().filter(|f| f.rule == "not-readable").collect();
+    assert_eq!(folded.len(), 2, "{folded:?}");
+    let processes = folded.iter().find(|f| f.object == "70 parts of processes").expect("folded");
+    assert_eq!(processes.severity, Severity::Warning);
+    assert_eq!(processes.evidence, [why, "process 1, process 2, process 3, process 4, and 66 more"]);
+    assert!(processes.remedy.as_deref().is_some_and(|remedy| remedy.contains("CAP_SYS_PTRACE")));
+
+    // In a container, not even root may look into process 1 of the host: nothing is wrong by that.
+    host.capabilities.ptrace = true;
+    host.unread = vec![unread(1)];
+    let findings = doctor(&host, None, &[]);
+    assert_eq!(found(&findings, "not-readable").severity, Severity::Note);
+}
+
+#[test]
+fn who_busy_polls_on_purpose_is_not_advised_to_suspend_for_as_long() {
+    let mut host = memcached(&[328], &[&[328; 20]]);
+    let values = DeliveryMode::FullBusy.params();
+    let flush_us = values.gro_flush_timeout.0 / 1_000;
+    set_napis(&mut host.devices[0], values.defer_hard_irqs.0, flush_us, 0);
+    set_epolls(&mut host.processes[0], DeliveryMode::FullBusy);
+    let findings = doctor(&host, None, &[]);
+    let finding = found(&findings, "irq-suspend-zero");
+    assert_eq!((finding.severity, finding.remedy.as_deref()), (Severity::Note, None), "{finding:?}");
+    // Who asked for suspension reads what sets it.
+    let findings = doctor(&host, None, &asked(&host, suspend(200)));
+    assert!(found(&findings, "irq-suspend-zero").remedy.is_some());
 }

@@ -66,7 +66,7 @@ fn a_ring_must_hold_what_comes_while_interrupts_are_suspended() {
     let counts = delivered([busy.on(300)]);
     let findings = doctor(&host, Some(&counts), &[]);
     let finding = found(&findings, "ring-shorter-than-suspension").expect("1200 packets in 20 ms");
-    assert!(finding.remedy.as_ref().expect("a remedy").contains("rx-ring = 2048"), "{finding:?}");
+    assert!(finding.remedy.as_ref().expect("a remedy").contains("rx-ring=2048"), "{finding:?}");
     host.devices[0].rings = Some(Rings { rx: Pair { current: 2048, max: 8192 }, ..Rings::default() });
     assert_eq!(found(&doctor(&host, Some(&counts), &[]), "ring-shorter-than-suspension"), None);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use model::host::RunningIrqbalance;
-use model::{CpuSet, Host, Intent, IrqNumber, Pid, PolicyName, Setting};
+use model::{CpuSet, Host, Intent, IrqKnob, IrqNumber, Pid, PolicyName, Setting};
 use plan::{Desired, Resolved, desired, diff, place};
 
 use crate::made::{device, host, on_device, policy, with_irqs, write};
@@ -28,7 +28,7 @@ fn wanted(host: &Host, cpus: Option<&str>) -> Desired {
 
 fn bans(host: &Host, desired: &Desired) -> Vec<String> {
     let plan = diff(desired, host).expect("a plan");
-    let bans = plan.changes().filter(|change| matches!(change.to(), Setting::IrqBan(..)));
+    let bans = plan.changes().filter(|change| matches!(change.to(), Setting::Irq(_, IrqKnob::Ban(..))));
     bans.map(ToString::to_string).collect()
 }
 
@@ -39,7 +39,10 @@ fn what_is_placed_is_banned_before_it_is_moved_and_what_is_banned_stays() {
     assert_eq!(bans(&host, &desired), ["irq 31: irqbalance-ban off → on"]);
     let plan = diff(&desired, &host).expect("a plan");
     let at = |like: fn(&Setting) -> bool| plan.changes().position(|change| like(change.to())).expect("one");
-    assert!(at(|s| matches!(s, Setting::IrqBan(..))) < at(|s| matches!(s, Setting::IrqAffinity(..))));
+    assert!(
+        at(|s| matches!(s, Setting::Irq(_, IrqKnob::Ban(..))))
+            < at(|s| matches!(s, Setting::Irq(_, IrqKnob::Affinity(..))))
+    );
     for change in plan.clone().changes() {
         write(&mut host, change.to());
     }

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 use model::{
-    Budget, DeliveryMode, Finding, Host, Intent, KthreadWish, PolicyName, PollCounts, RtThrottling,
+    Budget, DeliveryMode, Finding, Host, Intent, KthreadWish, NapiKnob, PolicyName, PollCounts, RtThrottling,
     Scheduling, Setting, Threading, UtilClamp,
 };
 use plan::{Refusal, RefusalKind, Resolved, doctor};
@@ -100,7 +100,7 @@ fn a_reset_that_took_the_thread_is_seen_and_all_of_it_asserted_again() {
     let before = applied(&intent, nic());
     let mut host = before.clone();
     let queue = host.devices[0].rx_queues[1].id;
-    write(&mut host, &Setting::Threaded(queue, Threading::Off));
+    write(&mut host, &Setting::Napi(queue, NapiKnob::Threaded(Threading::Off)));
     host.devices[0].napis[1].id.0 += 100;
     host.devices[0].rx_queues[1].napi.as_mut().expect("an edge").napi.0 += 100;
     let plan = planned(&policy([intent.clone()]), &host, &Resolved::default()).expect("planned");
@@ -165,7 +165,9 @@ fn threads_that_never_sleep_need_a_kernel_that_has_them_and_a_budget() {
     assert_snapshot!(read_aloud::refusal(&over) + &read_aloud::refusal(&lacking));
     let plan = planned(&policy([intent]), &host, &Resolved::default()).expect("planned");
     assert_eq!(
-        plan.changes().filter(|c| matches!(c.to(), Setting::Threaded(_, Threading::BusyPoll))).count(),
+        plan.changes()
+            .filter(|c| matches!(c.to(), Setting::Napi(_, NapiKnob::Threaded(Threading::BusyPoll))))
+            .count(),
         2
     );
     let one_short = Intent { budget: Budget { polling_cpus: Some(1), ..Budget::default() }, ..busy };

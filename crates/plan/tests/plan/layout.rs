@@ -2,7 +2,7 @@
 
 use model::host::CpuInfo;
 use model::nic::Rss;
-use model::{Cpu, CpuSet, Host, NumaNode, PolicyName, Setting};
+use model::{Cpu, CpuSet, Host, IrqKnob, NicKnob, NumaNode, PolicyName, ProcessKnob, Setting};
 use plan::{RefusalKind, Resolved, place};
 
 use crate::made::{device, host, on_device, on_service, policy, server, tx_queues, with_irqs};
@@ -117,7 +117,7 @@ fn receive_queues_beyond_the_cores_get_no_packets_by_the_hash() {
     intent.layout = Some("rx-per-core".parse().expect("a layout"));
     let plan = planned(&policy([intent]), &host, &Resolved::default()).expect("planned");
     let table = plan.changes().find_map(|change| match change.to() {
-        Setting::RssTable(_, table) => Some(table.clone()),
+        Setting::Nic(_, NicKnob::RssTable(table)) => Some(table.clone()),
         _ => None,
     });
     assert_eq!(table.expect("a table")[..4], [0, 1, 0, 1]);
@@ -175,7 +175,7 @@ fn isolated_and_offline_cpus_get_no_interrupt_unless_they_are_asked_for_by_name(
     let plan = planned(&policy([intent]), &host, &Resolved::default()).expect("planned");
     let irqs: Vec<String> = plan
         .changes()
-        .filter(|change| matches!(change.to(), Setting::IrqAffinity(..)))
+        .filter(|change| matches!(change.to(), Setting::Irq(_, IrqKnob::Affinity(..))))
         .map(|change| change.to().value())
         .collect();
     assert_eq!(irqs, ["0", "0", "0", "0"]);
@@ -194,7 +194,7 @@ fn threads_stay_within_the_cpuset_of_their_service() {
     let plan = planned(&asked, &host, &resolved).expect("planned");
     let threads: Vec<String> = plan
         .changes()
-        .filter(|change| matches!(change.to(), Setting::ThreadAffinity(..)))
+        .filter(|change| matches!(change.to(), Setting::Process(ProcessKnob::ThreadAffinity(..))))
         .map(|change| change.to().value())
         .collect();
     assert_eq!(threads, ["2", "2"]);
@@ -202,7 +202,9 @@ fn threads_stay_within_the_cpuset_of_their_service() {
     host.processes.push(server(901, "memcached", &[&[300]]));
     let both = Resolved::default().with(0, [model::Pid(812), model::Pid(901)]);
     let plan = planned(&asked, &host, &both).expect("planned");
-    let threads = plan.changes().filter(|change| matches!(change.to(), Setting::ThreadAffinity(..)));
+    let threads = plan
+        .changes()
+        .filter(|change| matches!(change.to(), Setting::Process(ProcessKnob::ThreadAffinity(..))));
     assert_eq!(threads.map(|change| change.to().value()).collect::<Vec<_>>(), ["1", "2", "1"], "dealt on");
     host.processes.pop();
     host.processes[0].cpuset = Some("7".parse().expect("CPUs"));

@@ -10,11 +10,12 @@ use model::host::{
 };
 use model::policy::Match;
 use model::{
-    ChannelKind, CoalesceParam, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, Dose, EmptyPolls, EpollId,
-    EpollParams, Fd, Host, IfIndex, Ingredient, Intent, IrqNumber, KernelVersion, KthreadState, Label,
-    Mechanism, Nanoseconds, NapiDelivered, NapiId, NetnsId, PacketSize, Pid, Policy, PolicyName, PollCounts,
-    ProcessId, QueueIndex, Reason, Recipes, RingKind, RtThrottling, RxQueue, Scheduling, Setting, Target,
-    ThreadId, Threading, TxQueue, UtilClamp,
+    ChannelKind, CoalesceParam, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, DeviceNapiKnob, Dose,
+    EmptyPolls, EpollId, EpollParams, Fd, Host, HostKnob, IfIndex, Ingredient, Intent, IrqKnob, IrqNumber,
+    KernelVersion, KthreadKnob, KthreadState, Label, Mechanism, Nanoseconds, NapiDelivered, NapiId, NapiKnob,
+    NetnsId, NicKnob, PacketSize, Pid, Policy, PolicyName, PollCounts, ProcessId, ProcessKnob, QueueIndex,
+    Reason, Recipes, RingKind, RtThrottling, RxQueue, RxQueueKnob, Scheduling, Setting, Target, ThreadId,
+    Threading, TxQueue, TxQueueKnob, UtilClamp,
 };
 
 pub(crate) const NETNS: NetnsId = NetnsId(4_026_531_840);
@@ -290,7 +291,7 @@ pub(crate) fn recipes() -> Recipes {
     let mut recipes = Recipes::default();
     for (policy, mode) in modes {
         let because = Reason::new(format!("{mode} suits {policy}"), "recipe of a test");
-        let ingredient = Ingredient { dose: Dose::Delivery(mode), because };
+        let ingredient = Ingredient::new(Dose::Delivery(mode), because);
         let recipe = recipes.policies.entry(policy).or_default();
         recipe.ingredients.insert(Mechanism::Delivery, ingredient);
     }
@@ -353,29 +354,29 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
     let device_of =
         |host: &mut Host, id: DeviceId| host.devices.iter().position(|d| d.id == id).expect("a device");
     match setting {
-        Setting::DeferHardIrqs(queue, polls) => {
+        Setting::Napi(queue, NapiKnob::DeferHardIrqs(polls)) => {
             set_napi(host, *queue, &|napi| napi.defer_hard_irqs = Some(*polls));
         }
-        Setting::GroFlushTimeout(queue, span) => {
+        Setting::Napi(queue, NapiKnob::GroFlushTimeout(span)) => {
             set_napi(host, *queue, &|napi| napi.gro_flush_timeout = Some(*span));
         }
-        Setting::IrqSuspendTimeout(queue, span) => {
+        Setting::Napi(queue, NapiKnob::IrqSuspendTimeout(span)) => {
             set_napi(host, *queue, &|napi| napi.irq_suspend_timeout = Some(*span));
         }
-        Setting::Threaded(queue, threading) => {
+        Setting::Napi(queue, NapiKnob::Threaded(threading)) => {
             set_napi(host, *queue, &|napi| napi.threaded = Some(*threading));
             let begun = begun(host, *threading);
             *kthread_of(host, *queue) = begun;
         }
-        Setting::DeviceDeferHardIrqs(id, polls) => {
+        Setting::DeviceNapis(id, DeviceNapiKnob::DeferHardIrqs(polls)) => {
             let device = device_of(host, *id);
             host.devices[device].defer_hard_irqs = Some(*polls);
         }
-        Setting::DeviceGroFlushTimeout(id, span) => {
+        Setting::DeviceNapis(id, DeviceNapiKnob::GroFlushTimeout(span)) => {
             let device = device_of(host, *id);
             host.devices[device].gro_flush_timeout = Some(*span);
         }
-        Setting::DeviceThreaded(id, threading) => {
+        Setting::DeviceNapis(id, DeviceNapiKnob::Threaded(threading)) => {
             let device = device_of(host, *id);
             let device = &mut host.devices[device];
             device.threaded = Some(*threading);
@@ -387,21 +388,21 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
                 queue.kthread.clone_from(&begun);
             }
         }
-        Setting::Epoll(id, params) => {
+        Setting::Process(ProcessKnob::Epoll(id, params)) => {
             let mut epolls = host.processes.iter_mut().flat_map(|p| &mut p.epolls);
             epolls.find(|e| e.id == *id).expect("an epoll").params = Some(*params);
         }
-        Setting::IoUringNapi(id, napi) => {
+        Setting::Process(ProcessKnob::IoUring(id, napi)) => {
             let mut rings = host.processes.iter_mut().flat_map(|p| &mut p.rings);
             rings.find(|r| r.id == *id).expect("a ring").napi = *napi;
         }
-        Setting::Reuseport(id, spread) => {
+        Setting::Process(ProcessKnob::Reuseport(id, spread)) => {
             host.listeners.iter_mut().find(|group| group.id == *id).expect("a group").spread = spread.clone();
         }
-        Setting::IrqAffinity(number, cpus) => {
+        Setting::Irq(number, IrqKnob::Affinity(cpus)) => {
             host.irqs.iter_mut().find(|i| i.number == *number).expect("an IRQ").affinity = cpus.clone();
         }
-        Setting::IrqBan(number, banned) => {
+        Setting::Irq(number, IrqKnob::Ban(banned)) => {
             let bans =
                 host.irqbalance.as_mut().and_then(|running| running.banned.as_mut()).expect("irqbalance");
             if *banned {
@@ -410,42 +411,78 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
                 bans.remove(number)
             };
         }
-        Setting::ThreadAffinity(id, cpus) => {
+        Setting::Process(ProcessKnob::ThreadAffinity(id, cpus)) => {
             let mut threads = host.processes.iter_mut().flat_map(|p| &mut p.threads);
             threads.find(|t| t.id == *id).expect("a thread").affinity = cpus.clone();
         }
-        Setting::KthreadAffinity(queue, cpus) => {
+        Setting::Kthread(queue, KthreadKnob::Affinity(cpus)) => {
             kthread_of(host, *queue).as_mut().expect("a thread").cpus = cpus.clone();
         }
-        Setting::KthreadScheduling(queue, class) => {
+        Setting::Kthread(queue, KthreadKnob::Scheduling(class)) => {
             kthread_of(host, *queue).as_mut().expect("a thread").scheduling = Some(*class);
         }
-        Setting::KthreadUtilClamp(queue, clamp) => {
+        Setting::Kthread(queue, KthreadKnob::UtilClamp(clamp)) => {
             kthread_of(host, *queue).as_mut().expect("a thread").util_clamp = Some(*clamp);
         }
-        Setting::Sysctl(number, value) => {
+        Setting::Host(HostKnob::Sysctl(number, value)) => {
             host.sysctls.insert(*number, *value);
         }
-        Setting::Channels(..)
-        | Setting::Ring(..)
-        | Setting::Coalescing(..)
-        | Setting::QueueCoalescing(..)
-        | Setting::Offload(..)
-        | Setting::PacketSize(..)
-        | Setting::PrivateFlag(..)
-        | Setting::RssTable(..)
-        | Setting::RssKey(..)
-        | Setting::RssContext(..)
-        | Setting::FlowRule(..)
-        | Setting::Qdiscs(..)
-        | Setting::RpsCpus(..)
-        | Setting::RpsFlowCount(..)
-        | Setting::XpsCpus(..)
-        | Setting::XpsRxQueues(..) => {
+        Setting::Nic(_, NicKnob::Channels(..))
+        | Setting::Nic(_, NicKnob::Ring(..))
+        | Setting::Nic(_, NicKnob::Coalescing(..))
+        | Setting::RxQueue(_, RxQueueKnob::Coalescing(..))
+        | Setting::Nic(_, NicKnob::Offload(..))
+        | Setting::Nic(_, NicKnob::PacketSize(..))
+        | Setting::Nic(_, NicKnob::PrivateFlag(..))
+        | Setting::Nic(_, NicKnob::RssTable(..))
+        | Setting::Nic(_, NicKnob::RssKey(..))
+        | Setting::Nic(_, NicKnob::RssContext(..))
+        | Setting::Nic(_, NicKnob::FlowRule(..))
+        | Setting::Nic(_, NicKnob::Qdiscs(..))
+        | Setting::RxQueue(_, RxQueueKnob::RpsCpus(..))
+        | Setting::RxQueue(_, RxQueueKnob::RpsFlowCount(..))
+        | Setting::TxQueue(_, TxQueueKnob::XpsCpus(..))
+        | Setting::TxQueue(_, TxQueueKnob::XpsRxQueues(..)) => {
             let id = setting.object().device().expect("a device");
             let device = device_of(host, id);
+            let before = host.devices[device].channels;
             write_nic(&mut host.devices[device], setting);
+            if let (Some(before), Setting::Nic(_, NicKnob::Channels(..))) = (before, setting) {
+                make_queues(host, device, before);
+            }
         }
+    }
+}
+
+/// The receive queues of a device after its channels were changed: those that come are like the first one.
+fn make_queues(host: &mut Host, device: usize, before: Channels) {
+    let device = &mut host.devices[device];
+    let now = device.channels.expect("channels");
+    let count = |there: usize, of: fn(&Channels) -> u32| {
+        let there = u32::try_from(there).expect("few queues");
+        usize::try_from(there + of(&now) - of(&before)).expect("few queues")
+    };
+    let rx = count(device.rx_queues.len(), |channels| channels.rx.current + channels.combined.current);
+    let first = (device.rx_queues[0].clone(), device.napis.first().cloned());
+    for gone in device.napis.drain(rx.min(device.napis.len())..) {
+        host.irqs.retain(|irq| gone.irq.is_none_or(|edge| edge.irq != irq.number));
+    }
+    device.rx_queues.truncate(rx);
+    for at in device.rx_queues.len()..rx {
+        let index = u32::try_from(at).expect("few queues");
+        let id = RxQueue { index: QueueIndex(index), ..first.0.id };
+        let Some(like) = &first.1 else { continue };
+        let napi = NapiId(like.id.0 + index);
+        let edge = first.0.napi.map(|edge| NapiEdge { napi, ..edge });
+        device.rx_queues.push(RxQueueState { id, napi: edge, ..first.0.clone() });
+        let irq = like.irq.map(|edge| IrqEdge { irq: IrqNumber(edge.irq.0 + index), ..edge });
+        device.napis.push(Napi { id: napi, irq, ..like.clone() });
+        let of_first = like.irq.and_then(|edge| host.irqs.iter().find(|irq| irq.number == edge.irq).cloned());
+        host.irqs.extend(of_first.zip(irq).map(|(like, edge)| Irq {
+            number: edge.irq,
+            name: format!("{}-TxRx-{index}", device.id),
+            ..like
+        }));
     }
 }
 
@@ -469,7 +506,7 @@ fn write_nic(device: &mut Device, setting: &Setting) {
         device.tx_queues.iter().position(|q| q.index == queue.index).expect("a transmit queue")
     };
     match setting {
-        Setting::Channels(_, kind, count) => {
+        Setting::Nic(_, NicKnob::Channels(kind, count)) => {
             let channels = device.channels.as_mut().expect("channels");
             match kind {
                 ChannelKind::Rx => channels.rx.current = *count,
@@ -477,24 +514,24 @@ fn write_nic(device: &mut Device, setting: &Setting) {
                 ChannelKind::Combined => channels.combined.current = *count,
             }
         }
-        Setting::Ring(_, kind, size) => {
+        Setting::Nic(_, NicKnob::Ring(kind, size)) => {
             let rings = device.rings.as_mut().expect("rings");
             match kind {
                 RingKind::Rx => rings.rx.current = *size,
                 RingKind::Tx => rings.tx.current = *size,
             }
         }
-        Setting::Coalescing(_, param, value) => {
+        Setting::Nic(_, NicKnob::Coalescing(param, value)) => {
             tell(device.coalesce.as_mut().expect("coalescing"), *param, *value);
         }
-        Setting::QueueCoalescing(queue, param, value) => {
+        Setting::RxQueue(queue, RxQueueKnob::Coalescing(param, value)) => {
             let queue = rx(device, queue);
             tell(device.rx_queues[queue].coalesce.as_mut().expect("coalescing"), *param, *value);
         }
-        Setting::Offload(_, offload, on) => {
+        Setting::Nic(_, NicKnob::Offload(offload, on)) => {
             device.offloads.insert(*offload, *on);
         }
-        Setting::PacketSize(_, size, bytes) => {
+        Setting::Nic(_, NicKnob::PacketSize(size, bytes)) => {
             let sizes = &mut device.packet_sizes;
             *match size {
                 PacketSize::Gso => &mut sizes.gso_max_size,
@@ -503,12 +540,14 @@ fn write_nic(device: &mut Device, setting: &Setting) {
                 PacketSize::GroIpv4 => &mut sizes.gro_ipv4_max_size,
             } = Some(*bytes);
         }
-        Setting::PrivateFlag(_, flag, on) => {
+        Setting::Nic(_, NicKnob::PrivateFlag(flag, on)) => {
             device.private_flags.insert(*flag, *on);
         }
-        Setting::RssTable(_, table) => device.rss.as_mut().expect("a hash").table.clone_from(table),
-        Setting::RssKey(_, key) => device.rss.as_mut().expect("a hash").key.clone_from(key),
-        Setting::RssContext(_, queues, there) => {
+        Setting::Nic(_, NicKnob::RssTable(table)) => {
+            device.rss.as_mut().expect("a hash").table.clone_from(table)
+        }
+        Setting::Nic(_, NicKnob::RssKey(key)) => device.rss.as_mut().expect("a hash").key.clone_from(key),
+        Setting::Nic(_, NicKnob::RssContext(queues, there)) => {
             let contexts = device.rss_contexts.as_mut().expect("contexts");
             contexts.retain(|context| context.queues != Some(*queues));
             if *there {
@@ -516,26 +555,26 @@ fn write_nic(device: &mut Device, setting: &Setting) {
                 contexts.push(RssContext { id, queues: Some(*queues), table: queues.table(8) });
             }
         }
-        Setting::FlowRule(_, flow, to) => {
+        Setting::Nic(_, NicKnob::FlowRule(flow, to)) => {
             let rules = device.flow_rules.as_mut().expect("rules");
             rules.retain(|rule| rule.flow != Some(*flow));
             let location = u32::try_from(rules.len()).expect("few");
             rules.extend(to.map(|to| PlacedRule { location, flow: Some(*flow), to }));
         }
-        Setting::Qdiscs(_, qdiscs) => device.qdiscs = Some(qdiscs.clone()),
-        Setting::RpsCpus(queue, cpus) => {
+        Setting::Nic(_, NicKnob::Qdiscs(qdiscs)) => device.qdiscs = Some(qdiscs.clone()),
+        Setting::RxQueue(queue, RxQueueKnob::RpsCpus(cpus)) => {
             let queue = rx(device, queue);
             device.rx_queues[queue].rps_cpus = cpus.clone();
         }
-        Setting::RpsFlowCount(queue, count) => {
+        Setting::RxQueue(queue, RxQueueKnob::RpsFlowCount(count)) => {
             let queue = rx(device, queue);
             device.rx_queues[queue].rps_flow_cnt = Some(*count);
         }
-        Setting::XpsCpus(queue, cpus) => {
+        Setting::TxQueue(queue, TxQueueKnob::XpsCpus(cpus)) => {
             let queue = tx(device, queue);
             device.tx_queues[queue].xps_cpus = cpus.clone();
         }
-        Setting::XpsRxQueues(queue, queues) => {
+        Setting::TxQueue(queue, TxQueueKnob::XpsRxQueues(queues)) => {
             let queue = tx(device, queue);
             device.tx_queues[queue].xps_rxqs.clone_from(queues);
         }

@@ -3,8 +3,8 @@
 use model::host::{Coalesce, Pair, Rings, TxQueueState};
 use model::nic::{NicWish, Rss};
 use model::{
-    ChannelKind, CoalesceParam, CpuSet, FlowRule, Host, Nanoseconds, Offload, PolicyName, QdiscKind, Qdiscs,
-    QueueIndex, QueueSpan, RingKind, Setting, Threading,
+    ChannelKind, CoalesceParam, CpuSet, FlowRule, Host, Nanoseconds, NicKnob, Offload, PolicyName, QdiscKind,
+    Qdiscs, QueueIndex, QueueSpan, RingKind, Setting, Threading,
 };
 use plan::{RefusalKind, Resolved, desired, diff, place};
 
@@ -128,7 +128,7 @@ fn a_veth_does_not_lose_its_napis_with_values_of_their_own() {
 fn packets_are_spread_over_the_first_queues_by_a_table_of_the_devices_own_length() {
     let (plan, _) = planned(&with_nic(), vec![NicWish::RssQueues(3)]).expect("planned");
     let to = plan.changes().next().expect("a change").to().clone();
-    let Setting::RssTable(_, table) = to else { panic!("{to}") };
+    let Setting::Nic(_, NicKnob::RssTable(table)) = to else { panic!("{to}") };
     assert_eq!(table, [0, 1, 2, 0, 1, 2, 0, 1]);
 }
 
@@ -242,7 +242,10 @@ fn a_discipline_is_wanted_of_every_transmit_queue_unless_the_kernel_gave_it() {
     assert_eq!(lines, ["eth0: qdisc default (2 × pfifo_fast) → mq of 2 × fq"]);
     assert!(planned(&host, vec![NicWish::Qdisc(QdiscKind::PfifoFast)]).expect("planned").0.is_empty());
     let (plan, _) = planned(&host, vec![NicWish::Qdisc(QdiscKind::Noqueue)]).expect("planned");
-    assert!(plan.changes().all(|change| matches!(change.to(), Setting::Qdiscs(_, Qdiscs::Whole(_)))));
+    assert!(
+        plan.changes()
+            .all(|change| matches!(change.to(), Setting::Nic(_, NicKnob::Qdiscs(Qdiscs::Whole(_)))))
+    );
     let mut down = host;
     down.devices[0].qdiscs = None;
     assert_eq!(refused(&down, NicWish::Qdisc(QdiscKind::Fq)).kind, RefusalKind::Missing);

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use insta::assert_snapshot;
 use model::host::{IoUring, SocketState};
-use model::policy::Overrides;
+use model::policy::{Match, Overrides};
 use model::{
-    Budget, CpuSet, DeliveryMode, EpollParams, Fd, Host, Intent, Nanoseconds, NapiId, NetnsId, Pid, Policy,
-    PolicyName, RingId, Setting, Target,
+    Budget, CpuSet, DeliveryMode, EpollParams, Fd, Host, Intent, Nanoseconds, NapiId, NapiKnob, NetnsId, Pid,
+    Policy, PolicyName, ProcessKnob, RingId, Setting, Target,
 };
-use plan::{Refusal, RefusalKind, Resolved, desired, place};
+use plan::{Refusal, RefusalKind, Resolved, Runs, desired, place};
 
 use crate::made::{
     defer, device, host, listen, named, on_device, on_service, on_task, policy, server, set_epolls, suspend,
@@ -351,14 +351,33 @@ fn queues_that_share_a_napi_are_placed_once() {
 
 #[test]
 fn an_idle_service_is_no_fault() {
-    let placement = place(
-        &policy([on_service(2, "memcached", PolicyName::Latency)]),
-        &two_services(),
-        &Resolved::default(),
-    )
-    .expect("placed");
+    let matching = Match { exe: Some("memcached".to_owned()), port: Some(11211), ..Match::default() };
+    let mut service = on_service(2, "memcached", PolicyName::Latency);
+    service.target = Target::Service("memcached".to_owned(), matching);
+    let placement = place(&policy([service]), &two_services(), &Resolved::default()).expect("placed");
     assert!(placement.parts[0].queues.is_empty());
-    assert!(placement.parts[0].notes[0].contains("no process of this service runs"));
+    assert!(
+        placement.parts[0].notes[0].contains("no process of this service runs (exe memcached, port 11211)")
+    );
+    assert_eq!(placement.parts[0].runs, Runs::No);
+}
+
+#[test]
+fn a_service_that_could_not_be_looked_for_is_not_said_not_to_run() {
+    let resolved = Resolved::default().unjudged(0, 148, "process 1: Permission denied (EACCES)");
+    let policy = policy([on_service(2, "memcached", PolicyName::Latency)]);
+    let mut host = two_services();
+    host.capabilities.ptrace = true;
+    let placement = place(&policy, &host, &resolved).expect("placed");
+    assert_eq!(placement.parts[0].runs, Runs::No, "what not even root may look into is no service");
+    host.capabilities.ptrace = false;
+    let placement = place(&policy, &host, &resolved).expect("placed");
+    let note = &placement.parts[0].notes[0];
+    assert!(
+        note.contains("is not known: 148 could not be looked into (process 1: Permission denied"),
+        "{note}"
+    );
+    assert_eq!(placement.parts[0].runs, Runs::NotKnown);
 }
 
 #[test]
@@ -481,6 +500,42 @@ fn an_older_kernel_gets_the_nearest_mode_offered() {
 }
 
 #[test]
+fn a_busy_server_without_a_napi_is_refused_for_that_and_not_for_silence() {
+    let mut host = host();
+    host.devices.push(veth(2, "veth0", &[]));
+    host.processes.push(server(812, "redis-server", &[&[0; 20]]));
+    let request = policy([named(suspend(20), on_task(2, 812, PolicyName::None))]);
+    let refused = |host: &Host| place(&request, host, &Resolved::default()).expect_err("there is no NAPI");
+    let refusal = refused(&host);
+    assert_eq!(refusal.kind, RefusalKind::Missing);
+    assert_snapshot!(read_aloud::refusal(&refusal));
+
+    // No command gives another device a NAPI, and none is promised.
+    host.devices[0].kind = "bridge".to_owned();
+    let refusal = refused(&host);
+    assert_eq!(refusal.kind, RefusalKind::Unsupported);
+    assert!(!refusal.evidence.iter().any(|line| line.contains("ethtool")), "{refusal:?}");
+
+    for socket in &mut host.processes[0].sockets {
+        socket.remote = Some("[::ffff:127.0.0.1]:40000".parse().expect("address"));
+    }
+    let refusal = refused(&host);
+    assert!(refusal.to_string().contains("receives over loopback alone (20 connections)"), "{refusal}");
+}
+
+#[test]
+fn connections_on_no_napi_are_not_called_silence_either() {
+    let mut host = host();
+    host.devices.push(veth(2, "veth0", &[328]));
+    host.processes.push(server(812, "redis-server", &[&[0; 20]]));
+    let request = policy([named(suspend(20), on_task(2, 812, PolicyName::None))]);
+    let placement = place(&request, &host, &Resolved::default()).expect("placed");
+    let notes = placement.parts[0].notes.join("\n");
+    assert!(notes.contains("20 connection(s) of redis-server[812] receive on no NAPI"), "{notes}");
+    assert!(!notes.contains("no packet has shown"), "{notes}");
+}
+
+#[test]
 fn an_io_uring_that_cannot_be_reached_is_refused_with_its_reason() {
     let mut host = two_services();
     let process = &mut host.processes[0];
@@ -523,7 +578,7 @@ fn waiting_busily_for_events_is_refused_where_the_kernel_was_asked_and_said_no()
     let wanted = desired(&placement, &host).expect("this kernel has it").wanted;
     let epolls: Vec<String> = wanted
         .iter()
-        .filter(|wanted| matches!(wanted.setting, Setting::Epoll(..)))
+        .filter(|wanted| matches!(wanted.setting, Setting::Process(ProcessKnob::Epoll(..))))
         .map(|wanted| format!("{}: {}", wanted.setting.value(), wanted.because))
         .collect();
     assert_eq!(epolls.len(), placement.parts[0].processes[0].epolls.len());
@@ -532,8 +587,9 @@ fn waiting_busily_for_events_is_refused_where_the_kernel_was_asked_and_said_no()
         "{epolls:?}"
     );
     let deferred = wanted.iter().any(|wanted| match wanted.setting {
-        Setting::DeferHardIrqs(_, polls) => polls.0 > 0,
-        Setting::GroFlushTimeout(_, span) | Setting::IrqSuspendTimeout(_, span) => !span.is_zero(),
+        Setting::Napi(_, NapiKnob::DeferHardIrqs(polls)) => polls.0 > 0,
+        Setting::Napi(_, NapiKnob::GroFlushTimeout(span))
+        | Setting::Napi(_, NapiKnob::IrqSuspendTimeout(span)) => !span.is_zero(),
         _ => false,
     });
     assert!(!deferred, "somebody must deliver the events, and it is not the application");
@@ -560,4 +616,29 @@ fn asking_for_events_from_user_space_needs_a_budget_and_a_start_under_netpolicy(
     let placement = place(&policy([intent]), &two_services(), &Resolved::default()).expect("affordable");
     let note = placement.parts[0].notes.last().expect("a note");
     assert!(note.contains("userbusy needs epoll_wait never to sleep: "), "{note}");
+}
+
+#[test]
+fn an_attachment_is_not_said_to_share_with_itself_nor_to_wait_for_its_master() {
+    let mut host = host();
+    host.devices.push(veth(2, "veth0", &[328]));
+    host.processes.push(server(812, "nginx", &[&[328; 4]]));
+    host.processes.push(server(813, "nginx", &[&[328; 4]]));
+    let mut master = server(811, "nginx", &[&[328; 4]]);
+    master.epolls.clear();
+    host.processes.insert(0, master);
+    let attached = |pid| Intent {
+        origin: "netpolicy attach".to_owned(),
+        ..named(suspend(20), on_task(1, pid, PolicyName::None))
+    };
+    let notes = |host: &Host, pids: &[u32]| -> Vec<String> {
+        let policy = policy(pids.iter().map(|pid| attached(*pid)));
+        let placement = place(&policy, host, &Resolved::default()).expect("placed");
+        placement.parts.into_iter().flat_map(|part| part.notes).collect()
+    };
+    let all = notes(&host, &[811, 812, 813]);
+    assert!(!all.iter().any(|note| note.contains("are set by the request of")), "{all:?}");
+    assert!(!all.iter().any(|note| note.contains("has no epoll yet")), "{all:?}");
+    let alone = notes(&host, &[811]);
+    assert!(alone.iter().any(|note| note.contains("nginx[811] has no epoll yet")), "{alone:?}");
 }

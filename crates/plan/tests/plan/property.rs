@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use model::host::IoUring;
 use model::{
-    Budget, Cpu, CpuSet, DeliveryMode, EmptyPolls, Fd, Host, Intent, Nanoseconds, NapiId, Object, Pid, Plan,
-    Policy, PolicyName, RingId, RingNapi, Setting, Threading,
+    Budget, Cpu, CpuSet, DeliveryMode, EmptyPolls, Fd, Host, Intent, IrqKnob, Nanoseconds, NapiId, NapiKnob,
+    Object, Pid, Plan, Policy, PolicyName, ProcessKnob, RingId, RingNapi, Setting, Threading,
 };
 use plan::{Resolved, desired, diff, place};
 use proptest::prelude::*;
@@ -60,7 +60,7 @@ prop_compose! {
         }
         for queue in host.devices.iter().flat_map(|d| &d.rx_queues).map(|q| q.id).collect::<Vec<_>>() {
             let threading = host.napi_of(queue).and_then(|napi| napi.threaded).expect("a NAPI");
-            write(&mut host, &Setting::Threaded(queue, threading));
+            write(&mut host, &Setting::Napi(queue, NapiKnob::Threaded(threading)));
         }
         for ((&pid, mode), connections) in PIDS.iter().zip(epolls).zip(connections) {
             let (first, rest) = connections.split_at(connections.len() / 2);
@@ -209,10 +209,10 @@ proptest! {
         let Some((_, plan)) = planned(&policy, &host) else { return Ok(()) };
         for plan in [plan.clone(), plan.inverse()] {
             let stops = |change: &model::Change| match (change.from(), change.to()) {
-                (Setting::Epoll(_, from), Setting::Epoll(_, to)) => {
+                (Setting::Process(ProcessKnob::Epoll(_, from)), Setting::Process(ProcessKnob::Epoll(_, to))) => {
                     from.prefer_busy_poll && !to.prefer_busy_poll
                 }
-                (Setting::IoUringNapi(_, from), Setting::IoUringNapi(_, to)) => {
+                (Setting::Process(ProcessKnob::IoUring(_, from)), Setting::Process(ProcessKnob::IoUring(_, to))) => {
                     from.is_some() && to.is_none()
                 }
                 _ => false,
@@ -234,7 +234,7 @@ proptest! {
         let asked: CpuSet =
             policy.intents.iter().filter_map(|i| i.cpus.as_ref()).flat_map(CpuSet::iter).collect();
         for change in plan.changes() {
-            if let Setting::IrqAffinity(_, cpus) | Setting::ThreadAffinity(_, cpus) = change.to() {
+            if let Setting::Irq(_, IrqKnob::Affinity(cpus)) | Setting::Process(ProcessKnob::ThreadAffinity(_, cpus)) = change.to() {
                 prop_assert!(!cpus.is_empty());
                 prop_assert!(cpus.is_subset(&asked) && cpus.is_subset(&host.topology.online));
             }

@@ -8,8 +8,9 @@ use model::nic::Rss;
 use model::recipe::Mechanism;
 use model::setting::Disruption;
 use model::{
-    Budget, ChannelKind, CoalesceParam, Cpu, CpuSet, Dose, Fd, Host, Ingredient, Intent, Layout, NumaNode,
-    Offload, PacketSize, Pid, Plan, Policy, PolicyName, Reason, RingKind, Setting,
+    Budget, ChannelKind, CoalesceParam, Cpu, CpuSet, Dose, Fd, Host, Ingredient, Intent, IrqKnob, Layout,
+    NumaNode, Offload, PacketSize, Pid, Plan, Policy, PolicyName, ProcessKnob, Reason, RingKind, RxQueueKnob,
+    Setting, TxQueueKnob,
 };
 use plan::{Desired, Placement, Resolved, desired, diff, place};
 use proptest::prelude::*;
@@ -154,7 +155,7 @@ prop_compose! {
             .collect();
         let mut policy = policy(intents);
         for (name, (mechanism, dose)) in recipe {
-            let ingredient = Ingredient { dose, because: Reason::new("test", "test") };
+            let ingredient = Ingredient::new(dose, Reason::new("test", "test"));
             Arc::make_mut(&mut policy.recipes).policies.entry(name).or_default().ingredients.insert(mechanism, ingredient);
         }
         policy.disruptive = disruptive;
@@ -257,10 +258,10 @@ proptest! {
         let allowed: CpuSet = free.iter().chain(asked.intersection(&host.topology.online).iter()).collect();
         for wanted in &desired.wanted {
             match &wanted.setting {
-                Setting::IrqAffinity(_, cpus) | Setting::XpsCpus(_, cpus) | Setting::RpsCpus(_, cpus) => {
+                Setting::Irq(_, IrqKnob::Affinity(cpus)) | Setting::TxQueue(_, TxQueueKnob::XpsCpus(cpus)) | Setting::RxQueue(_, RxQueueKnob::RpsCpus(cpus)) => {
                     prop_assert!(cpus.is_subset(&allowed), "{} of {allowed}", wanted.setting);
                 }
-                Setting::ThreadAffinity(thread, cpus) => {
+                Setting::Process(ProcessKnob::ThreadAffinity(thread, cpus)) => {
                     let process = host.process(thread.process.pid).expect("a process");
                     prop_assert!(!cpus.is_empty() && cpus.is_subset(&allowed));
                     prop_assert!(process.cpuset.as_ref().is_none_or(|cpuset| cpus.is_subset(cpuset)));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use model::host::{Coalesce, PacketSizes, Pair, Rings};
 use model::nic::NicWish;
 use model::{
-    CoalesceParam, Dose, Host, Ingredient, Mechanism, Offload, PacketSize, Pid, Policy, PolicyName, Reason,
-    RingKind, Setting,
+    Case, CoalesceParam, DeliveryMode, Dose, EpollNapis, Host, Ingredient, Intent, IrqKnob, Mechanism,
+    Offload, PacketSize, Pid, Policy, PolicyName, Reason, Recipe, RingKind, Setting, When,
 };
 use plan::{Desired, Resolved, desired, diff, place};
 
@@ -17,7 +17,7 @@ const BULK: PolicyName = PolicyName::Bulk;
 fn with(mut policy: Policy, name: PolicyName, mechanism: Mechanism, dose: Dose) -> Policy {
     let because = Reason::new(format!("{mechanism} {dose} is good"), "recipe of a test");
     let recipe = Arc::make_mut(&mut policy.recipes).policies.entry(name).or_default();
-    recipe.ingredients.insert(mechanism, Ingredient { dose, because });
+    recipe.ingredients.insert(mechanism, Ingredient::new(dose, because));
     policy
 }
 
@@ -131,7 +131,7 @@ fn an_experts_word_goes_before_the_recipe() {
 #[test]
 fn a_driver_may_be_left_alone() {
     let mut asked = full(policy([on_device(2, "eth0", BULK)]));
-    let keep = Ingredient { dose: Dose::Keep, because: Reason::new("it refuses", "the driver") };
+    let keep = Ingredient::new(Dose::Keep, Reason::new("it refuses", "the driver"));
     let of_driver = Arc::make_mut(&mut asked.recipes)
         .drivers
         .entry("ice".to_owned())
@@ -172,7 +172,7 @@ fn a_layout_of_the_recipe_moves_interrupts_and_one_without_cpus_for_it_is_a_note
     let plan = diff(&wanted(&asked, &host), &host).expect("planned");
     let moved: Vec<String> = plan
         .changes()
-        .filter(|change| matches!(change.to(), Setting::IrqAffinity(..)))
+        .filter(|change| matches!(change.to(), Setting::Irq(_, IrqKnob::Affinity(..))))
         .map(ToString::to_string)
         .collect();
     assert_eq!(moved, ["irq 40: smp_affinity 0-3 → 0", "irq 41: smp_affinity 0-3 → 1"]);
@@ -213,4 +213,102 @@ fn packets_above_64_kib_are_for_drivers_that_take_them_and_as_large_as_these_do(
     }
     let old = wanted(&asked(Dose::Max), &big(rich(), None));
     assert_eq!(old.left_out, ["eth0 has no gro_max_size, gso_max_size: left out of policy bulk"]);
+}
+
+/// Recipes in which `latency` waits busily, but not on a veth, nor where the connections of an epoll come by several NAPIs.
+fn with_cases(mut policy: Policy) -> Policy {
+    let of = |mode: DeliveryMode, measured_on: &[&str]| Recipe {
+        ingredients: [(
+            Mechanism::Delivery,
+            Ingredient {
+                measured_on: measured_on.iter().map(ToString::to_string).collect(),
+                ..Ingredient::new(Dose::Delivery(mode), Reason::new(format!("{mode} is best here"), "a test"))
+            },
+        )]
+        .into(),
+    };
+    let suspend20: DeliveryMode = "suspend20".parse().expect("a mode");
+    let several = When { epoll_napis: Some(EpollNapis::Several), ..When::default() };
+    let recipes = Arc::make_mut(&mut policy.recipes);
+    recipes.policies.insert(PolicyName::Latency, of(suspend20, &["mlx5_core"]));
+    let interrupt = of(DeliveryMode::Interrupt, &[]);
+    recipes.cases.insert(
+        "several".to_owned(),
+        Case { when: several, policies: [(Some(PolicyName::Latency), interrupt.clone())].into() },
+    );
+    recipes.drivers.entry("veth".to_owned()).or_default().insert(Some(PolicyName::Latency), interrupt);
+    policy
+}
+
+#[test]
+fn the_mode_of_a_policy_goes_by_the_device_and_by_how_connections_come() {
+    let latency = PolicyName::Latency;
+    let mode = |kind: &str, workers: &[&[u32]]| {
+        let mut host = host();
+        let mut nic = device(2, "eth0", &[300, 301]);
+        nic.kind = kind.to_owned();
+        host.devices.push(nic);
+        host.processes.push(server(812, "memcached", workers));
+        let asked = with_cases(policy([on_service(2, "memcached", latency)]));
+        let resolved = Resolved::default().with(0, [Pid(812)]);
+        place(&asked, &host, &resolved).expect("placed").parts[0].delivery.mode.to_string()
+    };
+    assert_eq!(mode("ice", &[&[300], &[301]]), "suspend20");
+    assert_eq!(mode("ice", &[&[300, 301], &[301]]), "interrupt", "one epoll mixes NAPIs");
+    assert_eq!(mode("veth", &[&[300], &[301]]), "interrupt");
+    assert_eq!(mode("veth", &[&[], &[]]), "interrupt", "no packet has come, and no other device is there");
+    let asked = with_cases(policy([on_device(2, "eth0", latency)]));
+    let mut host = host();
+    host.devices.push(device(2, "eth0", &[300]));
+    let of_device = |host: &Host| {
+        place(&asked, host, &Resolved::default()).expect("placed").parts[0].delivery.mode.to_string()
+    };
+    assert_eq!(of_device(&host), "suspend20");
+    host.devices[0].kind = "veth".to_owned();
+    assert_eq!(of_device(&host), "interrupt");
+}
+
+#[test]
+fn devices_that_want_different_modes_are_named_and_the_general_word_holds() {
+    let mut host = host();
+    host.devices.push(device(2, "eth0", &[300]));
+    let mut other = device(3, "veth0", &[400]);
+    other.kind = "veth".to_owned();
+    host.devices.push(other);
+    host.processes.push(server(812, "memcached", &[&[300], &[400]]));
+    let asked = with_cases(policy([on_service(2, "memcached", PolicyName::Latency)]));
+    let placement = place(&asked, &host, &Resolved::default().with(0, [Pid(812)])).expect("placed");
+    assert_eq!(placement.parts[0].delivery.mode.to_string(), "suspend20");
+    let notes = &placement.parts[0].notes;
+    assert!(
+        notes.iter().any(|note| note.contains("different modes") && note.contains("(ice, veth)")),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn what_was_not_measured_on_such_a_device_is_said_with_the_command_that_measures() {
+    let notes = |kind: &str, expert: bool| {
+        let mut host = host();
+        let mut nic = device(2, "eth0", &[300]);
+        nic.kind = kind.to_owned();
+        host.devices.push(nic);
+        let intent = on_device(2, "eth0", PolicyName::Latency);
+        let mode: DeliveryMode = "suspend20".parse().expect("a mode");
+        let intent = Intent { delivery: expert.then_some(mode), ..intent };
+        let placement = place(&with_cases(policy([intent])), &host, &Resolved::default()).expect("placed");
+        let notes = placement.parts[0].notes.clone();
+        notes.into_iter().filter(|note| note.contains("not measured")).collect::<Vec<_>>()
+    };
+    let said = notes("ice", false);
+    assert_eq!(
+        said,
+        [
+            "policy latency: suspend20 was not measured on such a device (ice); `netpolicy bench policies` measures what the \
+          policies gain and cost on this machine, in a lab"
+        ]
+    );
+    assert_eq!(notes("mlx5_core", false), Vec::<String>::new(), "it was measured there");
+    assert_eq!(notes("veth", false), Vec::<String>::new(), "the kernel's own way needs no measurement");
+    assert_eq!(notes("ice", true), Vec::<String>::new(), "an expert claims nothing");
 }

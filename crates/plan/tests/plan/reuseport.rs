@@ -6,7 +6,7 @@ use model::host::{Listener, Membership, SharedListeners};
 use model::policy::Match;
 use model::{
     Dose, EpollParams, Fd, Finding, Host, Ingredient, Intent, KernelVersion, ListenerGroup, Mechanism, Pid,
-    Policy, PolicyName, Reason, Setting, Severity, Spread, Target,
+    Policy, PolicyName, ProcessKnob, Reason, Setting, Severity, Spread, Target,
 };
 use plan::{Desired, Resolved, desired, diff, doctor, place};
 
@@ -36,7 +36,7 @@ fn asked(policy_name: PolicyName) -> Policy {
     let service = Intent { target, ..on_device(2, "eth0", policy_name) };
     let mut policy = policy(vec![on_device(1, "eth0", PolicyName::Latency), service]);
     let because = Reason::new("one NAPI", "test");
-    let ingredient = Ingredient { dose: Dose::ByQueue, because };
+    let ingredient = Ingredient::new(Dose::ByQueue, because);
     let latency = Arc::make_mut(&mut policy.recipes).policies.entry(PolicyName::Latency).or_default();
     latency.ingredients.insert(Mechanism::Reuseport, ingredient);
     policy
@@ -50,7 +50,10 @@ fn wanted(host: &Host, policy: &Policy) -> Desired {
 
 fn spreads(desired: &Desired) -> Vec<String> {
     let spreads = desired.wanted.iter().map(|wanted| &wanted.setting);
-    spreads.filter(|setting| matches!(setting, Setting::Reuseport(..))).map(ToString::to_string).collect()
+    spreads
+        .filter(|setting| matches!(setting, Setting::Process(ProcessKnob::Reuseport(..))))
+        .map(ToString::to_string)
+        .collect()
 }
 
 #[test]

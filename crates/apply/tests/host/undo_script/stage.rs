@@ -13,6 +13,12 @@ use model::{Change, Label, Nanoseconds, Pid, Plan, ProcessId, Step, ThreadId};
 
 pub(crate) const TRANSACTION: &str = "20261121T040500.123456Z-1a2b";
 
+/// The programs that a script may use on a Debian with essential and required packages alone, but for perl, which is one.
+const PLAIN: [&str; 14] = [
+    "sh", "cat", "stat", "dirname", "readlink", "tr", "sed", "cut", "true", "mount", "nsenter", "unshare",
+    "sort", "wc",
+];
+
 /// Where a script is run: its directory comes first in PATH, and is where it works.
 pub(crate) struct Stage {
     directory: PathBuf,
@@ -86,6 +92,26 @@ impl Stage {
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Result<(i32, String), Failed> {
         self.run_with(arguments, &[])
+    }
+
+    /// Runs the script where a plain Debian's programs are and these, and no others.
+    pub(crate) fn run_where_only(&self, others: &[&str]) -> Result<(i32, String), Failed> {
+        let directory = self.directory.join(format!("only-{}", others.join("-")));
+        let _there_already = fs::create_dir(&directory);
+        for program in PLAIN.iter().chain(others) {
+            let places = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
+            let found = places.iter().map(|place| Path::new(place).join(program)).find(|path| path.exists());
+            let found = found.ok_or_else(|| format!("{program} is not installed"))?;
+            let _linked_already = std::os::unix::fs::symlink(found, directory.join(program));
+        }
+        let path = directory.display().to_string();
+        let output =
+            Command::new("/bin/sh").arg(self.script()).arg("--by-hand").env("PATH", path).output()?;
+        let said = [output.stdout, output.stderr].concat();
+        Ok((
+            output.status.code().ok_or("the script was killed")?,
+            String::from_utf8_lossy(&said).into_owned(),
+        ))
     }
 
     /// Runs the script: its exit status, and all that it said.

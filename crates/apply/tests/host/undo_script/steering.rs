@@ -3,7 +3,7 @@
 
 use libtest_mimic::Failed;
 use model::{
-    DeviceId, FlowMatch, FlowRule, IfIndex, Label, NetnsId, Qdisc, QdiscKind, QdiscOption, Qdiscs,
+    DeviceId, FlowMatch, FlowRule, IfIndex, Label, NetnsId, NicKnob, Qdisc, QdiscKind, QdiscOption, Qdiscs,
     QueueIndex, QueueSpan, Setting, SteerTo,
 };
 
@@ -26,11 +26,17 @@ pub(super) fn rules_and_contexts_go_back() -> Result<(), Failed> {
     let span = QueueSpan { first: 2, count: 2 };
     let to = |text: &str, from, to| -> Result<_, Failed> {
         let flow = flow(text)?;
-        Ok(change(Setting::FlowRule(device, flow, from), Setting::FlowRule(device, flow, to)))
+        Ok(change(
+            Setting::Nic(device, NicKnob::FlowRule(flow, from)),
+            Setting::Nic(device, NicKnob::FlowRule(flow, to)),
+        ))
     };
     let queue = |queue| Some(SteerTo::Queue(QueueIndex(queue)));
     let changes = [
-        change(Setting::RssContext(device, span, false), Setting::RssContext(device, span, true)),
+        change(
+            Setting::Nic(device, NicKnob::RssContext(span, false)),
+            Setting::Nic(device, NicKnob::RssContext(span, true)),
+        ),
         to("tcp4 dst-port 80", None, Some(SteerTo::Context(span)))?,
         to("udp6 dst-ip fe80::1 src-port 53", Some(SteerTo::Drop), queue(3))?,
         to("ether dst 02:00:00:00:00:07 proto 0x0800", queue(1), queue(2))?,
@@ -69,12 +75,18 @@ pub(super) fn rules_and_contexts_go_back() -> Result<(), Failed> {
 pub(super) fn a_table_goes_back() -> Result<(), Failed> {
     let device = loopback()?;
     let table = |from: &[u32], to: &[u32]| {
-        change(Setting::RssTable(device, from.to_vec()), Setting::RssTable(device, to.to_vec()))
+        change(
+            Setting::Nic(device, NicKnob::RssTable(from.to_vec())),
+            Setting::Nic(device, NicKnob::RssTable(to.to_vec())),
+        )
     };
     for (was, expected) in [
         // What the driver would make by itself is asked for as such.
         ([0, 1, 2, 3], "default 0 1 2 3\n"),
         ([0, 1, 2, 0], "table 0 1 2 0\n"),
+        // Blocks, as of `ethtool -X DEV weight 3 0 1` and of igb's driver.
+        ([0, 0, 0, 2], "table 0 0 0 2\n"),
+        ([0, 0, 1, 1], "table 0 0 1 1\n"),
     ] {
         let stage = Stage::new(&[table(&was, &[0, 0, 0, 0])])?;
         stage.program("ethtool", ETHTOOL)?;
@@ -134,6 +146,15 @@ elif option == "-X" and rest == ["default"]:
 elif option == "-X" and rest[0] == "equal":
     count = len(table(["table"]) or table(["default"]))
     save(["table " + " ".join(str(at % int(rest[1])) for at in range(count))])
+elif option == "-X" and rest[0] == "weight":
+    count, weights = len(table(["table"]) or table(["default"])), [int(word) for word in rest[1:]]
+    # As ethtool 6.1 deals them out: ethtool.c, fill_indir_table().
+    entries, queue, partial = [], -1, 0
+    for at in range(count):
+        while at >= count * partial // sum(weights):
+            queue, partial = queue + 1, partial + weights[queue + 1]
+        entries.append(str(queue))
+    save(["table " + " ".join(entries)])
 elif option == "-n":
     rules = [line.split() for line in lines if line.startswith("rule")]
     print(f"4 RX rings available\nTotal {len(rules)} rules\n")
@@ -178,7 +199,7 @@ pub(super) fn disciplines_go_back() -> Result<(), Failed> {
     let child = Child::run("unshare", &["--net", "sh", "-c", made])?;
     let ifindex = IfIndex(child.ifindex("nptest0")?);
     let device = DeviceId { netns: NetnsId(child.netns()?), ifindex, name: Label::new("renamed-since") };
-    let all = |qdiscs| Setting::Qdiscs(device, qdiscs);
+    let all = |qdiscs| Setting::Nic(device, NicKnob::Qdiscs(qdiscs));
     let default = Qdiscs::Default(vec!["noqueue".to_owned()]);
     let mut short = Qdisc::of(QdiscKind::Pfifo);
     short.options.insert(QdiscOption::Limit, 77);

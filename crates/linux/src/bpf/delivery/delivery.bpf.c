@@ -120,11 +120,20 @@ static __always_inline bool polls_by_itself(struct task_struct *task, void *args
 	return args >= task->stack && args < (void *)user && !stack_may_carry_softirqs(user);
 }
 
-static __always_inline void count_application(struct napi_struct *napi, __u32 id, int work)
+/*
+ * Whether the IRQ stays masked when an application that polled this NAPI has
+ * found nothing: busy_poll_stop() arms the timer instead of enabling it.
+ */
+static __always_inline bool keeps_masked(struct napi_struct *napi)
+{
+	return napi_irq_suspend_ns(napi) && napi_gro_flush_ns(napi) && napi_defer_hard_irqs(napi);
+}
+
+static __always_inline void count_application(struct napi_struct *napi, __u32 id, __u32 tgid, int work)
 {
 	struct poller key = {
 		.napi_id = id,
-		.tgid = bpf_get_current_pid_tgid() >> 32,
+		.tgid = tgid,
 	};
 	struct polls *polls = bpf_map_lookup_elem(&pollers, &key);
 
@@ -140,12 +149,27 @@ static __always_inline void count_application(struct napi_struct *napi, __u32 id
 	count(polls, work);
 }
 
+/*
+ * Whether this softirq is the one that napi_resume_irqs() raised: no
+ * interrupt, for the IRQ is still masked. The application has found no event
+ * after its poll; the softirq polls once more before the system call goes
+ * on, or in ksoftirqd if that runs.
+ */
+static __always_inline bool resumes(struct napi_struct *napi, __u32 last_poller, struct task_struct *task)
+{
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+
+	if (!last_poller || !tgid || !keeps_masked(napi))
+		return false;
+	return tgid == last_poller || task->flags & PF_KTHREAD;
+}
+
 SEC("tp_btf/napi_poll")
 int BPF_PROG(napi_polled, struct napi_struct *napi, int work, int budget)
 {
 	struct task_struct *task;
 	struct napi_counts *counts;
-	__u32 id = napi->napi_id;
+	__u32 id = napi->napi_id, tgid;
 
 	if (!budget) /* netpoll: reaps transmitted packets, receives none. */
 		return 0;
@@ -160,7 +184,13 @@ int BPF_PROG(napi_polled, struct napi_struct *napi, int work, int budget)
 
 	task = bpf_get_current_task_btf();
 	if (polls_by_itself(task, ctx)) {
-		count_application(napi, id, work);
+		tgid = bpf_get_current_pid_tgid() >> 32;
+		count_application(napi, id, tgid, work);
+		if (keeps_masked(napi)) {
+			counts = counts_of(napi, id);
+			if (counts)
+				counts->last_poller = tgid;
+		}
 		return 0;
 	}
 
@@ -171,10 +201,16 @@ int BPF_PROG(napi_polled, struct napi_struct *napi, int work, int budget)
 		count(&counts->kthread, work);
 	} else if (counts->timer_due) {
 		count(&counts->timer, work);
+		counts->last_poller = 0;
 		if (work < budget)
 			counts->timer_due = 0;
+	} else if (resumes(napi, counts->last_poller, task)) {
+		count_application(napi, id, counts->last_poller, work);
+		if (work < budget)
+			counts->last_poller = 0;
 	} else {
 		count(&counts->interrupt, work);
+		counts->last_poller = 0;
 	}
 	return 0;
 }

@@ -37,6 +37,8 @@ struct napi_counts {
 	struct longest_span longest[2];
 	/* The timer expired here, and the polls it caused are not over. */
 	__u64 timer_due;
+	/* The process that polled here last and suspends the IRQ; 0: none. */
+	__u64 last_poller;
 	char device[16];
 };
 
@@ -55,7 +57,7 @@ struct host_counts {
 
 _Static_assert(sizeof(struct delivery_config) == 8, "mirrored by delivery::config");
 _Static_assert(sizeof(struct polls) == 24, "mirrored by delivery::polls");
-_Static_assert(sizeof(struct napi_counts) == 152, "mirrored by delivery::NapiCounts");
+_Static_assert(sizeof(struct napi_counts) == 160, "mirrored by delivery::NapiCounts");
 _Static_assert(sizeof(struct poller) == 8, "mirrored by delivery::Poller");
 _Static_assert(sizeof(struct host_counts) == 32, "mirrored by delivery::HostCounts");
 

@@ -68,7 +68,7 @@ impl Snapshot {
                     counts.longest = counts.longest.max(span);
                 }
             }
-            let _timer_due = record.u64();
+            let (_timer_due, _last_poller) = (record.u64(), record.u64());
             let device = record.name();
             if counts.device.is_empty() {
                 counts.device = device;
@@ -173,9 +173,9 @@ mod test {
         numbers.extend([0, 0, 0]);
         numbers.extend([armed, 0, 0]);
         numbers.extend(longest);
-        numbers.push(1);
+        numbers.extend([1, 1]);
         let bytes = value(&numbers, name);
-        assert_eq!(bytes.len(), 152, "sizeof(struct napi_counts)");
+        assert_eq!(bytes.len(), 160, "sizeof(struct napi_counts)");
         bytes
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use linux::{Processes, Signals, observe};
-use measure::{Experiment, Gates, Grid, Progress, Skipped, Stage, Stopped, Variant};
+use measure::{Experiment, Gates, Grid, Progress, Results, Skipped, Stage, Stopped, Variant};
 use model::{CpuSet, Nanoseconds, OfferedLoad, Schema};
 
 use super::{Told, early, of_signal, writable};
@@ -250,12 +250,19 @@ fn experiments<B: Compares>(
             seed: bench.common().seed,
         };
         let wanted = bench.loads();
-        let borne =
-            match wanted.iter().any(|load| load.is_share()).then(|| bears(stage, &labels[0], &experiment)) {
-                None => None,
-                Some(Ok(borne)) => Some(borne),
-                Some(Err(stopped)) => return Some(*stopped),
-            };
+        let calibration = wanted.iter().any(|load| load.is_share()).then(|| calibrated(stage, &experiment));
+        let borne = match calibration {
+            None => None,
+            Some(Err(stopped)) => return Some(*stopped),
+            Some(Ok(results)) => match results.evidence.first() {
+                Some(run) if run.void.is_none() => Some(run.throughput),
+                // There is nothing to take shares of: the run that says why stands for the experiment.
+                _ => {
+                    grid.variants.push(Variant { name: case.name.clone(), borne: None, results });
+                    continue;
+                }
+            },
+        };
         for load in wanted.iter().map(|load| load.on(borne.unwrap_or(0.0))) {
             if !experiment.loads.contains(&load) {
                 experiment.loads.push(load);
@@ -285,17 +292,14 @@ pub(super) fn among(mut progress: Progress<'_>, number: usize, experiments: usiz
     progress
 }
 
-/// What the server bears in closed loop under the first configuration, in requests per second.
-fn bears(
+/// What the server bears in closed loop under the first configuration: one run.
+fn calibrated(
     stage: &mut ExchangeStage<'_>,
-    label: &str,
     experiment: &Experiment,
-) -> Result<f64, Box<Stopped<BenchError>>> {
-    let load = OfferedLoad::Max;
-    let once =
-        Experiment { labels: vec![label.to_owned()], loads: vec![load], rounds: 1, ..experiment.clone() };
-    let results = once.run(stage, |_| {})?;
-    Ok(results.cell(label, load).first().map_or(0.0, |run| run.throughput))
+) -> Result<Results, Box<Stopped<BenchError>>> {
+    let labels = experiment.labels.iter().take(1).cloned().collect();
+    let once = Experiment { labels, loads: vec![OfferedLoad::Max], rounds: 1, ..experiment.clone() };
+    once.run(stage, |_| {})
 }
 
 /// Prints the tables and writes the files.

@@ -136,7 +136,12 @@ fn bears<S: Stage<Error = BenchError>>(
     let restored = stage.restore();
     let evidence = measured?;
     restored?;
-    Ok(evidence.throughput)
+    match evidence.void {
+        None => Ok(evidence.throughput),
+        Some(reason) => Err(BenchError::Failed(Fault::failed(format!(
+            "the run in closed loop that shares are taken of is void: {reason}"
+        )))),
+    }
 }
 
 /// Prints the table and writes the files.

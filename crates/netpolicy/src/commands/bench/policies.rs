@@ -22,6 +22,13 @@ const LAB_NOTES: [&str; 3] = [
      refused, and then it is of the device alone.",
 ];
 
+/// What every reader must know of a table of a server of the operator's choice.
+const FOREIGN_NOTES: [&str; 2] = [
+    "none is the untuned baseline: device and server as they come, and the server confined to its half of the CPUs as under all others.",
+    "The client sleeps until an answer comes or a request is due, as an ordinary one does, and is late by what waking takes, under \
+     every policy alike (--punctual lets it ask instead, at the price of its CPU).",
+];
+
 /// Measures, prints the tables, and writes the files.
 pub(super) fn run(arguments: &Policies, context: &Context) -> Result<Exit, Fault> {
     // A file that cannot be written is better known before the experiment than after it.
@@ -39,6 +46,9 @@ pub(super) fn run(arguments: &Policies, context: &Context) -> Result<Exit, Fault
         client: arguments.client_cpus.as_ref().map_or(halves.client, |cpus| cpus.iter().collect()),
     };
     offline(&online, &layout)?;
+    if arguments.foreign.server().is_some() {
+        return foreign(arguments, context, layout);
+    }
     let cpus = u32::try_from(online.len()).unwrap_or(u32::MAX);
     let mixtures = arguments.mixtures(cpus);
     let Some(fullest) = fullest(&mixtures) else {
@@ -74,6 +84,65 @@ pub(super) fn run(arguments: &Policies, context: &Context) -> Result<Exit, Fault
     context.console.progress("");
     let exit = publish(context, &grid, arguments.json.as_deref(), arguments.report.as_deref(), false)?;
     match stopped {
+        None => Ok(exit),
+        Some(Stopped { cell, failure, results }) => {
+            early(context, &results, &cell, failure).map(|early| early.unwrap_or(exit))
+        }
+    }
+}
+
+/// The same with a server of the operator's choice: a variant for each number of connections.
+fn foreign(arguments: &Policies, context: &Context, layout: Layout) -> Result<Exit, Fault> {
+    let connections = arguments.foreign.connections();
+    let workloads: Vec<_> = connections.iter().filter_map(|flows| arguments.of_foreign(*flows)).collect();
+    let Some(server) = arguments.foreign.server() else {
+        return Err(Fault::new(Exit::Usage, "no server is named"));
+    };
+    for workload in &workloads {
+        workload.check().map_err(|error| impossible(&error, "--path"))?;
+    }
+    let mut grid = Grid {
+        schema: Schema,
+        title: format!("Policies with {}", server.command),
+        notes: FOREIGN_NOTES.map(str::to_owned).to_vec(),
+        ..Grid::default()
+    };
+    let mut signals = Signals::catch()?;
+    let mut stage = PoliciesStage::new(context, &mut signals, layout, arguments)?;
+    stage.set_workloads(None, workloads.first().cloned());
+    let candidates = arguments.tunings().into_iter().map(|tuning| (tuning.to_string(), None));
+    let labels = match possible(&mut stage, candidates, &mut grid.skipped)? {
+        Ok(labels) => labels,
+        Err(exit) => return Ok(exit),
+    };
+    let experiment = Experiment {
+        labels,
+        loads: arguments.foreign.loads(),
+        rounds: arguments.rounds(),
+        seed: arguments.seed,
+    };
+    let (mut told, mut ended) = (Told::default(), None);
+    for (number, (workload, flows)) in workloads.iter().zip(&connections).enumerate() {
+        stage.set_workloads(None, Some(workload.clone()));
+        let outcome = experiment.run(&mut stage, |progress| {
+            told.tell(context, &among(progress, number, workloads.len()));
+        });
+        let (results, stopped) = match outcome {
+            Ok(results) => (results, None),
+            Err(stopped) => (stopped.results.clone(), Some(*stopped)),
+        };
+        let name = format!("{}, {flows} connection(s)", server.protocol);
+        grid.variants.push(Variant { name, borne: None, results });
+        if stopped.is_some() {
+            ended = stopped;
+            break;
+        }
+    }
+    grid.notes.extend(stage.told());
+    drop(stage);
+    context.console.progress("");
+    let exit = publish(context, &grid, arguments.json.as_deref(), arguments.report.as_deref(), false)?;
+    match ended {
         None => Ok(exit),
         Some(Stopped { cell, failure, results }) => {
             early(context, &results, &cell, failure).map(|early| early.unwrap_or(exit))

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use measure::{Experiment, Grid, Results, Variant};
 use model::nic::CoalesceParam;
-use model::recipe::{Dose, Mechanism};
+use model::recipe::{Circumstances, Dose, Mechanism};
 use model::{Layout, OfferedLoad, PolicyName, Recipes, Schema};
 use sim::Scenario;
 use sim::outcome::Length;
@@ -114,6 +114,7 @@ fn of_tuning(
     match tuning {
         // In the model a pinned thread has its CPU alone.
         Tuning::Manual => scenario.layout.pinned = processes <= scenario.hardware.cpus,
+        Tuning::Delivery(mode) => scenario.deliver(mode),
         Tuning::Policy(policy) => under(&mut scenario, policy, recipes)
             .map_err(|refused| Fault::new(Exit::Usage, format!("policy {policy}: {refused}")))?,
     }
@@ -123,7 +124,8 @@ fn of_tuning(
 
 /// What of a policy's recipe the model has.
 fn under(scenario: &mut Scenario, policy: PolicyName, recipes: &Recipes) -> Result<(), Refused> {
-    for (mechanism, ingredient) in recipes.for_driver(policy, DRIVER) {
+    let there = Circumstances { driver: DRIVER.to_owned(), own_interrupts: Some(true), epoll_napis: None };
+    for (mechanism, ingredient) in recipes.under(policy, &there) {
         match (mechanism, &ingredient.dose) {
             (Mechanism::Delivery, Dose::Delivery(mode)) => scenario.deliver(*mode),
             (Mechanism::Layout, Dose::Layout(layout)) => lay_out(scenario, layout),

@@ -70,7 +70,9 @@ pub(crate) fn evidence(label: &str, scenario: &Scenario, seed: u64, outcome: &Ou
             busy_poll_rx_packets: None,
             napi_polls: Some(rate(outcome.polls)),
         }),
+        cpu_per_answer: None,
         cycles_per_request: None,
+        interrupts_per_request: (outcome.answered > 0).then(|| outcome.irqs as f64 / outcome.answered as f64),
         epoll_batch: Some(EpollBatch {
             waits: outcome.epoll_waits,
             empty: 0,

@@ -1,0 +1,14 @@
+//! Interrupts: a file in `/proc/irq`, and irqbalance's socket.
+
+use model::{IrqKnob, IrqNumber};
+
+use super::{Call, Part, Words};
+
+pub(super) fn call(words: &Words, irq: IrqNumber, knob: &IrqKnob) -> Call {
+    match knob {
+        IrqKnob::Affinity(_) => {
+            Call::anywhere(&[Part::File], words, "file", &format!("/proc/irq/{irq}/smp_affinity_list"))
+        }
+        IrqKnob::Ban(_) => Call::anywhere(&[Part::Irqbalance], words, "irqbalance_ban", &irq.to_string()),
+    }
+}

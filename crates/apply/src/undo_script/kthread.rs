@@ -1,0 +1,15 @@
+//! Kernel threads of NAPIs: `taskset`, `chrt`, `renice` and `uclampset` on the thread that there is.
+
+use model::{KthreadKnob, RxQueue};
+
+use super::{Call, Part, Words};
+
+pub(super) fn call(words: &Words, queue: RxQueue, which: &str, knob: &KthreadKnob) -> Call {
+    let kind = match knob {
+        KthreadKnob::Affinity(_) => "cpus",
+        KthreadKnob::Scheduling(_) => "class",
+        KthreadKnob::UtilClamp(_) => "clamp",
+    };
+    let of = format!("{which} {} {kind}", queue.index);
+    Call::in_netns(&[Part::Napi, Part::Kthread], words, queue.device.netns, "kthread", &of)
+}

@@ -1,0 +1,47 @@
+//! What processes own.
+
+use model::{EpollId, ProcessKnob, RingId, ThreadId};
+
+use super::{Call, Part, Words, quoted};
+
+/// Why the script leaves a program of BPF alone.
+const NO_BPF: &str =
+    "no shell can tell whose program it is; netpolicy rollback can, and it goes with the last listener";
+
+pub(super) fn call(words: &Words, knob: &ProcessKnob) -> Call {
+    match knob {
+        ProcessKnob::Epoll(EpollId { process, fd }, _) => {
+            let of = format!("{} {} {fd}", process.pid, process.started);
+            Call::anywhere(&[Part::Started, Part::Epoll], words, "epoll", &of)
+        }
+        ProcessKnob::IoUring(RingId { process, fd }, _) => {
+            let of = format!("{} {} {fd}", process.pid, process.started);
+            Call::anywhere(&[Part::Started, Part::Ring], words, "ring", &of)
+        }
+        ProcessKnob::ThreadAffinity(ThreadId { process, tid, started, .. }, _) => {
+            let of = format!("{} {tid} {started}", process.pid);
+            Call::anywhere(&[Part::Started, Part::Thread], words, "thread", &of)
+        }
+        ProcessKnob::Reuseport(..) => {
+            Call { needs: Vec::new(), line: format!("stuck {} {}", words.what, quoted(NO_BPF)) }
+        }
+    }
+}
+
+pub(super) fn value(knob: &ProcessKnob) -> String {
+    match knob {
+        ProcessKnob::Epoll(_, params) => format!(
+            "{}/{}/{}{}",
+            params.busy_poll_usecs,
+            params.busy_poll_budget,
+            u8::from(params.prefer_busy_poll),
+            if params.events_only { "/1" } else { "" }
+        ),
+        ProcessKnob::IoUring(_, Some(napi)) => {
+            format!("{}/{}", napi.busy_poll_usecs, u8::from(napi.prefer_busy_poll))
+        }
+        ProcessKnob::IoUring(_, None) | ProcessKnob::ThreadAffinity(..) | ProcessKnob::Reuseport(..) => {
+            knob.value()
+        }
+    }
+}

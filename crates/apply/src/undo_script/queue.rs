@@ -1,0 +1,40 @@
+//! Receive and transmit queues: `ethtool --per-queue`, and files in sysfs.
+
+use model::{Cpu, CpuSet, DeviceId, RxQueue, RxQueueKnob, TxQueue, TxQueueKnob};
+
+use super::{Call, Part, Words, nic};
+
+pub(super) fn rx(words: &Words, queue: RxQueue, which: &str, knob: &RxQueueKnob) -> Call {
+    let file = format!("queues/rx-{}/{}", queue.index, knob.facts().name);
+    match knob {
+        RxQueueKnob::Coalescing(param, _) => {
+            nic::by_ethtool(words, queue.device, which, &format!("queue-{}", queue.index), param.as_str())
+        }
+        RxQueueKnob::RpsCpus(_) => mask(words, queue.device, which, &file),
+        RxQueueKnob::RpsFlowCount(_) => Call::device_file(words, queue.device, which, &file),
+    }
+}
+
+pub(super) fn tx(words: &Words, queue: TxQueue, which: &str, knob: &TxQueueKnob) -> Call {
+    mask(words, queue.device, which, &format!("queues/tx-{}/{}", queue.index, knob.facts().name))
+}
+
+fn mask(words: &Words, device: DeviceId, which: &str, file: &str) -> Call {
+    Call::in_netns(&[Part::MaskFile], words, device.netns, "mask_file", &format!("{which} {file}"))
+}
+
+pub(super) fn value_rx(knob: &RxQueueKnob) -> String {
+    match knob {
+        RxQueueKnob::RpsCpus(cpus) => cpus.to_mask(),
+        RxQueueKnob::Coalescing(..) | RxQueueKnob::RpsFlowCount(_) => knob.value(),
+    }
+}
+
+pub(super) fn value_tx(knob: &TxQueueKnob) -> String {
+    match knob {
+        TxQueueKnob::XpsCpus(cpus) => cpus.to_mask(),
+        TxQueueKnob::XpsRxQueues(queues) => {
+            queues.iter().map(|index| Cpu(index.0)).collect::<CpuSet>().to_mask()
+        }
+    }
+}

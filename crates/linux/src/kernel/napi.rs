@@ -1,0 +1,113 @@
+//! Knobs of NAPIs: of one by netdev netlink, of all of a device by sysfs.
+
+use model::{
+    DeviceId, DeviceNapiKnob, EmptyPolls, KernelVersion, Nanoseconds, NapiId, NapiKnob, RxQueue, Setting,
+    Threading,
+};
+
+use super::inside::Inside;
+use crate::error::{Errno, KernelError};
+use crate::netlink::netdev::{self, NAPI_SET_SINCE, NapiChange, RawNapi};
+use crate::observe::device::parse_threading;
+
+/// All of one queue, by one look at its NAPI.
+pub(super) fn read(
+    inside: &mut Inside,
+    queue: RxQueue,
+    like: &[&NapiKnob],
+) -> Result<Vec<NapiKnob>, KernelError> {
+    let napi = inside.napi_of(queue)?;
+    like.iter().map(|like| read_one(&napi, like)).collect()
+}
+
+fn read_one(napi: &RawNapi, like: &NapiKnob) -> Result<NapiKnob, KernelError> {
+    Ok(match like {
+        NapiKnob::DeferHardIrqs(_) => {
+            NapiKnob::DeferHardIrqs(EmptyPolls(stated(napi.defer_hard_irqs, NAPI_SET_SINCE)?))
+        }
+        NapiKnob::GroFlushTimeout(_) => {
+            NapiKnob::GroFlushTimeout(Nanoseconds(stated(napi.gro_flush_timeout, NAPI_SET_SINCE)?))
+        }
+        NapiKnob::IrqSuspendTimeout(_) => {
+            NapiKnob::IrqSuspendTimeout(Nanoseconds(stated(napi.irq_suspend_timeout, NAPI_SET_SINCE)?))
+        }
+        NapiKnob::Threaded(_) => {
+            NapiKnob::Threaded(stated(napi.threaded.and_then(netdev::threading), like.facts().since)?)
+        }
+    })
+}
+
+/// What a NAPI's answer says, if this kernel says it.
+fn stated<T>(value: Option<T>, since: KernelVersion) -> Result<T, KernelError> {
+    let needs = "it among the answers of netdev netlink `napi-get`";
+    value.ok_or_else(|| KernelError::absent("netdev napi-get", needs, Some(since)))
+}
+
+/// All of one queue, by one `napi-set`.
+pub(super) fn write(inside: &mut Inside, queue: RxQueue, knobs: &[&NapiKnob]) -> Result<(), KernelError> {
+    let mut change = NapiChange::default();
+    for knob in knobs {
+        match knob {
+            NapiKnob::DeferHardIrqs(polls) => change.defer_hard_irqs = Some(*polls),
+            NapiKnob::GroFlushTimeout(span) => change.gro_flush_timeout = Some(*span),
+            NapiKnob::IrqSuspendTimeout(span) => change.irq_suspend_timeout = Some(*span),
+            NapiKnob::Threaded(threading) => change.threaded = Some(*threading),
+        }
+    }
+    let napi = inside.napi_of(queue)?;
+    inside.set_napi(NapiId(napi.id), &change).map_err(|refused| {
+        let culprit = knobs.iter().copied().find(|knob| refused.knob == Some(knob.facts().name));
+        let named: Vec<Setting> = match culprit {
+            Some(knob) => vec![Setting::Napi(queue, knob.clone())],
+            None => knobs.iter().map(|knob| Setting::Napi(queue, (*knob).clone())).collect(),
+        };
+        let refused = KernelError { what: super::written(&named), cause: refused.cause };
+        // Before 7.0 the attribute's range ends at "enabled". Kernel: `Documentation/netlink/specs/netdev.yaml`.
+        if let (Some(NapiKnob::Threaded(Threading::BusyPoll)), Some(Errno::RANGE)) =
+            (culprit, refused.number())
+        {
+            let needs = "napi-set with threaded busy-poll";
+            return KernelError::absent(refused.what, needs, Some(KernelVersion::since(7, 0)));
+        }
+        refused.needing("CAP_NET_ADMIN in the initial user namespace")
+    })
+}
+
+/// Those of a whole device, by its files in sysfs. A file's name is its knob's.
+pub(super) fn read_device(
+    inside: &mut Inside,
+    device: DeviceId,
+    like: &[&DeviceNapiKnob],
+) -> Result<Vec<DeviceNapiKnob>, KernelError> {
+    let one = |like: &&DeviceNapiKnob| {
+        let file = like.facts().name;
+        let text = inside.directory(device)?.read(file)?;
+        let found = match like {
+            DeviceNapiKnob::DeferHardIrqs(_) => {
+                text.parse().ok().map(|polls| DeviceNapiKnob::DeferHardIrqs(EmptyPolls(polls)))
+            }
+            DeviceNapiKnob::GroFlushTimeout(_) => {
+                text.parse().ok().map(|span| DeviceNapiKnob::GroFlushTimeout(Nanoseconds(span)))
+            }
+            DeviceNapiKnob::Threaded(_) => parse_threading(&text).map(DeviceNapiKnob::Threaded),
+        };
+        found.ok_or_else(|| KernelError::malformed(file, format!("`{text}`")))
+    };
+    like.iter().map(one).collect()
+}
+
+pub(super) fn write_device(
+    inside: &mut Inside,
+    device: DeviceId,
+    knobs: &[&DeviceNapiKnob],
+) -> Result<(), KernelError> {
+    knobs.iter().try_for_each(|knob| {
+        let text = match knob {
+            DeviceNapiKnob::DeferHardIrqs(EmptyPolls(polls)) => polls.to_string(),
+            DeviceNapiKnob::GroFlushTimeout(Nanoseconds(span)) => span.to_string(),
+            DeviceNapiKnob::Threaded(threading) => netdev::raw_threading(*threading).to_string(),
+        };
+        let written = inside.directory(device)?.write(knob.facts().name, &text);
+        written.map_err(|error| error.needing("CAP_NET_ADMIN"))
+    })
+}

@@ -1,0 +1,109 @@
+//! How long some processes and the softirqs that work for them have run: the CPU time of a service, whatever else runs.
+
+use model::{Nanoseconds, NapiId, Pid};
+
+use crate::bpf::softirqs::SoftirqTime;
+use crate::error::KernelError;
+use crate::sys::clock::run_time_of;
+
+/// The run time of processes, and of the softirqs that poll some NAPIs on the time of other tasks.
+///
+/// Not in it are hard interrupts on the time of other tasks, and the way into and out of idle CPUs.
+#[derive(Debug)]
+pub struct WorkTime {
+    processes: Vec<Pid>,
+    softirqs: SoftirqTime,
+}
+
+impl WorkTime {
+    /// Begins to count.
+    ///
+    /// # Errors
+    /// As [`SoftirqTime::of`].
+    pub fn of(
+        processes: impl IntoIterator<Item = Pid>,
+        napis: impl IntoIterator<Item = NapiId>,
+    ) -> Result<Self, KernelError> {
+        let processes: Vec<Pid> = processes.into_iter().collect();
+        let softirqs = SoftirqTime::of(napis, processes.iter().copied())?;
+        Ok(Self { processes, softirqs })
+    }
+
+    /// How long all of them have run so far. A thread that runs at this moment is behind by a tick at most.
+    ///
+    /// # Errors
+    /// [`crate::Cause::Gone`] if a process ended; the kernel's refusal.
+    pub fn read(&self) -> Result<Nanoseconds, KernelError> {
+        let mut sum = self.softirqs.spent()?.time;
+        for pid in &self.processes {
+            let of_process = i32::try_from(pid.0).ok().and_then(run_time_of);
+            let Some(of_process) = of_process else {
+                return Err(KernelError::gone(format!("the run time of process {pid}"), "the process ended"));
+            };
+            sum.0 += of_process.0;
+        }
+        Ok(sum)
+    }
+}
+
+/// The processes that descend from one, and itself first, as they are now. At most [`FAMILY_MAX`].
+pub fn family(first: Pid) -> Vec<Pid> {
+    let mut family = vec![first];
+    let mut at = 0;
+    while let Some(parent) = family.get(at).copied() {
+        at += 1;
+        let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+        for thread in threads {
+            let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+            let children = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid);
+            family.extend(children.take(FAMILY_MAX - family.len().min(FAMILY_MAX)));
+        }
+    }
+    family
+}
+
+/// The processes of a family that are looked for.
+pub const FAMILY_MAX: usize = 256;
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_process_that_works_has_a_run_time_and_one_that_is_gone_has_none() {
+        let own = i32::try_from(std::process::id()).expect("a pid");
+        let before = run_time_of(own).expect("this process runs");
+        let begin = std::time::Instant::now();
+        let mut turns = 0_u64;
+        while begin.elapsed() < std::time::Duration::from_millis(20) {
+            turns = std::hint::black_box(turns + 1);
+        }
+        let after = run_time_of(own).expect("this process runs");
+        assert!(after.0 > before.0, "{before} to {after} in {turns} turns");
+        let mut child = std::process::Command::new("true").spawn().expect("starts");
+        let pid = i32::try_from(child.id()).expect("a pid");
+        child.wait().expect("ends");
+        assert_eq!(run_time_of(pid), None);
+    }
+
+    #[test]
+    fn a_family_has_the_children_of_children() {
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "sleep 30 & sh -c 'sleep 30 & wait' & wait"])
+            .spawn()
+            .expect("starts");
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let mut found = family(Pid(shell.id()));
+        while found.len() < 4 && std::time::Instant::now() < deadline {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            found = family(Pid(shell.id()));
+        }
+        assert_eq!(found.first(), Some(&Pid(shell.id())));
+        assert_eq!(found.len(), 4, "a shell, its sleep, its shell, and that one's sleep: {found:?}");
+        for pid in found.iter().rev() {
+            let pid = i32::try_from(pid.0).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        shell.wait().expect("ends");
+    }
+}

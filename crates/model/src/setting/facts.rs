@@ -1,0 +1,236 @@
+//! The table of knobs: every fact about a knob stands here once, beside its variant.
+//!
+//! Readers, writers, order, undo, `explain`, policy files and the reference page ask this table. What a knob's *value*
+//! decides (whether it can be put back, whether a step raises or lowers it) is code of its family.
+
+use super::{Disruption, Interface};
+use crate::units::KernelVersion;
+
+/// What is known about a knob before it is read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The kernel's spelling.
+    pub name: &'static str,
+    /// The key of a policy file, and of `--setting`, that sets it on its own; `None` where only a policy or a mode does.
+    pub key: Option<&'static str>,
+    /// What its number counts.
+    pub unit: Unit,
+    /// The smallest and the largest number that netpolicy writes, both included; of lists and words, `None`.
+    pub range: Option<(u64, u64)>,
+    /// The first kernel that has it.
+    pub since: KernelVersion,
+    /// Through which interface of the kernel it is written.
+    pub interface: Interface,
+    /// When it is written, as part of a plan.
+    pub phase: Phase,
+    /// When it is written if its value falls, or its object goes; elsewhere the same as `phase`.
+    pub phase_down: Phase,
+    /// How much it depends on other knobs of the same object: 1 depends on none. Raising goes up, lowering goes down.
+    pub rank: i8,
+    /// What writing it does to traffic.
+    pub disruption: Disruption,
+    /// Values that can be read and not be written back, in words; `None` where every value can.
+    pub irreversible: Option<&'static str>,
+    /// The documentation: meaning, then range, then source (`Kernel:`), as Markdown.
+    pub doc: &'static str,
+}
+
+impl Facts {
+    /// A knob that is written through this interface in this phase. Every knob overrides its name, and documents itself.
+    pub(crate) const fn at(interface: Interface, phase: Phase) -> Self {
+        Self {
+            name: "",
+            key: None,
+            unit: Unit::Word,
+            range: None,
+            since: KernelVersion::since(2, 6),
+            interface,
+            phase,
+            phase_down: phase,
+            rank: 1,
+            disruption: Disruption::None,
+            irreversible: None,
+            doc: "",
+        }
+    }
+
+    /// What it means, in one paragraph.
+    pub fn meaning(&self) -> String {
+        self.paragraphs().next().unwrap_or_default()
+    }
+
+    /// Where the kernel implements it, and since when: the paragraph that begins with `Kernel:`, without that word.
+    pub fn source(&self) -> Option<String> {
+        self.paragraphs().find_map(|text| text.split_once("Kernel: ").map(|(_, source)| source.to_owned()))
+    }
+
+    /// The paragraphs of the documentation, each on one line, without the marks of links.
+    fn paragraphs(&self) -> impl Iterator<Item = String> {
+        self.doc.split("\n\n").map(one_line)
+    }
+}
+
+/// A paragraph on one line, as people read it: a link such as ``[`NapiKnob::Threaded`]`` is its last name.
+fn one_line(paragraph: &str) -> String {
+    let mut text = String::new();
+    for word in paragraph.split_whitespace() {
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        match word.split_once("[`").and_then(|(before, rest)| Some((before, rest.split_once("`]")?))) {
+            Some((before, (link, after))) => {
+                text.extend([before, link.rsplit("::").next().unwrap_or(link), after]);
+            }
+            None => text.push_str(word),
+        }
+    }
+    text
+}
+
+/// What the number of a knob counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Unit {
+    /// It has words, or several numbers.
+    Word,
+    /// On or off.
+    Switch,
+    /// Polls that found nothing.
+    Polls,
+    /// Nanoseconds; policy files take spans such as `20us`.
+    Nanoseconds,
+    /// Microseconds.
+    Microseconds,
+    /// Packets.
+    Packets,
+    /// Bytes.
+    Bytes,
+    /// Queues.
+    Queues,
+    /// Descriptors of a ring.
+    Descriptors,
+    /// Flows.
+    Flows,
+    /// A list of CPUs.
+    Cpus,
+}
+
+impl std::fmt::Display for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Word => "",
+            Self::Switch => "on or off",
+            Self::Polls => "polls",
+            Self::Nanoseconds => "ns",
+            Self::Microseconds => "µs",
+            Self::Packets => "packets",
+            Self::Bytes => "bytes",
+            Self::Queues => "queues",
+            Self::Descriptors => "descriptors",
+            Self::Flows => "flows",
+            Self::Cpus => "CPUs",
+        })
+    }
+}
+
+/// When a knob is written, as part of a plan: the smaller first. `plan::order` says why the phases stand like this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// Numbers of the whole host.
+    Host,
+    /// Counts of queues.
+    Channels,
+    /// Sizes of rings.
+    Rings,
+    /// What the device and its driver do with packets.
+    Offloads,
+    /// How large the packets are that it makes of others.
+    PacketSizes,
+    /// When the device interrupts.
+    Coalescing,
+    /// What packets wait in before they leave.
+    Qdiscs,
+    /// Which queue a packet goes to.
+    Rss,
+    /// Contexts of the receive hash, which rules lead to.
+    RssContexts,
+    /// Rules of the NIC.
+    FlowRules,
+    /// Contexts that no rule leads to any more.
+    RssContextsGo,
+    /// Which CPU a packet goes to, and from which CPU it leaves by which queue.
+    Steering,
+    /// Interrupts that irqbalance shall leave alone: before it sees that they were moved.
+    IrqBan,
+    /// Interrupts to their CPUs.
+    Irq,
+    /// Threads to their CPUs.
+    Thread,
+    /// Connections to the listeners of their queues.
+    Reuseport,
+    /// Epolls that begin to poll, or poll more.
+    EpollRises,
+    /// The same for io_urings.
+    RingRises,
+    /// Kernel threads that are about to end.
+    KthreadLeaves,
+    /// Whole devices, whose values overwrite those of their queues.
+    Device,
+    /// Queues.
+    Queue,
+    /// Kernel threads that are there now.
+    Kthread,
+    /// io_urings that poll less.
+    RingFalls,
+    /// The same for epolls.
+    EpollFalls,
+}
+
+/// A family of knobs: an enum with one variant a knob. The documentation of a variant is that of its knob in the table.
+///
+/// `Variant(Value) = facts` has facts of its own; `Variant(Word, Value) = [facts table]` has those of its word, by these
+/// two functions of the word's type.
+macro_rules! family {
+    (
+        $(#[doc = $family_doc:literal])+
+        $name:ident {
+            $($(#[doc = $doc:literal])+ $variant:ident($($field:ty),+) = $how:tt $({ $($fact:ident: $value:expr),+ $(,)? })?,)+
+        }
+    ) => {
+        $(#[doc = $family_doc])+
+        #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum $name {
+            $($(#[doc = $doc])+ $variant($($field),+),)+
+        }
+
+        impl $name {
+            /// What is known about the knob.
+            pub fn facts(&self) -> &'static $crate::setting::Facts {
+                match self {
+                    $(crate::setting::facts::family!(@pattern $variant $how word) =>
+                        crate::setting::facts::family!(@one $how word [$($doc),+] $({ $($fact: $value),+ })?),)+
+                }
+            }
+
+            /// The facts of every knob of the family.
+            pub fn table() -> Vec<&'static $crate::setting::Facts> {
+                let mut all = Vec::new();
+                $(crate::setting::facts::family!(@all all $how ($($field),+) [$($doc),+] $({ $($fact: $value),+ })?);)+
+                all
+            }
+        }
+    };
+    (@pattern $variant:ident [$facts:ident $table:ident] $word:ident) => { Self::$variant($word, ..) };
+    (@pattern $variant:ident $base:ident $word:ident) => { Self::$variant(..) };
+    (@one [$facts:ident $table:ident] $word:ident [$($doc:literal),+]) => { $word.$facts() };
+    (@one $base:ident $word:ident [$($doc:literal),+] { $($fact:ident: $value:expr),+ }) => {
+        const { &$crate::setting::Facts { $($fact: $value,)+ doc: concat!($($doc, "\n"),+), ..$base } }
+    };
+    (@all $all:ident [$facts:ident $table:ident] ($word:ty, $value:ty) [$($doc:literal),+]) => {
+        $all.extend(<$word>::$table());
+    };
+    (@all $all:ident $base:ident ($($field:ty),+) [$($doc:literal),+] { $($fact:ident: $value:expr),+ }) => {
+        $all.push(const { &$crate::setting::Facts { $($fact: $value,)+ doc: concat!($($doc, "\n"),+), ..$base } });
+    };
+}
+pub(crate) use family;

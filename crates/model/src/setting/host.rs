@@ -1,0 +1,23 @@
+//! Knobs of the whole host.
+
+use super::facts::family;
+use crate::nic::Sysctl;
+
+family! {
+    /// A knob of the whole host, with a value.
+    HostKnob {
+        /// A number of `/proc/sys/net/core`.
+        ///
+        /// Kernel: 2.6.12 and later for some, `net/core/sysctl_net_core.c` `net_core_table`.
+        Sysctl(Sysctl, u64) = [facts table],
+    }
+}
+
+impl HostKnob {
+    /// The value, as people write it.
+    pub fn value(&self) -> String {
+        match self {
+            Self::Sysctl(_, value) => value.to_string(),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Knobs of an interrupt.
+
+use super::facts::{Facts, Phase, Unit, family};
+use super::{Interface, on_off};
+use crate::cpu_set::CpuSet;
+
+const AFFINITY: Facts = Facts::at(Interface::IrqAffinity, Phase::Irq);
+const IRQBALANCE: Facts = Facts::at(Interface::Irqbalance, Phase::IrqBan);
+
+family! {
+    /// A knob of an interrupt, with a value.
+    IrqKnob {
+        /// The CPUs that an interrupt may be delivered to.
+        ///
+        /// Kernel: 2.6.31, `/proc/irq/N/smp_affinity_list`, `kernel/irq/proc.c`. A CPU that goes offline leaves the
+        /// set, and does not come back with the CPU.
+        Affinity(CpuSet) = AFFINITY {
+            name: "smp_affinity",
+            unit: Unit::Cpus,
+            irreversible: Some("no CPU that is online: write_irq_affinity() refuses that"),
+        },
+
+        /// Whether irqbalance leaves an interrupt alone.
+        ///
+        /// Of the running irqbalance, which keeps its bans in memory: they end with it.
+        ///
+        /// Kernel: has no part in it; irqbalance 1.0.9, its socket's `setup` and `settings ban irqs`, `irqbalance.c`
+        /// `sock_handle()`.
+        Ban(bool) = IRQBALANCE { name: "irqbalance-ban", unit: Unit::Switch },
+    }
+}
+
+impl IrqKnob {
+    /// The value, as people write it.
+    pub fn value(&self) -> String {
+        match self {
+            Self::Affinity(cpus) => cpus.to_string(),
+            Self::Ban(on) => on_off(*on),
+        }
+    }
+
+    /// Whether the kernel takes this value when it is written.
+    ///
+    /// Kernel: 6.18, `kernel/irq/proc.c` `write_irq_affinity()`: EINVAL without a CPU that is online.
+    pub fn restorable(&self) -> bool {
+        !matches!(self, Self::Affinity(cpus) if cpus.is_empty())
+    }
+}

@@ -1,0 +1,64 @@
+//! Knobs of the kernel thread that polls a queue's NAPI.
+
+use super::Interface;
+use super::facts::{Facts, Phase, Unit, family};
+use crate::cpu_set::CpuSet;
+use crate::scheduling::{Scheduling, UtilClamp};
+use crate::units::KernelVersion;
+
+/// Before the thread ends, what stands on it falls.
+const KTHREAD: Facts = Facts {
+    since: KernelVersion::since(5, 12),
+    phase_down: Phase::KthreadLeaves,
+    ..Facts::at(Interface::Kthread, Phase::Kthread)
+};
+
+family! {
+    /// A knob of the kernel thread that polls a queue's NAPI, with a value.
+    ///
+    /// The thread is looked up at the moment of reading and writing, by the NAPI's `pid`: it may be another one after
+    /// each reset. While there is none, the value is that which it will begin with.
+    KthreadKnob {
+        /// The CPUs that the kernel thread which polls the queue may run on.
+        ///
+        /// Kernel: 5.12 (the thread), 6.8 (netlink `napi-get` names it), `net/core/dev.c` `napi_kthread_create()`;
+        /// `kernel/sched/syscalls.c` `sched_setaffinity()`.
+        Affinity(CpuSet) = KTHREAD {
+            name: "kthread cpus_allowed",
+            key: Some("kthread.cpus"),
+            unit: Unit::Cpus,
+            irreversible: Some("no CPU at all: sched_setaffinity() refuses that"),
+        },
+
+        /// The scheduling class and priority of that thread.
+        ///
+        /// Kernel: 5.12, `net/core/dev.c` `napi_kthread_create()`; 3.14, `kernel/sched/syscalls.c` `sched_setattr()`.
+        Scheduling(Scheduling) = KTHREAD { name: "kthread policy", key: Some("kthread.class"), rank: 2 },
+
+        /// How much of a CPU that thread counts for at least and at most.
+        ///
+        /// Kernel: 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `sched_setattr()`, `uclamp_validate()`.
+        UtilClamp(UtilClamp) = KTHREAD {
+            name: "kthread util-clamp",
+            key: Some("kthread.util_clamp"),
+            range: Some((0, 1024)),
+            rank: 3,
+        },
+    }
+}
+
+impl KthreadKnob {
+    /// The value, as people write it.
+    pub fn value(&self) -> String {
+        match self {
+            Self::Affinity(cpus) => cpus.to_string(),
+            Self::Scheduling(scheduling) => scheduling.to_string(),
+            Self::UtilClamp(clamp) => clamp.to_string(),
+        }
+    }
+
+    /// Whether the kernel takes this value when it is written.
+    pub fn restorable(&self) -> bool {
+        !matches!(self, Self::Affinity(cpus) if cpus.is_empty())
+    }
+}

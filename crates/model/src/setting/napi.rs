@@ -1,0 +1,138 @@
+//! Knobs of one NAPI, and of all NAPIs of a device at once.
+
+use super::facts::{Facts, Phase, Unit, family};
+use super::{Interface, Threading, Weight};
+use crate::units::{EmptyPolls, KernelVersion, Nanoseconds};
+
+const NAPI: Facts = Facts { since: KernelVersion::since(6, 13), ..Facts::at(Interface::Napi, Phase::Queue) };
+
+const DEVICE: Facts = Facts::at(Interface::DeviceNapis, Phase::Device);
+
+/// The largest number of empty polls. Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, check `max: s32-max`.
+pub const DEFER_HARD_IRQS_MAX: u32 = i32::MAX.cast_unsigned();
+
+family! {
+    /// A knob of the NAPI that polls a receive queue, with a value.
+    NapiKnob {
+        /// How many empty polls in a row are let pass before the queue's IRQ is re-armed; until then a timer of
+        /// [`NapiKnob::GroFlushTimeout`] polls instead.
+        ///
+        /// 0 disables deferral.
+        ///
+        /// Kernel: 6.13 (per NAPI, netlink `napi-set`), `net/core/dev.c` `napi_complete_done()`.
+        DeferHardIrqs(EmptyPolls) = NAPI {
+            name: "defer-hard-irqs",
+            key: Some("defer_hard_irqs"),
+            unit: Unit::Polls,
+            range: Some((0, DEFER_HARD_IRQS_MAX as u64)),
+            rank: 2,
+        },
+
+        /// How long the queue's timer waits before it polls, while its IRQ is deferred.
+        ///
+        /// Nanoseconds; 0 disables the timer, and with it deferral.
+        ///
+        /// Kernel: 6.13 (per NAPI, netlink `napi-set`), `net/core/dev.c` `napi_complete_done()`, `napi_watchdog()`.
+        GroFlushTimeout(Nanoseconds) = NAPI {
+            name: "gro-flush-timeout",
+            key: Some("gro_flush_timeout"),
+            unit: Unit::Nanoseconds,
+            range: Some((0, u64::MAX)),
+            rank: 3,
+        },
+
+        /// How long the queue's IRQ may stay masked while `epoll_wait` keeps finding events.
+        ///
+        /// Nanoseconds; 0 disables. Expected to be much larger than [`NapiKnob::GroFlushTimeout`]: it must cover one
+        /// turn of the application's loop. Takes effect only with `prefer_busy_poll` on the epoll, and only while
+        /// both deferral settings are not zero. There is no sysfs file for it.
+        ///
+        /// Kernel: 6.13, `net/core/dev.c` `napi_suspend_irqs()`; Documentation/networking/napi.rst, "IRQ suspension".
+        IrqSuspendTimeout(Nanoseconds) = NAPI {
+            name: "irq-suspend-timeout",
+            key: Some("irq_suspend_timeout"),
+            unit: Unit::Nanoseconds,
+            range: Some((0, u64::MAX)),
+            rank: 4,
+        },
+
+        /// Whether the queue is polled by a kernel thread of its own instead of in softirq.
+        ///
+        /// Kernel: 6.17 (per NAPI, netlink `napi-set`), `net/core/dev.c` `napi_set_threaded()`.
+        Threaded(Threading) = NAPI { name: "threaded", since: KernelVersion::since(6, 17) },
+    }
+}
+
+family! {
+    /// A knob of all NAPIs of a device at once, with a value: for kernels that have no setting per NAPI.
+    DeviceNapiKnob {
+        /// [`NapiKnob::DeferHardIrqs`] for every queue of a device at once, where the kernel has no per-NAPI setting.
+        ///
+        /// Kernel: 5.8, `/sys/class/net/DEV/napi_defer_hard_irqs`, `net/core/net-sysfs.c`.
+        DeferHardIrqs(EmptyPolls) = DEVICE {
+            name: "napi_defer_hard_irqs",
+            unit: Unit::Polls,
+            range: Some((0, DEFER_HARD_IRQS_MAX as u64)),
+            since: KernelVersion::since(5, 8),
+            rank: 2,
+        },
+
+        /// [`NapiKnob::GroFlushTimeout`] for every queue of a device at once, where the kernel has no per-NAPI setting.
+        ///
+        /// Kernel: 3.19, `/sys/class/net/DEV/gro_flush_timeout`, `net/core/net-sysfs.c`.
+        GroFlushTimeout(Nanoseconds) = DEVICE {
+            name: "gro_flush_timeout",
+            unit: Unit::Nanoseconds,
+            range: Some((0, u64::MAX)),
+            since: KernelVersion::since(3, 19),
+            rank: 3,
+        },
+
+        /// [`NapiKnob::Threaded`] for every queue of a device at once, where the kernel has no per-NAPI setting.
+        ///
+        /// Kernel: 5.12, `/sys/class/net/DEV/threaded`, `net/core/net-sysfs.c`.
+        Threaded(Threading) = DEVICE { name: "threaded", since: KernelVersion::since(5, 12) },
+    }
+}
+
+impl NapiKnob {
+    /// The value, as people write it.
+    pub fn value(&self) -> String {
+        match self {
+            Self::DeferHardIrqs(polls) => polls.to_string(),
+            Self::GroFlushTimeout(span) | Self::IrqSuspendTimeout(span) => span.to_string(),
+            Self::Threaded(threading) => threading.to_string(),
+        }
+    }
+
+    /// The value as something that rises and falls.
+    pub fn weight(&self) -> Weight {
+        match self {
+            Self::DeferHardIrqs(EmptyPolls(polls)) => Weight::of(u64::from(*polls)),
+            Self::GroFlushTimeout(Nanoseconds(ns)) | Self::IrqSuspendTimeout(Nanoseconds(ns)) => {
+                Weight::of(*ns)
+            }
+            Self::Threaded(threading) => threading.weight(),
+        }
+    }
+}
+
+impl DeviceNapiKnob {
+    /// The value, as people write it.
+    pub fn value(&self) -> String {
+        match self {
+            Self::DeferHardIrqs(polls) => polls.to_string(),
+            Self::GroFlushTimeout(span) => span.to_string(),
+            Self::Threaded(threading) => threading.to_string(),
+        }
+    }
+
+    /// The value as something that rises and falls.
+    pub fn weight(&self) -> Weight {
+        match self {
+            Self::DeferHardIrqs(EmptyPolls(polls)) => Weight::of(u64::from(*polls)),
+            Self::GroFlushTimeout(Nanoseconds(ns)) => Weight::of(*ns),
+            Self::Threaded(threading) => threading.weight(),
+        }
+    }
+}

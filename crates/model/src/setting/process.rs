@@ -1,0 +1,109 @@
+//! Knobs of what processes own: epolls, io_urings, threads, listeners.
+
+use super::facts::{Facts, Phase, Unit, family};
+use super::{EpollParams, Interface, Object, RingNapi, Weight};
+use crate::cpu_set::CpuSet;
+use crate::ids::{EpollId, RingId, ThreadId};
+use crate::reuseport::{ListenerGroup, Spread};
+use crate::units::KernelVersion;
+
+const EPOLL: Facts = Facts {
+    since: KernelVersion::since(6, 9),
+    phase_down: Phase::EpollFalls,
+    ..Facts::at(Interface::Epoll, Phase::EpollRises)
+};
+const IO_URING: Facts = Facts {
+    since: KernelVersion::since(6, 9),
+    phase_down: Phase::RingFalls,
+    ..Facts::at(Interface::IoUring, Phase::RingRises)
+};
+const THREAD: Facts = Facts::at(Interface::ThreadAffinity, Phase::Thread);
+const LISTENERS: Facts =
+    Facts { since: KernelVersion::since(6, 2), ..Facts::at(Interface::Reuseport, Phase::Reuseport) };
+
+family! {
+    /// A knob of something that a process owns, with a value.
+    ProcessKnob {
+        /// How `epoll_wait` on one epoll busy-polls the NAPI that its sockets receive from.
+        ///
+        /// Kernel: 6.9, `fs/eventpoll.c` `ep_eventpoll_bp_ioctl()` (`EPIOCSPARAMS`, `EPIOCGPARAMS`).
+        Epoll(EpollId, EpollParams) = EPOLL { name: "busy_poll usecs/budget/prefer" },
+
+        /// How an io_uring busy-polls the NAPIs that its sockets receive from; `None` where it does not.
+        ///
+        /// Kernel: 6.9, `io_uring/napi.c` `io_register_napi()` (`IORING_REGISTER_NAPI`).
+        IoUring(RingId, Option<RingNapi>) = IO_URING { name: "napi busy_poll usecs/prefer" },
+
+        /// The CPUs that a thread may run on.
+        ///
+        /// Kernel: 2.5.8, `kernel/sched/syscalls.c` `sched_setaffinity()`; cut to the thread's cpuset.
+        ThreadAffinity(ThreadId, CpuSet) = THREAD {
+            name: "cpus_allowed",
+            unit: Unit::Cpus,
+            irreversible: Some("no CPU at all: sched_setaffinity() refuses that"),
+        },
+
+        /// Which of the listeners at one address gets a new connection.
+        ///
+        /// Our program is attached to the group by one of its sockets and goes with the last of them. One that somebody else
+        /// has attached is never replaced: it could not be put back.
+        ///
+        /// Kernel: 4.19 (`SO_ATTACH_REUSEPORT_EBPF` with `BPF_PROG_TYPE_SK_REUSEPORT`), 5.3 (`SO_DETACH_REUSEPORT_BPF`),
+        /// 6.2 (`bpf_cast_to_kern_ctx()`); `net/core/sock_reuseport.c` `reuseport_select_sock()`.
+        Reuseport(ListenerGroup, Spread) = LISTENERS {
+            name: "reuseport",
+            irreversible: Some("a program of somebody else's"),
+        },
+    }
+}
+
+impl ProcessKnob {
+    /// What the knob belongs to.
+    pub const fn object(&self) -> Object {
+        match self {
+            Self::Epoll(epoll, _) => Object::Epoll(*epoll),
+            Self::IoUring(ring, _) => Object::Ring(*ring),
+            Self::ThreadAffinity(thread, _) => Object::Thread(*thread),
+            Self::Reuseport(group, _) => Object::Listeners(*group),
+        }
+    }
+
+    /// The value, as people write it.
+    pub fn value(&self) -> String {
+        match self {
+            Self::Epoll(_, params) => params.to_string(),
+            Self::IoUring(_, Some(napi)) => napi.to_string(),
+            Self::IoUring(_, None) => "off".to_owned(),
+            Self::ThreadAffinity(_, cpus) => cpus.to_string(),
+            Self::Reuseport(_, spread) => spread.to_string(),
+        }
+    }
+
+    /// Whether the kernel takes this value when it is written.
+    ///
+    /// Kernel: 6.18, `kernel/sched/syscalls.c` `sched_setaffinity()`: EINVAL without a CPU.
+    pub fn restorable(&self) -> bool {
+        match self {
+            Self::ThreadAffinity(_, cpus) => !cpus.is_empty(),
+            Self::Reuseport(_, spread) => *spread != Spread::Foreign,
+            Self::Epoll(..) | Self::IoUring(..) => true,
+        }
+    }
+
+    /// The value as something that rises and falls: whether it polls at all, how long, how much.
+    ///
+    /// Waiting for events only polls nothing, however long: it is less than preferring to poll.
+    pub fn weight(&self) -> Weight {
+        match self {
+            Self::Epoll(_, params) => Weight(
+                u8::from(params.prefer_busy_poll),
+                u64::from(params.busy_poll_usecs),
+                u64::from(params.busy_poll_budget),
+            ),
+            Self::IoUring(_, None) | Self::ThreadAffinity(..) | Self::Reuseport(..) => Weight::NONE,
+            Self::IoUring(_, Some(RingNapi { busy_poll_usecs, prefer_busy_poll })) => {
+                Weight(1 + u8::from(*prefer_busy_poll), u64::from(*busy_poll_usecs), 0)
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Knobs of receive and transmit queues: moderation of one queue, and steering in software.
+
+use super::Interface;
+use super::facts::{Facts, Phase, Unit, family};
+use crate::cpu_set::CpuSet;
+use crate::ids::QueueIndex;
+use crate::nic::{CoalesceParam, RPS_FLOWS_MAX};
+use crate::units::KernelVersion;
+
+const STEERING: Facts = Facts::at(Interface::Steering, Phase::Steering);
+
+family! {
+    /// A knob of a receive queue, with a value.
+    RxQueueKnob {
+        /// A value of one queue's interrupt moderation, where it differs from its device's.
+        ///
+        /// Kernel: 4.6 (ioctl `ETHTOOL_PERQUEUE` alone), `net/ethtool/ioctl.c` `ethtool_set_per_queue_coalesce()`.
+        Coalescing(CoalesceParam, u32) = [facts_of_queue table_of_queue],
+
+        /// The CPUs that receive packet steering hands a queue's packets to; none turns it off.
+        ///
+        /// Kernel: 2.6.35, `/sys/class/net/DEV/queues/rx-N/rps_cpus`, `net/core/net-sysfs.c` `store_rps_map()`.
+        RpsCpus(CpuSet) = STEERING { name: "rps_cpus", key: Some("settings.rps_cpus"), unit: Unit::Cpus },
+
+        /// How many flows receive flow steering remembers for a queue; 0 turns it off. Rounded up to a power of two.
+        ///
+        /// Kernel: 2.6.35, `/sys/class/net/DEV/queues/rx-N/rps_flow_cnt`, `net/core/net-sysfs.c`
+        /// `store_rps_dev_flow_table_cnt()`.
+        RpsFlowCount(u32) = STEERING {
+            name: "rps_flow_cnt",
+            key: Some("settings.rps_flow_cnt"),
+            unit: Unit::Flows,
+            range: Some((0, RPS_FLOWS_MAX as u64)),
+        },
+    }
+}
+
+family! {
+    /// A knob of a transmit queue, with a value.
+    TxQueueKnob {
+        /// The CPUs whose packets leave by a queue; none leaves it out of the choice.
+        ///
+        /// Kernel: 2.6.38, `/sys/class/net/DEV/queues/tx-N/xps_cpus`, `net/core/net-sysfs.c` `xps_cpus_store()`.
+        XpsCpus(CpuSet) = STEERING { name: "xps_cpus", key: Some("settings.xps"), unit: Unit::Cpus },
+
+        /// The receive queues whose flows leave by a queue; none leaves it out of the choice. Comes before
+        /// [`TxQueueKnob::XpsCpus`].
+        ///
+        /// Kernel: 4.19, `/sys/class/net/DEV/queues/tx-N/xps_rxqs`, `net/core/net-sysfs.c` `xps_rxqs_store()`.
+        XpsRxQueues(Vec<QueueIndex>) = STEERING {
+            name: "xps_rxqs",
+            unit: Unit::Queues,
+            since: KernelVersion::since(4, 19),
+        },
+    }
+}
+
+impl RxQueueKnob {
+    /// The value, as people write it.
+    pub fn value(&self) -> String {
+        match self {
+            Self::Coalescing(param, value) => param.value(*value),
+            Self::RpsCpus(cpus) => cpus_or_none(cpus),
+            Self::RpsFlowCount(count) => count.to_string(),
+        }
+    }
+}
+
+impl TxQueueKnob {
+    /// The value, as people write it.
+    pub fn value(&self) -> String {
+        match self {
+            Self::XpsCpus(cpus) => cpus_or_none(cpus),
+            Self::XpsRxQueues(queues) if queues.is_empty() => "none".to_owned(),
+            Self::XpsRxQueues(queues) => {
+                let queues: Vec<String> = queues.iter().map(ToString::to_string).collect();
+                queues.join(",")
+            }
+        }
+    }
+}
+
+fn cpus_or_none(cpus: &CpuSet) -> String {
+    if cpus.is_empty() { "none".to_owned() } else { cpus.to_string() }
+}
+
+/// The facts of a device's moderation, as they are of one of its queues.
+macro_rules! of_queue {
+    ($self:ident: $($param:ident),+ $(,)?) => {
+        match $self {
+            $(CoalesceParam::$param => const { &Facts {
+                key: None,
+                since: KernelVersion::since(4, 6),
+                interface: Interface::QueueCoalescing,
+                ..*CoalesceParam::$param.facts()
+            } },)+
+        }
+    };
+}
+
+impl CoalesceParam {
+    /// What is known about the knob of one queue.
+    const fn facts_of_queue(self) -> &'static Facts {
+        of_queue!(self: RxUsecs, RxMaxFrames, TxUsecs, TxMaxFrames, AdaptiveRx, AdaptiveTx, CqeModeRx, CqeModeTx)
+    }
+
+    /// The facts of all of them, of one queue.
+    fn table_of_queue() -> Vec<&'static Facts> {
+        Self::ALL.iter().map(|param| param.facts_of_queue()).collect()
+    }
+}

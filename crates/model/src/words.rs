@@ -1,0 +1,81 @@
+//! Enums whose variants are the kernel's words.
+
+/// An enum whose variants are the kernel's words, with a list of all of them.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+        )]
+        pub enum $name {
+            $($(#[$variant_doc])* #[serde(rename = $word)] $variant,)+
+        }
+
+        impl $name {
+            /// All of them, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The kernel's word.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                }
+            }
+
+            /// The one with this word.
+            pub fn named(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|one| one.as_str() == word)
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+    };
+}
+
+/// The words of a kind of knobs: each is a knob of its own, with facts that begin with those of its kind.
+macro_rules! knob_words {
+    (
+        $(#[doc = $doc:literal])+
+        $name:ident of $base:ident {
+            $($(#[doc = $variant_doc:literal])+ $variant:ident = $word:literal $({ $($fact:ident: $value:expr),+ $(,)? })?,)+
+        }
+    ) => {
+        crate::words::words! {
+            $(#[doc = $doc])+
+            $name { $($(#[doc = $variant_doc])+ $variant = $word,)+ }
+        }
+
+        impl $name {
+            /// What is known about the knob.
+            pub const fn facts(self) -> &'static crate::setting::Facts {
+                match self {
+                    $(Self::$variant => const { &crate::setting::Facts {
+                        $($($fact: $value,)+)?
+                        name: $word,
+                        key: Some(concat!("settings.", $word)),
+                        doc: concat!($($variant_doc, "\n"),+),
+                        ..$base
+                    } },)+
+                }
+            }
+
+            /// The facts of all of them.
+            pub fn table() -> Vec<&'static crate::setting::Facts> {
+                Self::ALL.iter().map(|one| one.facts()).collect()
+            }
+
+            /// The key of a policy file that sets it.
+            pub const fn key(self) -> &'static str {
+                match self {
+                    $(Self::$variant => concat!("settings.", $word),)+
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {knob_words, words};

@@ -1,0 +1,221 @@
+//! A server of the operator's choice in the place of our own: how it is started, in which protocol it is asked, and how often.
+
+use std::fmt;
+use std::process::Command;
+use std::str::FromStr;
+
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+use linux::lab::SERVER_ADDRESS;
+use model::{
+    Arrivals, Asks, ExchangeWorkload, ForeignWorkload, KeySize, MemcachedWorkload, Nanoseconds, OfferedLoad,
+    Pace, ValueSize, Waiting, Workload,
+};
+
+/// Keys of redis and memcached that are asked for.
+const KEYS: u32 = 10_000;
+
+/// How long their values are, in bytes.
+const VALUE_BYTES: u32 = 100;
+
+/// The share of requests that set a key.
+const SET_SHARE: f64 = 0.1;
+
+/// Requests that a connection has under way at most where they are due at a rate: a pause of the server is made up for.
+const DEPTH: u32 = 32;
+
+/// A server to start, and what to ask it for.
+#[derive(Clone, Debug, Args)]
+pub struct Foreign {
+    /// A server to start in the place of our own, as a shell command; `{address}` and `{port}` in it are where it must listen.
+    /// It stays in the foreground. Its working directory is empty, and ends with the bench.
+    #[arg(
+        long,
+        value_name = "CMD",
+        requires = "port",
+        requires = "protocol",
+        value_parser = NonEmptyStringValueParser::new(),
+        conflicts_with_all = ["simulated", "at_once", "mix", "block", "depth", "server_threads", "short"],
+    )]
+    pub server: Option<String>,
+    /// The port on which it listens.
+    #[arg(long, value_name = "N", requires = "server", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+    /// What it speaks: redis, http, echo or memcached.
+    #[arg(long, value_name = "NAME", requires = "server")]
+    pub protocol: Option<Protocol>,
+    /// How many requests it is offered per second, or max for closed loop [default: 20K].
+    #[arg(long, value_name = "RATE,...", requires = "server", value_delimiter = ',')]
+    pub rate: Vec<OfferedLoad>,
+    /// Over how many connections [default: 128].
+    #[arg(long, value_name = "N,...", requires = "server", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    pub connections: Vec<u32>,
+    /// The path that is asked for by HTTP.
+    #[arg(long, value_name = "PATH", requires = "server", default_value = "/")]
+    pub path: String,
+    /// Let the clients ask without sleeping shortly before a request is due, so that response times are exact; their CPU time
+    /// then hides what a policy saves.
+    #[arg(long, requires = "server")]
+    pub punctual: bool,
+}
+
+/// What a server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// `GET` and `SET` of keys, in RESP.
+    Redis,
+    /// `GET` of a path, by HTTP/1.1 on connections that are kept.
+    Http,
+    /// It sends back what it is sent.
+    Echo,
+    /// `get` and `set` of keys, in the ASCII protocol.
+    Memcached,
+}
+
+impl Protocol {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Redis, Self::Http, Self::Echo, Self::Memcached];
+
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::Http => "http",
+            Self::Echo => "echo",
+            Self::Memcached => "memcached",
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A text that names no protocol.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a protocol here: there are redis, http, echo, memcached")]
+pub struct NotAProtocol(String);
+
+impl FromStr for Protocol {
+    type Err = NotAProtocol;
+
+    fn from_str(text: &str) -> Result<Self, NotAProtocol> {
+        let found = Self::ALL.into_iter().find(|protocol| protocol.as_str() == text);
+        found.ok_or_else(|| NotAProtocol(text.to_owned()))
+    }
+}
+
+/// A server that is to be started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ForeignServer {
+    /// The shell command, with the address in it.
+    pub(crate) command: String,
+    /// Where it listens.
+    pub(crate) port: u16,
+    /// What it speaks.
+    pub(crate) protocol: Protocol,
+}
+
+impl ForeignServer {
+    /// What starts it: the shell becomes the server.
+    pub(crate) fn start(&self) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &format!("exec {}", self.command)]);
+        command
+    }
+}
+
+impl Foreign {
+    /// The server, if one is named.
+    pub(crate) fn server(&self) -> Option<ForeignServer> {
+        let (command, port, protocol) = (self.server.as_ref()?, self.port?, self.protocol?);
+        let command =
+            command.replace("{address}", &SERVER_ADDRESS.to_string()).replace("{port}", &port.to_string());
+        Some(ForeignServer { command, port, protocol })
+    }
+
+    /// What is offered.
+    pub(crate) fn loads(&self) -> Vec<OfferedLoad> {
+        match self.rate.is_empty() {
+            true => vec![OfferedLoad::PerSecond(20_000.0)],
+            false => self.rate.clone(),
+        }
+    }
+
+    /// The numbers of connections.
+    pub(crate) fn connections(&self) -> Vec<u32> {
+        if self.connections.is_empty() { vec![128] } else { self.connections.clone() }
+    }
+
+    /// What is asked for over so many connections.
+    pub(crate) fn workload(
+        &self,
+        protocol: Protocol,
+        flows: u32,
+        (warmup, window): (Nanoseconds, Nanoseconds),
+        (request, answer): (u32, u32),
+    ) -> Workload {
+        let waiting = if self.punctual { Waiting::Sleep } else { Waiting::Block };
+        // In closed loop as many requests are under way as there are connections.
+        let depth = if self.loads().contains(&OfferedLoad::Max) { 1 } else { DEPTH };
+        let pace = Pace {
+            threads: 1,
+            flows,
+            depth,
+            arrivals: Arrivals::Exponential,
+            warmup,
+            window,
+            drain: Nanoseconds::from_millis(500),
+            seed: 1,
+            waiting,
+        };
+        match protocol {
+            Protocol::Redis => {
+                let asks = Asks::Redis { keys: KEYS, set_share: SET_SHARE, value_bytes: VALUE_BYTES };
+                Workload::Foreign(ForeignWorkload { pace, asks })
+            }
+            Protocol::Http => {
+                Workload::Foreign(ForeignWorkload { pace, asks: Asks::Http { path: self.path.clone() } })
+            }
+            Protocol::Echo => Workload::TcpRr(ExchangeWorkload {
+                pace,
+                request_bytes: request,
+                answer_bytes: answer.max(request),
+            }),
+            Protocol::Memcached => Workload::Memcached(MemcachedWorkload {
+                threads: pace.threads,
+                connections_per_thread: pace.flows,
+                depth: pace.depth,
+                arrivals: pace.arrivals,
+                set_share: SET_SHARE,
+                keys: KEYS,
+                key_size: KeySize::Fixed(30),
+                value_size: ValueSize::Fixed(VALUE_BYTES),
+                preload: true,
+                warmup: pace.warmup,
+                window: pace.window,
+                drain: pace.drain,
+                seed: pace.seed,
+                waiting: pace.waiting,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn every_protocol_survives_its_name() {
+        for protocol in Protocol::ALL {
+            assert_eq!(protocol.to_string().parse(), Ok(protocol));
+        }
+        let error = "smtp".parse::<Protocol>().expect_err("is none").to_string();
+        for protocol in Protocol::ALL {
+            assert!(error.contains(protocol.as_str()), "{error}");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The keyboard: from the bytes that a terminal sends to keys, and when the terminal is gone.
+//!
+//! crossterm reads on for ever from a terminal that hung up (its loop takes a read of 0 bytes for a key that is not
+//! complete), so that no signal and no key ends the program. Here a read of 0 bytes, an error and a hang-up all end.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::state::Key;
+
+/// How many bytes are read at once.
+const READ_BYTES: usize = 256;
+
+/// The longest escape sequence that is waited for; a longer one is dropped.
+const SEQUENCE_BYTES_MAX: usize = 32;
+
+/// How long the rest of an escape sequence may take: an escape that stands alone for longer was the key.
+const SEQUENCE: Duration = Duration::from_millis(50);
+
+/// The byte that begins a sequence, and that the key Escape sends.
+const ESCAPE: u8 = 0x1b;
+
+/// What came while the keyboard was waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// These keys; none if time ran out, or something else woke up.
+    Keys(Vec<Key>),
+    /// The terminal is gone.
+    HangUp,
+}
+
+/// Reads a terminal in raw mode.
+#[derive(Debug)]
+pub(crate) struct Keyboard {
+    terminal: File,
+    /// What was read and is not a whole key yet, since when.
+    begun: Vec<u8>,
+    since: Instant,
+}
+
+impl Keyboard {
+    /// The keyboard of the terminal that is the standard input.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub(crate) fn of_standard_input() -> io::Result<Self> {
+        Ok(Self::new(File::from(io::stdin().as_fd().try_clone_to_owned()?)))
+    }
+
+    fn new(terminal: File) -> Self {
+        Self { terminal, begun: Vec::new(), since: Instant::now() }
+    }
+
+    /// Waits for keys, for as long as this at most, or until `other` can be read.
+    pub(crate) fn wait(&mut self, wait: Duration, other: BorrowedFd<'_>) -> Input {
+        let wait = if self.begun.is_empty() { wait } else { wait.min(SEQUENCE) };
+        let mut polled =
+            [PollFd::new(&self.terminal, PollFlags::IN), PollFd::from_borrowed_fd(other, PollFlags::IN)];
+        let wait = Timespec::try_from(wait).ok();
+        if poll(&mut polled, wait.as_ref()).is_err() {
+            return Input::Keys(Vec::new()); // interrupted
+        }
+        let found = polled[0].revents();
+        if found.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+            return Input::HangUp;
+        }
+        if found.contains(PollFlags::IN) {
+            let mut bytes = [0; READ_BYTES];
+            match self.terminal.read(&mut bytes) {
+                Ok(0) => return Input::HangUp,
+                Ok(read) => {
+                    self.begun.extend_from_slice(&bytes[..read]);
+                    self.since = Instant::now();
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
+                Err(_) => return Input::HangUp,
+            }
+        }
+        let complete = self.since.elapsed() >= SEQUENCE;
+        Input::Keys(keys(&mut self.begun, complete))
+    }
+}
+
+/// Takes the whole keys off the bytes; all of them, if nothing is to follow.
+fn keys(bytes: &mut Vec<u8>, complete: bool) -> Vec<Key> {
+    let (mut found, mut at) = (Vec::new(), 0);
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        let (key, used) = match next(rest) {
+            Some(next) => next,
+            None if complete || rest.len() > SEQUENCE_BYTES_MAX => {
+                let key = if rest == [ESCAPE] { Some(Key::Escape) } else { None };
+                (key, rest.len())
+            }
+            None => break,
+        };
+        found.extend(key);
+        at += used;
+    }
+    bytes.drain(..at);
+    found
+}
+
+/// The first key and how many bytes it has; `None` if it may go on. A key that means nothing here is `(None, length)`.
+fn next(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
+    const INTERRUPT: u8 = 0x03;
+    let first = *bytes.first()?;
+    let single = |key| Some((Some(key), 1));
+    match first {
+        INTERRUPT => single(Key::Interrupt),
+        b'\r' | b'\n' => single(Key::Enter),
+        0x7f | 0x08 => single(Key::Backspace),
+        ESCAPE => sequence(bytes),
+        0..=0x1f => Some((None, 1)),
+        _ => character(bytes),
+    }
+}
+
+/// ECMA-48: `ESC [` with parameters and a last byte of `@` to `~`; `ESC O` with one byte.
+fn sequence(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
+    match bytes.get(1)? {
+        b'[' => {
+            let last = bytes[2..].iter().position(|byte| (b'@'..=b'~').contains(byte))?;
+            let key = match (&bytes[2..2 + last], bytes[2 + last]) {
+                (_, b'A') => Some(Key::Up),
+                (_, b'B') => Some(Key::Down),
+                (b"5", b'~') => Some(Key::PageUp),
+                (b"6", b'~') => Some(Key::PageDown),
+                _ => None,
+            };
+            Some((key, last + 3))
+        }
+        b'O' => {
+            let key = match bytes.get(2)? {
+                b'A' => Some(Key::Up),
+                b'B' => Some(Key::Down),
+                b'M' => Some(Key::Enter),
+                _ => None,
+            };
+            Some((key, 3))
+        }
+        // Escape, and at once another key.
+        _ => Some((Some(Key::Escape), 1)),
+    }
+}
+
+fn character(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
+    let length = match bytes[0] {
+        0..=0x7f => 1,
+        0xc0..=0xdf => 2,
+        0xe0..=0xef => 3,
+        0xf0..=0xf7 => 4,
+        _ => return Some((None, 1)),
+    };
+    let whole = bytes.get(..length)?;
+    match std::str::from_utf8(whole) {
+        Ok(text) => Some((text.chars().next().map(Key::Char), length)),
+        Err(_) => Some((None, 1)),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use rustix::pipe::pipe;
+
+    fn all(bytes: &[u8]) -> Vec<Key> {
+        let mut bytes = bytes.to_vec();
+        let found = keys(&mut bytes, true);
+        assert!(bytes.is_empty(), "{bytes:?} is left");
+        found
+    }
+
+    #[test]
+    fn keys_are_told_apart_and_what_means_nothing_is_skipped() {
+        use Key::{Backspace, Char, Down, Enter, Escape, Interrupt, PageDown, PageUp, Up};
+        assert_eq!(all("s/eß€\r".as_bytes()), [Char('s'), Char('/'), Char('e'), Char('ß'), Char('€'), Enter]);
+        assert_eq!(all(b"\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[1;5A"), [Up, Down, PageUp, PageDown, Up]);
+        assert_eq!(all(b"\x1b[15~\x01\x7f\x03"), [Backspace, Interrupt]);
+        assert_eq!(all(b"\x1b"), [Escape]);
+        assert_eq!(all(b"\x1bq"), [Escape, Char('q')]);
+        assert_eq!(all(b"\xff\xc3q"), [Char('q')]);
+    }
+
+    #[test]
+    fn a_key_that_arrives_in_two_parts_is_one() {
+        let mut bytes = b"\x1b[".to_vec();
+        assert_eq!(keys(&mut bytes, false), []);
+        bytes.push(b'A');
+        assert_eq!((keys(&mut bytes, false), bytes.len()), (vec![Key::Up], 0));
+    }
+
+    #[test]
+    fn a_sequence_without_an_end_is_dropped() {
+        let mut bytes = [b"\x1b[".as_slice(), &[b'1'; 1_000]].concat();
+        assert_eq!((keys(&mut bytes, false), bytes.len()), (vec![], 0));
+    }
+
+    #[test]
+    fn the_end_of_the_input_is_a_hang_up() {
+        let ((reader, writer), (quiet, _held)) = (pipe().expect("a pipe"), pipe().expect("a pipe"));
+        let mut keyboard = Keyboard::new(File::from(reader));
+        rustix::io::write(&writer, b"q").expect("written");
+        let wait = Duration::from_secs(10);
+        assert_eq!(keyboard.wait(wait, quiet.as_fd()), Input::Keys(vec![Key::Char('q')]));
+        drop(writer);
+        assert_eq!(keyboard.wait(wait, quiet.as_fd()), Input::HangUp);
+    }
+}

@@ -1,0 +1,79 @@
+//! Suspension engages on a NIC with interrupts, and `doctor` says so from the counters.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use libtest_mimic::{Failed, Trial};
+use linux::netlink::netdev::NapiChange;
+use model::{EmptyPolls, Finding, Nanoseconds, Severity};
+
+use crate::asked_server::AskedServer;
+use crate::wire::Wire;
+use crate::{Need, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Bpf, Need::Suspension, Need::Memcached, Need::VirtioNics];
+    vec![test("doctor/suspension_is_engaged_on_a_nic_with_interrupts", NEEDS, on_a_nic)]
+}
+
+/// The timers that are set in turn. An emulated CPU takes so long for a turn that one of 20 µs runs out many times, and it is
+/// slower still while others use the host's, so each is looked at more than once.
+const FLUSHES: [Nanoseconds; 2] = [Nanoseconds::from_millis(5), Nanoseconds::from_millis(20)];
+/// How often.
+const ATTEMPTS: usize = 4;
+/// Keys of a request. Client and server are equally slow there, and one that waits for the other leaves it without work.
+const KEYS: usize = 100;
+/// The longest turn of the server's loop.
+const TURN: Nanoseconds = Nanoseconds::from_millis(1000);
+
+/// A server behind a NIC of the guest that has one queue while this exists.
+struct Served(AskedServer);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.set_napis(NapiChange {
+            defer_hard_irqs: Some(EmptyPolls(0)),
+            gro_flush_timeout: Some(Nanoseconds::ZERO),
+            irq_suspend_timeout: Some(Nanoseconds::ZERO),
+            threaded: None,
+        });
+        let _ = self.0.wire().in_near("ethtool -L near0 combined 2");
+    }
+}
+
+/// What `doctor` finds while the server is asked.
+fn findings(served: &Served) -> Result<Vec<Finding>, Failed> {
+    let (done, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    let output = std::thread::scope(|scope| {
+        let client = scope.spawn(|| served.0.ask_while(|| !done.load(Ordering::Relaxed), &answered));
+        let output = Command::new(env!("CARGO_BIN_EXE_netpolicy"))
+            .args(["--netns", &served.0.wire().near, "-o", "json", "doctor", "--seconds", "5"])
+            .output();
+        done.store(true, Ordering::Relaxed);
+        client.join().map_err(|_| "the client panicked")??;
+        Ok::<_, Failed>(output?)
+    })?;
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    Ok(serde_json::from_value(document["data"]["findings"].clone())?)
+}
+
+fn on_a_nic() -> Result<(), Failed> {
+    let wire = Wire::between("virtio")?;
+    wire.in_near("ethtool -L near0 combined 1")?;
+    let served = Served(AskedServer::behind(wire, &[])?.asked_for(KEYS));
+    let mut seen = Vec::new();
+    for flush in FLUSHES.into_iter().cycle().take(FLUSHES.len() * ATTEMPTS) {
+        served.0.suspend_by(flush, TURN)?;
+        let findings = findings(&served)?;
+        let of_near = || findings.iter().filter(|finding| finding.object.starts_with("near0 rx-0"));
+        if let Some(engaged) = of_near().find(|finding| finding.rule == "engaged") {
+            assert_eq!(engaged.severity, Severity::Ok);
+            return Ok(());
+        }
+        let said: Vec<String> = of_near()
+            .map(|one| format!("{}: {} ({})", one.rule, one.summary, one.evidence.join("; ")))
+            .collect();
+        seen.push(format!("{flush}: {}", said.join("\n    ")));
+    }
+    Err(format!("never engaged:\n{}", seen.join("\n")).into())
+}

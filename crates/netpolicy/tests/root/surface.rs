@@ -1,0 +1,105 @@
+//! What an operator reads where nothing is wrong, or something else than it seems.
+
+use std::process::Command;
+
+use libtest_mimic::{Failed, Trial};
+use linux::lab::MemcachedOptions;
+
+use crate::operator::{Operator, at_work, flushes};
+use crate::{Need, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const NEEDS: &[Need] = &[Need::Root, Need::Memcached, Need::Suspension];
+    vec![
+        test("explain/a_service_is_explained_by_the_name_that_the_file_gives_it", NEEDS, explained),
+        test("journal/a_full_disk_is_said_to_be_full", &[Need::Root, Need::Suspension], full_disk),
+        test("daemon/a_device_whose_queues_are_a_services_is_not_said_to_be_set", NEEDS, beside_a_service),
+        test("daemon/others_reach_the_socket_in_a_state_directory_of_its_own", NEEDS, reached_by_others),
+    ]
+}
+
+const SERVICE: &str = "[service.cache]\nmatch = { exe = \"memcached\" }\ndelivery = \"defer200\"\n";
+
+fn explained() -> Result<(), Failed> {
+    let operator = Operator::new("explain-service", 1)?;
+    operator.asks(SERVICE)?;
+    let said = operator.runs(&["explain", "cache"], 0)?.words;
+    assert!(
+        said.contains("defer200 is asked for at") && said.contains("no process of this service runs"),
+        "{said}"
+    );
+    assert!(!said.contains("no policy file asks for it"), "{said}");
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    for name in ["cache", "service.cache"] {
+        let said = operator.runs(&["explain", name], 0)?;
+        assert!(said.data.contains("gro-flush-timeout"), "{name}: {}{}", said.data, said.words);
+    }
+    operator.runs(&["apply"], 0)?;
+    let said = operator.runs(&["explain", "cache"], 0)?;
+    assert!(said.data.contains("gro-flush-timeout"), "{}{}", said.data, said.words);
+    let said = operator.runs(&["explain", "another"], 0)?.words;
+    assert!(said.contains("no policy file asks for it"), "{said}");
+    Ok(())
+}
+
+/// Twice on disks of growing size: also on those that the transaction begins on and does not end on, nothing of the first is in
+/// the way of the second.
+fn full_disk() -> Result<(), Failed> {
+    const TWICE: &str = "mount -t tmpfs -o mode=0700,size=$0 tmpfs \"$1\" && shift && for _ in 1 2; do \"$@\"; echo \"ended $?\"; done";
+    const QUEUES: u32 = 48;
+    let operator = Operator::new("full-disk", QUEUES)?;
+    let before = flushes(&operator.host()?);
+    std::fs::create_dir_all(operator.state())?;
+    let mut begun = 0;
+    for kilobytes in (88..256).step_by(4) {
+        let netpolicy = operator.netpolicy(&["set", "device", "veth-server", "suspend200"]);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", TWICE, &format!("{kilobytes}k")]).arg(operator.state());
+        let output = command.arg(netpolicy.get_program()).args(netpolicy.get_args()).output()?;
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        if said.contains("ended 0") {
+            break;
+        }
+        assert_eq!(said.matches("No space left on device").count(), 2, "{kilobytes} KiB:\n{said}");
+        assert_eq!(said.matches("ended 1").count(), 2, "{kilobytes} KiB:\n{said}");
+        assert_eq!(flushes(&operator.host()?), before, "{kilobytes} KiB:\n{said}");
+        begun += said.matches("The host was restored.").count();
+    }
+    assert!(begun > 0, "on no disk did the transaction begin and not end");
+    Ok(())
+}
+
+fn beside_a_service() -> Result<(), Failed> {
+    let operator = Operator::new("beside-service", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let daemon = at_work(&operator, SERVICE)?;
+    crate::operator::are(&operator, &[200_000])?;
+    let said = operator.runs(&["set", "device", "veth-server", "defer50"], 3)?.words;
+    assert!(said.contains("left to more specific requests"), "{said}");
+    assert!(!said.contains("it is set"), "{said}");
+    assert_eq!(flushes(&operator.host()?), [200_000]);
+    operator.runs(&["unset", "device", "veth-server"], 0)?;
+    let status = operator.runs(&["status"], 0)?.data;
+    assert!(!status.contains(" none "), "{status}");
+    drop(daemon);
+    Ok(())
+}
+
+fn reached_by_others() -> Result<(), Failed> {
+    use std::os::unix::fs::PermissionsExt;
+    let operator = Operator::new("reached", 1)?;
+    let daemon = at_work(&operator, SERVICE)?;
+    let mode = |path: &str| -> Result<u32, Failed> {
+        Ok(std::fs::metadata(operator.state().join(path))?.permissions().mode() & 0o777)
+    };
+    assert_eq!((mode("")?, mode("journal")?), (0o711, 0o700));
+    let unprivileged = ["--reuid=65534", "--regid=65534", "--clear-groups", "--"];
+    let connect =
+        "use Socket; socket(my $s, PF_UNIX, SOCK_STREAM, 0); connect($s, sockaddr_un($ARGV[0])) or die $!";
+    let socket = operator.state().join("io.netpolicy");
+    let output =
+        Command::new("setpriv").args(unprivileged).args(["perl", "-e", connect]).arg(&socket).output()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    drop(daemon);
+    Ok(())
+}

@@ -1,0 +1,26 @@
+//! Knobs of the kernel threads of NAPIs in force.
+
+use model::{KthreadKnob, KthreadState, RxQueue, Threading};
+
+use super::{device, rx_queue};
+use crate::index::Index;
+
+pub(super) fn value(thread: &KthreadState, like: &KthreadKnob) -> Option<KthreadKnob> {
+    match like {
+        KthreadKnob::Affinity(_) => Some(KthreadKnob::Affinity(thread.cpus.clone())),
+        KthreadKnob::Scheduling(_) => thread.scheduling.map(KthreadKnob::Scheduling),
+        KthreadKnob::UtilClamp(_) => thread.util_clamp.map(KthreadKnob::UtilClamp),
+    }
+}
+
+/// The kernel thread of a queue's NAPI; where there is none yet, what it will begin with.
+pub(crate) fn thread<'a>(queue: &RxQueue, index: &'a Index<'_>) -> Option<&'a KthreadState> {
+    let state = rx_queue(queue, index)?;
+    let of_napi = index.napi_of(*queue).and_then(|napi| napi.threaded);
+    let threading = of_napi.or_else(|| device(&queue.device, index)?.threaded);
+    match &state.kthread {
+        Some(thread) => Some(thread),
+        None if threading == Some(Threading::Off) => index.host.kthread_begins.as_ref(),
+        None => None,
+    }
+}
