@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    if let Err(mistakes) = netpolicy::policy_file::parse("fuzz.toml", text) {
+    if let Err(mistakes) = policy_file::parse("fuzz.toml", text) {
         assert!(!mistakes.to_string().is_empty());
     }
 });

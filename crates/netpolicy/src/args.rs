@@ -481,7 +481,7 @@ pub struct NicWord {
 }
 
 fn nic_word(text: &str) -> Result<NicWord, String> {
-    crate::policy_file::setting(text).map(|wish| NicWord { text: text.to_owned(), wish })
+    policy_file::setting(text).map(|wish| NicWord { text: text.to_owned(), wish })
 }
 
 /// What `set` sets.

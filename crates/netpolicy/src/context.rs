@@ -7,16 +7,15 @@ use apply::{Asked, Journal, Standing};
 use linux::Netns;
 use linux::bpf::wishes::WishStore;
 use model::{Intent, Nanoseconds, Pid, Policy, Recipes};
+use policy_file::{Merged, Mistakes, PolicyFile, RECIPE_DIRS, merge, parse};
 
 use crate::api::{METRICS_SOCKET, SOCKET};
 use crate::args::{self, Globals, quoted};
 use crate::clock;
 use crate::cycle::Planned;
+use crate::drop_in::{DROP_IN_DIRS, Sources, read};
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::policy_file::{
-    self, DROP_IN_DIRS, Merged, Mistakes, PolicyFile, RECIPE_DIRS, Sources, merge, parse, read,
-};
 use crate::render::{Console, count};
 use crate::state_dir;
 use crate::wishes;

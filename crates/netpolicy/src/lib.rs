@@ -4,7 +4,7 @@
 //! attributes or files of the kernel: those are behind `linux`. It is the only room that prints or exits, and
 //! within it only `render` prints.
 //!
-//! Read in this order: `cycle` (the spine), [`args`] (what can be asked), [`policy_file`] (how it is asked in
+//! Read in this order: `cycle` (the spine), [`args`] (what can be asked), [`::policy_file`] (how it is asked in
 //! files), `commands` (one file per command), `render` (what is printed).
 #![forbid(unsafe_code)]
 
@@ -18,13 +18,13 @@ mod commands;
 mod context;
 mod cycle;
 pub mod daemon;
+mod drop_in;
 mod exit;
 mod fault;
 mod fullbusy;
 mod idle;
 pub mod lab;
 pub mod notify;
-pub mod policy_file;
 mod render;
 pub mod scenario_file;
 mod services;

@@ -3,8 +3,7 @@
 
 use clap::Args;
 use model::{DeliveryMode, Intent, KthreadCpus, KthreadWish, PolicyName, Scheduling, UtilClamp};
-
-use crate::policy_file::nearest;
+use policy_file::nearest;
 
 /// A word that asks for something: a policy, or a delivery mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

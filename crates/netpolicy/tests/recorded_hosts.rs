@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use model::policy::Match;
 use model::{Host, Intent, Offload, Pid, Policy, PolicyName, Rss, Target};
-use netpolicy::policy_file::recipes;
 use plan::{Refusal, Resolved, desired, diff, place};
+use policy_file::recipes;
 
 /// The recorded host as root sees it: nginx is served at a port of its own, and its epoll can be read.
 fn cache_server() -> Host {

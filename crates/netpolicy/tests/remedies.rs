@@ -17,8 +17,8 @@ use model::{
     Fd, FlowRule, Host, Intent, NicKnob, Offload, Pid, Plan, Policy, RingId, RtThrottling, Setting, Target,
 };
 use netpolicy::args::{Arguments, Command, Set, SetTarget};
-use netpolicy::policy_file::{Mistakes, merge, parse, recipes};
 use plan::{Refusal, Resolved, desired, diff, place};
+use policy_file::{Mistakes, merge, parse, recipes};
 
 /// A policy that is refused, and what its refusal says works.
 struct Case {

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::wire::Call;
-use crate::policy_file;
 use crate::wish::{self, Cost};
 
 /// The interface of the daemon.
@@ -323,9 +322,10 @@ fn read<T: for<'de> Deserialize<'de>>(
 
 #[cfg(test)]
 mod test {
+    use model::{DeliveryMode, PolicyName};
+
     use super::*;
     use crate::api::wire::decode_call;
-    use model::{DeliveryMode, PolicyName};
 
     fn called(text: &str) -> Result<Method, Refusal> {
         Method::of(&decode_call(text.as_bytes()).expect("a call"), "test")

@@ -1,10 +1,11 @@
 //! `schema`: the languages of policy files and of recipe files, for editors, and of what programs read.
 
+use policy_file::{json_schema, recipe_json_schema};
+
 use crate::args::{Output, Schema, SchemaOf};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::policy_file::{json_schema, recipe_json_schema};
 use crate::render::{sim_json_schema, tc_json_schema};
 
 /// Prints the JSON Schema.

@@ -9,7 +9,6 @@ use model::{
 use super::placing::{Members, Placed, place};
 use super::report;
 use super::wished;
-use crate::policy_file;
 
 /// The device of the fixture that has NAPIs and interrupts.
 const NIC: &str = "eth0";

@@ -91,8 +91,9 @@ fn state(fault: &Fault, colour: bool) -> Option<String> {
 
 #[cfg(test)]
 mod test {
-    use super::*;
     use linux::KernelError;
+
+    use super::*;
 
     #[test]
     fn the_kernels_words_go_without_the_librarys_numbers() {
@@ -107,7 +108,7 @@ mod test {
         let said = printable(&format!("there is no device `{long}`\nand no other"));
         assert_eq!(said.chars().count(), LINE_CHARS_MAX + "\nand no other".len());
         assert!(said.starts_with("there is no device `x") && said.ends_with("x`\nand no other"));
-        let policy = crate::policy_file::parse("a.toml", &format!("[device.eth0]\n{long} = 1\n"));
+        let policy = policy_file::parse("a.toml", &format!("[device.eth0]\n{long} = 1\n"));
         let mistakes = policy.expect_err("wrong").to_string();
         assert!(mistakes.len() < 4000, "{} bytes", mistakes.len());
     }

@@ -1,10 +1,10 @@
 //! The policy files as one file, with the origin of every value.
 
+use policy_file::{Merged, Value};
 use serde::Serialize;
 
 use super::report::{Page, Report};
 use super::table::Style;
-use crate::policy_file::{Merged, MergedSection, Value};
 
 /// `cat`'s data.
 #[derive(Debug, Serialize)]
@@ -62,14 +62,5 @@ impl Report for MergedReport {
                 page.line(format!("{text:width$}  {origin}"));
             }
         }
-    }
-}
-
-impl MergedSection {
-    fn header(&self) -> String {
-        let bare = !self.name.is_empty()
-            && self.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-        let name = if bare { self.name.clone() } else { toml::Value::String(self.name.clone()).to_string() };
-        format!("{}.{name}", self.kind.word())
     }
 }

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use model::OfferedLoad;
+use policy_file::{Mistake, Mistakes, nearest};
 use sim::Scenario;
 
 use super::nearest_key;
-use crate::policy_file::{Mistake, Mistakes, nearest};
 
 /// A table.
 #[derive(Clone, Debug, Default, PartialEq)]

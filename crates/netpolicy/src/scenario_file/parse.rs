@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use policy_file::{Mistake, Mistakes, nearest};
 use sim::scenario::{KEYS, Refused};
 use sim::{Costs, Scenario};
 use toml::de::{DeTable, DeValue};
-
-use crate::policy_file::{Mistake, Mistakes, nearest};
 
 /// A scenario as it was written.
 #[derive(Clone, Debug, PartialEq)]

@@ -184,9 +184,9 @@ fn lay_out(scenario: &mut Scenario, layout: &Layout) {
 
 #[cfg(test)]
 mod test {
-    use super::*;
-    use crate::policy_file;
     use model::DeliveryMode;
+
+    use super::*;
 
     fn of(tuning: Tuning) -> Scenario {
         of_so_many(tuning, 3)

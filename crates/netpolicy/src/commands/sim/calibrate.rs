@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::path::Path;
 
+use policy_file::nearest;
 use sim::fit::Fit;
 use sim::outcome::Length;
 use sim::{Costs, Outcome, Scenario};
@@ -16,7 +17,6 @@ use crate::args::SimCalibrate;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::policy_file::nearest;
 use crate::render::CalibrationReport;
 use crate::scenario_file::{Calibration, MeasuredRow, Metric, RowClass};
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use linux::tc::Devices;
+use policy_file::{Mistake, Mistakes, nearest};
 use rules::classifier::u32::Part;
 use rules::{Classifier, Command, Filter, Group, Hook, Verb};
 
@@ -10,7 +11,6 @@ use super::atomic::place;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::fault::Fault;
-use crate::policy_file::{Mistake, Mistakes, nearest};
 use crate::render::{SurveyReport, WrongLine};
 
 /// How many mistakes are kept, for programs.

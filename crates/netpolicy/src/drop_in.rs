@@ -1,0 +1,169 @@
+//! Which files make up the policy: systemd's drop-in rules.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use policy_file::FILE_BYTES_MAX;
+
+/// Where policy files are looked for, the least important directory first.
+pub(crate) const DROP_IN_DIRS: [&str; 3] =
+    ["/usr/lib/netpolicy/policy.d", "/run/netpolicy/policy.d", "/etc/netpolicy/policy.d"];
+
+/// The most policy files that are read.
+const FILES_MAX: usize = 1024;
+
+/// How long a pipe is read at most, and how long is waited before it is looked at again.
+const PIPE_PATIENCE: Duration = Duration::from_secs(5);
+const PIPE_PAUSE: Duration = Duration::from_millis(10);
+
+/// So that neither opening nor reading a pipe waits for its writer.
+const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+
+/// Which files to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Sources {
+    /// The `*.toml` of these directories, the least important first: a file masks those of the same name in
+    /// earlier directories, a link to `/dev/null` masks them without taking their place, and all are read in
+    /// the order of their names, wherever they are.
+    Dirs(Vec<PathBuf>),
+    /// These files, in this order.
+    Files(Vec<PathBuf>),
+}
+
+/// Finds and reads the files: name and text, in the order of merging.
+///
+/// # Errors
+/// The file or directory that could not be read. A directory that does not exist has no files.
+pub(crate) fn read(sources: &Sources) -> Result<Vec<(String, String)>, (PathBuf, io::Error)> {
+    let paths = match sources {
+        Sources::Files(files) => files.clone(),
+        Sources::Dirs(dirs) => drop_ins(dirs)?,
+    };
+    if paths.len() > FILES_MAX {
+        let message = format!("more than {FILES_MAX} policy files");
+        return Err((paths[FILES_MAX].clone(), io::Error::other(message)));
+    }
+    paths.into_iter().map(|path| one(&path).map_err(|error| (path.clone(), error))).collect()
+}
+
+fn drop_ins(dirs: &[PathBuf]) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
+    let mut by_name: BTreeMap<OsString, PathBuf> = BTreeMap::new();
+    for dir in dirs {
+        let failed = |error| (dir.clone(), error);
+        let entries = match fs::read_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            entries => entries.map_err(failed)?,
+        };
+        for entry in entries {
+            let path = entry.map_err(failed)?.path();
+            // Editors keep their own files beside those that are edited, and hide them.
+            let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+            if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
+                by_name.insert(path.file_name().unwrap_or_default().to_owned(), path);
+            }
+        }
+    }
+    Ok(by_name.into_values().filter(|path| !is_mask(path)).collect())
+}
+
+fn is_mask(path: &Path) -> bool {
+    fs::read_link(path).is_ok_and(|target| target == Path::new("/dev/null"))
+}
+
+fn one(path: &Path) -> io::Result<(String, String)> {
+    let bytes = bytes(path)?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = valid.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        io::Error::other(format!("line {line} is not UTF-8 text"))
+    })?;
+    Ok((path.display().to_string(), text))
+}
+
+/// What is in a file, which may be a pipe: what comes out of it is bounded in size and in time, whatever it is.
+fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.read(true).custom_flags(NONBLOCK).open(path)?;
+    let mut bytes = Vec::new();
+    let deadline = Instant::now() + PIPE_PATIENCE;
+    loop {
+        let room = (FILE_BYTES_MAX + 1).saturating_sub(bytes.len());
+        match file.by_ref().take(room as u64).read_to_end(&mut bytes) {
+            Ok(_) if bytes.len() > FILE_BYTES_MAX => {
+                return Err(io::Error::other(format!("larger than {FILE_BYTES_MAX} bytes")));
+            }
+            Ok(_) if bytes.is_empty() && file.metadata()?.file_type().is_fifo() => {
+                return Err(io::Error::other("nobody writes into this pipe"));
+            }
+            Ok(_) => return Ok(bytes),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            Err(_) if Instant::now() >= deadline => {
+                return Err(io::Error::other(format!("has not come to its end for {PIPE_PATIENCE:?}")));
+            }
+            Err(_) => std::thread::sleep(PIPE_PAUSE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A directory that goes away with the test.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("netpolicy-test-{}-{name}", std::process::id()));
+            std::fs::create_dir_all(&dir).expect("scratch directory");
+            Self(dir)
+        }
+
+        fn dir(&self, name: &str, files: &[(&str, &str)]) -> PathBuf {
+            let dir = self.0.join(name);
+            std::fs::create_dir_all(&dir).expect("directory");
+            for (name, text) in files {
+                std::fs::write(dir.join(name), text).expect("file");
+            }
+            dir
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn drop_ins_are_read_in_the_order_of_their_names_and_masked_from_above() {
+        let scratch = Scratch::new("drop-in");
+        let usr = scratch.dir(
+            "usr",
+            &[("10-a.toml", "# usr a"), ("20-b.toml", "# usr b"), ("30-c.toml", "# usr c"), ("x.conf", "no")],
+        );
+        let run = scratch.dir("run", &[("05-z.toml", "# run z"), ("10-a.toml", "# run a")]);
+        let etc = scratch.dir("etc", &[("20-b.toml", "# etc b")]);
+        symlink("/dev/null", etc.join("30-c.toml")).expect("link");
+        let missing = scratch.0.join("missing");
+        let files = read(&Sources::Dirs(vec![usr, run, missing, etc])).expect("reads");
+        let texts: Vec<_> = files.iter().map(|(_, text)| text.as_str()).collect();
+        assert_eq!(texts, ["# run z", "# run a", "# etc b"]);
+    }
+
+    #[test]
+    fn a_policy_file_that_cannot_be_read_is_named() {
+        let scratch = Scratch::new("unreadable");
+        let dir = scratch.dir("d", &[]);
+        symlink("/nonexistent/target", dir.join("10-a.toml")).expect("link");
+        let (path, error) = read(&Sources::Dirs(vec![dir.clone()])).expect_err("dangling link");
+        assert_eq!((path, error.kind()), (dir.join("10-a.toml"), std::io::ErrorKind::NotFound));
+    }
+}

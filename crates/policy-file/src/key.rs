@@ -1,0 +1,353 @@
+//! The language of policy files as one table. The parser, the merged view and the published schema read it.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use model::nic::{
+    ChannelKind, CoalesceParam, FlagName, NicWish, Offload, PacketSize, QUEUES_MAX, RPS_FLOWS_MAX, RingKind,
+    Sysctl,
+};
+use model::setting::{DEFER_HARD_IRQS_MAX, Unit};
+use model::{
+    CpuSet, DeliveryMode, FlowRule, KthreadCpus, Layout, Nanoseconds, PolicyName, QdiscKind, QueueSpan,
+    Scheduling, UtilClamp,
+};
+
+use crate::value::Value;
+
+/// What a section is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `[device.NAME]`: a network device.
+    Device,
+    /// `[service.NAME]`: the processes that its `match` finds.
+    Service,
+}
+
+impl Kind {
+    /// Both of them.
+    pub const ALL: [Self; 2] = [Self::Device, Self::Service];
+
+    /// The word in the file.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::Service => "service",
+        }
+    }
+}
+
+/// Makes a [`Value`] of what a key took.
+type Make<T> = Box<dyn Fn(T) -> Value + Send + Sync>;
+
+/// What a key takes, and the [`Value`] it makes.
+pub(crate) enum Takes {
+    Policy(fn(PolicyName) -> Value),
+    Delivery(fn(DeliveryMode) -> Value),
+    Span(fn(Nanoseconds) -> Value),
+    /// A span that must not be zero.
+    PositiveSpan(fn(Nanoseconds) -> Value),
+    Number {
+        min: u32,
+        max: u32,
+        make: Make<u32>,
+    },
+    Cpus(fn(CpuSet) -> Value),
+    KthreadCpus(fn(KthreadCpus) -> Value),
+    KthreadClass(fn(Scheduling) -> Value),
+    UtilClamp(fn(UtilClamp) -> Value),
+    Layout(fn(Layout) -> Value),
+    Text(fn(String) -> Value),
+    Switch(Make<bool>),
+    /// CPUs, or `none`.
+    CpusOrNone(fn(CpuSet) -> Value),
+    PrivateFlags(fn(Vec<(FlagName, bool)>) -> Value),
+    /// Spans of queues, with commas between them.
+    QueueSpans(fn(Vec<QueueSpan>) -> Value),
+    /// Rules of the NIC, with commas between them.
+    FlowRules(fn(Vec<FlowRule>) -> Value),
+    Qdisc(fn(QdiscKind) -> Value),
+}
+
+impl Takes {
+    /// What to write, by example.
+    pub(crate) const fn example(&self) -> &'static str {
+        match self {
+            Self::Policy(_) => "a policy, as in \"latency\"",
+            Self::Delivery(_) => "a delivery mode, as in \"suspend20\"",
+            Self::Span(_) | Self::PositiveSpan(_) => "a span of time in quotes, as in \"20us\"",
+            Self::Number { .. } => "a whole number",
+            Self::Cpus(_) => "a list of CPUs in quotes, as in \"0-3,8\"",
+            Self::KthreadCpus(_) => "any, irq, sibling or a list of CPUs in quotes, as in \"irq\"",
+            Self::KthreadClass(_) => "a scheduling class in quotes, as in \"fifo:50\" or \"other:-5\"",
+            Self::UtilClamp(_) => "two numbers up to 1024 in quotes, as in \"512-1024\"",
+            Self::Layout(_) => "a layout in quotes, as in \"rx-per-core\"",
+            Self::Text(_) => "text in quotes",
+            Self::Switch(_) => "true or false",
+            Self::CpusOrNone(_) => "a list of CPUs in quotes, as in \"0-3,8\", or \"none\"",
+            Self::QueueSpans(_) => "receive queues in quotes, as in \"2-3, 4-7\"",
+            Self::FlowRules(_) => "rules in quotes, as in \"tcp4 dst-port 11211 queue 2\"",
+            Self::Qdisc(_) => "a queueing discipline in quotes, as in \"fq\"",
+            Self::PrivateFlags(_) => "flags in quotes, as in \"rx_striding_rq=on,tx_port_ts=off\"",
+        }
+    }
+}
+
+/// A key: where it may stand, what it takes, what it means.
+pub(crate) struct Key {
+    /// Its name, with the table it stands in: `goal.p99`.
+    pub(crate) path: &'static str,
+    pub(crate) of: &'static [Kind],
+    pub(crate) takes: Takes,
+    pub(crate) meaning: Cow<'static, str>,
+}
+
+const DEVICE: &[Kind] = &[Kind::Device];
+const BOTH: &[Kind] = &Kind::ALL;
+const SERVICE: &[Kind] = &[Kind::Service];
+
+/// Policies, budgets, goals, and how a service's processes are found.
+fn first() -> Vec<Key> {
+    vec![
+    Key {
+        path: "policy",
+        of: BOTH,
+        takes: Takes::Policy(Value::Policy),
+        meaning: "What the traffic shall be good at.".into(),
+    },
+    Key {
+        path: "delivery",
+        of: BOTH,
+        takes: Takes::Delivery(Value::Delivery),
+        meaning: "How packets are delivered: the mode that the policy would choose, named by an expert instead.".into(),
+    },
+    Key {
+        path: "defer_hard_irqs",
+        of: BOTH,
+        takes: Takes::Number { min: 0, max: DEFER_HARD_IRQS_MAX, make: Box::new(Value::DeferHardIrqs) },
+        meaning: "Empty polls in a row before the IRQ is re-armed, instead of the mode's own value.".into(),
+    },
+    Key {
+        path: "gro_flush_timeout",
+        of: BOTH,
+        takes: Takes::Span(Value::GroFlushTimeout),
+        meaning: "The span of the timer that polls while the IRQ is deferred, instead of the mode's own value.".into(),
+    },
+    Key {
+        path: "irq_suspend_timeout",
+        of: BOTH,
+        takes: Takes::Span(Value::IrqSuspendTimeout),
+        meaning: "How long the IRQ stays masked while the application finds events, instead of the mode's own value.".into(),
+    },
+    Key {
+        path: "cpus",
+        of: BOTH,
+        takes: Takes::Cpus(Value::Cpus),
+        meaning: "The CPUs that interrupts and threads shall run on.".into(),
+    },
+    Key {
+        path: "layout",
+        of: DEVICE,
+        takes: Takes::Layout(Value::Layout),
+        meaning: "How queues, interrupts and CPUs are put together, instead of the policy's own layout.".into(),
+    },
+    Key {
+        path: "queues",
+        of: SERVICE,
+        takes: Takes::Number { min: 1, max: QUEUES_MAX, make: Box::new(Value::Queues) },
+        meaning: "How many receive queues the service has for itself where a device is divided.".into(),
+    },
+    Key {
+        path: "goal.p50",
+        of: BOTH,
+        takes: Takes::PositiveSpan(Value::GoalP50),
+        meaning: "The median response time, at most.".into(),
+    },
+    Key {
+        path: "goal.p99",
+        of: BOTH,
+        takes: Takes::PositiveSpan(Value::GoalP99),
+        meaning: "The 99th percentile of response times, at most.".into(),
+    },
+    Key {
+        path: "budget.polling_cpus",
+        of: BOTH,
+        takes: Takes::Number { min: 0, max: CpuSet::CPUS_MAX, make: Box::new(Value::PollingCpus) },
+        meaning: "How many CPUs may poll without traffic, at most.".into(),
+    },
+    Key {
+        path: "budget.added_delay",
+        of: BOTH,
+        takes: Takes::Span(Value::AddedDelay),
+        meaning: "By how much deferral may delay a packet of an idle application, at most.".into(),
+    },
+    Key {
+        path: "budget.rt_priority",
+        of: BOTH,
+        takes: Takes::Number { min: 1, max: 99, make: Box::new(Value::RtPriority) },
+        meaning: "The real-time priority of a kernel thread, at most.".into(),
+    },
+    Key {
+        path: "kthread.cpus",
+        of: BOTH,
+        takes: Takes::KthreadCpus(Value::KthreadCpus),
+        meaning: "Where the kernel threads that poll run: with their interrupts, beside them, on CPUs of their own, or anywhere.".into(),
+    },
+    Key {
+        path: "kthread.class",
+        of: BOTH,
+        takes: Takes::KthreadClass(Value::KthreadClass),
+        meaning: "The scheduling class of the kernel threads that poll, with its nice value or priority.".into(),
+    },
+    Key {
+        path: "kthread.util-clamp",
+        of: BOTH,
+        takes: Takes::UtilClamp(Value::KthreadUtilClamp),
+        meaning: "How much of a CPU the kernel threads that poll count for at least and at most, in 1024ths.".into(),
+    },
+    Key {
+        path: "match.unit",
+        of: SERVICE,
+        takes: Takes::Text(Value::MatchUnit),
+        meaning: "The systemd unit of the service's processes.".into(),
+    },
+    Key {
+        path: "match.cgroup",
+        of: SERVICE,
+        takes: Takes::Text(Value::MatchCgroup),
+        meaning: "The cgroup of the service's processes, below the cgroup root.".into(),
+    },
+    Key {
+        path: "match.exe",
+        of: SERVICE,
+        takes: Takes::Text(Value::MatchExe),
+        meaning: "The executable of the service's processes: a path, or a bare file name.".into(),
+    },
+    Key {
+        path: "match.port",
+        of: SERVICE,
+        takes: Takes::Number { min: 1, max: 65_535, make: Box::new(Value::MatchPort) },
+        meaning: "A port that the service's processes listen on.".into(),
+    },
+    Key {
+        path: "match.uid",
+        of: SERVICE,
+        takes: Takes::Number { min: 0, max: u32::MAX - 1, make: Box::new(Value::MatchUid) },
+        meaning: "The user of the service's processes, by number.".into(),
+    },
+    ]
+}
+
+/// What a device can be told beside its knobs of one number or switch.
+fn of_device() -> Vec<Key> {
+    vec![
+    Key {
+        path: "settings.private-flags",
+        of: DEVICE,
+        takes: Takes::PrivateFlags(|flags| Value::Nic(NicWish::PrivateFlags(flags))),
+        meaning: "Flags of the driver's own. What they do is known to the driver alone, so this counts as disruptive.".into(),
+    },
+    Key {
+        path: "settings.rss-queues",
+        of: DEVICE,
+        takes: Takes::Number { min: 1, max: QUEUES_MAX, make: Box::new(|n| Value::Nic(NicWish::RssQueues(n))) },
+        meaning: "Over how many of the first receive queues packets are spread evenly by their hash.".into(),
+    },
+    Key {
+        path: "settings.rss-contexts",
+        of: DEVICE,
+        takes: Takes::QueueSpans(|spans| Value::Nic(NicWish::RssContexts(spans))),
+        meaning: "Groups of receive queues, each with a context of the receive hash that spreads packets over it. Rules lead there.".into(),
+    },
+    Key {
+        path: "settings.ntuple",
+        of: DEVICE,
+        takes: Takes::FlowRules(|rules| Value::Nic(NicWish::FlowRules(rules))),
+        meaning: "Rules by which the NIC hands flows to a receive queue or a context, in the words of ethtool -N.".into(),
+    },
+    Key {
+        path: "settings.qdisc",
+        of: DEVICE,
+        takes: Takes::Qdisc(|kind| Value::Nic(NicWish::Qdisc(kind))),
+        meaning: "What packets wait in before they leave, for every transmit queue. What waits when it is replaced is dropped.".into(),
+    },
+    Key {
+        path: "settings.rps_cpus",
+        of: DEVICE,
+        takes: Takes::CpusOrNone(|cpus| Value::Nic(NicWish::RpsCpus(cpus))),
+        meaning: "The CPUs that receive packet steering hands packets to, of every receive queue.".into(),
+    },
+    Key {
+        path: "settings.rps_flow_cnt",
+        of: DEVICE,
+        takes: Takes::Number { min: 0, max: RPS_FLOWS_MAX, make: Box::new(|n| Value::Nic(NicWish::RpsFlowCount(n))) },
+        meaning: "How many flows receive flow steering remembers for each receive queue; rounded up to a power of two.".into(),
+    },
+    Key {
+        path: "settings.xps",
+        of: DEVICE,
+        takes: Takes::Switch(Box::new(|on| Value::Nic(NicWish::Xps(on)))),
+        meaning: "Whether each CPU sends by one transmit queue of its own, dealt out in turn; false lets the kernel choose.".into(),
+    },
+    ]
+}
+
+/// Keys of knobs that take one number or are a switch: path, bounds and meaning are those of the table of knobs.
+macro_rules! of_knobs {
+    ($kind:ident as $wish:ident($number:ty)) => {
+        $kind::ALL.iter().map(|&knob| {
+            let facts = knob.facts();
+            let takes = match (facts.unit, facts.range) {
+                (Unit::Switch, _) | (_, None) => {
+                    Takes::Switch(Box::new(move |on| Value::Nic(NicWish::$wish(knob, <$number>::from(on)))))
+                }
+                (_, Some((min, max))) => {
+                    let make = move |n: u32| Value::Nic(NicWish::$wish(knob, <$number>::of_number(n)));
+                    Takes::Number { min: bound(min), max: bound(max), make: Box::new(make) }
+                }
+            };
+            Key { path: knob.key(), of: DEVICE, takes, meaning: facts.meaning().into() }
+        })
+    };
+}
+
+/// What a knob holds, made of a number.
+trait OfNumber {
+    fn of_number(number: u32) -> Self;
+}
+
+impl OfNumber for u32 {
+    fn of_number(number: u32) -> Self {
+        number
+    }
+}
+
+impl OfNumber for u64 {
+    fn of_number(number: u32) -> Self {
+        number.into()
+    }
+}
+
+impl OfNumber for bool {
+    fn of_number(number: u32) -> Self {
+        number != 0
+    }
+}
+
+/// A bound of the table of knobs as a number of a policy file, whose numbers have 32 bits.
+fn bound(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// Every key there is.
+pub(crate) static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+    let mut keys = first();
+    keys.extend(of_knobs!(ChannelKind as Channels(u32)));
+    keys.extend(of_knobs!(RingKind as Ring(u32)));
+    keys.extend(of_knobs!(CoalesceParam as Coalescing(u32)));
+    keys.extend(of_knobs!(Offload as Offload(bool)));
+    keys.extend(of_knobs!(PacketSize as PacketSize(u32)));
+    keys.extend(of_device());
+    keys.extend(of_knobs!(Sysctl as Sysctl(u64)));
+    keys
+});

@@ -1,0 +1,28 @@
+//! Policy files: text → [`PolicyFile`] → [`model::Policy`]. Recipe files: text → [`RecipeFile`] → [`model::Recipes`].
+//!
+//! Every value keeps the line it was read from, so that each change of a plan can say who asked for it. Every
+//! mistake is drawn with its place, and a file's mistakes are reported together.
+//!
+//! This room opens nothing: which files there are, and what is in them, is read by `session`. It must not know the host.
+#![forbid(unsafe_code)]
+
+mod key;
+mod merge;
+mod mistake;
+mod nearest;
+mod parse;
+mod recipe_file;
+mod recipe_schema;
+mod schema;
+mod value;
+mod wish;
+
+pub use key::Kind;
+pub use merge::{Merged, MergedSection, merge};
+pub use mistake::{Lines, Mistake, Mistakes};
+pub use nearest::nearest;
+pub use parse::{Asked, FILE_BYTES_MAX, PolicyFile, Section, device_name, parse, setting};
+pub use recipe_file::{RECIPE_DIRS, RecipeFile, SHIPPED, parse_recipes, recipes};
+pub use recipe_schema::recipe_json_schema;
+pub use schema::json_schema;
+pub use value::Value;

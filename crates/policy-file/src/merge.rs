@@ -1,0 +1,233 @@
+//! Several [`PolicyFile`]s → one [`Policy`]. A later file's key replaces an earlier one's; the others stay.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use model::policy::Match;
+use model::{EmptyPolls, Intent, Policy, PolicyName, Recipes, Target};
+
+use crate::key::Kind;
+use crate::mistake::{Mistake, Mistakes};
+use crate::parse::{Asked, PolicyFile, Section};
+use crate::value::Value;
+
+/// What all files together ask, with the origin of every value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// The sections, in the order of their first appearance.
+    pub sections: Vec<MergedSection>,
+    /// What the policies come to. Not of these files: whoever reads the recipe files puts it here.
+    pub recipes: Arc<Recipes>,
+}
+
+/// One section, from however many files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MergedSection {
+    /// What it is about.
+    pub kind: Kind,
+    /// Which one.
+    pub name: String,
+    /// What is asked, and where: `file:line`.
+    pub asks: Vec<(Value, String)>,
+}
+
+/// Merges files, the last one winning, and checks what only the whole can show.
+///
+/// A section that names a `policy` replaces what earlier files detailed under theirs: `delivery`, the three
+/// timeouts and `kthread`. Everything else is replaced key by key.
+///
+/// # Errors
+/// Sections that ask for nothing, services that match nothing, values that contradict each other.
+pub fn merge(files: &[PolicyFile]) -> Result<Merged, Mistakes> {
+    let mut merging: Vec<Merging<'_>> = Vec::new();
+    let mut known: BTreeMap<(Kind, &str), usize> = BTreeMap::new();
+    for file in files {
+        for section in &file.sections {
+            let index = *known.entry((section.kind, &section.name)).or_insert_with(|| {
+                merging.push(Merging {
+                    kind: section.kind,
+                    name: &section.name,
+                    at: Vec::new(),
+                    asks: Vec::new(),
+                });
+                merging.len() - 1
+            });
+            merging[index].add(file, section);
+        }
+    }
+    let mistakes: Vec<Mistake> = merging.iter().flat_map(Merging::mistakes).collect();
+    if !mistakes.is_empty() {
+        return Err(Mistakes(mistakes));
+    }
+    let sections = merging.iter().map(Merging::finished).collect();
+    Ok(Merged { sections, recipes: Arc::default() })
+}
+
+impl Merged {
+    /// The requests, one per section.
+    pub fn policy(&self) -> Policy {
+        let intents = self.sections.iter().map(MergedSection::intent).collect();
+        Policy { intents, recipes: Arc::clone(&self.recipes), disruptive: false }
+    }
+}
+
+impl MergedSection {
+    fn intent(&self) -> Intent {
+        let mut intent = Intent::new(Target::Device(self.name.clone()), PolicyName::None, String::new());
+        let mut matches = Match::default();
+        for (value, origin) in &self.asks {
+            match value.clone() {
+                Value::Policy(policy) => intent.policy = policy,
+                Value::Delivery(mode) => intent.delivery = Some(mode),
+                Value::DeferHardIrqs(polls) => intent.overrides.defer_hard_irqs = Some(polls),
+                Value::GroFlushTimeout(span) => intent.overrides.gro_flush_timeout = Some(span),
+                Value::IrqSuspendTimeout(span) => intent.overrides.irq_suspend_timeout = Some(span),
+                Value::Cpus(cpus) => intent.cpus = Some(cpus),
+                Value::GoalP50(span) => intent.goal.p50 = Some(span),
+                Value::GoalP99(span) => intent.goal.p99 = Some(span),
+                Value::PollingCpus(cpus) => intent.budget.polling_cpus = Some(cpus),
+                Value::AddedDelay(span) => intent.budget.added_delay = Some(span),
+                Value::RtPriority(priority) => intent.budget.rt_priority = Some(priority),
+                Value::KthreadCpus(cpus) => intent.kthread.cpus = Some(cpus),
+                Value::KthreadClass(class) => intent.kthread.scheduling = Some(class),
+                Value::KthreadUtilClamp(clamp) => intent.kthread.util_clamp = Some(clamp),
+                Value::MatchUnit(unit) => matches.unit = Some(unit),
+                Value::MatchCgroup(cgroup) => matches.cgroup = Some(cgroup),
+                Value::MatchExe(exe) => matches.exe = Some(exe),
+                Value::MatchPort(port) => matches.port = u16::try_from(port).ok(),
+                Value::MatchUid(uid) => matches.uid = Some(uid),
+                Value::Layout(layout) => intent.layout = Some(layout),
+                Value::Queues(queues) => intent.queues = Some(queues),
+                Value::Nic(wish) => intent.nic.push(wish),
+            }
+            let decides = matches!(value, Value::Policy(_) | Value::Delivery(_));
+            if intent.origin.is_empty() || decides {
+                intent.origin.clone_from(origin);
+            }
+        }
+        if self.kind == Kind::Service {
+            intent.target = Target::Service(self.name.clone(), matches);
+        }
+        intent
+    }
+}
+
+/// A section while it is put together.
+struct Merging<'a> {
+    kind: Kind,
+    name: &'a str,
+    /// Where it is named.
+    at: Vec<Place<'a>>,
+    asks: Vec<(&'a Asked, &'a PolicyFile)>,
+}
+
+type Place<'a> = (&'a PolicyFile, Range<usize>);
+
+impl<'a> Merging<'a> {
+    fn add(&mut self, file: &'a PolicyFile, section: &'a Section) {
+        self.at.push((file, section.at.clone()));
+        if section.asks.iter().any(|asked| matches!(asked.value, Value::Policy(_))) {
+            self.asks.retain(|(asked, _)| !details_a_policy(&asked.value));
+        }
+        for asked in &section.asks {
+            self.asks.retain(|(earlier, _)| earlier.value.path() != asked.value.path());
+            self.asks.push((asked, file));
+        }
+    }
+
+    fn finished(&self) -> MergedSection {
+        let asks = self.asks.iter().map(|(asked, file)| (asked.value.clone(), origin(file, asked.at.start)));
+        MergedSection { kind: self.kind, name: self.name.to_owned(), asks: asks.collect() }
+    }
+
+    fn mistakes(&self) -> Vec<Mistake> {
+        let mut mistakes = Vec::new();
+        let mut wrong = |at: Place<'_>, message: String, help: &str| {
+            let help = (!help.is_empty()).then(|| help.to_owned());
+            mistakes.push(at.0.lines.mistake(&at.0.name, &at.0.text, at.1, message, help));
+        };
+        let named = self.at[0].clone();
+        let find = |is: fn(&Value) -> bool| self.asks.iter().find(|(asked, _)| is(&asked.value));
+        if find(|value| matches!(value, Value::Policy(_) | Value::Delivery(_))).is_none() {
+            let message = format!("{} {} asks for nothing", self.kind.word(), self.name);
+            wrong(named.clone(), message, "give it a `policy` or a `delivery`");
+        }
+        if self.kind == Kind::Service {
+            if find(|value| value.path().starts_with("match.")).is_none() {
+                let message = format!("service {} says of no process that it is its own", self.name);
+                wrong(named, message, "give it a `match`, as in match = { unit = \"memcached.service\" }");
+            }
+            if let Some((asked, file)) = find(|value| *value == Value::Policy(PolicyName::Mix)) {
+                let message = "`mix` is for devices that several policies share".to_owned();
+                wrong((file, asked.at.clone()), message, "give the service one of them");
+            }
+        }
+        if let Some((at, message)) = self.contradiction() {
+            wrong(at, message, "");
+        }
+        mistakes
+    }
+
+    /// Timeouts that cannot work together, as far as they are known without a host.
+    fn contradiction(&self) -> Option<(Place<'a>, String)> {
+        let (mut defer, mut flush, mut suspend) = (None, None, None);
+        for (asked, _) in &self.asks {
+            if let Value::Delivery(mode) = asked.value {
+                let params = mode.params();
+                defer = Some(params.defer_hard_irqs);
+                flush = Some(params.gro_flush_timeout);
+                suspend = Some(params.irq_suspend_timeout);
+            }
+        }
+        let mut last = None;
+        for (asked, file) in &self.asks {
+            match asked.value {
+                Value::DeferHardIrqs(polls) => defer = Some(EmptyPolls(polls)),
+                Value::GroFlushTimeout(span) => flush = Some(span),
+                Value::IrqSuspendTimeout(span) => suspend = Some(span),
+                _ => continue,
+            }
+            last = Some((*file, asked.at.clone()));
+        }
+        let (at, suspend) = (last?, suspend.filter(|span| !span.is_zero())?);
+        let message = if defer == Some(EmptyPolls(0)) {
+            "IRQs are not suspended while `defer_hard_irqs` is 0".to_owned()
+        } else if flush.is_some_and(|span| span.is_zero()) {
+            "IRQs are not suspended while `gro_flush_timeout` is 0".to_owned()
+        } else if let Some(flush) = flush.filter(|flush| *flush >= suspend) {
+            format!("`irq_suspend_timeout` ({suspend}) must be longer than `gro_flush_timeout` ({flush})")
+        } else {
+            return None;
+        };
+        Some((at, message))
+    }
+}
+
+/// Whether a key says how its section's policy is reached.
+fn details_a_policy(value: &Value) -> bool {
+    matches!(
+        value,
+        Value::Delivery(_)
+            | Value::DeferHardIrqs(_)
+            | Value::GroFlushTimeout(_)
+            | Value::IrqSuspendTimeout(_)
+            | Value::KthreadCpus(_)
+            | Value::KthreadClass(_)
+            | Value::KthreadUtilClamp(_)
+    )
+}
+
+fn origin(file: &PolicyFile, at: usize) -> String {
+    format!("{}:{}", file.name, file.lines.number(at))
+}
+
+impl MergedSection {
+    /// The section's header as a policy file writes it, without brackets: `device.eth0`.
+    pub fn header(&self) -> String {
+        let bare = !self.name.is_empty()
+            && self.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        let name = if bare { self.name.clone() } else { toml::Value::String(self.name.clone()).to_string() };
+        format!("{}.{name}", self.kind.word())
+    }
+}

@@ -1,0 +1,161 @@
+//! A mistake in a policy file, drawn with its place.
+
+use std::fmt;
+use std::ops::Range;
+
+use rules::words::shortened;
+
+/// One mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// The file's name.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// The column in characters, from 1.
+    pub column: usize,
+    /// What is wrong, in one sentence.
+    pub message: String,
+    /// The nearest valid name, or what to write instead.
+    pub help: Option<String>,
+    /// The line's text.
+    text: String,
+    /// How many characters the mistake spans on that line.
+    width: usize,
+}
+
+/// The longest piece of a line that is drawn, in characters.
+const DRAWN_CHARS_MAX: usize = 160;
+
+/// Where the lines of a text begin: made once for a text, so that the place of a byte is found without reading it again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lines {
+    starts: Vec<usize>,
+}
+
+impl Lines {
+    /// The lines of this text.
+    pub fn of(text: &str) -> Self {
+        let after = text.match_indices('\n').map(|(newline, _)| newline + 1);
+        Self { starts: std::iter::once(0).chain(after).collect() }
+    }
+
+    /// The number of the line that has this byte, from 1.
+    pub fn number(&self, at: usize) -> usize {
+        self.starts.partition_point(|start| *start <= at)
+    }
+
+    /// A mistake at these bytes of the text.
+    pub fn mistake(
+        &self,
+        file: &str,
+        text: &str,
+        at: Range<usize>,
+        message: impl Into<String>,
+        help: Option<String>,
+    ) -> Mistake {
+        let number = self.number(at.start.min(text.len()));
+        let start = self.starts.get(number.saturating_sub(1)).copied().unwrap_or(0);
+        let end = self.starts.get(number).copied().unwrap_or(text.len());
+        let line = text.get(start..end).unwrap_or_default();
+        let within = at.start.saturating_sub(start)..at.end.saturating_sub(start);
+        Mistake::of_line(file, number, line, within, message, help)
+    }
+}
+
+/// The most characters of a sentence: a word of a file may be as long as the file.
+const MESSAGE_CHARS_MAX: usize = 1000;
+
+impl Mistake {
+    /// A mistake at these bytes of a file.
+    pub fn new(
+        file: &str,
+        text: &str,
+        at: Range<usize>,
+        message: impl Into<String>,
+        help: Option<String>,
+    ) -> Self {
+        let mut start = at.start.min(text.len());
+        while !text.is_char_boundary(start) {
+            start -= 1;
+        }
+        let before = &text[..start];
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let line = text[line_start..].lines().next().unwrap_or("");
+        let column = text[line_start..start].chars().count() + 1;
+        let inside = line.char_indices().filter(|(i, _)| (start..at.end).contains(&(line_start + i))).count();
+        Self {
+            file: file.to_owned(),
+            line: before.matches('\n').count() + 1,
+            column,
+            message: shortened(&message.into(), MESSAGE_CHARS_MAX).into_owned(),
+            help: help.map(|help| shortened(&help, MESSAGE_CHARS_MAX).into_owned()),
+            text: line.to_owned(),
+            width: inside.max(1),
+        }
+    }
+
+    /// A mistake at these bytes of one line, whose number is known.
+    pub fn of_line(
+        file: &str,
+        line: usize,
+        text: &str,
+        at: Range<usize>,
+        message: impl Into<String>,
+        help: Option<String>,
+    ) -> Self {
+        Self { line, ..Self::new(file, text, at, message, help) }
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gutter = self.line.to_string().len();
+        // A long line is cut on the left, so that the caret is in sight.
+        let skip = self.column.saturating_sub(DRAWN_CHARS_MAX / 2);
+        let cut = if skip > 0 { "…" } else { "" };
+        let drawn: String = self.text.chars().skip(skip).take(DRAWN_CHARS_MAX).map(visible).collect();
+        let indent = self.column - 1 - skip + cut.chars().count();
+        let carets = "^".repeat(self.width.min(DRAWN_CHARS_MAX.saturating_sub(indent)).max(1));
+        writeln!(f, "{}", self.message)?;
+        writeln!(f, "{:gutter$}--> {}:{}:{}", "", self.file, self.line, self.column)?;
+        writeln!(f, "{:gutter$} |", "")?;
+        writeln!(f, "{} | {cut}{drawn}", self.line)?;
+        write!(f, "{:gutter$} | {:indent$}{carets}", "", "")?;
+        match &self.help {
+            Some(help) => write!(f, " {help}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A character that takes one column and cannot steer a terminal.
+fn visible(c: char) -> char {
+    match c {
+        '\t' => ' ',
+        c if c.is_control() => char::REPLACEMENT_CHARACTER,
+        c => c,
+    }
+}
+
+/// The mistakes of one reading: never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistakes(pub Vec<Mistake>);
+
+/// How many mistakes are drawn; the others are counted.
+const DRAWN_MAX: usize = 20;
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, mistake) in self.0.iter().take(DRAWN_MAX).enumerate() {
+            let gap = if i == 0 { "" } else { "\n\n" };
+            write!(f, "{gap}{mistake}")?;
+        }
+        match self.0.len().saturating_sub(DRAWN_MAX) {
+            0 => Ok(()),
+            more => write!(f, "\n\n… and {more} more"),
+        }
+    }
+}
+
+impl std::error::Error for Mistakes {}

@@ -1,0 +1,489 @@
+//! Text → [`PolicyFile`]. Total: any text gives a file or its mistakes, and nothing else is read.
+
+use std::ops::Range;
+use std::str::FromStr;
+
+use model::nic::NicWish;
+use model::scheduling::NotScheduling;
+use model::steering::NotSteering;
+use model::{CpuSet, DeliveryMode, FlagName, Layout, Nanoseconds, PolicyName, QdiscKind};
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+use crate::key::{KEYS, Key, Kind, Takes};
+use crate::mistake::{Lines, Mistake, Mistakes};
+use crate::nearest::nearest;
+use crate::value::Value;
+
+/// A policy file as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyFile {
+    /// Its name, for people.
+    pub name: String,
+    /// Its text.
+    pub text: String,
+    /// Where its lines begin.
+    pub lines: Lines,
+    /// Its sections, in the order of the text.
+    pub sections: Vec<Section>,
+}
+
+/// One `[device.NAME]` or `[service.NAME]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// What it is about.
+    pub kind: Kind,
+    /// Which one.
+    pub name: String,
+    /// The bytes of the text that name it.
+    pub at: Range<usize>,
+    /// What it asks, in the order of the text.
+    pub asks: Vec<Asked>,
+}
+
+/// One key with its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Key and value.
+    pub value: Value,
+    /// The bytes of the value.
+    pub at: Range<usize>,
+}
+
+/// The largest policy file, in bytes.
+pub const FILE_BYTES_MAX: usize = 1 << 20;
+
+/// Whether a device can have this name.
+///
+/// # Errors
+/// In one sentence, if the kernel would give it to none. Kernel: 6.18, `net/core/dev.c` `dev_valid_name()`.
+pub fn device_name(text: &str) -> Result<(), String> {
+    let never = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    let shown = text.replace(char::is_control, "\u{fffd}");
+    if text.is_empty() {
+        return Err(EMPTY_NAME.to_owned());
+    }
+    if text.len() > DEVICE_NAME_BYTES_MAX {
+        return Err(format!(
+            "`{shown}` is no device's name: the kernel's names have at most {DEVICE_NAME_BYTES_MAX} bytes"
+        ));
+    }
+    if text == "." || text == ".." || text.contains(never) {
+        return Err(format!("`{shown}` is no device's name: the kernel's names have no spaces, `/` or `:`"));
+    }
+    Ok(())
+}
+
+const EMPTY_NAME: &str = "the name is empty";
+
+/// The longest device name, in bytes. Kernel: `include/uapi/linux/if.h` `IFNAMSIZ` less the closing zero.
+const DEVICE_NAME_BYTES_MAX: usize = 15;
+
+/// Reads a policy file.
+///
+/// # Errors
+/// Every mistake of the text, each with its place.
+pub fn parse(name: &str, text: &str) -> Result<PolicyFile, Mistakes> {
+    let mut reader = Reader { name, text, lines: Lines::of(text), mistakes: Vec::new() };
+    if text.len() > FILE_BYTES_MAX {
+        reader.wrong(0..0, format!("the file is larger than {FILE_BYTES_MAX} bytes"), None);
+        return Err(Mistakes(reader.mistakes));
+    }
+    let (table, broken) = DeTable::parse_recoverable(text);
+    let mut within: Option<Range<usize>> = None;
+    for error in &broken {
+        let at = error.span().unwrap_or(0..0);
+        if error.message() != DUPLICATE {
+            reader.wrong(at, error.message(), None);
+            continue;
+        }
+        // Of a section that is there twice, every key may be, too: that is the same mistake.
+        if within.as_ref().is_some_and(|section| section.contains(&at.start)) {
+            continue;
+        }
+        let word = text.get(at.clone()).unwrap_or_default();
+        if let Some(section) = section_at(text, at.start) {
+            reader.wrong(
+                at,
+                format!("a section `{word}` is there already"),
+                Some("write its keys under the first one".to_owned()),
+            );
+            within = Some(section);
+        } else {
+            reader.wrong(at, format!("`{word}` is given twice in its section"), None);
+        }
+    }
+    // A text that is not TOML is not read on: what it was recovered to may not be what was meant.
+    let mut sections = if broken.is_empty() { reader.file(table.get_ref()) } else { Vec::new() };
+    if !reader.mistakes.is_empty() {
+        reader.mistakes.sort_by_key(|m| (m.line, m.column));
+        return Err(Mistakes(reader.mistakes));
+    }
+    for section in &mut sections {
+        section.asks.sort_by_key(|asked| asked.at.start);
+    }
+    sections.sort_by_key(|section| section.at.start);
+    Ok(PolicyFile { name: name.to_owned(), text: text.to_owned(), lines: reader.lines, sections })
+}
+
+/// What the TOML reader says of a key or a section that stands twice.
+const DUPLICATE: &str = "duplicate key";
+
+/// The bytes of the section whose header these bytes are in, up to the next header; `None` if they are in none.
+fn section_at(text: &str, at: usize) -> Option<Range<usize>> {
+    let start = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
+    let header = text[start..at].trim_start().starts_with('[');
+    let end = text[at..].find("\n[").map_or(text.len(), |next| at + next);
+    header.then_some(start..end)
+}
+
+/// Reads one setting as a command line gives it: `rx-usecs=8`, `rx-gro=off`, `rps_cpus=0-3`.
+///
+/// # Errors
+/// In one line: what is wrong, and the nearest name or what to write instead.
+pub fn setting(text: &str) -> Result<NicWish, String> {
+    let Some((name, given)) = text.split_once('=') else {
+        return Err(format!("`{text}` gives no value: write NAME=VALUE, as in rx-usecs=8"));
+    };
+    let valid = names(Kind::Device, Some("settings"));
+    let path = format!("settings.{name}");
+    let Some(key) = KEYS.iter().find(|key| key.path == path) else {
+        let help =
+            did_you_mean(name, valid.iter().copied()).map_or_else(String::new, |help| format!("; {help}"));
+        return Err(format!("`{name}` is no setting of a device: there are {}{help}", valid.join(", ")));
+    };
+    let toml = match (&key.takes, given) {
+        (Takes::Switch(_), "on" | "true") => "true".to_owned(),
+        (Takes::Switch(_), "off" | "false") => "false".to_owned(),
+        (Takes::Number { .. } | Takes::Switch(_), _) => given.to_owned(),
+        _ => crate::value::quoted(given),
+    };
+    let value = DeValue::parse(&toml).map_err(|_| format!("`{name}` takes {}", key.takes.example()))?;
+    match value_of(key, value.get_ref()) {
+        Ok(Value::Nic(wish)) => Ok(wish),
+        Ok(_) => Err(format!("`{name}` is no setting of a device")),
+        Err((message, help)) => {
+            Err(help.map_or_else(|| message.clone(), |help| format!("{message}; {help}")))
+        }
+    }
+}
+
+/// The text that is being read, and the mistakes found so far.
+struct Reader<'a> {
+    name: &'a str,
+    text: &'a str,
+    lines: Lines,
+    mistakes: Vec<Mistake>,
+}
+
+type Name<'i> = Spanned<DeString<'i>>;
+type Raw<'i> = Spanned<DeValue<'i>>;
+
+impl Reader<'_> {
+    fn wrong(&mut self, at: Range<usize>, message: impl Into<String>, help: Option<String>) {
+        self.mistakes.push(self.lines.mistake(self.name, self.text, at, message, help));
+    }
+
+    fn file(&mut self, table: &DeTable<'_>) -> Vec<Section> {
+        let mut sections = Vec::new();
+        for (word, value) in table {
+            let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.word() == word.get_ref()) else {
+                let message =
+                    format!("`{}` is no kind of section: there are device and service", word.get_ref());
+                self.wrong(word.span(), message, did_you_mean(word.get_ref(), Kind::ALL.map(Kind::word)));
+                continue;
+            };
+            let Some(named) = value.get_ref().as_table() else {
+                let message = format!("`{}` takes a name: write [{0}.NAME]", kind.word());
+                self.wrong(value.span(), message, None);
+                continue;
+            };
+            for (name, value) in named {
+                let Some(keys) = value.get_ref().as_table() else {
+                    let message =
+                        format!("`{}` stands where a {}'s name should", name.get_ref(), kind.word());
+                    let help = format!("write the name first, as in [{}.NAME]", kind.word());
+                    self.wrong(name.span(), message, Some(help));
+                    continue;
+                };
+                self.section_name(kind, name);
+                let asks = self.section(kind, keys);
+                sections.push(Section { kind, name: name.get_ref().to_string(), at: name.span(), asks });
+            }
+        }
+        sections
+    }
+
+    fn section_name(&mut self, kind: Kind, name: &Name<'_>) {
+        let text = name.get_ref();
+        let wrong = match kind {
+            Kind::Device => device_name(text).err(),
+            Kind::Service => text.is_empty().then(|| EMPTY_NAME.to_owned()),
+        };
+        if let Some(message) = wrong {
+            self.wrong(name.span(), message, None);
+        }
+    }
+
+    fn section(&mut self, kind: Kind, keys: &DeTable<'_>) -> Vec<Asked> {
+        let mut asks = Vec::new();
+        for (name, value) in keys {
+            let word = name.get_ref().as_ref();
+            let is_table =
+                KEYS.iter().any(|key| key.path.split_once('.').is_some_and(|(table, _)| table == word));
+            match value.get_ref().as_table() {
+                Some(inner) if is_table => {
+                    for (name, value) in inner {
+                        asks.extend(self.asked(kind, Some(word), name, value));
+                    }
+                }
+                None if is_table => {
+                    let example = names(kind, Some(word)).first().map_or("", |first| first);
+                    self.wrong(
+                        value.span(),
+                        format!("`{word}` takes a table, as in {word} = {{ {example} = … }}"),
+                        None,
+                    );
+                }
+                _ => asks.extend(self.asked(kind, None, name, value)),
+            }
+        }
+        asks
+    }
+
+    fn asked(&mut self, kind: Kind, table: Option<&str>, name: &Name<'_>, value: &Raw<'_>) -> Option<Asked> {
+        let path =
+            table.map_or_else(|| name.get_ref().to_string(), |table| format!("{table}.{}", name.get_ref()));
+        let Some(key) = KEYS.iter().find(|key| key.path == path) else {
+            let valid = names(kind, table);
+            let place =
+                table.map_or_else(|| format!("a {} section", kind.word()), |table| format!("`{table}`"));
+            let message =
+                format!("`{}` is not a key of {place}: there are {}", name.get_ref(), valid.join(", "));
+            self.wrong(name.span(), message, did_you_mean(name.get_ref(), valid));
+            return None;
+        };
+        if !key.of.contains(&kind) {
+            let others: Vec<_> = key.of.iter().map(|kind| kind.word()).collect();
+            self.wrong(name.span(), format!("`{path}` belongs to a {} section", others.join(" or ")), None);
+            return None;
+        }
+        match value_of(key, value.get_ref()) {
+            Ok(value_read) => Some(Asked { value: value_read, at: value.span() }),
+            Err((message, help)) => {
+                self.wrong(value.span(), message, help);
+                None
+            }
+        }
+    }
+}
+
+/// What a key may be called here: the keys of a section or of one of its tables, and the tables themselves.
+fn names(kind: Kind, table: Option<&str>) -> Vec<&'static str> {
+    let mut names = Vec::new();
+    for key in KEYS.iter().filter(|key| key.of.contains(&kind)) {
+        let name = match (key.path.split_once('.'), table) {
+            (Some((of, name)), Some(table)) if of == table => name,
+            (Some((of, _)), None) => of,
+            (None, None) => key.path,
+            (Some(_) | None, Some(_)) => continue,
+        };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    nearest(word, candidates).map(|name| format!("did you mean `{name}`?"))
+}
+
+/// What is wrong with a value, and what to write instead.
+type Wrong = (String, Option<String>);
+
+fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
+    let (name, takes) = (key.path, &key.takes);
+    let kind_is_wrong = || (format!("`{name}` takes {}, not {}", takes.example(), described(raw)), None);
+    if let Takes::Number { min, max, make } = takes {
+        let DeValue::Integer(integer) = raw else { return Err(kind_is_wrong()) };
+        let number = u32::from_str_radix(&integer.as_str().replace('_', ""), integer.radix()).ok();
+        return match number.filter(|number| (min..=max).contains(&number)) {
+            Some(number) => Ok(make(number)),
+            None => Err((format!("`{name}` must be from {min} to {max}"), None)),
+        };
+    }
+    if let Takes::Switch(make) = takes {
+        return match raw {
+            DeValue::Boolean(on) => Ok(make(*on)),
+            DeValue::String(text) if matches!(text.as_ref(), "on" | "off") => Err((
+                format!("`{name}` takes true or false"),
+                Some(format!("write {}", text.as_ref() == "on")),
+            )),
+            _ => Err(kind_is_wrong()),
+        };
+    }
+    if let (Takes::Span(_) | Takes::PositiveSpan(_), DeValue::Integer(integer)) = (takes, raw) {
+        let help = format!("in microseconds, write \"{}us\"", integer.as_str());
+        return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
+    }
+    let DeValue::String(text) = raw else { return Err(kind_is_wrong()) };
+    let text = text.as_ref();
+    match takes {
+        Takes::Policy(make) => text.parse::<PolicyName>().map(make).map_err(|wrong| {
+            let modes = text
+                .parse::<DeliveryMode>()
+                .ok()
+                .map(|mode| format!("for a delivery mode, write delivery = \"{mode}\""));
+            (wrong.to_string(), modes.or_else(|| did_you_mean(text, PolicyName::ALL.map(PolicyName::as_str))))
+        }),
+        Takes::Delivery(make) => text.parse::<DeliveryMode>().map(make).map_err(|wrong| {
+            let policy = text
+                .parse::<PolicyName>()
+                .ok()
+                .map(|policy| format!("for a policy, write policy = \"{policy}\""));
+            (wrong.to_string(), policy.or_else(|| nearest_mode(text)))
+        }),
+        Takes::Span(make) => span(name, text, false).map(make),
+        Takes::PositiveSpan(make) => span(name, text, true).map(make),
+        Takes::Cpus(make) => match text.parse::<CpuSet>() {
+            Ok(cpus) if cpus.is_empty() => Err((format!("`{name}` names no CPU"), None)),
+            Ok(cpus) => Ok(make(cpus)),
+            Err(wrong) => Err((wrong.to_string(), None)),
+        },
+        Takes::KthreadCpus(make) => text.parse().map(make).map_err(scheduling_is_wrong),
+        Takes::KthreadClass(make) => text.parse().map(make).map_err(scheduling_is_wrong),
+        Takes::UtilClamp(make) => text.parse().map(make).map_err(scheduling_is_wrong),
+        Takes::Layout(make) => text.parse::<Layout>().map(make).map_err(|wrong| {
+            let layouts = ["one-to-one", "rx-per-core", "local-numa", "shared:2"];
+            (wrong.to_string(), did_you_mean(text, layouts))
+        }),
+        Takes::Text(make) if !text.is_empty() => Ok(make(text.to_owned())),
+        Takes::Text(_) => Err((format!("`{name}` is empty"), None)),
+        Takes::CpusOrNone(make) if text == "none" => Ok(make(CpuSet::new())),
+        Takes::CpusOrNone(make) => match text.parse::<CpuSet>() {
+            Ok(cpus) if cpus.is_empty() => {
+                Err((format!("`{name}` names no CPU"), Some("write \"none\"".to_owned())))
+            }
+            Ok(cpus) => Ok(make(cpus)),
+            Err(wrong) => Err((wrong.to_string(), None)),
+        },
+        Takes::PrivateFlags(make) => private_flags(name, text).map(make),
+        Takes::QueueSpans(make) => listed(name, text).map(make),
+        Takes::FlowRules(make) => listed(name, text).map(make),
+        Takes::Qdisc(make) => QdiscKind::named(text).map(make).ok_or_else(|| {
+            let all = QdiscKind::ALL.iter().map(|kind| kind.as_str());
+            let there = all.clone().collect::<Vec<_>>().join(", ");
+            (
+                format!("`{name}` takes one of {there}"),
+                nearest(text, all).map(|near| format!("did you mean `{near}`?")),
+            )
+        }),
+        Takes::Number { .. } | Takes::Switch(_) => Err(kind_is_wrong()),
+    }
+}
+
+fn scheduling_is_wrong(wrong: NotScheduling) -> Wrong {
+    (wrong.to_string(), None)
+}
+
+/// Things with commas between them, none of them twice.
+fn listed<T: FromStr<Err = NotSteering> + PartialEq>(name: &str, text: &str) -> Result<Vec<T>, Wrong> {
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let one = part.trim().parse().map_err(|wrong| (format!("`{name}`: {wrong}"), None))?;
+        if all.contains(&one) {
+            return Err((format!("`{name}`: `{}` stands there twice", part.trim()), None));
+        }
+        all.push(one);
+    }
+    Ok(all)
+}
+
+/// `rx_striding_rq=on,tx_port_ts=off`
+fn private_flags(name: &str, text: &str) -> Result<Vec<(FlagName, bool)>, Wrong> {
+    let mut flags: Vec<(FlagName, bool)> = Vec::new();
+    for part in text.split(',') {
+        let example = || Some("write \"rx_striding_rq=on,tx_port_ts=off\"".to_owned());
+        let Some((flag, on)) = part.trim().rsplit_once('=') else {
+            return Err((format!("`{name}`: `{part}` does not say on or off"), example()));
+        };
+        let on = match on {
+            "on" => true,
+            "off" => false,
+            other => return Err((format!("`{name}`: `{other}` is neither on nor off"), example())),
+        };
+        let Some(flag) = FlagName::new(flag) else {
+            return Err((
+                format!("`{name}`: `{flag}` is no flag's name: they have 1 to {} bytes", FlagName::BYTES_MAX),
+                None,
+            ));
+        };
+        if flags.iter().any(|(earlier, _)| *earlier == flag) {
+            return Err((format!("`{name}`: `{flag}` stands there twice"), None));
+        }
+        flags.push((flag, on));
+    }
+    Ok(flags)
+}
+
+fn span(name: &str, text: &str, positive: bool) -> Result<Nanoseconds, Wrong> {
+    match text.parse::<Nanoseconds>() {
+        Ok(span) if positive && span.is_zero() => Err((format!("`{name}` must be longer than 0"), None)),
+        Ok(span) => Ok(span),
+        Err(wrong) => Err((wrong.to_string(), nearest_unit(text))),
+    }
+}
+
+/// The unit that was probably meant, by example: `20sec` → `20s`.
+fn nearest_unit(text: &str) -> Option<String> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = text.split_at(split);
+    let unit = match unit.trim().to_lowercase().as_str() {
+        "usec" | "usecs" | "u" | "micros" | "microseconds" => "us",
+        "msec" | "msecs" | "m" | "millis" | "milliseconds" => "ms",
+        "nsec" | "nsecs" | "n" | "nanos" | "nanoseconds" => "ns",
+        "sec" | "secs" | "second" | "seconds" => "s",
+        "us" | "ms" | "ns" | "s" => return None,
+        other => nearest(other, ["us", "ms", "ns"])?,
+    };
+    (!number.is_empty()).then(|| format!("did you mean \"{number}{unit}\"?"))
+}
+
+/// The mode that was probably meant, with the number that was written.
+fn nearest_mode(text: &str) -> Option<String> {
+    let word = text.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number = &text[word.len()..];
+    let mode = nearest(
+        word,
+        [
+            "interrupt",
+            "defer",
+            "napibusy",
+            "fullbusy",
+            "suspend",
+            "eventbusy",
+            "userbusy",
+            "threaded",
+            "threaded-busy",
+        ],
+    )?;
+    let timed = matches!(mode, "defer" | "suspend");
+    Some(match (timed, number.parse::<u32>()) {
+        (true, Ok(micros)) if micros > 0 => format!("did you mean `{mode}{micros}`?"),
+        (true, _) => format!("did you mean `{mode}20`?"),
+        (false, _) => format!("did you mean `{mode}`?"),
+    })
+}
+
+fn described(raw: &DeValue<'_>) -> String {
+    match raw {
+        DeValue::String(text) => format!("the text \"{}\"", text.escape_debug()),
+        DeValue::Integer(integer) => format!("the number {integer}"),
+        DeValue::Float(float) => format!("the number {float}"),
+        DeValue::Boolean(truth) => truth.to_string(),
+        DeValue::Datetime(_) => "a date".to_owned(),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}

@@ -1,0 +1,444 @@
+//! Recipe files: text → [`RecipeFile`] → [`Recipes`]. Total, as the reader of policy files is.
+//!
+//! `[recipe.POLICY.MECHANISM]` says what a policy wants of a mechanism, `[driver.NAME.POLICY.MECHANISM]` (or `any` for the
+//! policy) what differs for one driver, and `[case.NAME.POLICY.MECHANISM]` what differs where the conditions of
+//! `[case.NAME.when]` hold. Each takes `value`, `why`, `source` and `measured-on`.
+
+use std::ops::Range;
+
+use model::recipe::{Dose, EpollNapis, Ingredient, Mechanism, Recipes, When};
+use model::{CpuSet, DeliveryMode, Layout, Nanoseconds, PolicyName, Reason};
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+use crate::mistake::{Lines, Mistake, Mistakes};
+use crate::nearest::nearest;
+
+/// The recipes that netpolicy ships: the name of the file and its text.
+pub const SHIPPED: [(&str, &str); 9] = [
+    ("any.toml", include_str!("../recipes/any.toml")),
+    ("latency.toml", include_str!("../recipes/latency.toml")),
+    ("bulk.toml", include_str!("../recipes/bulk.toml")),
+    ("cpu.toml", include_str!("../recipes/cpu.toml")),
+    ("mix.toml", include_str!("../recipes/mix.toml")),
+    ("power.toml", include_str!("../recipes/power.toml")),
+    ("none.toml", include_str!("../recipes/none.toml")),
+    ("cases.toml", include_str!("../recipes/cases.toml")),
+    ("drivers.toml", include_str!("../recipes/drivers.toml")),
+];
+
+/// Where a site's own recipes are looked for, the least important directory first.
+pub const RECIPE_DIRS: [&str; 3] =
+    ["/usr/lib/netpolicy/recipes.d", "/run/netpolicy/recipes.d", "/etc/netpolicy/recipes.d"];
+
+/// What one file says, in the order of the text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecipeFile {
+    entries: Vec<Entry>,
+    /// When each case holds.
+    whens: Vec<(String, When)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    whose: Whose,
+    mechanism: Mechanism,
+    ingredient: Ingredient,
+    at: usize,
+}
+
+/// Whose word it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Whose {
+    Policy(Option<PolicyName>),
+    Driver(String, Option<PolicyName>),
+    Case(String, Option<PolicyName>),
+}
+
+/// The shipped recipes, and over them those of these files: name and text, the last one winning, mechanism by mechanism.
+///
+/// # Errors
+/// Every mistake of every file.
+pub fn recipes(site: &[(String, String)]) -> Result<Recipes, Mistakes> {
+    let (mut recipes, mut mistakes) = (Recipes::default(), Vec::new());
+    let shipped = SHIPPED.iter().map(|(name, text)| (format!("recipes/{name}"), (*text).to_owned()));
+    for (name, text) in shipped.chain(site.iter().cloned()) {
+        match parse_recipes(&name, &text) {
+            Ok(file) => file.merge_into(&mut recipes),
+            Err(Mistakes(more)) => mistakes.extend(more),
+        }
+    }
+    if mistakes.is_empty() { Ok(recipes) } else { Err(Mistakes(mistakes)) }
+}
+
+impl RecipeFile {
+    /// Replaces what earlier files say about the same mechanisms.
+    fn merge_into(self, recipes: &mut Recipes) {
+        for (case, when) in self.whens {
+            recipes.cases.entry(case).or_default().when = when;
+        }
+        for Entry { whose, mechanism, ingredient, at: _ } in self.entries {
+            let recipe = match whose {
+                Whose::Policy(None) => &mut recipes.any,
+                Whose::Policy(Some(policy)) => recipes.policies.entry(policy).or_default(),
+                Whose::Driver(driver, policy) => {
+                    recipes.drivers.entry(driver).or_default().entry(policy).or_default()
+                }
+                Whose::Case(case, policy) => {
+                    recipes.cases.entry(case).or_default().policies.entry(policy).or_default()
+                }
+            };
+            recipe.ingredients.insert(mechanism, ingredient);
+        }
+    }
+}
+
+/// Reads a recipe file.
+///
+/// # Errors
+/// Every mistake of the text, each with its place.
+pub fn parse_recipes(name: &str, text: &str) -> Result<RecipeFile, Mistakes> {
+    let mut reader = Reader {
+        name,
+        text,
+        lines: Lines::of(text),
+        mistakes: Vec::new(),
+        entries: Vec::new(),
+        whens: Vec::new(),
+    };
+    let (table, broken) = DeTable::parse_recoverable(text);
+    for error in &broken {
+        reader.wrong(error.span().unwrap_or(0..0), error.message(), None);
+    }
+    if broken.is_empty() {
+        reader.file(table.get_ref());
+    }
+    if !reader.mistakes.is_empty() {
+        reader.mistakes.sort_by_key(|mistake| (mistake.line, mistake.column));
+        return Err(Mistakes(reader.mistakes));
+    }
+    reader.entries.sort_by_key(|entry| entry.at);
+    Ok(RecipeFile { entries: reader.entries, whens: reader.whens })
+}
+
+struct Reader<'a> {
+    name: &'a str,
+    text: &'a str,
+    lines: Lines,
+    mistakes: Vec<Mistake>,
+    entries: Vec<Entry>,
+    whens: Vec<(String, When)>,
+}
+
+type Name<'i> = Spanned<DeString<'i>>;
+type Raw<'i> = Spanned<DeValue<'i>>;
+
+/// The word for every policy.
+pub(crate) const ANY: &str = "any";
+
+/// The keys of an ingredient.
+const KEYS: [&str; 4] = ["value", "why", "source", "measured-on"];
+
+/// The kinds of sections.
+const SECTIONS: [&str; 3] = ["recipe", "driver", "case"];
+
+/// The key of a case's conditions.
+pub(crate) const WHEN: &str = "when";
+
+/// The conditions of a case.
+pub(crate) const CONDITIONS: [&str; 3] = ["driver", "own-interrupts", "epoll-napis"];
+
+/// The drivers that one value may name.
+pub(crate) const MEASURED_ON_MAX: usize = 64;
+
+impl Reader<'_> {
+    fn wrong(&mut self, at: Range<usize>, message: impl Into<String>, help: Option<String>) {
+        self.mistakes.push(self.lines.mistake(self.name, self.text, at, message, help));
+    }
+
+    fn file(&mut self, table: &DeTable<'_>) {
+        for (word, value) in table {
+            match word.get_ref().as_ref() {
+                "recipe" => self.tables(value, "recipe.POLICY.MECHANISM", |reader, policy, value| {
+                    if let Some(policy) = reader.policy_or_any(policy) {
+                        reader.recipe(&Whose::Policy(policy), value);
+                    }
+                }),
+                "driver" => self.tables(value, "driver.NAME.any.MECHANISM", |reader, driver, value| {
+                    let driver = driver.get_ref().to_string();
+                    reader.tables(value, "driver.NAME.any.MECHANISM", |reader, policy, value| {
+                        if let Some(policy) = reader.policy_or_any(policy) {
+                            reader.recipe(&Whose::Driver(driver.clone(), policy), value);
+                        }
+                    });
+                }),
+                "case" => self.tables(value, "case.NAME.any.MECHANISM", Self::case),
+                other => {
+                    let message =
+                        format!("`{other}` is no kind of section: there are {}", SECTIONS.join(", "));
+                    self.wrong(word.span(), message, did_you_mean(other, SECTIONS));
+                }
+            }
+        }
+    }
+
+    /// A case: its conditions, and what policies come to under them. A file that says more of another file's case repeats its
+    /// conditions, so that each can be read alone.
+    fn case(&mut self, name: &Name<'_>, value: &Raw<'_>) {
+        let case = name.get_ref().to_string();
+        if value.get_ref().as_table().is_some_and(|table| table.keys().all(|key| key.get_ref() != WHEN)) {
+            self.wrong(name.span(), format!("case {case} has no conditions: write [case.{case}.when]"), None);
+        }
+        self.tables(value, "case.NAME.any.MECHANISM", |reader, word, value| {
+            if word.get_ref().as_ref() == WHEN {
+                let when = reader.when(value);
+                reader.whens.push((case.clone(), when));
+            } else if let Some(policy) = reader.policy_or_any(word) {
+                reader.recipe(&Whose::Case(case.clone(), policy), value);
+            }
+        });
+    }
+
+    fn when(&mut self, value: &Raw<'_>) -> When {
+        let mut when = When::default();
+        let Some(table) = value.get_ref().as_table() else {
+            self.wrong(value.span(), "a table stands here: write [case.NAME.when]", None);
+            return when;
+        };
+        if table.is_empty() {
+            self.wrong(value.span(), "a case without a condition: write it under [recipe.POLICY]", None);
+        }
+        for (key, value) in table {
+            let raw = value.get_ref();
+            let wrong = match key.get_ref().as_ref() {
+                "driver" => {
+                    when.driver = raw.as_str().map(str::to_owned);
+                    when.driver.is_none().then_some("`driver` takes the name of a driver in quotes")
+                }
+                "own-interrupts" => {
+                    when.own_interrupts = raw.as_bool();
+                    when.own_interrupts.is_none().then_some("`own-interrupts` takes true or false")
+                }
+                "epoll-napis" => {
+                    let named = |napis: &EpollNapis| Some(napis.as_str()) == raw.as_str();
+                    when.epoll_napis = EpollNapis::ALL.into_iter().find(named);
+                    when.epoll_napis.is_none().then_some("`epoll-napis` takes \"one\" or \"several\"")
+                }
+                other => {
+                    let message = format!("`{other}` is no condition: there are {}", CONDITIONS.join(", "));
+                    self.wrong(key.span(), message, did_you_mean(other, CONDITIONS));
+                    continue;
+                }
+            };
+            if let Some(message) = wrong {
+                self.wrong(value.span(), message, None);
+            }
+        }
+        when
+    }
+
+    /// Goes through the tables of a table.
+    fn tables(&mut self, value: &Raw<'_>, form: &str, mut each: impl FnMut(&mut Self, &Name<'_>, &Raw<'_>)) {
+        let Some(table) = value.get_ref().as_table() else {
+            return self.wrong(value.span(), format!("a table stands here: write [{form}]"), None);
+        };
+        for (name, value) in table {
+            each(self, name, value);
+        }
+    }
+
+    /// A policy, or `None` for all of them.
+    fn policy_or_any(&mut self, word: &Name<'_>) -> Option<Option<PolicyName>> {
+        if word.get_ref().as_ref() == ANY {
+            return Some(None);
+        }
+        let found = word.get_ref().parse::<PolicyName>();
+        if let Err(wrong) = &found {
+            let names = PolicyName::ALL.map(PolicyName::as_str).into_iter().chain([ANY]);
+            let help = did_you_mean(word.get_ref(), names);
+            self.wrong(word.span(), format!("{wrong}, and `{ANY}` for all of them"), help);
+        }
+        found.ok().map(Some)
+    }
+
+    fn recipe(&mut self, whose: &Whose, value: &Raw<'_>) {
+        self.tables(value, "recipe.POLICY.MECHANISM", |reader, word, value| {
+            let name = word.get_ref().as_ref();
+            let Some(mechanism) = Mechanism::named(name) else {
+                let names: Vec<&str> = Mechanism::all().map(Mechanism::as_str).collect();
+                let message = format!("`{name}` is no mechanism of a recipe: there are {}", names.join(", "));
+                return reader.wrong(word.span(), message, did_you_mean(name, names));
+            };
+            if matches!(whose, Whose::Driver(..) | Whose::Case(..))
+                && matches!(mechanism, Mechanism::Sysctl(_))
+            {
+                let message = format!("`{name}` is the whole host's, so no driver differs in it");
+                return reader.wrong(word.span(), message, Some("write it under [recipe.POLICY]".to_owned()));
+            }
+            let at = word.span().start;
+            if let Some(ingredient) = reader.ingredient(mechanism, value, at) {
+                reader.entries.push(Entry { whose: whose.clone(), mechanism, ingredient, at });
+            }
+        });
+    }
+
+    fn ingredient(&mut self, mechanism: Mechanism, value: &Raw<'_>, at: usize) -> Option<Ingredient> {
+        let Some(table) = value.get_ref().as_table() else {
+            let message = format!("`{mechanism}` takes a table with value, why and source");
+            self.wrong(value.span(), message, Some(format!("write {mechanism} = {{ value = … }}")));
+            return None;
+        };
+        let (mut dose, mut why, mut source, mut measured_on) = (None, None, None, Vec::new());
+        for (key, value) in table {
+            match (key.get_ref().as_ref(), value.get_ref().as_str()) {
+                ("value", _) => match self::dose(mechanism, value.get_ref()) {
+                    Ok(found) => dose = Some(found),
+                    Err((message, help)) => {
+                        self.wrong(value.span(), message, help);
+                        return None;
+                    }
+                },
+                ("why", Some(text)) => why = Some(one_line(text)),
+                ("source", Some(text)) => source = Some(one_line(text)),
+                ("measured-on", _) => {
+                    let drivers = value.get_ref().as_array().map(|all| {
+                        all.iter()
+                            .map(|one| one.get_ref().as_str().map(str::to_owned))
+                            .collect::<Option<Vec<_>>>()
+                    });
+                    match drivers.flatten().filter(|all| all.len() <= MEASURED_ON_MAX) {
+                        Some(drivers) => measured_on = drivers,
+                        None => {
+                            let message = format!(
+                                "`measured-on` takes at most {MEASURED_ON_MAX} names of drivers, as in [\"mlx5_core\"]"
+                            );
+                            self.wrong(value.span(), message, None);
+                        }
+                    }
+                }
+                ("why" | "source", None) => {
+                    self.wrong(value.span(), format!("`{}` takes text in quotes", key.get_ref()), None);
+                }
+                (other, _) => {
+                    let message =
+                        format!("`{other}` is not a key of {mechanism}: there are {}", KEYS.join(", "));
+                    self.wrong(key.span(), message, did_you_mean(other, KEYS));
+                }
+            }
+        }
+        let Some(dose) = dose else {
+            self.wrong(
+                value.span(),
+                format!("`{mechanism}` has no value"),
+                Some("write value = \"keep\"".to_owned()),
+            );
+            return None;
+        };
+        let place = || format!("{}:{}", self.name, self.lines.number(at));
+        let because = Reason::new(
+            why.unwrap_or_else(|| "the site's own value".to_owned()),
+            source.unwrap_or_else(place),
+        );
+        Some(Ingredient { dose, because, measured_on })
+    }
+}
+
+/// A text of several lines in one.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    nearest(word, candidates).map(|name| format!("did you mean `{name}`?"))
+}
+
+/// What is wrong with a value, and what to write instead.
+type Wrong = (String, Option<String>);
+
+/// The largest number that ethtool's values take.
+pub(crate) const NUMBER_MAX: i64 = i32::MAX as i64;
+
+/// The value of a mechanism.
+fn dose(mechanism: Mechanism, raw: &DeValue<'_>) -> Result<Dose, Wrong> {
+    let takes = |what: &str| Err((format!("`{mechanism}` takes {what}, or \"keep\""), None));
+    let number = || match raw {
+        DeValue::Integer(integer) => i64::from_str_radix(&integer.as_str().replace('_', ""), integer.radix())
+            .ok()
+            .filter(|number| (0..=NUMBER_MAX).contains(number))
+            .and_then(|number| u32::try_from(number).ok()),
+        _ => None,
+    };
+    let text = raw.as_str();
+    if text == Some("keep") {
+        return Ok(Dose::Keep);
+    }
+    match mechanism {
+        Mechanism::Delivery => match text.map(str::parse::<DeliveryMode>) {
+            Some(Ok(mode)) if mode.params().epoll_wait_cap.is_some() => Err((
+                format!(
+                    "{mode} needs a cap on the application's epoll_wait, which only `netpolicy run` can give"
+                ),
+                Some("write suspend20, or name the mode where the command is run".to_owned()),
+            )),
+            Some(Ok(mode)) => Ok(Dose::Delivery(mode)),
+            Some(Err(wrong)) => Err((wrong.to_string(), None)),
+            None => takes("a delivery mode, as in \"suspend20\""),
+        },
+        Mechanism::GroFlushTimeout | Mechanism::IrqSuspendTimeout => {
+            match text.map(str::parse::<Nanoseconds>) {
+                Some(Ok(span)) => Ok(Dose::Span(span)),
+                Some(Err(wrong)) => Err((wrong.to_string(), None)),
+                None => takes("a span of time in quotes, as in \"20us\""),
+            }
+        }
+        Mechanism::Layout => match text.map(str::parse::<Layout>) {
+            Some(Ok(layout)) => Ok(Dose::Layout(layout)),
+            Some(Err(wrong)) => {
+                let near = did_you_mean(
+                    text.unwrap_or_default(),
+                    ["one-to-one", "rx-per-core", "local-numa", "shared:2"],
+                );
+                Err((wrong.to_string(), near))
+            }
+            None => takes("a layout, as in \"rx-per-core\""),
+        },
+        Mechanism::Reuseport => match text {
+            Some("by-queue") => Ok(Dose::ByQueue),
+            other => {
+                let help = other.and_then(|word| did_you_mean(word, ["by-queue", "keep"]));
+                Err((format!("`{mechanism}` takes \"by-queue\", or \"keep\""), help))
+            }
+        },
+        Mechanism::RpsCpus => match text {
+            Some("none") => Ok(Dose::Cpus(CpuSet::new())),
+            Some("if-short") => Ok(Dose::CpusIfShort),
+            Some(list) => match list.parse::<CpuSet>() {
+                Ok(cpus) if !cpus.is_empty() => Ok(Dose::Cpus(cpus)),
+                Ok(_) => takes("a list of CPUs that is not empty, \"if-short\" or \"none\""),
+                Err(wrong) => Err((wrong.to_string(), did_you_mean(list, ["none", "if-short", "keep"]))),
+            },
+            None => takes("a list of CPUs in quotes, \"if-short\" or \"none\""),
+        },
+        Mechanism::Channels(_) => match (text, number()) {
+            (Some("per-core"), _) => Ok(Dose::PerCore),
+            (Some("max"), _) => Ok(Dose::Max),
+            (_, Some(count)) => Ok(Dose::Number(count)),
+            _ => takes("a number, \"per-core\" or \"max\""),
+        },
+        Mechanism::Ring(_) | Mechanism::PacketSize(_) => match (text, number()) {
+            (Some("max"), _) => Ok(Dose::Max),
+            (_, Some(size)) => Ok(Dose::Number(size)),
+            _ => takes("a number or \"max\""),
+        },
+        Mechanism::Coalescing(param) if !param.is_switch() => {
+            number().map_or_else(|| takes("a number"), |n| Ok(Dose::Number(n)))
+        }
+        Mechanism::DeferHardIrqs
+        | Mechanism::RpsFlowCount
+        | Mechanism::WakeLatency
+        | Mechanism::Sysctl(_) => number().map_or_else(|| takes("a number"), |n| Ok(Dose::Number(n))),
+        Mechanism::Coalescing(_) | Mechanism::Offload(_) | Mechanism::Xps | Mechanism::Threads => {
+            raw.as_bool().map_or_else(|| takes("true or false"), |on| Ok(Dose::Switch(on)))
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The language of recipe files as a JSON Schema, for editors.
+
+use model::PolicyName;
+use model::recipe::{EpollNapis, Mechanism};
+use serde_json::{Map, Value as Json, json};
+
+use crate::recipe_file::{ANY, CONDITIONS, MEASURED_ON_MAX, NUMBER_MAX, WHEN};
+use crate::schema::{CPUS, DELIVERY, LAYOUT, SPAN};
+
+/// The schema that every recipe file meets.
+pub fn recipe_json_schema() -> Json {
+    let names: Vec<&str> = PolicyName::ALL.map(PolicyName::as_str).into_iter().chain([ANY]).collect();
+    let by_policy = |of_a_place: bool, beside: Option<(&str, Json)>| {
+        let recipe = recipe(of_a_place);
+        let policies = names.iter().map(|name| (*name, recipe.clone())).chain(beside);
+        let policies: Map<String, Json> = policies.map(|(name, schema)| (name.to_owned(), schema)).collect();
+        json!({ "type": "object", "properties": policies, "additionalProperties": false })
+    };
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "netpolicy/v1/recipe-file",
+        "title": "netpolicy recipe file",
+        "type": "object",
+        "properties": {
+            "recipe": by_policy(false, None),
+            "driver": { "type": "object", "additionalProperties": by_policy(true, None) },
+            "case": { "type": "object", "additionalProperties": by_policy(true, Some((WHEN, when()))) },
+        },
+        "additionalProperties": false,
+    })
+}
+
+/// The conditions of a case.
+fn when() -> Json {
+    let [driver, own_interrupts, epoll_napis] = CONDITIONS;
+    json!({
+        "type": "object",
+        "properties": {
+            driver: { "type": "string" },
+            own_interrupts: { "type": "boolean" },
+            epoll_napis: { "enum": EpollNapis::ALL.map(EpollNapis::as_str) },
+        },
+        "minProperties": 1,
+        "additionalProperties": false,
+    })
+}
+
+/// What one policy may say: of every mechanism, or of a driver or a case of those that are not the whole host's.
+fn recipe(of_a_place: bool) -> Json {
+    let mechanisms =
+        Mechanism::all().filter(|mechanism| !of_a_place || !matches!(mechanism, Mechanism::Sysctl(_)));
+    let properties: Map<String, Json> =
+        mechanisms.map(|mechanism| (mechanism.as_str().to_owned(), ingredient(mechanism))).collect();
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+fn ingredient(mechanism: Mechanism) -> Json {
+    let any_of: Vec<Json> = std::iter::once(json!({ "const": "keep" })).chain(values(mechanism)).collect();
+    json!({
+        "type": "object",
+        "properties": {
+            "value": { "anyOf": any_of },
+            "why": { "type": "string" },
+            "source": { "type": "string" },
+            "measured-on": { "type": "array", "items": { "type": "string" }, "maxItems": MEASURED_ON_MAX },
+        },
+        "required": ["value"],
+        "additionalProperties": false,
+    })
+}
+
+/// What a mechanism takes besides "keep".
+fn values(mechanism: Mechanism) -> Vec<Json> {
+    let number = || json!({ "type": "integer", "minimum": 0, "maximum": NUMBER_MAX });
+    let text = |pattern: &str| json!({ "type": "string", "pattern": pattern });
+    match mechanism {
+        Mechanism::Delivery => vec![text(DELIVERY)],
+        Mechanism::GroFlushTimeout | Mechanism::IrqSuspendTimeout => vec![text(SPAN)],
+        Mechanism::Layout => vec![text(LAYOUT)],
+        Mechanism::Reuseport => vec![json!({ "const": "by-queue" })],
+        Mechanism::RpsCpus => vec![json!({ "enum": ["none", "if-short"] }), text(CPUS)],
+        Mechanism::Channels(_) => vec![number(), json!({ "enum": ["per-core", "max"] })],
+        Mechanism::Ring(_) | Mechanism::PacketSize(_) => vec![number(), json!({ "const": "max" })],
+        Mechanism::Coalescing(param) if !param.is_switch() => vec![number()],
+        Mechanism::DeferHardIrqs
+        | Mechanism::RpsFlowCount
+        | Mechanism::WakeLatency
+        | Mechanism::Sysctl(_) => vec![number()],
+        Mechanism::Coalescing(_) | Mechanism::Offload(_) | Mechanism::Xps | Mechanism::Threads => {
+            vec![json!({ "type": "boolean" })]
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::{SHIPPED, parse_recipes};
+
+    /// Whether a schema of one value admits a value. Of text that has a pattern, only that it is text is seen.
+    fn admits(schema: &Json, value: &Json) -> bool {
+        let any = |of: &Json| of.as_array().is_some_and(|all| all.iter().any(|one| admits(one, value)));
+        match schema["type"].as_str() {
+            Some("integer") => value.as_i64().is_some_and(|n| (0..=NUMBER_MAX).contains(&n)),
+            Some("boolean") => value.is_boolean(),
+            Some("string") => value.is_string(),
+            Some(other) => panic!("{other} is no type of a value"),
+            None if schema["anyOf"].is_array() => any(&schema["anyOf"]),
+            None if schema["enum"].is_array() => {
+                schema["enum"].as_array().is_some_and(|all| all.contains(value))
+            }
+            None => schema["const"] == *value,
+        }
+    }
+
+    #[test]
+    fn every_shipped_recipe_meets_the_schema() {
+        let schema = recipe_json_schema();
+        let recipes = &schema["properties"]["recipe"]["properties"];
+        let drivers = &schema["properties"]["driver"]["additionalProperties"]["properties"];
+        let cases = &schema["properties"]["case"]["additionalProperties"]["properties"];
+        let mut values = 0;
+        let mut meets = |schema: &Json, name: &str, recipe: &Json| {
+            for (mechanism, ingredient) in recipe.as_object().expect("mechanisms") {
+                let of = &schema["properties"][mechanism]["properties"]["value"];
+                assert!(admits(of, &ingredient["value"]), "{name}: {mechanism}: {ingredient} is not {of}");
+                values += 1;
+            }
+        };
+        for (name, text) in SHIPPED {
+            let file: Json = toml::from_str(text).expect("well-formed");
+            for (policy, recipe) in file["recipe"].as_object().into_iter().flatten() {
+                meets(&recipes[policy], name, recipe);
+            }
+            for (_, policies) in file["driver"].as_object().into_iter().flatten() {
+                for (policy, recipe) in policies.as_object().expect("policies") {
+                    meets(&drivers[policy], name, recipe);
+                }
+            }
+            for (_, policies) in file["case"].as_object().into_iter().flatten() {
+                for (policy, recipe) in policies.as_object().expect("policies") {
+                    if policy == WHEN {
+                        for condition in recipe.as_object().expect("conditions").keys() {
+                            assert!(CONDITIONS.contains(&condition.as_str()), "{name}: {condition}");
+                        }
+                    } else {
+                        meets(&cases[policy], name, recipe);
+                    }
+                }
+            }
+        }
+        assert!(values > 80, "{values} values were looked at");
+    }
+
+    #[test]
+    fn what_the_schema_does_not_admit_is_a_mistake_of_a_file_too() {
+        let schema = recipe_json_schema();
+        let samples =
+            ["8", "true", "\"max\"", "\"per-core\"", "\"by-queue\"", "\"none\"", "-1", "\"keep\"", "1.5"];
+        for mechanism in Mechanism::all() {
+            let of = &schema["properties"]["recipe"]["properties"]["bulk"]["properties"][mechanism.as_str()];
+            for sample in samples {
+                let text = format!("[recipe.bulk.{mechanism}]\nvalue = {sample}\n");
+                let value: Json = serde_json::from_str(sample).expect("a value");
+                let admitted = admits(&of["properties"]["value"], &value);
+                assert!(admitted || parse_recipes("10-site.toml", &text).is_err(), "{text}");
+                // Text may still not be what its pattern says.
+                let read = parse_recipes("10-site.toml", &text).is_ok();
+                assert!(read || !admitted || value.is_string(), "{text}");
+            }
+        }
+        let of_driver = &schema["properties"]["driver"]["additionalProperties"]["properties"]["any"];
+        assert!(
+            of_driver["properties"]["delivery"].is_object()
+                && of_driver["properties"]["netdev_budget"].is_null()
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! The language of policy files as a JSON Schema, for editors.
+
+use model::{CpuSet, PolicyName, QdiscKind};
+use serde_json::{Map, Value as Json, json};
+
+use crate::key::{KEYS, Key, Kind, Takes};
+
+/// A delivery mode, with its time where it takes one.
+pub(crate) const DELIVERY: &str = "^(interrupt|base|napibusy|fullbusy|eventbusy|userbusy|threaded|threaded-busy|(defer|suspend)([0-9]+|:[0-9.]+ *(ns|us|µs|ms|s))?)$";
+
+/// A span of time.
+pub(crate) const SPAN: &str = "^(0|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$";
+
+/// A list of CPUs.
+pub(crate) const CPUS: &str = "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$";
+
+/// A layout of queues, interrupts and CPUs.
+pub(crate) const LAYOUT: &str = "^(one-to-one|rx-per-core|local-numa|shared:[0-9]+|rx [0-9].*)$";
+
+/// The schema that every policy file meets.
+pub fn json_schema() -> Json {
+    let kinds: Map<String, Json> = Kind::ALL
+        .into_iter()
+        .map(|kind| {
+            let sections = json!({ "type": "object", "additionalProperties": section(kind) });
+            (kind.word().to_owned(), sections)
+        })
+        .collect();
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "netpolicy/v1/policy-file",
+        "title": "netpolicy policy file",
+        "type": "object",
+        "properties": kinds,
+        "additionalProperties": false,
+    })
+}
+
+fn section(kind: Kind) -> Json {
+    let mut properties = Map::new();
+    for key in KEYS.iter().filter(|key| key.of.contains(&kind)) {
+        match key.path.split_once('.') {
+            None => {
+                properties.insert(key.path.to_owned(), value(key));
+            }
+            Some((table, name)) => {
+                let table = properties.entry(table).or_insert_with(
+                    || json!({ "type": "object", "properties": {}, "additionalProperties": false }),
+                );
+                table["properties"][name] = value(key);
+            }
+        }
+    }
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+fn value(key: &Key) -> Json {
+    let mut schema = match key.takes {
+        Takes::Policy(_) => json!({ "enum": PolicyName::ALL.map(PolicyName::as_str) }),
+        Takes::Delivery(_) => json!({ "type": "string", "pattern": DELIVERY }),
+        Takes::Span(_) | Takes::PositiveSpan(_) => json!({ "type": "string", "pattern": SPAN }),
+        Takes::Number { min, max, .. } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        Takes::Cpus(_) => json!({
+            "type": "string",
+            "pattern": CPUS,
+            "$comment": format!("CPU numbers are below {}", CpuSet::CPUS_MAX),
+        }),
+        Takes::KthreadCpus(_) => json!({
+            "type": "string",
+            "pattern": "^(any|irq|sibling|[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)$",
+        }),
+        Takes::KthreadClass(_) => {
+            json!({ "type": "string", "pattern": "^((other|batch)(:-?[0-9]{1,2})?|(fifo|rr):[0-9]{1,2})$" })
+        }
+        Takes::UtilClamp(_) => json!({ "type": "string", "pattern": "^[0-9]{1,4}-[0-9]{1,4}$" }),
+        Takes::Layout(_) => json!({ "type": "string", "pattern": LAYOUT }),
+        Takes::Text(_) => json!({ "type": "string", "minLength": 1 }),
+        Takes::Switch(_) => json!({ "type": "boolean" }),
+        Takes::CpusOrNone(_) => {
+            json!({ "type": "string", "pattern": "^(none|[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)$" })
+        }
+        Takes::QueueSpans(_) => {
+            json!({ "type": "string", "pattern": "^[0-9]+(-[0-9]+)?( *, *[0-9]+(-[0-9]+)?)*$" })
+        }
+        Takes::FlowRules(_) => json!({
+            "type": "string",
+            "pattern": "^(tcp4|udp4|tcp6|udp6|ether)( .*)? (queue [0-9]+|context [0-9]+(-[0-9]+)?|drop)$",
+        }),
+        Takes::Qdisc(_) => {
+            json!({ "enum": QdiscKind::ALL.iter().map(|kind| kind.as_str()).collect::<Vec<_>>() })
+        }
+        Takes::PrivateFlags(_) => {
+            json!({ "type": "string", "pattern": "^[^,=]+=(on|off)(,[^,=]+=(on|off))*$" })
+        }
+    };
+    schema["description"] = Json::String(key.meaning.clone().into_owned());
+    schema
+}

@@ -1,0 +1,93 @@
+//! What one key of a policy file was given, and how it is written in one.
+
+use model::nic::NicWish;
+use model::{CpuSet, DeliveryMode, KthreadCpus, Layout, Nanoseconds, PolicyName, Scheduling, UtilClamp};
+
+/// What one key was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each variant is a key of the table in `key.rs`, which says what it means")]
+pub enum Value {
+    Policy(PolicyName),
+    Delivery(DeliveryMode),
+    DeferHardIrqs(u32),
+    GroFlushTimeout(Nanoseconds),
+    IrqSuspendTimeout(Nanoseconds),
+    Cpus(CpuSet),
+    GoalP50(Nanoseconds),
+    GoalP99(Nanoseconds),
+    PollingCpus(u32),
+    AddedDelay(Nanoseconds),
+    RtPriority(u32),
+    KthreadCpus(KthreadCpus),
+    KthreadClass(Scheduling),
+    KthreadUtilClamp(UtilClamp),
+    MatchUnit(String),
+    MatchCgroup(String),
+    MatchExe(String),
+    MatchPort(u32),
+    MatchUid(u32),
+    Layout(Layout),
+    Queues(u32),
+    Nic(NicWish),
+}
+
+impl Value {
+    /// The key it belongs to, with its table: `goal.p99`.
+    pub const fn path(&self) -> &'static str {
+        match self {
+            Self::Policy(_) => "policy",
+            Self::Delivery(_) => "delivery",
+            Self::DeferHardIrqs(_) => "defer_hard_irqs",
+            Self::GroFlushTimeout(_) => "gro_flush_timeout",
+            Self::IrqSuspendTimeout(_) => "irq_suspend_timeout",
+            Self::Cpus(_) => "cpus",
+            Self::GoalP50(_) => "goal.p50",
+            Self::GoalP99(_) => "goal.p99",
+            Self::PollingCpus(_) => "budget.polling_cpus",
+            Self::AddedDelay(_) => "budget.added_delay",
+            Self::RtPriority(_) => "budget.rt_priority",
+            Self::KthreadCpus(_) => "kthread.cpus",
+            Self::KthreadClass(_) => "kthread.class",
+            Self::KthreadUtilClamp(_) => "kthread.util-clamp",
+            Self::MatchUnit(_) => "match.unit",
+            Self::MatchCgroup(_) => "match.cgroup",
+            Self::MatchExe(_) => "match.exe",
+            Self::MatchPort(_) => "match.port",
+            Self::MatchUid(_) => "match.uid",
+            Self::Layout(_) => "layout",
+            Self::Queues(_) => "queues",
+            Self::Nic(wish) => wish.key(),
+        }
+    }
+
+    /// The value as a policy file writes it.
+    pub fn toml(&self) -> String {
+        match self {
+            Self::Policy(policy) => quoted(&policy.to_string()),
+            Self::Delivery(mode) => quoted(&mode.to_string()),
+            Self::GroFlushTimeout(span)
+            | Self::IrqSuspendTimeout(span)
+            | Self::GoalP50(span)
+            | Self::GoalP99(span)
+            | Self::AddedDelay(span) => quoted(&span.to_string()),
+            Self::Cpus(cpus) => quoted(&cpus.to_string()),
+            Self::MatchUnit(text) | Self::MatchCgroup(text) | Self::MatchExe(text) => quoted(text),
+            Self::DeferHardIrqs(n)
+            | Self::PollingCpus(n)
+            | Self::Queues(n)
+            | Self::RtPriority(n)
+            | Self::MatchPort(n)
+            | Self::MatchUid(n) => n.to_string(),
+            Self::KthreadCpus(place) => quoted(&place.to_string()),
+            Self::KthreadClass(class) => quoted(&class.to_string()),
+            Self::KthreadUtilClamp(clamp) => quoted(&clamp.to_string()),
+            Self::Layout(layout) => quoted(&layout.to_string()),
+            Self::Nic(wish) => crate::wish::toml(wish),
+        }
+    }
+}
+
+/// A TOML basic string.
+pub(crate) fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}

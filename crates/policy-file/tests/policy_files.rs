@@ -1,0 +1,153 @@
+//! What policy files may say, and how each mistake is drawn.
+
+use policy_file::{PolicyFile, json_schema, merge, parse};
+
+/// Every kind of mistake that one file can hold, each with a file that makes it.
+const MISTAKES: &[(&str, &str)] = &[
+    ("a_key_that_is_misspelt", "[device.eth0]\npolcy = \"latency\"\n"),
+    ("a_key_with_dashes", "[device.eth0]\npolicy = \"latency\"\ngro-flush-timeout = \"20us\"\n"),
+    ("a_key_like_no_other", "[device.eth0]\nxyzzy = 1\n"),
+    (
+        "a_key_of_a_table_that_is_misspelt",
+        "[service.cache]\nmatch = { unti = \"memcached.service\" }\npolicy = \"latency\"\n",
+    ),
+    ("a_key_of_another_kind_of_section", "[device.eth0]\npolicy = \"latency\"\nmatch = { port = 80 }\n"),
+    ("a_kind_of_section_that_is_misspelt", "[devcie.eth0]\npolicy = \"latency\"\n"),
+    ("a_section_without_a_name", "[device]\npolicy = \"latency\"\n"),
+    ("a_device_name_that_is_too_long", "[device.averyveryverylongname]\npolicy = \"latency\"\n"),
+    ("a_device_name_with_a_slash", "[device.\"eth0/1\"]\npolicy = \"latency\"\n"),
+    ("a_policy_that_does_not_exist", "[device.eth0]\npolicy = \"latecny\"\n"),
+    ("a_mode_where_a_policy_is_asked", "[device.eth0]\npolicy = \"suspend20\"\n"),
+    ("a_mode_that_is_misspelt", "[device.eth0]\ndelivery = \"supsend50\"\n"),
+    ("a_policy_where_a_mode_is_asked", "[device.eth0]\ndelivery = \"latency\"\n"),
+    ("a_span_without_a_unit", "[device.eth0]\npolicy = \"latency\"\ngro_flush_timeout = 20\n"),
+    ("a_span_with_a_wrong_unit", "[device.eth0]\npolicy = \"latency\"\ngro_flush_timeout = \"20usec\"\n"),
+    (
+        "a_span_finer_than_a_nanosecond",
+        "[device.eth0]\npolicy = \"latency\"\ngro_flush_timeout = \"0.5ns\"\n",
+    ),
+    ("a_goal_of_no_time_at_all", "[device.eth0]\npolicy = \"latency\"\ngoal = { p99 = \"0\" }\n"),
+    ("a_number_out_of_range", "[device.eth0]\npolicy = \"latency\"\ndefer_hard_irqs = 2147483648\n"),
+    ("a_number_below_zero", "[device.eth0]\npolicy = \"latency\"\ndefer_hard_irqs = -1\n"),
+    ("a_port_that_is_text", "[service.a]\npolicy = \"latency\"\nmatch = { port = \"http\" }\n"),
+    ("a_port_that_no_one_listens_on", "[service.a]\npolicy = \"latency\"\nmatch = { port = 0 }\n"),
+    ("a_table_that_is_none", "[device.eth0]\npolicy = \"latency\"\ngoal = \"300us\"\n"),
+    ("a_value_that_is_a_list", "[device.eth0]\npolicy = [\"latency\", \"bulk\"]\n"),
+    ("cpus_that_are_no_list", "[device.eth0]\npolicy = \"latency\"\ncpus = \"3-1\"\n"),
+    ("cpus_that_are_none", "[device.eth0]\npolicy = \"latency\"\ncpus = \"\"\n"),
+    ("an_empty_match", "[service.a]\npolicy = \"latency\"\nmatch = { exe = \"\" }\n"),
+    ("a_setting_that_is_misspelt", "[device.eth0]\npolicy = \"none\"\nsettings = { rx-usec = 8 }\n"),
+    (
+        "a_setting_of_a_service",
+        "[service.a]\npolicy = \"none\"\nmatch = { port = 80 }\nsettings = { rx-usecs = 8 }\n",
+    ),
+    ("a_switch_that_is_text", "[device.eth0]\npolicy = \"none\"\nsettings = { rx-gro = \"off\" }\n"),
+    (
+        "a_private_flag_without_a_value",
+        "[device.eth0]\npolicy = \"none\"\nsettings = { private-flags = \"rx_striding_rq\" }\n",
+    ),
+    ("text_that_is_not_toml", "[device.eth0\npolicy = latency\n"),
+    ("a_key_that_is_given_twice", "[device.eth0]\npolicy = \"latency\"\npolicy = \"bulk\"\n"),
+    (
+        "a_section_that_is_given_twice",
+        "[device.eth0]\npolicy = \"latency\"\n[device.eth0]\npolicy = \"bulk\"\ncpus = \"0\"\n",
+    ),
+    (
+        "several_mistakes_at_once",
+        "# a cache\n[service.cache]\nmatch = { unit = 7 }\npolcy = \"latency\"\ngoal = { p98 = \"300us\" }\n\n[device.eth0]\n\tpolicy = \"fast\"\n",
+    ),
+];
+
+/// Mistakes that only the whole can show.
+const CONTRADICTIONS: &[(&str, &str)] = &[
+    ("a_section_that_asks_for_nothing", "[device.eth0]\ncpus = \"0-3\"\n"),
+    ("a_service_that_matches_nothing", "[service.cache]\npolicy = \"latency\"\n"),
+    ("mix_for_a_service", "[service.cache]\npolicy = \"mix\"\nmatch = { port = 11211 }\n"),
+    (
+        "a_suspension_shorter_than_the_flush",
+        "[device.eth0]\ndelivery = \"suspend20\"\nirq_suspend_timeout = \"10us\"\n",
+    ),
+    ("a_suspension_without_deferral", "[device.eth0]\ndelivery = \"suspend20\"\ndefer_hard_irqs = 0\n"),
+    ("a_suspension_without_a_timer", "[device.eth0]\ndelivery = \"suspend20\"\ngro_flush_timeout = \"0\"\n"),
+];
+
+fn file(name: &str, text: &str) -> PolicyFile {
+    parse(name, text).unwrap_or_else(|mistakes| panic!("{mistakes}"))
+}
+
+#[test]
+fn every_mistake_is_drawn_with_its_place_and_the_nearest_valid_name() {
+    for (case, text) in MISTAKES {
+        let mistakes = parse("policy.d/10-cache.toml", text).expect_err(case);
+        insta::assert_snapshot!(*case, mistakes);
+    }
+}
+
+#[test]
+fn what_cannot_work_together_is_refused_before_the_host_is_looked_at() {
+    for (case, text) in CONTRADICTIONS {
+        let mistakes = merge(&[file("policy.d/10-cache.toml", text)]).expect_err(case);
+        insta::assert_snapshot!(*case, mistakes);
+    }
+}
+
+#[test]
+fn a_whole_file_becomes_a_policy() {
+    let text = "\
+[device.eth0]
+policy = \"mix\"
+cpus   = \"0-3\"
+
+[service.memcached]
+match  = { unit = \"memcached.service\", port = 11_211, uid = 0x65 }
+policy = \"latency\"
+delivery = \"suspend:1.5ms\"
+defer_hard_irqs = 50
+goal   = { p50 = \"100us\", p99 = \"300us\" }
+budget.polling_cpus = 4
+budget.added_delay = \"20us\"
+";
+    let merged = merge(&[file("10-cache.toml", text)]).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    insta::assert_debug_snapshot!(merged.policy());
+}
+
+#[test]
+fn an_empty_file_asks_for_nothing() {
+    let merged = merge(&[file("empty.toml", "")]).expect("nothing to contradict");
+    assert!(merged.policy().intents.is_empty());
+}
+
+#[test]
+fn a_later_file_replaces_key_by_key_and_a_later_policy_replaces_its_details() {
+    let vendor = file(
+        "10-vendor.toml",
+        "[device.eth0]\npolicy = \"latency\"\ndelivery = \"suspend20\"\ncpus = \"0-3\"\n",
+    );
+    let cpus = file("20-cpus.toml", "[device.eth0]\ncpus = \"4-7\"\n");
+    let bulk = file("30-bulk.toml", "[device.eth0]\npolicy = \"bulk\"\n");
+    let asks = |files: &[PolicyFile]| {
+        let merged = merge(files).expect("merges");
+        merged.sections[0]
+            .asks
+            .iter()
+            .map(|(v, at)| format!("{} = {} # {at}", v.path(), v.toml()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        asks(&[vendor.clone(), cpus.clone()]),
+        [
+            "policy = \"latency\" # 10-vendor.toml:2",
+            "delivery = \"suspend20\" # 10-vendor.toml:3",
+            "cpus = \"4-7\" # 20-cpus.toml:2"
+        ]
+    );
+    assert_eq!(
+        asks(&[vendor, cpus, bulk]),
+        ["cpus = \"4-7\" # 20-cpus.toml:2", "policy = \"bulk\" # 30-bulk.toml:2"]
+    );
+}
+
+#[test]
+fn the_schema_knows_every_key() {
+    insta::assert_snapshot!(format!("{:#}", json_schema()));
+}
