@@ -113,6 +113,11 @@ impl KernelError {
         }
     }
 
+    /// Whether the kernel refused for want of permission.
+    pub fn is_denied(&self) -> bool {
+        matches!(self.number(), Some(Errno::PERM | Errno::ACCESS))
+    }
+
     /// The kernel's number, where it gave one.
     pub fn number(&self) -> Option<Errno> {
         match &self.cause {

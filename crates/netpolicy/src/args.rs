@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use apply::TransactionName;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use session::STATE_DIR;
 
 pub use crate::api::args::{Sockets, Status, Unset, UnsetTarget};
 pub use crate::attach_service::AttachService;
@@ -192,33 +193,6 @@ fn replaced(word: &str, value: &str, other: &str) -> String {
     let list: Vec<&str> = list.split(',').map(|part| if part == value { other } else { part }).collect();
     let list = list.join(",");
     if word.contains('=') { format!("{option}={list}") } else { list }
-}
-
-/// Where transactions are journalled unless told otherwise.
-const STATE_DIR: &str = "/var/lib/netpolicy";
-
-impl Globals {
-    /// The option that leads to this journal, as it is typed before a command; empty for the usual one.
-    pub(crate) fn state_dir_option(&self) -> String {
-        if self.state_dir.as_os_str() == STATE_DIR {
-            return String::new();
-        }
-        format!("--state-dir {} ", quoted(&self.state_dir.to_string_lossy()))
-    }
-
-    /// The option that leads to this network namespace, as it is typed before a command; empty for the caller's own.
-    pub(crate) fn netns_option(&self) -> String {
-        self.netns.as_deref().map(|netns| format!("--netns {} ", quoted(netns))).unwrap_or_default()
-    }
-}
-
-/// A word as a shell takes it.
-pub(crate) fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._:-+=@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// How data is printed.

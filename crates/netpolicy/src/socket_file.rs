@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use session::{Exit, Fault};
 
 /// The directory of the sockets that nobody has named; it is made when it is not there. No other one is.
 const USUAL_DIRECTORY: &str = "/run/netpolicy";
@@ -91,6 +92,16 @@ fn addressed(path: &Path) -> io::Result<(Option<OwnedFd>, PathBuf)> {
     let held = rustix::fs::open(directory, flags, Mode::empty())?;
     let address = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd())).join(name);
     Ok((Some(held), address))
+}
+
+impl From<ListenError> for Fault {
+    fn from(error: ListenError) -> Self {
+        let exit = match error {
+            ListenError::NoSocket(_) => Exit::Usage,
+            ListenError::Taken(_) | ListenError::Refused { .. } => Exit::Failed,
+        };
+        Self::new(exit, error)
+    }
 }
 
 #[cfg(test)]

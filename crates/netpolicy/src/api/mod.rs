@@ -39,12 +39,6 @@ use crate::daemon::{Door, Guest, Ready, Shared, Stay, Wishes};
 use crate::socket_file;
 pub use crate::socket_file::ListenError;
 
-/// Where the daemon's Varlink socket is, unless it is told otherwise.
-pub const SOCKET: &str = "/run/netpolicy/io.netpolicy";
-
-/// Where its metrics can be read, by HTTP.
-pub const METRICS_SOCKET: &str = "/run/netpolicy/metrics";
-
 /// How many connections are accepted in one turn.
 const ACCEPTS_MAX: usize = 16;
 

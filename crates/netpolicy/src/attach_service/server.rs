@@ -11,12 +11,11 @@ use linux::peer::Peer;
 use linux::process::{find, holders_of_sockets, meets};
 use linux::{Kernel, Netns, Processes, attach};
 use model::Setting;
+use session::{Exit, Fault};
 
 use super::{Answer, AttachService, REQUEST_BYTES_MAX, Request};
 use crate::api::wire::encode;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::notify::Notifier;
 use crate::socket_file;
 

@@ -212,8 +212,9 @@ impl Memcached {
 
 #[cfg(test)]
 mod test {
-    use super::*;
     use clap::Parser;
+
+    use super::*;
 
     #[derive(Debug, Parser)]
     struct Line {

@@ -5,9 +5,7 @@ use std::fmt;
 use linux::KernelError;
 use linux::lab::ServerError;
 use measure::RunError;
-
-use crate::exit::Exit;
-use crate::fault::Fault;
+use session::{Exit, Fault};
 
 /// Why a run could not be made, or the host not be put back.
 #[derive(Debug)]

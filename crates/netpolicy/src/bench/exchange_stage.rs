@@ -17,6 +17,7 @@ use model::{
     Change, Cpu, CpuSet, DeliveryMode, Evidence, Host, MeasuredOn, Nanoseconds, NapiKnob, Origin, Plan,
     ProcessKnob, Reason, Setting, Step, Threading, Waiting, Workload,
 };
+use session::{Fault, clock, cycle};
 
 use super::background::Background;
 use super::error::BenchError;
@@ -26,10 +27,7 @@ use super::layout::Layout;
 use super::own_files::OwnFiles;
 use super::watch::Watch;
 use super::way::Way;
-use crate::clock;
 use crate::context::Context;
-use crate::cycle;
-use crate::fault::Fault;
 
 /// The server's port in the lab, where nobody else listens.
 const PORT: u16 = 7007;
@@ -91,7 +89,7 @@ impl<'a> ExchangeStage<'a> {
         let threads =
             common.server_threads.unwrap_or_else(|| u32::try_from(layout.server.len()).unwrap_or(1));
         let place = if common.loopback {
-            Place::Loopback { netns: context.netns()?, files: OwnFiles::new()? }
+            Place::Loopback { netns: context.session.netns()?, files: OwnFiles::new()? }
         } else {
             let queues = common.queues.unwrap_or(threads.min(LabOptions::QUEUES_MAX));
             Place::Lab(Box::new(Lab::new(&LabOptions::with_queues(queues))?))
@@ -120,7 +118,7 @@ impl<'a> ExchangeStage<'a> {
             partners: common.partners,
             storage,
             workload,
-            journal: context.journal_in(&place.files())?,
+            journal: context.session.journal_in(&place.files())?,
             counters: CounterSource::open(place.server())?,
             delivery,
             cell: None,
@@ -213,7 +211,7 @@ impl<'a> ExchangeStage<'a> {
     }
 
     fn commit(&mut self, plan: Plan) -> Result<(), BenchError> {
-        let asked = self.context.asked(None);
+        let asked = self.context.session.asked(None);
         let transaction = cycle::keep(plan, &self.journal, &asked, Allow::default())?;
         if let Some(applied) = &mut self.cell {
             applied.transactions.extend(transaction);
@@ -339,7 +337,7 @@ fn way_of(label: &str) -> Result<Way, Fault> {
 }
 
 fn unsupported(why: &str) -> Fault {
-    Fault::new(crate::exit::Exit::Unsupported, why.to_owned())
+    Fault::new(session::Exit::Unsupported, why.to_owned())
 }
 
 /// Gives the epolls of the server a mode's parameters: over loopback they are all there is to set.

@@ -17,15 +17,13 @@ use model::{
     Budget, DeliveryMode, Evidence, Goal, Host, Intent, MeasuredOn, MemcachedWorkload, NapiId, NapiKnob,
     Origin, Pid, Policy, PolicyName, ProcessKnob, Setting, Target,
 };
+use session::{Fault, clock, cycle};
 
 use super::args::Memcached;
 use super::error::BenchError;
 use super::layout::Layout;
 use super::watch::Watch;
-use crate::clock;
 use crate::context::Context;
-use crate::cycle;
-use crate::fault::Fault;
 
 /// How long to wait at most before somebody looks at signals.
 const TURN: Duration = Duration::from_millis(50);
@@ -91,7 +89,7 @@ impl<'a> LabStage<'a> {
                 None
             }
         };
-        let journal = context.journal_in(&lab.scratch())?;
+        let journal = context.session.journal_in(&lab.scratch())?;
         let counters = CounterSource::open(lab.server())?;
         Ok(Self {
             context,
@@ -182,7 +180,7 @@ impl Stage for LabStage<'_> {
         let (server, epolls) = self.start(mode)?;
         let planned = cycle::plan(&policy(server.process().pid, mode), self.lab.server())?;
         let transaction =
-            cycle::keep(planned.plan, &self.journal, &self.context.asked(None), Allow::default())?;
+            cycle::keep(planned.plan, &self.journal, &self.context.session.asked(None), Allow::default())?;
         self.cell = Some(Applied {
             transaction,
             before: settings(&planned.host),

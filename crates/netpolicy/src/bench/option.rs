@@ -1,9 +1,7 @@
 //! What an operator wrote, by the name of what a workload has of it.
 
 use model::workload::OutOfRange;
-
-use crate::exit::Exit;
-use crate::fault::Fault;
+use session::{Exit, Fault};
 
 /// A workload that nobody can run, told by the option that makes it so; `size` is the option that its lengths come from.
 pub(crate) fn impossible(error: &OutOfRange, size: &str) -> Fault {

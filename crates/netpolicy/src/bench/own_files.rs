@@ -5,7 +5,7 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
-use crate::fault::Fault;
+use session::Fault;
 
 /// Its owner's alone, and gone with this.
 #[derive(Debug)]

@@ -218,8 +218,9 @@ impl Policies {
 
 #[cfg(test)]
 mod test {
-    use super::*;
     use clap::Parser;
+
+    use super::*;
 
     #[derive(Debug, Parser)]
     struct Line {

@@ -20,6 +20,7 @@ use model::{
     Recipes, Workload,
 };
 use serde_json::Value;
+use session::{Exit, Fault, clock, cycle, wake};
 
 use super::error::BenchError;
 use super::foreign::ForeignServer;
@@ -29,12 +30,7 @@ use super::own_files::OwnFiles;
 use super::policies_args::Policies;
 use super::tuning::{Tuning, by_hand, requests};
 use super::watch::Watch;
-use crate::clock;
 use crate::context::Context;
-use crate::cycle;
-use crate::exit::Exit;
-use crate::fault::Fault;
-use crate::wake;
 
 /// Where the throughput-first workloads' server listens.
 const THROUGHPUT_PORT: u16 = 7007;
@@ -126,7 +122,7 @@ impl<'a> PoliciesStage<'a> {
             until,
             threads: arguments.server_threads.unwrap_or(cpus),
             layout,
-            recipes: context.recipes()?,
+            recipes: context.session.recipes()?,
             files: arguments.foreign.server().map(|_| OwnFiles::new()).transpose()?,
             foreign: arguments.foreign.server(),
             explained_no_work: false,
@@ -134,7 +130,7 @@ impl<'a> PoliciesStage<'a> {
             latency_first: None,
             beside: Vec::new(),
             told: BTreeMap::new(),
-            journal: context.journal_in(&lab.scratch())?,
+            journal: context.session.journal_in(&lab.scratch())?,
             counters: [CounterSource::open(lab.server())?, CounterSource::open(lab.server())?],
             delivery,
             cell: None,
@@ -234,12 +230,16 @@ impl<'a> PoliciesStage<'a> {
         if let Some(applied) = &mut self.cell {
             applied.before = Some(before);
         }
-        let transaction = cycle::keep(plan, &self.journal, &self.context.asked(None), Allow::default())?;
+        let transaction =
+            cycle::keep(plan, &self.journal, &self.context.session.asked(None), Allow::default())?;
         let wake = match tuning {
             Tuning::Manual | Tuning::Delivery(_) => None,
             Tuning::Policy(policy) => {
                 let intent = requests(policy, None, SERVER_DEVICE, &[]).pop();
-                intent.map(|intent| wake::hold(None, &intent, self.context)).transpose()?.flatten()
+                intent
+                    .map(|intent| wake::hold(None, &intent, &self.context.session, &self.context.console))
+                    .transpose()?
+                    .flatten()
             }
         };
         if wake.is_some() {
@@ -476,8 +476,9 @@ fn differing(place: &str, before: &Value, after: &Value, wrong: &mut Vec<String>
 
 #[cfg(test)]
 mod test {
-    use super::*;
     use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn what_was_not_put_back_is_named_with_both_values() {

@@ -123,8 +123,9 @@ pub(crate) fn by_hand(host: &Host, device: &str, servers: &[ProcessId], cpus: &C
 
 #[cfg(test)]
 mod test {
-    use super::*;
     use model::{Label, Pid};
+
+    use super::*;
 
     #[test]
     fn every_tuning_survives_its_name_and_the_baseline_is_first() {

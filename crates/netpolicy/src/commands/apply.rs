@@ -1,17 +1,14 @@
 //! `apply`: makes the host as the policy files say.
 
+use session::{Exit, Fault, cycle, fullbusy, staged};
+
 use crate::args::Apply;
 use crate::context::Context;
-use crate::cycle;
-use crate::exit::Exit;
-use crate::fault::Fault;
-use crate::fullbusy;
 use crate::render::PlanReport;
-use crate::staged;
 
 /// Commits the plan, and keeps it.
 pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
-    let netns = context.netns()?;
+    let netns = context.session.netns()?;
     let mut policy = context.whole_policy(&netns)?;
     policy.disruptive = arguments.allow.disruptive;
     fullbusy::refuse_from_outside(&policy)?;
@@ -26,5 +23,5 @@ pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
         return Ok(Exit::Pending);
     }
     let words = staged::Words { nothing: None, done: "Applied" };
-    staged::keep(&policy, &netns, arguments.allow.into(), &words, context)
+    staged::keep(&policy, &netns, arguments.allow.into(), &words, &context.session, &context.console)
 }

@@ -3,20 +3,17 @@
 use apply::AtTheEnd;
 use linux::Signals;
 use model::{Intent, Pid, Policy, ProcessId, Target};
+use session::{Exit, Fault, fullbusy, wake};
 
 use super::attachment::{Attachment, Tells};
 use crate::args::Attach;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
-use crate::fullbusy;
-use crate::wake;
 
 /// Attaches, and stays until it is interrupted or the process ends.
 pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> {
     let pid = Pid(arguments.pid);
     let process = another_process(pid)?;
-    let netns = context.netns_of(pid)?;
+    let netns = context.session.netns_of(pid)?;
     let kthread = arguments.kthread.wish();
     let intent = Intent {
         kthread,
@@ -25,7 +22,7 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
     plan::allowed_class(&intent).map_err(Fault::refused_at_once)?;
     fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()], ..Policy::default() })?;
     // Held to the end of this function.
-    let _held = wake::hold(arguments.cpu_dma_latency, &intent, context)?;
+    let _held = wake::hold(arguments.cpu_dma_latency, &intent, &context.session, &context.console)?;
     // From here on a signal ends the attachment in order instead of ending this process.
     let signals = Signals::catch()?;
     let at_the_end = if arguments.keep || arguments.once { AtTheEnd::Leave } else { AtTheEnd::PutBack };

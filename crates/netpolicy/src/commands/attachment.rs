@@ -18,15 +18,11 @@ use apply::{AtTheEnd, Journal, RollBackError, TransactionName, Undone};
 use linux::Netns;
 use linux::follow::{Event, Follower, How};
 use model::{Change, EpollId, Intent, Object, Plan, Policy, ProcessId, Recipes, Setting, Target};
-
-use crate::away;
-use crate::clock;
-use crate::context::Context;
-use crate::cycle;
-use crate::exit::Exit;
-use crate::fault::{Fault, HostState};
-use crate::render::{EventReport, count};
+use session::{Exit, Fault, HostState, clock, cycle};
 use takeover::Takeover;
+
+use crate::context::Context;
+use crate::render::{EventReport, count};
 
 /// How long to wait at most for an event before somebody may want to look at signals.
 pub(crate) const TURN: Duration = Duration::from_millis(50);
@@ -97,7 +93,7 @@ impl<'a> Attachment<'a> {
         intent: Intent,
         at_the_end: AtTheEnd,
     ) -> Result<Self, Fault> {
-        let journal = context.journal()?.attending(at_the_end)?;
+        let journal = context.session.journal()?.attending(at_the_end)?;
         let follower = Follower::new(&[process], How::Auto)?;
         context.console.detail(&format!("New epolls are heard of by: {}.", follower.how()));
         for refused in follower.refused() {
@@ -109,7 +105,7 @@ impl<'a> Attachment<'a> {
             journal,
             netns,
             intent,
-            recipes: context.recipes()?,
+            recipes: context.session.recipes()?,
             follower,
             transactions: Vec::new(),
             takeover: Takeover::default(),
@@ -272,7 +268,8 @@ impl<'a> Attachment<'a> {
             return Ok(());
         }
         let changes: Vec<Change> = plan.changes().cloned().collect();
-        let kept = cycle::keep(plan, &self.journal, &self.context.asked(None), apply::Allow::default())?;
+        let kept =
+            cycle::keep(plan, &self.journal, &self.context.session.asked(None), apply::Allow::default())?;
         self.transactions.extend(kept);
         changes.iter().try_for_each(|change| self.tell("set", change.to().object(), change.to_string()))
     }
@@ -358,7 +355,7 @@ impl<'a> Attachment<'a> {
                 names.push(*name);
             }
         }
-        let hint = away::mend(&stuck, &names);
+        let hint = session::mend(&stuck, &names);
         let mut faults = failed.into_iter().map(|(name, error)| self.left_in_force(name, error));
         let mut first = faults.next()?;
         for Fault { host, .. } in faults {

@@ -2,20 +2,19 @@
 
 use model::{DeliveryMode, Intent, NetnsId, Target};
 use serde_json::{Map, Value, json};
+use session::{Exit, Fault, HostState};
 
 use crate::api::method::SaidTarget;
 use crate::api::{CallError, Client};
 use crate::args::{Unset, UnsetTarget};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::{Fault, HostState};
 
 /// The daemon that works in this namespace with this journal; `None` where none does.
 ///
 /// # Errors
 /// If there is a socket that may not be connected to, or that does not answer.
 pub(crate) fn running(netns: NetnsId, context: &Context) -> Result<Option<Client>, Fault> {
-    let socket = context.trusted_api_socket()?;
+    let socket = context.session.trusted_api_socket()?;
     let connected = Client::connect(&socket).map_err(|error| Fault::file(&socket, error))?;
     let Some(mut client) = connected else { return Ok(None) };
     let said = client.call("Status", Map::new())?;
@@ -49,10 +48,10 @@ pub(crate) fn set(
 /// Has the daemon let go what was set for a target.
 pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault> {
     let (target, netns) = match &arguments.target {
-        UnsetTarget::Device { name } => (Target::Device(name.clone()), context.netns()?),
+        UnsetTarget::Device { name } => (Target::Device(name.clone()), context.session.netns()?),
         UnsetTarget::Task { pid } => {
             // As `set` found it. What was asked for a process that has ended since is let go of where the operator is.
-            let netns = context.netns_of(model::Pid(*pid)).or_else(|_| context.netns())?;
+            let netns = context.session.netns_of(model::Pid(*pid)).or_else(|_| context.session.netns())?;
             (Target::Task(model::Pid(*pid)), netns)
         }
     };

@@ -1,8 +1,8 @@
 //! `cat`: the policy files as one.
 
+use session::{Exit, Fault};
+
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::MergedReport;
 
 /// Prints what all files together ask.

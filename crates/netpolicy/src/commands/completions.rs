@@ -1,11 +1,10 @@
 //! `completions`: what a shell needs to complete our command line.
 
 use clap::CommandFactory;
+use session::{Exit, Fault};
 
 use crate::args::{Arguments, Completions};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// Prints the completions.
 pub(crate) fn run(arguments: &Completions, context: &Context) -> Result<Exit, Fault> {

@@ -1,16 +1,14 @@
 //! `confirm`: keeps what `try` applied.
 
 use apply::{Standing, TransactionName};
+use session::{Exit, Fault, clock};
 
 use crate::args::Confirm;
-use crate::clock;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// Confirms one transaction: the one that is named, or the newest on trial.
 pub(crate) fn run(arguments: &Confirm, context: &Context) -> Result<Exit, Fault> {
-    let journal = context.journal()?;
+    let journal = context.session.journal()?;
     let name = match arguments.id {
         Some(name) => name,
         None => on_trial(&journal)?,

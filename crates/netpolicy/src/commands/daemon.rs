@@ -3,14 +3,14 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
+use session::{Exit, Fault};
+
 use super::oracle;
 use crate::api;
 use crate::args::Daemon;
 use crate::attach_service;
 use crate::context::Context;
 use crate::daemon::{House, Keeper, Options, Shared};
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::notify::{Herald, Notifier};
 
 /// Runs until it is asked to end.
@@ -46,11 +46,11 @@ fn admit(arguments: &Daemon, context: &Context, shared: &Shared, house: &mut Hou
     let log = context.console.clone();
     let named = |path: &PathBuf| (!path.as_os_str().is_empty()).then(|| path.clone());
     let options = api::Options {
-        socket: sockets.socket.clone().unwrap_or_else(|| context.api_socket()),
+        socket: sockets.socket.clone().unwrap_or_else(|| context.session.api_socket()),
         group: sockets.api_group,
         metrics_socket: match &sockets.metrics_socket {
             Some(path) => named(path),
-            None => Some(context.metrics_socket()),
+            None => Some(context.session.metrics_socket()),
         },
         metrics_file: sockets.metrics_file.clone(),
         metrics_address: sockets.metrics_listen,

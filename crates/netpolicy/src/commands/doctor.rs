@@ -9,21 +9,18 @@ use linux::process::CpuWaits;
 use linux::{Netns, Processes};
 use model::{Delivered, DeviceId, Host, Nanoseconds, Severity};
 use plan::doctor::{Aside, Held, Peer};
+use session::{Exit, Fault, quoted, services, wishes};
 
-use crate::args::{Doctor, quoted};
+use crate::args::Doctor;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::{FindingsReport, count as counted};
-use crate::services;
-use crate::wishes;
 
 /// Counting that takes longer says how far it is.
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
 /// Judges the host: its settings, and what was counted.
 pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> {
-    let netns = context.netns()?;
+    let netns = context.session.netns()?;
     let processes = Processes::from(&arguments.processes);
     let others = linux::others(std::path::Path::new("/"));
     let idle = linux::idle_depth().unwrap_or_else(|error| {
@@ -31,7 +28,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         None
     });
     let held = held(context);
-    let mut aside = Aside { way: context.way(), others, idle, held, ..Aside::default() };
+    let mut aside = Aside { way: context.session.way(), others, idle, held, ..Aside::default() };
     let watched = match arguments.seconds {
         0 => None,
         _ => begin(&netns).map_err(|error| context.console.say(&format!("{error}"))).ok(),
@@ -66,7 +63,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
 
 /// What transactions have in force, the newest first. A journal that cannot be read does not keep the doctor from looking.
 fn held(context: &Context) -> Vec<Held> {
-    let read = context.journal().and_then(|journal| Ok((journal.history()?, journal)));
+    let read = context.session.journal().and_then(|journal| Ok((journal.history()?, journal)));
     let (history, journal) = match read {
         Ok(read) => read,
         Err(fault) => {
@@ -128,7 +125,7 @@ fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Pe
 /// What the policy files ask for on this host. Files that cannot be followed do not keep the doctor from looking.
 fn asked(context: &Context, netns: &Netns, host: &Host) -> Vec<plan::Asked> {
     let placed = context.policy().and_then(|merged| {
-        let policy = wishes::joined(merged.policy(), netns, context)?;
+        let policy = wishes::joined(merged.policy(), netns, &context.session.wishes(), &context.console)?;
         let (resolved, _) = services::resolve(&policy, netns)?;
         plan::place(&policy, host, &resolved).map_err(|refusal| Fault::refused(refusal, host))
     });

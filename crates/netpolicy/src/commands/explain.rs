@@ -3,22 +3,19 @@
 use std::collections::BTreeSet;
 
 use model::{Intent, Object, PolicyName, Target};
+use session::{Exit, Fault, cycle, wishes};
 
 use super::verify::{InForce, in_force};
 use crate::args::Explain;
 use crate::context::Context;
-use crate::cycle;
 use crate::daemon::objects;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::{ExplainedReport, RecipeReport};
-use crate::wishes;
 
 /// Prints the reason of every setting in force and of every one that the policy files ask for; of a policy, its recipe.
 pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault> {
     let asked = arguments.object.as_deref().unwrap_or("");
     if let Ok(policy) = asked.parse::<PolicyName>() {
-        context.console.report(&RecipeReport::of(policy, &*context.recipes()?))?;
+        context.console.report(&RecipeReport::of(policy, &*context.session.recipes()?))?;
         return Ok(Exit::Done);
     }
     let report = explained(asked, context)?;
@@ -33,8 +30,9 @@ pub(crate) fn run(arguments: &Explain, context: &Context) -> Result<Exit, Fault>
 
 /// The reasons of the settings of an object; of all, where none is named.
 pub(crate) fn explained(asked: &str, context: &Context) -> Result<ExplainedReport, Fault> {
-    let netns = context.netns()?;
-    let policy = wishes::joined(context.policy()?.policy(), &netns, context)?;
+    let netns = context.session.netns()?;
+    let policy =
+        wishes::joined(context.policy()?.policy(), &netns, &context.session.wishes(), &context.console)?;
     let planned = match policy.intents.is_empty() {
         true => None,
         false => Some(cycle::plan(&policy, &netns)?),
@@ -55,7 +53,7 @@ pub(crate) fn explained(asked: &str, context: &Context) -> Result<ExplainedRepor
     }
     let is_object = |object: &Object| is_within(&object.to_string(), asked) || of_target.contains(object);
     let is_asked = |change: &model::Change| is_object(&change.to().object());
-    for InForce { transaction, change } in in_force(&context.journal()?)? {
+    for InForce { transaction, change } in in_force(&context.session.journal()?)? {
         if is_asked(&change) {
             report.in_force(&change, transaction.name(), &transaction.begin().asked.command);
         }

@@ -12,13 +12,11 @@ use std::time::Duration;
 use linux::{Kernel, Netns};
 use model::Nanoseconds;
 use rustix::io::FdFlags;
+use session::{Exit, Fault, clock};
 
 use super::expire::{Who, roll_back_expired_by};
 use crate::args::Guard;
-use crate::clock;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// What a guard writes when it no longer depends on anybody.
 const READY: &[u8] = b"ready\n";
@@ -36,10 +34,10 @@ const ATTEMPTS_MAX: u32 = 1_000;
 /// lead to them may go before the deadline.
 pub(crate) fn start(context: &Context, deadline: Nanoseconds, namespaces: &[Netns]) -> Result<Child, Fault> {
     let failed = |error| Fault::file("/proc/self/exe", error);
-    let log = log(&context.globals.state_dir)?;
+    let log = log(&context.session.state_dir)?;
     let mut guard = Command::new("/proc/self/exe");
     guard.arg("guard").arg("--deadline").arg(deadline.0.to_string());
-    guard.arg("--state-dir").arg(&context.globals.state_dir);
+    guard.arg("--state-dir").arg(&context.session.state_dir);
     for netns in namespaces {
         guard.arg("--holding").arg(netns.as_fd().as_raw_fd().to_string());
     }
@@ -57,7 +55,7 @@ pub(crate) fn start(context: &Context, deadline: Nanoseconds, namespaces: &[Netn
     }
     let _ = guard.kill();
     let _ = guard.wait();
-    let log = context.globals.state_dir.join(LOG);
+    let log = context.session.state_dir.join(LOG);
     Err(Fault::failed("the guard that would end the trial did not start")
         .hint(format!("see {}", log.display())))
 }
@@ -105,7 +103,7 @@ pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
     }
     let mut last = Ok(());
     for _ in 0..ATTEMPTS_MAX {
-        last = roll_back_expired_by(&mut kernel, context, Who::Guard);
+        last = roll_back_expired_by(&mut kernel, &context.session, &context.console, Who::Guard);
         match &last {
             Ok(()) => break,
             Err(fault) => context.console.fault(fault),

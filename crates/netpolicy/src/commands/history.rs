@@ -1,13 +1,13 @@
 //! `history`: the transactions of this host.
 
+use session::{Exit, Fault};
+
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::HistoryReport;
 
 /// Lists them.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
-    let journal = context.journal()?;
+    let journal = context.session.journal()?;
     let history = journal.history()?;
     context.console.report(&HistoryReport::of(&history, &journal))?;
     if history.transactions.is_empty() && history.unreadable.is_empty() {

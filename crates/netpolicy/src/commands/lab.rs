@@ -6,19 +6,18 @@ use std::process::Command;
 use linux::lab::{Lab as TwoHosts, LabOptions, Memcached, MemcachedOptions};
 use linux::{Processes, Signals, observe};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use session::{Exit, Fault};
 
 use super::attachment::TURN;
 use super::run::{code, forward};
 use crate::args::Lab;
 use crate::bench::{Layout, server_fault};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::LabReport;
 
 /// Makes the lab, says how to look at it, and waits: for a signal, the server's end, or the command's.
 pub(crate) fn run(arguments: &Lab, context: &Context) -> Result<Exit, Fault> {
-    let online = observe(&context.netns()?, &Processes::None)?.topology.online;
+    let online = observe(&context.session.netns()?, &Processes::None)?.topology.online;
     let mut signals = Signals::catch()?;
     let lab = TwoHosts::new(&LabOptions::with_queues(arguments.queues))?;
     let options = MemcachedOptions {

@@ -1,11 +1,10 @@
 //! `man`: the manual pages, for packagers.
 
 use clap::CommandFactory;
+use session::{Exit, Fault};
 
 use crate::args::{Arguments, Man};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// Writes one page per command.
 pub(crate) fn run(arguments: &Man, context: &Context) -> Result<Exit, Fault> {

@@ -10,7 +10,6 @@ mod completions;
 mod confirm;
 mod daemon;
 mod doctor;
-mod expire;
 mod explain;
 mod guard;
 mod history;
@@ -31,24 +30,25 @@ mod top;
 mod try_out;
 mod verify;
 
+use session::{Exit, Fault, expire};
+
 use crate::args::Command;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// Runs a command.
 pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
     let mut said = None;
     if looks_at_host(command)
-        && let Err(fault) = expire::roll_back_expired(context, expire::Who::Anybody)
+        && let Err(fault) =
+            expire::roll_back_expired(&context.session, &context.console, expire::Who::Anybody)
     {
         // It goes on: the command may be the one that puts this right.
         context.console.fault(&fault);
         said = Some(fault.cause.to_string());
     }
-    if looks_at_journal_alone(command) && context.globals.netns.is_some() {
+    if looks_at_journal_alone(command) && context.session.netns.is_some() {
         // It needs no namespace, but one that is misspelt must not read as "nothing is applied".
-        context.netns()?;
+        context.session.netns()?;
     }
     let exit = match dispatch(command, context) {
         // The same is wrong with the command, and was said.
@@ -56,7 +56,7 @@ pub(crate) fn run(command: &Command, context: &Context) -> Result<Exit, Fault> {
         result => result?,
     };
     if commits(command) {
-        context.forget_old_transactions();
+        context.session.forget_old_transactions(&context.console);
     }
     Ok(exit)
 }

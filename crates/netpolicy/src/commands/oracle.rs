@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use session::{Fault, cycle};
 
 use super::{explain, verify};
 use crate::api::Oracle;
 use crate::api::method::{Question, Refusal};
 use crate::args::Globals;
 use crate::context::Context;
-use crate::cycle;
-use crate::fault::Fault;
 use crate::render::{PlanReport, to_json};
 
 /// Who answers for a daemon with these options. Each answer takes a look at the host, in a thread of its own.
@@ -27,10 +26,10 @@ fn answer(question: &Question, context: &Context) -> Result<Map<String, Value>, 
     let found = match question {
         Question::Plan => {
             let policy = context.required_policy()?.policy();
-            to_json(&PlanReport::of(&cycle::plan(&policy, &context.netns()?)?.plan))
+            to_json(&PlanReport::of(&cycle::plan(&policy, &context.session.netns()?)?.plan))
         }
         Question::Explain(object) => to_json(&explain::explained(object.as_deref().unwrap_or(""), context)?),
-        Question::Verify => to_json(&verify::compared(&context.journal()?)?),
+        Question::Verify => to_json(&verify::compared(&context.session.journal()?)?),
     };
     match found {
         Value::Object(fields) => Ok(fields),

@@ -3,17 +3,15 @@
 use std::collections::BTreeSet;
 
 use apply::{Journal, RollBackError, TransactionName, Undone};
+use session::{Exit, Fault, HostState, clock};
 
 use crate::args::Rollback;
-use crate::clock;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::{Fault, HostState};
 use crate::render::{UndoneReport, count};
 
 /// Rolls one transaction back: the one that is named, or the newest that is in force.
 pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault> {
-    let journal = context.journal()?;
+    let journal = context.session.journal()?;
     let name = match arguments.id {
         Some(name) => name,
         None => {
@@ -58,7 +56,7 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
 
 /// What a daemon holds is one thing to an operator, however many transactions it took.
 fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Fault> {
-    let (undone, failed) = journal.roll_back_daemons(&mut linux::Kernel::new(), &context.asked(None));
+    let (undone, failed) = journal.roll_back_daemons(&mut linux::Kernel::new(), &context.session.asked(None));
     for (name, undone) in &undone {
         let told = context.console.report_done(&UndoneReport::of(*name, undone));
         told.map_err(|fault| fault.leaving(HostState::Restored))?;
@@ -74,7 +72,7 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
             tell_what_is_not_back(undone.iter().map(|(_, undone)| undone), context);
             return Ok(Exit::Done);
         }
-        Some(error) => return Err(unfinished(error, &undone, journal)),
+        Some(error) => return Err(session::unfinished(error, &undone, journal)),
         None => {}
     }
     // One that an earlier rollback could not put back is in more than one transaction.
@@ -85,20 +83,6 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
     tell_of_daemon(journal, context, "everything");
     tell_what_is_not_back(undone.iter().map(|(_, undone)| undone), context);
     Ok(Exit::Done)
-}
-
-/// Why not all that daemons have set is rolled back, and what of it is in force.
-pub(crate) fn unfinished(
-    error: RollBackError,
-    undone: &[(TransactionName, Undone)],
-    journal: &Journal,
-) -> Fault {
-    let fault = Fault::from(error);
-    if undone.is_empty() {
-        return fault;
-    }
-    let in_force = journal.kept_by_daemon().unwrap_or_default();
-    fault.part_way(&in_force.iter().map(apply::Transaction::name).collect::<Vec<_>>())
 }
 
 fn tell_what_is_unrecorded(name: TransactionName, undone: &Undone, context: &Context) {

@@ -8,14 +8,11 @@ use apply::AtTheEnd;
 use linux::process::preload;
 use linux::{Arrived, Netns, Signals};
 use model::{Intent, Pid, Target};
+use session::{Exit, Fault, HostState, fullbusy, wake};
 
 use super::attachment::{Attachment, TURN, Tells};
 use crate::args::Run;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::{Fault, HostState};
-use crate::fullbusy;
-use crate::wake;
 
 /// Where the library is put that caps `epoll_wait`.
 const LIBRARY_DIR: &str = "/run/netpolicy";
@@ -33,8 +30,8 @@ pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
     plan::allowed_class(&intent).map_err(Fault::refused_at_once)?;
     let mut command = command(arguments, &intent)?;
     // Held to the end of this function, and so of the command.
-    let _held = wake::hold(arguments.cpu_dma_latency, &intent, context)?;
-    let netns = context.netns()?;
+    let _held = wake::hold(arguments.cpu_dma_latency, &intent, &context.session, &context.console)?;
+    let netns = context.session.netns()?;
     let mut signals = Signals::catch()?;
     let mut child = netns.run(|| command.spawn())?.map_err(|error| not_started(arguments, error))?;
     match followed(&mut child, context, netns, &intent, &mut signals) {

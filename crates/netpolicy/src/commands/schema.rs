@@ -1,11 +1,10 @@
 //! `schema`: the languages of policy files and of recipe files, for editors, and of what programs read.
 
 use policy_file::{json_schema, recipe_json_schema};
+use session::{Exit, Fault};
 
 use crate::args::{Output, Schema, SchemaOf};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::{sim_json_schema, tc_json_schema};
 
 /// Prints the JSON Schema.

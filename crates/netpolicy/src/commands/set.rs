@@ -1,15 +1,12 @@
 //! `set`: gives one device or process a policy, without a file.
 
 use model::{Intent, Pid, PolicyName, Target};
+use session::{Exit, Fault, fullbusy, staged};
 
 use super::attach::another_process;
 use super::by_daemon;
 use crate::args::{Set, SetTarget};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
-use crate::fullbusy;
-use crate::staged;
 use crate::wish::Wish;
 
 /// Commits what one word asks for, and keeps it.
@@ -19,11 +16,11 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
         SetTarget::Device { name, wish, settings } => {
             nic.extend(settings.iter().map(|setting| setting.wish.clone()));
             typed.extend(settings.iter().map(|setting| setting.text.clone()));
-            (Target::Device(name.clone()), *wish, context.netns()?)
+            (Target::Device(name.clone()), *wish, context.session.netns()?)
         }
         SetTarget::Task { pid, wish } => {
             another_process(Pid(*pid))?;
-            (Target::Task(Pid(*pid)), *wish, context.netns_of(Pid(*pid))?)
+            (Target::Task(Pid(*pid)), *wish, context.session.netns_of(Pid(*pid))?)
         }
     };
     let intent = Intent {
@@ -38,7 +35,8 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
         return by_daemon::set(&mut daemon, &policy.intents[0], &typed, context);
     }
     let words = staged::Words { nothing: Some("it is so already"), done: "Set" };
-    let done = staged::keep(&policy, &netns, arguments.allow.into(), &words, context)?;
+    let done =
+        staged::keep(&policy, &netns, arguments.allow.into(), &words, &context.session, &context.console)?;
     if let SetTarget::Task { pid, wish: Wish::Policy(policy) } = &arguments.target {
         bequeath(Pid(*pid), *policy, context);
     }
@@ -48,7 +46,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
 /// Notes the wish in the kernel: the process's children and the sockets that they make will have it, too.
 fn bequeath(pid: Pid, policy: PolicyName, context: &Context) {
     let number = (policy != PolicyName::None).then(|| policy.number());
-    if let Err(error) = context.wishes().set_task(pid, number) {
+    if let Err(error) = context.session.wishes().set_task(pid, number) {
         context.console.detail(&format!("Its children to come inherit nothing: {error}"));
     }
 }

@@ -2,18 +2,16 @@
 
 use linux::Processes;
 use model::Pid;
+use session::{Exit, Fault, wishes};
 
 use crate::args::{Show, Which};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::{HostReport, svg};
-use crate::wishes;
 
 /// Prints the packet path, or draws it.
 pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
-    let mut host = linux::observe(&context.netns()?, &Processes::from(&arguments.processes))?;
-    wishes::told(&mut host, context);
+    let mut host = linux::observe(&context.session.netns()?, &Processes::from(&arguments.processes))?;
+    wishes::told(&mut host, &context.session.wishes());
     match &arguments.svg {
         Some(path) => {
             std::fs::write(path, svg(&host)).map_err(|error| Fault::file(path, error))?;

@@ -3,16 +3,15 @@
 use linux::KernelError;
 use linux::bpf::wishes::{Cgroup, Choice, WishStore};
 use model::PolicyName;
+use session::{Exit, Fault};
 
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::SocketsReport;
 use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable};
 
 /// Enables, disables or lists.
 pub(crate) fn run(arguments: &SocketPolicies, context: &Context) -> Result<Exit, Fault> {
-    let store = context.wishes();
+    let store = context.session.wishes();
     match &arguments.command {
         SocketsCommand::Enable(arguments) => enable(arguments, &store, context),
         SocketsCommand::Disable(arguments) => disable(arguments, &store, context),

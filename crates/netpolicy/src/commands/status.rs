@@ -1,19 +1,18 @@
 //! `status`: how the daemon stands, in its own words.
 
 use serde_json::{Map, Value};
+use session::{Exit, Fault};
 
 use crate::api::Client;
 use crate::args::Status;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::StatusReport;
 
 /// Asks the daemon, and prints what it says.
 pub(crate) fn run(arguments: &Status, context: &Context) -> Result<Exit, Fault> {
     let socket = match &arguments.socket {
         Some(socket) => socket.clone(),
-        None => context.trusted_api_socket()?,
+        None => context.session.trusted_api_socket()?,
     };
     let connected = Client::connect(&socket).map_err(|error| Fault::file(&socket, error))?;
     let Some(mut client) = connected else {

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
+use session::{Exit, Fault};
+
 use crate::args::Top;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::ReadingReport;
 use crate::top::reader::Reader;
 
 /// Shows the host again and again, or once.
 pub(crate) fn run(arguments: &Top, context: &Context) -> Result<Exit, Fault> {
-    let mut reader = Reader::new(context.netns()?)?;
+    let mut reader = Reader::new(context.session.netns()?)?;
     let interval = Duration::from_secs(arguments.interval.into());
     if arguments.once {
         std::thread::sleep(interval);

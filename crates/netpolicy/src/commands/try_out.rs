@@ -2,20 +2,16 @@
 
 use linux::{Kernel, Netns};
 use model::Nanoseconds;
+use session::{Exit, Fault, clock, cycle, fullbusy};
 
 use super::guard;
 use crate::args::Try;
-use crate::clock;
 use crate::context::Context;
-use crate::cycle;
-use crate::exit::Exit;
-use crate::fault::Fault;
-use crate::fullbusy;
 use crate::render::PlanReport;
 
 /// Commits the plan on trial. The guard is at its post before the first write.
 pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
-    let netns = context.netns()?;
+    let netns = context.session.netns()?;
     let policy = context.whole_policy(&netns)?;
     fullbusy::refuse_from_outside(&policy)?;
     let planned = cycle::plan(&policy, &netns)?;
@@ -39,8 +35,8 @@ pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
     let mut guard = guard::start(context, deadline, &namespaces)?;
     let held = cycle::hold(
         planned.plan,
-        &context.journal()?,
-        &context.asked(Some(deadline)),
+        &context.session.journal()?,
+        &context.session.asked(Some(deadline)),
         arguments.allow.into(),
         deadline,
     );

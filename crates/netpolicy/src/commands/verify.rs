@@ -2,15 +2,14 @@
 
 use apply::{Journal, Knobs, Transaction};
 use model::Change;
+use session::{Exit, Fault};
 
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::{DriftReport, Unread};
 
 /// Reads every setting of every transaction in force, and lists those with another value.
 pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
-    let journal = context.journal()?;
+    let journal = context.session.journal()?;
     let report = compared(&journal)?;
     context.console.report(&report)?;
     let history = journal.history()?;

@@ -8,6 +8,7 @@ use model::setting::Disruption;
 use model::{
     Change, DeviceId, Finding, Nanoseconds, NapiKnob, Object, Plan, Policy, Setting, Severity, Step, Target,
 };
+use session::{Exit, Fault};
 
 use super::asked::Asking;
 use super::converge::{LeftAlone, Work};
@@ -18,8 +19,6 @@ use super::put_back;
 use super::report;
 use super::status::{Kind, Phase};
 use super::wished;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::EventReport;
 
 /// How many commits one work may take: queues, what stands on them, and again for what changed meanwhile.
@@ -501,7 +500,7 @@ impl Keeper<'_> {
                 || has_ended(&object, host)
                 || object.device().is_some_and(|device| !there(device))
         };
-        let asked = self.context.asked(None);
+        let asked = self.context.session.asked(None);
         self.journal.rely_on([]);
         let folded = self.journal.fold(&asked, gone);
         self.read_own()?;

@@ -5,15 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use apply::Knob;
 use model::policy::Match;
 use model::{Intent, Object, Target};
+use session::{Exit, Fault, fullbusy};
 
 use super::converge::{Abstained, Event};
 use super::keeper::{Keeper, Stubborn, now};
 use super::report;
 use super::status::{Answer, HeldSetting, Phase, Reply, Request};
 use super::wants::Asked;
-use crate::exit::Exit;
-use crate::fault::Fault;
-use crate::fullbusy;
 
 /// What became of a request.
 enum Outcome {
@@ -231,7 +229,7 @@ impl Keeper<'_> {
     /// Takes back a wish that `set task` has noted in the kernel where no daemon ran; says whether there was one.
     fn takes_back_wish(&self, target: &Target) -> Result<bool, Fault> {
         let Target::Task(pid) = target else { return Ok(false) };
-        let wishes = self.context.wishes();
+        let wishes = self.context.session.wishes();
         let noted = wishes.tasks().is_ok_and(|tasks| tasks.contains_key(pid));
         if noted {
             wishes.set_task(*pid, None)?;

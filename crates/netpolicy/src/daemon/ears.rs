@@ -12,10 +12,10 @@ use linux::{KernelError, Netns, Signals};
 use model::{NetnsId, Pid};
 use rustix::fs::inotify;
 use rustix::io::Errno;
+use session::Fault;
 
 use super::house::House;
 use super::status::Hearing;
-use crate::fault::Fault;
 
 /// The daemon's own descriptors in its loop.
 pub(crate) const NOTICES: u32 = 0;

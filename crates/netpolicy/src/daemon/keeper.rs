@@ -12,6 +12,8 @@ use linux::observe::Observer;
 use linux::process::{Criteria, meets};
 use linux::{Kernel, Netns, Processes, Signal};
 use model::{Finding, Host, Nanoseconds, Object, Pid, Setting, Severity};
+use session::wake::HeldWake;
+use session::{Exit, Fault, clock};
 
 use super::asked::Asking;
 use super::converge::{Converge, Event, until};
@@ -24,11 +26,7 @@ use super::status::{Counters, Kind, Phase, Reaction, RequestStatus, Shared};
 use super::wants::Wants;
 use super::wished;
 use crate::args::OnStop;
-use crate::clock;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
-use crate::wake::HeldWake;
 
 /// How long the daemon waits for another writer of the journal before it does something else first.
 const JOURNAL_PATIENCE: Duration = Duration::from_millis(200);
@@ -129,14 +127,14 @@ impl<'a> Keeper<'a> {
         shared: Shared,
         house: &House,
     ) -> Result<Self, Fault> {
-        let netns = context.netns()?;
+        let netns = context.session.netns()?;
         // On this thread only; others of this process stay where they are.
         if !Netns::is_current(netns.id()) {
             netns.enter()?;
         }
-        let journal = context.journal()?.waiting(JOURNAL_PATIENCE).keeping()?;
+        let journal = context.session.journal()?.waiting(JOURNAL_PATIENCE).keeping()?;
         let claimed = Sole::claim()?;
-        let requests = context.globals.state_dir.join("requests.json");
+        let requests = context.session.state_dir.join("requests.json");
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let wants = Wants::open(requests, &boot, options.allow.disruptive)
             .map_err(|(path, error)| Fault::file(path, error).hint(UNREADABLE))?;
@@ -159,7 +157,7 @@ impl<'a> Keeper<'a> {
             ledger: Ledger::default(),
             wants,
             policy: model::Policy::default(),
-            wishes: WishReader::of(context.wishes()),
+            wishes: WishReader::of(context.session.wishes()),
             new_wishes: false,
             followed_wishes: Vec::new(),
             placed: Placed::default(),
@@ -477,7 +475,7 @@ impl<'a> Keeper<'a> {
 
     /// What the journal notes of the daemon's transactions.
     pub(super) fn asked(&self) -> Asked {
-        self.context.asked(None)
+        self.context.session.asked(None)
     }
 
     /// Notes a finding, in place of what was found of the same before. A new one is told.
@@ -534,10 +532,10 @@ pub(super) fn now() -> Nanoseconds {
 }
 
 fn watched_directories(context: &Context, journal: &Journal) -> Vec<(PathBuf, Holds)> {
-    let policy: Vec<PathBuf> = context.policy_directories(directory_of);
+    let policy: Vec<PathBuf> = context.session.policy_directories(directory_of);
     let policy = policy.into_iter().map(|path| (path, Holds::Policy));
     let journal = (journal.directory().to_owned(), Holds::Journal);
-    let wishes = context.wishes().directory().to_owned();
+    let wishes = context.session.wishes().directory().to_owned();
     let place = (directory_of(&wishes), Holds::PlaceOfWishes);
     policy.chain([journal, (wishes, Holds::Wishes), place]).collect()
 }

@@ -10,11 +10,10 @@ use model::{
     Finding, Host, HostKnob, IfIndex, Interface, IrqKnob, Nanoseconds, Object, Pid, ProcessKnob, Setting,
     Severity, Target,
 };
+use session::{Fault, fullbusy};
 
 use super::converge::{Depth, Event, Work};
 use super::keeper::{Keeper, now};
-use crate::fault::Fault;
-use crate::fullbusy;
 
 /// Looking at all processes takes at most one part in so many of a CPU, and is not done more often than this.
 const LOOK_SHARE: u64 = 2_000;

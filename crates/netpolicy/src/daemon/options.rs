@@ -3,10 +3,9 @@
 use std::path::Path;
 
 use serde::Deserialize;
+use session::{Exit, Fault};
 
 use crate::args::{Daemon, OnStop};
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// Where a daemon's own settings are, unless another file is named.
 pub(crate) const CONFIG_FILE: &str = "/etc/netpolicy/daemon.toml";

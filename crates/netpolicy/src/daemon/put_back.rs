@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use apply::{Fate, Knob, Knobs, Ledger};
 use linux::Kernel;
 use model::{Change, Intent, Object, Policy, Reason, Setting, Step};
+use session::{Fault, unfinished};
 
 use super::converge::Work;
 use super::keeper::Keeper;
 use super::look::has_ended;
 use super::placing::Placed;
-use crate::commands::rollback::unfinished;
-use crate::fault::Fault;
 
 /// How many settings an answer names that are somebody else's by now.
 const NOTES_MAX: usize = 64;

@@ -10,10 +10,9 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use linux::peer::Peer;
 use model::Finding;
 use model::Severity;
+use session::{Exit, Fault};
 
 use super::house::{Door, Guest, Ready, Stay, Wishes};
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// The name of the sign.
 const NAME: &[u8] = b"netpolicy/daemon";

@@ -8,11 +8,11 @@ use linux::bpf::wishes::WishReader;
 use linux::process::{Criteria, holders_of_sockets, meets};
 use model::host::{Wish, Wisher};
 use model::{Finding, Host, Intent, Pid, Policy, PolicyName, Severity, Target};
+use session::Fault;
 
 use super::converge::Event;
 use super::keeper::{Keeper, now};
 use super::status::Hearing;
-use crate::fault::Fault;
 
 /// The rule of what is found about wishes.
 const RULE: &str = "wishes";

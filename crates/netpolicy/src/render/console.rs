@@ -3,10 +3,14 @@
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 
+use model::{Object, Plan};
+use session::{Fault, Operator, Session};
+
+use super::event::EventReport;
 use super::fault::printable;
+use super::plan::PlanReport;
 use super::report::{Page, Report};
 use crate::args::{Color, Globals, Output};
-use crate::fault::Fault;
 
 /// Standard output for data, standard error for talk.
 ///
@@ -29,7 +33,7 @@ pub(crate) struct Console {
 
 impl Console {
     /// The console that the command line asks for.
-    pub(crate) fn new(globals: &Globals) -> Self {
+    pub(crate) fn new(globals: &Globals, session: &Session) -> Self {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let colour = |terminal: bool| match globals.color {
             Some(Color::Always) => true,
@@ -43,8 +47,8 @@ impl Console {
             colour_err: colour(io::stderr().is_terminal()),
             quiet: globals.quiet,
             verbose: globals.verbose,
-            journal: globals.state_dir_option(),
-            netns: globals.netns_option(),
+            journal: session.state_dir_option(),
+            netns: session.netns_option(),
             heard: Cell::new(true),
         }
     }
@@ -142,6 +146,24 @@ impl Console {
     /// Tells the operator what went wrong, quiet or not.
     pub(crate) fn fault(&self, fault: &Fault) {
         talk(&self.typed(&super::fault::words(fault, self.colour_err)));
+    }
+}
+
+impl Operator for Console {
+    fn say(&self, sentence: &str) {
+        Self::say(self, sentence);
+    }
+
+    fn detail(&self, sentence: &str) {
+        Self::detail(self, sentence);
+    }
+
+    fn plan(&self, plan: &Plan) -> Result<(), Fault> {
+        self.report_done(&PlanReport::of(plan))
+    }
+
+    fn event(&self, what: &'static str, object: Object, words: String) -> Result<(), Fault> {
+        self.report_done(&EventReport::new(what, object, words))
     }
 }
 

@@ -145,8 +145,9 @@ fn came_about(page: &Page, entry: &Entry) -> String {
 
 #[cfg(test)]
 mod test {
-    use super::*;
     use model::{DeviceId, EmptyPolls, IfIndex, Label, Nanoseconds, NapiKnob, NetnsId, QueueIndex, RxQueue};
+
+    use super::*;
 
     #[test]
     fn what_is_the_same_for_several_queues_is_said_once() {

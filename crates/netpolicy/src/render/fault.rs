@@ -3,10 +3,9 @@
 use std::error::Error;
 
 use rules::words::shortened;
+use session::{Exit, Fault, HostState};
 
 use super::table::Style;
-use crate::exit::Exit;
-use crate::fault::{Fault, HostState};
 
 /// The longest chain of causes that is told.
 const CAUSES_MAX: usize = 16;

@@ -8,7 +8,7 @@ use rules::{Filter, Found, Lookup, Wanted};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::count::count;
+use super::count;
 use super::report::{Page, Report, to_json};
 use super::table::{Cell, Style, Table};
 

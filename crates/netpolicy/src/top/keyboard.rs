@@ -164,8 +164,9 @@ fn character(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
 
 #[cfg(test)]
 mod test {
-    use super::*;
     use rustix::pipe::pipe;
+
+    use super::*;
 
     fn all(bytes: &[u8]) -> Vec<Key> {
         let mut bytes = bytes.to_vec();

@@ -8,9 +8,9 @@ use linux::observe::Observer;
 use linux::{Netns, Processes};
 use model::Host;
 use model::evidence::Counters;
+use session::Fault;
 
 use super::reading::Reading;
-use crate::fault::Fault;
 
 /// Observing a host with many sockets takes long, and which queues, processes and sockets there are seldom changes:
 /// that is observed again only after this many times the time that it took, so that it costs half a per cent of a CPU.

@@ -10,13 +10,12 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Clear, Paragraph, Row, Table};
 use ratatui::{DefaultTerminal, Frame};
+use session::{Exit, Fault};
 
 use super::keyboard::{Input, Keyboard};
 use super::reader::Reader;
 use super::reading::{CpuLine, ProcessLine, QueueLine, Reading};
 use super::state::State;
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// How long a key is waited for before the terminal's size is looked at again.
 const TICK: Duration = Duration::from_millis(100);
@@ -387,11 +386,12 @@ fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod test {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
     use super::super::reading::Shares;
     use super::super::state::Key;
     use super::*;
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
 
     fn reading(queues: u32) -> Reading {
         let line = |queue: u32| QueueLine {

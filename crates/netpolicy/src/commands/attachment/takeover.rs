@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use apply::{Journal, JournalError, Knob, RollBackError, Transaction, TransactionName};
 use model::{Pid, ProcessId};
+use session::cycle::Planned;
+use session::{Fault, clock};
 
-use crate::clock;
 use crate::context::Context;
-use crate::cycle::Planned;
-use crate::fault::Fault;
 use crate::render::count;
 
 /// The knobs that were looked at before, so that the journal is read again only for others.

@@ -6,10 +6,9 @@ use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
 use measure::{Grid, Results};
+use session::{Exit, Fault};
 
 use super::unique::Unique;
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// Evidence that is read at most, unpacked: ten thousand runs.
 pub(crate) const EVIDENCE_BYTES_MAX: u64 = 256 << 20;
@@ -87,10 +86,12 @@ fn unpacked(mut file: impl BufRead, bytes_max: u64) -> io::Result<String> {
 
 #[cfg(test)]
 mod test {
-    use super::*;
+    use std::io::Write;
+
     use flate2::Compression;
     use flate2::write::GzEncoder;
-    use std::io::Write;
+
+    use super::*;
 
     fn packed(text: &str) -> Vec<u8> {
         let mut gzip = GzEncoder::new(Vec::new(), Compression::best());

@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 use linux::{Processes, Signals, observe};
 use measure::{Experiment, Gates, Grid, Progress, Results, Skipped, Stage, Stopped, Variant};
 use model::{CpuSet, Nanoseconds, OfferedLoad, Schema};
+use session::{Exit, Fault, HostState};
 
 use super::{Told, early, of_signal, writable};
 use crate::bench::exchange_args::{Storage, Threaded};
 use crate::bench::{BenchError, Case, Compares, ExchangeStage, Layout, impossible};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::{Fault, HostState};
 use crate::render::GridReport;
 
 /// What is written into a file of our own at once.
@@ -97,7 +96,7 @@ fn conduct<B: Compares>(
         writable(path)?;
     }
     let gates = common.gates.as_deref().map(read_gates).transpose()?;
-    let online = observe(&context.netns()?, &Processes::None)?.topology.online;
+    let online = observe(&context.session.netns()?, &Processes::None)?.topology.online;
     let halves = Layout::of(&online);
     let layout = Layout {
         server: common.server_cpus.clone().unwrap_or(halves.server),

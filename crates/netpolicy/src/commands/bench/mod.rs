@@ -10,17 +10,16 @@ mod unique;
 use std::io::Write;
 use std::path::Path;
 
+use evidence::Written;
 use linux::{Processes, Signals, observe};
 use measure::{Cell, Experiment, Failure, Grid, Progress, Results, Stage, Stopped};
 use model::{DeliveryMode, Nanoseconds, OfferedLoad};
+use session::{Exit, Fault};
 
 use crate::args::{Application, Bench, FromEvidence, MemcachedBench};
 use crate::bench::{BenchError, LabStage, Layout, PlainStage, impossible, label};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::{BenchReport, GridReport};
-use evidence::Written;
 
 /// Measures, prints the table, and writes the files.
 pub(crate) fn run(arguments: &Bench, context: &Context) -> Result<Exit, Fault> {
@@ -46,7 +45,7 @@ fn memcached(arguments: &MemcachedBench, context: &Context) -> Result<Exit, Faul
             let layout = layout(context)?;
             let workload = arguments.workload(PlainStage::threads(&layout));
             checked(&workload)?;
-            let mut stage = PlainStage { address, netns: context.netns()?, workload };
+            let mut stage = PlainStage { address, netns: context.session.netns()?, workload };
             let labels = vec!["as it is".to_owned()];
             conduct(arguments, context, &mut stage, labels)
         }
@@ -70,7 +69,7 @@ fn in_lab(arguments: &MemcachedBench, context: &Context) -> Result<Exit, Fault> 
 }
 
 fn layout(context: &Context) -> Result<Layout, Fault> {
-    let host = observe(&context.netns()?, &Processes::None)?;
+    let host = observe(&context.session.netns()?, &Processes::None)?;
     Ok(Layout::of(&host.topology.online))
 }
 

@@ -3,14 +3,13 @@
 use linux::{Processes, Signals, observe};
 use measure::{Experiment, Grid, Overall, Results, Stopped, Variant};
 use model::{OfferedLoad, Schema};
+use session::{Exit, Fault};
 
 use super::exchange::{among, offline, possible, publish};
 use super::policies_simulated::simulated;
 use super::{Told, early, writable};
 use crate::bench::{BenchError, Layout, Mixture, Policies, PoliciesStage, Tuning, impossible};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// What every reader must know of a table from the lab.
 const LAB_NOTES: [&str; 3] = [
@@ -39,7 +38,7 @@ pub(super) fn run(arguments: &Policies, context: &Context) -> Result<Exit, Fault
         let grid = simulated(arguments, context)?;
         return publish(context, &grid, arguments.json.as_deref(), arguments.report.as_deref(), false);
     }
-    let online = observe(&context.netns()?, &Processes::None)?.topology.online;
+    let online = observe(&context.session.netns()?, &Processes::None)?.topology.online;
     let halves = Layout::of(&online);
     let layout = Layout {
         server: arguments.server_cpus.clone().unwrap_or(halves.server),

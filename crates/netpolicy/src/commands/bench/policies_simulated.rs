@@ -7,6 +7,7 @@ use measure::{Experiment, Grid, Results, Variant};
 use model::nic::CoalesceParam;
 use model::recipe::{Circumstances, Dose, Mechanism};
 use model::{Layout, OfferedLoad, PolicyName, Recipes, Schema};
+use session::{Exit, Fault};
 use sim::Scenario;
 use sim::outcome::Length;
 use sim::scenario::Refused;
@@ -15,8 +16,6 @@ use super::policies::empty;
 use crate::bench::{Mixture, Policies, Tuning};
 use crate::commands::sim::{Job, evidence, run_all, scenario};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// The scenario that holds the document's machine.
 const SCENARIO: &str = "net-policy";
@@ -52,7 +51,7 @@ const NOTES: [&str; 5] = [
 /// Computes the evaluation.
 pub(super) fn simulated(arguments: &Policies, context: &Context) -> Result<Grid, Fault> {
     let base = scenario(Path::new(SCENARIO))?.file.scenario;
-    let recipes = context.recipes()?;
+    let recipes = context.session.recipes()?;
     let cpus = base.hardware.cpus;
     let mixtures: Vec<Mixture> =
         arguments.mixtures(cpus).into_iter().filter(|mixture| !mixture.is_mixed()).collect();

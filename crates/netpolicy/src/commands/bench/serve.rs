@@ -3,11 +3,10 @@
 use std::sync::atomic::AtomicBool;
 
 use measure::server::{ServeError, ServerOptions, Service, listen_on, serve};
+use session::{Exit, Fault};
 
 use crate::bench::describe;
 use crate::bench::exchange_args::Serve;
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// Serves until a signal ends the process.
 pub(super) fn run(arguments: &Serve) -> Result<Exit, Fault> {

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::path::Path;
 
 use policy_file::nearest;
+use session::{Exit, Fault};
 use sim::fit::Fit;
 use sim::outcome::Length;
 use sim::{Costs, Outcome, Scenario};
@@ -15,8 +16,6 @@ use super::source::{Source, scenario, standard_input_once, writable};
 use super::validate::apply;
 use crate::args::SimCalibrate;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::CalibrationReport;
 use crate::scenario_file::{Calibration, MeasuredRow, Metric, RowClass};
 

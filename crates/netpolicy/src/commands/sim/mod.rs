@@ -17,10 +17,10 @@ pub(crate) use prediction::{Prediction, Range};
 pub(crate) use source::scenario;
 pub(crate) use validate::{Coverage, Judged, Orderings, SummaryLine, error};
 
+use session::{Exit, Fault};
+
 use crate::args::{Sim, SimCommand};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// Runs a subcommand.
 pub(crate) fn run(arguments: &Sim, context: &Context) -> Result<Exit, Fault> {

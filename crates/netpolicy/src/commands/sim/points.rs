@@ -4,11 +4,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use session::{Exit, Fault};
 use sim::outcome::Length;
 use sim::{Outcome, Scenario};
 
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::Console;
 
 /// One simulation.

@@ -2,14 +2,13 @@
 
 use model::{Evidence, OfferedLoad};
 use serde::Serialize;
+use session::{Exit, Fault};
 use sim::outcome::Length;
 use sim::scenario::SPAN_MAX;
 use sim::{Costs, Histogram, Outcome, Scenario};
 
 use super::evidence::evidence;
 use super::points::{Job, run_all};
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::Console;
 use crate::scenario_file::{Metric, ScenarioFile};
 

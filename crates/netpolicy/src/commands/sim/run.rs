@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use session::{Exit, Fault};
 use sim::Scenario;
 use sim::outcome::Length;
 use sim::scenario::{Refused, SPAN_MAX};
@@ -11,8 +12,6 @@ use super::prediction::{Effort, predict};
 use super::source::{Source, scenario, standard_input_once};
 use crate::args::{SimEffort, SimRun};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::{PredictionReport, count};
 use crate::scenario_file::nearest_key;
 

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use measure::Results;
 use model::{DeliveryMode, Evidence, OfferedLoad, Workload};
+use session::{Exit, Fault};
 use sim::Scenario;
 
 use super::prediction::BISTABLE_RATIO;
 use super::soundness::unsound;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::count;
 use crate::scenario_file::{MeasuredRow, MeasuredTable, Metric, ROWS_MAX, RowClass};
 

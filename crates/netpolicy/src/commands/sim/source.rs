@@ -5,10 +5,10 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use session::{Exit, Fault};
+
 use super::runs::rows;
 use crate::commands::bench::evidence::{self, EVIDENCE_BYTES_MAX, Written, is_evidence};
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::scenario_file::{MeasuredTable, SHIPPED, ScenarioFile, measured, parse, parse_over, shipped};
 
 /// A scenario with its origin.

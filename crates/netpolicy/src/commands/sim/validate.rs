@@ -1,6 +1,7 @@
 //! `sim validate`: measured and predicted, row by row.
 
 use serde::Serialize;
+use session::{Exit, Fault};
 use sim::Scenario;
 
 use super::prediction::{Prediction, Range, predict};
@@ -8,8 +9,6 @@ use super::run::effort;
 use super::source::{scenario, standard_input_once, writable};
 use crate::args::SimValidate;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::{ValidationReport, count};
 use crate::scenario_file::{MeasuredRow, MeasuredTable, Metric, RowClass};
 

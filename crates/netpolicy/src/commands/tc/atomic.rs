@@ -22,14 +22,13 @@ use model::IfIndex;
 use rules::{Classifier, Filter, Found, Group, Hook, Lookup, NoPercpu, command, number};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::FdFlags;
+use session::{Exit, Fault, HostState};
 
 use super::diff::{is_absent, wanted};
 use super::file::BatchFile;
 use super::survey::Survey;
 use super::swap::{Places, Swap};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::{Fault, HostState};
 
 /// What the guard hears when it knows all that the load is about to add. Without it, nothing was sent, and what it heard last
 /// may be half a line.
@@ -405,7 +404,7 @@ impl Guarded {
 
 /// The guard: hears what would have to be removed, and removes it unless it is told to keep it.
 pub(crate) fn guard(context: &Context) -> Result<Exit, Fault> {
-    let netns = context.netns()?;
+    let netns = context.session.netns()?;
     let (mut undo, mut armed, mut unknown) = (Undo::default(), false, None);
     for line in std::io::stdin().lock().lines() {
         match line {

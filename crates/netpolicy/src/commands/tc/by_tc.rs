@@ -15,9 +15,8 @@ use linux::tc::Loader;
 use linux::{Netns, Signals};
 use rules::words::shortened;
 use rustix::fs::{MemfdFlags, memfd_create};
+use session::{Exit, Fault};
 
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::RefusedLine;
 
 /// How many lines one tc is given at most, and how many bytes of them.

@@ -7,13 +7,12 @@ use linux::Netns;
 use linux::tc::{Devices, dump};
 use linux::{Errno, KernelError};
 use rules::{Command, Hook, NoPercpu, Terse, Wanted, cookie};
+use session::{Exit, Fault};
 
 use super::file::BatchFile;
 use super::survey::Survey;
 use super::swap::Places;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::DiffReport;
 
 /// Compares, and says what is missing, different and extra.
@@ -24,7 +23,7 @@ pub(crate) fn run(
     context: &Context,
 ) -> Result<Exit, Fault> {
     let began = Instant::now();
-    let netns = context.netns()?;
+    let netns = context.session.netns()?;
     let mut devices = Devices::of(&netns);
     let places = match swap {
         Some(priority) => Places::in_force(&netns, priority, file, &mut devices)?,

@@ -7,12 +7,11 @@ use linux::tc::{Devices, dump};
 use model::IfIndex;
 use rules::command::Qdisc;
 use rules::{Classifier, Filter, Hook, Lookup, command, number};
+use session::{Exit, Fault};
 
 use super::diff::is_absent;
 use crate::args::TcDump;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::{DumpReport, count};
 
 /// The parent that is the root of a device, where no rules hang, and the half of a parent that names the queueing discipline.
@@ -21,7 +20,7 @@ const MAJOR: u32 = 0xffff_0000;
 
 /// Prints every rule of what is asked for; exit code 1 if there is one that has no words.
 pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> {
-    let netns = context.netns()?;
+    let netns = context.session.netns()?;
     let mut devices = Devices::of(&netns);
     let asked = Asked::of(arguments, &netns, &mut devices)?;
     if let Some(words) = asked.nothing {

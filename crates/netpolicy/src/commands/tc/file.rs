@@ -9,9 +9,7 @@ use std::path::Path;
 use rules::batch::ReadError;
 use rules::{Batch, Command, Lookup};
 use rustix::fs::{MemfdFlags, memfd_create};
-
-use crate::exit::Exit;
-use crate::fault::Fault;
+use session::{Exit, Fault};
 
 /// How much is kept of what cannot be read twice: standard input, a pipe, a FIFO, a device.
 const SPOOLED_BYTES_MAX: u64 = 1 << 30;

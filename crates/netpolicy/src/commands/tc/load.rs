@@ -6,6 +6,7 @@ use std::time::Instant;
 use linux::tc::{Account, Devices, Encoder, Loader, Options};
 use linux::{Errno, Netns, Signals};
 use rules::Command;
+use session::{Exit, Fault, HostState};
 
 use super::atomic::{Guarded, Turn, Undo, not_restored, not_taken_back};
 use super::by_tc::ByTc;
@@ -18,8 +19,6 @@ use super::swap::{Places, Swap};
 use super::wish::{Asides, Fitter, Wish, percpu};
 use crate::args::TcLoad;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::{Fault, HostState};
 use crate::render::{DiffReport, LoadReport, RefusedLine};
 
 /// How many commands are pushed between two looks at the clock.
@@ -27,7 +26,7 @@ const COMMANDS_PER_LOOK: u64 = 1024;
 
 /// Loads a file.
 pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> {
-    let netns = context.netns()?;
+    let netns = context.session.netns()?;
     let file = BatchFile::named(&arguments.file)?.with_tc(arguments.with_tc);
     let mut devices = Devices::of(&netns);
     let began = Instant::now();

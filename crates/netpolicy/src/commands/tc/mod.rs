@@ -13,11 +13,11 @@ mod survey;
 mod swap;
 mod wish;
 
+use session::{Exit, Fault};
+
 use self::file::BatchFile;
 use crate::args::{Tc, TcCommand};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// Runs one of the commands about rules.
 pub(crate) fn run(arguments: &Tc, context: &Context) -> Result<Exit, Fault> {

@@ -6,11 +6,11 @@ use std::io::Read;
 use linux::Netns;
 use linux::tc::{Devices, Encoder};
 use rules::{Batch, Command};
+use session::Fault;
 
 use super::file::BatchFile;
 use super::survey::Survey;
 use super::wish::{Asides, Fitter, Wish};
-use crate::fault::Fault;
 
 /// How many bytes of encoded rules of each half wait for the rest of the file to be right; what is beyond them is read
 /// twice.

@@ -6,11 +6,10 @@ use linux::tc::Devices;
 use policy_file::{Mistake, Mistakes, nearest};
 use rules::classifier::u32::Part;
 use rules::{Classifier, Command, Filter, Group, Hook, Verb};
+use session::{Exit, Fault};
 
 use super::atomic::place;
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::{SurveyReport, WrongLine};
 
 /// How many mistakes are kept, for programs.

@@ -13,12 +13,11 @@ use linux::tc::{Devices, Loader, Options, Refused, dump, undo};
 use model::IfIndex;
 use rules::action::Control;
 use rules::{Batch, Command, Filter, Group, Hook, Table, Verb};
+use session::{Exit, Fault};
 
 use super::atomic::Stuck;
 use super::file::BatchFile;
 use super::survey::Survey;
-use crate::exit::Exit;
-use crate::fault::Fault;
 
 /// The chains that rules are put into, by hook; where there is none, they stay where the file has them.
 #[derive(Clone, Debug, Default)]

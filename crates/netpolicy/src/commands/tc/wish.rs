@@ -6,9 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use linux::Netns;
 use linux::tc::instances;
 use rules::{Action, Command, Marker, NoPercpu, Sharing, Verb, percpu};
+use session::Fault;
 
 use crate::args::{Percpu, TcLoad};
-use crate::fault::Fault;
 
 /// Which counters the command line asks for.
 pub(super) const fn percpu(wanted: Option<Percpu>) -> NoPercpu {

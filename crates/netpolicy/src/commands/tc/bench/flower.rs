@@ -10,10 +10,10 @@ use std::time::Instant;
 use linux::netlink::rtlink::{RtLink, VethEnd};
 use linux::tc::{Devices, dump};
 use rules::Lookup as _;
+use session::Fault;
 
 use super::ratio::{Ratio, median};
 use super::{Bench, CHECKED_RULES, DEVICE, parse};
-use crate::fault::Fault;
 
 /// The device of the second worker.
 const SECOND: &str = "np2";

@@ -16,12 +16,11 @@ use linux::netlink::rtlink::{RtLink, VethEnd};
 use linux::tc::{Devices, Loader, Options, Portion, RECEIVE_BYTES, RuleSocket, dump, instances, undo};
 use model::IfIndex;
 use rules::{Batch, Hook, Lookup, Table, command};
+use session::{Exit, Fault};
 
 use self::ratio::{Ratio, median};
 use crate::args::{BenchPart, TcBench};
 use crate::context::Context;
-use crate::exit::Exit;
-use crate::fault::Fault;
 use crate::render::{BenchRow, RuleBenchReport};
 
 /// The devices of the namespace.

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 /// How a command ended. `docs/exit-codes.md` is the operator's side of this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
+pub enum Exit {
     /// 0: done, or no drift.
     Done,
     /// 1: failed.
@@ -27,7 +27,7 @@ pub(crate) enum Exit {
 
 impl Exit {
     /// The one with this number, as a daemon says it.
-    pub(crate) const fn of(code: u8) -> Option<Self> {
+    pub const fn of(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::Done,
             1 => Self::Failed,
@@ -42,7 +42,7 @@ impl Exit {
     }
 
     /// The number.
-    pub(crate) const fn code(self) -> u8 {
+    pub const fn code(self) -> u8 {
         match self {
             Self::Done => 0,
             Self::Failed => 1,

@@ -8,8 +8,8 @@ use model::host::{Unread, Wish, Wisher};
 use model::{Host, Policy};
 use plan::wishes::Joined;
 
-use crate::context::Context;
 use crate::fault::Fault;
+use crate::operator::Operator;
 use crate::services;
 
 /// A policy with what applications in this namespace ask for; what of that is left out is told, and so is it if the wishes
@@ -17,12 +17,17 @@ use crate::services;
 ///
 /// # Errors
 /// If `/proc` cannot be read.
-pub(crate) fn joined(policy: Policy, netns: &Netns, context: &Context) -> Result<Policy, Fault> {
-    let wishes = match wishes(&context.wishes()) {
+pub fn joined(
+    policy: Policy,
+    netns: &Netns,
+    store: &WishStore,
+    operator: &dyn Operator,
+) -> Result<Policy, Fault> {
+    let wishes = match wishes(store) {
         Ok(wishes) if wishes.is_empty() => return Ok(policy),
         Ok(wishes) => wishes,
         Err(error) => {
-            context.console.say(&format!("What applications ask for is left out of account: {error}"));
+            operator.say(&format!("What applications ask for is left out of account: {error}"));
             return Ok(policy);
         }
     };
@@ -34,15 +39,14 @@ pub(crate) fn joined(policy: Policy, netns: &Netns, context: &Context) -> Result
     }
     let host = linux::observe(netns, &processes)?;
     let Joined { policy, notes } = plan::wishes::join(&policy, &wishes, &host, &resolved);
-    notes.iter().for_each(|note| context.console.say(note));
+    notes.iter().for_each(|note| operator.say(note));
     Ok(policy)
 }
 
 /// Adds what the processes that were looked at ask for, and their sockets. Where it may not be read, that is said with the
 /// rest of what was not.
-pub(crate) fn told(host: &mut Host, context: &Context) {
-    let store = context.wishes();
-    match wishes(&store) {
+pub fn told(host: &mut Host, store: &WishStore) {
+    match wishes(store) {
         Ok(wishes) => {
             let held: BTreeSet<u64> = host
                 .processes

@@ -6,12 +6,12 @@ use crate::exit::Exit;
 use crate::fault::Fault;
 
 /// The longest that the application's `epoll_wait` may sleep under this request; `None` if it may as long as it likes.
-pub(crate) fn epoll_wait_cap(intent: &Intent) -> Option<Nanoseconds> {
+pub fn epoll_wait_cap(intent: &Intent) -> Option<Nanoseconds> {
     intent.delivery.and_then(|mode| mode.params().epoll_wait_cap)
 }
 
 /// What an `epoll_wait` with this cap does.
-pub(crate) fn sleeps(cap: Nanoseconds) -> String {
+pub fn sleeps(cap: Nanoseconds) -> String {
     if cap.is_zero() { "never sleeps".to_owned() } else { format!("sleeps no longer than {cap}") }
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn sleeps(cap: Nanoseconds) -> String {
 ///
 /// # Errors
 /// Why that cannot be, and what can.
-pub(crate) fn refuse_from_outside(policy: &Policy) -> Result<(), Fault> {
+pub fn refuse_from_outside(policy: &Policy) -> Result<(), Fault> {
     policy.intents.iter().try_for_each(refuse_one)
 }
 

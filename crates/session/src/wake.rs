@@ -3,34 +3,36 @@
 use linux::WakeLatency;
 use model::{Dose, Intent, Mechanism};
 
-use crate::context::Context;
 use crate::fault::Fault;
+use crate::operator::Operator;
+use crate::session::Session;
 
 /// Holds the bound that was given, or else that of the policy's recipe.
 ///
 /// # Errors
 /// The kernel's refusal of a bound that was given. Where the recipe's cannot be held, that is said, and the rest goes on.
-pub(crate) fn hold(
+pub fn hold(
     given: Option<u32>,
     intent: &Intent,
-    context: &Context,
+    session: &Session,
+    operator: &dyn Operator,
 ) -> Result<Option<WakeLatency>, Fault> {
     if given.is_some() {
         return Ok(given.map(WakeLatency::hold).transpose()?);
     }
-    let recipes = context.recipes()?;
+    let recipes = session.recipes()?;
     let of_recipe = recipes.of(intent.policy, Mechanism::WakeLatency).filter(|_| intent.delivery.is_none());
     let Some(Dose::Number(micros)) = of_recipe.map(|ingredient| &ingredient.dose) else { return Ok(None) };
     let mut wake = HeldWake::default();
     if let Some(why) = wake.hold(Some(*micros)) {
-        context.console.detail(&why);
+        operator.detail(&why);
     }
     Ok(wake.held.map(|(_, held)| held))
 }
 
 /// A bound that changes with what is wanted.
 #[derive(Debug, Default)]
-pub(crate) struct HeldWake {
+pub struct HeldWake {
     held: Option<(u32, WakeLatency)>,
     /// The bound that could not be held: it is not asked for again and again.
     refused: Option<u32>,
@@ -38,7 +40,7 @@ pub(crate) struct HeldWake {
 
 impl HeldWake {
     /// Holds this bound from now on, in microseconds, and no other. Returns why it cannot, once.
-    pub(crate) fn hold(&mut self, wanted: Option<u32>) -> Option<String> {
+    pub fn hold(&mut self, wanted: Option<u32>) -> Option<String> {
         let held = self.held.as_ref().map(|(micros, _)| *micros);
         if wanted == held || wanted.is_some() && wanted == self.refused {
             return None;

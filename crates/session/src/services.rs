@@ -16,7 +16,7 @@ use crate::fault::Fault;
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
-pub(crate) fn resolve(policy: &Policy, netns: &Netns) -> Result<(Resolved, Processes), Fault> {
+pub fn resolve(policy: &Policy, netns: &Netns) -> Result<(Resolved, Processes), Fault> {
     let (mut resolved, mut asked, mut any_device) = (Resolved::default(), BTreeSet::new(), false);
     for (index, intent) in policy.intents.iter().enumerate() {
         match &intent.target {

@@ -4,12 +4,13 @@ use apply::Expiry;
 use linux::Kernel;
 
 use crate::clock;
-use crate::context::Context;
 use crate::fault::Fault;
+use crate::operator::Operator;
+use crate::session::Session;
 
 /// Who looks for trials that have expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub enum Who {
     /// A command on its way to something else, maybe of a user who has no business with the journal.
     Anybody,
     /// The guard of a trial, which is there for nothing else.
@@ -22,16 +23,21 @@ pub(crate) enum Who {
 /// # Errors
 /// A journal that cannot be read, other than by somebody who may not; the first trial that could not be rolled back; the
 /// others were, all the same.
-pub(crate) fn roll_back_expired(context: &Context, who: Who) -> Result<(), Fault> {
-    roll_back_expired_by(&mut Kernel::new(), context, who)
+pub fn roll_back_expired(session: &Session, operator: &dyn Operator, who: Who) -> Result<(), Fault> {
+    roll_back_expired_by(&mut Kernel::new(), session, operator, who)
 }
 
 /// The same with a kernel that may hold namespaces to which nothing else leads any more.
 ///
 /// # Errors
 /// As [`roll_back_expired`].
-pub(crate) fn roll_back_expired_by(kernel: &mut Kernel, context: &Context, who: Who) -> Result<(), Fault> {
-    let journal = context.journal()?;
+pub fn roll_back_expired_by(
+    kernel: &mut Kernel,
+    session: &Session,
+    operator: &dyn Operator,
+    who: Who,
+) -> Result<(), Fault> {
+    let journal = session.journal()?;
     let history = match journal.history() {
         Ok(history) => history,
         // Who may not read the journal has not made it either.
@@ -40,8 +46,7 @@ pub(crate) fn roll_back_expired_by(kernel: &mut Kernel, context: &Context, who: 
     };
     if who == Who::Guard {
         for unreadable in &history.unreadable {
-            context
-                .console
+            operator
                 .say(&format!("{} cannot be ended, should it be on trial: {unreadable}", unreadable.name));
         }
     }
@@ -49,8 +54,7 @@ pub(crate) fn roll_back_expired_by(kernel: &mut Kernel, context: &Context, who: 
     for transaction in history.transactions.iter().rev().filter(|t| t.expired(clock::now())) {
         let name = transaction.name();
         match journal.roll_back_if_unconfirmed(name, kernel, clock::now()) {
-            Ok(Expiry::RolledBack(undone)) => context
-                .console
+            Ok(Expiry::RolledBack(undone)) => operator
                 .say(&format!("{name} was on trial and was not confirmed in time: rolled back. {undone}")),
             Ok(Expiry::NotYet { .. } | Expiry::Settled(_)) => {}
             Err(error) => failed = failed.or(Some(error)),

@@ -6,11 +6,11 @@ use apply::{Knobs, Stuck, TransactionName};
 use linux::{Cause, Kernel, KernelError, Netns};
 use model::{ChannelKind, DeviceId, NicKnob, Object, Setting};
 
-use crate::args::quoted;
+use crate::shell::quoted;
 
 /// What an operator types to bring back the queues on which these settings stand, and to roll back then; `None` if none of
 /// them is on a queue that its device does not have now.
-pub(crate) fn mend<'s>(
+pub fn mend<'s>(
     stuck: impl IntoIterator<Item = &'s Stuck>,
     transactions: &[TransactionName],
 ) -> Option<String> {

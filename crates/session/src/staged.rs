@@ -7,50 +7,52 @@ use linux::Netns;
 use model::{Plan, Policy};
 
 use crate::clock;
-use crate::context::Context;
 use crate::cycle;
 use crate::exit::Exit;
 use crate::fault::{Fault, HostState};
 use crate::idle::Watch;
-use crate::render::PlanReport;
+use crate::operator::Operator;
+use crate::session::Session;
 
 /// How many stages there are: queues, and what stands on them. A device that makes its queues anew once more, for the
 /// same values, did not keep what it was told, and reading back has said so before that.
 const STAGES_MAX: usize = 2;
 
 /// What the operator is told.
-pub(crate) struct Words<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'a> {
     /// Why nothing is to be changed, if so; `None` for what the policy files come to.
-    pub(crate) nothing: Option<&'a str>,
+    pub nothing: Option<&'a str>,
     /// What was done, in one word.
-    pub(crate) done: &'a str,
+    pub done: &'a str,
 }
 
 /// Works out what a policy changes, commits it and keeps it.
-pub(crate) fn keep(
+pub fn keep(
     policy: &Policy,
     netns: &Netns,
     allow: Allow,
     words: &Words<'_>,
-    context: &Context,
+    session: &Session,
+    operator: &dyn Operator,
 ) -> Result<Exit, Fault> {
-    let idle = Watch::before(policy, context);
+    let idle = Watch::before(policy, operator);
     let mut changes = Plan::default();
     let mut earlier = None;
     for _ in 0..STAGES_MAX {
-        match stage(policy, netns, allow, words, context, &mut changes) {
+        match stage(policy, netns, allow, words, session, operator, &mut changes) {
             Ok((Some(transaction), true)) => earlier = Some(transaction),
             Ok(_) => break,
             Err(fault) => {
                 return Err(match earlier {
-                    Some(earlier) => taken_back(fault, earlier, context),
+                    Some(earlier) => taken_back(fault, earlier, session, operator),
                     None => fault,
                 });
             }
         }
     }
     if !changes.is_empty() {
-        idle.after(context);
+        idle.after(operator);
     }
     Ok(Exit::Done)
 }
@@ -61,37 +63,38 @@ fn stage(
     netns: &Netns,
     allow: Allow,
     words: &Words<'_>,
-    context: &Context,
+    session: &Session,
+    operator: &dyn Operator,
     changes: &mut Plan,
 ) -> Result<(Option<TransactionName>, bool), Fault> {
     let planned = cycle::plan(policy, netns)?;
-    context.tell(&planned);
+    Session::tell(&planned, operator);
     let first_stage = planned.desired.first_stage && !planned.plan.is_empty();
     changes.steps.extend(planned.plan.steps.iter().cloned());
     if !first_stage {
-        context.console.report_done(&PlanReport::of(changes))?;
+        operator.plan(changes)?;
     }
     if changes.is_empty() {
         let because = words.nothing.map_or_else(|| planned.as_asked(), Ok)?;
-        context.console.say(&format!("Nothing to change: {because}."));
-        context.tell_of_trials();
+        operator.say(&format!("Nothing to change: {because}."));
+        session.tell_of_trials(operator);
     }
-    let kept = cycle::keep(planned.plan, &context.journal()?, &context.asked(None), allow)?;
+    let kept = cycle::keep(planned.plan, &session.journal()?, &session.asked(None), allow)?;
     if let Some(transaction) = kept {
         let done = words.done;
-        context.console.say(&format!("{done} and read back. `netpolicy rollback {transaction}` undoes it."));
+        operator.say(&format!("{done} and read back. `netpolicy rollback {transaction}` undoes it."));
     }
     Ok((kept, first_stage))
 }
 
 /// What stands on the queues could not be done: the queues become what they were, too.
-fn taken_back(fault: Fault, earlier: TransactionName, context: &Context) -> Fault {
-    let undone = context
+fn taken_back(fault: Fault, earlier: TransactionName, session: &Session, operator: &dyn Operator) -> Fault {
+    let undone = session
         .journal()
         .and_then(|journal| Ok(journal.roll_back(earlier, &mut linux::Kernel::new(), clock::now())?));
     match undone {
         Ok(_) if matches!(fault.host, HostState::Unchanged | HostState::Restored) => {
-            context.console.say(&format!("Rolled back {earlier}, too."));
+            operator.say(&format!("Rolled back {earlier}, too."));
             fault.leaving(HostState::Restored)
         }
         Ok(_) => fault,

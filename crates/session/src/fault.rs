@@ -7,31 +7,30 @@ use std::path::PathBuf;
 use apply::{
     CommitError, CommitFault, ConfirmError, JournalError, KeepError, RollBackError, Stuck, TransactionName,
 };
-use linux::{Cause, Errno, KernelError};
+use linux::{Cause, KernelError};
 use model::Host;
 use model::host::Unread;
 use plan::{Refusal, RefusalKind};
 
 use crate::away;
 use crate::exit::Exit;
-use crate::socket_file::ListenError;
 
 /// A command's failure: the cause, the exit code, and the state that the host is left in.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub struct Fault {
     /// How the command ends.
-    pub(crate) exit: Exit,
+    pub exit: Exit,
     /// What went wrong; its sources are the chain of causes.
-    pub(crate) cause: Box<dyn Error + Send + Sync>,
+    pub cause: Box<dyn Error + Send + Sync>,
     /// What the host is like now.
-    pub(crate) host: HostState,
+    pub host: HostState,
     /// What the operator can do about it.
-    pub(crate) hint: Option<String>,
+    pub hint: Option<String>,
 }
 
 /// What a failed command leaves behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum HostState {
+pub enum HostState {
     /// No setting was written.
     Unchanged,
     /// What is wrong was left out, and the command went on.
@@ -53,29 +52,29 @@ pub(crate) enum HostState {
 
 impl Fault {
     /// A failure that changed nothing.
-    pub(crate) fn new(exit: Exit, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub fn new(exit: Exit, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { exit, cause: cause.into(), host: HostState::Unchanged, hint: None }
     }
 
     /// A plain failure that changed nothing.
-    pub(crate) fn failed(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+    pub fn failed(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::new(Exit::Failed, cause)
     }
 
     /// A file that could not be read or written.
-    pub(crate) fn file(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
+    pub fn file(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
         Self::failed(FileError { path: path.into(), error })
     }
 
     /// The same failure, with what the operator can do about it.
     #[must_use]
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
     /// What the planner refused, with what could not be read of the host: that may be the cause.
-    pub(crate) fn refused(refusal: Refusal, host: &Host) -> Self {
+    pub fn refused(refusal: Refusal, host: &Host) -> Self {
         // What could not be read of one process is no cause for another's.
         let related = |unread: &&Unread| {
             refusal.kind == RefusalKind::Missing
@@ -89,7 +88,7 @@ impl Fault {
     }
 
     /// What is refused before the host is looked at.
-    pub(crate) fn refused_at_once(refusal: Refusal) -> Self {
+    pub fn refused_at_once(refusal: Refusal) -> Self {
         Self::refused_with(refusal, Vec::new())
     }
 
@@ -110,25 +109,25 @@ impl Fault {
     }
 
     /// How a command ends whose commit failed so.
-    pub(crate) fn exit_of(fault: &CommitFault<KernelError>) -> Exit {
+    pub fn exit_of(fault: &CommitFault<KernelError>) -> Exit {
         end_of(fault).0
     }
 
     /// Whether the same may succeed a moment later: something went away meanwhile, and the host is as it was.
-    pub(crate) fn is_passing(&self) -> bool {
+    pub fn is_passing(&self) -> bool {
         self.exit == Exit::Failed && matches!(self.host, HostState::Unchanged | HostState::Restored)
     }
 
     /// The same failure, with another state of the host.
     #[must_use]
-    pub(crate) fn leaving(mut self, host: HostState) -> Self {
+    pub fn leaving(mut self, host: HostState) -> Self {
         self.host = host;
         self
     }
 
     /// The same failure of a rollback that had undone other transactions before, and leaves these in force.
     #[must_use]
-    pub(crate) fn part_way(self, in_force: &[TransactionName]) -> Self {
+    pub fn part_way(self, in_force: &[TransactionName]) -> Self {
         if matches!(self.host, HostState::NotRestored { .. }) {
             return self;
         }
@@ -144,7 +143,7 @@ impl Fault {
 
 impl HostState {
     /// What an undo left behind, and the script for what is stuck.
-    pub(crate) fn after_undo(host: apply::HostState, undo: Option<PathBuf>) -> Self {
+    pub fn after_undo(host: apply::HostState, undo: Option<PathBuf>) -> Self {
         match host {
             apply::HostState::Unchanged => Self::Unchanged,
             apply::HostState::Restored => Self::Restored,
@@ -155,20 +154,10 @@ impl HostState {
     }
 }
 
-impl From<ListenError> for Fault {
-    fn from(error: ListenError) -> Self {
-        let exit = match error {
-            ListenError::NoSocket(_) => Exit::Usage,
-            ListenError::Taken(_) | ListenError::Refused { .. } => Exit::Failed,
-        };
-        Self::new(exit, error)
-    }
-}
-
 impl From<KernelError> for Fault {
     fn from(error: KernelError) -> Self {
         let exit = exit_of(&error);
-        let denied = is_denied(&error);
+        let denied = error.is_denied();
         let fault = Self::new(exit, error);
         if denied { fault.hint(PRIVILEGES) } else { fault }
     }
@@ -269,7 +258,7 @@ fn end_of(fault: &CommitFault<KernelError>) -> (Exit, Option<&'static str>) {
         CommitFault::Drifted(_) => (Exit::Failed, Some("plan again: netpolicy plan")),
         CommitFault::RolledBackMeanwhile { .. } => (Exit::Failed, None),
         CommitFault::ReadBack { .. } => (Exit::RolledBack, None),
-        CommitFault::Host { cause, .. } => (exit_of(cause), is_denied(cause).then_some(PRIVILEGES)),
+        CommitFault::Host { cause, .. } => (exit_of(cause), cause.is_denied().then_some(PRIVILEGES)),
         CommitFault::Journal(_) => (Exit::Failed, None),
     }
 }
@@ -287,10 +276,6 @@ fn exit_of(error: &KernelError) -> Exit {
     }
 }
 
-fn is_denied(error: &KernelError) -> bool {
-    matches!(error.number(), Some(Errno::PERM | Errno::ACCESS))
-}
-
 /// How many parts of the host that could not be read are named with a refusal.
 const UNREAD_MAX: usize = 3;
 
@@ -299,7 +284,7 @@ const UNREADABLE: &str = "run that script: it puts everything back that it can, 
                           once you have put it back yourself, take its directory out of the journal";
 
 /// What it takes to change a host.
-pub(crate) const PRIVILEGES: &str = "run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE (to enter or make a network namespace, CAP_SYS_ADMIN)";
+pub const PRIVILEGES: &str = "run netpolicy as root, or with CAP_NET_ADMIN and CAP_SYS_PTRACE (to enter or make a network namespace, CAP_SYS_ADMIN)";
 
 /// A file with what went wrong there.
 #[derive(Debug)]

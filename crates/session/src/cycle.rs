@@ -10,15 +10,15 @@ use crate::services;
 
 /// What a policy comes to on this host.
 #[derive(Debug)]
-pub(crate) struct Planned {
+pub struct Planned {
     /// The host as it was when this was planned.
-    pub(crate) host: Host,
+    pub host: Host,
     /// Who lives where.
-    pub(crate) placement: Placement,
+    pub placement: Placement,
     /// Every knob with its value and its reason.
-    pub(crate) desired: Desired,
+    pub desired: Desired,
     /// Only what differs, in the order of writing.
-    pub(crate) plan: Plan,
+    pub plan: Plan,
 }
 
 impl Planned {
@@ -26,7 +26,7 @@ impl Planned {
     ///
     /// # Errors
     /// If that is not known, because a service may run that could not be seen.
-    pub(crate) fn as_asked(&self) -> Result<&'static str, Fault> {
+    pub fn as_asked(&self) -> Result<&'static str, Fault> {
         let has = |runs| self.placement.parts.iter().any(|part| part.runs == runs);
         if has(Runs::NotKnown) {
             let words = "whether the host is as the policy says is not known: there are processes that could not be looked into";
@@ -40,7 +40,7 @@ impl Planned {
 }
 
 /// Works out what a policy changes. Writes nothing.
-pub(crate) fn plan(policy: &Policy, netns: &Netns) -> Result<Planned, Fault> {
+pub fn plan(policy: &Policy, netns: &Netns) -> Result<Planned, Fault> {
     let (resolved, processes) = services::resolve(policy, netns)?; // Policy → whose processes they are now
     let host = linux::observe(netns, &processes)?; // Linux → Host
     let refused = |refusal| Fault::refused(refusal, &host);
@@ -51,7 +51,7 @@ pub(crate) fn plan(policy: &Policy, netns: &Netns) -> Result<Planned, Fault> {
 }
 
 /// Commits a plan and keeps it. `None` if there was nothing to commit.
-pub(crate) fn keep(
+pub fn keep(
     plan: Plan,
     journal: &Journal,
     asked: &Asked,
@@ -65,7 +65,7 @@ pub(crate) fn keep(
 }
 
 /// Commits a plan and keeps it until a deadline, unless it is confirmed. `None` if there was nothing to commit.
-pub(crate) fn hold(
+pub fn hold(
     plan: Plan,
     journal: &Journal,
     asked: &Asked,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use linux::IdleTimes;
 use model::{Policy, PolicyName};
 
-use crate::context::Context;
+use crate::operator::Operator;
 
 /// How long idle states are watched on either side.
 const WATCHED: Duration = Duration::from_secs(2);
@@ -17,34 +17,34 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Watches for a while, if any request is for `power`. Says so where there is nothing to watch.
-    pub(crate) fn before(policy: &Policy, context: &Context) -> Self {
+    pub(crate) fn before(policy: &Policy, operator: &dyn Operator) -> Self {
         let asked = policy.intents.iter().any(|intent| intent.policy == PolicyName::Power);
-        let before = if asked { watched(context) } else { None };
+        let before = if asked { watched(operator) } else { None };
         Self { before }
     }
 
     /// Watches again, and tells both.
-    pub(crate) fn after(self, context: &Context) {
+    pub(crate) fn after(self, operator: &dyn Operator) {
         if let Some(before) = self.before
-            && let Some(after) = watched(context)
+            && let Some(after) = watched(operator)
         {
-            context.console.say(&format!("Idle states before: {before}; after: {after}."));
+            operator.say(&format!("Idle states before: {before}; after: {after}."));
         }
     }
 }
 
 /// The idle states of this moment, in words.
-fn watched(context: &Context) -> Option<String> {
+fn watched(operator: &dyn Operator) -> Option<String> {
     let first = match IdleTimes::now() {
         Ok(Some(first)) => first,
         Ok(None) => {
-            context.console.say(
+            operator.say(
                 "This machine has no idle states that Linux chooses (no cpuidle driver): residency cannot be reported.",
             );
             return None;
         }
         Err(error) => {
-            context.console.say(&format!("Idle states cannot be read: {error}"));
+            operator.say(&format!("Idle states cannot be read: {error}"));
             return None;
         }
     };

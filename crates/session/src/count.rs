@@ -1,7 +1,7 @@
 //! Numbers of things, in words.
 
 /// So many of a thing: `1 warning`, `2 warnings`.
-pub(crate) fn count(number: usize, thing: &str) -> String {
+pub fn count(number: usize, thing: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{ending}")
 }

@@ -1,0 +1,39 @@
+//! A session: one place on one host. Its network namespace, its journal, the policy that is read for it, and the spine from
+//! a policy to a committed plan.
+//!
+//! This room prints nothing and knows no command line: [`Session`] is plain data, what it has to say goes to an
+//! [`Operator`], and what goes wrong is a [`Fault`] that carries its exit code and the state of the host. It must not know
+//! error numbers.
+//!
+//! Read in this order: [`cycle`] (the spine), [`staged`] (the spine once, or twice where queues are made first),
+//! [`Session`] (the place), [`Fault`] (how it fails).
+#![forbid(unsafe_code)]
+
+mod away;
+pub mod clock;
+mod count;
+pub mod cycle;
+mod drop_in;
+mod exit;
+pub mod expire;
+mod fault;
+pub mod fullbusy;
+mod idle;
+mod operator;
+mod rollback;
+pub mod services;
+mod session;
+mod shell;
+pub mod staged;
+mod state_dir;
+pub mod wake;
+pub mod wishes;
+
+pub use away::mend;
+pub use count::count;
+pub use exit::Exit;
+pub use fault::{Fault, HostState, PRIVILEGES};
+pub use operator::Operator;
+pub use rollback::unfinished;
+pub use session::{API_SOCKET, METRICS_SOCKET, STATE_DIR, Session};
+pub use shell::quoted;

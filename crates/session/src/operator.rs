@@ -1,0 +1,26 @@
+//! Who is told what a session does.
+
+use model::{Object, Plan};
+
+use crate::fault::Fault;
+
+/// Whoever runs a session: prints what it says, logs it, or drops it.
+pub trait Operator {
+    /// A sentence that the operator should read.
+    fn say(&self, sentence: &str);
+
+    /// A sentence for those who asked for more.
+    fn detail(&self, sentence: &str);
+
+    /// The changes that are about to be committed, as data.
+    ///
+    /// # Errors
+    /// If they cannot be written where the operator wants them.
+    fn plan(&self, plan: &Plan) -> Result<(), Fault>;
+
+    /// Something that happened to an object, as data.
+    ///
+    /// # Errors
+    /// As [`Operator::plan`].
+    fn event(&self, what: &'static str, object: Object, words: String) -> Result<(), Fault>;
+}

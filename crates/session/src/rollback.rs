@@ -1,0 +1,15 @@
+//! A rollback that stops half way.
+
+use apply::{Journal, RollBackError, TransactionName, Undone};
+
+use crate::fault::Fault;
+
+/// Why not all that daemons have set is rolled back, and what of it is in force.
+pub fn unfinished(error: RollBackError, undone: &[(TransactionName, Undone)], journal: &Journal) -> Fault {
+    let fault = Fault::from(error);
+    if undone.is_empty() {
+        return fault;
+    }
+    let in_force = journal.kept_by_daemon().unwrap_or_default();
+    fault.part_way(&in_force.iter().map(apply::Transaction::name).collect::<Vec<_>>())
+}

@@ -1,0 +1,331 @@
+//! The place that a session works in: namespace, journal, policy files, and what is noted of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use apply::{Asked, Journal, Standing};
+use linux::Netns;
+use linux::bpf::wishes::WishStore;
+use model::{Intent, Nanoseconds, Pid, Policy, Recipes};
+use policy_file::{Merged, Mistakes, PolicyFile, RECIPE_DIRS, merge, parse};
+
+use crate::clock;
+use crate::count::count;
+use crate::cycle::Planned;
+use crate::drop_in::{DROP_IN_DIRS, Sources, read};
+use crate::exit::Exit;
+use crate::fault::Fault;
+use crate::operator::Operator;
+use crate::shell::quoted;
+use crate::state_dir;
+use crate::wishes;
+
+/// Where transactions are journalled unless told otherwise.
+pub const STATE_DIR: &str = "/var/lib/netpolicy";
+
+/// Where the daemon of the usual journal serves its Varlink interface.
+pub const API_SOCKET: &str = "/run/netpolicy/io.netpolicy";
+
+/// Where it answers HTTP with OpenMetrics.
+pub const METRICS_SOCKET: &str = "/run/netpolicy/metrics";
+
+/// One place on one host. Plain data: nothing is opened before it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// The network namespace to work in: a name of `ip netns`, a path, or `pid:N`; `None` for the caller's own.
+    pub netns: Option<String>,
+    /// Where transactions are journalled.
+    pub state_dir: PathBuf,
+    /// The policy files to read, in this order, instead of those of directories.
+    pub policy_files: Vec<PathBuf>,
+    /// The directories of policy files, the least important first; empty for the usual ones.
+    pub policy_dirs: Vec<PathBuf>,
+    /// The directories of recipe files over the shipped recipes, the least important first; empty for the usual ones.
+    pub recipe_dirs: Vec<PathBuf>,
+    /// Where what applications ask for is kept: a directory of a BPF file system.
+    pub wish_dir: PathBuf,
+    /// The command as the operator typed it, for the journal.
+    pub command: String,
+}
+
+impl Default for Session {
+    /// The caller's own namespace with the usual journal and the usual files, for no command in particular.
+    fn default() -> Self {
+        Self {
+            netns: None,
+            state_dir: STATE_DIR.into(),
+            policy_files: Vec::new(),
+            policy_dirs: Vec::new(),
+            recipe_dirs: Vec::new(),
+            wish_dir: WishStore::DIRECTORY.into(),
+            command: String::new(),
+        }
+    }
+}
+
+/// Where the kernel tells which boot this is.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// How many transactions are remembered that are not in force any more.
+const HISTORY_MAX: usize = 200;
+
+impl Session {
+    /// The option that leads to this journal, as it is typed before a command; empty for the usual one.
+    pub fn state_dir_option(&self) -> String {
+        if self.state_dir.as_os_str() == STATE_DIR {
+            return String::new();
+        }
+        format!("--state-dir {} ", quoted(&self.state_dir.to_string_lossy()))
+    }
+
+    /// The option that leads to this network namespace, as it is typed before a command; empty for the caller's own.
+    pub fn netns_option(&self) -> String {
+        self.netns.as_deref().map(|netns| format!("--netns {} ", quoted(netns))).unwrap_or_default()
+    }
+
+    /// The network namespace to work in.
+    ///
+    /// # Errors
+    /// If there is no such namespace, or it may not be opened.
+    pub fn netns(&self) -> Result<Netns, Fault> {
+        let netns = match self.netns.as_deref() {
+            None => Netns::own(),
+            Some(process) if process.starts_with("pid:") => {
+                let pid = process["pid:".len()..].parse();
+                let pid = pid.map_err(|_| {
+                    Fault::new(Exit::Usage, format!("--netns {process}: write pid:N with a pid"))
+                })?;
+                Netns::of_process(Pid(pid))
+            }
+            Some(path) if path.contains('/') => Netns::at(Path::new(path)),
+            Some(name) => Netns::named(name),
+        };
+        netns.map_err(Fault::from)
+    }
+
+    /// How commands are typed that shall reach this namespace and this journal from where the operator is.
+    pub fn way(&self) -> plan::doctor::Way {
+        let ours = format!("{}{}", self.netns_option(), self.state_dir_option());
+        let mut file = None;
+        if let Some(netns) = self.netns.as_deref() {
+            file = Some(match netns.strip_prefix("pid:") {
+                Some(pid) => format!("/proc/{pid}/ns/net"),
+                None if netns.contains('/') => quoted(netns),
+                None => format!("/run/netns/{}", quoted(netns)),
+            });
+        }
+        plan::doctor::Way { ours: ours.trim_end().to_owned(), netns: file }
+    }
+
+    /// The network namespace of a process, unless the operator named one.
+    ///
+    /// # Errors
+    /// As [`Session::netns`], and if the process ended.
+    pub fn netns_of(&self, process: Pid) -> Result<Netns, Fault> {
+        match self.netns {
+            Some(_) => self.netns(),
+            None => Ok(Netns::of_process(process)?),
+        }
+    }
+
+    /// What applications ask for themselves and their sockets.
+    pub fn wishes(&self) -> WishStore {
+        WishStore::at(&self.wish_dir)
+    }
+
+    /// The journal of transactions.
+    ///
+    /// # Errors
+    /// If the kernel does not say which boot this is, and if others can write to the journal's directory.
+    pub fn journal(&self) -> Result<Journal, Fault> {
+        state_dir::check(&self.state_dir)?;
+        self.journal_in(&self.state_dir)
+    }
+
+    /// A journal in another directory: that of a lab, which ends with the lab.
+    ///
+    /// # Errors
+    /// If the kernel does not say which boot this is.
+    pub fn journal_in(&self, state_dir: &Path) -> Result<Journal, Fault> {
+        let boot_id = std::fs::read_to_string(BOOT_ID).map_err(|error| Fault::file(BOOT_ID, error))?;
+        Ok(Journal::new(state_dir.join("journal"), boot_id))
+    }
+
+    /// Forgets the oldest transactions that are not in force any more, beyond a number that tells enough.
+    pub fn forget_old_transactions(&self, operator: &dyn Operator) {
+        match self.journal().and_then(|journal| Ok(journal.forget_all_but(HISTORY_MAX)?)) {
+            Ok(0) => {}
+            Ok(forgotten) => operator.detail(&format!("forgotten: {}", count(forgotten, "old transaction"))),
+            Err(fault) => operator.detail(&format!("old transactions are kept: {}", fault.cause)),
+        }
+    }
+
+    /// Where the daemon of this journal is asked. Whether others can write there is for whoever asks to check.
+    pub fn api_socket(&self) -> PathBuf {
+        self.beside_journal("io.netpolicy", API_SOCKET)
+    }
+
+    /// The same, to ask: a daemon that somebody else can put there is none to be asked.
+    ///
+    /// # Errors
+    /// If others can write to the journal's directory.
+    pub fn trusted_api_socket(&self) -> Result<PathBuf, Fault> {
+        state_dir::check(&self.state_dir)?;
+        Ok(self.api_socket())
+    }
+
+    /// Where its metrics are.
+    pub fn metrics_socket(&self) -> PathBuf {
+        self.beside_journal("metrics", METRICS_SOCKET)
+    }
+
+    /// Two daemons with two journals do not take each other's sockets.
+    fn beside_journal(&self, name: &str, usual: &str) -> PathBuf {
+        let own = !self.state_dir_option().is_empty();
+        if own { self.state_dir.join(name) } else { PathBuf::from(usual) }
+    }
+
+    /// What the journal notes of this command.
+    pub fn asked(&self, deadline: Option<Nanoseconds>) -> Asked {
+        Asked {
+            at: clock::now(),
+            command: self.command.clone(),
+            kernel_release: rustix::system::uname().release().to_string_lossy().into_owned(),
+            netpolicy: env!("CARGO_PKG_VERSION").to_owned(),
+            deadline,
+        }
+    }
+
+    /// The policy files, merged.
+    ///
+    /// # Errors
+    /// Files that cannot be read, and all mistakes of those that can.
+    pub fn policy(&self, operator: &dyn Operator) -> Result<Merged, Fault> {
+        let sources = self.sources();
+        let wrong = |path: PathBuf, error| Fault { exit: Exit::Usage, ..Fault::file(path, error) };
+        // A default directory may be missing; one that was named is a mistake then.
+        for dir in &self.policy_dirs {
+            std::fs::metadata(dir).map_err(|error| wrong(dir.clone(), error))?;
+        }
+        let texts = read(&sources).map_err(|(path, error)| wrong(path, error))?;
+        let (mut files, mut mistakes): (Vec<PolicyFile>, _) = (Vec::new(), Vec::new());
+        for (name, text) in &texts {
+            match parse(name, text) {
+                Ok(file) => files.push(file),
+                Err(Mistakes(more)) => mistakes.extend(more),
+            }
+        }
+        if !mistakes.is_empty() {
+            return Err(Fault::new(Exit::Usage, Mistakes(mistakes)));
+        }
+        operator.detail(&format!("{} from {}", count(files.len(), "policy file"), described(&sources)));
+        let merged = merge(&files).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))?;
+        Ok(Merged { recipes: self.recipes()?, ..merged })
+    }
+
+    /// What the policies come to: the recipes that are shipped, and over them the site's.
+    ///
+    /// # Errors
+    /// Files that cannot be read, and all mistakes of those that can.
+    pub fn recipes(&self) -> Result<Arc<Recipes>, Fault> {
+        let dirs = match self.recipe_dirs.as_slice() {
+            [] => RECIPE_DIRS.map(PathBuf::from).to_vec(),
+            given => given.to_vec(),
+        };
+        let texts = read(&Sources::Dirs(dirs))
+            .map_err(|(path, error)| Fault { exit: Exit::Usage, ..Fault::file(path, error) })?;
+        policy_file::recipes(&texts).map(Arc::new).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
+    }
+
+    /// These requests with the recipes; whether what disturbs traffic is allowed.
+    ///
+    /// # Errors
+    /// As [`Session::recipes`].
+    pub fn policy_of(&self, intents: Vec<Intent>, disruptive: bool) -> Result<Policy, Fault> {
+        Ok(Policy { intents, recipes: self.recipes()?, disruptive })
+    }
+
+    /// As [`Session::policy`], for commands that make no sense without one.
+    ///
+    /// # Errors
+    /// As [`Session::policy`], and if nothing is asked for.
+    pub fn required_policy(&self, operator: &dyn Operator) -> Result<Merged, Fault> {
+        let merged = self.policy(operator)?;
+        if merged.sections.is_empty() {
+            let looked = described(&self.sources());
+            return Err(Fault::new(
+                Exit::Usage,
+                format!("there is no policy: no file in {looked} asks for anything"),
+            )
+            .hint("write one, or say it without a file: netpolicy set device eth0 latency"));
+        }
+        Ok(merged)
+    }
+
+    /// What the files ask for, and what applications in this namespace ask for by themselves.
+    ///
+    /// # Errors
+    /// As [`Session::policy`], if the wishes cannot be read, and if nobody asks for anything.
+    pub fn whole_policy(&self, netns: &Netns, operator: &dyn Operator) -> Result<Policy, Fault> {
+        let policy = wishes::joined(self.policy(operator)?.policy(), netns, &self.wishes(), operator)?;
+        if policy.intents.is_empty() {
+            self.required_policy(operator)?;
+        }
+        Ok(policy)
+    }
+
+    /// Tells what a placement leaves out, and what could not be read on the way.
+    pub fn tell(planned: &Planned, operator: &dyn Operator) {
+        for part in &planned.placement.parts {
+            for note in &part.notes {
+                operator.say(&format!("{}: {note}", part.intent.target));
+            }
+        }
+        planned.desired.notes.iter().for_each(|note| operator.say(note));
+        planned.desired.left_out.iter().for_each(|note| operator.detail(note));
+        if let Some((micros, because)) = &planned.desired.wake_latency {
+            operator.detail(&format!(
+                "cpu_dma_latency {micros} us is in force only while somebody holds it: the daemon, `attach` or `run` ({})",
+                because.why
+            ));
+        }
+        for unread in &planned.host.unread {
+            operator.detail(&format!("not read: {}: {}", unread.what, unread.why));
+        }
+    }
+
+    /// Says which trials are under way. What is as it was asked may be so by a trial, which takes it away again.
+    pub fn tell_of_trials(&self, operator: &dyn Operator) {
+        // Whoever may not read the journal has no trials in it.
+        let Ok(history) = self.journal().and_then(|journal| Ok(journal.history()?)) else { return };
+        for trial in history.transactions.iter().filter(|t| matches!(t.standing(), Standing::HeldUntil(_))) {
+            let name = trial.name();
+            operator.say(&format!(
+                "{name} is on trial and will be put back unless `netpolicy confirm` keeps it."
+            ));
+        }
+    }
+
+    /// The directories that the policy files are in; `of` gives the one of a file.
+    pub fn policy_directories(&self, of: impl Fn(&Path) -> PathBuf) -> Vec<PathBuf> {
+        match self.sources() {
+            Sources::Dirs(directories) => directories,
+            Sources::Files(files) => files.iter().map(|file| of(file)).collect(),
+        }
+    }
+
+    fn sources(&self) -> Sources {
+        if !self.policy_files.is_empty() {
+            Sources::Files(self.policy_files.clone())
+        } else if !self.policy_dirs.is_empty() {
+            Sources::Dirs(self.policy_dirs.clone())
+        } else {
+            Sources::Dirs(DROP_IN_DIRS.map(PathBuf::from).to_vec())
+        }
+    }
+}
+
+fn described(sources: &Sources) -> String {
+    let (Sources::Dirs(paths) | Sources::Files(paths)) = sources;
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}
