@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use netpolicy::api::method::Method;
-use netpolicy::api::wire::{Frames, MESSAGE_BYTES_MAX, decode_call, encode};
+use daemon::api::method::Method;
+use daemon::api::wire::{Frames, MESSAGE_BYTES_MAX, decode_call, encode};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut frames = Frames::default();

@@ -9,10 +9,9 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use session::STATE_DIR;
 
-pub use crate::api::args::{Sockets, Status, Unset, UnsetTarget};
-pub use crate::attach_service::AttachService;
+pub use crate::api_args::{Sockets, Status, Unset, UnsetTarget};
 pub use crate::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
-pub use crate::daemon::args::{Daemon, OnStop};
+pub use crate::daemon_args::{AttachService, Daemon, OnStop};
 pub use crate::lab::Lab;
 pub use crate::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
 pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};

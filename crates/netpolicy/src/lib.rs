@@ -8,20 +8,17 @@
 //! files), `commands` (one file per command), `render` (what is printed).
 #![forbid(unsafe_code)]
 
-pub mod api;
+pub mod api_args;
 pub mod args;
-pub mod attach_service;
 pub mod bench;
 mod commands;
 mod context;
-pub mod daemon;
+pub mod daemon_args;
 pub mod lab;
-pub mod notify;
 mod render;
 pub mod scenario_file;
 mod show;
 pub mod sim_args;
-mod socket_file;
 pub mod sockets_args;
 pub mod tc_args;
 mod top;

@@ -2,45 +2,8 @@
 //! run.
 
 use clap::Args;
-use model::{DeliveryMode, Intent, KthreadCpus, KthreadWish, PolicyName, Scheduling, UtilClamp};
-use policy_file::nearest;
-
-/// A word that asks for something: a policy, or a delivery mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// What the traffic shall be good at.
-    Policy(PolicyName),
-    /// How packets shall be delivered.
-    Delivery(DeliveryMode),
-}
-
-/// Reads `latency` or `suspend20`.
-pub(crate) fn wish(word: &str) -> Result<Wish, String> {
-    if let Ok(policy) = word.parse() {
-        return Ok(Wish::Policy(policy));
-    }
-    word.parse().map(Wish::Delivery).map_err(|_| {
-        let modes = [
-            "interrupt",
-            "defer20",
-            "napibusy",
-            "fullbusy",
-            "suspend20",
-            "eventbusy",
-            "userbusy",
-            "threaded",
-            "threaded-busy",
-        ];
-        let names = PolicyName::ALL.map(PolicyName::as_str);
-        let meant = nearest(word, names.into_iter().chain(modes));
-        let help = meant.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
-        format!(
-            "neither a policy ({}) nor a delivery mode (interrupt, deferX, napibusy, fullbusy, suspendX, \
-             eventbusy, userbusy, threaded, threaded-busy){help}",
-            names.join(", ")
-        )
-    })
-}
+use model::{KthreadCpus, KthreadWish, PolicyName, Scheduling, UtilClamp};
+pub use policy_file::{Wish, wish};
 
 /// Which policy or delivery mode, for `attach` and `run`.
 #[derive(Clone, Debug, Args)]
@@ -102,41 +65,5 @@ impl Asked {
     pub fn wish(&self) -> Wish {
         // The group of arguments admits exactly one.
         self.policy.or(self.delivery).unwrap_or(Wish::Policy(PolicyName::None))
-    }
-}
-
-impl Wish {
-    /// The request that this word is, about a target.
-    pub fn intent(self, target: model::Target, origin: impl Into<String>, cost: Cost) -> Intent {
-        let (policy, delivery) = match self {
-            Self::Policy(policy) => (policy, None),
-            Self::Delivery(mode) => (PolicyName::None, Some(mode)),
-        };
-        Intent {
-            target,
-            policy,
-            delivery,
-            overrides: model::policy::Overrides::default(),
-            nic: Vec::new(),
-            kthread: KthreadWish::default(),
-            goal: model::Goal::default(),
-            budget: cost.budget(),
-            cpus: None,
-            layout: None,
-            queues: None,
-            origin: origin.into(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    #[test]
-    fn a_word_is_a_policy_or_a_delivery_mode() {
-        assert_eq!(wish("latency"), Ok(Wish::Policy(PolicyName::Latency)));
-        assert_eq!(wish("suspend20").map(|w| matches!(w, Wish::Delivery(_))), Ok(true));
-        assert!(wish("supsend20").expect_err("misspelt").contains("did you mean `suspend20`?"));
     }
 }

@@ -692,7 +692,8 @@ fn can_be_set(set: &Set) -> Result<(), String> {
         host.processes.push(listening(812, "cache", 11_211, &[&[300], &[301]]));
     });
     let kthread = set.kthread.wish();
-    let intent = Intent { nic: nic_wishes, kthread, ..wish.intent(target, "netpolicy set", set.cost) };
+    let intent =
+        Intent { nic: nic_wishes, kthread, ..wish.intent(target, "netpolicy set", set.cost.budget()) };
     let recipes = Arc::new(recipes(&[]).expect("the shipped recipes"));
     let policy = Policy { intents: vec![intent], recipes, disruptive: set.allow.disruptive };
     let plan = place(&policy, &host, &Resolved::default())

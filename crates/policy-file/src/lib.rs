@@ -16,6 +16,7 @@ mod recipe_schema;
 mod schema;
 mod value;
 mod wish;
+mod word;
 
 pub use key::Kind;
 pub use merge::{Merged, MergedSection, merge};
@@ -26,3 +27,4 @@ pub use recipe_file::{RECIPE_DIRS, RecipeFile, SHIPPED, parse_recipes, recipes};
 pub use recipe_schema::recipe_json_schema;
 pub use schema::json_schema;
 pub use value::Value;
+pub use word::{Wish, wish};

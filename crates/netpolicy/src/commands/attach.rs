@@ -17,7 +17,7 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
     let kthread = arguments.kthread.wish();
     let intent = Intent {
         kthread,
-        ..arguments.asked.wish().intent(Target::Task(pid), "netpolicy attach", arguments.cost)
+        ..arguments.asked.wish().intent(Target::Task(pid), "netpolicy attach", arguments.cost.budget())
     };
     plan::allowed_class(&intent).map_err(Fault::refused_at_once)?;
     fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()], ..Policy::default() })?;

@@ -1,11 +1,11 @@
 //! Commands that a running daemon does: what it holds, it must not find changed by somebody else.
 
+use daemon::api::method::SaidTarget;
+use daemon::api::{CallError, Client};
 use model::{DeliveryMode, Intent, NetnsId, Target};
 use serde_json::{Map, Value, json};
 use session::{Exit, Fault, HostState};
 
-use crate::api::method::SaidTarget;
-use crate::api::{CallError, Client};
 use crate::args::{Unset, UnsetTarget};
 use crate::context::Context;
 
@@ -86,31 +86,4 @@ fn call(client: &mut Client, method: &str, parameters: Value, context: &Context)
     context.console.say(&format!("By the daemon: {summary}{by}"));
     let pending = said.get("pending").and_then(Value::as_bool).unwrap_or(false);
     Ok(if pending { Exit::Pending } else { Exit::Done })
-}
-
-impl From<CallError> for Fault {
-    fn from(error: CallError) -> Self {
-        let reply = match &error {
-            CallError::Refused(reply) => reply,
-            CallError::Silent(..) => return Self::failed(error).hint(
-                "`netpolicy verify`, `history` and `rollback` do without it; it can be ended at any time, and changes nothing by that",
-            ),
-            CallError::Broken(..) | CallError::Malformed(_) => return Self::failed(error),
-        };
-        let code =
-            reply.parameters.get("exit").and_then(Value::as_u64).and_then(|code| u8::try_from(code).ok());
-        let denied = reply.error.as_deref().is_some_and(|error| error.ends_with("PermissionDenied"));
-        let exit = match code {
-            _ if denied => Exit::Refused,
-            Some(code) => Exit::of(code).unwrap_or(Exit::Failed),
-            None => Exit::Failed,
-        };
-        let hint = reply.parameters.get("hint").and_then(Value::as_str).map(str::to_owned);
-        let fault = Self::new(exit, error.to_string());
-        match hint {
-            Some(hint) => fault.hint(hint),
-            None if denied => fault.hint("root may, and the members of the group that --api-group names"),
-            None => fault,
-        }
-    }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use daemon::objects;
 use model::{Intent, Object, PolicyName, Target};
 use session::{Exit, Fault, cycle, wishes};
 
 use super::verify::{InForce, in_force};
 use crate::args::Explain;
 use crate::context::Context;
-use crate::daemon::objects;
 use crate::render::{ExplainedReport, RecipeReport};
 
 /// Prints the reason of every setting in force and of every one that the policy files ask for; of a policy, its recipe.

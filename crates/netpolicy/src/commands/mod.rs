@@ -76,7 +76,9 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Set(arguments) => set::run(arguments, context),
         Command::Unset(arguments) => by_daemon::unset(arguments, context),
         Command::Status(arguments) => status::run(arguments, context),
-        Command::AttachService(arguments) => crate::attach_service::run(arguments, context),
+        Command::AttachService(arguments) => {
+            ::daemon::attach_service::run(&arguments.socket, &context.console)
+        }
         Command::Attach(arguments) => attach::run(arguments, context),
         Command::Run(arguments) => run::run(arguments, context),
         Command::Daemon(arguments) => daemon::run(arguments, context),

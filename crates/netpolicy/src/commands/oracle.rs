@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use daemon::api::Oracle;
+use daemon::api::method::{Question, Refusal};
 use serde_json::{Map, Value};
 use session::{Fault, cycle};
 
 use super::{explain, verify};
-use crate::api::Oracle;
-use crate::api::method::{Question, Refusal};
 use crate::args::Globals;
 use crate::context::Context;
 use crate::render::{PlanReport, to_json};

@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
     let kthread = arguments.kthread.wish();
     let intent = Intent {
         kthread,
-        ..arguments.asked.wish().intent(Target::Task(Pid(0)), "netpolicy run", arguments.cost)
+        ..arguments.asked.wish().intent(Target::Task(Pid(0)), "netpolicy run", arguments.cost.budget())
     };
     plan::allowed_class(&intent).map_err(Fault::refused_at_once)?;
     let mut command = command(arguments, &intent)?;

@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     let intent = Intent {
         nic,
         kthread: arguments.kthread.wish(),
-        ..wish.intent(target, "netpolicy set", arguments.cost)
+        ..wish.intent(target, "netpolicy set", arguments.cost.budget())
     };
     let policy = context.policy_of(vec![intent], arguments.allow)?;
     fullbusy::refuse_from_outside(&policy)?;

@@ -1,9 +1,9 @@
 //! `status`: how the daemon stands, in its own words.
 
+use daemon::api::Client;
 use serde_json::{Map, Value};
 use session::{Exit, Fault};
 
-use crate::api::Client;
 use crate::args::Status;
 use crate::context::Context;
 use crate::render::StatusReport;

@@ -4,9 +4,9 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use daemon::api::CLIENTS_PER_USER_MAX;
+use daemon::status::RequestStatus;
 use libtest_mimic::{Failed, Trial};
-use netpolicy::api::CLIENTS_PER_USER_MAX;
-use netpolicy::daemon::status::RequestStatus;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use serde_json::{Value, json};

@@ -17,7 +17,7 @@ mod conformance;
 mod daemon;
 mod daemon_asked;
 mod daemon_spared;
-#[path = "../desk/mod.rs"]
+#[path = "../../../daemon/tests/desk/mod.rs"]
 #[expect(dead_code, reason = "the tests without root count its turns and read its metrics")]
 mod desk;
 mod engaged;

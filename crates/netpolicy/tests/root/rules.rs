@@ -1,6 +1,7 @@
 //! Rules in bulk, through the command: what is loaded, refused, taken back, and what tc itself sends.
 
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -11,7 +12,6 @@ use linux::netlink::rtlink::{RtLink, VethEnd};
 use linux::netlink::{AttrBuf, Malformed, NetlinkSocket, Piece, Protocol};
 use linux::tc::{Devices, Loader, Options, dump};
 use rules::{Batch, Hook, Lookup, command};
-use std::os::fd::AsFd;
 
 use crate::{Need, test};
 

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use daemon::api::method;
 use libtest_mimic::{Failed, Trial};
-use netpolicy::api::method;
 
 use crate::desk::Desk;
 use crate::{Need, test};

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::{MemcachedOptions, SERVER_ADDRESS};
-
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 

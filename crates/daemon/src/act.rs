@@ -1,0 +1,551 @@
+//! Acting: plans on what is known, commits what may be done, and puts back what nobody asks for any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knob, Knobs, TransactionName};
+use linux::{Cause, Kernel, KernelError};
+use model::setting::Disruption;
+use model::{
+    Change, DeviceId, Finding, Nanoseconds, NapiKnob, Object, Plan, Policy, Setting, Severity, Step, Target,
+};
+use session::{Exit, Fault};
+
+use crate::api_calls::Asking;
+use crate::app_requests;
+use crate::converge::{LeftAlone, Work};
+use crate::keeper::{Keeper, Stubborn, now};
+use crate::look::{has_ended, process_of};
+use crate::placing;
+use crate::put_back;
+use crate::report;
+use crate::status::{Kind, Phase};
+
+/// How many commits one work may take: queues, what stands on them, and again for what changed meanwhile.
+const COMMITS_MAX: usize = 8;
+
+/// How many transactions are remembered that are not in force any more.
+const HISTORY_MAX: usize = 200;
+
+/// The most changes that an answer lists.
+const CHANGES_TOLD_MAX: usize = 4096;
+
+/// How many settings are named that others have.
+const TAKEN_NAMED_MAX: usize = 16;
+
+/// How a daemon is allowed what it leaves.
+pub(crate) const DISRUPTIVE: &str =
+    "start the daemon with --disruptive or --allow-irreversible, or say so in /etc/netpolicy/daemon.toml";
+
+/// How an attempt to commit ended that did not succeed.
+enum Trouble {
+    /// What was planned on is not so any more, or what stood in the way is known now: planning again may do it.
+    Again,
+    /// It will take a while.
+    Later,
+}
+
+impl Keeper<'_> {
+    /// Does what is due.
+    pub(crate) fn work(&mut self, work: Work) {
+        let begun = now();
+        let may_have_ended = work.tick || !work.devices.is_empty();
+        let span = |begun: Nanoseconds| Nanoseconds(now().0.saturating_sub(begun.0));
+        let outcome = match self.look(&work) {
+            // A commit of somebody else's, or this daemon's own, that changes nothing here.
+            Ok(false) => return self.mind.done(span(begun), now()),
+            Ok(true) => self.converge(&work),
+            Err(fault) => Err(fault),
+        };
+        match outcome {
+            Ok(true) => {
+                self.mind.done(span(begun), now());
+                self.mended("failed", &BTreeSet::new());
+            }
+            Ok(false) => self.mind.failed(work, span(begun), now()),
+            Err(fault) => {
+                self.counters.failures += 1;
+                self.find(Finding {
+                    rule: "failed".to_owned(),
+                    severity: Severity::Problem,
+                    object: "daemon".to_owned(),
+                    summary: fault.cause.to_string(),
+                    evidence: Vec::new(),
+                    remedy: fault.hint.clone(),
+                });
+                self.mind.failed(work, span(begun), now());
+            }
+        }
+        if self.phase == Phase::Starting {
+            self.phase = Phase::Managing;
+        }
+        self.fold();
+        self.let_go_of_what_is_theirs();
+        if may_have_ended {
+            self.let_go_of_what_has_ended();
+        }
+    }
+
+    /// Plans and commits until nothing differs. False if something is to be tried again later.
+    fn converge(&mut self, work: &Work) -> Result<bool, Fault> {
+        if self.phase == Phase::Released {
+            self.wake.hold(None);
+            // Nothing is done, but how what was asked for stands is told as it is.
+            self.place();
+            self.report();
+            return Ok(true);
+        }
+        let mut changed = false;
+        for _ in 0..COMMITS_MAX {
+            let plan = self.planned(work);
+            if plan.is_empty() {
+                if changed {
+                    self.note_reactions(work);
+                }
+                self.report();
+                return Ok(true);
+            }
+            let again = self.placed.desired.first_stage;
+            match self.commit(plan)? {
+                Ok(()) => {
+                    if !again && !changed {
+                        // The policy is in force; what follows only sees that it is.
+                        self.note_reactions(work);
+                        self.look_at_what_was_set()?;
+                        let left = self.planned(work);
+                        self.report();
+                        if left.is_empty() {
+                            return Ok(true);
+                        }
+                    } else {
+                        self.look_at_what_was_set()?;
+                    }
+                    changed = !again;
+                }
+                Err(Trouble::Again) => {}
+                Err(Trouble::Later) => {
+                    self.report();
+                    return Ok(false);
+                }
+            }
+        }
+        self.report();
+        Ok(false)
+    }
+
+    fn note_reactions(&mut self, work: &Work) {
+        let in_force = now();
+        for (kind, at) in &work.heard {
+            let took = std::time::Duration::from_nanos(in_force.0.saturating_sub(at.0));
+            if *kind != Kind::Timer {
+                self.reactions.entry(*kind).or_default().note(took);
+            }
+        }
+    }
+
+    /// What is asked for, on the host as it is now.
+    fn place(&mut self) -> Policy {
+        self.counters.plans += 1;
+        let policy = self.wants.policy();
+        let own = policy.intents.len();
+        let (policy, left_out) = app_requests::joined(policy, &self.host, &self.followed_wishes);
+        self.tell_wishes_left_out(&left_out);
+        self.members = self.wants.members(&policy);
+        self.placed = placing::place(&policy, own, &self.host, &self.members);
+        let wishes = self.placed.followed.iter().filter(|place| **place >= own);
+        self.followed_wishes =
+            wishes.filter_map(|place| app_requests::asker(&policy.intents[*place])).collect();
+        self.had = put_back::had(&policy, &self.placed, std::mem::take(&mut self.had));
+        self.requests = report::requests(&policy, &self.placed);
+        self.policy.clone_from(&policy);
+        policy
+    }
+
+    /// What may be done now. Of a request that turns out to be refused nothing is: what was asked before counts again.
+    fn planned(&mut self, work: &Work) -> Plan {
+        let plan = self.planned_of_all(work);
+        if !self.went_back() {
+            return plan;
+        }
+        if !std::mem::take(&mut self.theirs).is_empty()
+            && let Err(fault) = self.read_own()
+        {
+            self.operator.detail(&format!("the journal is not read: {}", fault.cause));
+        }
+        if self.was_released() && self.own.is_empty() {
+            self.place();
+            return Plan::default();
+        }
+        self.planned_of_all(work)
+    }
+
+    fn planned_of_all(&mut self, work: &Work) -> Plan {
+        let policy = self.place();
+        self.take_up_what_is_asked_for(&policy);
+        self.let_go_of_what_others_made_right();
+        let wake = self.placed.desired.wake_latency.as_ref().map(|(micros, _)| *micros);
+        if let Some(why) = self.wake.hold(wake) {
+            self.operator.say(&why);
+        }
+        let mut plan = std::mem::take(&mut self.placed.plan);
+        plan.steps.extend(self.put_back(work));
+        self.without_what_is_not_allowed(&mut plan);
+        let judged = self.mind.judge(plan, &self.ledger, now());
+        self.tell_left_alone(&judged.left_alone);
+        let mut plan = judged.plan;
+        self.keep_out(&mut plan);
+        plan
+    }
+
+    /// Who asks for something does so although it was left alone, and may have done something about what was refused.
+    fn take_up_what_is_asked_for(&mut self, policy: &Policy) {
+        let wanted = |setting: &Setting| self.placed.desired.wanted.iter().any(|w| w.setting == *setting);
+        let held = |knob: &Knob| self.ledger.get(knob).map(Change::from);
+        self.stubborn.retain(|knob, stubborn| wanted(&stubborn.to) || held(knob) == Some(&stubborn.to));
+        let Some(target) = self.asking.as_mut().and_then(Asking::take_up) else { return };
+        let objects = report::of(&target, policy, &self.placed, &self.requests);
+        let Some(objects) = objects.map(|(objects, _)| objects) else { return };
+        self.stubborn.retain(|(object, _), _| !objects.contains(object));
+        self.mind.take_up_of(&objects);
+        // The queues of a device may be another request's, which wants the same and was rolled back.
+        if let Target::Device(name) = &target {
+            self.mind
+                .take_up_where(|object| object.device().is_some_and(|device| device.name.as_str() == name));
+        }
+        self.tell_what_was_rolled_back(&[]);
+    }
+
+    /// Takes out what disturbs traffic or cannot be undone, unless that is allowed.
+    fn without_what_is_not_allowed(&mut self, plan: &mut Plan) {
+        let Allow { disruptive, irreversible } = self.options.allow;
+        let allowed = |change: &Change| {
+            (disruptive || change.to().disruption() == Disruption::None)
+                && (irreversible || change.from().restorable())
+        };
+        let mut refused: BTreeMap<Object, Vec<String>> = BTreeMap::new();
+        let steps = std::mem::take(&mut plan.steps);
+        for step in steps {
+            let object = step.object();
+            let (may, not): (Vec<_>, Vec<_>) = Vec::from(step).into_iter().partition(allowed);
+            for change in not {
+                refused.entry(object).or_default().push(change.to_string());
+            }
+            if !may.is_empty() {
+                plan.steps.push(Step::new(may));
+            }
+        }
+        self.mended("not-allowed", &refused.keys().map(ToString::to_string).collect());
+        for (object, changes) in refused {
+            self.find(Finding {
+                rule: "not-allowed".to_owned(),
+                severity: Severity::Problem,
+                object: object.to_string(),
+                summary: "left as it is: the change would disturb traffic, or cannot be undone".to_owned(),
+                evidence: changes,
+                remedy: Some(DISRUPTIVE.to_owned()),
+            });
+        }
+    }
+
+    fn tell_left_alone(&mut self, left: &[(Change, LeftAlone)]) {
+        let mut flapping: BTreeMap<Object, Vec<String>> = BTreeMap::new();
+        for (change, why) in left {
+            if *why == LeftAlone::Flapping {
+                flapping.entry(change.to().object()).or_default().push(change.to_string());
+            }
+        }
+        self.mended("flapping", &flapping.keys().map(ToString::to_string).collect());
+        for (object, changes) in flapping {
+            let known = self.findings.contains_key(&("flapping".to_owned(), object.to_string()));
+            if !known {
+                self.counters.flapping += u64::try_from(changes.len()).unwrap_or(0);
+            }
+            let minutes = crate::converge::REPAIRS_WITHIN.0 / 60_000_000_000;
+            self.find(Finding {
+                rule: "flapping".to_owned(),
+                severity: Severity::Problem,
+                object: object.to_string(),
+                summary: format!(
+                    "flapping: left alone, for it was repaired {} times within {minutes} minutes",
+                    crate::converge::REPAIRS_MAX
+                ),
+                evidence: changes,
+                remedy: Some(format!("find who sets it, then kill -HUP {}", std::process::id())),
+            });
+        }
+    }
+
+    /// Takes out what the kernel refuses, and what others have.
+    fn keep_out(&mut self, plan: &mut Plan) {
+        let mut taken: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let steps = std::mem::take(&mut plan.steps);
+        for step in steps {
+            let object = step.object();
+            let mut changes = Vec::from(step);
+            changes.retain(|change| {
+                let knob = (object, change.to().knob());
+                let refused = self.stubborn.get(&knob).is_some_and(|stubborn| stubborn.to == *change.to());
+                let why = self.taken.get(&knob).filter(|_| !refused);
+                if let Some(why) = why {
+                    taken.entry(why.clone()).or_default().push(format!("{} {}", knob.0, knob.1));
+                }
+                !refused && why.is_none()
+            });
+            if !changes.is_empty() {
+                plan.steps.push(Step::new(changes));
+            }
+        }
+        self.mended("taken", &taken.keys().cloned().collect());
+        for (why, knobs) in taken {
+            let (settings, more) = (knobs.len(), knobs.len().saturating_sub(TAKEN_NAMED_MAX));
+            let more = (more > 0).then(|| format!("and {more} more"));
+            self.find(Finding {
+                rule: "taken".to_owned(),
+                severity: Severity::Note,
+                summary: format!("{settings} settings are left alone: each {why}"),
+                object: why,
+                evidence: knobs.into_iter().take(TAKEN_NAMED_MAX).chain(more).collect(),
+                remedy: None,
+            });
+        }
+    }
+
+    /// Commits a plan and keeps it.
+    fn commit(&mut self, plan: Plan) -> Result<Result<(), Trouble>, Fault> {
+        let changes: Vec<Change> = plan.changes().cloned().collect();
+        let steps: Vec<Vec<Setting>> = plan.steps.iter().map(Step::to).collect();
+        let asked = self.asked();
+        let committed = match apply::commit(plan, &mut self.kernel, &self.journal, &asked, self.options.allow)
+        {
+            Ok(held) => {
+                let name = held.transaction();
+                held.keep()?;
+                Ok(name)
+            }
+            Err(error) => Err(error),
+        };
+        let name = match committed {
+            Ok(name) => name,
+            Err(error) => {
+                // Where others have a knob, or have set it since, none was begun.
+                self.counters.failures += u64::from(error.transaction.is_some());
+                if matches!(error.host, apply::HostState::NotRestored(_)) {
+                    return Err(error.into());
+                }
+                return self.trouble(error, &steps).map(Err);
+            }
+        };
+        self.committed(&changes, name)?;
+        Ok(Ok(()))
+    }
+
+    fn committed(&mut self, changes: &[Change], name: Option<TransactionName>) -> Result<(), Fault> {
+        let is_repair = |change: &&Change| {
+            let knob = (change.to().object(), change.to().knob());
+            self.ledger.get(&knob).is_some_and(|held| held.to() == change.to())
+        };
+        let repaired: Vec<&Change> = changes.iter().filter(is_repair).collect();
+        let objects: BTreeSet<Object> = repaired.iter().map(|change| change.to().object()).collect();
+        self.counters.repairs += u64::try_from(repaired.len()).unwrap_or(0);
+        self.counters.commits += 1;
+        self.mind.repaired(&objects, now());
+        self.own.extend(name);
+        self.journal.rely_on(self.own.iter().copied());
+        for change in changes {
+            self.theirs.remove(&(change.to().object(), change.to().knob()));
+            let held = self.ledger.len();
+            let was_held = self.ledger.get(&(change.to().object(), change.to().knob())).is_some();
+            self.ledger.note(change);
+            if was_held && self.ledger.len() < held {
+                self.counters.released += 1;
+            }
+            self.counters.changes += 1;
+            self.take_in(change.to());
+        }
+        if self.set_for_answer.len() < CHANGES_TOLD_MAX {
+            self.set_for_answer.extend(changes.iter().map(ToString::to_string));
+        }
+        self.set_lately = changes.iter().map(|change| change.to().clone()).collect();
+        for change in changes {
+            let words = format!("{change} ({})", change.because().source);
+            self.operator.event("set", change.to().object(), words)?;
+        }
+        Ok(())
+    }
+
+    /// Sees that what was set is so, and knows it from then on.
+    fn look_at_what_was_set(&mut self) -> Result<(), Fault> {
+        let set = std::mem::take(&mut self.set_lately);
+        let mut by_napi = BTreeSet::new();
+        let mut whole = BTreeSet::new();
+        for setting in &set {
+            match (setting, setting.object().device()) {
+                (
+                    Setting::Napi(_, NapiKnob::DeferHardIrqs(..))
+                    | Setting::Napi(_, NapiKnob::GroFlushTimeout(..))
+                    | Setting::Napi(_, NapiKnob::IrqSuspendTimeout(..)),
+                    Some(id),
+                ) => {
+                    by_napi.insert(id.ifindex);
+                }
+                _ => drop(whole.insert(setting.object())),
+            }
+        }
+        let devices: BTreeSet<_> =
+            whole.iter().filter_map(Object::device).map(|device| device.ifindex).collect();
+        for index in by_napi.difference(&devices) {
+            self.observer.napis(&mut self.host, *index)?;
+        }
+        for index in devices {
+            self.observer.device(&mut self.host, index)?;
+        }
+        let mut processes = BTreeSet::new();
+        for object in whole.iter().filter(|object| object.device().is_none()) {
+            if process_of(object)
+                .is_none_or(|pid| processes.insert((pid, matches!(object, Object::Epoll(_)))))
+            {
+                self.look_at_object(*object)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a failed commit means. Everything is as it was before.
+    fn trouble(&mut self, error: CommitError<KernelError>, steps: &[Vec<Setting>]) -> Result<Trouble, Fault> {
+        let words = error.fault.to_string();
+        let exit = Fault::exit_of(&error.fault);
+        match *error.fault {
+            CommitFault::Drifted(drifts) => {
+                for object in drifts.iter().map(|Drift { found, .. }| found.object()).collect::<BTreeSet<_>>()
+                {
+                    self.look_at_object(object)?;
+                }
+                drifts.iter().for_each(|drift| self.take_in(&drift.found));
+                Ok(Trouble::Again)
+            }
+            CommitFault::RolledBackMeanwhile { .. } => {
+                self.look_at_journal()?;
+                Ok(Trouble::Later)
+            }
+            CommitFault::Undecided { .. }
+            | CommitFault::Attended { .. }
+            | CommitFault::Unreadable { knob: Some(_), .. } => {
+                self.taken = self.journal.claims()?;
+                Ok(Trouble::Again)
+            }
+            CommitFault::Host { step, ref cause, .. }
+                if Kernel::is_gone(cause) || matches!(cause.cause, Cause::Away(_)) =>
+            {
+                if let Some(tried) = steps.get(step).and_then(|tried| tried.first()) {
+                    self.look_at_object(tried.object())?;
+                }
+                Ok(Trouble::Later)
+            }
+            CommitFault::Host { step, .. } => {
+                self.refused_by_kernel(steps.get(step).into_iter().flatten(), exit, &words);
+                Ok(Trouble::Again)
+            }
+            CommitFault::ReadBack { wrote, .. } => {
+                self.refused_by_kernel([&*wrote], exit, &words);
+                Ok(Trouble::Again)
+            }
+            CommitFault::Journal(JournalError::Busy { .. }) => Ok(Trouble::Later),
+            CommitFault::Journal(error) => Err(error.into()),
+            CommitFault::Unreadable { knob: None, .. }
+            | CommitFault::Irreversible(_)
+            | CommitFault::Disruptive(_) => Err(Fault::failed(words)),
+        }
+    }
+
+    /// These are not tried again until their object changes, or somebody asks for them anew.
+    fn refused_by_kernel<'s>(
+        &mut self,
+        settings: impl IntoIterator<Item = &'s Setting>,
+        exit: Exit,
+        words: &str,
+    ) {
+        for to in settings {
+            let object = to.object();
+            self.find(problem("refused-by-kernel", object.to_string(), words));
+            let stubborn = Stubborn { to: to.clone(), exit, words: words.to_owned() };
+            self.stubborn.insert((object, to.knob()), stubborn);
+        }
+    }
+
+    /// Makes one of many transactions, when there is nothing more urgent.
+    fn fold(&mut self) {
+        if self.own.len() <= apply::FOLD_MAX {
+            return;
+        }
+        let folded = self.fold_now();
+        if let Err(fault) = folded {
+            self.operator.detail(&format!("the journal is not folded: {}", fault.cause));
+        }
+    }
+
+    pub(crate) fn fold_now(&mut self) -> Result<(), Fault> {
+        let ended = self.ended();
+        let host = &self.host;
+        let theirs = &self.theirs;
+        // A device that has another name now is the same device.
+        let there = |device: DeviceId| host.devices.iter().any(|known| known.id.ifindex == device.ifindex);
+        let gone = |change: &Change| {
+            let object = change.to().object();
+            let knob = (object, change.to().knob());
+            theirs.contains(&knob)
+                || ended.contains(&knob)
+                || has_ended(&object, host)
+                || object.device().is_some_and(|device| !there(device))
+        };
+        let asked = self.session.asked(None);
+        self.journal.rely_on([]);
+        let folded = self.journal.fold(&asked, gone);
+        self.read_own()?;
+        folded?;
+        self.journal.forget_all_but(HISTORY_MAX)?;
+        Ok(())
+    }
+
+    /// Tells of requests that are refused.
+    fn report(&mut self) {
+        let refused: BTreeMap<String, (&plan::Refusal, bool)> = self
+            .placed
+            .refused
+            .iter()
+            .filter_map(|(place, refusal)| {
+                let target = self.policy.intents.get(*place)?.target.to_string();
+                Some((target, (refusal, *place < self.placed.own)))
+            })
+            .collect();
+        let findings: Vec<Finding> = refused
+            .iter()
+            .map(|(target, (refusal, is_own))| Finding {
+                rule: "request-refused".to_owned(),
+                // What an application asks for and cannot have is for it to know, and nothing that is not as it was asked.
+                severity: if *is_own { Severity::Problem } else { Severity::Note },
+                object: target.clone(),
+                summary: match refusal.object == *target {
+                    true => refusal.message.clone(),
+                    false => refusal.to_string(),
+                },
+                evidence: refusal.evidence.clone(),
+                remedy: refusal.nearest.clone(),
+            })
+            .collect();
+        let objects: BTreeSet<String> = findings.iter().map(|finding| finding.object.clone()).collect();
+        self.mended("request-refused", &objects);
+        let stubborn = self.stubborn.keys().map(|(object, _)| object.to_string()).collect();
+        self.mended("refused-by-kernel", &stubborn);
+        findings.into_iter().for_each(|finding| self.find(finding));
+    }
+}
+
+fn problem(rule: &str, object: String, summary: &str) -> Finding {
+    Finding {
+        rule: rule.to_owned(),
+        severity: Severity::Problem,
+        object,
+        summary: summary.to_owned(),
+        evidence: Vec::new(),
+        remedy: None,
+    }
+}

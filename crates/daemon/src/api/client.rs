@@ -1,0 +1,188 @@
+//! The other end: how the commands speak to the daemon.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use linux::peer::Peer;
+use serde_json::{Map, Value};
+use session::{Exit, Fault};
+
+use super::wire::{Call, Reply, encode};
+use crate::socket_file;
+
+/// How long a command waits for what is answered out of the daemon's head. Its turn may take seconds on a large host.
+const GREETING_MAX: Duration = Duration::from_secs(10);
+
+/// How long a command waits for what takes a commit, or a look at the host.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long an answer may be.
+const REPLY_BYTES_MAX: usize = 16 << 20;
+
+/// A connection to the daemon.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    /// Where it answers, and who it is.
+    who: String,
+    rest: Vec<u8>,
+}
+
+/// Why a call brought no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The connection broke.
+    #[error("{0} ended the connection: {1}")]
+    Broken(String, io::Error),
+    /// The answer did not come in time.
+    #[error("{0} has not answered within {1} s")]
+    Silent(String, u64),
+    /// What came is no answer.
+    #[error("the daemon's answer is malformed: {0}")]
+    Malformed(String),
+    /// The daemon said no.
+    #[error("{}", said(.0))]
+    Refused(Reply),
+}
+
+impl Client {
+    /// Connects to the daemon; `None` where none runs.
+    ///
+    /// # Errors
+    /// If there is a socket that cannot be connected to.
+    pub fn connect(path: &Path) -> io::Result<Option<Self>> {
+        let stream = match socket_file::connect(path, GREETING_MAX) {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
+                return Ok(None);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::Error::other(format!(
+                    "whoever listens there has taken no connection within {} s",
+                    GREETING_MAX.as_secs()
+                )));
+            }
+            other => other?,
+        };
+        let pid = Peer::of(&stream).map(|peer| format!(", process {}", peer.pid)).unwrap_or_default();
+        let who = format!("the daemon at {}{pid}", path.display());
+        Ok(Some(Self { stream, who, rest: Vec::new() }))
+    }
+
+    /// Calls a method of the daemon's interface, and waits for its answer.
+    ///
+    /// # Errors
+    /// If it is refused, or does not come.
+    pub fn call(
+        &mut self,
+        method: &str,
+        parameters: Map<String, Value>,
+    ) -> Result<Map<String, Value>, CallError> {
+        let patience = if method == "Status" { GREETING_MAX } else { PATIENCE };
+        self.stream.set_read_timeout(Some(patience)).map_err(|error| self.broken(error, patience))?;
+        self.say(method, parameters, false)?;
+        self.hear_within(patience).map(|reply| reply.parameters)
+    }
+
+    /// Calls a method whose answer comes again whenever it changes; [`Client::hear`] hears the next.
+    ///
+    /// # Errors
+    /// If it cannot be said.
+    pub fn call_more(&mut self, method: &str, parameters: Map<String, Value>) -> Result<(), CallError> {
+        self.say(method, parameters, true)
+    }
+
+    fn say(&mut self, method: &str, parameters: Map<String, Value>, more: bool) -> Result<(), CallError> {
+        let method = format!("{}.{method}", super::method::INTERFACE);
+        let call = Call { method, parameters, oneway: false, more, upgrade: false };
+        match self.stream.write_all(&encode(&call)) {
+            // Who is turned away is told so before the connection ends: that is heard next.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            said => said.map_err(|error| self.broken(error, GREETING_MAX)),
+        }
+    }
+
+    fn broken(&self, error: io::Error, patience: Duration) -> CallError {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                CallError::Silent(self.who.clone(), patience.as_secs())
+            }
+            _ => CallError::Broken(self.who.clone(), error),
+        }
+    }
+
+    /// The next answer.
+    ///
+    /// # Errors
+    /// If it is an error, or does not come.
+    pub fn hear(&mut self) -> Result<Reply, CallError> {
+        self.hear_within(PATIENCE)
+    }
+
+    fn hear_within(&mut self, patience: Duration) -> Result<Reply, CallError> {
+        let mut looked = 0;
+        let end = loop {
+            if let Some(at) = self.rest[looked..].iter().position(|&byte| byte == 0) {
+                break looked + at;
+            }
+            looked = self.rest.len();
+            if looked > REPLY_BYTES_MAX {
+                return Err(CallError::Malformed(format!("longer than {REPLY_BYTES_MAX} bytes")));
+            }
+            let mut part = [0; 16 * 1024];
+            match self.stream.read(&mut part) {
+                Ok(0) => return Err(self.broken(io::ErrorKind::UnexpectedEof.into(), patience)),
+                Ok(length) => self.rest.extend_from_slice(&part[..length]),
+                Err(error) => return Err(self.broken(error, patience)),
+            }
+        };
+        let rest = self.rest.split_off(end + 1);
+        let message = std::mem::replace(&mut self.rest, rest);
+        let reply: Reply = serde_json::from_slice(&message[..end])
+            .map_err(|error| CallError::Malformed(error.to_string()))?;
+        if reply.error.is_some() { Err(CallError::Refused(reply)) } else { Ok(reply) }
+    }
+}
+
+/// An error in the daemon's own words, where it has some.
+fn said(reply: &Reply) -> String {
+    let error = reply.error.as_deref().unwrap_or_default();
+    match (reply.parameters.get("why").and_then(Value::as_str), error.rsplit('.').next()) {
+        (Some(why), _) => why.to_owned(),
+        (None, Some("PermissionDenied")) => "the daemon does not take this from you".to_owned(),
+        (None, _) => {
+            let about: Vec<&str> = reply.parameters.values().filter_map(Value::as_str).collect();
+            format!("the daemon: {error} {}", about.join(" ")).trim_end().to_owned()
+        }
+    }
+}
+
+impl From<CallError> for Fault {
+    fn from(error: CallError) -> Self {
+        let reply = match &error {
+            CallError::Refused(reply) => reply,
+            CallError::Silent(..) => return Self::failed(error).hint(
+                "`netpolicy verify`, `history` and `rollback` do without it; it can be ended at any time, and changes nothing by that",
+            ),
+            CallError::Broken(..) | CallError::Malformed(_) => return Self::failed(error),
+        };
+        let code =
+            reply.parameters.get("exit").and_then(Value::as_u64).and_then(|code| u8::try_from(code).ok());
+        let denied = reply.error.as_deref().is_some_and(|error| error.ends_with("PermissionDenied"));
+        let exit = match code {
+            _ if denied => Exit::Refused,
+            Some(code) => Exit::of(code).unwrap_or(Exit::Failed),
+            None => Exit::Failed,
+        };
+        let hint = reply.parameters.get("hint").and_then(Value::as_str).map(str::to_owned);
+        let fault = Self::new(exit, error.to_string());
+        match hint {
+            Some(hint) => fault.hint(hint),
+            None if denied => fault.hint("root may, and the members of the group that --api-group names"),
+            None => fault,
+        }
+    }
+}

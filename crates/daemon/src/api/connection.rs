@@ -1,0 +1,427 @@
+//! One connection: calls come, are answered one after the other, and whoever is too slow or too loud is dropped.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use linux::peer::{Peer, owner};
+use model::{Finding, Pid};
+use serde_json::{Map, Value, json};
+
+use super::Office;
+use super::book::{CLIENTS_MAX, Place};
+use super::job;
+use super::method::{self, DESCRIPTION, INTERFACE, Method, Refusal, SERVICE, SERVICE_DESCRIPTION};
+use super::wire::{Call, Frames, MESSAGE_BYTES_MAX, Reply, decode_call, encode};
+use crate::{Answer, Door, Guest, Ready, Request, Stay, Wishes};
+
+/// How long a message may take to come whole, and an answer to be taken.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a connection may say nothing. One that hears of findings may for ever.
+pub const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// How much may wait to be taken by a client. More is not said to it: it is dropped.
+pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
+
+/// How many calls of one connection are done within [`CALLS_WINDOW`]; the others wait for the next.
+pub const CALLS_MAX: u32 = 100;
+const CALLS_WINDOW: Duration = Duration::from_secs(1);
+
+/// What waits to be taken by the client, and whether an answer is still to come.
+#[derive(Debug, Default)]
+struct Outbox {
+    bytes: Vec<u8>,
+    /// How much of it was taken.
+    taken: usize,
+    /// Since when something waits without any of it being taken.
+    since: Option<Instant>,
+    /// Whether a call is being done.
+    pending: bool,
+}
+
+impl Outbox {
+    fn put(&mut self, reply: &Reply) {
+        self.bytes.extend_from_slice(&encode(reply));
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    fn waits(&self) -> bool {
+        self.taken < self.bytes.len()
+    }
+}
+
+/// A client that wants to hear of findings whenever they change.
+#[derive(Debug)]
+struct Listening {
+    generation: u64,
+    told: Vec<Finding>,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: UnixStream,
+    peer: Peer,
+    office: Rc<Office>,
+    _place: Place,
+    frames: Frames,
+    /// Since when the beginning of a message waits for its end.
+    begun: Option<Instant>,
+    /// When something last happened.
+    last: Instant,
+    out: Rc<RefCell<Outbox>>,
+    listening: Option<Listening>,
+    /// The calls of this window, and since when it is.
+    window: (Instant, u32),
+    /// Whether the client has nothing more to say.
+    finished: bool,
+}
+
+impl Connection {
+    pub(super) fn new(stream: UnixStream, peer: Peer, office: Rc<Office>, place: Place) -> Self {
+        let now = Instant::now();
+        Self {
+            stream,
+            peer,
+            office,
+            _place: place,
+            frames: Frames::default(),
+            begun: None,
+            last: now,
+            out: Rc::default(),
+            listening: None,
+            window: (now, 0),
+            finished: false,
+        }
+    }
+
+    fn who(&self) -> String {
+        format!("uid {} (pid {})", self.peer.uid, self.peer.pid)
+    }
+
+    /// Whether it may see and change everything.
+    fn is_trusted(&self) -> bool {
+        self.peer.uid == 0 || self.office.group.is_some_and(|group| self.peer.groups.contains(&group))
+    }
+
+    /// Ends the connection, and says why in the log.
+    fn drop_for(&self, why: &str) -> Stay {
+        self.office.book.count(|tally| tally.dropped += 1);
+        self.office.book.log(&format!("api: {} was dropped: {why}", self.who()));
+        Stay::Leave
+    }
+
+    fn takes(&mut self) -> Result<(), &'static str> {
+        let mut part = [0; 16 * 1024];
+        while self.frames.len() <= MESSAGE_BYTES_MAX {
+            match self.stream.read(&mut part) {
+                Ok(0) => {
+                    self.finished = true;
+                    break;
+                }
+                Ok(length) => {
+                    self.frames.push(&part[..length]);
+                    self.last = Instant::now();
+                    self.begun.get_or_insert(self.last);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err("its connection broke"),
+            }
+        }
+        Ok(())
+    }
+
+    fn gives(&mut self) -> Result<(), &'static str> {
+        let mut out = self.out.borrow_mut();
+        while out.waits() {
+            match (&self.stream).write(&out.bytes[out.taken..]) {
+                Ok(length) => {
+                    out.taken += length;
+                    out.since = Some(Instant::now());
+                    self.last = Instant::now();
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err("its connection broke"),
+            }
+        }
+        *out = Outbox { pending: out.pending, ..Outbox::default() };
+        Ok(())
+    }
+
+    /// Does what was called for, until an answer has to be waited for.
+    fn serve(&mut self, door: &mut Door) -> Result<(), String> {
+        while !self.out.borrow().pending && self.may_call() {
+            let Some(message) = self.frames.next_message().map_err(|bad| bad.to_string())? else { break };
+            self.begun = (!self.frames.is_empty()).then(Instant::now);
+            let call = decode_call(&message).map_err(|bad| bad.to_string())?;
+            self.window.1 += 1;
+            self.office.book.count(|tally| tally.calls += 1);
+            self.do_call(&call, door);
+            if self.out.borrow().bytes.len() > OUTPUT_BYTES_MAX {
+                return Err("it does not take its answers".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there is a call left in this window.
+    fn may_call(&mut self) -> bool {
+        if self.window.0.elapsed() >= CALLS_WINDOW {
+            self.window = (Instant::now(), 0);
+        }
+        self.window.1 < CALLS_MAX
+    }
+
+    fn do_call(&mut self, call: &Call, door: &mut Door) {
+        let origin = format!("{INTERFACE} by {}", self.who());
+        // Who may not call it is not told what is wrong with it either.
+        if !method::is_for_everybody(&call.method) && !self.is_trusted() {
+            self.office.book.count(|tally| tally.denied += 1);
+            self.office.book.log(&format!("api: {} was refused {}", self.who(), call.method));
+            return self.answer(call, Err(Refusal::service("PermissionDenied", None)));
+        }
+        let method = match Method::of(call, &origin) {
+            Ok(method) => method,
+            Err(refusal) => return self.answer(call, Err(refusal)),
+        };
+        match method {
+            Method::GetInfo => self.answer(call, Ok(info())),
+            Method::GetInterfaceDescription(interface) => self.answer(call, description(&interface)),
+            Method::Status => {
+                let state = self.state();
+                self.answer(call, Ok(object(json!({ "status": state }))));
+            }
+            Method::Findings => self.findings(call),
+            Method::Settings => self.submit(call, Request::Settings),
+            Method::Set(intent) => self.submit(call, Request::Set(intent)),
+            Method::Unset(target) => self.submit(call, Request::Unset(target)),
+            Method::Rollback => self.submit(call, Request::RollBack),
+            Method::Reload => self.submit(call, Request::Reload),
+            Method::Ask(question) => {
+                let (office, reply) = (Rc::clone(&self.office), self.later(call));
+                let jobs: &Rc<Cell<usize>> = &office.jobs;
+                let out = Rc::clone(&self.out);
+                if let Err(refusal) = job::start(question, &office.oracle, jobs, door, reply) {
+                    out.borrow_mut().pending = false;
+                    self.answer(call, Err(refusal));
+                }
+            }
+        }
+    }
+
+    fn submit(&mut self, call: &Call, request: Request) {
+        let changes = !matches!(request, Request::Settings);
+        if changes {
+            self.office.book.log(&format!("api: {} calls {}", self.who(), call.method));
+        }
+        let reply = self.later(call);
+        self.office.shared.submit(request, Box::new(move |answer| reply(said(answer))));
+    }
+
+    /// What answers a call later, and lets the next one be done.
+    fn later(&mut self, call: &Call) -> Box<dyn FnOnce(job::Found)> {
+        self.out.borrow_mut().pending = true;
+        let (out, oneway) = (Rc::clone(&self.out), call.oneway);
+        Box::new(move |found| {
+            let mut out = out.borrow_mut();
+            out.pending = false;
+            if !oneway {
+                out.put(&reply(found));
+            }
+        })
+    }
+
+    fn answer(&mut self, call: &Call, found: job::Found) {
+        if !call.oneway {
+            self.out.borrow_mut().put(&reply(found));
+        }
+    }
+
+    fn findings(&mut self, call: &Call) {
+        let (generation, findings) = {
+            let status = self.office.shared.status();
+            (status.generation, status.findings.clone())
+        };
+        let parameters = object(json!({ "findings": findings }));
+        self.out.borrow_mut().put(&Reply { parameters, continues: call.more, error: None });
+        if call.more {
+            self.listening = Some(Listening { generation, told: findings });
+        }
+    }
+
+    /// Says the findings again, if they are others by now and what was said was taken.
+    fn tell(&mut self) {
+        let Some(listening) = &mut self.listening else { return };
+        let mut out = self.out.borrow_mut();
+        if out.waits() {
+            return;
+        }
+        let status = self.office.shared.status();
+        if status.generation == listening.generation {
+            return;
+        }
+        listening.generation = status.generation;
+        if status.findings != listening.told {
+            listening.told.clone_from(&status.findings);
+            let parameters = object(json!({ "findings": status.findings }));
+            out.put(&Reply { parameters, continues: true, error: None });
+        }
+    }
+
+    /// The daemon's state, as far as it is this client's to see.
+    fn state(&self) -> Value {
+        let status = self.office.shared.status();
+        let whole = self.is_trusted();
+        let mut state = serde_json::to_value(&*status).unwrap_or_default();
+        let Some(fields) = state.as_object_mut() else { return state };
+        fields.insert("whole".to_owned(), whole.into());
+        if !whole {
+            let own = |target: &str| process_of(target).is_some_and(|pid| owner(pid) == Some(self.peer.uid));
+            let requests: Vec<_> = status.requests.iter().filter(|r| own(&r.target)).collect();
+            fields.insert("requests".to_owned(), serde_json::to_value(requests).unwrap_or_default());
+            for hidden in ["policy", "counters", "polling", "netns"] {
+                fields.insert(hidden.to_owned(), Value::Null);
+            }
+            for hidden in ["findings", "hearing"] {
+                fields.insert(hidden.to_owned(), json!([]));
+            }
+            fields.insert("reactions".to_owned(), json!({}));
+            fields.insert("settings".to_owned(), 0.into());
+        }
+        state
+    }
+
+    /// The next moment at which something is due without anything coming.
+    fn due(&self) -> Option<(Instant, &'static str)> {
+        let out = self.out.borrow();
+        if let Some(since) = out.since.filter(|_| out.waits()) {
+            return Some((since + PATIENCE, "it does not take its answers"));
+        }
+        if out.pending {
+            return None;
+        }
+        match self.begun.filter(|_| !self.frames.has_message()) {
+            Some(begun) => Some((begun + PATIENCE, "its message came to no end")),
+            None if self.listening.is_some() => None,
+            None => Some((self.last + IDLE_MAX, "it said nothing for a minute")),
+        }
+    }
+}
+
+impl Guest for Connection {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    fn wishes(&mut self) -> Wishes {
+        self.tell();
+        let due = self.due().map(|(at, _)| at);
+        let out = self.out.borrow();
+        let read = !self.finished && self.frames.len() <= MESSAGE_BYTES_MAX;
+        // Calls that came together with one that had to wait, and those beyond what is done in a second.
+        let next = if !out.pending && !out.waits() && (self.frames.has_message() || self.finished) {
+            let full = self.window.1 >= CALLS_MAX && self.frames.has_message();
+            Some(if full { self.window.0 + CALLS_WINDOW } else { Instant::now() })
+        } else {
+            None
+        };
+        Wishes { read, write: out.waits(), until: [due, next].into_iter().flatten().min() }
+    }
+
+    fn ready(&mut self, ready: Ready, door: &mut Door) -> Stay {
+        if ready.read
+            && !self.finished
+            && let Err(why) = self.takes()
+        {
+            return self.drop_for(why);
+        }
+        // What is waiting to be taken is taken first: nobody fills this up by not reading.
+        if let Err(why) = self.gives() {
+            return self.drop_for(why);
+        }
+        if !self.out.borrow().waits()
+            && let Err(why) = self.serve(door)
+        {
+            return self.drop_for(&why);
+        }
+        if let Err(why) = self.gives() {
+            return self.drop_for(why);
+        }
+        if self.due().is_some_and(|(at, _)| at <= Instant::now()) {
+            let (_, why) = self.due().unwrap_or((self.last, ""));
+            return self.drop_for(why);
+        }
+        let out = self.out.borrow();
+        let done = !out.pending && !out.waits() && !self.frames.has_message();
+        if (self.finished && done) || ready.hung_up { Stay::Leave } else { Stay::Stay }
+    }
+}
+
+fn reply(found: job::Found) -> Reply {
+    match found {
+        Ok(parameters) => Reply { parameters, ..Reply::default() },
+        Err(Refusal { error, parameters }) => Reply { error: Some(error), parameters, continues: false },
+    }
+}
+
+/// The process of a request for a task, or for some of its epolls.
+fn process_of(target: &str) -> Option<Pid> {
+    let task = match target.strip_prefix("epoll ") {
+        Some(epolls) => epolls.rsplit_once(" of ")?.1,
+        None => target,
+    };
+    task.strip_prefix("task ")?.parse().ok().map(Pid)
+}
+
+/// Says to one for whom there is no place that there is none.
+pub(super) fn turn_away(mut stream: &UnixStream) {
+    let words = format!("too many are connected already: {CLIENTS_MAX} at once, fewer of one user");
+    // It is the first that is said here, so there is room for it; who is gone by now does not miss it.
+    let _ = stream.write_all(&encode(&reply(Err(Refusal::busy(words)))));
+}
+
+fn said(answer: Answer) -> job::Found {
+    match answer {
+        Answer::Done { summary, changes, transactions, notes, pending } => Ok(object(json!({
+            "summary": summary,
+            "changes": changes,
+            "transactions": transactions,
+            "notes": notes,
+            "pending": pending,
+        }))),
+        Answer::Settings(settings) => Ok(object(json!({ "settings": settings }))),
+        Answer::Refused { exit, why, hint } => Err(Refusal::refused(exit, why, hint)),
+    }
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+fn info() -> Map<String, Value> {
+    object(json!({
+        "vendor": "netpolicy",
+        "product": "netpolicy",
+        "version": env!("CARGO_PKG_VERSION"),
+        "url": "",
+        "interfaces": [SERVICE, INTERFACE],
+    }))
+}
+
+fn description(interface: &str) -> job::Found {
+    let text = match interface {
+        INTERFACE => DESCRIPTION,
+        SERVICE => SERVICE_DESCRIPTION,
+        _ => return Err(Refusal::service("InterfaceNotFound", Some(("interface", interface)))),
+    };
+    Ok(object(json!({ "description": text })))
+}

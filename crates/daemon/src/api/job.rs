@@ -1,0 +1,93 @@
+//! Questions that take a look at the host: answered by a thread of their own, so that the daemon's turn waits for nobody.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io::PipeReader;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use serde_json::{Map, Value};
+
+use super::method::{Question, Refusal};
+use crate::{Door, Guest, Ready, Stay, Wishes};
+
+/// How many questions are answered at once; the next one hears that it is too much.
+pub const JOBS_MAX: usize = 2;
+
+/// Answers a question, in whatever time it takes: the parameters of the reply.
+pub type Oracle = Arc<dyn Fn(&Question) -> Result<Map<String, Value>, Refusal> + Send + Sync>;
+
+/// An answer to a question.
+pub(super) type Found = Result<Map<String, Value>, Refusal>;
+
+/// A thread at work on a question. It holds the other end of the pipe until it is done.
+struct Job {
+    done: PipeReader,
+    answer: Receiver<Found>,
+    reply: Option<Box<dyn FnOnce(Found)>>,
+    running: Rc<Cell<usize>>,
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job").finish_non_exhaustive()
+    }
+}
+
+/// Starts to answer a question; `reply` is called with the answer, in a later turn.
+///
+/// # Errors
+/// If too many are being answered, or there is no thread to be had.
+pub(super) fn start(
+    question: Question,
+    oracle: &Oracle,
+    running: &Rc<Cell<usize>>,
+    door: &mut Door,
+    reply: Box<dyn FnOnce(Found)>,
+) -> Result<(), Refusal> {
+    if running.get() >= JOBS_MAX || door.room() == 0 {
+        return Err(Refusal::busy(format!("{JOBS_MAX} questions are being answered already")));
+    }
+    let (done, at_work) = std::io::pipe().map_err(|error| Refusal::busy(error.to_string()))?;
+    let (tell, answer) = sync_channel(1);
+    let oracle = Arc::clone(oracle);
+    let work = move || {
+        // Should it panic, the pipe is closed all the same, and there is no answer.
+        let _at_work = at_work;
+        let _ = tell.send(oracle(&question));
+    };
+    let thread = std::thread::Builder::new().name("question".to_owned());
+    thread.spawn(work).map_err(|error| Refusal::busy(error.to_string()))?;
+    running.set(running.get() + 1);
+    door.admit(Box::new(Job { done, answer, reply: Some(reply), running: Rc::clone(running) }));
+    Ok(())
+}
+
+impl Guest for Job {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.done.as_fd()
+    }
+
+    fn wishes(&mut self) -> Wishes {
+        Wishes { read: true, ..Wishes::default() }
+    }
+
+    fn ready(&mut self, _ready: Ready, _door: &mut Door) -> Stay {
+        let found = self
+            .answer
+            .try_recv()
+            .unwrap_or_else(|_| Err(Refusal::refused(1, "looking at the host came to no end", None)));
+        if let Some(reply) = self.reply.take() {
+            reply(found);
+        }
+        Stay::Leave
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.running.set(self.running.get().saturating_sub(1));
+    }
+}

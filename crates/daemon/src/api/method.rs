@@ -1,0 +1,428 @@
+//! What can be called, and what it takes.
+
+use model::policy::Match;
+use model::{Budget, CpuSet, Intent, KthreadWish, Pid, Target};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::wire::Call;
+
+/// The interface of the daemon.
+pub const INTERFACE: &str = "io.netpolicy";
+/// Its description.
+pub const DESCRIPTION: &str = include_str!("io.netpolicy.varlink");
+/// The interface that every Varlink service has.
+pub const SERVICE: &str = "org.varlink.service";
+/// Its description.
+pub const SERVICE_DESCRIPTION: &str = include_str!("org.varlink.service.varlink");
+
+/// The longest name of a service that one `Set` gives, in bytes.
+const SERVICE_NAME_BYTES_MAX: usize = 256;
+
+/// How many device settings one `Set` takes.
+const SETTINGS_MAX: usize = 64;
+
+/// A call whose parameters are what it takes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Method {
+    /// `org.varlink.service.GetInfo`.
+    GetInfo,
+    /// `org.varlink.service.GetInterfaceDescription`: of this interface.
+    GetInterfaceDescription(String),
+    /// How the daemon stands.
+    Status,
+    /// What is wrong.
+    Findings,
+    /// Every setting that is held.
+    Settings,
+    /// Give a target a policy.
+    Set(Box<Intent>),
+    /// Let go what was set for a target.
+    Unset(Target),
+    /// Put everything back.
+    Rollback,
+    /// Read the policy files again.
+    Reload,
+    /// A question that takes a look at the host.
+    Ask(Question),
+}
+
+/// What is answered beside the daemon's turn, because it takes time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// What the policy files would change.
+    Plan,
+    /// Why settings are as they are: of this object, or of all.
+    Explain(Option<String>),
+    /// Whether what was applied is in force.
+    Verify,
+}
+
+/// Why a call is not done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    /// Interface and name of the error.
+    pub error: String,
+    /// What goes with it.
+    pub parameters: Map<String, Value>,
+}
+
+impl Refusal {
+    /// One of Varlink's own errors, about something.
+    pub fn service(name: &str, about: Option<(&str, &str)>) -> Self {
+        let parameters = about.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
+        Self { error: format!("{SERVICE}.{name}"), parameters }
+    }
+
+    /// What was asked cannot be done.
+    pub fn refused(exit: u8, why: impl Into<String>, hint: Option<String>) -> Self {
+        let parameters = [
+            ("exit".to_owned(), exit.into()),
+            ("why".to_owned(), Value::String(why.into())),
+            ("hint".to_owned(), hint.into()),
+        ];
+        Self { error: format!("{INTERFACE}.Refused"), parameters: parameters.into_iter().collect() }
+    }
+
+    /// Too much is being done already.
+    pub fn busy(why: impl Into<String>) -> Self {
+        let why = ("why".to_owned(), Value::String(why.into()));
+        Self { error: format!("{INTERFACE}.Busy"), parameters: [why].into_iter().collect() }
+    }
+}
+
+/// A target, as a call names it.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct SaidTarget {
+    /// A network device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// A service, found by `match`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// A process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<u32>,
+    /// How a service's processes are found.
+    #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
+    pub matching: Option<SaidMatch>,
+}
+
+/// How a service's processes are found, as a call says it.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SaidMatch {
+    /// See [`Match::unit`].
+    pub unit: Option<String>,
+    /// See [`Match::cgroup`].
+    pub cgroup: Option<String>,
+    /// See [`Match::exe`].
+    pub exe: Option<String>,
+    /// See [`Match::port`].
+    pub port: Option<u16>,
+    /// See [`Match::uid`].
+    pub uid: Option<u32>,
+}
+
+/// What `Set` takes.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct SaidSet {
+    /// Whose traffic.
+    pub target: SaidTarget,
+    /// A policy or a delivery mode.
+    pub wish: String,
+    /// What else a device is told.
+    #[serde(default)]
+    pub settings: Option<Vec<String>>,
+    /// The CPUs that interrupts and threads shall run on.
+    #[serde(default)]
+    pub cpus: Option<String>,
+    /// How many CPUs may poll without traffic.
+    #[serde(default)]
+    pub polling_cpus: Option<u32>,
+    /// The real-time priority of kernel threads, at most.
+    #[serde(default)]
+    pub rt_priority: Option<u32>,
+    /// Where kernel threads run.
+    #[serde(default)]
+    pub kthread_cpus: Option<String>,
+    /// Their class.
+    #[serde(default)]
+    pub kthread_class: Option<String>,
+    /// How much of a CPU they count for.
+    #[serde(default)]
+    pub kthread_util_clamp: Option<String>,
+}
+
+impl SaidTarget {
+    /// The target that was named.
+    ///
+    /// # Errors
+    /// In one sentence, if it is none or more than one.
+    pub fn target(self) -> Result<Target, String> {
+        let matching = self.matching.is_some();
+        match (self.device, self.service, self.task) {
+            (Some(name), None, None) if !matching => {
+                policy_file::device_name(&name)?;
+                Ok(Target::Device(name))
+            }
+            (None, None, Some(pid)) if !matching && pid > 0 => Ok(Target::Task(Pid(pid))),
+            (None, Some(name), None) => {
+                if name.is_empty() {
+                    return Err("the service's name is empty".to_owned());
+                }
+                if name.len() > SERVICE_NAME_BYTES_MAX || name.contains(char::is_control) {
+                    return Err(format!(
+                        "a service's name has at most {SERVICE_NAME_BYTES_MAX} bytes, and no control characters"
+                    ));
+                }
+                let SaidMatch { unit, cgroup, exe, port, uid } = self.matching.unwrap_or_default();
+                Ok(Target::Service(name, Match { unit, cgroup, exe, port, uid }))
+            }
+            _ => Err("name one of device, service (with match) and task".to_owned()),
+        }
+    }
+
+    /// A target, as a call says it.
+    pub fn of(target: &Target) -> Self {
+        match target {
+            Target::Device(name) => Self { device: Some(name.clone()), ..Self::default() },
+            // Which of a process's epolls is no word of the interface: nobody asks a daemon for them.
+            Target::Task(pid) | Target::Epolls(pid, _) => Self { task: Some(pid.0), ..Self::default() },
+            Target::Service(name, Match { unit, cgroup, exe, port, uid }) => {
+                let (unit, cgroup, exe) = (unit.clone(), cgroup.clone(), exe.clone());
+                let matching = Some(SaidMatch { unit, cgroup, exe, port: *port, uid: *uid });
+                Self { service: Some(name.clone()), matching, ..Self::default() }
+            }
+        }
+    }
+}
+
+impl SaidSet {
+    /// The request that it is. `origin` says who asked.
+    ///
+    /// # Errors
+    /// In one sentence: what is wrong with which parameter.
+    pub fn intent(self, origin: &str) -> Result<Intent, String> {
+        fn read<T: std::str::FromStr>(name: &str, text: Option<&str>) -> Result<Option<T>, String>
+        where
+            T::Err: std::fmt::Display,
+        {
+            text.map(|text| text.parse().map_err(|error| format!("{name}: {error}"))).transpose()
+        }
+        let settings = self.settings.unwrap_or_default();
+        if settings.len() > SETTINGS_MAX {
+            return Err(format!("settings: more than {SETTINGS_MAX}"));
+        }
+        if self.rt_priority.is_some_and(|priority| !(1..=99).contains(&priority)) {
+            return Err("rt_priority: 1 to 99".to_owned());
+        }
+        let nic = settings
+            .iter()
+            .map(|text| policy_file::setting(text).map_err(|error| format!("settings: {error}")))
+            .collect::<Result<Vec<_>, _>>()?;
+        let target = self.target.target()?;
+        if !nic.is_empty() && !matches!(target, Target::Device(_)) {
+            return Err("settings: of a device alone".to_owned());
+        }
+        let kthread = KthreadWish {
+            cpus: read("kthread_cpus", self.kthread_cpus.as_deref())?,
+            scheduling: read("kthread_class", self.kthread_class.as_deref())?,
+            util_clamp: read("kthread_util_clamp", self.kthread_util_clamp.as_deref())?,
+        };
+        let cpus: Option<CpuSet> = read("cpus", self.cpus.as_deref())?;
+        let wish = policy_file::wish(&self.wish).map_err(|error| format!("wish: {error}"))?;
+        let budget =
+            Budget { polling_cpus: self.polling_cpus, added_delay: None, rt_priority: self.rt_priority };
+        Ok(Intent { nic, kthread, cpus, ..wish.intent(target, origin, budget) })
+    }
+}
+
+impl Method {
+    /// What a call asks for; `origin` says who calls.
+    ///
+    /// # Errors
+    /// Varlink's own: no such method, a parameter that is none; [`Refusal::refused`] for a value that cannot be.
+    pub fn of(call: &Call, origin: &str) -> Result<Self, Refusal> {
+        let (interface, name) = call.method.rsplit_once('.').unwrap_or(("", &call.method));
+        if call.upgrade {
+            return Err(Refusal::service("MethodNotImplemented", Some(("method", &call.method))));
+        }
+        let parameters = &call.parameters;
+        let method = match (interface, name) {
+            (SERVICE, "GetInfo") => Self::GetInfo,
+            (SERVICE, "GetInterfaceDescription") => {
+                Self::GetInterfaceDescription(text(parameters, "interface")?)
+            }
+            (INTERFACE, "Status") => Self::Status,
+            (INTERFACE, "Findings") => Self::Findings,
+            (INTERFACE, "Settings") => Self::Settings,
+            (INTERFACE, "Rollback") => Self::Rollback,
+            (INTERFACE, "Reload") => Self::Reload,
+            (INTERFACE, "Plan") => Self::Ask(Question::Plan),
+            (INTERFACE, "Verify") => Self::Ask(Question::Verify),
+            (INTERFACE, "Explain") => {
+                let object = parameters.get("object").filter(|object| !object.is_null());
+                Self::Ask(Question::Explain(object.map(|_| text(parameters, "object")).transpose()?))
+            }
+            (INTERFACE, "Set") => {
+                let said: SaidSet = read(parameters, &["target", "wish"])?;
+                let intent = said.intent(origin).map_err(|why| Refusal::refused(2, why, None))?;
+                Self::Set(Box::new(intent))
+            }
+            (INTERFACE, "Unset") => {
+                let Some(target) = parameters.get("target") else {
+                    return Err(Refusal::service("InvalidParameter", Some(("parameter", "target"))));
+                };
+                let said: SaidTarget = serde_json::from_value(target.clone())
+                    .map_err(|_| Refusal::service("InvalidParameter", Some(("parameter", "target"))))?;
+                Self::Unset(said.target().map_err(|why| Refusal::refused(2, why, None))?)
+            }
+            (INTERFACE | SERVICE, _) => {
+                return Err(Refusal::service("MethodNotFound", Some(("method", &call.method))));
+            }
+            _ => return Err(Refusal::service("InterfaceNotFound", Some(("interface", interface)))),
+        };
+        Ok(method)
+    }
+}
+
+/// Whether everybody may call a method of this name: what it answers depends on who they are. One that there is not is
+/// told from those that are refused.
+pub fn is_for_everybody(method: &str) -> bool {
+    match method.rsplit_once('.') {
+        Some((INTERFACE, name)) => name == "Status" || !DESCRIPTION.contains(&format!("\nmethod {name}(")),
+        _ => true,
+    }
+}
+
+/// A parameter that is text.
+fn text(parameters: &Map<String, Value>, name: &str) -> Result<String, Refusal> {
+    let value = parameters.get(name).and_then(Value::as_str).map(str::to_owned);
+    value.ok_or_else(|| Refusal::service("InvalidParameter", Some(("parameter", name))))
+}
+
+/// All parameters at once. Of what is wrong the name is told: one that is missing, or the one that the reader stumbled on.
+fn read<T: for<'de> Deserialize<'de>>(
+    parameters: &Map<String, Value>,
+    needed: &[&str],
+) -> Result<T, Refusal> {
+    let wrong = |name: &str| Refusal::service("InvalidParameter", Some(("parameter", name)));
+    if let Some(missing) = needed.iter().find(|name| !parameters.contains_key(**name)) {
+        return Err(wrong(missing));
+    }
+    serde_json::from_value(Value::Object(parameters.clone())).map_err(|error| {
+        let words = error.to_string();
+        let named = parameters.keys().find(|name| words.contains(&format!("`{name}`")));
+        wrong(named.map_or(words.as_str(), String::as_str))
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use model::{DeliveryMode, PolicyName};
+
+    use super::*;
+    use crate::api::wire::decode_call;
+
+    fn called(text: &str) -> Result<Method, Refusal> {
+        Method::of(&decode_call(text.as_bytes()).expect("a call"), "test")
+    }
+
+    #[test]
+    fn a_set_is_the_request_that_a_policy_file_would_be() {
+        let method = called(
+            r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"eth0"},"wish":"defer50",
+                "settings":["rx-usecs=8"],"cpus":"0-3","polling_cpus":2,"kthread_class":"fifo:50"}}"#,
+        );
+        let Ok(Method::Set(intent)) = method else { panic!("{method:?}") };
+        assert_eq!(intent.target, Target::Device("eth0".to_owned()));
+        assert!(matches!(intent.delivery, Some(DeliveryMode::Defer { .. })), "{intent:?}");
+        assert_eq!((intent.policy, intent.nic.len()), (PolicyName::None, 1));
+        assert_eq!((intent.budget.polling_cpus, intent.cpus), (Some(2), "0-3".parse().ok()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (call, error, about) in [
+            (
+                r#"{"method":"io.netpolicy.Nothing"}"#,
+                "org.varlink.service.MethodNotFound",
+                "io.netpolicy.Nothing",
+            ),
+            (r#"{"method":"com.example.X"}"#, "org.varlink.service.InterfaceNotFound", "com.example"),
+            (r#"{"method":"X"}"#, "org.varlink.service.InterfaceNotFound", ""),
+            (
+                r#"{"method":"io.netpolicy.Status","upgrade":true}"#,
+                "org.varlink.service.MethodNotImplemented",
+                "io.netpolicy.Status",
+            ),
+            (
+                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"eth0"}}}"#,
+                "org.varlink.service.InvalidParameter",
+                "wish",
+            ),
+            (
+                r#"{"method":"io.netpolicy.Set","parameters":{"target":{},"wish":"latency","more":1}}"#,
+                "org.varlink.service.InvalidParameter",
+                "more",
+            ),
+            (
+                r#"{"method":"io.netpolicy.Unset","parameters":{"target":{"device":"a","task":1}}}"#,
+                "io.netpolicy.Refused",
+                "name one of device",
+            ),
+            (
+                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"../../etc"},"wish":"latency"}}"#,
+                "io.netpolicy.Refused",
+                "is no device's name",
+            ),
+            (
+                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"a\n\u001b[31mb"},"wish":"latency"}}"#,
+                "io.netpolicy.Refused",
+                "is no device's name",
+            ),
+            (
+                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":""},"wish":"latency"}}"#,
+                "io.netpolicy.Refused",
+                "the name is empty",
+            ),
+            (
+                r#"{"method":"io.netpolicy.Set","parameters":{"target":{"task":1},"wish":"latncy"}}"#,
+                "io.netpolicy.Refused",
+                "did you mean `latency`?",
+            ),
+        ] {
+            let refusal = called(call).expect_err(call);
+            assert_eq!(refusal.error, error, "{call}");
+            let said = Value::Object(refusal.parameters).to_string();
+            assert!(said.contains(about), "{call}: {said}");
+        }
+    }
+
+    #[test]
+    fn everything_that_can_be_called_is_described() {
+        for name in DESCRIPTION.lines().filter_map(|line| line.strip_prefix("method ")?.split('(').next()) {
+            let refusal = called(&format!(r#"{{"method":"io.netpolicy.{name}"}}"#)).err();
+            assert!(refusal.is_none_or(|r| r.error.ends_with("InvalidParameter")), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_what_shows_nothing_of_others_is_for_everybody() {
+        for (call, everybody) in [
+            ("io.netpolicy.Status", true),
+            ("org.varlink.service.GetInfo", true),
+            ("io.netpolicy.NoSuchMethod", true),
+            ("io.netpolicy.Findings", false),
+            ("io.netpolicy.Settings", false),
+            ("io.netpolicy.Set", false),
+            ("io.netpolicy.Plan", false),
+            ("io.netpolicy.Rollback", false),
+        ] {
+            assert_eq!(is_for_everybody(call), everybody, "{call}");
+        }
+    }
+}

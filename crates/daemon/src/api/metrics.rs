@@ -1,0 +1,285 @@
+//! The daemon's state as OpenMetrics. Its labels are what is asked for and kinds of events: as many as there are requests,
+//! and never a pid more.
+//!
+//! OpenMetrics 1.0: `# TYPE`, `# UNIT` and `# HELP` before the samples of a family, `_total` behind a counter's name, base
+//! units, `# EOF` at the end.
+
+use std::fmt::Write as _;
+
+use super::Tally;
+use crate::Status;
+use crate::status::{Kind, Phase, REACTION_MICROS, RequestStatus};
+
+/// How many requests have samples of their own; the others are counted together.
+const REQUESTS_SHOWN_MAX: usize = 256;
+
+/// What requests are about that outlive processes.
+const LASTING: [&str; 2] = ["device ", "service "];
+
+/// The page.
+pub fn open_metrics(status: &Status, tally: Tally) -> String {
+    let mut page = Page::default();
+    page.family("netpolicy_build", "info", "", "Version of the daemon.");
+    page.sample("netpolicy_build_info", &[("version", &status.version)], 1);
+    page.family("netpolicy_phase", "stateset", "", "What the daemon is doing.");
+    for (phase, name) in [
+        (Phase::Starting, "starting"),
+        (Phase::Managing, "managing"),
+        (Phase::Released, "released"),
+        (Phase::Ending, "ending"),
+    ] {
+        page.sample("netpolicy_phase", &[("netpolicy_phase", name)], u64::from(phase == status.phase));
+    }
+    page.family("netpolicy_start_time_seconds", "gauge", "seconds", "When the daemon started.");
+    let (seconds, micros) = (status.started_unix_micros / 1_000_000, status.started_unix_micros % 1_000_000);
+    page.sample("netpolicy_start_time_seconds", &[], format_args!("{seconds}.{micros:06}"));
+    page.family("netpolicy_settings_held", "gauge", "", "Settings that are held.");
+    page.sample("netpolicy_settings_held", &[], status.settings);
+    page.family("netpolicy_policy_mistakes", "gauge", "", "Whether the policy files have mistakes.");
+    page.sample("netpolicy_policy_mistakes", &[], u64::from(status.policy.mistakes.is_some()));
+    page.family("netpolicy_polling_cpus", "gauge", "", "CPUs that poll without traffic, and how many may.");
+    page.sample("netpolicy_polling_cpus", &[("which", "used")], status.polling.used);
+    page.sample("netpolicy_polling_cpus", &[("which", "allowed")], status.polling.allowed);
+    page.requests(status);
+    page.findings(status);
+    page.counters(status);
+    page.reactions(status);
+    page.api(tally);
+    page.text.push_str("# EOF\n");
+    page.text
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, unit: &str, help: &str) {
+        let _infallible = write!(self.text, "# TYPE {name} {kind}\n# HELP {name} {help}\n");
+        if !unit.is_empty() {
+            let _infallible = writeln!(self.text, "# UNIT {name} {unit}");
+        }
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        self.text.push_str(name);
+        for (index, (label, text)) in labels.iter().enumerate() {
+            let _infallible =
+                write!(self.text, "{}{label}=\"{}\"", if index == 0 { "{" } else { "," }, escaped(text));
+        }
+        let _infallible = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.family(name, "counter", "", help);
+        self.sample(&format!("{name}_total"), &[], value);
+    }
+
+    /// One line for each request that is no task's nor of its epolls: a pid would make a new series with each process.
+    fn requests(&mut self, status: &Status) {
+        let named = || {
+            let lasting = status
+                .requests
+                .iter()
+                .filter(|request| LASTING.iter().any(|kind| request.target.starts_with(kind)));
+            lasting.take(REQUESTS_SHOWN_MAX)
+        };
+        type Gauge = (&'static str, &'static str, fn(&RequestStatus) -> Option<u64>);
+        let gauges: [Gauge; 4] = [
+            ("netpolicy_knobs_wanted", "Knobs that a request wants.", |r| Some(count(r.wanted))),
+            ("netpolicy_knobs_set", "Knobs of these that have the wanted value.", |r| Some(count(r.set))),
+            ("netpolicy_queues", "Queues that are a request's own.", |r| Some(count(r.queues))),
+            ("netpolicy_epolls_set", "Epolls and io_urings that are set.", |r| Some(count(r.epolls))),
+        ];
+        for (name, help, value) in gauges {
+            self.family(name, "gauge", "", help);
+            let mut seen: Vec<(&str, &str)> = Vec::new();
+            for request in named() {
+                let series = (request.target.as_str(), request.origin.as_str());
+                if let Some(value) = value(request)
+                    && !seen.contains(&series)
+                {
+                    seen.push(series);
+                    let labels = [
+                        ("target", series.0),
+                        ("policy", request.policy.as_str()),
+                        ("delivery", request.delivery.as_str()),
+                        ("origin", series.1),
+                    ];
+                    self.sample(name, &labels, value);
+                }
+            }
+        }
+        self.family("netpolicy_requests", "gauge", "", "Requests, by what they are about.");
+        for kind in ["device", "service", "task", "epoll"] {
+            let number = status.requests.iter().filter(|r| r.target.split(' ').next() == Some(kind)).count();
+            self.sample("netpolicy_requests", &[("kind", kind)], number);
+        }
+    }
+
+    fn findings(&mut self, status: &Status) {
+        self.family("netpolicy_findings", "gauge", "", "What is wrong, or worth knowing, by severity.");
+        for severity in [model::Severity::Note, model::Severity::Warning, model::Severity::Problem] {
+            let number = status.findings.iter().filter(|finding| finding.severity == severity).count();
+            self.sample("netpolicy_findings", &[("severity", &severity.to_string())], number);
+        }
+    }
+
+    fn counters(&mut self, status: &Status) {
+        self.family("netpolicy_events", "counter", "", "Events that were heard, by kind.");
+        for (kind, number) in &status.counters.events {
+            self.sample("netpolicy_events_total", &[("kind", &word(*kind))], number);
+        }
+        let counters = &status.counters;
+        for (name, help, value) in [
+            ("netpolicy_events_lost", "Events that came faster than they were taken.", counters.lost),
+            ("netpolicy_plans", "How often it was planned.", counters.plans),
+            ("netpolicy_whole_looks", "How often everything was looked at.", counters.whole_looks),
+            ("netpolicy_commits", "Transactions that were committed.", counters.commits),
+            ("netpolicy_commit_failures", "Transactions that failed, and were undone.", counters.failures),
+            ("netpolicy_changes", "Settings that were written.", counters.changes),
+            ("netpolicy_repairs", "Settings that something else had taken away.", counters.repairs),
+            ("netpolicy_flapping", "Settings that were left alone after many repairs.", counters.flapping),
+            ("netpolicy_released", "Settings that were put back, for want of a request.", counters.released),
+            ("netpolicy_evictions", "What was let go because there was too much.", counters.evictions),
+            ("netpolicy_rollbacks", "Rollbacks by an operator that were seen.", counters.rollbacks),
+            ("netpolicy_requests_answered", "Requests to the daemon.", counters.answered),
+            ("netpolicy_requests_refused", "Requests that were refused.", counters.refused),
+        ] {
+            self.counter(name, help, value);
+        }
+    }
+
+    fn reactions(&mut self, status: &Status) {
+        const NAME: &str = "netpolicy_reaction_seconds";
+        self.family(NAME, "histogram", "seconds", "From hearing of an event to the policy in force.");
+        for (kind, reaction) in &status.reactions {
+            let kind = word(*kind);
+            let mut sum = 0;
+            for (end, number) in REACTION_MICROS.iter().zip(&reaction.buckets) {
+                sum += number;
+                let end = format!("{}.{:06}", end / 1_000_000, end % 1_000_000);
+                self.sample(&format!("{NAME}_bucket"), &[("kind", &kind), ("le", &end)], sum);
+            }
+            self.sample(&format!("{NAME}_bucket"), &[("kind", &kind), ("le", "+Inf")], reaction.count);
+            let (seconds, micros) = (reaction.sum_micros / 1_000_000, reaction.sum_micros % 1_000_000);
+            self.sample(&format!("{NAME}_sum"), &[("kind", &kind)], format_args!("{seconds}.{micros:06}"));
+            self.sample(&format!("{NAME}_count"), &[("kind", &kind)], reaction.count);
+        }
+    }
+
+    fn api(&mut self, tally: Tally) {
+        for (name, help, value) in [
+            ("netpolicy_api_connections", "Connections that were taken.", tally.accepted),
+            ("netpolicy_api_turned_away", "Connections that were too many.", tally.turned_away),
+            ("netpolicy_api_calls", "Calls of clients.", tally.calls),
+            ("netpolicy_api_denied", "Calls of those who may not.", tally.denied),
+            (
+                "netpolicy_api_dropped",
+                "Connections that were ended: no Varlink, too slow, too much.",
+                tally.dropped,
+            ),
+        ] {
+            self.counter(name, help, value);
+        }
+    }
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+/// The word of a kind of event, as JSON has it.
+fn word(kind: Kind) -> String {
+    serde_json::to_value(kind).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// A label's value.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod test {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::status::Reaction;
+
+    fn status() -> Status {
+        let request = |target: &str| RequestStatus {
+            target: target.to_owned(),
+            policy: "latency".to_owned(),
+            delivery: "suspend20".to_owned(),
+            origin: "a \"file\":3".to_owned(),
+            queues: 2,
+            processes: 1,
+            epolls: 4,
+            wanted: 12,
+            set: 11,
+            notes: Vec::new(),
+        };
+        let mut status = Status {
+            phase: Phase::Managing,
+            version: "0.1.0".to_owned(),
+            started_unix_micros: 1_795_233_900_000_050,
+            requests: vec![request("service memcached"), request("task 812")],
+            ..Status::default()
+        };
+        let mut reaction = Reaction::default();
+        reaction.note(Duration::from_micros(150));
+        reaction.note(Duration::from_secs(2));
+        status.reactions.insert(Kind::Exec, reaction);
+        status.counters.events.insert(Kind::Exec, 7);
+        status
+    }
+
+    #[test]
+    fn the_page_is_what_openmetrics_says_a_page_is() {
+        let page = open_metrics(&status(), Tally { denied: 3, ..Tally::default() });
+        assert!(page.ends_with("# EOF\n") && page.is_ascii(), "{page}");
+        let mut family = String::new();
+        let mut families = std::collections::BTreeSet::new();
+        for line in page.lines().filter(|line| *line != "# EOF") {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                family = rest.split(' ').next().unwrap_or_default().to_owned();
+                assert!(families.insert(family.clone()), "{family} twice");
+                continue;
+            }
+            if line.starts_with("# ") {
+                assert_eq!(line.split(' ').nth(2), Some(family.as_str()), "{line}");
+                continue;
+            }
+            assert!(line.starts_with(&family), "{line} is not of {family}");
+            let value = line.rsplit(' ').next().unwrap_or_default();
+            assert!(value.parse::<f64>().is_ok(), "{line}");
+        }
+        for line in [
+            "netpolicy_knobs_set{target=\"service memcached\",policy=\"latency\",delivery=\"suspend20\",origin=\"a \\\"file\\\":3\"} 11",
+            "netpolicy_requests{kind=\"task\"} 1",
+            "netpolicy_events_total{kind=\"exec\"} 7",
+            "netpolicy_reaction_seconds_bucket{kind=\"exec\",le=\"0.000200\"} 1",
+            "netpolicy_reaction_seconds_bucket{kind=\"exec\",le=\"1.000000\"} 1",
+            "netpolicy_reaction_seconds_bucket{kind=\"exec\",le=\"+Inf\"} 2",
+            "netpolicy_reaction_seconds_sum{kind=\"exec\"} 2.000150",
+            "netpolicy_start_time_seconds 1795233900.000050",
+            "netpolicy_api_denied_total 3",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}\nin\n{page}");
+        }
+    }
+
+    #[test]
+    fn no_pid_becomes_a_series_and_requests_beyond_the_limit_have_none() {
+        let mut status = status();
+        let one = status.requests[0].clone();
+        status
+            .requests
+            .extend((0..1000).map(|n| RequestStatus { target: format!("service s{n}"), ..one.clone() }));
+        let page = open_metrics(&status, Tally::default());
+        assert!(!page.contains("812"), "{page}");
+        assert_eq!(page.matches("netpolicy_knobs_set{").count(), REQUESTS_SHOWN_MAX);
+        assert!(page.contains("netpolicy_requests{kind=\"service\"} 1001"));
+    }
+}

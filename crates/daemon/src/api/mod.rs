@@ -1,0 +1,188 @@
+//! The daemon's sockets: Varlink for those who ask and change, OpenMetrics for those who count.
+//!
+//! Read in this order: `wire` (bytes), `method` (what can be called), `book` (how many may), `connection` (one client),
+//! `job` (what takes time), `metrics` (the page), `client` (the other end). All of it lives in the daemon's one thread, as
+//! guests of its loop, and none of it blocks.
+//!
+//! Who may: whoever is at the other end is known by the kernel (`SO_PEERCRED`), not by what they say. Root, and the
+//! members of a group that the operator may name, may everything; everybody else may ask how the daemon stands, and sees
+//! what is asked for processes of their own. Refusals are answered, counted and logged, in a log that has an end.
+
+mod book;
+mod client;
+mod connection;
+mod job;
+pub mod method;
+mod metrics;
+mod page;
+pub mod wire;
+
+use std::cell::Cell;
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use linux::peer::Peer;
+
+pub use book::{Book, CLIENTS_MAX, CLIENTS_OF_OTHERS_MAX, CLIENTS_PER_USER_MAX, Tally};
+pub use client::{CallError, Client};
+pub use connection::{CALLS_MAX, IDLE_MAX, OUTPUT_BYTES_MAX, PATIENCE};
+pub use job::{JOBS_MAX, Oracle};
+pub use metrics::open_metrics;
+
+use self::connection::Connection;
+use crate::socket_file;
+pub use crate::socket_file::ListenError;
+use crate::{Door, Guest, Ready, Shared, Stay, Wishes};
+
+/// How many connections are accepted in one turn.
+const ACCEPTS_MAX: usize = 16;
+
+/// What is served, and to whom.
+pub struct Options {
+    /// The Varlink socket.
+    pub socket: PathBuf,
+    /// A group whose members may what root may.
+    pub group: Option<u32>,
+    /// A socket that answers HTTP with metrics.
+    pub metrics_socket: Option<PathBuf>,
+    /// A file that metrics are written to, for a collector of text files.
+    pub metrics_file: Option<PathBuf>,
+    /// An address of this machine that answers HTTP with metrics.
+    pub metrics_address: Option<SocketAddr>,
+    /// Where lines for the log go.
+    pub log: Box<dyn Fn(&str)>,
+    /// Who answers what takes a look at the host.
+    pub oracle: Oracle,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("socket", &self.socket)
+            .field("group", &self.group)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What all connections share.
+struct Office {
+    shared: Shared,
+    book: Rc<Book>,
+    group: Option<u32>,
+    oracle: Oracle,
+    jobs: Rc<Cell<usize>>,
+}
+
+impl fmt::Debug for Office {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Office").field("book", &self.book).field("group", &self.group).finish_non_exhaustive()
+    }
+}
+
+/// Why a socket could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is no place for a socket.
+    #[error(transparent)]
+    NoPlace(#[from] ListenError),
+    /// The kernel refused.
+    #[error("{path}: {error}")]
+    Refused {
+        /// What could not be opened.
+        path: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Metrics of this machine are no business of another's.
+    #[error("{0}: metrics are served on addresses of this machine alone (127.0.0.1, ::1)")]
+    NotLoopback(SocketAddr),
+}
+
+/// Opens the sockets: guests for the daemon's loop. They are gone with it; the files of the sockets stay, and the next
+/// daemon takes their place.
+///
+/// # Errors
+/// If another daemon serves there, or the kernel refuses.
+pub fn open(shared: &Shared, options: Options) -> Result<Vec<Box<dyn Guest>>, OpenError> {
+    let Options { socket, group, metrics_socket, metrics_file, metrics_address, log, oracle } = options;
+    let book = Book::new(log);
+    // Everybody may knock: who it is decides what is answered.
+    let listener = listen(&socket, 0o666)?;
+    let office = Rc::new(Office {
+        shared: shared.clone(),
+        book: Rc::clone(&book),
+        group,
+        oracle,
+        jobs: Rc::default(),
+    });
+    let mut guests: Vec<Box<dyn Guest>> = vec![Box::new(Listener { listener, office })];
+    if let Some(path) = metrics_socket {
+        let listener = listen(&path, 0o660)?;
+        guests.push(Box::new(page::Pages::on_socket(listener, shared.clone(), Rc::clone(&book))));
+    }
+    if let Some(address) = metrics_address {
+        let pages = page::Pages::on_address(address, shared.clone(), Rc::clone(&book))?;
+        guests.push(Box::new(pages));
+    }
+    if let Some(path) = metrics_file {
+        guests.push(Box::new(page::TextFile::new(path, shared.clone(), book)?));
+    }
+    Ok(guests)
+}
+
+fn refused(path: impl fmt::Display) -> impl FnOnce(std::io::Error) -> OpenError {
+    move |error| OpenError::Refused { path: path.to_string(), error }
+}
+
+/// Listens where nobody does, for a loop that does not block.
+fn listen(path: &Path, mode: u32) -> Result<UnixListener, OpenError> {
+    let listener = socket_file::listen(path, mode)?;
+    listener.set_nonblocking(true).map_err(refused(path.display()))?;
+    Ok(listener)
+}
+
+/// Where Varlink clients come in.
+#[derive(Debug)]
+struct Listener {
+    listener: UnixListener,
+    office: Rc<Office>,
+}
+
+impl Listener {
+    fn accept(&self, door: &mut Door) -> std::io::Result<()> {
+        let (stream, _) = self.listener.accept()?;
+        let Ok(peer) = Peer::of(&stream) else { return Ok(()) };
+        stream.set_nonblocking(true)?;
+        match self.office.book.enter(peer.uid) {
+            Some(place) => {
+                door.admit(Box::new(Connection::new(stream, peer, Rc::clone(&self.office), place)));
+            }
+            None => connection::turn_away(&stream),
+        }
+        Ok(())
+    }
+}
+
+impl Guest for Listener {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    fn wishes(&mut self) -> Wishes {
+        Wishes { read: true, ..Wishes::default() }
+    }
+
+    fn ready(&mut self, _ready: Ready, door: &mut Door) -> Stay {
+        // Nobody waiting, or no descriptor left: the next turn tries again.
+        for _ in 0..ACCEPTS_MAX {
+            if self.accept(door).is_err() {
+                break;
+            }
+        }
+        Stay::Stay
+    }
+}

@@ -1,0 +1,252 @@
+//! Where the page of metrics is to be had: by HTTP on a unix socket or a loopback address, and as a file.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::{Book, OpenError, open_metrics, refused};
+use crate::{Door, Guest, Ready, Shared, Stay, Wishes};
+
+/// How long a request may be.
+const REQUEST_BYTES_MAX: usize = 8 * 1024;
+
+/// How long asking and taking the page may take together.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many ask at once.
+const READERS_MAX: usize = 8;
+
+/// How often the file is written, at most.
+const FILE_EVERY: Duration = Duration::from_secs(15);
+
+/// Something that can be read and written, and waited for.
+trait Stream: Read + Write + AsFd {}
+impl<T: Read + Write + AsFd> Stream for T {}
+
+enum Socket {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Socket {
+    fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        match self {
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(Box::new(stream))
+            }
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(Box::new(stream))
+            }
+        }
+    }
+}
+
+/// Where those come in who want the page.
+pub(super) struct Pages {
+    socket: Socket,
+    shared: Shared,
+    book: Rc<Book>,
+    readers: Rc<()>,
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages").finish_non_exhaustive()
+    }
+}
+
+impl Pages {
+    pub(super) fn on_socket(listener: UnixListener, shared: Shared, book: Rc<Book>) -> Self {
+        Self { socket: Socket::Unix(listener), shared, book, readers: Rc::default() }
+    }
+
+    pub(super) fn on_address(address: SocketAddr, shared: Shared, book: Rc<Book>) -> Result<Self, OpenError> {
+        if !address.ip().is_loopback() {
+            return Err(OpenError::NotLoopback(address));
+        }
+        let listener = TcpListener::bind(address).map_err(refused(address))?;
+        listener.set_nonblocking(true).map_err(refused(address))?;
+        Ok(Self { socket: Socket::Tcp(listener), shared, book, readers: Rc::default() })
+    }
+}
+
+impl Guest for Pages {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Socket::Unix(listener) => listener.as_fd(),
+            Socket::Tcp(listener) => listener.as_fd(),
+        }
+    }
+
+    fn wishes(&mut self) -> Wishes {
+        Wishes { read: true, ..Wishes::default() }
+    }
+
+    fn ready(&mut self, _ready: Ready, door: &mut Door) -> Stay {
+        while let Ok(stream) = self.socket.accept() {
+            // One for the listener itself.
+            if Rc::strong_count(&self.readers) > READERS_MAX {
+                self.book.count(|tally| tally.turned_away += 1);
+                continue;
+            }
+            door.admit(Box::new(Reader {
+                stream,
+                request: Vec::new(),
+                answer: None,
+                taken: 0,
+                until: Instant::now() + PATIENCE,
+                shared: self.shared.clone(),
+                book: Rc::clone(&self.book),
+                _one: Rc::clone(&self.readers),
+            }));
+        }
+        Stay::Stay
+    }
+}
+
+/// One who wants the page.
+struct Reader {
+    stream: Box<dyn Stream>,
+    request: Vec<u8>,
+    answer: Option<Vec<u8>>,
+    taken: usize,
+    until: Instant,
+    shared: Shared,
+    book: Rc<Book>,
+    _one: Rc<()>,
+}
+
+impl Reader {
+    /// Takes the request and gives the answer, as far as it goes. Whether that was all.
+    fn go_on(&mut self) -> io::Result<bool> {
+        while self.answer.is_none() {
+            let mut part = [0; 2048];
+            match self.stream.read(&mut part)? {
+                0 => return Ok(true),
+                length => self.request.extend_from_slice(&part[..length]),
+            }
+            let whole = self.request.windows(4).any(|end| end == b"\r\n\r\n")
+                || self.request.windows(2).any(|end| end == b"\n\n");
+            if whole || self.request.len() > REQUEST_BYTES_MAX {
+                self.answer = Some(self.answered(whole));
+            }
+        }
+        let answer = self.answer.as_deref().unwrap_or_default();
+        while self.taken < answer.len() {
+            match self.stream.write(&answer[self.taken..])? {
+                0 => return Ok(true),
+                length => self.taken += length,
+            }
+        }
+        Ok(true)
+    }
+
+    fn answered(&self, whole: bool) -> Vec<u8> {
+        let words: Vec<&[u8]> = self.request.split(|byte| byte.is_ascii_whitespace()).take(2).collect();
+        let (status, kind, body) = match words.as_slice() {
+            _ if !whole => ("431 Request Header Fields Too Large", "text/plain", "too long\n".to_owned()),
+            [b"GET", b"/metrics" | b"/"] => {
+                let page = open_metrics(&self.shared.status(), self.book.tally());
+                ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", page)
+            }
+            [b"GET", _] => ("404 Not Found", "text/plain", "there is /metrics\n".to_owned()),
+            _ => ("405 Method Not Allowed", "text/plain", "there is GET /metrics\n".to_owned()),
+        };
+        let length = body.len();
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        );
+        (head + &body).into_bytes()
+    }
+}
+
+impl Guest for Reader {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    fn wishes(&mut self) -> Wishes {
+        let asked = self.answer.is_some();
+        Wishes { read: !asked, write: asked, until: Some(self.until) }
+    }
+
+    fn ready(&mut self, ready: Ready, _door: &mut Door) -> Stay {
+        match self.go_on() {
+            Ok(true) => Stay::Leave,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !ready.late && !ready.hung_up => {
+                Stay::Stay
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Stay::Stay,
+            Ok(false) | Err(_) => {
+                self.book.count(|tally| tally.dropped += 1);
+                Stay::Leave
+            }
+        }
+    }
+}
+
+/// The page as a file, written anew when something has changed.
+#[derive(Debug)]
+pub(super) struct TextFile {
+    path: PathBuf,
+    shared: Shared,
+    book: Rc<Book>,
+    next: Instant,
+    written: Option<u64>,
+    /// Nothing ever comes here: a guest has a descriptor.
+    silent: OwnedFd,
+    _other_end: OwnedFd,
+}
+
+impl TextFile {
+    pub(super) fn new(path: PathBuf, shared: Shared, book: Rc<Book>) -> Result<Self, OpenError> {
+        let (silent, other_end) = io::pipe().map_err(refused(path.display()))?;
+        let (silent, _other_end) = (silent.into(), other_end.into());
+        let mut file = Self { path, shared, book, next: Instant::now(), written: None, silent, _other_end };
+        file.write().map_err(refused(file.path.display()))?;
+        Ok(file)
+    }
+
+    /// Written beside its place first: whoever collects it sees a whole page.
+    fn write(&mut self) -> io::Result<()> {
+        self.next = Instant::now() + FILE_EVERY;
+        let status = self.shared.status();
+        if self.written == Some(status.generation) {
+            return Ok(());
+        }
+        let page = open_metrics(&status, self.book.tally());
+        let mut name = self.path.file_name().unwrap_or_default().to_owned();
+        name.push(".new"); // no collector reads what does not end in .prom
+        let beside = self.path.with_file_name(name);
+        std::fs::write(&beside, page)?;
+        std::fs::rename(&beside, &self.path)?;
+        self.written = Some(status.generation);
+        Ok(())
+    }
+}
+
+impl Guest for TextFile {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.silent.as_fd()
+    }
+
+    fn wishes(&mut self) -> Wishes {
+        Wishes { until: Some(self.next), ..Wishes::default() }
+    }
+
+    fn ready(&mut self, _ready: Ready, _door: &mut Door) -> Stay {
+        if let Err(error) = self.write() {
+            self.book.log(&format!("metrics: {}: {error}", self.path.display()));
+        }
+        Stay::Stay
+    }
+}

@@ -1,0 +1,147 @@
+//! The end with the right.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use apply::Knobs;
+use linux::peer::Peer;
+use linux::process::{find, holders_of_sockets, meets};
+use linux::{Kernel, Netns, Processes, attach};
+use model::Setting;
+use session::{Exit, Fault, Operator};
+
+use super::{Answer, REQUEST_BYTES_MAX, Request};
+use crate::api::wire::encode;
+use crate::notify::Notifier;
+use crate::socket_file;
+
+/// How many connections there are at once. The daemon has one, and a command now and then.
+const CLIENTS_MAX: usize = 4;
+
+/// How long a request may take to come whole, and an answer to be taken. Between requests a connection may rest.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Answers until it is killed.
+///
+/// # Errors
+/// If the socket is taken, or no place for one.
+pub fn run(path: &Path, operator: &dyn Operator) -> Result<Exit, Fault> {
+    let listener = socket_file::listen(path, 0o600)?;
+    if let Ok(Some(notifier)) = Notifier::of_environment() {
+        notifier.say("READY=1");
+    }
+    operator.say(&format!("netpolicy attach-service: at work on {}", path.display()));
+    let clients = Arc::new(AtomicUsize::new(0));
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else { continue };
+        let Ok(peer) = Peer::of(&stream) else { continue };
+        let who = format!("uid {} (pid {})", peer.uid, peer.pid);
+        if peer.uid != 0 {
+            operator.say(&format!("{who} was turned away: root alone is answered"));
+            continue;
+        }
+        if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
+            clients.fetch_sub(1, Ordering::Relaxed);
+            operator.say(&format!("{who} was turned away: {CLIENTS_MAX} are here already"));
+            continue;
+        }
+        let left = Arc::clone(&clients);
+        let serve = move || {
+            // A broken connection is the client's matter: it connects again.
+            let _ = serve(stream, &peer);
+            left.fetch_sub(1, Ordering::Relaxed);
+        };
+        if std::thread::Builder::new().spawn(serve).is_err() {
+            clients.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn serve(mut stream: UnixStream, peer: &Peer) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut kernel = Kernel::new();
+    let mut rest: Vec<u8> = Vec::new();
+    loop {
+        let end = loop {
+            if let Some(end) = rest.iter().position(|&byte| byte == 0) {
+                break end;
+            }
+            if rest.len() > REQUEST_BYTES_MAX {
+                return Ok(());
+            }
+            stream.set_read_timeout((!rest.is_empty()).then_some(PATIENCE))?;
+            let mut part = [0; 4096];
+            match stream.read(&mut part)? {
+                0 => return Ok(()),
+                length => rest.extend_from_slice(&part[..length]),
+            }
+        };
+        let after = rest.split_off(end + 1);
+        let message = std::mem::replace(&mut rest, after);
+        let Ok(request) = serde_json::from_slice(&message[..end]) else { return Ok(()) };
+        stream.write_all(&encode(&answered(request, peer, &mut kernel)))?;
+    }
+}
+
+/// What it does: no more than this.
+fn answered(request: Request, peer: &Peer, kernel: &mut Kernel) -> Answer {
+    let failed = |error: linux::KernelError| Answer::Failed(error.into());
+    let refused = |setting: &Setting| {
+        failed(linux::KernelError::absent(setting.to_string(), "a knob of an epoll or an io_uring", None))
+    };
+    match request {
+        Request::Processes { netns, only } => match netns_of(netns, peer) {
+            Err(error) => failed(error),
+            Ok(netns) => {
+                let which = only.map_or(Processes::Networking, Processes::Only);
+                let mut unread = Vec::new();
+                let found = linux::observe::processes(&netns, &which, &mut unread);
+                Answer::Processes { found, unread }
+            }
+        },
+        Request::Find(wanted) => {
+            let mut unread = Vec::new();
+            match find(&wanted.into(), &mut unread) {
+                Ok(processes) => Answer::Found { processes, unread },
+                Err(error) => failed(error),
+            }
+        }
+        Request::Meets { wanted, pid } => match meets(&wanted.into(), pid) {
+            Ok(met) => Answer::Found { processes: met.into_iter().collect(), unread: Vec::new() },
+            Err(error) => failed(error),
+        },
+        Request::Holders(inodes) => match holders_of_sockets(&inodes) {
+            Ok(pids) => Answer::Holders(pids),
+            Err(error) => failed(error),
+        },
+        Request::Read(like) if !attach::is_inside_a_process(&like) => refused(&like),
+        Request::Write(setting) if !attach::is_inside_a_process(&setting) => refused(&setting),
+        Request::Read(like) => match kernel.read(&[like]).map(|mut found| found.pop()) {
+            Ok(Some(value)) => Answer::Value(value),
+            Ok(None) => failed(linux::KernelError::malformed("a knob", "nothing was read")),
+            Err(error) => failed(error),
+        },
+        Request::Write(setting) => match kernel.write(&[setting]) {
+            Ok(()) => Answer::Written,
+            Err(error) => failed(error),
+        },
+    }
+}
+
+/// The namespace that is asked about: ours, or that of who asks.
+fn netns_of(wanted: u64, peer: &Peer) -> Result<Netns, linux::KernelError> {
+    let own = Netns::own()?;
+    if own.id().0 == wanted {
+        return Ok(own);
+    }
+    let theirs = Netns::of_process(peer.pid)?;
+    if theirs.id().0 == wanted {
+        return Ok(theirs);
+    }
+    Err(linux::KernelError::gone(format!("network namespace {wanted}"), "it is not that of who asks"))
+}

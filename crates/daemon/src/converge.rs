@@ -1,0 +1,484 @@
+//! What to do, and when: events in, work out. No kernel, no clock: the time is handed in.
+//!
+//! - What is heard together is done together: a turn begins [`Kind::delay`] after the first event, or at once after that.
+//! - After work comes a pause as long as the work was, up to [`PAUSE_MAX`]: a storm of events costs half a CPU at most.
+//! - What failed is tried again after [`RETRY_FIRST`], twice that, and so on to [`TICK`], together with what is new.
+//! - What no event tells is looked at every [`TICK`]; the epolls of a process that is young, and whose epolls nobody tells
+//!   of, at [`YOUNG_FIRST`], twice that, and so on to [`YOUNG_EVERY`].
+//! - An object is repaired [`REPAIRS_MAX`] times in [`REPAIRS_WITHIN`] at most, then it is left alone until some of that
+//!   has become older: whoever sets it back has their reasons, and two who fight help nobody.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use apply::{Knob, Ledger};
+use model::{Change, IfIndex, Nanoseconds, Object, Pid, Plan, Step};
+
+use crate::status::Kind;
+
+/// How often is looked at what no event tells.
+pub const TICK: Nanoseconds = Nanoseconds::from_millis(10_000);
+/// The longest pause after work.
+pub const PAUSE_MAX: Nanoseconds = Nanoseconds::from_millis(10);
+/// How soon is tried again what failed.
+pub const RETRY_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
+/// How soon after its birth a process's epolls are looked for where nobody tells of them.
+pub const YOUNG_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
+/// How often they are looked for at least, while the process is young.
+pub const YOUNG_EVERY: Nanoseconds = Nanoseconds::from_millis(1_000);
+/// For how long a process is young.
+pub const YOUNG_FOR: Nanoseconds = Nanoseconds::from_millis(10_000);
+/// How often an object is repaired within [`REPAIRS_WITHIN`].
+pub const REPAIRS_MAX: usize = 10;
+/// The time in which [`REPAIRS_MAX`] repairs of an object are enough.
+pub const REPAIRS_WITHIN: Nanoseconds = Nanoseconds::from_millis(600_000);
+/// How often what applications ask for is followed at once within [`WISHES_WITHIN`]; more of it waits for the tick.
+pub const WISHES_MAX: usize = 10;
+/// The time in which [`WISHES_MAX`] are enough.
+pub const WISHES_WITHIN: Nanoseconds = TICK;
+/// How many objects' repairs are remembered; the longest unrepaired is forgotten first.
+pub const REPAIRED_MAX: usize = 65_536;
+
+/// Something that happened, as far as it decides what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A device came, went or changed.
+    Link(IfIndex),
+    /// A device's driver was told something.
+    Ethtool(IfIndex),
+    /// Queues of the device with this name came or went.
+    Queues(String),
+    /// A CPU went on or off line.
+    Cpu,
+    /// A process is managed from now on, or has a new image: all of it is looked at.
+    Exec(Pid),
+    /// A managed process has forked, and this is the child.
+    Fork(Pid),
+    /// A managed process has ended.
+    Exit(Pid),
+    /// A managed process listens.
+    Listener(Pid),
+    /// A managed process has a new epoll.
+    Epoll(Pid),
+    /// A process, where it is known which, has asked for something by itself.
+    Wish(Option<Pid>),
+    /// The policy files changed, or shall be read again.
+    Policy,
+    /// Somebody asked for something, and what is wanted changed.
+    Asked,
+    /// Somebody wrote to the journal.
+    Journal,
+    /// Something was lost: everything is looked at.
+    Lost,
+}
+
+impl Event {
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Link(_) => Kind::Link,
+            Self::Ethtool(_) => Kind::Ethtool,
+            Self::Queues(_) => Kind::Queues,
+            Self::Cpu => Kind::Cpu,
+            Self::Exec(_) => Kind::Exec,
+            Self::Fork(_) => Kind::Fork,
+            Self::Exit(_) => Kind::Exit,
+            Self::Listener(_) => Kind::Listener,
+            Self::Epoll(_) => Kind::Epoll,
+            Self::Wish(_) => Kind::Wish,
+            Self::Policy => Kind::Policy,
+            Self::Asked => Kind::Asked,
+            Self::Journal => Kind::Journal,
+            Self::Lost => Kind::Timer,
+        }
+    }
+}
+
+impl Kind {
+    /// For how long is listened for more of the same turn.
+    pub fn delay(self) -> Nanoseconds {
+        match self {
+            // A device that changes tells of it several times in a row.
+            Self::Link | Self::Ethtool | Self::Queues | Self::Cpu => Nanoseconds::from_micros(500),
+            // An editor writes a file in several steps.
+            Self::Policy => Nanoseconds::from_millis(1),
+            Self::Exec | Self::Fork | Self::Exit | Self::Listener | Self::Epoll | Self::Wish => {
+                Nanoseconds::from_micros(50)
+            }
+            Self::Asked | Self::Journal | Self::Timer => Nanoseconds::ZERO,
+        }
+    }
+}
+
+/// How much of a process is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    /// Its epolls and their parameters.
+    Epolls,
+    /// All of it.
+    Whole,
+}
+
+/// What is to be looked at, and what for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Devices, by index.
+    pub devices: BTreeSet<IfIndex>,
+    /// Devices, by the name that they had.
+    pub named: BTreeSet<String>,
+    /// Processes.
+    pub processes: BTreeMap<Pid, Depth>,
+    /// The CPUs.
+    pub cpus: bool,
+    /// Everything: the rest need not be looked at by itself.
+    pub everything: bool,
+    /// The policy files.
+    pub policy: bool,
+    /// What applications ask for.
+    pub wishes: bool,
+    /// What is wanted changed, so that what is no longer wanted is put back at once.
+    pub asked: bool,
+    /// The journal, for roll backs by others.
+    pub journal: bool,
+    /// What no event tells.
+    pub tick: bool,
+    /// What failed before is in it.
+    pub again: bool,
+    /// The kinds of events that led to this, each with the time at which the first of them happened.
+    pub heard: BTreeMap<Kind, Nanoseconds>,
+}
+
+impl Work {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether somebody wrote to the journal, and nothing else is known to have happened.
+    pub fn is_of_the_journal_alone(&self) -> bool {
+        self.journal && *self == Self { journal: true, heard: self.heard.clone(), ..Self::default() }
+    }
+
+    /// Both, each thing once.
+    fn join(&mut self, other: Self) {
+        self.devices.extend(other.devices);
+        self.named.extend(other.named);
+        for (pid, depth) in other.processes {
+            self.process(pid, depth);
+        }
+        self.cpus |= other.cpus;
+        self.everything |= other.everything;
+        self.policy |= other.policy;
+        self.asked |= other.asked;
+        self.wishes |= other.wishes;
+        self.journal |= other.journal;
+        self.tick |= other.tick;
+        self.again |= other.again;
+        for (kind, at) in other.heard {
+            self.hear(kind, at);
+        }
+    }
+
+    fn process(&mut self, pid: Pid, depth: Depth) {
+        let known = self.processes.entry(pid).or_insert(depth);
+        *known = (*known).max(depth);
+    }
+
+    fn hear(&mut self, kind: Kind, at: Nanoseconds) {
+        let first = self.heard.entry(kind).or_insert(at);
+        *first = (*first).min(at);
+    }
+}
+
+/// A process whose epolls are looked for.
+#[derive(Clone, Copy, Debug)]
+struct Young {
+    until: Nanoseconds,
+    next: Nanoseconds,
+    pause: Nanoseconds,
+}
+
+/// Why a change is not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftAlone {
+    /// It was repaired too often.
+    Flapping,
+    /// An operator rolled it back.
+    RolledBack,
+}
+
+/// What is left alone at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Abstained {
+    repaired: BTreeMap<Object, VecDeque<Nanoseconds>>,
+    released: BTreeSet<Knob>,
+}
+
+/// What may be done of a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Judged {
+    /// The changes that may be made.
+    pub plan: Plan,
+    /// Those of them that put right what was set before.
+    pub repairs: BTreeSet<Object>,
+    /// The changes that are not made, and why.
+    pub left_alone: Vec<(Change, LeftAlone)>,
+}
+
+/// The state of the daemon's mind.
+#[derive(Clone, Debug, Default)]
+pub struct Converge {
+    work: Work,
+    due: Option<Nanoseconds>,
+    rest_until: Nanoseconds,
+    retry: Option<(Nanoseconds, Nanoseconds, Work)>,
+    tick_at: Nanoseconds,
+    epolls_are_told: bool,
+    young: BTreeMap<Pid, Young>,
+    repaired: BTreeMap<Object, VecDeque<Nanoseconds>>,
+    released: BTreeSet<Knob>,
+    wished: VecDeque<Nanoseconds>,
+}
+
+impl Converge {
+    /// Nothing has been looked at yet: everything is due at once.
+    pub fn begin(now: Nanoseconds, epolls_are_told: bool) -> Self {
+        let mut converge = Self { epolls_are_told, tick_at: plus(now, TICK), ..Self::default() };
+        converge.heard(&Event::Policy, now, now);
+        converge.heard(&Event::Lost, now, now);
+        converge.due = Some(now);
+        converge
+    }
+
+    /// Something happened at a time, and is heard of now.
+    pub fn heard(&mut self, event: &Event, at: Nanoseconds, now: Nanoseconds) {
+        match event {
+            Event::Link(index) | Event::Ethtool(index) => drop(self.work.devices.insert(*index)),
+            Event::Queues(name) => drop(self.work.named.insert(name.clone())),
+            Event::Cpu => self.work.cpus = true,
+            Event::Exec(pid) | Event::Fork(pid) => {
+                self.work.process(*pid, Depth::Whole);
+                self.grow_up(*pid, now);
+            }
+            Event::Exit(pid) => {
+                self.young.remove(pid);
+                self.work.process(*pid, Depth::Whole);
+            }
+            Event::Listener(pid) => {
+                self.work.process(*pid, Depth::Whole);
+                self.grow_up(*pid, now);
+            }
+            Event::Epoll(pid) => self.work.process(*pid, Depth::Epolls),
+            Event::Wish(pid) => {
+                self.work.wishes = true;
+                if let Some(pid) = pid {
+                    self.work.process(*pid, Depth::Whole);
+                    // No event tells when the socket that asks joins an epoll.
+                    self.watch_grow_up(*pid, now);
+                }
+            }
+            Event::Policy => self.work.policy = true,
+            Event::Asked => self.work.asked = true,
+            Event::Journal => self.work.journal = true,
+            Event::Lost => self.work.everything = true,
+        }
+        self.work.hear(event.kind(), at);
+        // What happened long ago is not waited for any more.
+        let due = plus(at, event.kind().delay()).max(now);
+        self.due = Some(self.due.map_or(due, |before| before.min(due)));
+    }
+
+    /// From now on this process is looked into often, for a while.
+    fn grow_up(&mut self, pid: Pid, now: Nanoseconds) {
+        if !self.epolls_are_told {
+            self.watch_grow_up(pid, now);
+        }
+    }
+
+    fn watch_grow_up(&mut self, pid: Pid, now: Nanoseconds) {
+        let young = Young { until: plus(now, YOUNG_FOR), next: plus(now, YOUNG_FIRST), pause: YOUNG_FIRST };
+        // One that is young already is looked at often as it is.
+        self.young.entry(pid).or_insert(young).until = young.until;
+    }
+
+    /// When there is something to do next, if nothing is heard before.
+    pub fn next_wake(&self) -> Nanoseconds {
+        let due = self.due.map(|due| due.max(self.rest_until));
+        let retry = self.retry.as_ref().map(|(at, ..)| *at);
+        let young = self.young.values().map(|young| young.next).min();
+        [due, retry, young].into_iter().flatten().fold(self.tick_at, Nanoseconds::min)
+    }
+
+    /// What is to be done now, if anything is. Whoever takes it says afterwards how it went: [`Converge::done`] or
+    /// [`Converge::failed`].
+    pub fn take_due(&mut self, now: Nanoseconds) -> Option<Work> {
+        let mut work = Work::default();
+        if self.due.is_some_and(|due| due.max(self.rest_until) <= now) {
+            self.due = None;
+            work = std::mem::take(&mut self.work);
+        }
+        if let Some((at, ..)) = &self.retry
+            && *at <= now
+            && let Some((.., again)) = &mut self.retry
+        {
+            work.join(std::mem::take(again));
+        }
+        if self.tick_at <= now {
+            self.tick_at = plus(now, TICK);
+            work.tick = true;
+            work.hear(Kind::Timer, now);
+        }
+        for (pid, young) in &mut self.young {
+            if young.next <= now {
+                work.process(*pid, Depth::Epolls);
+                work.hear(Kind::Timer, now);
+                young.pause = Nanoseconds(young.pause.0.saturating_mul(2)).min(YOUNG_EVERY);
+                young.next = plus(now, young.pause);
+            }
+        }
+        self.young.retain(|_, young| young.until > now);
+        (!work.is_empty()).then_some(work)
+    }
+
+    /// The work that was taken is done, and took so long.
+    pub fn done(&mut self, took: Nanoseconds, now: Nanoseconds) {
+        if self.retry.as_ref().is_some_and(|(.., work)| work.is_empty()) {
+            self.retry = None;
+        }
+        self.rest_until = plus(now, took.min(PAUSE_MAX));
+    }
+
+    /// The work that was taken could not be done, and is to be done again.
+    pub fn failed(&mut self, work: Work, took: Nanoseconds, now: Nanoseconds) {
+        let (pause, mut again) = match self.retry.take() {
+            Some((_, pause, again)) => (Nanoseconds(pause.0.saturating_mul(2)).min(TICK), again),
+            None => (RETRY_FIRST, Work::default()),
+        };
+        again.join(Work { tick: false, again: true, ..work });
+        self.retry = Some((plus(now, pause), pause, again));
+        self.rest_until = plus(now, took.min(PAUSE_MAX));
+    }
+
+    /// Takes a process out of the watch.
+    pub fn forget(&mut self, pid: Pid) {
+        self.young.remove(&pid);
+    }
+
+    /// Which changes of a plan may be made now.
+    pub fn judge(&mut self, plan: Plan, ledger: &Ledger, now: Nanoseconds) -> Judged {
+        let mut judged = Judged::default();
+        for step in plan.steps {
+            let object = step.object();
+            let worn = self.is_worn(&object, now);
+            let mut may = Vec::new();
+            for change in Vec::from(step) {
+                let knob: Knob = (object, change.to().knob());
+                let is_repair = ledger.get(&knob).is_some_and(|held| held.to() == change.to());
+                if self.released.contains(&knob) {
+                    judged.left_alone.push((change, LeftAlone::RolledBack));
+                } else if is_repair && worn {
+                    judged.left_alone.push((change, LeftAlone::Flapping));
+                } else {
+                    if is_repair {
+                        judged.repairs.insert(object);
+                    }
+                    may.push(change);
+                }
+            }
+            if !may.is_empty() {
+                judged.plan.steps.push(Step::new(may));
+            }
+        }
+        judged
+    }
+
+    /// These objects were repaired.
+    pub fn repaired(&mut self, objects: &BTreeSet<Object>, now: Nanoseconds) {
+        for object in objects {
+            self.repaired.entry(*object).or_default().push_back(now);
+        }
+        while self.repaired.len() > REPAIRED_MAX {
+            let oldest = self.repaired.iter().min_by_key(|(_, times)| times.back().copied());
+            let Some(oldest) = oldest.map(|(object, _)| *object) else { return };
+            self.repaired.remove(&oldest);
+        }
+    }
+
+    fn is_worn(&mut self, object: &Object, now: Nanoseconds) -> bool {
+        let Some(times) = self.repaired.get_mut(object) else { return false };
+        while times.front().is_some_and(|first| plus(*first, REPAIRS_WITHIN) <= now) {
+            times.pop_front();
+        }
+        if times.is_empty() {
+            self.repaired.remove(object);
+            return false;
+        }
+        times.len() >= REPAIRS_MAX
+    }
+
+    /// What is left alone now, to [go back to](Converge::leave_alone_as).
+    pub fn left_alone(&self) -> Abstained {
+        Abstained { repaired: self.repaired.clone(), released: self.released.clone() }
+    }
+
+    /// The same is left alone as at that time.
+    pub fn leave_alone_as(&mut self, before: Abstained) {
+        let Abstained { repaired, released } = before;
+        (self.repaired, self.released) = (repaired, released);
+    }
+
+    /// An operator rolled these back: they are left alone until [`Converge::take_up`].
+    pub fn release(&mut self, knobs: impl IntoIterator<Item = Knob>) {
+        self.released.extend(knobs);
+    }
+
+    /// Whether a knob is left alone because it was rolled back.
+    pub fn is_released(&self, knob: &Knob) -> bool {
+        self.released.contains(knob)
+    }
+
+    /// How many knobs are left alone because they were rolled back.
+    pub fn released(&self) -> usize {
+        self.released.len()
+    }
+
+    /// Takes up again what was left alone of these objects: somebody asked for them anew.
+    pub fn take_up_of(&mut self, objects: &BTreeSet<Object>) {
+        self.released.retain(|(object, _)| !objects.contains(object));
+        self.repaired.retain(|object, _| !objects.contains(object));
+    }
+
+    /// Takes up again what was left alone of objects like these.
+    pub fn take_up_where(&mut self, meant: impl Fn(&Object) -> bool) {
+        self.released.retain(|(object, _)| !meant(object));
+        self.repaired.retain(|object, _| !meant(object));
+    }
+
+    /// Whether what applications ask for is followed at once: not if it was [`WISHES_MAX`] times within
+    /// [`WISHES_WITHIN`]. Then it waits for the tick.
+    pub fn admit_wishes(&mut self, now: Nanoseconds) -> bool {
+        while self.wished.front().is_some_and(|first| plus(*first, WISHES_WITHIN) <= now) {
+            self.wished.pop_front();
+        }
+        let admitted = self.wished.len() < WISHES_MAX;
+        if admitted {
+            self.wished.push_back(now);
+        }
+        admitted
+    }
+
+    /// Takes up again what was left alone, for whatever reason.
+    pub fn take_up(&mut self) {
+        self.released.clear();
+        self.repaired.clear();
+    }
+}
+
+/// A time later. The clock that counts nanoseconds since boot does not come to its end.
+fn plus(at: Nanoseconds, span: Nanoseconds) -> Nanoseconds {
+    Nanoseconds(at.0.saturating_add(span.0))
+}
+
+/// The same as the time that is left until then.
+pub fn until(at: Nanoseconds, now: Nanoseconds) -> Duration {
+    Duration::from_nanos(at.0.saturating_sub(now.0))
+}

@@ -1,0 +1,369 @@
+//! The daemon's mind on made-up events, on a clock that is handed in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apply::{Knob, Ledger};
+use model::{
+    Change, DeviceId, IfIndex, Label, Nanoseconds, NapiKnob, NetnsId, Object, Pid, Plan, QueueIndex, Reason,
+    RxQueue, Setting, Step,
+};
+use proptest::prelude::*;
+
+use crate::converge::{
+    Converge, Depth, Event, LeftAlone, PAUSE_MAX, REPAIRS_MAX, REPAIRS_WITHIN, TICK, WISHES_MAX, Work,
+    YOUNG_FOR,
+};
+use crate::status::Kind;
+
+const MS: u64 = 1_000_000;
+
+fn at(ms: u64) -> Nanoseconds {
+    Nanoseconds(ms * MS)
+}
+
+/// A mind that has looked at everything at the time 0.
+fn settled(epolls_are_told: bool) -> Converge {
+    let mut mind = Converge::begin(at(0), epolls_are_told);
+    let work = mind.take_due(at(0)).expect("everything is due at once");
+    assert!(work.everything && work.policy);
+    mind.done(at(0), at(0));
+    mind
+}
+
+fn queue(index: u32) -> RxQueue {
+    let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") };
+    RxQueue { device, index: QueueIndex(index) }
+}
+
+fn change(index: u32, from: u64, to: u64) -> Change {
+    let span = |us| Setting::Napi(queue(index), NapiKnob::GroFlushTimeout(Nanoseconds::from_micros(us)));
+    Change::new(span(from), span(to), Reason::new("test", "test"))
+}
+
+fn plan(changes: Vec<Change>) -> Plan {
+    Plan { steps: changes.into_iter().map(|change| Step::new(vec![change])).collect() }
+}
+
+fn held(change: &Change) -> Ledger {
+    let mut ledger = Ledger::default();
+    ledger.note(change);
+    ledger
+}
+
+#[test]
+fn what_is_heard_together_is_done_together_and_within_a_millisecond() {
+    let mut mind = settled(true);
+    let heard = Nanoseconds(at(20).0);
+    mind.heard(&Event::Link(IfIndex(2)), heard, heard);
+    mind.heard(&Event::Link(IfIndex(2)), Nanoseconds(heard.0 + 100_000), Nanoseconds(heard.0 + 100_000));
+    mind.heard(
+        &Event::Queues("eth0".to_owned()),
+        Nanoseconds(heard.0 + 200_000),
+        Nanoseconds(heard.0 + 200_000),
+    );
+    let due = mind.next_wake();
+    assert_eq!(due.0 - heard.0, 500_000, "of the first event");
+    assert_eq!(mind.take_due(Nanoseconds(due.0 - 1)), None);
+    let work = mind.take_due(due).expect("due");
+    assert_eq!(work.devices, [IfIndex(2)].into());
+    assert_eq!(work.named, ["eth0".to_owned()].into());
+    assert_eq!(work.heard[&Kind::Link], heard);
+    assert_eq!(mind.take_due(due), None, "all of it at once");
+}
+
+#[test]
+fn an_event_that_is_heard_of_late_is_not_waited_for() {
+    let mut mind = settled(true);
+    mind.heard(&Event::Exec(Pid(7)), at(20), at(30));
+    assert_eq!(mind.next_wake(), at(30));
+    assert_eq!(
+        mind.take_due(at(30)).expect("due").heard[&Kind::Exec],
+        at(20),
+        "but it counts from when it was"
+    );
+}
+
+#[test]
+fn a_storm_leaves_as_much_time_to_others_as_it_takes() {
+    let mut mind = settled(true);
+    mind.heard(&Event::Exec(Pid(7)), at(20), at(20));
+    let due = mind.next_wake();
+    mind.take_due(due).expect("due");
+    mind.heard(&Event::Exec(Pid(8)), due, due);
+    mind.done(at(3), Nanoseconds(due.0 + 3 * MS));
+    assert_eq!(mind.next_wake().0, due.0 + 6 * MS, "a pause as long as the work");
+    mind.take_due(mind.next_wake()).expect("due");
+    mind.done(at(4_000), at(5_000));
+    mind.heard(&Event::Exec(Pid(9)), at(5_000), at(5_000));
+    assert_eq!(mind.next_wake(), at(5_010), "but no longer than this");
+}
+
+#[test]
+fn what_failed_is_tried_again_later_and_later_with_what_is_new() {
+    let mut mind = settled(true);
+    mind.heard(&Event::Link(IfIndex(2)), at(20), at(20));
+    let work = mind.take_due(at(21)).expect("due");
+    mind.failed(work, at(0), at(21));
+    assert_eq!(mind.next_wake(), at(26));
+    mind.heard(&Event::Link(IfIndex(3)), at(22), at(22));
+    let other = mind.take_due(at(23)).expect("the new one does not wait for it");
+    assert_eq!(other.devices, [IfIndex(3)].into());
+    mind.done(at(0), at(23));
+    let again = mind.take_due(at(26)).expect("again");
+    assert_eq!(again.devices, [IfIndex(2)].into());
+    mind.failed(again, at(0), at(26));
+    assert_eq!(mind.next_wake(), at(36));
+    let mut now = at(36);
+    for _ in 0..20 {
+        let again = mind.take_due(now).expect("and again");
+        mind.failed(again, at(0), now);
+        let pause = mind.next_wake().0 - now.0;
+        assert!(pause <= TICK.0);
+        now = mind.next_wake();
+    }
+    mind.take_due(now).expect("once more");
+    mind.done(at(0), now);
+    assert_eq!(mind.next_wake().0 % MS, 0);
+    assert!(mind.take_due(Nanoseconds(now.0 + 1)).is_none(), "done is done");
+}
+
+#[test]
+fn the_epolls_of_a_young_process_are_looked_for_where_nobody_tells_of_them() {
+    let mut mind = settled(false);
+    mind.heard(&Event::Exec(Pid(7)), at(20), at(20));
+    let mut looks = Vec::new();
+    loop {
+        let now = mind.next_wake();
+        if now.0 > at(20).0 + 2 * YOUNG_FOR.0 {
+            break;
+        }
+        if let Some(work) = mind.take_due(now)
+            && work.processes.get(&Pid(7)) == Some(&Depth::Epolls)
+        {
+            looks.push(now.0 / MS - 20);
+        }
+        mind.done(at(0), now);
+    }
+    assert_eq!(looks[..4], [5, 15, 35, 75]);
+    assert!(looks.windows(2).all(|pair| pair[1] - pair[0] <= 1_000), "{looks:?}");
+    assert!(looks.len() < 25 && *looks.last().expect("some") <= 11_000, "{looks:?}");
+
+    let mut mind = settled(true);
+    mind.heard(&Event::Exec(Pid(7)), at(20), at(20));
+    mind.take_due(at(21)).expect("due");
+    mind.done(at(0), at(21));
+    assert_eq!(mind.next_wake(), at(10_000), "the kernel tells");
+}
+
+#[test]
+fn who_asks_by_itself_is_looked_at_at_once_and_then_often_for_its_socket_joins_an_epoll_untold() {
+    let mut mind = settled(true);
+    mind.heard(&Event::Wish(Some(Pid(7))), at(20), at(20));
+    let work = mind.take_due(at(21)).expect("due");
+    assert!(work.wishes && work.processes == [(Pid(7), Depth::Whole)].into());
+    mind.done(at(0), at(21));
+    assert_eq!(mind.next_wake(), at(25));
+    assert_eq!(mind.take_due(at(25)).expect("again").processes, [(Pid(7), Depth::Epolls)].into());
+    mind.heard(&Event::Wish(None), at(30), at(30));
+    let work = mind.take_due(at(31)).expect("due");
+    assert!(work.wishes && work.processes.is_empty(), "the registry changed: of whom is not known");
+}
+
+#[test]
+fn who_asks_again_and_again_is_followed_at_once_only_so_often() {
+    let mut mind = settled(true);
+    let mut turns = 0;
+    for tenth in 0..600 {
+        turns += usize::from(mind.admit_wishes(at(20 + 100 * tenth)));
+    }
+    assert_eq!(turns, 6 * WISHES_MAX, "of 600 in a minute");
+    assert!(mind.admit_wishes(at(90_000)), "and at once again after a pause");
+}
+
+#[test]
+fn what_somebody_writes_to_the_journal_is_work_of_its_own_unless_something_failed_before() {
+    let mut mind = settled(true);
+    mind.heard(&Event::Journal, at(20), at(20));
+    let work = mind.take_due(at(20)).expect("work");
+    assert!(work.is_of_the_journal_alone(), "nothing need be planned if it concerns nobody here: {work:?}");
+    mind.failed(work, Nanoseconds::ZERO, at(20));
+    let again = mind.take_due(at(40)).expect("the same again");
+    assert!(!again.is_of_the_journal_alone(), "what failed is planned again");
+    mind.done(Nanoseconds::ZERO, at(40));
+    mind.heard(&Event::Journal, at(60), at(60));
+    mind.heard(&Event::Link(IfIndex(2)), at(60), at(60));
+    assert!(!mind.take_due(at(70)).expect("work").is_of_the_journal_alone());
+}
+
+#[test]
+fn a_request_that_is_refused_leaves_what_was_left_alone_as_it_was() {
+    let mut mind = settled(true);
+    let knob = (Object::Queue(queue(0)), "gro-flush-timeout");
+    mind.release([knob]);
+    let before = mind.left_alone();
+    mind.take_up_of(&BTreeSet::from([knob.0]));
+    assert!(!mind.is_released(&knob), "whoever asks takes it up");
+    mind.leave_alone_as(before);
+    assert!(mind.is_released(&knob));
+}
+
+#[test]
+fn a_cpu_that_goes_or_comes_is_planned_with_once_however_many_events_tell_of_it() {
+    let mut mind = settled(true);
+    for heard in [at(20), at(20), Nanoseconds(at(20).0 + 300_000)] {
+        mind.heard(&Event::Cpu, heard, heard);
+    }
+    let due = mind.next_wake();
+    assert_eq!(due.0 - at(20).0, 500_000);
+    let work = mind.take_due(due).expect("due");
+    assert!(work.cpus && !work.everything, "the processes are where they were");
+    mind.done(at(0), due);
+    assert_eq!(mind.take_due(Nanoseconds(due.0 + MS)), None, "all of it at once");
+}
+
+#[test]
+fn what_was_repaired_too_often_is_left_alone_until_some_of_it_is_long_ago() {
+    let mut mind = settled(true);
+    let taken_away = change(0, 0, 20);
+    let ledger = held(&taken_away);
+    for round in 0..REPAIRS_MAX {
+        let now = at(1_000 * u64::try_from(round).expect("small"));
+        let judged = mind.judge(plan(vec![taken_away.clone()]), &ledger, now);
+        assert_eq!(judged.repairs, [Object::Queue(queue(0))].into());
+        mind.repaired(&judged.repairs, now);
+    }
+    let other = change(1, 0, 20);
+    let judged = mind.judge(plan(vec![taken_away.clone(), other.clone()]), &ledger, at(11_000));
+    assert_eq!(judged.left_alone, [(taken_away.clone(), LeftAlone::Flapping)]);
+    assert_eq!(judged.plan, plan(vec![other]), "the rest goes on");
+    let wanted_anew = change(0, 20, 50);
+    assert_eq!(
+        mind.judge(plan(vec![wanted_anew.clone()]), &ledger, at(11_000)).plan,
+        plan(vec![wanted_anew])
+    );
+    let later = Nanoseconds(REPAIRS_WITHIN.0);
+    assert_eq!(mind.judge(plan(vec![taken_away.clone()]), &ledger, later).left_alone, []);
+    mind.take_up();
+    assert_eq!(mind.judge(plan(vec![taken_away]), &ledger, at(11_000)).left_alone, []);
+}
+
+#[test]
+fn what_an_operator_rolled_back_is_left_alone_until_the_daemon_is_asked_again() {
+    let mut mind = settled(true);
+    let rolled_back = change(0, 0, 20);
+    let knob: Knob = (rolled_back.to().object(), rolled_back.to().knob());
+    mind.release([knob]);
+    let judged = mind.judge(plan(vec![rolled_back.clone(), change(1, 0, 20)]), &Ledger::default(), at(1));
+    assert_eq!(judged.left_alone, [(rolled_back.clone(), LeftAlone::RolledBack)]);
+    assert_eq!(judged.plan, plan(vec![change(1, 0, 20)]));
+    mind.take_up();
+    assert_eq!(mind.judge(plan(vec![rolled_back]), &Ledger::default(), at(1)).left_alone, []);
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        (1_u32..4).prop_map(|index| Event::Link(IfIndex(index))),
+        (1_u32..4).prop_map(|index| Event::Ethtool(IfIndex(index))),
+        "eth[0-2]".prop_map(Event::Queues),
+        Just(Event::Cpu),
+        (1_u32..5).prop_map(|pid| Event::Exec(Pid(pid))),
+        (1_u32..5).prop_map(|pid| Event::Fork(Pid(pid))),
+        (1_u32..5).prop_map(|pid| Event::Exit(Pid(pid))),
+        (1_u32..5).prop_map(|pid| Event::Listener(Pid(pid))),
+        (1_u32..5).prop_map(|pid| Event::Epoll(Pid(pid))),
+        proptest::option::of((1_u32..5).prop_map(Pid)).prop_map(Event::Wish),
+        Just(Event::Policy),
+        Just(Event::Asked),
+        Just(Event::Journal),
+        Just(Event::Lost),
+    ]
+}
+
+/// Whether work looks at what an event is about.
+fn heeds(work: &Work, event: &Event) -> bool {
+    match event {
+        Event::Link(index) | Event::Ethtool(index) => work.devices.contains(index),
+        Event::Queues(name) => work.named.contains(name),
+        Event::Cpu => work.cpus,
+        Event::Exec(pid) | Event::Fork(pid) | Event::Exit(pid) | Event::Listener(pid) => {
+            work.processes.get(pid) == Some(&Depth::Whole)
+        }
+        Event::Epoll(pid) => work.processes.contains_key(pid),
+        Event::Wish(pid) => work.wishes && pid.is_none_or(|pid| work.processes.contains_key(&pid)),
+        Event::Policy => work.policy,
+        Event::Asked => work.asked,
+        Event::Journal => work.journal,
+        Event::Lost => work.everything,
+    }
+}
+
+proptest! {
+    /// Whatever happens in whatever order, and whatever fails: every event is heeded within its delay and the pauses, and
+    /// the daemon neither spins nor sleeps past a tick.
+    #[test]
+    fn every_event_is_heeded_in_time_and_nothing_spins(
+        told in any::<bool>(),
+        script in proptest::collection::vec((any_event(), 0_u64..4_000_000, 0_u64..3_000_000, any::<bool>()), 1..60),
+    ) {
+        let mut mind = settled(told);
+        let mut now = at(1);
+        let mut waiting: Vec<(Event, Nanoseconds)> = Vec::new();
+        let mut turns = 0_u32;
+        let mut script = script.into_iter().peekable();
+        let mut failed_ever = false;
+        while script.peek().is_some() || !waiting.is_empty() {
+            turns += 1;
+            prop_assert!(turns < 2_000, "spins at {now:?} with {waiting:?}");
+            let wake = mind.next_wake();
+            prop_assert!(wake.0 <= now.0 + TICK.0);
+            let step = script.next();
+            let next = step.as_ref().map_or(wake, |(_, gap, ..)| Nanoseconds(now.0 + gap).min(wake.max(now)));
+            now = next.max(now);
+            let (mut took, mut fails) = (1_000, false);
+            if let Some((event, _, cost, failing)) = step {
+                mind.heard(&event, now, now);
+                waiting.push((event, now));
+                (took, fails) = (cost.max(1), failing);
+            }
+            let Some(work) = mind.take_due(now) else { continue };
+            let done = Nanoseconds(now.0 + took);
+            if fails {
+                failed_ever = true;
+                mind.failed(work, Nanoseconds(took), done);
+            } else {
+                for (event, heard) in waiting.iter().filter(|(event, _)| heeds(&work, event)) {
+                    // The longest delay, the longest pause, and one work that was under way.
+                    let late = now.0 - heard.0 > MS + PAUSE_MAX.0 + 3 * MS;
+                    prop_assert!(failed_ever || !late, "{event:?} of {heard:?} at {now:?}");
+                }
+                waiting.retain(|(event, _)| !heeds(&work, event));
+                mind.done(Nanoseconds(took), done);
+            }
+            now = done;
+        }
+    }
+
+    /// However often somebody takes settings away, of no object more is repaired in any ten minutes than the limit.
+    #[test]
+    fn no_object_is_repaired_more_often_than_the_limit(
+        drifts in proptest::collection::vec((0_u32..3, 0_u64..60_000), 1..200),
+    ) {
+        let mut mind = settled(true);
+        let mut ledger = Ledger::default();
+        (0..3).for_each(|index| ledger.note(&change(index, 0, 20)));
+        let mut now = at(0);
+        let mut repaired: BTreeMap<Object, Vec<Nanoseconds>> = BTreeMap::new();
+        for (index, gap) in drifts {
+            now = Nanoseconds(now.0 + gap * MS);
+            let judged = mind.judge(plan(vec![change(index, 0, 20)]), &ledger, now);
+            prop_assert_eq!(judged.plan.is_empty(), !judged.left_alone.is_empty());
+            mind.repaired(&judged.repairs, now);
+            for object in judged.repairs {
+                let times = repaired.entry(object).or_default();
+                times.push(now);
+                let within = times.iter().filter(|at| at.0 + REPAIRS_WITHIN.0 > now.0).count();
+                prop_assert!(within <= REPAIRS_MAX);
+            }
+        }
+    }
+}

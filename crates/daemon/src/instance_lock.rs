@@ -1,0 +1,96 @@
+//! One daemon in a network namespace, whatever its journal: two would repair each other's values.
+//!
+//! The sign is a unix socket with an abstract name, which belongs to the namespace and goes with the process that has it,
+//! however that ends. A lock of the namespace's file would stand in the way of `tc load --atomic`, which takes one.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+
+use linux::peer::Peer;
+use model::Finding;
+use model::Severity;
+use session::{Exit, Fault};
+
+use crate::event_loop::{Door, Guest, Ready, Stay, Wishes};
+
+/// The name of the sign.
+const NAME: &[u8] = b"netpolicy/daemon";
+
+/// How many askers are let go in one turn; the next ones in the next.
+const ASKERS_MAX: usize = 64;
+
+/// The right to be the daemon of a network namespace.
+#[derive(Debug)]
+pub(crate) struct Sole {
+    listener: UnixListener,
+}
+
+/// How it went.
+pub(crate) enum Claimed {
+    /// This is the only one.
+    Sole(Sole),
+    /// It cannot be known: somebody who is no daemon has the sign.
+    Unknown(Finding),
+}
+
+impl Sole {
+    /// Takes the sign of the network namespace that this thread is in.
+    ///
+    /// # Errors
+    /// [`Exit::Refused`] if another daemon works there, with its pid.
+    pub(crate) fn claim() -> Result<Claimed, Fault> {
+        let failed = |error: std::io::Error| Fault::failed(format!("the sign of the daemon: {error}"));
+        let address = SocketAddr::from_abstract_name(NAME).map_err(failed)?;
+        match UnixListener::bind_addr(&address) {
+            Ok(listener) => {
+                listener.set_nonblocking(true).map_err(failed)?;
+                Ok(Claimed::Sole(Self { listener }))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                taken(&address).map(Claimed::Unknown)
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+/// Who has it. Anybody can bind a name: one who is not root keeps no daemon from working.
+fn taken(address: &SocketAddr) -> Result<Finding, Fault> {
+    let peer = UnixStream::connect_addr(address).ok().and_then(|stream| Peer::of(&stream).ok());
+    let words = "a daemon works in this network namespace already, with another state directory";
+    match peer {
+        Some(peer) if peer.uid != 0 => Ok(Finding {
+            rule: "not-alone".to_owned(),
+            severity: Severity::Warning,
+            object: "daemon".to_owned(),
+            summary: "whether another daemon works in this network namespace is not known".to_owned(),
+            evidence: vec![format!(
+                "the name that says so, @{}, belongs to process {} of uid {}",
+                String::from_utf8_lossy(NAME),
+                peer.pid,
+                peer.uid
+            )],
+            remedy: None,
+        }),
+        Some(peer) => Err(Fault::new(Exit::Refused, format!("{words}: process {}", peer.pid))
+            .hint(format!("use that one, or end it first: kill {}", peer.pid))),
+        None => Err(Fault::new(Exit::Refused, words).hint("ss -xlp | grep netpolicy/daemon names it")),
+    }
+}
+
+impl Guest for Sole {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    fn wishes(&mut self) -> Wishes {
+        Wishes { read: true, ..Wishes::default() }
+    }
+
+    /// Whoever connects only wants to know who this is, which the kernel has told by then.
+    fn ready(&mut self, _ready: Ready, _door: &mut Door) -> Stay {
+        let _askers = (0..ASKERS_MAX).take_while(|_| self.listener.accept().is_ok()).count();
+        Stay::Stay
+    }
+}

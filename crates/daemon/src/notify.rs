@@ -1,0 +1,152 @@
+//! What systemd is told of a daemon that it started: that it is ready, that it reads its files again, that it lives.
+//!
+//! One message on the socket that `NOTIFY_SOCKET` names, as sd_notify(3) describes it; without that variable, nothing.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::{Duration, Instant};
+
+use crate::status::Phase;
+use crate::{Door, Guest, Ready, Shared, Stay, Wishes};
+
+/// The way to systemd.
+#[derive(Debug)]
+pub(crate) struct Notifier {
+    socket: UnixDatagram,
+    address: SocketAddr,
+}
+
+impl Notifier {
+    /// The one that started this process, if it wants to hear.
+    ///
+    /// # Errors
+    /// If the variable names no socket.
+    pub(crate) fn of_environment() -> io::Result<Option<Self>> {
+        match std::env::var_os("NOTIFY_SOCKET") {
+            Some(name) if !name.is_empty() => Self::at(&name.to_string_lossy()).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The socket of this name: a path, or `@` and an abstract name.
+    ///
+    /// # Errors
+    /// If it is no name of a socket.
+    pub(crate) fn at(name: &str) -> io::Result<Self> {
+        let address = match name.strip_prefix('@') {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(name)?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, address })
+    }
+
+    /// Says something. That nobody hears it is no reason to stop.
+    pub(crate) fn say(&self, words: &str) {
+        let _ = self.socket.send_to_addr(words.as_bytes(), &self.address);
+    }
+}
+
+/// Tells systemd how the daemon stands, from within its loop: a loop that hangs is not said to live.
+pub(crate) struct Herald {
+    notifier: Notifier,
+    shared: Shared,
+    /// How often it must be heard of.
+    every: Option<Duration>,
+    next: Option<Instant>,
+    told: Option<Phase>,
+    reads: u64,
+}
+
+impl fmt::Debug for Herald {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Herald").field("every", &self.every).finish_non_exhaustive()
+    }
+}
+
+impl Herald {
+    /// A guest that tells this systemd of this daemon.
+    pub(crate) fn new(notifier: Notifier, shared: Shared) -> Self {
+        let micros = std::env::var("WATCHDOG_USEC").ok().and_then(|micros| micros.parse::<u64>().ok());
+        let ours = std::env::var("WATCHDOG_PID").is_ok_and(|pid| pid == std::process::id().to_string());
+        // Twice as often as it is asked for.
+        let every = micros.filter(|_| ours).map(|micros| Duration::from_micros(micros / 2));
+        Self { notifier, shared, every, next: every.map(|_| Instant::now()), told: None, reads: 0 }
+    }
+
+    /// What has changed since it was last told.
+    fn tell(&mut self) {
+        let (phase, reads, requests, settings) = {
+            let status = self.shared.status();
+            (status.phase, status.policy.reads, status.requests.len(), status.settings)
+        };
+        if phase == Phase::Starting || (self.told == Some(phase) && self.reads == reads) {
+            return;
+        }
+        (self.told, self.reads) = (Some(phase), reads);
+        self.notifier.say(&match phase {
+            Phase::Ending => "STOPPING=1".to_owned(),
+            Phase::Released => {
+                "READY=1\nSTATUS=Everything was rolled back; a reload begins again.".to_owned()
+            }
+            _ => format!("READY=1\nSTATUS={requests} requests, {settings} settings held."),
+        });
+    }
+}
+
+impl Guest for Herald {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.notifier.socket.as_fd()
+    }
+
+    fn wishes(&mut self) -> Wishes {
+        self.tell();
+        Wishes { until: self.next, ..Wishes::default() }
+    }
+
+    fn ready(&mut self, _ready: Ready, _door: &mut Door) -> Stay {
+        if let Some(every) = self.every {
+            self.notifier.say("WATCHDOG=1");
+            self.next = Some(Instant::now() + every);
+        }
+        Stay::Stay
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn systemd_hears_that_it_is_ready_once_it_manages_and_again_after_a_reload() {
+        let path = std::env::temp_dir().join(format!("netpolicy-notify-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let systemd = UnixDatagram::bind(&path).expect("a socket");
+        systemd.set_nonblocking(true).expect("no waiting");
+        let heard = || {
+            let mut bytes = [0; 256];
+            systemd.recv(&mut bytes).ok().map(|length| String::from_utf8_lossy(&bytes[..length]).into_owned())
+        };
+        let notifier = Notifier::at(&path.to_string_lossy()).expect("an address");
+        let shared = Shared::new();
+        let mut herald = Herald::new(notifier, shared.clone());
+        herald.wishes();
+        assert_eq!(heard(), None, "it has not converged");
+        shared.update(|status| status.phase = Phase::Managing);
+        herald.wishes();
+        assert!(heard().is_some_and(|words| words.starts_with("READY=1\n")));
+        herald.wishes();
+        assert_eq!(heard(), None, "once");
+        shared.update(|status| status.policy.reads += 1);
+        herald.wishes();
+        assert!(heard().is_some());
+        shared.update(|status| status.phase = Phase::Ending);
+        herald.wishes();
+        assert_eq!(heard().as_deref(), Some("STOPPING=1"));
+        let _ = std::fs::remove_file(&path);
+    }
+}

@@ -1,0 +1,75 @@
+//! How a daemon is told to be: `/etc/netpolicy/daemon.toml`, and the command line over it.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use session::{Exit, Fault};
+
+/// Where a daemon's own settings are, unless another file is named.
+pub(crate) const CONFIG_FILE: &str = "/etc/netpolicy/daemon.toml";
+
+/// The longest file that is read.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// What becomes of the daemon's settings when it is asked to end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnStop {
+    /// They stay in force.
+    #[default]
+    Keep,
+    /// They are put back.
+    Revert,
+}
+
+/// How a daemon is told to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// What becomes of what it has set when it ends.
+    pub on_stop: OnStop,
+    /// What else it may do.
+    pub allow: apply::Allow,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+struct File {
+    on_stop: Option<OnStop>,
+    #[serde(default)]
+    disruptive: bool,
+    #[serde(default)]
+    allow_irreversible: bool,
+}
+
+impl Options {
+    /// What the file says, and over it what its caller says; `config` names another file than [`CONFIG_FILE`].
+    ///
+    /// # Errors
+    /// A file that was named and cannot be read, or that says what nobody understands.
+    pub fn read(config: Option<&Path>, on_stop: Option<OnStop>, allow: apply::Allow) -> Result<Self, Fault> {
+        let path = config.unwrap_or(Path::new(CONFIG_FILE));
+        let file = match text_of(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && config.is_none() => File::default(),
+            Err(error) => return Err(Fault { exit: Exit::Usage, ..Fault::file(path, error) }),
+            Ok(text) => toml::from_str(&text).map_err(|error| {
+                Fault::new(Exit::Usage, format!("{}: {}", path.display(), error.to_string().trim_end())).hint(
+                    "a daemon's file knows on_stop = \"keep\" | \"revert\", disruptive, allow_irreversible",
+                )
+            })?,
+        };
+        Ok(Self {
+            on_stop: on_stop.or(file.on_stop).unwrap_or(OnStop::Keep),
+            allow: apply::Allow {
+                disruptive: allow.disruptive || file.disruptive,
+                irreversible: allow.irreversible || file.allow_irreversible,
+            },
+        })
+    }
+}
+
+fn text_of(path: &Path) -> std::io::Result<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}

@@ -1,0 +1,138 @@
+//! How what is asked for stands, for others to read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::{Host, Intent, Object, Pid, Policy, Target, Threading};
+use plan::Part;
+
+use crate::placing::Placed;
+use crate::status::{Polling, RequestStatus};
+
+/// Each request of a policy, and how it stands.
+pub(crate) fn requests(policy: &Policy, placed: &Placed) -> Vec<RequestStatus> {
+    let parts = placed.placement.iter().flat_map(|placement| &placement.parts);
+    let by_place: BTreeMap<usize, &Part> = placed.followed.iter().copied().zip(parts).collect();
+    let mut wanted: BTreeMap<Object, usize> = BTreeMap::new();
+    for knob in &placed.desired.wanted {
+        *wanted.entry(knob.setting.object()).or_default() += 1;
+    }
+    let mut differing: BTreeMap<Object, usize> = BTreeMap::new();
+    for change in placed.plan.changes() {
+        *differing.entry(change.to().object()).or_default() += 1;
+    }
+    let each = policy.intents.iter().enumerate();
+    each.map(|(place, intent)| match by_place.get(&place) {
+        Some(part) => followed(intent, part, &wanted, &differing),
+        None => waiting(intent, place, placed),
+    })
+    .collect()
+}
+
+fn followed(
+    intent: &Intent,
+    part: &Part,
+    wanted: &BTreeMap<Object, usize>,
+    differing: &BTreeMap<Object, usize>,
+) -> RequestStatus {
+    let objects = objects(part);
+    let sum =
+        |of: &BTreeMap<Object, usize>| objects.iter().filter_map(|object| of.get(object)).sum::<usize>();
+    let epolls = part.processes.iter().map(|process| process.epolls.len() + process.rings.len()).sum();
+    let all = sum(wanted);
+    RequestStatus {
+        target: intent.target.to_string(),
+        policy: intent.policy.to_string(),
+        delivery: part.delivery.mode.to_string(),
+        origin: intent.origin.clone(),
+        queues: part.queues.len(),
+        processes: part.processes.len(),
+        epolls,
+        wanted: all,
+        set: all.saturating_sub(sum(differing)),
+        notes: part.notes.clone(),
+    }
+}
+
+fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
+    let why = match placed.refused.get(&place) {
+        Some(refusal) => format!("refused: {refusal}"),
+        None => "waits until it is there".to_owned(),
+    };
+    RequestStatus {
+        target: intent.target.to_string(),
+        policy: intent.policy.to_string(),
+        delivery: String::new(),
+        origin: intent.origin.clone(),
+        queues: 0,
+        processes: 0,
+        epolls: 0,
+        wanted: 0,
+        set: 0,
+        notes: vec![why],
+    }
+}
+
+/// The objects of the request for a target, and how it stands; `None` where it is not followed.
+pub(crate) fn of<'r>(
+    target: &Target,
+    policy: &Policy,
+    placed: &Placed,
+    requests: &'r [RequestStatus],
+) -> Option<(BTreeSet<Object>, &'r RequestStatus)> {
+    let place = policy.intents.iter().position(|intent| intent.target == *target)?;
+    let parts = &placed.placement.as_ref()?.parts;
+    let part = parts.get(placed.followed.iter().position(|followed| *followed == place)?)?;
+    Some((objects(part), requests.get(place)?))
+}
+
+/// The objects of a request.
+pub fn objects(part: &Part) -> BTreeSet<Object> {
+    let queues = part.queues.iter().flat_map(|placed| {
+        let irq = placed.irq.map(Object::Irq);
+        [Object::Queue(placed.queue), Object::Device(placed.queue.device)].into_iter().chain(irq)
+    });
+    let of_processes = part.processes.iter().flat_map(|process| {
+        let epolls = process.epolls.iter().copied().map(Object::Epoll);
+        let rings = process.rings.iter().copied().map(Object::Ring);
+        let threads = process.threads.iter().copied().map(Object::Thread);
+        epolls.chain(rings).chain(threads)
+    });
+    queues.chain(of_processes).collect()
+}
+
+/// The CPUs that poll without traffic by what the host shows, and that may: a NAPI's thread that polls without a pause, and an
+/// application's thread that waits busily in an epoll or a ring that has the mode's parameters. Each counts once, however
+/// many requests mean it.
+pub(crate) fn polling(placed: &Placed, host: &Host) -> Polling {
+    let mut napis = BTreeSet::new();
+    let mut waits: BTreeMap<Pid, BTreeSet<Object>> = BTreeMap::new();
+    let mut allowed = 0_u32;
+    for part in placed.placement.iter().flat_map(|placement| &placement.parts) {
+        allowed = allowed.saturating_add(part.intent.budget.polling_cpus.unwrap_or(0));
+        let mode = part.delivery.mode;
+        if mode.polling_cpus_per_napi() > 0 {
+            let served = part.queues.iter().filter_map(|placed| host.napi_of(placed.queue));
+            napis
+                .extend(served.filter(|napi| napi.threaded == Some(Threading::BusyPoll)).map(|napi| napi.id));
+        }
+        if mode.polling_cpus_per_thread() > 0 {
+            for placed in &part.processes {
+                let Some(process) = host.process(placed.id.pid) else { continue };
+                let in_force = |params: Option<_>| params == Some(part.params.epoll);
+                let epolls =
+                    process.epolls.iter().filter(|epoll| in_force(epoll.params)).map(|epoll| epoll.id);
+                let epolls = epolls.filter(|id| placed.epolls.contains(id)).map(Object::Epoll);
+                let rings = process.rings.iter().filter(|ring| ring.napi.is_some()).map(|ring| ring.id);
+                let rings = rings.filter(|id| placed.rings.contains(id)).map(Object::Ring);
+                waits.entry(placed.id.pid).or_default().extend(epolls.chain(rings));
+            }
+        }
+    }
+    let by_threads = waits.iter().map(|(pid, waits)| {
+        // Fewer threads than that cannot wait in all of them.
+        let threads = host.process(*pid).map_or(0, |process| process.threads.len());
+        waits.len().min(threads.max(1))
+    });
+    let used = napis.len().saturating_add(by_threads.sum());
+    Polling { used: u32::try_from(used).unwrap_or(u32::MAX), allowed }
+}

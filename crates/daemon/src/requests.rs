@@ -1,0 +1,358 @@
+//! What is wanted, and of whom: the policy files, what was asked of the running daemon, and the processes that both
+//! mean at this moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use linux::bpf::births::{NAMES_MAX, Waited};
+use linux::process::{Criteria, find, identify, meets};
+use linux::{KernelError, Netns};
+use model::host::Unread;
+use model::policy::Match;
+use model::{Intent, NicWish, Pid, Policy, ProcessId, Recipes, Target};
+use serde::{Deserialize, Serialize};
+
+use crate::placing::Members;
+
+/// The most requests that are kept beside the policy files; the oldest is let go for a new one.
+pub(crate) const ASKED_MAX: usize = 1024;
+
+/// The most processes of one request that is followed to its children.
+pub(crate) const TREE_MAX: usize = 4096;
+
+/// The most processes that are followed because they ask for something by themselves.
+pub(crate) const WISHERS_MAX: usize = 4096;
+
+/// The longest file of requests that is read.
+const FILE_BYTES_MAX: u64 = 8 << 20;
+
+/// Something that was asked of the running daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Asked {
+    intent: Intent,
+    /// The process that is meant, where one is: its number may be another's by now.
+    process: Option<ProcessId>,
+    /// The boot that the process is of.
+    boot: String,
+}
+
+/// All that is wanted.
+#[derive(Debug)]
+pub(crate) struct Wants {
+    files: Vec<Intent>,
+    /// What the policies come to.
+    recipes: Arc<Recipes>,
+    /// Whether recipes may want what disturbs traffic.
+    disruptive: bool,
+    asked: Vec<Asked>,
+    /// Where `asked` is kept.
+    path: PathBuf,
+    boot: String,
+    /// The services that a process belongs to, by name.
+    services: BTreeMap<Pid, BTreeSet<String>>,
+    /// The process by which another one is meant: its ancestor, or itself.
+    trees: BTreeMap<Pid, Pid>,
+    /// The processes that ask for something by themselves, or hold a socket that does.
+    wishers: BTreeSet<Pid>,
+}
+
+impl Wants {
+    /// Nothing from files yet, and what was asked before.
+    pub(crate) fn open(
+        path: PathBuf,
+        boot: &str,
+        disruptive: bool,
+    ) -> Result<Self, (PathBuf, std::io::Error)> {
+        let mut wants = Self {
+            files: Vec::new(),
+            recipes: Arc::default(),
+            disruptive,
+            asked: Vec::new(),
+            path,
+            boot: boot.trim().to_owned(),
+            services: BTreeMap::new(),
+            trees: BTreeMap::new(),
+            wishers: BTreeSet::new(),
+        };
+        wants.asked = read(&wants.path).map_err(|error| (wants.path.clone(), error))?;
+        let boot = wants.boot.clone();
+        wants.asked.retain(|asked| asked.process.is_none() || asked.boot == boot);
+        let roots: Vec<ProcessId> = wants.asked.iter().filter_map(|asked| asked.process).collect();
+        for root in roots {
+            if identify(root.pid).is_ok_and(|now| now.started == root.started) {
+                wants.trees.insert(root.pid, root.pid);
+            } else {
+                wants.asked.retain(|asked| asked.process != Some(root));
+            }
+        }
+        Ok(wants)
+    }
+
+    /// The policy files say this from now on.
+    pub(crate) fn files_say(&mut self, intents: Vec<Intent>, recipes: Arc<Recipes>) {
+        self.files = intents;
+        self.recipes = recipes;
+    }
+
+    /// How many requests came by asking.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// Takes a request, in place of an earlier one for the same target; what both tell its device adds up, as it does without a
+    /// daemon. Says whether another had to go for it.
+    pub(crate) fn ask(&mut self, mut intent: Intent, process: Option<ProcessId>) -> std::io::Result<bool> {
+        if let Some(earlier) = self.asked.iter().find(|asked| asked.intent.target == intent.target) {
+            intent.nic = NicWish::after(intent.nic, earlier.intent.nic.clone());
+        }
+        self.asked.retain(|asked| asked.intent.target != intent.target);
+        let full = self.asked.len() >= ASKED_MAX;
+        if full {
+            self.asked.remove(0);
+        }
+        if let Some(process) = process {
+            self.trees.insert(process.pid, process.pid);
+        }
+        self.asked.push(Asked { intent, process, boot: self.boot.clone() });
+        self.save().map(|()| full)
+    }
+
+    /// All that was asked, to go back to.
+    pub(crate) fn remembered(&self) -> Vec<Asked> {
+        self.asked.clone()
+    }
+
+    /// What was asked is this again.
+    pub(crate) fn go_back_to(&mut self, asked: Vec<Asked>) -> std::io::Result<()> {
+        self.asked = asked;
+        let roots: BTreeSet<Pid> = self.asked.iter().filter_map(|asked| Some(asked.process?.pid)).collect();
+        self.trees.retain(|_, root| roots.contains(root));
+        self.save()
+    }
+
+    /// Lets a request go; says whether there was one.
+    pub(crate) fn forget(&mut self, target: &Target) -> std::io::Result<bool> {
+        let before = self.asked.len();
+        self.asked.retain(|asked| asked.intent.target != *target);
+        if let Target::Task(pid) = target {
+            self.trees.retain(|_, root| root != pid);
+        }
+        if self.asked.len() == before {
+            return Ok(false);
+        }
+        self.save().map(|()| true)
+    }
+
+    /// Written beside and renamed, so that a kill leaves the one or the other.
+    fn save(&self) -> std::io::Result<()> {
+        let beside = self.path.with_extension("new");
+        let text = serde_json::to_vec(&self.asked)?;
+        let mut file = fs::File::create(&beside)?;
+        file.write_all(&text)?;
+        file.sync_data()?;
+        fs::rename(&beside, &self.path)
+    }
+
+    /// All requests: those of the files, unless something else was asked for the same target, and those that were asked.
+    /// A request for a task is one for each process that it has become.
+    pub(crate) fn policy(&self) -> Policy {
+        let overridden: Vec<&Target> = self.asked.iter().map(|asked| &asked.intent.target).collect();
+        let files = self.files.iter().filter(|intent| !overridden.contains(&&intent.target));
+        let mut intents: Vec<Intent> = Vec::new();
+        for intent in files.chain(self.asked.iter().map(|asked| &asked.intent)) {
+            match &intent.target {
+                Target::Task(root) => {
+                    let tree = self.trees.iter().filter(|(_, of)| *of == root).map(|(pid, _)| *pid);
+                    intents.extend(tree.map(|pid| Intent { target: Target::Task(pid), ..intent.clone() }));
+                }
+                _ => intents.push(intent.clone()),
+            }
+        }
+        Policy { intents, recipes: Arc::clone(&self.recipes), disruptive: self.disruptive }
+    }
+
+    /// The processes of each request of this policy.
+    pub(crate) fn members(&self, policy: &Policy) -> Members {
+        let mut members = Members::new();
+        for (index, intent) in policy.intents.iter().enumerate() {
+            if let Target::Service(name, _) = &intent.target {
+                let of = self.services.iter().filter(|(_, names)| names.contains(name));
+                members.insert(index, of.map(|(pid, _)| *pid).collect());
+            }
+        }
+        members
+    }
+
+    /// Whether anything is asked of a device, so that whoever receives on it counts.
+    pub(crate) fn any_device(&self) -> bool {
+        self.all().any(|intent| matches!(intent.target, Target::Device(_)))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Intent> {
+        self.files.iter().chain(self.asked.iter().map(|asked| &asked.intent))
+    }
+
+    fn matches(&self) -> impl Iterator<Item = (&String, &Match)> {
+        self.all().filter_map(|intent| match &intent.target {
+            Target::Service(name, matching) => Some((name, matching)),
+            _ => None,
+        })
+    }
+
+    /// What births are to be told of so that every new process of a service is heard of.
+    pub(crate) fn waited(&self) -> Waited {
+        let mut waited = Waited { all_listeners: self.any_device(), ..Waited::default() };
+        for (_, matching) in self.matches() {
+            match (matching.port, &matching.exe) {
+                (Some(port), _) => drop(waited.ports.insert(port)),
+                (None, Some(exe)) => {
+                    waited.images.insert(exe.rsplit('/').next().unwrap_or(exe).to_owned());
+                }
+                (None, None) => waited.all_images = true,
+            }
+        }
+        if waited.images.len() > NAMES_MAX {
+            waited.images.clear();
+            waited.all_images = true;
+        }
+        if waited.ports.len() > NAMES_MAX {
+            waited.ports.clear();
+            waited.all_listeners = true;
+        }
+        waited
+    }
+
+    /// Judges one process anew, which listens on a port if the kernel just said so: whether any request means it.
+    pub(crate) fn judge(&mut self, pid: Pid, listens: Option<u16>, unread: &mut Vec<Unread>) -> bool {
+        let before = self.services.remove(&pid).unwrap_or_default();
+        let mut names = BTreeSet::new();
+        for (name, matching) in self.matches() {
+            let meets = match (matching.port, listens) {
+                (Some(wanted), Some(port)) if wanted == port => {
+                    let rest = Match { port: None, ..matching.clone() };
+                    rest == Match::default() || met(&rest, pid, unread)
+                }
+                // It served the port, and nothing says that it does not any more.
+                (Some(_), _) => before.contains(name),
+                (None, _) => met(matching, pid, unread),
+            };
+            if meets {
+                names.insert(name.clone());
+            }
+        }
+        if !names.is_empty() {
+            self.services.insert(pid, names);
+        }
+        self.means(pid)
+    }
+
+    /// A child is what its parent is; says whether any request means it.
+    pub(crate) fn born(&mut self, child: Pid, parent: Pid) -> bool {
+        if let Some(names) = self.services.get(&parent).cloned() {
+            self.services.insert(child, names);
+        }
+        if let Some(root) = self.trees.get(&parent).copied() {
+            let size = self.trees.values().filter(|of| **of == root).count();
+            if size < TREE_MAX {
+                self.trees.insert(child, root);
+            }
+        }
+        if self.wishers.contains(&parent) {
+            self.add_wisher(child);
+        }
+        self.means(child)
+    }
+
+    /// A process has ended.
+    pub(crate) fn ended(&mut self, pid: Pid) {
+        self.services.remove(&pid);
+        self.trees.remove(&pid);
+        self.wishers.remove(&pid);
+    }
+
+    /// A process asks for something by itself. False if too many do.
+    pub(crate) fn add_wisher(&mut self, pid: Pid) -> bool {
+        let room = self.wishers.len() < WISHERS_MAX || self.wishers.contains(&pid);
+        if room {
+            self.wishers.insert(pid);
+        }
+        room
+    }
+
+    /// Whether it is known that a process asks for something by itself.
+    pub(crate) fn has_wisher(&self, pid: Pid) -> bool {
+        self.wishers.contains(&pid)
+    }
+
+    /// Nobody is known any more to ask by itself.
+    pub(crate) fn forget_wishers(&mut self) {
+        self.wishers.clear();
+    }
+
+    /// The processes that ask for something by themselves.
+    pub(crate) fn wishers(&self) -> BTreeSet<Pid> {
+        self.wishers.clone()
+    }
+
+    /// Whether any request means this process by itself, and not by a device.
+    pub(crate) fn means(&self, pid: Pid) -> bool {
+        self.services.contains_key(&pid) || self.trees.contains_key(&pid) || self.wishers.contains(&pid)
+    }
+
+    /// The processes that any request means by themselves.
+    pub(crate) fn meant(&self) -> BTreeSet<Pid> {
+        self.services.keys().chain(self.trees.keys()).chain(&self.wishers).copied().collect()
+    }
+
+    /// Looks for the processes of all services among all that run in this namespace.
+    pub(crate) fn find_all(&mut self, netns: &Netns, unread: &mut Vec<Unread>) -> Result<(), KernelError> {
+        let mut services: BTreeMap<Pid, BTreeSet<String>> = BTreeMap::new();
+        for (name, matching) in self.matches() {
+            let here = Criteria { netns: Some(netns.id()), ..criteria(matching) };
+            for process in
+                find(&here, unread)?.into_iter().filter(|process| !is_netpolicy_itself(process.pid))
+            {
+                services.entry(process.pid).or_default().insert(name.clone());
+            }
+        }
+        self.services = services;
+        Ok(())
+    }
+}
+
+/// Whoever matches everybody, by a user or a cgroup, does not mean who reads this.
+fn is_netpolicy_itself(pid: Pid) -> bool {
+    pid.0 == std::process::id()
+}
+
+fn met(matching: &Match, pid: Pid, unread: &mut Vec<Unread>) -> bool {
+    if is_netpolicy_itself(pid) {
+        return false;
+    }
+    match meets(&criteria(matching), pid) {
+        Ok(met) => met.is_some(),
+        Err(error) => {
+            unread.push(Unread { what: error.what, why: error.cause.to_string() });
+            false
+        }
+    }
+}
+
+fn criteria(matching: &Match) -> Criteria {
+    let Match { unit, cgroup, exe, port, uid } = matching.clone();
+    Criteria { exe, cgroup, unit, port, uid, netns: None }
+}
+
+fn read(path: &Path) -> std::io::Result<Vec<Asked>> {
+    use std::io::Read;
+    let mut text = Vec::new();
+    match fs::File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        file => file?.take(FILE_BYTES_MAX).read_to_end(&mut text)?,
+    };
+    serde_json::from_slice(&text).map_err(std::io::Error::other)
+}

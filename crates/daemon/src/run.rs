@@ -1,0 +1,114 @@
+//! A daemon from its start to its end.
+
+use std::ffi::OsStr;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use session::{Exit, Fault, Operator, Session};
+
+use crate::api::{self, Oracle};
+use crate::attach_service;
+use crate::event_loop::House;
+use crate::keeper::Keeper;
+use crate::notify::{Herald, Notifier};
+use crate::options::Options;
+use crate::status::Shared;
+
+/// Where a daemon serves, and whom.
+#[derive(Clone, Debug)]
+pub struct Sockets {
+    /// Where it serves its Varlink interface; `None` for the socket of its journal.
+    pub api: Option<PathBuf>,
+    /// A group, by number, whose members may ask for changes as root may.
+    pub api_group: Option<u32>,
+    /// Where it answers HTTP with OpenMetrics; `None` for the socket of its journal, an empty path for nowhere.
+    pub metrics: Option<PathBuf>,
+    /// A file that it writes OpenMetrics into as well; its name ends in `.prom`.
+    pub metrics_file: Option<PathBuf>,
+    /// An address of the machine itself on which it answers HTTP with OpenMetrics, too.
+    pub metrics_address: Option<SocketAddr>,
+    /// Where a process with `CAP_SYS_PTRACE` looks into others for it.
+    pub attach: PathBuf,
+}
+
+/// What of a daemon does not come from its session.
+pub struct Outside {
+    /// Takes a line of the log of the sockets.
+    pub log: Box<dyn Fn(&str)>,
+    /// Answers what takes a look at the host.
+    pub oracle: Oracle,
+}
+
+impl std::fmt::Debug for Outside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outside").finish_non_exhaustive()
+    }
+}
+
+/// Runs until it is asked to end.
+///
+/// # Errors
+/// Options that cannot be, policy files with mistakes, another daemon at work, and whatever keeps it from listening.
+pub fn run(
+    session: &Session,
+    operator: &dyn Operator,
+    options: Options,
+    sockets: Sockets,
+    outside: Outside,
+) -> Result<Exit, Fault> {
+    if let Some(path) = &sockets.metrics_file
+        && path.extension() != Some(OsStr::new("prom"))
+    {
+        let words = format!("--metrics-file {}: its name does not end in .prom", path.display());
+        return Err(Fault::new(Exit::Usage, words).hint("collectors of text files read no others"));
+    }
+    // What is wrong with the files at the start is wrong with the command.
+    session.policy(operator)?;
+    let mut house =
+        House::new().map_err(|errno| Fault::failed(format!("an epoll for the daemon: {errno}")))?;
+    let shared = Shared::new();
+    // Before anything is looked at: what this process may not look into, another may for it.
+    if linux::attach::is_needed() && attach_service::go_through(&sockets.attach) {
+        operator.say(&format!("Processes are looked into through {}.", sockets.attach.display()));
+    }
+    let mut keeper = Keeper::begin(session, operator, options, shared.clone(), &house)?;
+    admit(sockets, session, outside, &shared, &mut house)?;
+    operator.say("netpolicy daemon: at work. SIGHUP reads the policy files again, SIGTERM ends it.");
+    keeper.run(&mut house)?;
+    keeper.end()?;
+    Ok(Exit::Done)
+}
+
+/// Opens the sockets, and tells systemd, where that is who started it.
+fn admit(
+    sockets: Sockets,
+    session: &Session,
+    outside: Outside,
+    shared: &Shared,
+    house: &mut House,
+) -> Result<(), Fault> {
+    let options = api::Options {
+        socket: sockets.api.unwrap_or_else(|| session.api_socket()),
+        group: sockets.api_group,
+        metrics_socket: match sockets.metrics {
+            Some(path) => Some(path).filter(|path| !path.as_os_str().is_empty()),
+            None => Some(session.metrics_socket()),
+        },
+        metrics_file: sockets.metrics_file,
+        metrics_address: sockets.metrics_address,
+        log: outside.log,
+        oracle: outside.oracle,
+    };
+    let mut guests = api::open(shared, options).map_err(|error| match error {
+        api::OpenError::NoPlace(error) => Fault::from(error),
+        other => Fault::failed(other),
+    })?;
+    let notifier = Notifier::of_environment().map_err(|error| Fault::file("NOTIFY_SOCKET", error))?;
+    if let Some(notifier) = notifier {
+        guests.push(Box::new(Herald::new(notifier, shared.clone())));
+    }
+    for guest in guests {
+        house.admit(guest).map_err(|errno| Fault::failed(format!("the daemon's sockets: {errno}")))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,252 @@
+//! The daemon's sockets, as clients meet them: good ones, broken ones, slow ones and many.
+
+mod desk;
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use daemon::api::{CLIENTS_MAX, method};
+use desk::{Desk, Talk};
+use model::{Finding, Severity};
+use serde_json::{Value, json};
+
+/// Tests run as root and as whoever builds; the group makes both trusted.
+fn desk() -> Desk {
+    Desk::new(Some(rustix::process::getegid().as_raw()))
+}
+
+#[test]
+fn the_service_says_what_it_is_and_describes_its_interfaces() {
+    let desk = desk();
+    let mut talk = desk.connect();
+    let info = talk.ask(r#"{"method":"org.varlink.service.GetInfo"}"#);
+    assert_eq!(info["parameters"]["interfaces"], json!(["org.varlink.service", "io.netpolicy"]));
+    for name in ["org.varlink.service", "io.netpolicy"] {
+        let call = json!({"method": "org.varlink.service.GetInterfaceDescription", "parameters": {"interface": name}});
+        let said = talk.ask(&call.to_string());
+        let text = said["parameters"]["description"].as_str().expect("text").to_owned();
+        assert!(text.contains(&format!("interface {name}\n")), "{text}");
+    }
+    let said = talk.ask(
+        r#"{"method":"org.varlink.service.GetInterfaceDescription","parameters":{"interface":"com.example"}}"#,
+    );
+    assert_eq!(said["error"], "org.varlink.service.InterfaceNotFound");
+}
+
+#[test]
+fn what_is_said_has_the_shape_that_the_description_promises() {
+    let desk = desk();
+    let mut talk = desk.connect();
+    let said = talk.ask(r#"{"method":"io.netpolicy.Status"}"#);
+    let state = said["parameters"]["status"].as_object().expect("a state");
+    let described =
+        method::DESCRIPTION.split("type State (").nth(1).and_then(|rest| rest.split("\n)").next());
+    let described: Vec<&str> = described
+        .expect("a type")
+        .lines()
+        .filter_map(|line| line.trim().split(':').next())
+        .filter(|f| !f.is_empty())
+        .collect();
+    let mut said: Vec<&str> = state.keys().map(String::as_str).collect();
+    let mut described = described.clone();
+    said.sort_unstable();
+    described.sort_unstable();
+    assert_eq!(said, described);
+    assert_eq!(state["phase"], "managing");
+}
+
+#[test]
+fn a_set_is_done_by_the_daemon_and_a_refusal_keeps_its_words() {
+    let desk = desk();
+    let mut talk = desk.connect();
+    let said = talk
+        .ask(r#"{"method":"io.netpolicy.Set","parameters":{"target":{"device":"eth0"},"wish":"latency"}}"#);
+    assert_eq!(said["parameters"]["summary"], "device eth0 is set");
+    let pid = std::process::id();
+    let by = format!("asked by io.netpolicy by uid {} (pid {pid})", rustix::process::geteuid().as_raw());
+    assert_eq!(said["parameters"]["changes"], json!([by]));
+    let said = talk.ask(r#"{"method":"io.netpolicy.Unset","parameters":{"target":{"task":812}}}"#);
+    assert_eq!(said["error"], "io.netpolicy.Refused");
+    assert_eq!(
+        said["parameters"],
+        json!({"exit": 2, "why": "task 812 was not set", "hint": "netpolicy status"})
+    );
+    assert!(desk.log().iter().any(|line| line.contains("calls io.netpolicy.Set")), "{:?}", desk.log());
+}
+
+#[test]
+fn calls_that_come_together_are_answered_in_turn_and_oneway_ones_not_at_all() {
+    let desk = desk();
+    let mut talk = desk.connect();
+    let plan = r#"{"method":"io.netpolicy.Plan"}"#;
+    let oneway = r#"{"method":"io.netpolicy.Reload","oneway":true}"#;
+    let info = r#"{"method":"io.netpolicy.Settings"}"#;
+    talk.stream.write_all(format!("{plan}\0{oneway}\0{info}\0").as_bytes()).expect("said");
+    // It has nothing more to say, and hears the rest all the same.
+    talk.stream.shutdown(Shutdown::Write).expect("shut");
+    assert_eq!(talk.hear().expect("an answer")["parameters"]["said"], "Plan");
+    assert_eq!(talk.hear().expect("an answer")["parameters"]["settings"][0]["knob"], "defer-hard-irqs");
+    assert_eq!(talk.hear(), None);
+}
+
+#[test]
+fn the_loop_does_not_spin_while_an_answer_is_waited_for() {
+    let desk = desk();
+    let mut talk = desk.connect();
+    talk.say(r#"{"method":"io.netpolicy.Verify"}"#);
+    talk.stream.shutdown(Shutdown::Write).expect("shut");
+    let before = desk.turns();
+    std::thread::sleep(Duration::from_millis(200));
+    let turns = desk.turns() - before;
+    assert!(turns < 60, "{turns} turns in 200 ms");
+    assert_eq!(talk.hear().expect("an answer")["parameters"]["said"], "Verify");
+}
+
+#[test]
+fn questions_that_take_a_look_at_the_host_are_so_many_at_once_and_nobody_else_waits() {
+    let desk = desk();
+    let mut talks: Vec<Talk> = (0..3).map(|_| desk.connect()).collect();
+    for talk in &mut talks {
+        talk.say(r#"{"method":"io.netpolicy.Plan"}"#);
+    }
+    let begun = Instant::now();
+    assert!(desk.connect().ask(r#"{"method":"io.netpolicy.Settings"}"#)["parameters"]["settings"].is_array());
+    assert!(begun.elapsed() < Duration::from_millis(250), "it waited for the plans: {:?}", begun.elapsed());
+    let answers: Vec<Value> = talks.iter_mut().map(|talk| talk.hear().expect("an answer")).collect();
+    let busy = answers.iter().filter(|answer| answer["error"] == "io.netpolicy.Busy").count();
+    assert_eq!(busy, 1, "{answers:?}");
+}
+
+#[test]
+fn findings_come_again_when_they_change_and_not_when_something_else_does() {
+    let desk = desk();
+    let mut talk = desk.connect();
+    let said = talk.ask(r#"{"method":"io.netpolicy.Findings","more":true}"#);
+    assert_eq!((&said["continues"], &said["parameters"]["findings"]), (&json!(true), &json!([])));
+    desk.change(|status| status.settings = 7);
+    desk.change(|status| {
+        status.findings.push(Finding {
+            rule: "drift".to_owned(),
+            severity: Severity::Problem,
+            object: "eth0 rx-0".to_owned(),
+            summary: "it flaps".to_owned(),
+            evidence: Vec::new(),
+            remedy: None,
+        });
+    });
+    let said = talk.hear().expect("again");
+    assert_eq!(said["parameters"]["findings"][0]["summary"], "it flaps");
+    assert_eq!(said["continues"], true);
+}
+
+#[test]
+fn what_is_no_varlink_ends_the_connection_and_nothing_else() {
+    let desk = desk();
+    let mut good = desk.connect();
+    for bytes in
+        ["hello", "{}", "[1,2]", "{\"method\":7}", "\u{1}\u{2}", "{\"method\":\"a.b\",\"parameters\":[]}"]
+    {
+        let mut bad = desk.connect();
+        bad.say(bytes);
+        assert_eq!(bad.hear(), None, "{bytes:?}");
+    }
+    // Longer than any message, and no end of it in sight.
+    let mut long = desk.connect();
+    let _ = long.stream.write_all(&vec![b'x'; 80 * 1024]);
+    assert_eq!(long.hear(), None);
+    assert!(good.ask(r#"{"method":"io.netpolicy.Status"}"#)["parameters"]["status"].is_object());
+    let dropped = desk.log().iter().filter(|line| line.contains("was dropped: ")).count();
+    assert_eq!(dropped, 7, "{:?}", desk.log());
+}
+
+#[test]
+fn whoever_does_not_end_a_message_or_take_answers_is_dropped_in_time() {
+    let desk = desk();
+    let mut slow = desk.connect();
+    slow.stream.write_all(b"{\"method\":").expect("said");
+    let mut deaf = desk.connect();
+    deaf.stream.set_nonblocking(true).expect("no waiting");
+    let call = b"{\"method\":\"org.varlink.service.GetInterfaceDescription\",\"parameters\":{\"interface\":\"io.netpolicy\"}}\0";
+    // It asks as long as somebody listens, and never takes an answer.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(2) && deaf.stream.write(call).is_ok() {}
+    assert!(
+        desk.connect().ask(r#"{"method":"io.netpolicy.Status"}"#).is_object(),
+        "others are served meanwhile"
+    );
+    assert_eq!(slow.hear(), None);
+    assert!(begun.elapsed() < Duration::from_secs(15));
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while !desk.log().iter().any(|line| line.ends_with("it does not take its answers")) {
+        assert!(Instant::now() < deadline, "{:?}", desk.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(desk.log().iter().any(|line| line.ends_with("its message came to no end")), "{:?}", desk.log());
+}
+
+#[test]
+fn there_is_room_for_so_many_and_a_place_that_was_left_is_free() {
+    let desk = desk();
+    let mut talks: Vec<Talk> = (0..CLIENTS_MAX + 20).map(|_| desk.connect()).collect();
+    let alive = |talk: &mut Talk| {
+        // Whoever was turned away may not even be heard, but is told why.
+        talk.stream.write_all(b"{\"method\":\"io.netpolicy.Status\"}\0").is_ok() && {
+            talk.hear().is_some_and(|said| said["error"].is_null())
+        }
+    };
+    let last = talks.last_mut().expect("many").hear().expect("why");
+    assert_eq!(last["error"], "io.netpolicy.Busy");
+    let served = talks.iter_mut().filter_map(|talk| alive(talk).then_some(())).count();
+    assert!((8..=CLIENTS_MAX).contains(&served), "{served}");
+    assert!(desk.log().iter().any(|line| line.contains("was turned away")), "{:?}", desk.log());
+    drop(talks);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(alive(&mut desk.connect()));
+}
+
+#[test]
+fn more_calls_than_are_done_in_a_second_wait_and_are_not_lost() {
+    let desk = desk();
+    let mut talk = desk.connect();
+    let calls = "{\"method\":\"org.varlink.service.GetInfo\"}\0".repeat(250);
+    talk.stream.write_all(calls.as_bytes()).expect("said");
+    let begun = Instant::now();
+    for _ in 0..250 {
+        assert!(talk.hear().expect("an answer")["parameters"]["version"].is_string());
+    }
+    assert!(begun.elapsed() > Duration::from_millis(900), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn metrics_are_had_by_http_and_nothing_else_is() {
+    let desk = desk();
+    let get = |request: &str| {
+        let mut stream = UnixStream::connect(&desk.metrics).expect("a connection");
+        stream.write_all(request.as_bytes()).expect("asked");
+        let mut said = String::new();
+        stream.read_to_string(&mut said).expect("an answer");
+        said
+    };
+    let page = get("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(
+        page.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0"),
+        "{page}"
+    );
+    assert!(
+        page.contains("netpolicy_build_info{version=\"0.1.0\"} 1\n") && page.ends_with("# EOF\n"),
+        "{page}"
+    );
+    let length: usize = page
+        .split("Content-Length: ")
+        .nth(1)
+        .and_then(|rest| rest.split('\r').next())
+        .expect("a length")
+        .parse()
+        .expect("a number");
+    assert_eq!(page.split_once("\r\n\r\n").map(|(_, body)| body.len()), Some(length));
+    assert!(get("GET /etc/passwd HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+    assert!(get("DELETE /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+    assert!(get(&"x".repeat(9000)).starts_with("HTTP/1.1 431"));
+}

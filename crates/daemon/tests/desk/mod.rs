@@ -1,0 +1,202 @@
+//! The daemon's sockets with a loop of their own: the same guests in the same house, and answers that a test chooses.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use daemon::api::{Options, Oracle, open};
+use daemon::status::{HeldSetting, Phase};
+use daemon::{Answer, House, Request, Shared, Status};
+use serde_json::Value;
+
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+type Change = Box<dyn FnOnce(&mut Status) + Send>;
+
+/// The sockets. They are closed when this goes out of scope.
+pub(crate) struct Desk {
+    pub(crate) socket: PathBuf,
+    pub(crate) metrics: PathBuf,
+    directory: PathBuf,
+    log: Arc<Mutex<Vec<String>>>,
+    stop: Arc<AtomicBool>,
+    changes: Sender<Change>,
+    turns: Arc<AtomicU32>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Desk {
+    pub(crate) fn new(group: Option<u32>) -> Self {
+        let name = format!("netpolicy-desk-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("made");
+        let (socket, metrics) = (directory.join("io.netpolicy"), directory.join("metrics"));
+        let log: Arc<Mutex<Vec<String>>> = Arc::default();
+        let stop: Arc<AtomicBool> = Arc::default();
+        let turns: Arc<AtomicU32> = Arc::default();
+        let (changes, changed) = channel();
+        let thread = {
+            let (socket, metrics) = (socket.clone(), metrics.clone());
+            let (log, stop, turns) = (Arc::clone(&log), Arc::clone(&stop), Arc::clone(&turns));
+            let (ready, is_ready) = channel();
+            let thread = std::thread::spawn(move || {
+                serve(group, socket, metrics, log, &stop, &turns, &changed, &ready)
+            });
+            is_ready.recv().expect("the sockets are open");
+            thread
+        };
+        Self { socket, metrics, directory, log, stop, changes, turns, thread: Some(thread) }
+    }
+
+    /// Changes the daemon's state.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Status) + Send + 'static) {
+        self.changes.send(Box::new(change)).expect("the loop runs");
+    }
+
+    /// What was logged.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.log.lock().expect("the log").clone()
+    }
+
+    /// How many turns the loop has made.
+    pub(crate) fn turns(&self) -> u32 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn connect(&self) -> Talk {
+        Talk::to(&self.socket)
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "what the thread takes with it")]
+fn serve(
+    group: Option<u32>,
+    socket: PathBuf,
+    metrics: PathBuf,
+    log: Arc<Mutex<Vec<String>>>,
+    stop: &AtomicBool,
+    turns: &AtomicU32,
+    changed: &Receiver<Change>,
+    ready: &Sender<()>,
+) {
+    let oracle: Oracle = Arc::new(|question| {
+        std::thread::sleep(Duration::from_millis(300));
+        let said = Value::String(format!("{question:?}"));
+        Ok([("said".to_owned(), said)].into_iter().collect())
+    });
+    let shared = Shared::new();
+    shared.update(|status| {
+        status.phase = Phase::Managing;
+        status.version = "0.1.0".to_owned();
+    });
+    let options = Options {
+        socket,
+        group,
+        metrics_socket: Some(metrics),
+        metrics_file: None,
+        metrics_address: None,
+        log: Box::new(move |line| log.lock().expect("the log").push(line.to_owned())),
+        oracle,
+    };
+    let mut house = House::new().expect("an epoll");
+    for guest in open(&shared, options).expect("sockets") {
+        house.admit(guest).expect("room");
+    }
+    ready.send(()).expect("somebody waits");
+    while !stop.load(Ordering::Relaxed) {
+        house.wait(Some(Instant::now() + Duration::from_millis(20))).expect("a turn");
+        turns.fetch_add(1, Ordering::Relaxed);
+        while let Ok(change) = changed.try_recv() {
+            shared.update(change);
+        }
+        while let Some((request, reply)) = shared.next_request() {
+            reply(answered(&request));
+        }
+    }
+}
+
+/// What the daemon would say, in shape.
+fn answered(request: &Request) -> Answer {
+    match request {
+        Request::Set(intent) => Answer::Done {
+            summary: format!("{} is set", intent.target),
+            changes: vec![format!("asked by {}", intent.origin)],
+            transactions: Vec::new(),
+            notes: Vec::new(),
+            pending: false,
+        },
+        Request::Settings => Answer::Settings(vec![HeldSetting {
+            object: "eth0 rx-0".to_owned(),
+            knob: "defer-hard-irqs".to_owned(),
+            before: "0".to_owned(),
+            value: "100".to_owned(),
+            left_alone: None,
+        }]),
+        Request::Unset(target) => Answer::Refused {
+            exit: 2,
+            why: format!("{target} was not set"),
+            hint: Some("netpolicy status".to_owned()),
+        },
+        Request::Reload | Request::RollBack => {
+            let (changes, transactions, notes) = (Vec::new(), Vec::new(), Vec::new());
+            Answer::Done { summary: "done".to_owned(), changes, transactions, notes, pending: false }
+        }
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A client that says what it likes.
+pub(crate) struct Talk {
+    pub(crate) stream: UnixStream,
+    rest: Vec<u8>,
+}
+
+impl Talk {
+    pub(crate) fn to(socket: &Path) -> Self {
+        let stream = UnixStream::connect(socket).expect("a connection");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        stream.set_write_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        Self { stream, rest: Vec::new() }
+    }
+
+    pub(crate) fn say(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).and_then(|()| self.stream.write_all(&[0])).expect("said");
+    }
+
+    /// The next answer; `None` if the connection was ended.
+    pub(crate) fn hear(&mut self) -> Option<Value> {
+        loop {
+            if let Some(end) = self.rest.iter().position(|&byte| byte == 0) {
+                let after = self.rest.split_off(end + 1);
+                let message = std::mem::replace(&mut self.rest, after);
+                return Some(serde_json::from_slice(&message[..end]).expect("JSON"));
+            }
+            let mut part = [0; 16 * 1024];
+            match self.stream.read(&mut part) {
+                Ok(0) => return None,
+                Ok(length) => self.rest.extend_from_slice(&part[..length]),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    pub(crate) fn ask(&mut self, text: &str) -> Value {
+        self.say(text);
+        self.hear().expect("an answer")
+    }
+}
