@@ -7,9 +7,9 @@ use model::policy::Match;
 use model::{Intent, Object, Target};
 use session::{Exit, Fault, fullbusy};
 
-use crate::converge::{Abstained, Event};
-use crate::keeper::{Keeper, Stubborn, now};
-use crate::report;
+use crate::daemon::{Daemon, Rejected, now};
+use crate::reconciler::{Event, Suppressed};
+use crate::request_status;
 use crate::requests::Asked;
 use crate::status::{Answer, HeldSetting, Phase, Reply, Request};
 
@@ -30,8 +30,8 @@ pub(crate) struct Asking {
     /// All that was asked before.
     before: Vec<Asked>,
     phase: Phase,
-    left_alone: Abstained,
-    stubborn: BTreeMap<Knob, Stubborn>,
+    left_alone: Suppressed,
+    rejected: BTreeMap<Knob, Rejected>,
     /// Whether what was left alone of it was taken up.
     taken_up: bool,
     refused: Option<Fault>,
@@ -45,7 +45,7 @@ impl Asking {
     }
 }
 
-impl Keeper<'_> {
+impl Daemon<'_> {
     /// Does what was asked, all of it in this turn. Says whether there was anything.
     pub(crate) fn answer_requests(&mut self) -> bool {
         let mut waiting: VecDeque<(Request, Reply)> = VecDeque::new();
@@ -101,14 +101,14 @@ impl Keeper<'_> {
         let target = intent.target.clone();
         let asking = Asking {
             target: target.clone(),
-            before: self.wants.remembered(),
+            before: self.requests.remembered(),
             phase: self.phase,
-            left_alone: self.mind.left_alone(),
-            stubborn: self.stubborn.clone(),
+            left_alone: self.reconciler.left_alone(),
+            rejected: self.rejected.clone(),
             taken_up: false,
             refused: None,
         };
-        if self.wants.ask(intent, process).map_err(|error| Fault::file("requests.json", error))? {
+        if self.requests.ask(intent, process).map_err(|error| Fault::file("requests.json", error))? {
             self.counters.evictions += 1;
         }
         if self.phase == Phase::Released {
@@ -148,9 +148,9 @@ impl Keeper<'_> {
         let Outcome::Refused(fault) = self.outcome(&asking.target) else { return false };
         let Some(asking) = &mut self.asking else { return false };
         let before = std::mem::take(&mut asking.before);
-        self.stubborn = std::mem::take(&mut asking.stubborn);
-        self.mind.leave_alone_as(std::mem::take(&mut asking.left_alone));
-        let gone_back = self.wants.go_back_to(before).map_err(|error| Fault::file("requests.json", error));
+        self.rejected = std::mem::take(&mut asking.rejected);
+        self.reconciler.leave_alone_as(std::mem::take(&mut asking.left_alone));
+        let gone_back = self.requests.go_back_to(before).map_err(|error| Fault::file("requests.json", error));
         asking.refused = Some(gone_back.err().unwrap_or(fault));
         true
     }
@@ -167,7 +167,8 @@ impl Keeper<'_> {
         if let Some(refusal) = place.and_then(|place| self.placed.refused.get(&place)) {
             return Outcome::Refused(Fault::refused(refusal.clone(), &self.host));
         }
-        let Some((objects, request)) = report::of(target, policy, &self.placed, &self.requests) else {
+        let Some((objects, request)) = request_status::of(target, policy, &self.placed, &self.statuses)
+        else {
             return Outcome::Later(format!("it is noted, and waits until {target} is there"));
         };
         if let (Target::Service(..), 0) = (target, request.processes) {
@@ -186,8 +187,8 @@ impl Keeper<'_> {
             objects.contains(object)
                 && (matches!(target, Target::Device(_)) || !matches!(object, Object::Device(_)))
         };
-        if let Some((_, stubborn)) = self.stubborn.iter().find(|((object, _), _)| own(object)) {
-            return Outcome::Refused(Fault::new(stubborn.exit, stubborn.words.clone()));
+        if let Some((_, rejected)) = self.rejected.iter().find(|((object, _), _)| own(object)) {
+            return Outcome::Refused(Fault::new(rejected.exit, rejected.words.clone()));
         }
         if let Some(((object, knob), why)) = self.taken.iter().find(|((object, _), _)| own(object)) {
             return Outcome::Refused(Fault::new(Exit::Refused, format!("{object}: {knob} {why}")));
@@ -212,7 +213,7 @@ impl Keeper<'_> {
     }
 
     fn unset(&mut self, target: &Target) -> Result<Answer, Fault> {
-        let forgotten = self.wants.forget(target).map_err(|error| Fault::file("requests.json", error))?;
+        let forgotten = self.requests.forget(target).map_err(|error| Fault::file("requests.json", error))?;
         if !self.takes_back_wish(target)? && !forgotten {
             return Err(Fault::failed(format!("nothing was asked for {target} beside the policy files")));
         }
@@ -239,7 +240,7 @@ impl Keeper<'_> {
 
     /// What the operator should know of the request for a target.
     fn notes_of(&self, target: &Target) -> Vec<String> {
-        let of = report::of(target, &self.policy, &self.placed, &self.requests);
+        let of = request_status::of(target, &self.policy, &self.placed, &self.statuses);
         let Some((objects, request)) = of else { return Vec::new() };
         let names: Vec<String> = objects.iter().map(|object| format!("{object}:")).collect();
         let own = |note: &&String| names.iter().any(|name| note.starts_with(name));
@@ -256,8 +257,8 @@ impl Keeper<'_> {
         self.notes_for_answer.clear();
         // What is due by itself would come after its delay: whoever asks does not wait for that.
         let mut now = at;
-        now.0 = now.0.saturating_add(event.kind().delay().0).saturating_add(crate::converge::PAUSE_MAX.0);
-        if let Some(work) = self.mind.take_due(now) {
+        now.0 = now.0.saturating_add(event.kind().delay().0).saturating_add(crate::reconciler::PAUSE_MAX.0);
+        if let Some(work) = self.reconciler.take_due(now) {
             self.work(work);
         }
         let transactions = self.own.difference(&before).map(ToString::to_string).collect();
@@ -270,7 +271,7 @@ impl Keeper<'_> {
         let held = self.ledger.iter().map(|(knob, change)| {
             let object = change.to().object().to_string();
             let flapping = self.findings.contains_key(&("flapping".to_owned(), object.clone()));
-            let left_alone = match (self.mind.is_released(knob), flapping) {
+            let left_alone = match (self.reconciler.is_released(knob), flapping) {
                 (true, _) => Some("rolled back".to_owned()),
                 (false, true) => Some("flapping".to_owned()),
                 (false, false) => None,

@@ -10,8 +10,8 @@ use model::host::{Wish, Wisher};
 use model::{Finding, Host, Intent, Pid, Policy, PolicyName, Severity, Target};
 use session::Fault;
 
-use crate::converge::Event;
-use crate::keeper::{Keeper, now};
+use crate::daemon::{Daemon, now};
+use crate::reconciler::Event;
 use crate::status::Hearing;
 
 /// The rule of what is found about wishes.
@@ -48,7 +48,7 @@ pub(crate) fn asker(request: &Intent) -> Option<Asker> {
     }
 }
 
-impl Keeper<'_> {
+impl Daemon<'_> {
     /// Somebody has asked for something.
     pub(crate) fn hear_wishes(&mut self) {
         let asked = match self.wishes.asked() {
@@ -58,7 +58,7 @@ impl Keeper<'_> {
         if asked.is_empty() {
             return;
         }
-        if !self.mind.admit_wishes(now()) {
+        if !self.reconciler.admit_wishes(now()) {
             return self.find(often());
         }
         self.mended("wishes-often", &BTreeSet::new());
@@ -87,7 +87,7 @@ impl Keeper<'_> {
         };
         let mut any_new = false;
         for pid in tasks(&wishes) {
-            if !self.wants.has_wisher(pid) && self.lives_here(pid) {
+            if !self.requests.has_wisher(pid) && self.lives_here(pid) {
                 any_new |= self.add_wisher(pid);
             }
         }
@@ -97,7 +97,7 @@ impl Keeper<'_> {
 
     /// Finds everybody anew who asks, or holds a socket that does. Takes a look at all processes if any socket asks.
     pub(crate) fn find_wishers(&mut self) -> Result<(), Fault> {
-        self.wants.forget_wishers();
+        self.requests.forget_wishers();
         self.read_wishes();
         let wishes = self.host.wishes.iter();
         let inodes: BTreeSet<u64> = wishes.filter_map(socket).collect();
@@ -114,15 +114,15 @@ impl Keeper<'_> {
 
     /// Looks at those who ask and are not known yet.
     pub(crate) fn look_at_wishers(&mut self) {
-        for pid in self.wants.wishers() {
+        for pid in self.requests.wishers() {
             if self.host.process(pid).is_none() && !self.observer.process(&mut self.host, pid) {
-                self.wants.ended(pid);
+                self.requests.ended(pid);
             }
         }
     }
 
     fn add_wisher(&mut self, pid: Pid) -> bool {
-        let added = self.wants.add_wisher(pid);
+        let added = self.requests.add_wisher(pid);
         if !added {
             self.counters.evictions += 1;
         }
@@ -169,7 +169,8 @@ impl Keeper<'_> {
 }
 
 fn often() -> Finding {
-    let (times, seconds) = (crate::converge::WISHES_MAX, crate::converge::WISHES_WITHIN.0 / 1_000_000_000);
+    let (times, seconds) =
+        (crate::reconciler::WISHES_MAX, crate::reconciler::WISHES_WITHIN.0 / 1_000_000_000);
     Finding {
         rule: "wishes-often".to_owned(),
         severity: Severity::Warning,
@@ -185,7 +186,7 @@ fn often() -> Finding {
 /// What wishes are heard with; `None` where nobody may ask.
 pub(crate) fn hearing(wishes: &WishReader) -> Option<Hearing> {
     let told = wishes.descriptor().is_some();
-    let tick = std::time::Duration::from_nanos(crate::converge::TICK.0);
+    let tick = std::time::Duration::from_nanos(crate::reconciler::TICK.0);
     wishes.is_open().then(|| Hearing {
         what: "what applications ask for".to_owned(),
         how: if told { "BPF where they ask" } else { "looks" }.to_owned(),

@@ -1,4 +1,4 @@
-//! The one epoll that the daemon waits in, and its guests: descriptors of others, such as the sockets of an API, each
+//! The one epoll that the daemon waits in, and its sources: descriptors of others, such as the sockets of an API, each
 //! with what is to be done when it is ready.
 
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// The most guests at once; the next one is turned away.
-pub const GUESTS_MAX: usize = 256;
+/// The most sources at once; the next one is turned away.
+pub const SOURCES_MAX: usize = 256;
 
 /// How many descriptors one wait tells of; the rest is told by the next.
 const READY_MAX: usize = 64;
@@ -27,24 +27,24 @@ const EXACT_BELOW: Duration = Duration::from_millis(10);
 /// The timer's number, which is nobody's descriptor.
 const TIMER: u64 = u64::MAX;
 
-/// The first number that is a guest's; those before belong to the daemon.
-const FIRST_GUEST: u64 = 1 << 32;
+/// The first number that is a source's; those before belong to the daemon.
+const FIRST_SOURCE: u64 = 1 << 32;
 
 /// A descriptor in the daemon's loop that is not the daemon's own.
-pub trait Guest {
-    /// What is waited for. It must stay the same for as long as the guest stays.
+pub trait Source {
+    /// What is waited for. It must stay the same for as long as the source stays.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// What the guest waits for; asked after each turn, so answer quickly.
-    fn wishes(&mut self) -> Wishes;
+    /// What the source waits for; asked after each turn, so answer quickly.
+    fn interest(&mut self) -> Interest;
 
     /// The descriptor is ready, or the time that was wished for has come. Must not block.
-    fn ready(&mut self, ready: Ready, door: &mut Door) -> Stay;
+    fn ready(&mut self, ready: Ready, registrar: &mut Registrar) -> Stay;
 }
 
-/// What a guest waits for.
+/// What a source waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct Interest {
     /// Something to read, or a connection to accept.
     pub read: bool,
     /// Room to write.
@@ -53,7 +53,7 @@ pub struct Wishes {
     pub until: Option<Instant>,
 }
 
-/// What a guest is called for.
+/// What a source is called for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
     /// There is something to read, or to accept; also after the other end has closed.
@@ -66,7 +66,7 @@ pub struct Ready {
     pub late: bool,
 }
 
-/// Whether a guest stays.
+/// Whether a source stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stay {
     /// It stays.
@@ -75,57 +75,57 @@ pub enum Stay {
     Leave,
 }
 
-/// Where new guests come in, as connections do that were accepted.
+/// Takes new sources, such as connections that were accepted.
 #[derive(Default)]
-pub struct Door {
-    waiting: Vec<Box<dyn Guest>>,
+pub struct Registrar {
+    waiting: Vec<Box<dyn Source>>,
     room: usize,
 }
 
-impl Door {
-    /// Lets a guest in; says whether there was room. One that finds none is dropped.
-    pub fn admit(&mut self, guest: Box<dyn Guest>) -> bool {
+impl Registrar {
+    /// Adds a source; says whether there was room. One without room is dropped.
+    pub fn admit(&mut self, source: Box<dyn Source>) -> bool {
         if self.waiting.len() >= self.room {
             return false;
         }
-        self.waiting.push(guest);
+        self.waiting.push(source);
         true
     }
 
-    /// How many more guests there is room for.
+    /// How many more sources there is room for.
     pub fn room(&self) -> usize {
         self.room.saturating_sub(self.waiting.len())
     }
 }
 
-impl fmt::Debug for Door {
+impl fmt::Debug for Registrar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Door({} waiting, room for {})", self.waiting.len(), self.room)
+        write!(f, "Registrar({} waiting, room for {})", self.waiting.len(), self.room)
     }
 }
 
-/// A guest and what the epoll knows of it.
-struct Seat {
-    guest: Box<dyn Guest>,
-    known: Wishes,
+/// A source and what the epoll knows of it.
+struct Slot {
+    source: Box<dyn Source>,
+    known: Interest,
 }
 
-/// The epoll, and the guests.
-pub struct House {
+/// The epoll, and the sources.
+pub struct EventLoop {
     epoll: OwnedFd,
     timer: OwnedFd,
-    guests: BTreeMap<u64, Seat>,
+    sources: BTreeMap<u64, Slot>,
     next: u64,
 }
 
-impl fmt::Debug for House {
+impl fmt::Debug for EventLoop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "House({} guests)", self.guests.len())
+        write!(f, "EventLoop({} sources)", self.sources.len())
     }
 }
 
-impl House {
-    /// An empty house.
+impl EventLoop {
+    /// A loop without sources.
     ///
     /// # Errors
     /// The kernel's, when there are no descriptors left.
@@ -134,7 +134,7 @@ impl House {
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), epoll::EventFlags::IN)?;
-        Ok(Self { epoll, timer, guests: BTreeMap::new(), next: FIRST_GUEST })
+        Ok(Self { epoll, timer, sources: BTreeMap::new(), next: FIRST_SOURCE })
     }
 
     /// Waits for one of the daemon's own descriptors, too, which is told by this number.
@@ -150,36 +150,36 @@ impl House {
         )
     }
 
-    /// Lets a guest in.
+    /// Adds a source.
     ///
     /// # Errors
-    /// `EMFILE` if the house is full; the kernel's.
-    pub fn admit(&mut self, mut guest: Box<dyn Guest>) -> Result<(), Errno> {
-        if self.guests.len() >= GUESTS_MAX {
+    /// `EMFILE` if there are [`SOURCES_MAX`] already; the kernel's.
+    pub fn admit(&mut self, mut source: Box<dyn Source>) -> Result<(), Errno> {
+        if self.sources.len() >= SOURCES_MAX {
             return Err(Errno::MFILE);
         }
-        let known = guest.wishes();
+        let known = source.interest();
         let number = self.next;
         let data = epoll::EventData::new_u64(number);
-        epoll::add(&self.epoll, guest.descriptor(), data, flags(known))?;
+        epoll::add(&self.epoll, source.descriptor(), data, flags(known))?;
         self.next += 1;
-        self.guests.insert(number, Seat { guest, known });
+        self.sources.insert(number, Slot { source, known });
         Ok(())
     }
 
-    /// How many guests there are.
-    pub fn guests(&self) -> usize {
-        self.guests.len()
+    /// How many sources there are.
+    pub fn sources(&self) -> usize {
+        self.sources.len()
     }
 
-    /// Waits at most until a time for something to be ready, and lets the guests do what they have to. Gives the numbers
+    /// Waits at most until a time for something to be ready, and lets the sources do what they have to. Gives the numbers
     /// of the daemon's own descriptors that are ready. A signal ends the wait, too.
     ///
     /// # Errors
     /// The kernel's, other than for a signal.
     pub fn wait(&mut self, until: Option<Instant>) -> Result<Vec<u32>, Errno> {
         self.settle()?;
-        let theirs = self.guests.values().filter_map(|seat| seat.known.until).min();
+        let theirs = self.sources.values().filter_map(|slot| slot.known.until).min();
         let until = [until, theirs].into_iter().flatten().min();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let exact = left.filter(|left| !left.is_zero() && *left < EXACT_BELOW);
@@ -207,8 +207,8 @@ impl House {
             }
         }
         let now = Instant::now();
-        for (number, seat) in &self.guests {
-            if seat.known.until.is_some_and(|until| until <= now) {
+        for (number, slot) in &self.sources {
+            if slot.known.until.is_some_and(|until| until <= now) {
                 ready.entry(*number).or_default().late = true;
             }
         }
@@ -223,16 +223,16 @@ impl House {
     }
 
     fn serve(&mut self, ready: BTreeMap<u64, Ready>) -> Result<(), Errno> {
-        let mut door = Door { waiting: Vec::new(), room: GUESTS_MAX - self.guests.len() };
+        let mut registrar = Registrar { waiting: Vec::new(), room: SOURCES_MAX - self.sources.len() };
         for (number, ready) in ready {
-            let Some(seat) = self.guests.get_mut(&number) else { continue };
-            if seat.guest.ready(ready, &mut door) == Stay::Leave {
-                epoll::delete(&self.epoll, seat.guest.descriptor())?;
-                self.guests.remove(&number);
+            let Some(slot) = self.sources.get_mut(&number) else { continue };
+            if slot.source.ready(ready, &mut registrar) == Stay::Leave {
+                epoll::delete(&self.epoll, slot.source.descriptor())?;
+                self.sources.remove(&number);
             }
         }
-        for guest in door.waiting {
-            match self.admit(guest) {
+        for source in registrar.waiting {
+            match self.admit(source) {
                 Ok(()) | Err(Errno::MFILE) => {}
                 Err(errno) => return Err(errno),
             }
@@ -240,25 +240,25 @@ impl House {
         Ok(())
     }
 
-    /// Tells the epoll what the guests wait for by now.
+    /// Tells the epoll what the sources wait for by now.
     fn settle(&mut self) -> Result<(), Errno> {
-        for (number, seat) in &mut self.guests {
-            let wishes = seat.guest.wishes();
-            if (wishes.read, wishes.write) != (seat.known.read, seat.known.write) {
+        for (number, slot) in &mut self.sources {
+            let interest = slot.source.interest();
+            if (interest.read, interest.write) != (slot.known.read, slot.known.write) {
                 let data = epoll::EventData::new_u64(*number);
-                epoll::modify(&self.epoll, seat.guest.descriptor(), data, flags(wishes))?;
+                epoll::modify(&self.epoll, slot.source.descriptor(), data, flags(interest))?;
             }
-            seat.known = wishes;
+            slot.known = interest;
         }
         Ok(())
     }
 }
 
-fn flags(wishes: Wishes) -> epoll::EventFlags {
+fn flags(interest: Interest) -> epoll::EventFlags {
     let mut flags = epoll::EventFlags::empty();
     // Who has heard that the other end says no more is not told again and again while it answers.
-    flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, wishes.read);
-    flags.set(epoll::EventFlags::OUT, wishes.write);
+    flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, interest.read);
+    flags.set(epoll::EventFlags::OUT, interest.write);
     flags
 }
 
@@ -296,16 +296,16 @@ mod test {
         until: Option<Instant>,
     }
 
-    impl Guest for Echo {
+    impl Source for Echo {
         fn descriptor(&self) -> BorrowedFd<'_> {
             self.stream.as_fd()
         }
 
-        fn wishes(&mut self) -> Wishes {
-            Wishes { read: true, write: !self.heard.is_empty(), until: self.until }
+        fn interest(&mut self) -> Interest {
+            Interest { read: true, write: !self.heard.is_empty(), until: self.until }
         }
 
-        fn ready(&mut self, ready: Ready, _door: &mut Door) -> Stay {
+        fn ready(&mut self, ready: Ready, _registrar: &mut Registrar) -> Stay {
             self.log.borrow_mut().push(ready);
             if ready.late {
                 self.until = None;
@@ -329,31 +329,31 @@ mod test {
     }
 
     #[test]
-    fn a_guest_hears_writes_when_it_has_something_to_say_and_leaves_when_the_other_end_does() {
-        let mut house = House::new().expect("an epoll");
+    fn a_source_is_told_of_writes_when_it_has_something_to_say_and_leaves_when_the_other_end_does() {
+        let mut event_loop = EventLoop::new().expect("an epoll");
         let (mut ours, theirs) = UnixStream::pair().expect("a pair");
         let log = Rc::default();
         let echo = Echo { stream: theirs, heard: Vec::new(), log: Rc::clone(&log), until: None };
-        house.admit(Box::new(echo)).expect("room");
+        event_loop.admit(Box::new(echo)).expect("room");
         ours.write_all(b"hallo").expect("written");
-        assert!(house.wait(soon()).expect("a turn").is_empty());
-        assert!(house.wait(soon()).expect("another").is_empty());
+        assert!(event_loop.wait(soon()).expect("a turn").is_empty());
+        assert!(event_loop.wait(soon()).expect("another").is_empty());
         let mut bytes = [0; 5];
         ours.read_exact(&mut bytes).expect("an echo");
         assert_eq!(&bytes, b"hallo");
         drop(ours);
-        house.wait(soon()).expect("a turn");
-        assert_eq!(house.guests(), 0);
+        event_loop.wait(soon()).expect("a turn");
+        assert_eq!(event_loop.sources(), 0);
     }
 
     #[test]
     fn a_wait_ends_at_its_time_and_not_at_the_next_whole_millisecond() {
-        let mut house = House::new().expect("an epoll");
+        let mut event_loop = EventLoop::new().expect("an epoll");
         let span = Duration::from_micros(100);
         let mut took: Vec<Duration> = (0..20)
             .map(|_| {
                 let begun = Instant::now();
-                assert!(house.wait(Some(begun + span)).expect("a turn").is_empty());
+                assert!(event_loop.wait(Some(begun + span)).expect("a turn").is_empty());
                 begun.elapsed()
             })
             .collect();
@@ -362,24 +362,24 @@ mod test {
         assert!(took[0] < Duration::from_millis(1), "the shortest of twenty: {took:?}");
         let long = Duration::from_millis(12);
         let begun = Instant::now();
-        house.wait(Some(begun + long)).expect("a turn");
+        event_loop.wait(Some(begun + long)).expect("a turn");
         assert!(begun.elapsed() >= long, "the timer is not left running: {:?}", begun.elapsed());
     }
 
     #[test]
-    fn a_guest_is_called_at_its_time_and_the_daemon_is_told_its_own() {
-        let mut house = House::new().expect("an epoll");
+    fn a_source_is_called_at_its_time_and_the_daemon_is_told_its_own() {
+        let mut event_loop = EventLoop::new().expect("an epoll");
         let (_ours, theirs) = UnixStream::pair().expect("a pair");
         let log: Rc<RefCell<Vec<Ready>>> = Rc::default();
         let until = Some(Instant::now() + Duration::from_millis(1));
-        house
+        event_loop
             .admit(Box::new(Echo { stream: theirs, heard: Vec::new(), log: Rc::clone(&log), until }))
             .expect("room");
-        house.wait(soon()).expect("a turn");
+        event_loop.wait(soon()).expect("a turn");
         assert_eq!(*log.borrow(), [Ready { late: true, ..Ready::default() }]);
         let (reading, writing) = rustix::pipe::pipe().expect("a pipe");
-        house.watch(&reading, 7).expect("watched");
+        event_loop.watch(&reading, 7).expect("watched");
         rustix::io::write(&writing, b"x").expect("written");
-        assert_eq!(house.wait(soon()).expect("a turn"), [7]);
+        assert_eq!(event_loop.wait(soon()).expect("a turn"), [7]);
     }
 }

@@ -14,7 +14,7 @@ use rustix::fs::inotify;
 use rustix::io::Errno;
 use session::Fault;
 
-use crate::event_loop::House;
+use crate::event_loop::EventLoop;
 use crate::status::Hearing;
 
 /// The daemon's own descriptors in its loop.
@@ -28,7 +28,7 @@ pub(crate) const WISHES: u32 = 4;
 const BIRTHS_MAX: usize = 4096;
 
 /// All that the daemon hears with.
-pub(crate) struct Ears {
+pub(crate) struct EventSources {
     notices: Notices,
     births: Option<Births>,
     births_refused: Vec<KernelError>,
@@ -37,9 +37,9 @@ pub(crate) struct Ears {
     files: Files,
 }
 
-impl Ears {
+impl EventSources {
     /// Begins to listen to all of it.
-    pub(crate) fn open(netns: &Netns, house: &House, files: Files) -> Result<Self, Fault> {
+    pub(crate) fn open(netns: &Netns, event_loop: &EventLoop, files: Files) -> Result<Self, Fault> {
         let failed = |errno: Errno| Fault::failed(format!("the daemon's epoll: {errno}"));
         let notices = Notices::of(netns)?;
         let mut births_refused = Vec::new();
@@ -56,14 +56,14 @@ impl Ears {
         }
         let signals = Signals::catch_with_hang_up()?;
         for descriptor in notices.descriptors() {
-            house.watch(descriptor, NOTICES).map_err(failed)?;
+            event_loop.watch(descriptor, NOTICES).map_err(failed)?;
         }
         if let Some(births) = &births {
-            house.watch(births.descriptor(), BIRTHS).map_err(failed)?;
+            event_loop.watch(births.descriptor(), BIRTHS).map_err(failed)?;
         }
-        house.watch(signals.as_fd(), SIGNALS).map_err(failed)?;
+        event_loop.watch(signals.as_fd(), SIGNALS).map_err(failed)?;
         if let Some(inotify) = &files.inotify {
-            house.watch(inotify.as_fd(), FILES).map_err(failed)?;
+            event_loop.watch(inotify.as_fd(), FILES).map_err(failed)?;
         }
         Ok(Self { notices, births, births_refused, epolls_told, signals, files })
     }
@@ -81,7 +81,7 @@ impl Ears {
     /// What each kind of event is heard with.
     pub(crate) fn hearing(&self) -> Vec<Hearing> {
         let words = |errors: &[KernelError]| errors.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let tick = Duration::from_nanos(crate::converge::TICK.0);
+        let tick = Duration::from_nanos(crate::reconciler::TICK.0);
         let at_once = |what: &str, how: &str, refused: Vec<String>| Hearing {
             what: what.to_owned(),
             how: how.to_owned(),

@@ -12,7 +12,7 @@ use model::Finding;
 use model::Severity;
 use session::{Exit, Fault};
 
-use crate::event_loop::{Door, Guest, Ready, Stay, Wishes};
+use crate::event_loop::{Interest, Ready, Registrar, Source, Stay};
 
 /// The name of the sign.
 const NAME: &[u8] = b"netpolicy/daemon";
@@ -22,19 +22,19 @@ const ASKERS_MAX: usize = 64;
 
 /// The right to be the daemon of a network namespace.
 #[derive(Debug)]
-pub(crate) struct Sole {
+pub(crate) struct InstanceLock {
     listener: UnixListener,
 }
 
 /// How it went.
 pub(crate) enum Claimed {
     /// This is the only one.
-    Sole(Sole),
+    Locked(InstanceLock),
     /// It cannot be known: somebody who is no daemon has the sign.
     Unknown(Finding),
 }
 
-impl Sole {
+impl InstanceLock {
     /// Takes the sign of the network namespace that this thread is in.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Sole {
         match UnixListener::bind_addr(&address) {
             Ok(listener) => {
                 listener.set_nonblocking(true).map_err(failed)?;
-                Ok(Claimed::Sole(Self { listener }))
+                Ok(Claimed::Locked(Self { listener }))
             }
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
                 taken(&address).map(Claimed::Unknown)
@@ -79,17 +79,17 @@ fn taken(address: &SocketAddr) -> Result<Finding, Fault> {
     }
 }
 
-impl Guest for Sole {
+impl Source for InstanceLock {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    fn wishes(&mut self) -> Wishes {
-        Wishes { read: true, ..Wishes::default() }
+    fn interest(&mut self) -> Interest {
+        Interest { read: true, ..Interest::default() }
     }
 
     /// Whoever connects only wants to know who this is, which the kernel has told by then.
-    fn ready(&mut self, _ready: Ready, _door: &mut Door) -> Stay {
+    fn ready(&mut self, _ready: Ready, _registrar: &mut Registrar) -> Stay {
         let _askers = (0..ASKERS_MAX).take_while(|_| self.listener.accept().is_ok()).count();
         Stay::Stay
     }

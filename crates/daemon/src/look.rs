@@ -12,8 +12,8 @@ use model::{
 };
 use session::{Fault, fullbusy};
 
-use crate::converge::{Depth, Event, Work};
-use crate::keeper::{Keeper, now};
+use crate::daemon::{Daemon, now};
+use crate::reconciler::{Depth, Event, Work};
 
 /// Looking at all processes takes at most one part in so many of a CPU, and is not done more often than this.
 const LOOK_SHARE: u64 = 2_000;
@@ -22,7 +22,7 @@ const LOOK_AT_ALL_EVERY: Nanoseconds = Nanoseconds::from_millis(60_000);
 /// How many objects other than NAPIs and epolls are compared at one tick; the next ones at the next.
 const COMPARED_MAX: usize = 64;
 
-impl Keeper<'_> {
+impl Daemon<'_> {
     /// Looks at what the work names. False if there is nothing to do for it.
     pub(crate) fn look(&mut self, work: &Work) -> Result<bool, Fault> {
         if work.policy {
@@ -41,7 +41,7 @@ impl Keeper<'_> {
         }
         if work.cpus {
             self.observer.cpus(&mut self.host);
-            self.stubborn.clear();
+            self.rejected.clear();
         }
         for index in &work.devices {
             self.observer.device(&mut self.host, *index)?;
@@ -68,7 +68,7 @@ impl Keeper<'_> {
     }
 
     fn look_at_process(&mut self, pid: Pid, depth: Depth) -> Result<(), Fault> {
-        let wanted = self.wants.means(pid) || self.wants.any_device();
+        let wanted = self.requests.means(pid) || self.requests.any_device();
         // What nothing can come to may have got a socket, of which no event tells but for a listener.
         let known = self.host.process(pid);
         let depth = if known.is_some_and(|process| !process.sockets.iter().any(Socket::can_receive)) {
@@ -86,11 +86,11 @@ impl Keeper<'_> {
         if !there {
             self.host.processes.retain(|process| process.id.pid != pid);
             if wanted {
-                self.wants.ended(pid);
+                self.requests.ended(pid);
             }
-            self.mind.forget(pid);
+            self.reconciler.forget(pid);
             if self.watched.remove(&pid) {
-                self.ears.ignore(pid)?;
+                self.sources.ignore(pid)?;
             }
         }
         self.forgive(|object| process_of(object) == Some(pid));
@@ -99,18 +99,18 @@ impl Keeper<'_> {
 
     /// What the kernel refused of such an object may be taken now.
     fn forgive(&mut self, changed: impl Fn(&Object) -> bool) {
-        self.stubborn.retain(|(object, _), _| !changed(object));
+        self.rejected.retain(|(object, _), _| !changed(object));
     }
 
     fn look_at_everything(&mut self) -> Result<(), Fault> {
         let begun = now();
         self.counters.whole_looks += 1;
         let mut unread = Vec::new();
-        self.wants.find_all(self.observer.netns(), &mut unread)?;
+        self.requests.find_all(self.observer.netns(), &mut unread)?;
         self.tell_unread(unread);
         self.find_wishers()?;
-        let meant = self.wants.meant();
-        let which = match self.wants.any_device() {
+        let meant = self.requests.meant();
+        let which = match self.requests.any_device() {
             true => Processes::Networking,
             false => Processes::Only(meant.iter().copied().collect()),
         };
@@ -120,7 +120,7 @@ impl Keeper<'_> {
         // One that has no socket yet is wanted all the same.
         for pid in meant {
             if self.host.process(pid).is_none() && !self.observer.process(&mut self.host, pid) {
-                self.wants.ended(pid);
+                self.requests.ended(pid);
             }
         }
         let took = now().0.saturating_sub(begun.0);
@@ -133,7 +133,7 @@ impl Keeper<'_> {
     fn watch_whom_we_know(&mut self) -> Result<(), Fault> {
         let known: BTreeSet<Pid> = self.host.processes.iter().map(|process| process.id.pid).collect();
         for pid in known.difference(&self.watched).copied().collect::<Vec<_>>() {
-            if let Err(error) = self.ears.watch(pid) {
+            if let Err(error) = self.sources.watch(pid) {
                 // Whoever does not fit is found by looking.
                 self.find(not_told(&error));
                 break;
@@ -141,7 +141,7 @@ impl Keeper<'_> {
             self.watched.insert(pid);
         }
         for pid in self.watched.difference(&known).copied().collect::<Vec<_>>() {
-            self.ears.ignore(pid)?;
+            self.sources.ignore(pid)?;
             self.watched.remove(&pid);
         }
         Ok(())
@@ -149,7 +149,7 @@ impl Keeper<'_> {
 
     /// What has no event: the values of NAPIs, the parameters of epolls, and whatever else is held.
     fn look_at_what_no_event_tells(&mut self) -> Result<(), Fault> {
-        if self.ears.files().again() {
+        if self.sources.files().again() {
             let at = now();
             self.hear(&Event::Policy, at);
         }
@@ -157,7 +157,7 @@ impl Keeper<'_> {
             // One that attended may have been killed, of which no event tells.
             self.taken = self.journal.claims()?;
         }
-        if now() >= self.look_at_all || !self.ears.births_are_told() {
+        if now() >= self.look_at_all || !self.sources.births_are_told() {
             return self.look_at_everything();
         }
         let by_device = |setting: &Setting| match setting.interface() {
@@ -185,7 +185,7 @@ impl Keeper<'_> {
             .filter(|part| part.params.epoll != model::EpollParams::default())
             .flat_map(|part| part.processes.iter().map(|process| process.id.pid))
             .collect();
-        for pid in processes.into_iter().chain(self.wants.wishers()).collect::<BTreeSet<_>>() {
+        for pid in processes.into_iter().chain(self.requests.wishers()).collect::<BTreeSet<_>>() {
             self.look_at_process(pid, Depth::Epolls)?;
         }
         let after = self
@@ -282,13 +282,13 @@ impl Keeper<'_> {
             }
             refused.is_none()
         });
-        self.wants.files_say(intents, recipes);
+        self.requests.files_say(intents, recipes);
     }
 
     fn wait_for_what_is_wanted(&mut self) -> Result<(), Fault> {
         let netns = self.observer.netns().id();
-        let waited = self.wants.waited();
-        let told = self.ears.wait_for(netns, waited);
+        let waited = self.requests.waited();
+        let told = self.sources.wait_for(netns, waited);
         if let Err(error) = &told {
             self.find(not_told(error));
         }
@@ -325,7 +325,7 @@ impl Keeper<'_> {
         let rolled_back = rolled_back.map(|change| (change.to().object(), change.to().knob()));
         let released: BTreeSet<Knob> = gone.chain(rolled_back).collect();
         self.counters.rollbacks += u64::try_from(missing.len()).unwrap_or(u64::MAX);
-        self.mind.release(released);
+        self.reconciler.release(released);
         if self.own.is_subset(&self.half_undone) {
             self.phase = crate::status::Phase::Released;
         }

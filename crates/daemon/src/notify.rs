@@ -10,7 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::{Duration, Instant};
 
 use crate::status::Phase;
-use crate::{Door, Guest, Ready, Shared, Stay, Wishes};
+use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
 /// The way to systemd.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl fmt::Debug for Herald {
 }
 
 impl Herald {
-    /// A guest that tells this systemd of this daemon.
+    /// A source that tells this systemd of this daemon.
     pub(crate) fn new(notifier: Notifier, shared: Shared) -> Self {
         let micros = std::env::var("WATCHDOG_USEC").ok().and_then(|micros| micros.parse::<u64>().ok());
         let ours = std::env::var("WATCHDOG_PID").is_ok_and(|pid| pid == std::process::id().to_string());
@@ -98,17 +98,17 @@ impl Herald {
     }
 }
 
-impl Guest for Herald {
+impl Source for Herald {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.notifier.socket.as_fd()
     }
 
-    fn wishes(&mut self) -> Wishes {
+    fn interest(&mut self) -> Interest {
         self.tell();
-        Wishes { until: self.next, ..Wishes::default() }
+        Interest { until: self.next, ..Interest::default() }
     }
 
-    fn ready(&mut self, _ready: Ready, _door: &mut Door) -> Stay {
+    fn ready(&mut self, _ready: Ready, _registrar: &mut Registrar) -> Stay {
         if let Some(every) = self.every {
             self.notifier.say("WATCHDOG=1");
             self.next = Some(Instant::now() + every);
@@ -134,18 +134,18 @@ mod test {
         let notifier = Notifier::at(&path.to_string_lossy()).expect("an address");
         let shared = Shared::new();
         let mut herald = Herald::new(notifier, shared.clone());
-        herald.wishes();
+        herald.interest();
         assert_eq!(heard(), None, "it has not converged");
         shared.update(|status| status.phase = Phase::Managing);
-        herald.wishes();
+        herald.interest();
         assert!(heard().is_some_and(|words| words.starts_with("READY=1\n")));
-        herald.wishes();
+        herald.interest();
         assert_eq!(heard(), None, "once");
         shared.update(|status| status.policy.reads += 1);
-        herald.wishes();
+        herald.interest();
         assert!(heard().is_some());
         shared.update(|status| status.phase = Phase::Ending);
-        herald.wishes();
+        herald.interest();
         assert_eq!(heard().as_deref(), Some("STOPPING=1"));
         let _ = std::fs::remove_file(&path);
     }

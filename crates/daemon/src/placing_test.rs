@@ -8,7 +8,7 @@ use model::{
 
 use crate::app_requests;
 use crate::placing::{Members, Placed, place};
-use crate::report;
+use crate::request_status;
 
 /// The device of the fixture that has NAPIs and interrupts.
 const NIC: &str = "eth0";
@@ -64,14 +64,14 @@ fn an_epoll_too_many_for_a_budget_refuses_that_request_and_no_other() {
     let policy = policy(vec![device(NIC), waits_busily(pid, cpus)]);
     let before = placed(&policy, &host);
     assert_eq!(before.followed, [0, 1], "{:?}", before.refused);
-    assert_eq!(report::polling(&before, &host).used, 0, "nothing of it is in force yet");
+    assert_eq!(request_status::polling(&before, &host).used, 0, "nothing of it is in force yet");
 
     // In force, each of them keeps a CPU; the budget is spent.
     let params = DeliveryMode::EventBusy.params().epoll;
     for process in host.processes.iter_mut().filter(|process| process.id.pid == pid) {
         process.epolls.iter_mut().for_each(|epoll| epoll.params = Some(params));
     }
-    let polling = report::polling(&placed(&policy, &host), &host);
+    let polling = request_status::polling(&placed(&policy, &host), &host);
     assert_eq!((polling.used, polling.allowed), (cpus, cpus));
 
     another_epoll(&mut host, pid);
@@ -79,7 +79,7 @@ fn an_epoll_too_many_for_a_budget_refuses_that_request_and_no_other() {
     assert_eq!(after.followed, [0]);
     let why = after.refused[&1].to_string();
     assert!(why.contains(&format!("the budget allows {cpus}")), "{why}");
-    let requests = report::requests(&policy, &after);
+    let requests = request_status::requests(&policy, &after);
     assert!(requests[1].notes[0].starts_with("refused: "), "{requests:?}");
     let settings = |placed: &Placed| -> Vec<Setting> {
         placed.desired.wanted.iter().map(|wanted| wanted.setting.clone()).collect()

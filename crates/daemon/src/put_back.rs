@@ -7,15 +7,15 @@ use linux::Kernel;
 use model::{Change, Intent, Object, Policy, Reason, Setting, Step};
 use session::{Fault, unfinished};
 
-use crate::converge::Work;
-use crate::keeper::Keeper;
+use crate::daemon::Daemon;
 use crate::look::has_ended;
 use crate::placing::Placed;
+use crate::reconciler::Work;
 
 /// How many settings an answer names that are somebody else's by now.
 const NOTES_MAX: usize = 64;
 
-impl Keeper<'_> {
+impl Daemon<'_> {
     /// What was set inside processes that have ended, and on devices that were made again, is no longer held, in the
     /// journal neither.
     pub(crate) fn let_go_of_what_has_ended(&mut self) {
@@ -70,7 +70,7 @@ impl Keeper<'_> {
             .collect();
         let refused = self.placed.refused.keys().filter(|place| **place < self.placed.own);
         let refused: Vec<&Intent> = refused.filter_map(|place| self.policy.intents.get(*place)).collect();
-        let kept = kept_for(&refused, &self.had, &self.ledger);
+        let kept = kept_for(&refused, &self.previous, &self.ledger);
         let unwanted = self.ledger.iter().map(|(knob, _)| *knob).filter(|knob| !wanted.contains(knob));
         let (kept, unwanted): (BTreeSet<Knob>, BTreeSet<Knob>) =
             unwanted.partition(|knob| kept.contains(knob));
@@ -96,10 +96,10 @@ impl Keeper<'_> {
                 // It is theirs from now on, but for the value before, which is nobody's.
                 Ok(found) => {
                     if let Some(found) = found.first().filter(|found| *found != change.from()) {
-                        self.tell_of_theirs(&change, found);
+                        self.tell_of_foreign(&change, found);
                     }
                     self.ledger.forget(&knob);
-                    self.theirs.insert(knob);
+                    self.foreign.insert(knob);
                 }
                 Err(error) if Kernel::is_gone(&error) => self.ledger.forget(&knob),
                 Err(_) => {}
@@ -125,12 +125,12 @@ impl Keeper<'_> {
             if found.is_ok_and(|found| found.first() == Some(&wanted)) {
                 let knob = (wanted.object(), wanted.knob());
                 self.ledger.forget(&knob);
-                self.theirs.insert(knob);
+                self.foreign.insert(knob);
             }
         }
     }
 
-    fn tell_of_theirs(&mut self, change: &Change, found: &Setting) {
+    fn tell_of_foreign(&mut self, change: &Change, found: &Setting) {
         let said = left_to_others(change, found);
         self.operator.say(&said);
         if self.notes_for_answer.len() < NOTES_MAX {
@@ -139,14 +139,14 @@ impl Keeper<'_> {
     }
 
     /// What is somebody else's by now leaves the journal, so that nobody takes it for a change of what the daemon keeps.
-    pub(crate) fn let_go_of_what_is_theirs(&mut self) {
-        if self.theirs.is_empty() {
+    pub(crate) fn let_go_of_what_is_foreign(&mut self) {
+        if self.foreign.is_empty() {
             return;
         }
         if let Err(fault) = self.fold_now() {
             self.operator.detail(&format!("the journal is not folded: {}", fault.cause));
         }
-        for knob in std::mem::take(&mut self.theirs) {
+        for knob in std::mem::take(&mut self.foreign) {
             self.ledger.forget(&knob);
         }
     }
@@ -175,7 +175,7 @@ fn left_to_others(change: &Change, found: &Setting) -> String {
 
 /// What each of the operator's requests has, by its target: of those that are followed what they want now, of those that are
 /// refused what they had.
-pub(crate) fn had(
+pub(crate) fn previous(
     policy: &Policy,
     placed: &Placed,
     mut before: BTreeMap<String, BTreeSet<Knob>>,

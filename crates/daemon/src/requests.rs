@@ -42,7 +42,7 @@ pub(crate) struct Asked {
 
 /// All that is wanted.
 #[derive(Debug)]
-pub(crate) struct Wants {
+pub(crate) struct Requests {
     files: Vec<Intent>,
     /// What the policies come to.
     recipes: Arc<Recipes>,
@@ -60,7 +60,7 @@ pub(crate) struct Wants {
     wishers: BTreeSet<Pid>,
 }
 
-impl Wants {
+impl Requests {
     /// Nothing from files yet, and what was asked before.
     pub(crate) fn open(
         path: PathBuf,

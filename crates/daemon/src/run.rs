@@ -8,8 +8,8 @@ use session::{Exit, Fault, Operator, Session};
 
 use crate::api::{self, Oracle};
 use crate::attach_service;
-use crate::event_loop::House;
-use crate::keeper::Keeper;
+use crate::daemon::Daemon;
+use crate::event_loop::EventLoop;
 use crate::notify::{Herald, Notifier};
 use crate::options::Options;
 use crate::status::Shared;
@@ -64,18 +64,18 @@ pub fn run(
     }
     // What is wrong with the files at the start is wrong with the command.
     session.policy(operator)?;
-    let mut house =
-        House::new().map_err(|errno| Fault::failed(format!("an epoll for the daemon: {errno}")))?;
+    let mut event_loop =
+        EventLoop::new().map_err(|errno| Fault::failed(format!("an epoll for the daemon: {errno}")))?;
     let shared = Shared::new();
     // Before anything is looked at: what this process may not look into, another may for it.
     if linux::attach::is_needed() && attach_service::go_through(&sockets.attach) {
         operator.say(&format!("Processes are looked into through {}.", sockets.attach.display()));
     }
-    let mut keeper = Keeper::begin(session, operator, options, shared.clone(), &house)?;
-    admit(sockets, session, outside, &shared, &mut house)?;
+    let mut daemon = Daemon::begin(session, operator, options, shared.clone(), &event_loop)?;
+    admit(sockets, session, outside, &shared, &mut event_loop)?;
     operator.say("netpolicy daemon: at work. SIGHUP reads the policy files again, SIGTERM ends it.");
-    keeper.run(&mut house)?;
-    keeper.end()?;
+    daemon.run(&mut event_loop)?;
+    daemon.end()?;
     Ok(Exit::Done)
 }
 
@@ -85,7 +85,7 @@ fn admit(
     session: &Session,
     outside: Outside,
     shared: &Shared,
-    house: &mut House,
+    event_loop: &mut EventLoop,
 ) -> Result<(), Fault> {
     let options = api::Options {
         socket: sockets.api.unwrap_or_else(|| session.api_socket()),
@@ -99,16 +99,16 @@ fn admit(
         log: outside.log,
         oracle: outside.oracle,
     };
-    let mut guests = api::open(shared, options).map_err(|error| match error {
+    let mut sources = api::open(shared, options).map_err(|error| match error {
         api::OpenError::NoPlace(error) => Fault::from(error),
         other => Fault::failed(other),
     })?;
     let notifier = Notifier::of_environment().map_err(|error| Fault::file("NOTIFY_SOCKET", error))?;
     if let Some(notifier) = notifier {
-        guests.push(Box::new(Herald::new(notifier, shared.clone())));
+        sources.push(Box::new(Herald::new(notifier, shared.clone())));
     }
-    for guest in guests {
-        house.admit(guest).map_err(|errno| Fault::failed(format!("the daemon's sockets: {errno}")))?;
+    for source in sources {
+        event_loop.admit(source).map_err(|errno| Fault::failed(format!("the daemon's sockets: {errno}")))?;
     }
     Ok(())
 }

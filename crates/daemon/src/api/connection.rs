@@ -16,7 +16,7 @@ use super::book::{CLIENTS_MAX, Place};
 use super::job;
 use super::method::{self, DESCRIPTION, INTERFACE, Method, Refusal, SERVICE, SERVICE_DESCRIPTION};
 use super::wire::{Call, Frames, MESSAGE_BYTES_MAX, Reply, decode_call, encode};
-use crate::{Answer, Door, Guest, Ready, Request, Stay, Wishes};
+use crate::{Answer, Interest, Ready, Registrar, Request, Source, Stay};
 
 /// How long a message may take to come whole, and an answer to be taken.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -155,14 +155,14 @@ impl Connection {
     }
 
     /// Does what was called for, until an answer has to be waited for.
-    fn serve(&mut self, door: &mut Door) -> Result<(), String> {
+    fn serve(&mut self, registrar: &mut Registrar) -> Result<(), String> {
         while !self.out.borrow().pending && self.may_call() {
             let Some(message) = self.frames.next_message().map_err(|bad| bad.to_string())? else { break };
             self.begun = (!self.frames.is_empty()).then(Instant::now);
             let call = decode_call(&message).map_err(|bad| bad.to_string())?;
             self.window.1 += 1;
             self.office.book.count(|tally| tally.calls += 1);
-            self.do_call(&call, door);
+            self.do_call(&call, registrar);
             if self.out.borrow().bytes.len() > OUTPUT_BYTES_MAX {
                 return Err("it does not take its answers".to_owned());
             }
@@ -178,7 +178,7 @@ impl Connection {
         self.window.1 < CALLS_MAX
     }
 
-    fn do_call(&mut self, call: &Call, door: &mut Door) {
+    fn do_call(&mut self, call: &Call, registrar: &mut Registrar) {
         let origin = format!("{INTERFACE} by {}", self.who());
         // Who may not call it is not told what is wrong with it either.
         if !method::is_for_everybody(&call.method) && !self.is_trusted() {
@@ -207,7 +207,7 @@ impl Connection {
                 let (office, reply) = (Rc::clone(&self.office), self.later(call));
                 let jobs: &Rc<Cell<usize>> = &office.jobs;
                 let out = Rc::clone(&self.out);
-                if let Err(refusal) = job::start(question, &office.oracle, jobs, door, reply) {
+                if let Err(refusal) = job::start(question, &office.oracle, jobs, registrar, reply) {
                     out.borrow_mut().pending = false;
                     self.answer(call, Err(refusal));
                 }
@@ -314,12 +314,12 @@ impl Connection {
     }
 }
 
-impl Guest for Connection {
+impl Source for Connection {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    fn wishes(&mut self) -> Wishes {
+    fn interest(&mut self) -> Interest {
         self.tell();
         let due = self.due().map(|(at, _)| at);
         let out = self.out.borrow();
@@ -331,10 +331,10 @@ impl Guest for Connection {
         } else {
             None
         };
-        Wishes { read, write: out.waits(), until: [due, next].into_iter().flatten().min() }
+        Interest { read, write: out.waits(), until: [due, next].into_iter().flatten().min() }
     }
 
-    fn ready(&mut self, ready: Ready, door: &mut Door) -> Stay {
+    fn ready(&mut self, ready: Ready, registrar: &mut Registrar) -> Stay {
         if ready.read
             && !self.finished
             && let Err(why) = self.takes()
@@ -346,7 +346,7 @@ impl Guest for Connection {
             return self.drop_for(why);
         }
         if !self.out.borrow().waits()
-            && let Err(why) = self.serve(door)
+            && let Err(why) = self.serve(registrar)
         {
             return self.drop_for(&why);
         }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use serde_json::{Map, Value};
 
 use super::method::{Question, Refusal};
-use crate::{Door, Guest, Ready, Stay, Wishes};
+use crate::{Interest, Ready, Registrar, Source, Stay};
 
 /// How many questions are answered at once; the next one hears that it is too much.
 pub const JOBS_MAX: usize = 2;
@@ -44,10 +44,10 @@ pub(super) fn start(
     question: Question,
     oracle: &Oracle,
     running: &Rc<Cell<usize>>,
-    door: &mut Door,
+    registrar: &mut Registrar,
     reply: Box<dyn FnOnce(Found)>,
 ) -> Result<(), Refusal> {
-    if running.get() >= JOBS_MAX || door.room() == 0 {
+    if running.get() >= JOBS_MAX || registrar.room() == 0 {
         return Err(Refusal::busy(format!("{JOBS_MAX} questions are being answered already")));
     }
     let (done, at_work) = std::io::pipe().map_err(|error| Refusal::busy(error.to_string()))?;
@@ -61,20 +61,20 @@ pub(super) fn start(
     let thread = std::thread::Builder::new().name("question".to_owned());
     thread.spawn(work).map_err(|error| Refusal::busy(error.to_string()))?;
     running.set(running.get() + 1);
-    door.admit(Box::new(Job { done, answer, reply: Some(reply), running: Rc::clone(running) }));
+    registrar.admit(Box::new(Job { done, answer, reply: Some(reply), running: Rc::clone(running) }));
     Ok(())
 }
 
-impl Guest for Job {
+impl Source for Job {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.done.as_fd()
     }
 
-    fn wishes(&mut self) -> Wishes {
-        Wishes { read: true, ..Wishes::default() }
+    fn interest(&mut self) -> Interest {
+        Interest { read: true, ..Interest::default() }
     }
 
-    fn ready(&mut self, _ready: Ready, _door: &mut Door) -> Stay {
+    fn ready(&mut self, _ready: Ready, _registrar: &mut Registrar) -> Stay {
         let found = self
             .answer
             .try_recv()

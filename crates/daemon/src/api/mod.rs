@@ -2,7 +2,7 @@
 //!
 //! Read in this order: `wire` (bytes), `method` (what can be called), `book` (how many may), `connection` (one client),
 //! `job` (what takes time), `metrics` (the page), `client` (the other end). All of it lives in the daemon's one thread, as
-//! guests of its loop, and none of it blocks.
+//! sources of its loop, and none of it blocks.
 //!
 //! Who may: whoever is at the other end is known by the kernel (`SO_PEERCRED`), not by what they say. Root, and the
 //! members of a group that the operator may name, may everything; everybody else may ask how the daemon stands, and sees
@@ -36,7 +36,7 @@ pub use metrics::open_metrics;
 use self::connection::Connection;
 use crate::socket_file;
 pub use crate::socket_file::ListenError;
-use crate::{Door, Guest, Ready, Shared, Stay, Wishes};
+use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
 /// How many connections are accepted in one turn.
 const ACCEPTS_MAX: usize = 16;
@@ -102,12 +102,12 @@ pub enum OpenError {
     NotLoopback(SocketAddr),
 }
 
-/// Opens the sockets: guests for the daemon's loop. They are gone with it; the files of the sockets stay, and the next
+/// Opens the sockets: sources for the daemon's loop. They are gone with it; the files of the sockets stay, and the next
 /// daemon takes their place.
 ///
 /// # Errors
 /// If another daemon serves there, or the kernel refuses.
-pub fn open(shared: &Shared, options: Options) -> Result<Vec<Box<dyn Guest>>, OpenError> {
+pub fn open(shared: &Shared, options: Options) -> Result<Vec<Box<dyn Source>>, OpenError> {
     let Options { socket, group, metrics_socket, metrics_file, metrics_address, log, oracle } = options;
     let book = Book::new(log);
     // Everybody may knock: who it is decides what is answered.
@@ -119,19 +119,19 @@ pub fn open(shared: &Shared, options: Options) -> Result<Vec<Box<dyn Guest>>, Op
         oracle,
         jobs: Rc::default(),
     });
-    let mut guests: Vec<Box<dyn Guest>> = vec![Box::new(Listener { listener, office })];
+    let mut sources: Vec<Box<dyn Source>> = vec![Box::new(Listener { listener, office })];
     if let Some(path) = metrics_socket {
         let listener = listen(&path, 0o660)?;
-        guests.push(Box::new(page::Pages::on_socket(listener, shared.clone(), Rc::clone(&book))));
+        sources.push(Box::new(page::Pages::on_socket(listener, shared.clone(), Rc::clone(&book))));
     }
     if let Some(address) = metrics_address {
         let pages = page::Pages::on_address(address, shared.clone(), Rc::clone(&book))?;
-        guests.push(Box::new(pages));
+        sources.push(Box::new(pages));
     }
     if let Some(path) = metrics_file {
-        guests.push(Box::new(page::TextFile::new(path, shared.clone(), book)?));
+        sources.push(Box::new(page::TextFile::new(path, shared.clone(), book)?));
     }
-    Ok(guests)
+    Ok(sources)
 }
 
 fn refused(path: impl fmt::Display) -> impl FnOnce(std::io::Error) -> OpenError {
@@ -153,13 +153,13 @@ struct Listener {
 }
 
 impl Listener {
-    fn accept(&self, door: &mut Door) -> std::io::Result<()> {
+    fn accept(&self, registrar: &mut Registrar) -> std::io::Result<()> {
         let (stream, _) = self.listener.accept()?;
         let Ok(peer) = Peer::of(&stream) else { return Ok(()) };
         stream.set_nonblocking(true)?;
         match self.office.book.enter(peer.uid) {
             Some(place) => {
-                door.admit(Box::new(Connection::new(stream, peer, Rc::clone(&self.office), place)));
+                registrar.admit(Box::new(Connection::new(stream, peer, Rc::clone(&self.office), place)));
             }
             None => connection::turn_away(&stream),
         }
@@ -167,19 +167,19 @@ impl Listener {
     }
 }
 
-impl Guest for Listener {
+impl Source for Listener {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    fn wishes(&mut self) -> Wishes {
-        Wishes { read: true, ..Wishes::default() }
+    fn interest(&mut self) -> Interest {
+        Interest { read: true, ..Interest::default() }
     }
 
-    fn ready(&mut self, _ready: Ready, door: &mut Door) -> Stay {
+    fn ready(&mut self, _ready: Ready, registrar: &mut Registrar) -> Stay {
         // Nobody waiting, or no descriptor left: the next turn tries again.
         for _ in 0..ACCEPTS_MAX {
-            if self.accept(door).is_err() {
+            if self.accept(registrar).is_err() {
                 break;
             }
         }

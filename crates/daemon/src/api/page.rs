@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::{Book, OpenError, open_metrics, refused};
-use crate::{Door, Guest, Ready, Shared, Stay, Wishes};
+use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
 /// How long a request may be.
 const REQUEST_BYTES_MAX: usize = 8 * 1024;
@@ -79,7 +79,7 @@ impl Pages {
     }
 }
 
-impl Guest for Pages {
+impl Source for Pages {
     fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.socket {
             Socket::Unix(listener) => listener.as_fd(),
@@ -87,18 +87,18 @@ impl Guest for Pages {
         }
     }
 
-    fn wishes(&mut self) -> Wishes {
-        Wishes { read: true, ..Wishes::default() }
+    fn interest(&mut self) -> Interest {
+        Interest { read: true, ..Interest::default() }
     }
 
-    fn ready(&mut self, _ready: Ready, door: &mut Door) -> Stay {
+    fn ready(&mut self, _ready: Ready, registrar: &mut Registrar) -> Stay {
         while let Ok(stream) = self.socket.accept() {
             // One for the listener itself.
             if Rc::strong_count(&self.readers) > READERS_MAX {
                 self.book.count(|tally| tally.turned_away += 1);
                 continue;
             }
-            door.admit(Box::new(Reader {
+            registrar.admit(Box::new(Reader {
                 stream,
                 request: Vec::new(),
                 answer: None,
@@ -169,17 +169,17 @@ impl Reader {
     }
 }
 
-impl Guest for Reader {
+impl Source for Reader {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    fn wishes(&mut self) -> Wishes {
+    fn interest(&mut self) -> Interest {
         let asked = self.answer.is_some();
-        Wishes { read: !asked, write: asked, until: Some(self.until) }
+        Interest { read: !asked, write: asked, until: Some(self.until) }
     }
 
-    fn ready(&mut self, ready: Ready, _door: &mut Door) -> Stay {
+    fn ready(&mut self, ready: Ready, _registrar: &mut Registrar) -> Stay {
         match self.go_on() {
             Ok(true) => Stay::Leave,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && !ready.late && !ready.hung_up => {
@@ -202,7 +202,7 @@ pub(super) struct TextFile {
     book: Rc<Book>,
     next: Instant,
     written: Option<u64>,
-    /// Nothing ever comes here: a guest has a descriptor.
+    /// Nothing ever comes here: a source has a descriptor.
     silent: OwnedFd,
     _other_end: OwnedFd,
 }
@@ -234,16 +234,16 @@ impl TextFile {
     }
 }
 
-impl Guest for TextFile {
+impl Source for TextFile {
     fn descriptor(&self) -> BorrowedFd<'_> {
         self.silent.as_fd()
     }
 
-    fn wishes(&mut self) -> Wishes {
-        Wishes { until: Some(self.next), ..Wishes::default() }
+    fn interest(&mut self) -> Interest {
+        Interest { until: Some(self.next), ..Interest::default() }
     }
 
-    fn ready(&mut self, _ready: Ready, _door: &mut Door) -> Stay {
+    fn ready(&mut self, _ready: Ready, _registrar: &mut Registrar) -> Stay {
         if let Err(error) = self.write() {
             self.book.log(&format!("metrics: {}: {error}", self.path.display()));
         }

@@ -1,4 +1,4 @@
-//! The daemon's sockets with a loop of their own: the same guests in the same house, and answers that a test chooses.
+//! The daemon's sockets with a loop of their own: the same guests in the same event_loop, and answers that a test chooses.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use daemon::api::{Options, Oracle, open};
 use daemon::status::{HeldSetting, Phase};
-use daemon::{Answer, House, Request, Shared, Status};
+use daemon::{Answer, EventLoop, Request, Shared, Status};
 use serde_json::Value;
 
 static MADE: AtomicU32 = AtomicU32::new(0);
@@ -103,13 +103,13 @@ fn serve(
         log: Box::new(move |line| log.lock().expect("the log").push(line.to_owned())),
         oracle,
     };
-    let mut house = House::new().expect("an epoll");
-    for guest in open(&shared, options).expect("sockets") {
-        house.admit(guest).expect("room");
+    let mut event_loop = EventLoop::new().expect("an epoll");
+    for source in open(&shared, options).expect("sockets") {
+        event_loop.admit(source).expect("room");
     }
     ready.send(()).expect("somebody waits");
     while !stop.load(Ordering::Relaxed) {
-        house.wait(Some(Instant::now() + Duration::from_millis(20))).expect("a turn");
+        event_loop.wait(Some(Instant::now() + Duration::from_millis(20))).expect("a turn");
         turns.fetch_add(1, Ordering::Relaxed);
         while let Ok(change) = changed.try_recv() {
             shared.update(change);

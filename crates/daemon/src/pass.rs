@@ -12,12 +12,12 @@ use session::{Exit, Fault};
 
 use crate::api_calls::Asking;
 use crate::app_requests;
-use crate::converge::{LeftAlone, Work};
-use crate::keeper::{Keeper, Stubborn, now};
+use crate::daemon::{Daemon, Rejected, now};
 use crate::look::{has_ended, process_of};
 use crate::placing;
 use crate::put_back;
-use crate::report;
+use crate::reconciler::{LeftAlone, Work};
+use crate::request_status;
 use crate::status::{Kind, Phase};
 
 /// How many commits one work may take: queues, what stands on them, and again for what changed meanwhile.
@@ -44,7 +44,7 @@ enum Trouble {
     Later,
 }
 
-impl Keeper<'_> {
+impl Daemon<'_> {
     /// Does what is due.
     pub(crate) fn work(&mut self, work: Work) {
         let begun = now();
@@ -52,16 +52,16 @@ impl Keeper<'_> {
         let span = |begun: Nanoseconds| Nanoseconds(now().0.saturating_sub(begun.0));
         let outcome = match self.look(&work) {
             // A commit of somebody else's, or this daemon's own, that changes nothing here.
-            Ok(false) => return self.mind.done(span(begun), now()),
+            Ok(false) => return self.reconciler.done(span(begun), now()),
             Ok(true) => self.converge(&work),
             Err(fault) => Err(fault),
         };
         match outcome {
             Ok(true) => {
-                self.mind.done(span(begun), now());
+                self.reconciler.done(span(begun), now());
                 self.mended("failed", &BTreeSet::new());
             }
-            Ok(false) => self.mind.failed(work, span(begun), now()),
+            Ok(false) => self.reconciler.failed(work, span(begun), now()),
             Err(fault) => {
                 self.counters.failures += 1;
                 self.find(Finding {
@@ -72,14 +72,14 @@ impl Keeper<'_> {
                     evidence: Vec::new(),
                     remedy: fault.hint.clone(),
                 });
-                self.mind.failed(work, span(begun), now());
+                self.reconciler.failed(work, span(begun), now());
             }
         }
         if self.phase == Phase::Starting {
             self.phase = Phase::Managing;
         }
         self.fold();
-        self.let_go_of_what_is_theirs();
+        self.let_go_of_what_is_foreign();
         if may_have_ended {
             self.let_go_of_what_has_ended();
         }
@@ -145,17 +145,17 @@ impl Keeper<'_> {
     /// What is asked for, on the host as it is now.
     fn place(&mut self) -> Policy {
         self.counters.plans += 1;
-        let policy = self.wants.policy();
+        let policy = self.requests.policy();
         let own = policy.intents.len();
         let (policy, left_out) = app_requests::joined(policy, &self.host, &self.followed_wishes);
         self.tell_wishes_left_out(&left_out);
-        self.members = self.wants.members(&policy);
+        self.members = self.requests.members(&policy);
         self.placed = placing::place(&policy, own, &self.host, &self.members);
         let wishes = self.placed.followed.iter().filter(|place| **place >= own);
         self.followed_wishes =
             wishes.filter_map(|place| app_requests::asker(&policy.intents[*place])).collect();
-        self.had = put_back::had(&policy, &self.placed, std::mem::take(&mut self.had));
-        self.requests = report::requests(&policy, &self.placed);
+        self.previous = put_back::previous(&policy, &self.placed, std::mem::take(&mut self.previous));
+        self.statuses = request_status::requests(&policy, &self.placed);
         self.policy.clone_from(&policy);
         policy
     }
@@ -166,7 +166,7 @@ impl Keeper<'_> {
         if !self.went_back() {
             return plan;
         }
-        if !std::mem::take(&mut self.theirs).is_empty()
+        if !std::mem::take(&mut self.foreign).is_empty()
             && let Err(fault) = self.read_own()
         {
             self.operator.detail(&format!("the journal is not read: {}", fault.cause));
@@ -189,7 +189,7 @@ impl Keeper<'_> {
         let mut plan = std::mem::take(&mut self.placed.plan);
         plan.steps.extend(self.put_back(work));
         self.without_what_is_not_allowed(&mut plan);
-        let judged = self.mind.judge(plan, &self.ledger, now());
+        let judged = self.reconciler.judge(plan, &self.ledger, now());
         self.tell_left_alone(&judged.left_alone);
         let mut plan = judged.plan;
         self.keep_out(&mut plan);
@@ -200,15 +200,15 @@ impl Keeper<'_> {
     fn take_up_what_is_asked_for(&mut self, policy: &Policy) {
         let wanted = |setting: &Setting| self.placed.desired.wanted.iter().any(|w| w.setting == *setting);
         let held = |knob: &Knob| self.ledger.get(knob).map(Change::from);
-        self.stubborn.retain(|knob, stubborn| wanted(&stubborn.to) || held(knob) == Some(&stubborn.to));
+        self.rejected.retain(|knob, rejected| wanted(&rejected.to) || held(knob) == Some(&rejected.to));
         let Some(target) = self.asking.as_mut().and_then(Asking::take_up) else { return };
-        let objects = report::of(&target, policy, &self.placed, &self.requests);
+        let objects = request_status::of(&target, policy, &self.placed, &self.statuses);
         let Some(objects) = objects.map(|(objects, _)| objects) else { return };
-        self.stubborn.retain(|(object, _), _| !objects.contains(object));
-        self.mind.take_up_of(&objects);
+        self.rejected.retain(|(object, _), _| !objects.contains(object));
+        self.reconciler.take_up_of(&objects);
         // The queues of a device may be another request's, which wants the same and was rolled back.
         if let Target::Device(name) = &target {
-            self.mind
+            self.reconciler
                 .take_up_where(|object| object.device().is_some_and(|device| device.name.as_str() == name));
         }
         self.tell_what_was_rolled_back(&[]);
@@ -259,14 +259,14 @@ impl Keeper<'_> {
             if !known {
                 self.counters.flapping += u64::try_from(changes.len()).unwrap_or(0);
             }
-            let minutes = crate::converge::REPAIRS_WITHIN.0 / 60_000_000_000;
+            let minutes = crate::reconciler::REPAIRS_WITHIN.0 / 60_000_000_000;
             self.find(Finding {
                 rule: "flapping".to_owned(),
                 severity: Severity::Problem,
                 object: object.to_string(),
                 summary: format!(
                     "flapping: left alone, for it was repaired {} times within {minutes} minutes",
-                    crate::converge::REPAIRS_MAX
+                    crate::reconciler::REPAIRS_MAX
                 ),
                 evidence: changes,
                 remedy: Some(format!("find who sets it, then kill -HUP {}", std::process::id())),
@@ -283,7 +283,7 @@ impl Keeper<'_> {
             let mut changes = Vec::from(step);
             changes.retain(|change| {
                 let knob = (object, change.to().knob());
-                let refused = self.stubborn.get(&knob).is_some_and(|stubborn| stubborn.to == *change.to());
+                let refused = self.rejected.get(&knob).is_some_and(|rejected| rejected.to == *change.to());
                 let why = self.taken.get(&knob).filter(|_| !refused);
                 if let Some(why) = why {
                     taken.entry(why.clone()).or_default().push(format!("{} {}", knob.0, knob.1));
@@ -347,11 +347,11 @@ impl Keeper<'_> {
         let objects: BTreeSet<Object> = repaired.iter().map(|change| change.to().object()).collect();
         self.counters.repairs += u64::try_from(repaired.len()).unwrap_or(0);
         self.counters.commits += 1;
-        self.mind.repaired(&objects, now());
+        self.reconciler.repaired(&objects, now());
         self.own.extend(name);
         self.journal.rely_on(self.own.iter().copied());
         for change in changes {
-            self.theirs.remove(&(change.to().object(), change.to().knob()));
+            self.foreign.remove(&(change.to().object(), change.to().knob()));
             let held = self.ledger.len();
             let was_held = self.ledger.get(&(change.to().object(), change.to().knob())).is_some();
             self.ledger.note(change);
@@ -466,8 +466,8 @@ impl Keeper<'_> {
         for to in settings {
             let object = to.object();
             self.find(problem("refused-by-kernel", object.to_string(), words));
-            let stubborn = Stubborn { to: to.clone(), exit, words: words.to_owned() };
-            self.stubborn.insert((object, to.knob()), stubborn);
+            let rejected = Rejected { to: to.clone(), exit, words: words.to_owned() };
+            self.rejected.insert((object, to.knob()), rejected);
         }
     }
 
@@ -485,13 +485,13 @@ impl Keeper<'_> {
     pub(crate) fn fold_now(&mut self) -> Result<(), Fault> {
         let ended = self.ended();
         let host = &self.host;
-        let theirs = &self.theirs;
+        let foreign = &self.foreign;
         // A device that has another name now is the same device.
         let there = |device: DeviceId| host.devices.iter().any(|known| known.id.ifindex == device.ifindex);
         let gone = |change: &Change| {
             let object = change.to().object();
             let knob = (object, change.to().knob());
-            theirs.contains(&knob)
+            foreign.contains(&knob)
                 || ended.contains(&knob)
                 || has_ended(&object, host)
                 || object.device().is_some_and(|device| !there(device))
@@ -533,8 +533,8 @@ impl Keeper<'_> {
             .collect();
         let objects: BTreeSet<String> = findings.iter().map(|finding| finding.object.clone()).collect();
         self.mended("request-refused", &objects);
-        let stubborn = self.stubborn.keys().map(|(object, _)| object.to_string()).collect();
-        self.mended("refused-by-kernel", &stubborn);
+        let rejected = self.rejected.keys().map(|(object, _)| object.to_string()).collect();
+        self.mended("refused-by-kernel", &rejected);
         findings.into_iter().for_each(|finding| self.find(finding));
     }
 }

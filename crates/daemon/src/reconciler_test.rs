@@ -9,8 +9,8 @@ use model::{
 };
 use proptest::prelude::*;
 
-use crate::converge::{
-    Converge, Depth, Event, LeftAlone, PAUSE_MAX, REPAIRS_MAX, REPAIRS_WITHIN, TICK, WISHES_MAX, Work,
+use crate::reconciler::{
+    Depth, Event, LeftAlone, PAUSE_MAX, REPAIRS_MAX, REPAIRS_WITHIN, Reconciler, TICK, WISHES_MAX, Work,
     YOUNG_FOR,
 };
 use crate::status::Kind;
@@ -22,8 +22,8 @@ fn at(ms: u64) -> Nanoseconds {
 }
 
 /// A mind that has looked at everything at the time 0.
-fn settled(epolls_are_told: bool) -> Converge {
-    let mut mind = Converge::begin(at(0), epolls_are_told);
+fn settled(epolls_are_told: bool) -> Reconciler {
+    let mut mind = Reconciler::begin(at(0), epolls_are_told);
     let work = mind.take_due(at(0)).expect("everything is due at once");
     assert!(work.everything && work.policy);
     mind.done(at(0), at(0));

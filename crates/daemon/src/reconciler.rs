@@ -208,7 +208,7 @@ pub enum LeftAlone {
 
 /// What is left alone at a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Abstained {
+pub struct Suppressed {
     repaired: BTreeMap<Object, VecDeque<Nanoseconds>>,
     released: BTreeSet<Knob>,
 }
@@ -226,7 +226,7 @@ pub struct Judged {
 
 /// The state of the daemon's mind.
 #[derive(Clone, Debug, Default)]
-pub struct Converge {
+pub struct Reconciler {
     work: Work,
     due: Option<Nanoseconds>,
     rest_until: Nanoseconds,
@@ -239,7 +239,7 @@ pub struct Converge {
     wished: VecDeque<Nanoseconds>,
 }
 
-impl Converge {
+impl Reconciler {
     /// Nothing has been looked at yet: everything is due at once.
     pub fn begin(now: Nanoseconds, epolls_are_told: bool) -> Self {
         let mut converge = Self { epolls_are_told, tick_at: plus(now, TICK), ..Self::default() };
@@ -308,8 +308,8 @@ impl Converge {
         [due, retry, young].into_iter().flatten().fold(self.tick_at, Nanoseconds::min)
     }
 
-    /// What is to be done now, if anything is. Whoever takes it says afterwards how it went: [`Converge::done`] or
-    /// [`Converge::failed`].
+    /// What is to be done now, if anything is. Whoever takes it says afterwards how it went: [`Reconciler::done`] or
+    /// [`Reconciler::failed`].
     pub fn take_due(&mut self, now: Nanoseconds) -> Option<Work> {
         let mut work = Work::default();
         if self.due.is_some_and(|due| due.max(self.rest_until) <= now) {
@@ -415,18 +415,18 @@ impl Converge {
         times.len() >= REPAIRS_MAX
     }
 
-    /// What is left alone now, to [go back to](Converge::leave_alone_as).
-    pub fn left_alone(&self) -> Abstained {
-        Abstained { repaired: self.repaired.clone(), released: self.released.clone() }
+    /// What is left alone now, to [go back to](Reconciler::leave_alone_as).
+    pub fn left_alone(&self) -> Suppressed {
+        Suppressed { repaired: self.repaired.clone(), released: self.released.clone() }
     }
 
     /// The same is left alone as at that time.
-    pub fn leave_alone_as(&mut self, before: Abstained) {
-        let Abstained { repaired, released } = before;
+    pub fn leave_alone_as(&mut self, before: Suppressed) {
+        let Suppressed { repaired, released } = before;
         (self.repaired, self.released) = (repaired, released);
     }
 
-    /// An operator rolled these back: they are left alone until [`Converge::take_up`].
+    /// An operator rolled these back: they are left alone until [`Reconciler::take_up`].
     pub fn release(&mut self, knobs: impl IntoIterator<Item = Knob>) {
         self.released.extend(knobs);
     }

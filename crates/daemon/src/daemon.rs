@@ -17,13 +17,15 @@ use session::{Exit, Fault, Operator, Session, clock};
 
 use crate::api_calls::Asking;
 use crate::app_requests;
-use crate::converge::{Converge, Event, until};
-use crate::event_loop::House;
-use crate::event_sources::{BIRTHS, Ears, FILES, Files, Holds, NOTICES, SIGNALS, WISHES, directory_of};
-use crate::instance_lock::{Claimed, Sole};
+use crate::event_loop::EventLoop;
+use crate::event_sources::{
+    BIRTHS, EventSources, FILES, Files, Holds, NOTICES, SIGNALS, WISHES, directory_of,
+};
+use crate::instance_lock::{Claimed, InstanceLock};
 use crate::options::{OnStop, Options};
 use crate::placing::{Members, Placed};
-use crate::requests::Wants;
+use crate::reconciler::{Event, Reconciler, until};
+use crate::requests::Requests;
 use crate::status::{Counters, Kind, Phase, Reaction, RequestStatus, Shared};
 
 /// How long the daemon waits for another writer of the journal before it does something else first.
@@ -38,7 +40,7 @@ const UNREADABLE: &str =
 
 /// A value that the kernel refused.
 #[derive(Clone, Debug)]
-pub(crate) struct Stubborn {
+pub(crate) struct Rejected {
     /// The value.
     pub(crate) to: Setting,
     /// How a command would end that wanted it.
@@ -48,12 +50,12 @@ pub(crate) struct Stubborn {
 }
 
 /// The daemon.
-pub(crate) struct Keeper<'a> {
+pub(crate) struct Daemon<'a> {
     pub(crate) session: &'a Session,
     pub(crate) operator: &'a dyn Operator,
     pub(crate) options: Options,
     pub(crate) shared: Shared,
-    pub(crate) ears: Ears,
+    pub(crate) sources: EventSources,
     pub(crate) observer: Observer,
     pub(crate) host: Host,
     pub(crate) journal: Journal,
@@ -61,8 +63,8 @@ pub(crate) struct Keeper<'a> {
     /// What the daemons have set and is in force, and by which transactions.
     pub(crate) own: BTreeSet<TransactionName>,
     pub(crate) ledger: Ledger,
-    pub(crate) mind: Converge,
-    pub(crate) wants: Wants,
+    pub(crate) reconciler: Reconciler,
+    pub(crate) requests: Requests,
     /// All requests at the last plan: the operator's, and behind them what applications ask for.
     pub(crate) policy: model::Policy,
     /// What applications ask for, and whether there is something new to wait for.
@@ -74,13 +76,13 @@ pub(crate) struct Keeper<'a> {
     /// The bound on the wake latency of CPUs that the policy wants.
     pub(crate) wake: HeldWake,
     pub(crate) members: Members,
-    pub(crate) requests: Vec<RequestStatus>,
+    pub(crate) statuses: Vec<RequestStatus>,
     /// What is wrong, by rule and object.
     pub(crate) findings: BTreeMap<(String, String), Finding>,
     pub(crate) counters: Counters,
     pub(crate) reactions: BTreeMap<Kind, Reaction>,
     /// The values that the kernel refused, until their object changes, or nobody wants them any more.
-    pub(crate) stubborn: BTreeMap<Knob, Stubborn>,
+    pub(crate) rejected: BTreeMap<Knob, Rejected>,
     /// The request that is being done, by asking.
     pub(crate) asking: Option<Asking>,
     /// The knobs that another program attends to, or that are on trial.
@@ -88,15 +90,15 @@ pub(crate) struct Keeper<'a> {
     /// What was held and wanted by nobody at the last tick.
     pub(crate) unwanted: BTreeSet<Knob>,
     /// What each of the operator's requests had when it was followed last, by its target: it stays when it is refused.
-    pub(crate) had: BTreeMap<String, BTreeSet<Knob>>,
+    pub(crate) previous: BTreeMap<String, BTreeSet<Knob>>,
     /// What somebody else has set since, and nobody asks for any more: it is theirs, and leaves the journal.
-    pub(crate) theirs: BTreeSet<Knob>,
+    pub(crate) foreign: BTreeSet<Knob>,
     /// Those of the daemon's transactions that were rolled back, but not wholly.
     pub(crate) half_undone: BTreeSet<TransactionName>,
     /// How many settings are held and wanted by nobody but a request that is refused.
     pub(crate) kept_for_refused: usize,
-    /// The sign of the only daemon, until it is a guest of the house.
-    pub(crate) sole: Option<Sole>,
+    /// The sign of the only daemon, until it is in the event loop.
+    pub(crate) lock: Option<InstanceLock>,
     /// When all processes are looked at again, because no event tells of their sockets.
     pub(crate) look_at_all: Nanoseconds,
     pub(crate) phase: Phase,
@@ -115,7 +117,7 @@ pub(crate) struct Keeper<'a> {
     pub(crate) notes_for_answer: Vec<String>,
 }
 
-impl<'a> Keeper<'a> {
+impl<'a> Daemon<'a> {
     /// Takes the journal, begins to listen, and finds what earlier daemons have set. Changes nothing yet.
     ///
     /// # Errors
@@ -125,7 +127,7 @@ impl<'a> Keeper<'a> {
         operator: &'a dyn Operator,
         options: Options,
         shared: Shared,
-        house: &House,
+        event_loop: &EventLoop,
     ) -> Result<Self, Fault> {
         let netns = session.netns()?;
         // On this thread only; others of this process stay where they are.
@@ -133,30 +135,30 @@ impl<'a> Keeper<'a> {
             netns.enter()?;
         }
         let journal = session.journal()?.waiting(JOURNAL_PATIENCE).keeping()?;
-        let claimed = Sole::claim()?;
-        let requests = session.state_dir.join("requests.json");
+        let claimed = InstanceLock::claim()?;
+        let path = session.state_dir.join("requests.json");
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let wants = Wants::open(requests, &boot, options.allow.disruptive)
+        let requests = Requests::open(path, &boot, options.allow.disruptive)
             .map_err(|(path, error)| Fault::file(path, error).hint(UNREADABLE))?;
         let files = Files::watch(watched_directories(session, &journal));
-        let ears = Ears::open(&netns, house, files)?;
+        let sources = EventSources::open(&netns, event_loop, files)?;
         let mut observer = Observer::open(netns)?;
         let host = observer.whole(&Processes::None)?;
         let now = now();
-        let mut keeper = Self {
-            mind: Converge::begin(now, ears.epolls_are_told()),
+        let mut daemon = Self {
+            reconciler: Reconciler::begin(now, sources.epolls_are_told()),
             session,
             operator,
             options,
             shared,
-            ears,
+            sources,
             observer,
             host,
             journal,
             kernel: Kernel::new(),
             own: BTreeSet::new(),
             ledger: Ledger::default(),
-            wants,
+            requests,
             policy: model::Policy::default(),
             wishes: WishReader::of(session.wishes()),
             new_wishes: false,
@@ -164,20 +166,20 @@ impl<'a> Keeper<'a> {
             placed: Placed::default(),
             wake: HeldWake::default(),
             members: Members::new(),
-            requests: Vec::new(),
+            statuses: Vec::new(),
             findings: BTreeMap::new(),
             counters: Counters::default(),
             reactions: BTreeMap::new(),
-            stubborn: BTreeMap::new(),
+            rejected: BTreeMap::new(),
             asking: None,
             taken: BTreeMap::new(),
             unwanted: BTreeSet::new(),
-            had: BTreeMap::new(),
-            theirs: BTreeSet::new(),
+            previous: BTreeMap::new(),
+            foreign: BTreeSet::new(),
             half_undone: BTreeSet::new(),
             notes_for_answer: Vec::new(),
             kept_for_refused: 0,
-            sole: None,
+            lock: None,
             look_at_all: now,
             phase: Phase::Starting,
             policy_reads: 0,
@@ -189,21 +191,21 @@ impl<'a> Keeper<'a> {
             set_for_answer: Vec::new(),
         };
         match claimed {
-            Claimed::Sole(sole) => keeper.sole = Some(sole),
-            Claimed::Unknown(finding) => keeper.find(finding),
+            Claimed::Locked(lock) => daemon.lock = Some(lock),
+            Claimed::Unknown(finding) => daemon.find(finding),
         }
-        keeper.adopt()?;
-        keeper.tell_what_is_not_heard();
+        daemon.adopt()?;
+        daemon.tell_what_is_not_heard();
         let started = clock::now().unix_micros;
-        let netns = keeper.observer.netns().id();
-        keeper.shared.update(|status| {
+        let netns = daemon.observer.netns().id();
+        daemon.shared.update(|status| {
             status.pid = std::process::id();
             env!("CARGO_PKG_VERSION").clone_into(&mut status.version);
             status.started_unix_micros = started;
             status.netns = Some(netns);
         });
-        keeper.publish();
-        Ok(keeper)
+        daemon.publish();
+        Ok(daemon)
     }
 
     /// What earlier daemons have set, and is in force, is this one's from now on. What one of them left half done is
@@ -241,7 +243,7 @@ impl<'a> Keeper<'a> {
     }
 
     fn tell_what_is_not_heard(&mut self) {
-        for hearing in self.ears.hearing() {
+        for hearing in self.sources.hearing() {
             let Some(within) = hearing.within.filter(|_| !hearing.refused.is_empty()) else { continue };
             let finding = Finding {
                 rule: "not-told".to_owned(),
@@ -265,24 +267,25 @@ impl<'a> Keeper<'a> {
     ///
     /// # Errors
     /// If the kernel does not let it listen any more.
-    pub(crate) fn run(&mut self, house: &mut House) -> Result<(), Fault> {
-        if let Some(sole) = self.sole.take() {
-            house
-                .admit(Box::new(sole))
+    pub(crate) fn run(&mut self, event_loop: &mut EventLoop) -> Result<(), Fault> {
+        if let Some(lock) = self.lock.take() {
+            event_loop
+                .admit(Box::new(lock))
                 .map_err(|errno| Fault::failed(format!("the daemon's sign: {errno}")))?;
         }
         while self.phase != Phase::Ending {
-            self.turn(house)?;
+            self.turn(event_loop)?;
         }
         self.publish();
         Ok(())
     }
 
     /// One turn: waits until something is ready or due, hears it, and does what has to be done.
-    pub(crate) fn turn(&mut self, house: &mut House) -> Result<(), Fault> {
-        let wake = Instant::now() + until(self.mind.next_wake(), now());
-        let ready =
-            house.wait(Some(wake)).map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
+    pub(crate) fn turn(&mut self, event_loop: &mut EventLoop) -> Result<(), Fault> {
+        let wake = Instant::now() + until(self.reconciler.next_wake(), now());
+        let ready = event_loop
+            .wait(Some(wake))
+            .map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
         let mut heard = false;
         if ready.contains(&NOTICES) {
             self.hear_notices()?;
@@ -301,7 +304,7 @@ impl<'a> Keeper<'a> {
             heard = true;
         }
         if ready.contains(&FILES) {
-            let changed = self.ears.files().changed();
+            let changed = self.sources.files().changed();
             let now = now();
             for holds in changed {
                 self.hear(
@@ -315,12 +318,12 @@ impl<'a> Keeper<'a> {
             }
         }
         heard |= self.answer_requests();
-        if let Some(work) = self.mind.take_due(now()) {
+        if let Some(work) = self.reconciler.take_due(now()) {
             self.work(work);
             heard = true;
         }
         if let Some(told) = self.new_wishes() {
-            house
+            event_loop
                 .watch(told, WISHES)
                 .map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
         }
@@ -332,11 +335,11 @@ impl<'a> Keeper<'a> {
 
     pub(crate) fn hear(&mut self, event: &Event, at: Nanoseconds) {
         *self.counters.events.entry(event.kind()).or_default() += 1;
-        self.mind.heard(event, at, now());
+        self.reconciler.heard(event, at, now());
     }
 
     fn hear_notices(&mut self) -> Result<(), Fault> {
-        let notices: Vec<Notice> = self.ears.notices()?.collect();
+        let notices: Vec<Notice> = self.sources.notices()?.collect();
         let at = now();
         for notice in notices {
             let event = match notice {
@@ -355,7 +358,7 @@ impl<'a> Keeper<'a> {
     }
 
     fn hear_births(&mut self) -> Result<(), Fault> {
-        let (told, lost) = self.ears.births()?;
+        let (told, lost) = self.sources.births()?;
         for told in told {
             match told.birth {
                 Birth::Exec(process) => {
@@ -365,21 +368,21 @@ impl<'a> Keeper<'a> {
                     }
                 }
                 Birth::Child { child, parent } => {
-                    if self.wants.born(child.pid, parent) || self.wants.any_device() {
+                    if self.requests.born(child.pid, parent) || self.requests.any_device() {
                         self.watched.insert(child.pid);
                         self.hear(&Event::Fork(child.pid), told.at);
                     } else {
-                        self.ears.ignore(child.pid)?;
+                        self.sources.ignore(child.pid)?;
                     }
                 }
                 Birth::Exit(process) => {
-                    self.wants.ended(process.pid);
+                    self.requests.ended(process.pid);
                     self.watched.remove(&process.pid);
                     self.hear(&Event::Exit(process.pid), told.at);
                 }
                 Birth::Listener { process, port } => {
                     let known = self.watched.contains(&process.pid);
-                    if self.judge(process.pid, Some(port)) || known || self.wants.any_device() {
+                    if self.judge(process.pid, Some(port)) || known || self.requests.any_device() {
                         self.hear(&Event::Listener(process.pid), told.at);
                     }
                 }
@@ -401,7 +404,7 @@ impl<'a> Keeper<'a> {
             return false;
         }
         let mut unread = Vec::new();
-        let means = self.wants.judge(pid, listens, &mut unread);
+        let means = self.requests.judge(pid, listens, &mut unread);
         for unread in unread {
             self.operator.detail(&format!("not read: {}: {}", unread.what, unread.why));
         }
@@ -409,7 +412,7 @@ impl<'a> Keeper<'a> {
     }
 
     fn hear_signals(&mut self) {
-        while let Some(arrived) = self.ears.signals().take() {
+        while let Some(arrived) = self.sources.signals().take() {
             match arrived.signal {
                 Signal::HangUp => {
                     self.take_up();
@@ -422,8 +425,8 @@ impl<'a> Keeper<'a> {
 
     /// What was left alone is taken up again.
     pub(crate) fn take_up(&mut self) {
-        self.mind.take_up();
-        self.stubborn.clear();
+        self.reconciler.take_up();
+        self.rejected.clear();
         if self.phase == Phase::Released {
             self.phase = Phase::Managing;
         }
@@ -433,7 +436,7 @@ impl<'a> Keeper<'a> {
     /// Says how much is left alone because somebody rolled it back, for as long as anything is.
     pub(crate) fn tell_what_was_rolled_back(&mut self, names: &[TransactionName]) {
         const RULE: &str = "rolled-back";
-        let settings = self.mind.released();
+        let settings = self.reconciler.released();
         let summary = match self.phase {
             Phase::Released => {
                 "all that it had set was rolled back: it manages nothing until it is asked again".to_owned()
@@ -503,18 +506,18 @@ impl<'a> Keeper<'a> {
     /// Tells others how it stands.
     pub(crate) fn publish(&mut self) {
         let findings: Vec<Finding> = self.findings.values().cloned().collect();
-        let polling = crate::report::polling(&self.placed, &self.host);
+        let polling = crate::request_status::polling(&self.placed, &self.host);
         let settings = u64::try_from(self.ledger.len()).unwrap_or(u64::MAX);
-        let mut hearing = self.ears.hearing();
+        let mut hearing = self.sources.hearing();
         hearing.extend(app_requests::hearing(&self.wishes));
         self.shared.update(|status| {
             status.phase = self.phase;
             status.policy.sections = self.sections;
-            status.policy.asked = self.wants.asked();
+            status.policy.asked = self.requests.asked();
             status.policy.reads = self.policy_reads;
             status.policy.mistakes.clone_from(&self.mistakes);
             status.hearing = hearing;
-            status.requests.clone_from(&self.requests);
+            status.requests.clone_from(&self.statuses);
             status.settings = settings;
             status.findings = findings;
             // The queue of requests counts what it turns away by itself.
