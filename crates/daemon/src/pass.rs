@@ -8,6 +8,7 @@ use model::setting::Disruption;
 use model::{
     Change, DeviceId, Finding, Nanoseconds, NapiKnob, Object, Plan, Policy, Setting, Severity, Step, Target,
 };
+use session::cycle::{self, NotInForce};
 use session::{Exit, Fault};
 
 use crate::api_calls::Asking;
@@ -314,18 +315,11 @@ impl Daemon<'_> {
         let changes: Vec<Change> = plan.changes().cloned().collect();
         let steps: Vec<Vec<Setting>> = plan.steps.iter().map(Step::to).collect();
         let asked = self.asked();
-        let committed = match apply::commit(plan, &mut self.kernel, &self.journal, &asked, self.options.allow)
-        {
-            Ok(held) => {
-                let name = held.transaction();
-                held.keep()?;
-                Ok(name)
-            }
-            Err(error) => Err(error),
-        };
-        let name = match committed {
+        let allow = self.options.allow;
+        let name = match cycle::commit(plan, &mut self.kernel, &self.journal, &asked, allow, None) {
             Ok(name) => name,
-            Err(error) => {
+            Err(NotInForce::Keep(error)) => return Err(error.into()),
+            Err(NotInForce::Commit(error)) => {
                 // Where others have a knob, or have set it since, none was begun.
                 self.counters.failures += u64::from(error.transaction.is_some());
                 if matches!(error.host, apply::HostState::NotRestored(_)) {

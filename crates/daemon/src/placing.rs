@@ -6,6 +6,7 @@ use std::sync::Arc;
 use model::host::Host;
 use model::{Intent, Pid, Plan, Policy, Target};
 use plan::{Desired, Placement, Refusal, Resolved};
+use session::cycle;
 
 /// The most requests that are refused one by one; with more, nothing is planned.
 const REFUSED_MAX: usize = 64;
@@ -97,12 +98,6 @@ fn attempt(
         resolved = resolved.with(intents.len(), pids);
         intents.push(policy.intents[*index].clone());
     }
-    let placement = plan::place(
-        &Policy { intents, recipes: Arc::clone(&policy.recipes), disruptive: policy.disruptive },
-        host,
-        &resolved,
-    )?;
-    let desired = plan::desired(&placement, host)?;
-    let plan = plan::diff(&desired, host)?;
-    Ok((placement, desired, plan))
+    let policy = Policy { intents, recipes: Arc::clone(&policy.recipes), disruptive: policy.disruptive };
+    cycle::plan_on(&policy, host, &resolved)
 }

@@ -1,9 +1,9 @@
 //! The spine: observe → place → plan → commit → keep or roll back. One producer for each type; read from the top.
 
-use apply::{Allow, Asked, Journal, TransactionName};
-use linux::{Kernel, Netns};
+use apply::{Allow, Asked, CommitError, Journal, KeepError, TransactionName};
+use linux::{Kernel, KernelError, Netns};
 use model::{Host, Nanoseconds, Plan, Policy};
-use plan::{Desired, Placement, Runs};
+use plan::{Desired, Placement, Refusal, Resolved, Runs};
 
 use crate::fault::{Fault, PRIVILEGES};
 use crate::services;
@@ -39,32 +39,90 @@ impl Planned {
     }
 }
 
-/// Works out what a policy changes. Writes nothing.
+/// Why a plan is not in force.
+#[derive(Debug)]
+pub enum NotInForce {
+    /// It could not be committed.
+    Commit(CommitError<KernelError>),
+    /// It was, and could not be noted as kept.
+    Keep(KeepError),
+}
+
+impl From<NotInForce> for Fault {
+    fn from(error: NotInForce) -> Self {
+        match error {
+            NotInForce::Commit(error) => Self::from(error),
+            NotInForce::Keep(error) => Self::from(error),
+        }
+    }
+}
+
+/// Works out what a policy changes on the host as it is now. Writes nothing.
+///
+/// # Errors
+/// A host that cannot be read, and what the planner refuses.
 pub fn plan(policy: &Policy, netns: &Netns) -> Result<Planned, Fault> {
     let (resolved, processes) = services::resolve(policy, netns)?; // Policy → whose processes they are now
     let host = linux::observe(netns, &processes)?; // Linux → Host
-    let refused = |refusal| Fault::refused(refusal, &host);
-    let placement = plan::place(policy, &host, &resolved).map_err(refused)?; // Policy × Host → Placement
-    let desired = plan::desired(&placement, &host).map_err(refused)?; // Placement × Host → Desired
-    let plan = plan::diff(&desired, &host).map_err(refused)?; // Desired × Host → Plan
+    let (placement, desired, plan) =
+        plan_on(policy, &host, &resolved).map_err(|refusal| Fault::refused(refusal, &host))?;
     Ok(Planned { host, placement, desired, plan })
 }
 
-/// Commits a plan and keeps it. `None` if there was nothing to commit.
+/// The same on a host that is known already: what the commands and the daemon have in common.
+///
+/// # Errors
+/// What the planner refuses.
+pub fn plan_on(
+    policy: &Policy,
+    host: &Host,
+    resolved: &Resolved,
+) -> Result<(Placement, Desired, Plan), Refusal> {
+    let placement = plan::place(policy, host, resolved)?; // Policy × Host → Placement
+    let desired = plan::desired(&placement, host)?; // Placement × Host → Desired
+    let plan = plan::diff(&desired, host)?; // Desired × Host → Plan
+    Ok((placement, desired, plan))
+}
+
+/// Commits a plan and keeps it: for good, or until a deadline unless it is confirmed. `None` if there was nothing to commit.
+///
+/// # Errors
+/// What could not be written, read back or noted, and the state that the host is in.
+pub fn commit(
+    plan: Plan,
+    kernel: &mut Kernel,
+    journal: &Journal,
+    asked: &Asked,
+    allow: Allow,
+    until: Option<Nanoseconds>,
+) -> Result<Option<TransactionName>, NotInForce> {
+    let held = apply::commit(plan, kernel, journal, asked, allow).map_err(NotInForce::Commit)?; // Plan → Held, read back
+    let transaction = held.transaction();
+    let kept = match until {
+        Some(deadline) => held.hold_until(deadline),
+        None => held.keep(),
+    };
+    kept.map_err(NotInForce::Keep)?;
+    Ok(transaction)
+}
+
+/// As [`commit`], for good.
+///
+/// # Errors
+/// As [`commit`].
 pub fn keep(
     plan: Plan,
     journal: &Journal,
     asked: &Asked,
     allow: Allow,
 ) -> Result<Option<TransactionName>, Fault> {
-    let mut kernel = Kernel::new();
-    let held = apply::commit(plan, &mut kernel, journal, asked, allow)?; // Plan → Held, read back
-    let transaction = held.transaction();
-    held.keep()?;
-    Ok(transaction)
+    Ok(commit(plan, &mut Kernel::new(), journal, asked, allow, None)?)
 }
 
-/// Commits a plan and keeps it until a deadline, unless it is confirmed. `None` if there was nothing to commit.
+/// As [`commit`], until a deadline.
+///
+/// # Errors
+/// As [`commit`].
 pub fn hold(
     plan: Plan,
     journal: &Journal,
@@ -72,9 +130,5 @@ pub fn hold(
     allow: Allow,
     deadline: Nanoseconds,
 ) -> Result<Option<TransactionName>, Fault> {
-    let mut kernel = Kernel::new();
-    let held = apply::commit(plan, &mut kernel, journal, asked, allow)?; // Plan → Held, read back
-    let transaction = held.transaction();
-    held.hold_until(deadline)?;
-    Ok(transaction)
+    Ok(commit(plan, &mut Kernel::new(), journal, asked, allow, Some(deadline))?)
 }
