@@ -1,16 +1,14 @@
 //! What is asked of the running daemon, and the answers.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
-use apply::Knob;
 use model::policy::Match;
-use model::{Intent, Object, Target};
+use model::{Intent, Object, ProcessId, Target};
 use session::{Exit, Fault, fullbusy};
 
-use crate::daemon::{Daemon, Rejected, now};
-use crate::reconciler::{Event, Suppressed};
-use crate::request_status;
-use crate::requests::Asked;
+use crate::answers::Before;
+use crate::daemon::{Daemon, now};
+use crate::reconciler::Event;
 use crate::status::{Answer, HeldSetting, Phase, Reply, Request};
 
 /// What became of a request.
@@ -23,41 +21,21 @@ enum Outcome {
     Refused(Fault),
 }
 
-/// A request that is being done, and what is gone back to if it is refused.
-#[derive(Debug)]
-pub(crate) struct Asking {
-    target: Target,
-    /// All that was asked before.
-    before: Vec<Asked>,
-    phase: Phase,
-    left_alone: Suppressed,
-    rejected: BTreeMap<Knob, Rejected>,
-    /// Whether what was left alone of it was taken up.
-    taken_up: bool,
-    refused: Option<Fault>,
-}
-
-impl Asking {
-    /// Whose request it is, the first time: what was left alone of it is taken up then.
-    pub(crate) fn take_up(&mut self) -> Option<Target> {
-        let first = !std::mem::replace(&mut self.taken_up, true);
-        first.then(|| self.target.clone())
-    }
-}
-
 impl Daemon<'_> {
     /// Does what was asked, all of it in this turn. Says whether there was anything.
     pub(crate) fn answer_requests(&mut self) -> bool {
         let mut waiting: VecDeque<(Request, Reply)> = VecDeque::new();
-        while let Some(request) = self.shared.next_request() {
+        while let Some(request) = self.telemetry.next_request() {
             waiting.push_back(request);
         }
         let any = !waiting.is_empty();
         for (request, reply) in waiting {
             let answer = self.answer(request).unwrap_or_else(|fault| refused(&fault));
             match answer {
-                Answer::Refused { .. } => self.counters.refused += 1,
-                Answer::Done { .. } | Answer::Settings(_) => self.counters.answered += 1,
+                Answer::Refused { .. } => self.telemetry.count(|counters| counters.refused += 1),
+                Answer::Done { .. } | Answer::Settings(_) => {
+                    self.telemetry.count(|counters| counters.answered += 1);
+                }
             }
             reply(answer);
         }
@@ -74,7 +52,7 @@ impl Daemon<'_> {
             }
             Request::RollBack => {
                 let settings = self.roll_back_all()?;
-                self.phase = Phase::Released;
+                self.telemetry.enter(Phase::Released);
                 let at = now();
                 self.hear(&Event::Lost, at);
                 Ok(done(format!("{settings} settings are put back, and nothing is managed until a reload")))
@@ -93,39 +71,33 @@ impl Daemon<'_> {
         {
             return Err(Fault::new(Exit::Usage, format!("process {pid} is the daemon itself")));
         }
-        let process = Self::process_meant(&intent.target)?;
+        let process = process_meant(&intent.target)?;
         if matches!(&intent.target, Target::Service(_, matching) if *matching == Match::default()) {
             let why = format!("{} says of no process that it is its own", intent.target);
             return Err(Fault::new(Exit::Usage, why).hint("name a unit, cgroup, exe, port or uid in `match`"));
         }
         let target = intent.target.clone();
-        let asking = Asking {
-            target: target.clone(),
-            before: self.requests.remembered(),
-            phase: self.phase,
-            left_alone: self.reconciler.left_alone(),
-            rejected: self.rejected.clone(),
-            taken_up: false,
-            refused: None,
+        let before = Before {
+            asked: self.requests.remembered(),
+            suppressed: self.reconciler.left_alone(),
+            rejections: self.rejections.clone(),
         };
         if self.requests.ask(intent, process).map_err(|error| Fault::file("requests.json", error))? {
-            self.counters.evictions += 1;
+            self.telemetry.count(|counters| counters.evictions += 1);
         }
-        if self.phase == Phase::Released {
-            self.phase = Phase::Managing;
-        }
-        self.asking = Some(asking);
+        self.answers.begin(target.clone(), before, self.telemetry.phase());
+        self.telemetry.leave(Phase::Released, Phase::Managing);
         let mut answer = self.at_once(&Event::Asked, "it is set");
         if self.went_back() {
             // Not planned since that was known.
             let _put_back = self.at_once(&Event::Asked, "");
         }
-        if let Some(Asking { refused: Some(fault), phase, .. }) = self.asking.take() {
-            self.phase = phase;
+        if let Some((fault, phase)) = self.answers.end() {
+            self.telemetry.enter(phase);
             return Err(fault);
         }
         if let Answer::Done { notes, .. } = &mut answer {
-            notes.extend(self.notes_of(&target));
+            notes.extend(self.plan.notes(&target));
         }
         match self.outcome(&target) {
             Outcome::Later(why) => Ok(match answer {
@@ -142,33 +114,22 @@ impl Daemon<'_> {
     /// Whether the request that is being done turned out to be refused just now. Then it is not remembered either: what was
     /// asked before, and what was left alone of it, is as it was, before anything of that is put back.
     pub(crate) fn went_back(&mut self) -> bool {
-        let Some(asking) = self.asking.as_ref().filter(|asking| asking.refused.is_none()) else {
-            return false;
-        };
-        let Outcome::Refused(fault) = self.outcome(&asking.target) else { return false };
-        let Some(asking) = &mut self.asking else { return false };
-        let before = std::mem::take(&mut asking.before);
-        self.rejected = std::mem::take(&mut asking.rejected);
-        self.reconciler.leave_alone_as(std::mem::take(&mut asking.left_alone));
-        let gone_back = self.requests.go_back_to(before).map_err(|error| Fault::file("requests.json", error));
-        asking.refused = Some(gone_back.err().unwrap_or(fault));
+        let Some(target) = self.answers.pending() else { return false };
+        let Outcome::Refused(fault) = self.outcome(&target) else { return false };
+        let Some(Before { asked, suppressed, rejections }) = self.answers.go_back() else { return false };
+        self.rejections = rejections;
+        self.reconciler.leave_alone_as(suppressed);
+        let gone_back = self.requests.go_back_to(asked).map_err(|error| Fault::file("requests.json", error));
+        self.answers.refuse(gone_back.err().unwrap_or(fault));
         true
-    }
-
-    /// Whether nothing was managed before the request that is being done.
-    pub(crate) fn was_released(&self) -> bool {
-        self.asking.as_ref().is_some_and(|asking| asking.phase == Phase::Released)
     }
 
     /// What became of the request for a target.
     fn outcome(&self, target: &Target) -> Outcome {
-        let policy = &self.policy;
-        let place = policy.intents.iter().position(|intent| intent.target == *target);
-        if let Some(refusal) = place.and_then(|place| self.placed.refused.get(&place)) {
-            return Outcome::Refused(Fault::refused(refusal.clone(), &self.host));
+        if let Some(refusal) = self.plan.refusal(target) {
+            return Outcome::Refused(Fault::refused(refusal.clone(), self.known.host()));
         }
-        let Some((objects, request)) = request_status::of(target, policy, &self.placed, &self.statuses)
-        else {
+        let Some((objects, request)) = self.plan.request(target) else {
             return Outcome::Later(format!("it is noted, and waits until {target} is there"));
         };
         if let (Target::Service(..), 0) = (target, request.processes) {
@@ -187,18 +148,14 @@ impl Daemon<'_> {
             objects.contains(object)
                 && (matches!(target, Target::Device(_)) || !matches!(object, Object::Device(_)))
         };
-        if let Some((_, rejected)) = self.rejected.iter().find(|((object, _), _)| own(object)) {
+        if let Some(rejected) = self.rejections.first(own) {
             return Outcome::Refused(Fault::new(rejected.exit, rejected.words.clone()));
         }
-        if let Some(((object, knob), why)) = self.taken.iter().find(|((object, _), _)| own(object)) {
+        if let Some(((object, knob), why)) = self.held.first_taken(own) {
             return Outcome::Refused(Fault::new(Exit::Refused, format!("{object}: {knob} {why}")));
         }
-        let findings = |rule: &'static str| {
-            let object = |name: &str| objects.iter().any(|object| own(object) && object.to_string() == name);
-            let found = self.findings.iter().find(|((of, name), _)| of == rule && object(name));
-            found.map(|(_, finding)| finding)
-        };
-        if let Some(finding) = findings("not-allowed") {
+        let named = |name: &str| objects.iter().any(|object| own(object) && object.to_string() == name);
+        if let Some(finding) = self.telemetry.first_finding("not-allowed", named) {
             let lines: String = finding.evidence.iter().map(|line| format!("\n  {line}")).collect();
             let fault = Fault::new(Exit::Refused, format!("{}: {}{lines}", finding.object, finding.summary));
             return Outcome::Refused(match &finding.remedy {
@@ -206,7 +163,7 @@ impl Daemon<'_> {
                 None => fault,
             });
         }
-        let failed = self.findings.get(&("failed".to_owned(), "daemon".to_owned()));
+        let failed = self.telemetry.finding("failed", "daemon");
         let why = failed.map_or("`netpolicy status` says when it is", |finding| &finding.summary);
         let (set, wanted) = (request.set, request.wanted);
         Outcome::Later(format!("it is noted, and {set} of {wanted} settings are in force yet: {why}"))
@@ -218,10 +175,9 @@ impl Daemon<'_> {
             return Err(Fault::failed(format!("nothing was asked for {target} beside the policy files")));
         }
         let mut answer = self.at_once(&Event::Asked, "it is unset");
-        if let (Answer::Done { summary, .. }, 1..) = (&mut answer, self.kept_for_refused) {
+        if let (Answer::Done { summary, .. }, kept @ 1..) = (&mut answer, self.plan.kept_for_refused()) {
             *summary = format!(
-                "it is unset; {} settings stay that may be of a request that is refused: netpolicy status",
-                self.kept_for_refused
+                "it is unset; {kept} settings stay that may be of a request that is refused: netpolicy status"
             );
         }
         Ok(answer)
@@ -238,39 +194,26 @@ impl Daemon<'_> {
         Ok(noted)
     }
 
-    /// What the operator should know of the request for a target.
-    fn notes_of(&self, target: &Target) -> Vec<String> {
-        let of = request_status::of(target, &self.policy, &self.placed, &self.statuses);
-        let Some((objects, request)) = of else { return Vec::new() };
-        let names: Vec<String> = objects.iter().map(|object| format!("{object}:")).collect();
-        let own = |note: &&String| names.iter().any(|name| note.starts_with(name));
-        let placed = self.placed.desired.notes.iter().filter(own).cloned();
-        request.notes.iter().map(|note| format!("{target}: {note}")).chain(placed).collect()
-    }
-
     /// Does the work of an event now, and gives what changed by it.
     fn at_once(&mut self, event: &Event, summary: &str) -> Answer {
-        let before = self.own.clone();
+        let before = self.held.transactions().clone();
         let at = now();
         self.hear(event, at);
-        self.set_for_answer.clear();
-        self.notes_for_answer.clear();
+        self.answers.clear();
         // What is due by itself would come after its delay: whoever asks does not wait for that.
         let mut now = at;
         now.0 = now.0.saturating_add(event.kind().delay().0).saturating_add(crate::reconciler::PAUSE_MAX.0);
         if let Some(work) = self.reconciler.take_due(now) {
             self.work(work);
         }
-        let transactions = self.own.difference(&before).map(ToString::to_string).collect();
-        let changes = std::mem::take(&mut self.set_for_answer);
-        let notes = std::mem::take(&mut self.notes_for_answer);
-        Answer::Done { summary: summary.to_owned(), changes, transactions, notes, pending: false }
+        let transactions = self.held.transactions().difference(&before).map(ToString::to_string).collect();
+        self.answers.done(summary, transactions)
     }
 
     fn held_settings(&self) -> Vec<HeldSetting> {
-        let held = self.ledger.iter().map(|(knob, change)| {
+        let held = self.held.ledger().iter().map(|(knob, change)| {
             let object = change.to().object().to_string();
-            let flapping = self.findings.contains_key(&("flapping".to_owned(), object.clone()));
+            let flapping = self.telemetry.finding("flapping", &object).is_some();
             let left_alone = match (self.reconciler.is_released(knob), flapping) {
                 (true, _) => Some("rolled back".to_owned()),
                 (false, true) => Some("flapping".to_owned()),
@@ -294,4 +237,12 @@ fn done(summary: String) -> Answer {
 
 fn refused(fault: &Fault) -> Answer {
     Answer::Refused { exit: fault.exit.code(), why: fault.cause.to_string(), hint: fault.hint.clone() }
+}
+
+/// The process that a request for a task means, as it is now.
+fn process_meant(target: &Target) -> Result<Option<ProcessId>, Fault> {
+    match target {
+        Target::Task(pid) => Ok(Some(linux::process::identify(*pid)?)),
+        _ => Ok(None),
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 
 use linux::KernelError;
-use linux::bpf::wishes::WishReader;
+use linux::bpf::wishes::{WishReader, WishStore};
 use linux::process::{Criteria, holders_of_sockets, meets};
 use model::host::{Wish, Wisher};
 use model::{Finding, Host, Intent, Pid, Policy, PolicyName, Severity, Target};
@@ -48,111 +48,153 @@ pub(crate) fn asker(request: &Intent) -> Option<Asker> {
     }
 }
 
+/// What applications ask for, and whose requests are followed.
+pub(crate) struct AppRequests {
+    reader: WishReader,
+    /// Whether there is a new descriptor to wait for.
+    has_new_descriptor: bool,
+    /// Whose requests were followed at the last plan, in that order.
+    followed: Vec<Asker>,
+}
+
+impl AppRequests {
+    /// What is asked for in this store.
+    pub(crate) fn of(store: WishStore) -> Self {
+        Self { reader: WishReader::of(store), has_new_descriptor: false, followed: Vec::new() }
+    }
+
+    /// Who has asked for something since this was called last.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn asked(&mut self) -> Result<BTreeSet<Pid>, KernelError> {
+        Ok(self.reader.asked()?.into_iter().collect())
+    }
+
+    /// All that is asked for.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn read(&mut self) -> Result<Vec<Wish>, KernelError> {
+        self.has_new_descriptor |= self.reader.refresh()?;
+        self.reader.wishes()
+    }
+
+    /// A policy, and behind its own requests those of applications; and what of them is left out.
+    pub(crate) fn joined(&self, policy: Policy, host: &Host) -> (Policy, Vec<String>) {
+        joined(policy, host, &self.followed)
+    }
+
+    /// These are followed from now on.
+    pub(crate) fn follow(&mut self, askers: Vec<Asker>) {
+        self.followed = askers;
+    }
+
+    /// What tells of new requests, the first time that it is asked for.
+    pub(crate) fn new_descriptor(&mut self) -> Option<BorrowedFd<'_>> {
+        std::mem::take(&mut self.has_new_descriptor).then(|| self.reader.descriptor()).flatten()
+    }
+
+    /// What they are heard with; `None` where nobody may ask.
+    pub(crate) fn hearing(&self) -> Option<Hearing> {
+        let told = self.reader.descriptor().is_some();
+        let tick = std::time::Duration::from_nanos(crate::reconciler::TICK.0);
+        self.reader.is_open().then(|| Hearing {
+            what: "what applications ask for".to_owned(),
+            how: if told { "BPF where they ask" } else { "looks" }.to_owned(),
+            within: (!told).then_some(tick),
+            refused: Vec::new(),
+        })
+    }
+}
+
 impl Daemon<'_> {
     /// Somebody has asked for something.
-    pub(crate) fn hear_wishes(&mut self) {
-        let asked = match self.wishes.asked() {
+    pub(crate) fn hear_app_requests(&mut self) {
+        let asked = match self.apps.asked() {
             Ok(asked) => asked,
-            Err(error) => return self.tell_unread_wishes(&error),
+            Err(error) => return self.telemetry.find(unread(&error)),
         };
         if asked.is_empty() {
             return;
         }
         if !self.reconciler.admit_wishes(now()) {
-            return self.find(often());
+            return self.telemetry.find(often());
         }
-        self.mended("wishes-often", &BTreeSet::new());
-        for pid in asked.into_iter().collect::<BTreeSet<Pid>>() {
-            if self.lives_here(pid) && self.add_wisher(pid) {
+        self.telemetry.mended("wishes-often", &BTreeSet::new());
+        for pid in asked {
+            if self.lives_here(pid) && self.add_asker(pid) {
                 self.hear(&Event::Wish(Some(pid)), now());
             }
         }
     }
 
-    /// Reads what is asked for. Says whether who asks has changed.
-    pub(crate) fn read_wishes(&mut self) -> bool {
-        let read = self.wishes.refresh().and_then(|new| {
-            self.new_wishes |= new;
-            self.wishes.wishes()
-        });
-        let wishes = match read {
+    /// Reads what is asked for, and notes who asks.
+    pub(crate) fn read_app_requests(&mut self) {
+        let wishes = match self.apps.read() {
             Ok(wishes) => {
-                self.mended("wishes-unread", &BTreeSet::new());
+                self.telemetry.mended("wishes-unread", &BTreeSet::new());
                 wishes
             }
             Err(error) => {
-                self.tell_unread_wishes(&error);
+                self.telemetry.find(unread(&error));
                 Vec::new()
             }
         };
-        let mut any_new = false;
         for pid in tasks(&wishes) {
             if !self.requests.has_wisher(pid) && self.lives_here(pid) {
-                any_new |= self.add_wisher(pid);
+                self.add_asker(pid);
             }
         }
-        self.host.wishes = wishes;
-        any_new
+        self.known.note_app_requests(wishes);
     }
 
     /// Finds everybody anew who asks, or holds a socket that does. Takes a look at all processes if any socket asks.
-    pub(crate) fn find_wishers(&mut self) -> Result<(), Fault> {
+    pub(crate) fn find_askers(&mut self) -> Result<(), Fault> {
         self.requests.forget_wishers();
-        self.read_wishes();
-        let wishes = self.host.wishes.iter();
-        let inodes: BTreeSet<u64> = wishes.filter_map(socket).collect();
+        self.read_app_requests();
+        let inodes: BTreeSet<u64> = self.known.host().wishes.iter().filter_map(socket).collect();
         if inodes.is_empty() {
             return Ok(());
         }
         for pid in holders_of_sockets(&inodes)? {
             if self.lives_here(pid) {
-                self.add_wisher(pid);
+                self.add_asker(pid);
             }
         }
         Ok(())
     }
 
     /// Looks at those who ask and are not known yet.
-    pub(crate) fn look_at_wishers(&mut self) {
+    pub(crate) fn look_at_askers(&mut self) {
         for pid in self.requests.wishers() {
-            if self.host.process(pid).is_none() && !self.observer.process(&mut self.host, pid) {
+            if !self.known.has_process(pid) {
                 self.requests.ended(pid);
             }
         }
     }
 
-    fn add_wisher(&mut self, pid: Pid) -> bool {
+    fn add_asker(&mut self, pid: Pid) -> bool {
         let added = self.requests.add_wisher(pid);
         if !added {
-            self.counters.evictions += 1;
+            self.telemetry.count(|counters| counters.evictions += 1);
         }
         added
     }
 
     fn lives_here(&self, pid: Pid) -> bool {
-        let here = Criteria { netns: Some(self.observer.netns().id()), ..Criteria::default() };
+        let here = Criteria { netns: Some(self.known.netns().id()), ..Criteria::default() };
         pid.0 != std::process::id() && meets(&here, pid).is_ok_and(|process| process.is_some())
     }
 
-    fn tell_unread_wishes(&mut self, error: &KernelError) {
-        self.find(Finding {
-            rule: "wishes-unread".to_owned(),
-            severity: Severity::Warning,
-            object: "applications".to_owned(),
-            summary: "what they ask for is left out of account".to_owned(),
-            evidence: vec![error.to_string()],
-            remedy: None,
-        });
-    }
-
-    /// Tells what of the wishes is left out because it is no request.
-    pub(crate) fn tell_wishes_left_out(&mut self, notes: &[String]) {
+    /// Tells what of the applications' requests is left out because it is none.
+    pub(crate) fn tell_app_requests_left_out(&mut self, notes: &[String]) {
         if notes.is_empty() {
-            return self.mended(RULE, &BTreeSet::new());
+            return self.telemetry.mended(RULE, &BTreeSet::new());
         }
         let more = notes.len().saturating_sub(NAMED_MAX);
         let more = (more > 0).then(|| format!("and {more} more"));
-        self.find(Finding {
+        self.telemetry.find(Finding {
             rule: RULE.to_owned(),
             severity: Severity::Note,
             object: "applications".to_owned(),
@@ -161,10 +203,16 @@ impl Daemon<'_> {
             remedy: None,
         });
     }
+}
 
-    /// What tells of wishes, the first time that it is asked for.
-    pub(crate) fn new_wishes(&mut self) -> Option<BorrowedFd<'_>> {
-        std::mem::take(&mut self.new_wishes).then(|| self.wishes.descriptor()).flatten()
+fn unread(error: &KernelError) -> Finding {
+    Finding {
+        rule: "wishes-unread".to_owned(),
+        severity: Severity::Warning,
+        object: "applications".to_owned(),
+        summary: "what they ask for is left out of account".to_owned(),
+        evidence: vec![error.to_string()],
+        remedy: None,
     }
 }
 
@@ -181,18 +229,6 @@ fn often() -> Finding {
         evidence: Vec::new(),
         remedy: Some("netpolicy sockets list".to_owned()),
     }
-}
-
-/// What wishes are heard with; `None` where nobody may ask.
-pub(crate) fn hearing(wishes: &WishReader) -> Option<Hearing> {
-    let told = wishes.descriptor().is_some();
-    let tick = std::time::Duration::from_nanos(crate::reconciler::TICK.0);
-    wishes.is_open().then(|| Hearing {
-        what: "what applications ask for".to_owned(),
-        how: if told { "BPF where they ask" } else { "looks" }.to_owned(),
-        within: (!told).then_some(tick),
-        refused: Vec::new(),
-    })
 }
 
 fn tasks(wishes: &[Wish]) -> BTreeSet<Pid> {

@@ -1,120 +1,65 @@
-//! The daemon itself: what it holds, and one turn of its loop.
+//! The daemon itself: the parts that it consists of, and one turn of its loop.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use apply::{Asked, Journal, Knob, Ledger, TransactionName};
+use apply::{Asked, TransactionName};
 use linux::bpf::births::Birth;
-use linux::bpf::wishes::WishReader;
 use linux::events::Notice;
-use linux::observe::Observer;
 use linux::process::{Criteria, meets};
-use linux::{Kernel, Netns, Processes, Signal};
-use model::{Finding, Host, Nanoseconds, Object, Pid, Setting, Severity};
-use session::wake::HeldWake;
-use session::{Exit, Fault, Operator, Session, clock};
+use linux::{Netns, Signal};
+use model::{Change, Finding, Nanoseconds, Pid, Setting, Severity};
+use session::{Fault, Operator, Session, clock};
 
-use crate::api_calls::Asking;
-use crate::app_requests;
+use crate::answers::Answers;
+use crate::app_requests::AppRequests;
+use crate::current_plan::CurrentPlan;
 use crate::event_loop::EventLoop;
 use crate::event_sources::{
     BIRTHS, EventSources, FILES, Files, Holds, NOTICES, SIGNALS, WISHES, directory_of,
 };
+use crate::held::Held;
 use crate::instance_lock::{Claimed, InstanceLock};
+use crate::known::Known;
 use crate::options::{OnStop, Options};
-use crate::placing::{Members, Placed};
 use crate::reconciler::{Event, Reconciler, until};
+use crate::rejections::Rejections;
 use crate::requests::Requests;
-use crate::status::{Counters, Kind, Phase, Reaction, RequestStatus, Shared};
+use crate::status::{Phase, Shared};
+use crate::telemetry::{Standing, Telemetry};
 
 /// How long the daemon waits for another writer of the journal before it does something else first.
 const JOURNAL_PATIENCE: Duration = Duration::from_millis(200);
-
-/// The most findings that are told at once.
-const FINDINGS_MAX: usize = 256;
 
 /// What can be done about a file of requests that cannot be read.
 const UNREADABLE: &str =
     "what `set` asked of a daemon is kept there: move it away to start without that, and ask again";
 
-/// A value that the kernel refused.
-#[derive(Clone, Debug)]
-pub(crate) struct Rejected {
-    /// The value.
-    pub(crate) to: Setting,
-    /// How a command would end that wanted it.
-    pub(crate) exit: Exit,
-    /// The kernel's words.
-    pub(crate) words: String,
-}
-
-/// The daemon.
+/// The daemon: parts that own their state, and know nothing of each other.
 pub(crate) struct Daemon<'a> {
     pub(crate) session: &'a Session,
-    pub(crate) operator: &'a dyn Operator,
     pub(crate) options: Options,
-    pub(crate) shared: Shared,
-    pub(crate) sources: EventSources,
-    pub(crate) observer: Observer,
-    pub(crate) host: Host,
-    pub(crate) journal: Journal,
-    pub(crate) kernel: Kernel,
-    /// What the daemons have set and is in force, and by which transactions.
-    pub(crate) own: BTreeSet<TransactionName>,
-    pub(crate) ledger: Ledger,
+    /// What it tells of itself.
+    pub(crate) telemetry: Telemetry<'a>,
+    /// What to do, and when.
     pub(crate) reconciler: Reconciler,
+    /// What it waits for.
+    pub(crate) sources: EventSources,
+    /// What is known of the host.
+    pub(crate) known: Known,
+    /// What the operator asks for, and of which processes.
     pub(crate) requests: Requests,
-    /// All requests at the last plan: the operator's, and behind them what applications ask for.
-    pub(crate) policy: model::Policy,
-    /// What applications ask for, and whether there is something new to wait for.
-    pub(crate) wishes: WishReader,
-    pub(crate) new_wishes: bool,
-    /// Whose wishes were followed at the last plan, in that order.
-    pub(crate) followed_wishes: Vec<app_requests::Asker>,
-    pub(crate) placed: Placed,
-    /// The bound on the wake latency of CPUs that the policy wants.
-    pub(crate) wake: HeldWake,
-    pub(crate) members: Members,
-    pub(crate) statuses: Vec<RequestStatus>,
-    /// What is wrong, by rule and object.
-    pub(crate) findings: BTreeMap<(String, String), Finding>,
-    pub(crate) counters: Counters,
-    pub(crate) reactions: BTreeMap<Kind, Reaction>,
-    /// The values that the kernel refused, until their object changes, or nobody wants them any more.
-    pub(crate) rejected: BTreeMap<Knob, Rejected>,
-    /// The request that is being done, by asking.
-    pub(crate) asking: Option<Asking>,
-    /// The knobs that another program attends to, or that are on trial.
-    pub(crate) taken: BTreeMap<Knob, String>,
-    /// What was held and wanted by nobody at the last tick.
-    pub(crate) unwanted: BTreeSet<Knob>,
-    /// What each of the operator's requests had when it was followed last, by its target: it stays when it is refused.
-    pub(crate) previous: BTreeMap<String, BTreeSet<Knob>>,
-    /// What somebody else has set since, and nobody asks for any more: it is theirs, and leaves the journal.
-    pub(crate) foreign: BTreeSet<Knob>,
-    /// Those of the daemon's transactions that were rolled back, but not wholly.
-    pub(crate) half_undone: BTreeSet<TransactionName>,
-    /// How many settings are held and wanted by nobody but a request that is refused.
-    pub(crate) kept_for_refused: usize,
-    /// The sign of the only daemon, until it is in the event loop.
-    pub(crate) lock: Option<InstanceLock>,
-    /// When all processes are looked at again, because no event tells of their sockets.
-    pub(crate) look_at_all: Nanoseconds,
-    pub(crate) phase: Phase,
-    pub(crate) policy_reads: u64,
-    pub(crate) mistakes: Option<String>,
-    pub(crate) sections: usize,
-    /// The processes whose births and ends are told.
-    pub(crate) watched: BTreeSet<Pid>,
-    /// What the last commit set, until it was looked at.
-    pub(crate) set_lately: Vec<Setting>,
-    /// The object that was compared last at a tick.
-    pub(crate) compared: Option<Object>,
-    /// What was set since somebody asked for something, for the answer.
-    pub(crate) set_for_answer: Vec<String>,
-    /// What whoever asked should know beside that.
-    pub(crate) notes_for_answer: Vec<String>,
+    /// What applications ask for.
+    pub(crate) apps: AppRequests,
+    /// What all of it comes to.
+    pub(crate) plan: CurrentPlan,
+    /// What is held of that.
+    pub(crate) held: Held,
+    /// What of it the kernel refused.
+    pub(crate) rejections: Rejections,
+    /// The request that is being done by asking.
+    pub(crate) answers: Answers,
 }
 
 impl<'a> Daemon<'a> {
@@ -127,7 +72,7 @@ impl<'a> Daemon<'a> {
         operator: &'a dyn Operator,
         options: Options,
         shared: Shared,
-        event_loop: &EventLoop,
+        event_loop: &mut EventLoop,
     ) -> Result<Self, Fault> {
         let netns = session.netns()?;
         // On this thread only; others of this process stay where they are.
@@ -135,75 +80,37 @@ impl<'a> Daemon<'a> {
             netns.enter()?;
         }
         let journal = session.journal()?.waiting(JOURNAL_PATIENCE).keeping()?;
-        let claimed = InstanceLock::claim()?;
+        let mut telemetry = Telemetry::new(operator, shared);
+        match InstanceLock::claim()? {
+            Claimed::Locked(lock) => event_loop
+                .admit(Box::new(lock))
+                .map_err(|errno| Fault::failed(format!("the daemon's sign: {errno}")))?,
+            Claimed::Unknown(finding) => telemetry.find(finding),
+        }
         let path = session.state_dir.join("requests.json");
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let requests = Requests::open(path, &boot, options.allow.disruptive)
             .map_err(|(path, error)| Fault::file(path, error).hint(UNREADABLE))?;
-        let files = Files::watch(watched_directories(session, &journal));
+        let files = Files::watch(watched_directories(session, journal.directory().to_owned()));
         let sources = EventSources::open(&netns, event_loop, files)?;
-        let mut observer = Observer::open(netns)?;
-        let host = observer.whole(&Processes::None)?;
-        let now = now();
+        let known = Known::open(netns, now())?;
         let mut daemon = Self {
-            reconciler: Reconciler::begin(now, sources.epolls_are_told()),
             session,
-            operator,
             options,
-            shared,
+            telemetry,
+            reconciler: Reconciler::begin(now(), sources.epolls_are_told()),
             sources,
-            observer,
-            host,
-            journal,
-            kernel: Kernel::new(),
-            own: BTreeSet::new(),
-            ledger: Ledger::default(),
+            known,
             requests,
-            policy: model::Policy::default(),
-            wishes: WishReader::of(session.wishes()),
-            new_wishes: false,
-            followed_wishes: Vec::new(),
-            placed: Placed::default(),
-            wake: HeldWake::default(),
-            members: Members::new(),
-            statuses: Vec::new(),
-            findings: BTreeMap::new(),
-            counters: Counters::default(),
-            reactions: BTreeMap::new(),
-            rejected: BTreeMap::new(),
-            asking: None,
-            taken: BTreeMap::new(),
-            unwanted: BTreeSet::new(),
-            previous: BTreeMap::new(),
-            foreign: BTreeSet::new(),
-            half_undone: BTreeSet::new(),
-            notes_for_answer: Vec::new(),
-            kept_for_refused: 0,
-            lock: None,
-            look_at_all: now,
-            phase: Phase::Starting,
-            policy_reads: 0,
-            mistakes: None,
-            sections: 0,
-            watched: BTreeSet::new(),
-            set_lately: Vec::new(),
-            compared: None,
-            set_for_answer: Vec::new(),
+            apps: AppRequests::of(session.wishes()),
+            plan: CurrentPlan::default(),
+            held: Held::of(journal),
+            rejections: Rejections::default(),
+            answers: Answers::default(),
         };
-        match claimed {
-            Claimed::Locked(lock) => daemon.lock = Some(lock),
-            Claimed::Unknown(finding) => daemon.find(finding),
-        }
         daemon.adopt()?;
         daemon.tell_what_is_not_heard();
-        let started = clock::now().unix_micros;
-        let netns = daemon.observer.netns().id();
-        daemon.shared.update(|status| {
-            status.pid = std::process::id();
-            env!("CARGO_PKG_VERSION").clone_into(&mut status.version);
-            status.started_unix_micros = started;
-            status.netns = Some(netns);
-        });
+        daemon.telemetry.started(daemon.known.netns().id(), clock::now().unix_micros);
         daemon.publish();
         Ok(daemon)
     }
@@ -211,41 +118,23 @@ impl<'a> Daemon<'a> {
     /// What earlier daemons have set, and is in force, is this one's from now on. What one of them left half done is
     /// undone first.
     fn adopt(&mut self) -> Result<(), Fault> {
-        for transaction in self.journal.kept_by_daemon()?.iter().rev() {
-            if transaction.standing() == apply::Standing::Unfinished {
-                let name = transaction.name();
-                self.journal.roll_back(name, &mut self.kernel, clock::now())?;
-                self.operator.say(&format!("{name} was left half done, and is rolled back."));
-            }
-        }
-        self.read_own()?;
-        if !self.own.is_empty() {
-            let (settings, transactions) = (self.ledger.len(), self.own.len());
-            self.operator.say(&format!(
+        let Self { held, telemetry, .. } = self;
+        held.adopt(clock::now(), |name| {
+            telemetry.say(&format!("{name} was left half done, and is rolled back."));
+        })?;
+        if !held.transactions().is_empty() {
+            let (settings, transactions) = (held.ledger().len(), held.transactions().len());
+            telemetry.say(&format!(
                 "Found {settings} settings of {transactions} transactions in force, and goes on."
             ));
         }
         Ok(())
     }
 
-    /// Reads the journal for what the daemon holds. Gives the transactions that others of these stand for.
-    pub(crate) fn read_own(&mut self) -> Result<BTreeSet<TransactionName>, Fault> {
-        let transactions = self.journal.kept_by_daemon()?;
-        self.own = transactions.iter().map(apply::Transaction::name).collect();
-        let half = transactions.iter().filter(|transaction| {
-            transaction.standing() == apply::Standing::RollbackIncomplete
-                && matches!(transaction.why_undone(), Some(apply::Why::Asked { .. }))
-        });
-        self.half_undone = half.map(apply::Transaction::name).collect();
-        self.ledger = Ledger::of(&transactions);
-        self.journal.rely_on(self.own.iter().copied());
-        Ok(transactions.iter().flat_map(|transaction| transaction.begin().replaces.clone()).collect())
-    }
-
     fn tell_what_is_not_heard(&mut self) {
         for hearing in self.sources.hearing() {
             let Some(within) = hearing.within.filter(|_| !hearing.refused.is_empty()) else { continue };
-            let finding = Finding {
+            self.telemetry.find(Finding {
                 rule: "not-told".to_owned(),
                 severity: Severity::Note,
                 object: hearing.what.clone(),
@@ -258,8 +147,7 @@ impl<'a> Daemon<'a> {
                     .chain(hearing.refused)
                     .collect(),
                 remedy: None,
-            };
-            self.find(finding);
+            });
         }
     }
 
@@ -268,12 +156,7 @@ impl<'a> Daemon<'a> {
     /// # Errors
     /// If the kernel does not let it listen any more.
     pub(crate) fn run(&mut self, event_loop: &mut EventLoop) -> Result<(), Fault> {
-        if let Some(lock) = self.lock.take() {
-            event_loop
-                .admit(Box::new(lock))
-                .map_err(|errno| Fault::failed(format!("the daemon's sign: {errno}")))?;
-        }
-        while self.phase != Phase::Ending {
+        while self.telemetry.phase() != Phase::Ending {
             self.turn(event_loop)?;
         }
         self.publish();
@@ -300,7 +183,7 @@ impl<'a> Daemon<'a> {
             heard = true;
         }
         if ready.contains(&WISHES) {
-            self.hear_wishes();
+            self.hear_app_requests();
             heard = true;
         }
         if ready.contains(&FILES) {
@@ -322,7 +205,7 @@ impl<'a> Daemon<'a> {
             self.work(work);
             heard = true;
         }
-        if let Some(told) = self.new_wishes() {
+        if let Some(told) = self.apps.new_descriptor() {
             event_loop
                 .watch(told, WISHES)
                 .map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
@@ -334,7 +217,7 @@ impl<'a> Daemon<'a> {
     }
 
     pub(crate) fn hear(&mut self, event: &Event, at: Nanoseconds) {
-        *self.counters.events.entry(event.kind()).or_default() += 1;
+        self.telemetry.count(|counters| *counters.events.entry(event.kind()).or_default() += 1);
         self.reconciler.heard(event, at, now());
     }
 
@@ -348,7 +231,7 @@ impl<'a> Daemon<'a> {
                 Notice::Queues(name) => Event::Queues(name),
                 Notice::Cpu => Event::Cpu,
                 Notice::Lost => {
-                    self.counters.lost += 1;
+                    self.telemetry.count(|counters| counters.lost += 1);
                     Event::Lost
                 }
             };
@@ -362,14 +245,14 @@ impl<'a> Daemon<'a> {
         for told in told {
             match told.birth {
                 Birth::Exec(process) => {
-                    let known = self.watched.contains(&process.pid);
+                    let known = self.sources.is_watched(process.pid);
                     if self.judge(process.pid, None) || known {
                         self.hear(&Event::Exec(process.pid), told.at);
                     }
                 }
                 Birth::Child { child, parent } => {
                     if self.requests.born(child.pid, parent) || self.requests.any_device() {
-                        self.watched.insert(child.pid);
+                        self.sources.note_watched(child.pid);
                         self.hear(&Event::Fork(child.pid), told.at);
                     } else {
                         self.sources.ignore(child.pid)?;
@@ -377,11 +260,11 @@ impl<'a> Daemon<'a> {
                 }
                 Birth::Exit(process) => {
                     self.requests.ended(process.pid);
-                    self.watched.remove(&process.pid);
+                    self.sources.note_ended(process.pid);
                     self.hear(&Event::Exit(process.pid), told.at);
                 }
                 Birth::Listener { process, port } => {
-                    let known = self.watched.contains(&process.pid);
+                    let known = self.sources.is_watched(process.pid);
                     if self.judge(process.pid, Some(port)) || known || self.requests.any_device() {
                         self.hear(&Event::Listener(process.pid), told.at);
                     }
@@ -390,7 +273,7 @@ impl<'a> Daemon<'a> {
             }
         }
         if lost {
-            self.counters.lost += 1;
+            self.telemetry.count(|counters| counters.lost += 1);
             self.hear(&Event::Lost, now());
         }
         Ok(())
@@ -399,15 +282,13 @@ impl<'a> Daemon<'a> {
     /// Whether any request means this process by itself.
     fn judge(&mut self, pid: Pid, listens: Option<u16>) -> bool {
         // A socket stays in its namespace when its process leaves it.
-        let here = Criteria { netns: Some(self.observer.netns().id()), ..Criteria::default() };
+        let here = Criteria { netns: Some(self.known.netns().id()), ..Criteria::default() };
         if listens.is_some() && meets(&here, pid).is_ok_and(|process| process.is_none()) {
             return false;
         }
         let mut unread = Vec::new();
         let means = self.requests.judge(pid, listens, &mut unread);
-        for unread in unread {
-            self.operator.detail(&format!("not read: {}: {}", unread.what, unread.why));
-        }
+        self.telemetry.unread(unread);
         means
     }
 
@@ -418,7 +299,7 @@ impl<'a> Daemon<'a> {
                     self.take_up();
                     self.hear(&Event::Policy, now());
                 }
-                Signal::Interrupt | Signal::Terminate => self.phase = Phase::Ending,
+                Signal::Interrupt | Signal::Terminate => self.telemetry.enter(Phase::Ending),
             }
         }
     }
@@ -426,10 +307,8 @@ impl<'a> Daemon<'a> {
     /// What was left alone is taken up again.
     pub(crate) fn take_up(&mut self) {
         self.reconciler.take_up();
-        self.rejected.clear();
-        if self.phase == Phase::Released {
-            self.phase = Phase::Managing;
-        }
+        self.rejections.clear();
+        self.telemetry.leave(Phase::Released, Phase::Managing);
         self.tell_what_was_rolled_back(&[]);
     }
 
@@ -437,19 +316,18 @@ impl<'a> Daemon<'a> {
     pub(crate) fn tell_what_was_rolled_back(&mut self, names: &[TransactionName]) {
         const RULE: &str = "rolled-back";
         let settings = self.reconciler.released();
-        let summary = match self.phase {
+        let summary = match self.telemetry.phase() {
             Phase::Released => {
                 "all that it had set was rolled back: it manages nothing until it is asked again".to_owned()
             }
-            _ if settings == 0 => return self.mended(RULE, &BTreeSet::new()),
+            _ if settings == 0 => return self.telemetry.mended(RULE, &BTreeSet::new()),
             _ => format!("{settings} settings were rolled back, and are left alone until it is asked again"),
         };
-        let known = self.findings.get(&(RULE.to_owned(), "daemon".to_owned()));
-        let evidence = match (names, known) {
+        let evidence = match (names, self.telemetry.finding(RULE, "daemon")) {
             ([], Some(known)) => known.evidence.clone(),
             (names, _) => names.iter().map(|name| format!("rolled back: {name}")).collect(),
         };
-        self.find(Finding {
+        self.telemetry.find(Finding {
             rule: RULE.to_owned(),
             severity: Severity::Warning,
             object: "daemon".to_owned(),
@@ -463,18 +341,31 @@ impl<'a> Daemon<'a> {
     pub(crate) fn end(mut self) -> Result<(), Fault> {
         match self.options.on_stop {
             OnStop::Keep => {
-                if !self.ledger.is_empty() {
-                    let settings = self.ledger.len();
-                    self.operator.say(&format!(
+                if !self.held.ledger().is_empty() {
+                    let settings = self.held.ledger().len();
+                    self.telemetry.say(&format!(
                         "Left in force: {settings} settings. `netpolicy rollback` puts them back."
                     ));
                 }
                 Ok(())
             }
             OnStop::Revert => self.roll_back_all().map(|put_back| {
-                self.operator.say(&format!("Put back: {put_back} settings."));
+                self.telemetry.say(&format!("Put back: {put_back} settings."));
             }),
         }
+    }
+
+    /// Puts back all that the daemons have set. Says how many settings were.
+    pub(crate) fn roll_back_all(&mut self) -> Result<usize, Fault> {
+        let asked = self.asked();
+        let (undone, failed) = self.held.roll_back_all(&asked);
+        self.look_at_journal()?;
+        for (change, found) in undone.iter().flat_map(|(_, undone)| undone.left_alone()) {
+            self.telemetry.say(&left_to_others(change, found));
+        }
+        let restored = |fate: &apply::Fate| *fate == apply::Fate::Restored;
+        let put_back = undone.iter().map(|(_, undone)| undone.count(restored)).sum();
+        failed.map_or(Ok(put_back), |error| Err(self.held.unfinished(error, &undone)))
     }
 
     /// What the journal notes of the daemon's transactions.
@@ -482,52 +373,27 @@ impl<'a> Daemon<'a> {
         self.session.asked(None)
     }
 
-    /// Notes a finding, in place of what was found of the same before. A new one is told.
-    pub(crate) fn find(&mut self, finding: Finding) {
-        let key = (finding.rule.clone(), finding.object.clone());
-        if self.findings.get(&key) == Some(&finding) {
-            return;
-        }
-        if !self.findings.contains_key(&key) && self.findings.len() >= FINDINGS_MAX {
-            return;
-        }
-        self.operator.say(&format!("{}: {}: {}", finding.severity, finding.object, finding.summary));
-        for line in &finding.evidence {
-            self.operator.say(&format!("  {line}"));
-        }
-        self.findings.insert(key, finding);
-    }
-
-    /// What was found by a rule is mended, but for these objects.
-    pub(crate) fn mended(&mut self, rule: &str, but: &BTreeSet<String>) {
-        self.findings.retain(|(found, object), _| found != rule || but.contains(object));
-    }
-
     /// Tells others how it stands.
-    pub(crate) fn publish(&mut self) {
-        let findings: Vec<Finding> = self.findings.values().cloned().collect();
-        let polling = crate::request_status::polling(&self.placed, &self.host);
-        let settings = u64::try_from(self.ledger.len()).unwrap_or(u64::MAX);
+    pub(crate) fn publish(&self) {
         let mut hearing = self.sources.hearing();
-        hearing.extend(app_requests::hearing(&self.wishes));
-        self.shared.update(|status| {
-            status.phase = self.phase;
-            status.policy.sections = self.sections;
-            status.policy.asked = self.requests.asked();
-            status.policy.reads = self.policy_reads;
-            status.policy.mistakes.clone_from(&self.mistakes);
-            status.hearing = hearing;
-            status.requests.clone_from(&self.statuses);
-            status.settings = settings;
-            status.findings = findings;
-            // The queue of requests counts what it turns away by itself.
-            let evictions = status.counters.evictions.max(self.counters.evictions);
-            status.counters.clone_from(&self.counters);
-            status.counters.evictions = evictions;
-            status.reactions.clone_from(&self.reactions);
-            status.polling = polling;
+        hearing.extend(self.apps.hearing());
+        self.telemetry.publish(Standing {
+            asked: self.requests.asked(),
+            hearing,
+            requests: self.plan.statuses().to_vec(),
+            settings: self.held.ledger().len(),
+            polling: self.plan.polling(self.known.host()),
         });
     }
+}
+
+/// What is said of a setting that is not put back, because it is somebody else's by now.
+pub(crate) fn left_to_others(change: &Change, found: &Setting) -> String {
+    let from = change.from();
+    let (object, knob, now, before) = (from.object(), from.knob(), found.value(), from.value());
+    format!(
+        "NOT put back, for somebody else has set it since: {object} {knob} is {now}, and was {before} before"
+    )
 }
 
 /// This moment, by the clock that the kernel's events are of.
@@ -535,11 +401,10 @@ pub(crate) fn now() -> Nanoseconds {
     linux::clock::monotonic()
 }
 
-fn watched_directories(session: &Session, journal: &Journal) -> Vec<(PathBuf, Holds)> {
+fn watched_directories(session: &Session, journal: PathBuf) -> Vec<(PathBuf, Holds)> {
     let policy: Vec<PathBuf> = session.policy_directories(directory_of);
     let policy = policy.into_iter().map(|path| (path, Holds::Policy));
-    let journal = (journal.directory().to_owned(), Holds::Journal);
     let wishes = session.wishes().directory().to_owned();
     let place = (directory_of(&wishes), Holds::PlaceOfWishes);
-    policy.chain([journal, (wishes, Holds::Wishes), place]).collect()
+    policy.chain([(journal, Holds::Journal), (wishes, Holds::Wishes), place]).collect()
 }

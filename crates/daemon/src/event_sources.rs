@@ -35,6 +35,8 @@ pub(crate) struct EventSources {
     epolls_told: bool,
     signals: Signals,
     files: Files,
+    /// The processes whose births and ends are told.
+    watched: BTreeSet<Pid>,
 }
 
 impl EventSources {
@@ -65,7 +67,7 @@ impl EventSources {
         if let Some(inotify) = &files.inotify {
             event_loop.watch(inotify.as_fd(), FILES).map_err(failed)?;
         }
-        Ok(Self { notices, births, births_refused, epolls_told, signals, files })
+        Ok(Self { notices, births, births_refused, epolls_told, signals, files, watched: BTreeSet::new() })
     }
 
     /// Whether the kernel tells of new epolls.
@@ -140,14 +142,56 @@ impl EventSources {
         self.births.as_mut().map_or(Ok(()), |births| births.wait_for(netns, waited))
     }
 
-    /// What happens to this process is told from now on.
-    pub(crate) fn watch(&self, pid: Pid) -> Result<(), KernelError> {
-        self.births.as_ref().map_or(Ok(()), |births| births.watch(pid))
+    /// Whether what happens to this process is told.
+    pub(crate) fn is_watched(&self, pid: Pid) -> bool {
+        self.watched.contains(&pid)
     }
 
-    /// What happens to this process is told no more.
+    /// The kernel tells of this process by itself, as of each child of one that is watched.
+    pub(crate) fn note_watched(&mut self, pid: Pid) {
+        self.watched.insert(pid);
+    }
+
+    /// The kernel tells of this process no more, because it has ended.
+    pub(crate) fn note_ended(&mut self, pid: Pid) {
+        self.watched.remove(&pid);
+    }
+
+    /// What happens to this process is told no more, if it was.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn stop_watching(&mut self, pid: Pid) -> Result<(), KernelError> {
+        if self.watched.remove(&pid) { self.ignore(pid) } else { Ok(()) }
+    }
+
+    /// What happens to this process is told no more, also if nobody has asked for it.
+    ///
+    /// # Errors
+    /// The kernel's.
     pub(crate) fn ignore(&self, pid: Pid) -> Result<(), KernelError> {
         self.births.as_ref().map_or(Ok(()), |births| births.ignore(pid))
+    }
+
+    /// The ends and the children of these are told of, and of no others. Gives why one of them could not be added.
+    ///
+    /// # Errors
+    /// The kernel's, when one cannot be taken out.
+    pub(crate) fn watch_alone(&mut self, known: &BTreeSet<Pid>) -> Result<Option<KernelError>, KernelError> {
+        let mut full = None;
+        for pid in known.difference(&self.watched).copied().collect::<Vec<_>>() {
+            // Whoever does not fit is found by looking.
+            if let Err(error) = self.births.as_ref().map_or(Ok(()), |births| births.watch(pid)) {
+                full = Some(error);
+                break;
+            }
+            self.watched.insert(pid);
+        }
+        for pid in self.watched.difference(known).copied().collect::<Vec<_>>() {
+            self.ignore(pid)?;
+            self.watched.remove(&pid);
+        }
+        Ok(full)
     }
 
     /// The signals.

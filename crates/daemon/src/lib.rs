@@ -4,19 +4,24 @@
 //! This room must not know the command line, a terminal, the simulator or the experiments.
 //!
 //! One thread and one epoll ([`event_loop`]), no async runtime. Read in this order: [`reconciler`] (what to do, and when: pure),
-//! `daemon` (what the daemon holds, and a turn of its loop), `event_sources` (what it waits for), `look` (what is known of
-//! the host, brought up to date), `app_requests` (what applications ask for by themselves), `pass` (commits, repairs),
-//! `put_back` (lets go), `api_calls` and [`status`] (what others may ask, and read).
+//! `daemon` (the parts, and a turn of the loop), `look` and `pass` (what a turn does: look at the host, plan, commit), and the
+//! parts, each of which owns its state: `event_sources` (what is waited for), `known` (the host), `requests` and `app_requests`
+//! (what is asked for), `current_plan` (what that comes to), `held` (what is in force), `rejections`, `answers`, `telemetry`.
+//! `api_calls` and [`status`] are what others may ask, and read.
 #![forbid(unsafe_code)]
 
+mod answers;
 pub mod api;
 mod api_calls;
 mod app_requests;
 pub mod attach_service;
+mod current_plan;
 mod daemon;
 pub mod event_loop;
 mod event_sources;
+mod held;
 mod instance_lock;
+mod known;
 mod look;
 mod notify;
 mod options;
@@ -24,15 +29,16 @@ mod pass;
 mod placing;
 #[cfg(test)]
 mod placing_test;
-mod put_back;
 pub mod reconciler;
 #[cfg(test)]
 mod reconciler_test;
+mod rejections;
 mod request_status;
 mod requests;
 mod run;
 mod socket_file;
 pub mod status;
+mod telemetry;
 
 pub use event_loop::{EventLoop, Interest, Ready, Registrar, Source, Stay};
 pub use options::{OnStop, Options};

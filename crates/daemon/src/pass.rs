@@ -2,33 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knob, Knobs, TransactionName};
+use apply::{Allow, CommitError, CommitFault, Drift, JournalError, Knobs, TransactionName};
 use linux::{Cause, Kernel, KernelError};
 use model::setting::Disruption;
-use model::{
-    Change, DeviceId, Finding, Nanoseconds, NapiKnob, Object, Plan, Policy, Setting, Severity, Step, Target,
-};
-use session::cycle::{self, NotInForce};
+use model::{Change, Finding, Nanoseconds, NapiKnob, Object, Plan, Setting, Severity, Step, Target};
+use session::cycle::NotInForce;
 use session::{Exit, Fault};
 
-use crate::api_calls::Asking;
-use crate::app_requests;
-use crate::daemon::{Daemon, Rejected, now};
-use crate::look::{has_ended, process_of};
-use crate::placing;
-use crate::put_back;
+use crate::daemon::{Daemon, left_to_others, now};
+use crate::held::{Committed, PutBack};
+use crate::look::process_of;
 use crate::reconciler::{LeftAlone, Work};
-use crate::request_status;
 use crate::status::{Kind, Phase};
+
+/// What did not succeed when many transactions could not be made one.
+const NOT_FOLDED: &str = "the journal is not folded";
 
 /// How many commits one work may take: queues, what stands on them, and again for what changed meanwhile.
 const COMMITS_MAX: usize = 8;
-
-/// How many transactions are remembered that are not in force any more.
-const HISTORY_MAX: usize = 200;
-
-/// The most changes that an answer lists.
-const CHANGES_TOLD_MAX: usize = 4096;
 
 /// How many settings are named that others have.
 const TAKEN_NAMED_MAX: usize = 16;
@@ -60,12 +51,12 @@ impl Daemon<'_> {
         match outcome {
             Ok(true) => {
                 self.reconciler.done(span(begun), now());
-                self.mended("failed", &BTreeSet::new());
+                self.telemetry.mended("failed", &BTreeSet::new());
             }
             Ok(false) => self.reconciler.failed(work, span(begun), now()),
             Err(fault) => {
-                self.counters.failures += 1;
-                self.find(Finding {
+                self.telemetry.count(|counters| counters.failures += 1);
+                self.telemetry.find(Finding {
                     rule: "failed".to_owned(),
                     severity: Severity::Problem,
                     object: "daemon".to_owned(),
@@ -76,20 +67,22 @@ impl Daemon<'_> {
                 self.reconciler.failed(work, span(begun), now());
             }
         }
-        if self.phase == Phase::Starting {
-            self.phase = Phase::Managing;
-        }
-        self.fold();
-        self.let_go_of_what_is_foreign();
+        self.telemetry.leave(Phase::Starting, Phase::Managing);
+        let (asked, host) = (self.asked(), self.known.host());
+        let folded = self.held.fold_if_many(host, &asked);
+        self.telemetry.detail_of(NOT_FOLDED, folded);
+        let folded = self.held.let_go_of_foreign(host, &asked);
+        self.telemetry.detail_of(NOT_FOLDED, folded);
         if may_have_ended {
-            self.let_go_of_what_has_ended();
+            let folded = self.held.let_go_of_ended(host, &asked);
+            self.telemetry.detail_of(NOT_FOLDED, folded);
         }
     }
 
     /// Plans and commits until nothing differs. False if something is to be tried again later.
     fn converge(&mut self, work: &Work) -> Result<bool, Fault> {
-        if self.phase == Phase::Released {
-            self.wake.hold(None);
+        if self.telemetry.phase() == Phase::Released {
+            self.plan.release_wake();
             // Nothing is done, but how what was asked for stands is told as it is.
             self.place();
             self.report();
@@ -105,7 +98,7 @@ impl Daemon<'_> {
                 self.report();
                 return Ok(true);
             }
-            let again = self.placed.desired.first_stage;
+            let again = self.plan.is_first_stage();
             match self.commit(plan)? {
                 Ok(()) => {
                     if !again && !changed {
@@ -138,27 +131,21 @@ impl Daemon<'_> {
         for (kind, at) in &work.heard {
             let took = std::time::Duration::from_nanos(in_force.0.saturating_sub(at.0));
             if *kind != Kind::Timer {
-                self.reactions.entry(*kind).or_default().note(took);
+                self.telemetry.reacted(*kind, took);
             }
         }
     }
 
     /// What is asked for, on the host as it is now.
-    fn place(&mut self) -> Policy {
-        self.counters.plans += 1;
+    fn place(&mut self) {
+        self.telemetry.count(|counters| counters.plans += 1);
         let policy = self.requests.policy();
         let own = policy.intents.len();
-        let (policy, left_out) = app_requests::joined(policy, &self.host, &self.followed_wishes);
-        self.tell_wishes_left_out(&left_out);
-        self.members = self.requests.members(&policy);
-        self.placed = placing::place(&policy, own, &self.host, &self.members);
-        let wishes = self.placed.followed.iter().filter(|place| **place >= own);
-        self.followed_wishes =
-            wishes.filter_map(|place| app_requests::asker(&policy.intents[*place])).collect();
-        self.previous = put_back::previous(&policy, &self.placed, std::mem::take(&mut self.previous));
-        self.statuses = request_status::requests(&policy, &self.placed);
-        self.policy.clone_from(&policy);
-        policy
+        let (policy, left_out) = self.apps.joined(policy, self.known.host());
+        self.tell_app_requests_left_out(&left_out);
+        let members = self.requests.members(&policy);
+        self.plan.place(policy, own, self.known.host(), &members);
+        self.apps.follow(self.plan.followed_apps());
     }
 
     /// What may be done now. Of a request that turns out to be refused nothing is: what was asked before counts again.
@@ -167,12 +154,11 @@ impl Daemon<'_> {
         if !self.went_back() {
             return plan;
         }
-        if !std::mem::take(&mut self.foreign).is_empty()
-            && let Err(fault) = self.read_own()
-        {
-            self.operator.detail(&format!("the journal is not read: {}", fault.cause));
+        if self.held.take_back_foreign() {
+            let read = self.held.read().map(|_| ());
+            self.telemetry.detail_of("the journal is not read", read);
         }
-        if self.was_released() && self.own.is_empty() {
+        if self.answers.was_released() && self.held.transactions().is_empty() {
             self.place();
             return Plan::default();
         }
@@ -180,32 +166,43 @@ impl Daemon<'_> {
     }
 
     fn planned_of_all(&mut self, work: &Work) -> Plan {
-        let policy = self.place();
-        self.take_up_what_is_asked_for(&policy);
-        self.let_go_of_what_others_made_right();
-        let wake = self.placed.desired.wake_latency.as_ref().map(|(micros, _)| *micros);
-        if let Some(why) = self.wake.hold(wake) {
-            self.operator.say(&why);
+        self.place();
+        self.take_up_what_is_asked_for();
+        self.held.let_go_of_what_others_made_right(self.plan.wanted(), &self.plan.differing());
+        if let Some(why) = self.plan.hold_wake() {
+            self.telemetry.say(&why);
         }
-        let mut plan = std::mem::take(&mut self.placed.plan);
+        let mut plan = self.plan.take_plan();
         plan.steps.extend(self.put_back(work));
         self.without_what_is_not_allowed(&mut plan);
-        let judged = self.reconciler.judge(plan, &self.ledger, now());
+        let judged = self.reconciler.judge(plan, self.held.ledger(), now());
         self.tell_left_alone(&judged.left_alone);
         let mut plan = judged.plan;
         self.keep_out(&mut plan);
         plan
     }
 
+    /// Steps that put back what is held and wanted by nobody: at once if what is wanted changed, else when nobody has
+    /// wanted it at two ticks in a row. What a request had that is refused now stays meanwhile.
+    fn put_back(&mut self, work: &Work) -> Vec<Step> {
+        let at_once = work.policy || work.asked || work.wishes;
+        let unwanted = self.plan.unwanted(self.held.ledger(), at_once || work.tick);
+        let Some(unwanted) = unwanted else { return Vec::new() };
+        let PutBack { steps, foreign } = self.held.put_back(unwanted, at_once);
+        for (change, found) in &foreign {
+            let said = left_to_others(change, found);
+            self.telemetry.say(&said);
+            self.answers.note(said);
+        }
+        steps
+    }
+
     /// Who asks for something does so although it was left alone, and may have done something about what was refused.
-    fn take_up_what_is_asked_for(&mut self, policy: &Policy) {
-        let wanted = |setting: &Setting| self.placed.desired.wanted.iter().any(|w| w.setting == *setting);
-        let held = |knob: &Knob| self.ledger.get(knob).map(Change::from);
-        self.rejected.retain(|knob, rejected| wanted(&rejected.to) || held(knob) == Some(&rejected.to));
-        let Some(target) = self.asking.as_mut().and_then(Asking::take_up) else { return };
-        let objects = request_status::of(&target, policy, &self.placed, &self.statuses);
-        let Some(objects) = objects.map(|(objects, _)| objects) else { return };
-        self.rejected.retain(|(object, _), _| !objects.contains(object));
+    fn take_up_what_is_asked_for(&mut self) {
+        self.rejections.keep_wanted(|setting| self.plan.wants(setting), self.held.ledger());
+        let Some(target) = self.answers.take_up() else { return };
+        let Some((objects, _)) = self.plan.request(&target) else { return };
+        self.rejections.forgive(|object| objects.contains(object));
         self.reconciler.take_up_of(&objects);
         // The queues of a device may be another request's, which wants the same and was rolled back.
         if let Target::Device(name) = &target {
@@ -234,9 +231,9 @@ impl Daemon<'_> {
                 plan.steps.push(Step::new(may));
             }
         }
-        self.mended("not-allowed", &refused.keys().map(ToString::to_string).collect());
+        self.telemetry.mended("not-allowed", &refused.keys().map(ToString::to_string).collect());
         for (object, changes) in refused {
-            self.find(Finding {
+            self.telemetry.find(Finding {
                 rule: "not-allowed".to_owned(),
                 severity: Severity::Problem,
                 object: object.to_string(),
@@ -254,14 +251,14 @@ impl Daemon<'_> {
                 flapping.entry(change.to().object()).or_default().push(change.to_string());
             }
         }
-        self.mended("flapping", &flapping.keys().map(ToString::to_string).collect());
+        self.telemetry.mended("flapping", &flapping.keys().map(ToString::to_string).collect());
         for (object, changes) in flapping {
-            let known = self.findings.contains_key(&("flapping".to_owned(), object.to_string()));
-            if !known {
-                self.counters.flapping += u64::try_from(changes.len()).unwrap_or(0);
+            if self.telemetry.finding("flapping", &object.to_string()).is_none() {
+                let settings = u64::try_from(changes.len()).unwrap_or(0);
+                self.telemetry.count(|counters| counters.flapping += settings);
             }
             let minutes = crate::reconciler::REPAIRS_WITHIN.0 / 60_000_000_000;
-            self.find(Finding {
+            self.telemetry.find(Finding {
                 rule: "flapping".to_owned(),
                 severity: Severity::Problem,
                 object: object.to_string(),
@@ -284,8 +281,8 @@ impl Daemon<'_> {
             let mut changes = Vec::from(step);
             changes.retain(|change| {
                 let knob = (object, change.to().knob());
-                let refused = self.rejected.get(&knob).is_some_and(|rejected| rejected.to == *change.to());
-                let why = self.taken.get(&knob).filter(|_| !refused);
+                let refused = self.rejections.has(change.to());
+                let why = self.held.taken(&knob).filter(|_| !refused);
                 if let Some(why) = why {
                     taken.entry(why.clone()).or_default().push(format!("{} {}", knob.0, knob.1));
                 }
@@ -295,11 +292,11 @@ impl Daemon<'_> {
                 plan.steps.push(Step::new(changes));
             }
         }
-        self.mended("taken", &taken.keys().cloned().collect());
+        self.telemetry.mended("taken", &taken.keys().cloned().collect());
         for (why, knobs) in taken {
             let (settings, more) = (knobs.len(), knobs.len().saturating_sub(TAKEN_NAMED_MAX));
             let more = (more > 0).then(|| format!("and {more} more"));
-            self.find(Finding {
+            self.telemetry.find(Finding {
                 rule: "taken".to_owned(),
                 severity: Severity::Note,
                 summary: format!("{settings} settings are left alone: each {why}"),
@@ -316,12 +313,13 @@ impl Daemon<'_> {
         let steps: Vec<Vec<Setting>> = plan.steps.iter().map(Step::to).collect();
         let asked = self.asked();
         let allow = self.options.allow;
-        let name = match cycle::commit(plan, &mut self.kernel, &self.journal, &asked, allow, None) {
+        let name = match self.held.commit(plan, &asked, allow) {
             Ok(name) => name,
             Err(NotInForce::Keep(error)) => return Err(error.into()),
             Err(NotInForce::Commit(error)) => {
                 // Where others have a knob, or have set it since, none was begun.
-                self.counters.failures += u64::from(error.transaction.is_some());
+                let begun = u64::from(error.transaction.is_some());
+                self.telemetry.count(|counters| counters.failures += begun);
                 if matches!(error.host, apply::HostState::NotRestored(_)) {
                     return Err(error.into());
                 }
@@ -333,42 +331,28 @@ impl Daemon<'_> {
     }
 
     fn committed(&mut self, changes: &[Change], name: Option<TransactionName>) -> Result<(), Fault> {
-        let is_repair = |change: &&Change| {
-            let knob = (change.to().object(), change.to().knob());
-            self.ledger.get(&knob).is_some_and(|held| held.to() == change.to())
-        };
-        let repaired: Vec<&Change> = changes.iter().filter(is_repair).collect();
-        let objects: BTreeSet<Object> = repaired.iter().map(|change| change.to().object()).collect();
-        self.counters.repairs += u64::try_from(repaired.len()).unwrap_or(0);
-        self.counters.commits += 1;
-        self.reconciler.repaired(&objects, now());
-        self.own.extend(name);
-        self.journal.rely_on(self.own.iter().copied());
-        for change in changes {
-            self.foreign.remove(&(change.to().object(), change.to().knob()));
-            let held = self.ledger.len();
-            let was_held = self.ledger.get(&(change.to().object(), change.to().knob())).is_some();
-            self.ledger.note(change);
-            if was_held && self.ledger.len() < held {
-                self.counters.released += 1;
-            }
-            self.counters.changes += 1;
-            self.take_in(change.to());
-        }
-        if self.set_for_answer.len() < CHANGES_TOLD_MAX {
-            self.set_for_answer.extend(changes.iter().map(ToString::to_string));
-        }
-        self.set_lately = changes.iter().map(|change| change.to().clone()).collect();
+        let Committed { repairs, repaired, released } = self.held.note(changes, name);
+        self.reconciler.repaired(&repaired, now());
+        let number = |number: usize| u64::try_from(number).unwrap_or(0);
+        self.telemetry.count(|counters| {
+            counters.repairs += number(repairs);
+            counters.commits += 1;
+            counters.changes += number(changes.len());
+            counters.released += released;
+        });
+        changes.iter().for_each(|change| self.known.take_in(change.to()));
+        self.known.note_set(changes.iter().map(|change| change.to().clone()).collect());
+        self.answers.set(changes);
         for change in changes {
             let words = format!("{change} ({})", change.because().source);
-            self.operator.event("set", change.to().object(), words)?;
+            self.telemetry.operator().event("set", change.to().object(), words)?;
         }
         Ok(())
     }
 
     /// Sees that what was set is so, and knows it from then on.
     fn look_at_what_was_set(&mut self) -> Result<(), Fault> {
-        let set = std::mem::take(&mut self.set_lately);
+        let set = self.known.take_set();
         let mut by_napi = BTreeSet::new();
         let mut whole = BTreeSet::new();
         for setting in &set {
@@ -387,10 +371,10 @@ impl Daemon<'_> {
         let devices: BTreeSet<_> =
             whole.iter().filter_map(Object::device).map(|device| device.ifindex).collect();
         for index in by_napi.difference(&devices) {
-            self.observer.napis(&mut self.host, *index)?;
+            self.known.napis(*index)?;
         }
         for index in devices {
-            self.observer.device(&mut self.host, index)?;
+            self.known.device(index)?;
         }
         let mut processes = BTreeSet::new();
         for object in whole.iter().filter(|object| object.device().is_none()) {
@@ -413,7 +397,7 @@ impl Daemon<'_> {
                 {
                     self.look_at_object(object)?;
                 }
-                drifts.iter().for_each(|drift| self.take_in(&drift.found));
+                drifts.iter().for_each(|drift| self.known.take_in(&drift.found));
                 Ok(Trouble::Again)
             }
             CommitFault::RolledBackMeanwhile { .. } => {
@@ -423,7 +407,7 @@ impl Daemon<'_> {
             CommitFault::Undecided { .. }
             | CommitFault::Attended { .. }
             | CommitFault::Unreadable { knob: Some(_), .. } => {
-                self.taken = self.journal.claims()?;
+                self.held.read_claims()?;
                 Ok(Trouble::Again)
             }
             CommitFault::Host { step, ref cause, .. }
@@ -458,58 +442,14 @@ impl Daemon<'_> {
         words: &str,
     ) {
         for to in settings {
-            let object = to.object();
-            self.find(problem("refused-by-kernel", object.to_string(), words));
-            let rejected = Rejected { to: to.clone(), exit, words: words.to_owned() };
-            self.rejected.insert((object, to.knob()), rejected);
+            self.telemetry.find(problem("refused-by-kernel", to.object().to_string(), words));
+            self.rejections.note(to, exit, words);
         }
-    }
-
-    /// Makes one of many transactions, when there is nothing more urgent.
-    fn fold(&mut self) {
-        if self.own.len() <= apply::FOLD_MAX {
-            return;
-        }
-        let folded = self.fold_now();
-        if let Err(fault) = folded {
-            self.operator.detail(&format!("the journal is not folded: {}", fault.cause));
-        }
-    }
-
-    pub(crate) fn fold_now(&mut self) -> Result<(), Fault> {
-        let ended = self.ended();
-        let host = &self.host;
-        let foreign = &self.foreign;
-        // A device that has another name now is the same device.
-        let there = |device: DeviceId| host.devices.iter().any(|known| known.id.ifindex == device.ifindex);
-        let gone = |change: &Change| {
-            let object = change.to().object();
-            let knob = (object, change.to().knob());
-            foreign.contains(&knob)
-                || ended.contains(&knob)
-                || has_ended(&object, host)
-                || object.device().is_some_and(|device| !there(device))
-        };
-        let asked = self.session.asked(None);
-        self.journal.rely_on([]);
-        let folded = self.journal.fold(&asked, gone);
-        self.read_own()?;
-        folded?;
-        self.journal.forget_all_but(HISTORY_MAX)?;
-        Ok(())
     }
 
     /// Tells of requests that are refused.
     fn report(&mut self) {
-        let refused: BTreeMap<String, (&plan::Refusal, bool)> = self
-            .placed
-            .refused
-            .iter()
-            .filter_map(|(place, refusal)| {
-                let target = self.policy.intents.get(*place)?.target.to_string();
-                Some((target, (refusal, *place < self.placed.own)))
-            })
-            .collect();
+        let refused = self.plan.refused();
         let findings: Vec<Finding> = refused
             .iter()
             .map(|(target, (refusal, is_own))| Finding {
@@ -526,10 +466,10 @@ impl Daemon<'_> {
             })
             .collect();
         let objects: BTreeSet<String> = findings.iter().map(|finding| finding.object.clone()).collect();
-        self.mended("request-refused", &objects);
-        let rejected = self.rejected.keys().map(|(object, _)| object.to_string()).collect();
-        self.mended("refused-by-kernel", &rejected);
-        findings.into_iter().for_each(|finding| self.find(finding));
+        self.telemetry.mended("request-refused", &objects);
+        let rejected = self.rejections.objects();
+        self.telemetry.mended("refused-by-kernel", &rejected);
+        findings.into_iter().for_each(|finding| self.telemetry.find(finding));
     }
 }
 

@@ -71,7 +71,7 @@ pub fn run(
     if linux::attach::is_needed() && attach_service::go_through(&sockets.attach) {
         operator.say(&format!("Processes are looked into through {}.", sockets.attach.display()));
     }
-    let mut daemon = Daemon::begin(session, operator, options, shared.clone(), &event_loop)?;
+    let mut daemon = Daemon::begin(session, operator, options, shared.clone(), &mut event_loop)?;
     admit(sockets, session, outside, &shared, &mut event_loop)?;
     operator.say("netpolicy daemon: at work. SIGHUP reads the policy files again, SIGTERM ends it.");
     daemon.run(&mut event_loop)?;

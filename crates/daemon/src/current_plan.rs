@@ -1,0 +1,255 @@
+//! What all requests come to on this host, at the last plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apply::{Knob, Ledger};
+use model::{Change, Host, Intent, Object, Plan, Policy, Setting, Target};
+use plan::Refusal;
+use session::wake::HeldWake;
+
+use crate::app_requests::{self, Asker};
+use crate::held::knob_of;
+use crate::placing::{self, Members, Placed};
+use crate::request_status;
+use crate::status::{Polling, RequestStatus};
+
+/// What all requests come to.
+#[derive(Default)]
+pub(crate) struct CurrentPlan {
+    /// All requests: the operator's, and behind them what applications ask for.
+    policy: Policy,
+    placed: Placed,
+    /// Each of them, and how it stands.
+    statuses: Vec<RequestStatus>,
+    /// What each of the operator's requests had when it was followed last, by its target: it stays when it is refused.
+    previous: BTreeMap<String, BTreeSet<Knob>>,
+    /// How many settings are held and wanted by nobody but a request that is refused.
+    kept_for_refused: usize,
+    /// The bound on the wake latency of CPUs that the policy wants.
+    wake: HeldWake,
+}
+
+impl CurrentPlan {
+    /// Plans these requests, of which the first `own` are the operator's.
+    pub(crate) fn place(&mut self, policy: Policy, own: usize, host: &Host, members: &Members) {
+        self.placed = placing::place(&policy, own, host, members);
+        self.previous = previous(&policy, &self.placed, std::mem::take(&mut self.previous));
+        self.statuses = request_status::requests(&policy, &self.placed);
+        self.policy = policy;
+    }
+
+    /// Whose of the applications' requests are followed, in that order.
+    pub(crate) fn followed_apps(&self) -> Vec<Asker> {
+        let places = self.placed.followed.iter().filter(|place| **place >= self.placed.own);
+        places.filter_map(|place| app_requests::asker(self.policy.intents.get(*place)?)).collect()
+    }
+
+    /// How each request stands.
+    pub(crate) fn statuses(&self) -> &[RequestStatus] {
+        &self.statuses
+    }
+
+    /// The CPUs that poll without traffic.
+    pub(crate) fn polling(&self, host: &Host) -> Polling {
+        request_status::polling(&self.placed, host)
+    }
+
+    /// The objects of the request for a target, and how it stands; `None` where it is not followed.
+    pub(crate) fn request(&self, target: &Target) -> Option<(BTreeSet<Object>, &RequestStatus)> {
+        request_status::of(target, &self.policy, &self.placed, &self.statuses)
+    }
+
+    /// Why the request for a target is refused.
+    pub(crate) fn refusal(&self, target: &Target) -> Option<&Refusal> {
+        let place = self.policy.intents.iter().position(|intent| intent.target == *target)?;
+        self.placed.refused.get(&place)
+    }
+
+    /// The targets of the requests that are refused, why, and whether each is the operator's.
+    pub(crate) fn refused(&self) -> BTreeMap<String, (&Refusal, bool)> {
+        let target = |place: &usize| Some(self.policy.intents.get(*place)?.target.to_string());
+        let refused = self.placed.refused.iter();
+        refused.filter_map(|(at, why)| Some((target(at)?, (why, *at < self.placed.own)))).collect()
+    }
+
+    /// What the operator should know of the request for a target.
+    pub(crate) fn notes(&self, target: &Target) -> Vec<String> {
+        let Some((objects, request)) = self.request(target) else { return Vec::new() };
+        let names: Vec<String> = objects.iter().map(|object| format!("{object}:")).collect();
+        let own = |note: &&String| names.iter().any(|name| note.starts_with(name));
+        let placed = self.placed.desired.notes.iter().filter(own).cloned();
+        request.notes.iter().map(|note| format!("{target}: {note}")).chain(placed).collect()
+    }
+
+    /// Every setting that is wanted.
+    pub(crate) fn wanted(&self) -> impl Iterator<Item = &Setting> {
+        self.placed.desired.wanted.iter().map(|wanted| &wanted.setting)
+    }
+
+    /// Whether a setting is wanted.
+    pub(crate) fn wants(&self, setting: &Setting) -> bool {
+        self.wanted().any(|wanted| wanted == setting)
+    }
+
+    /// The processes whose epolls are given parameters.
+    pub(crate) fn processes_with_epolls(&self) -> BTreeSet<model::Pid> {
+        let parts = self.placed.placement.iter().flat_map(|placement| &placement.parts);
+        let parts = parts.filter(|part| part.params.epoll != model::EpollParams::default());
+        parts.flat_map(|part| part.processes.iter().map(|process| process.id.pid)).collect()
+    }
+
+    /// The knobs that differ.
+    pub(crate) fn differing(&self) -> BTreeSet<Knob> {
+        self.placed.plan.changes().map(|change| knob_of(change.to())).collect()
+    }
+
+    /// What differs, once.
+    pub(crate) fn take_plan(&mut self) -> Plan {
+        std::mem::take(&mut self.placed.plan)
+    }
+
+    /// Whether queues are made first, and what stands on them is planned when they are there.
+    pub(crate) fn is_first_stage(&self) -> bool {
+        self.placed.desired.first_stage
+    }
+
+    /// Holds the bound on the wake latency that the plan wants. Says why it cannot, once.
+    pub(crate) fn hold_wake(&mut self) -> Option<String> {
+        let wanted = self.placed.desired.wake_latency.as_ref().map(|(micros, _)| *micros);
+        self.wake.hold(wanted)
+    }
+
+    /// Holds no bound on the wake latency any more.
+    pub(crate) fn release_wake(&mut self) {
+        self.wake.hold(None);
+    }
+
+    /// How many settings are held and wanted by nobody but a request that is refused.
+    pub(crate) fn kept_for_refused(&self) -> usize {
+        self.kept_for_refused
+    }
+
+    /// What is held and wanted by nobody, if it is time to look for that and anything could be placed. What a request had
+    /// that is refused now stays meanwhile.
+    pub(crate) fn unwanted(&mut self, ledger: &Ledger, is_time: bool) -> Option<BTreeSet<Knob>> {
+        self.kept_for_refused = 0;
+        if self.placed.placement.is_none() || !is_time {
+            return None;
+        }
+        let wanted: BTreeSet<Knob> = self.wanted().map(knob_of).collect();
+        let refused = self.placed.refused.keys().filter(|place| **place < self.placed.own);
+        let refused: Vec<&Intent> = refused.filter_map(|place| self.policy.intents.get(*place)).collect();
+        let kept = kept_for(&refused, &self.previous, ledger);
+        let unwanted = ledger.iter().map(|(knob, _)| *knob).filter(|knob| !wanted.contains(knob));
+        let (kept, unwanted): (BTreeSet<Knob>, BTreeSet<Knob>) =
+            unwanted.partition(|knob| kept.contains(knob));
+        self.kept_for_refused = kept.len();
+        Some(unwanted)
+    }
+}
+
+/// What each of the operator's requests has, by its target: of those that are followed what they want now, of those that are
+/// refused what they had.
+fn previous(
+    policy: &Policy,
+    placed: &Placed,
+    mut before: BTreeMap<String, BTreeSet<Knob>>,
+) -> BTreeMap<String, BTreeSet<Knob>> {
+    let mut had = BTreeMap::new();
+    for (place, intent) in policy.intents.iter().enumerate().take(placed.own) {
+        let target = intent.target.to_string();
+        if placed.followed.contains(&place) {
+            let wanted = placed.desired.wanted.iter();
+            let its_own = wanted.filter(|wanted| is_of(&wanted.because.source, &intent.origin));
+            let knobs = its_own.map(|wanted| (wanted.setting.object(), wanted.setting.knob()));
+            had.insert(target, knobs.collect());
+        } else if let Some(knobs) = before.remove(&target) {
+            had.insert(target, knobs);
+        }
+    }
+    had
+}
+
+/// What is held and stays for requests that are refused: what they had, whoever wrote it. Of those whose time of being followed
+/// nobody remembers, all of the objects on which they wrote anything: half a mode is none.
+fn kept_for(refused: &[&Intent], had: &BTreeMap<String, BTreeSet<Knob>>, ledger: &Ledger) -> BTreeSet<Knob> {
+    let mut kept = BTreeSet::new();
+    for intent in refused {
+        if let Some(knobs) = had.get(&intent.target.to_string()) {
+            kept.extend(knobs.iter().copied());
+        } else {
+            let wrote = |change: &Change| is_of(&change.because().source, &intent.origin);
+            let objects: BTreeSet<Object> =
+                ledger.iter().filter(|(_, change)| wrote(change)).map(|(knob, _)| knob.0).collect();
+            let knobs = ledger.iter().map(|(knob, _)| *knob);
+            kept.extend(knobs.filter(|(object, _)| objects.contains(object)));
+        }
+    }
+    kept
+}
+
+/// Whether a reason's source is a request, or a rule that begins with its name.
+fn is_of(source: &str, origin: &str) -> bool {
+    source.strip_prefix(origin).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+}
+
+#[cfg(test)]
+mod test {
+    use model::{
+        DeviceId, EmptyPolls, IfIndex, Label, Nanoseconds, NapiKnob, NetnsId, PolicyName, QueueIndex, Reason,
+        RxQueue, Target,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_setting_is_of_the_request_that_its_reason_names_and_of_no_other_line() {
+        let origin = "/etc/netpolicy/policy.d/10.toml:2";
+        assert!(is_of(origin, origin));
+        assert!(is_of(&format!("{origin}: policy bulk → defer200, IRQ-suspension document"), origin));
+        assert!(!is_of(&format!("{origin}5: policy bulk"), origin));
+        assert!(!is_of("io.netpolicy by uid 0 (pid 12)", origin));
+    }
+
+    #[test]
+    fn a_request_that_becomes_refused_keeps_what_it_had_also_where_an_earlier_one_wrote_it() {
+        let device = DeviceId { netns: NetnsId(1), ifindex: IfIndex(2), name: Label::new("eth0") };
+        let queue = |number| RxQueue { device, index: QueueIndex(number) };
+        let change = |to: Setting, from: Setting, source: &str| {
+            Change::new(from, to, Reason::new("asked", source.to_owned()))
+        };
+        let defers = |number, source| {
+            let queue = queue(number);
+            change(
+                Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(100))),
+                Setting::Napi(queue, NapiKnob::DeferHardIrqs(EmptyPolls(0))),
+                source,
+            )
+        };
+        let flushes = |number, source| {
+            let (queue, span) = (queue(number), Nanoseconds::from_micros);
+            change(
+                Setting::Napi(queue, NapiKnob::GroFlushTimeout(span(50))),
+                Setting::Napi(queue, NapiKnob::GroFlushTimeout(span(0))),
+                source,
+            )
+        };
+        // The first request's mode and the second's have the same deferral, which was not written again.
+        let mut ledger = Ledger::default();
+        let changes = [defers(0, "a:1"), flushes(0, "a:2"), defers(1, "a:1"), flushes(1, "a:1")];
+        changes.iter().for_each(|change| ledger.note(change));
+        let knobs = |changes: &[Change]| -> BTreeSet<Knob> {
+            changes.iter().map(|change| (change.to().object(), change.to().knob())).collect()
+        };
+        let refused = Intent::new(Target::Device("eth0".to_owned()), PolicyName::None, "a:2");
+        let mut had = BTreeMap::from([("device eth0".to_owned(), knobs(&changes))]);
+        assert_eq!(kept_for(&[&refused], &had, &ledger), knobs(&changes), "whoever wrote it");
+        assert_eq!(kept_for(&[], &had, &ledger), BTreeSet::new(), "nobody asks for it any more");
+        had.clear();
+        assert_eq!(
+            kept_for(&[&refused], &had, &ledger),
+            knobs(&changes[..2]),
+            "after a restart: no half a mode"
+        );
+    }
+}

@@ -1,0 +1,376 @@
+//! What is held: what the daemons have set and is in force, in the journal and on the host.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apply::{Allow, Asked, Journal, Knob, Knobs, Ledger, Moment, RollBackError, TransactionName, Undone};
+use linux::{Kernel, KernelError};
+use model::{Change, DeviceId, Host, Object, Plan, Reason, Setting, Step};
+use session::cycle::{self, NotInForce};
+use session::{Fault, unfinished};
+
+use crate::known::has_ended;
+
+/// How many transactions are remembered that are not in force any more.
+const HISTORY_MAX: usize = 200;
+
+/// What is held.
+pub(crate) struct Held {
+    journal: Journal,
+    kernel: Kernel,
+    /// What the daemons have set and is in force, and by which transactions.
+    own: BTreeSet<TransactionName>,
+    ledger: Ledger,
+    /// Those of the transactions that were rolled back, but not wholly.
+    half_undone: BTreeSet<TransactionName>,
+    /// The knobs that another program attends to, or that are on trial.
+    taken: BTreeMap<Knob, String>,
+    /// What somebody else has set since, and nobody asks for any more: it leaves the journal.
+    foreign: BTreeSet<Knob>,
+    /// What was held and wanted by nobody at the last tick.
+    unwanted: BTreeSet<Knob>,
+}
+
+/// What is new in the journal.
+#[derive(Debug, Default)]
+pub(crate) struct JournalNews {
+    /// Whether anything of it concerns the daemon.
+    pub(crate) any: bool,
+    /// The daemon's transactions that somebody rolled back.
+    pub(crate) rolled_back: Vec<TransactionName>,
+    /// What these had set.
+    pub(crate) released: BTreeSet<Knob>,
+    /// Whether nothing of the daemon's is in force any more, but for what could not be put back.
+    pub(crate) all: bool,
+}
+
+/// What a commit came to.
+#[derive(Debug, Default)]
+pub(crate) struct Committed {
+    /// How many settings were what somebody else, or a reset, had taken away.
+    pub(crate) repairs: usize,
+    /// The objects of these.
+    pub(crate) repaired: BTreeSet<Object>,
+    /// How many settings are as they were before the daemon, and not held any more.
+    pub(crate) released: u64,
+}
+
+/// What putting back comes to.
+#[derive(Debug, Default)]
+pub(crate) struct PutBack {
+    /// The steps that do it.
+    pub(crate) steps: Vec<Step>,
+    /// What is left to somebody else, who has set it since, and its value now.
+    pub(crate) foreign: Vec<(Change, Setting)>,
+}
+
+impl Held {
+    /// What is in a journal that this daemon keeps from now on.
+    pub(crate) fn of(journal: Journal) -> Self {
+        Self {
+            journal,
+            kernel: Kernel::new(),
+            own: BTreeSet::new(),
+            ledger: Ledger::default(),
+            half_undone: BTreeSet::new(),
+            taken: BTreeMap::new(),
+            foreign: BTreeSet::new(),
+            unwanted: BTreeSet::new(),
+        }
+    }
+
+    /// What earlier daemons have set, and is in force, is this one's from now on. What one of them left half done is rolled
+    /// back first: `each` is told the name.
+    ///
+    /// # Errors
+    /// A journal that cannot be read or written, and what could not be put back.
+    pub(crate) fn adopt(&mut self, now: Moment, mut each: impl FnMut(TransactionName)) -> Result<(), Fault> {
+        for transaction in self.journal.kept_by_daemon()?.iter().rev() {
+            if transaction.standing() == apply::Standing::Unfinished {
+                let name = transaction.name();
+                self.journal.roll_back(name, &mut self.kernel, now)?;
+                each(name);
+            }
+        }
+        self.read().map(|_| ())
+    }
+
+    /// Reads the journal for what is held. Gives the transactions that others of these stand for.
+    ///
+    /// # Errors
+    /// A journal that cannot be read.
+    pub(crate) fn read(&mut self) -> Result<BTreeSet<TransactionName>, Fault> {
+        let transactions = self.journal.kept_by_daemon()?;
+        self.own = transactions.iter().map(apply::Transaction::name).collect();
+        let half = transactions.iter().filter(|transaction| {
+            transaction.standing() == apply::Standing::RollbackIncomplete
+                && matches!(transaction.why_undone(), Some(apply::Why::Asked { .. }))
+        });
+        self.half_undone = half.map(apply::Transaction::name).collect();
+        self.ledger = Ledger::of(&transactions);
+        self.journal.rely_on(self.own.iter().copied());
+        Ok(transactions.iter().flat_map(|transaction| transaction.begin().replaces.clone()).collect())
+    }
+
+    /// The settings.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The transactions.
+    pub(crate) fn transactions(&self) -> &BTreeSet<TransactionName> {
+        &self.own
+    }
+
+    /// Why a knob is left to others, who attend to it or have it on trial.
+    pub(crate) fn taken(&self, knob: &Knob) -> Option<&String> {
+        self.taken.get(knob)
+    }
+
+    /// The first knob of an object like this that is left to others, and why.
+    pub(crate) fn first_taken(&self, is_meant: impl Fn(&Object) -> bool) -> Option<(&Knob, &String)> {
+        self.taken.iter().find(|((object, _), _)| is_meant(object))
+    }
+
+    /// Whether any knob is left to others.
+    pub(crate) fn is_any_taken(&self) -> bool {
+        !self.taken.is_empty()
+    }
+
+    /// Reads which knobs others have.
+    ///
+    /// # Errors
+    /// A journal that cannot be read.
+    pub(crate) fn read_claims(&mut self) -> Result<(), Fault> {
+        self.taken = self.journal.claims()?;
+        Ok(())
+    }
+
+    /// Reads settings of the host.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn current(&mut self, settings: &[Setting]) -> Result<Vec<Setting>, KernelError> {
+        self.kernel.read(settings)
+    }
+
+    /// Whether somebody rolled back what is held: that is held no more, also where not all of it could be put back.
+    ///
+    /// # Errors
+    /// A journal that cannot be read.
+    pub(crate) fn news(&mut self) -> Result<JournalNews, Fault> {
+        let taken = self.journal.claims()?;
+        let claimed = taken != self.taken;
+        self.taken = taken;
+        let (before, half_before) = (self.own.clone(), self.half_undone.clone());
+        let held = self.ledger.clone();
+        let replaced = self.read()?;
+        let missing: Vec<_> = before.difference(&self.own).copied().collect();
+        let half = self.half_undone.difference(&half_before).copied();
+        let rolled_back: Vec<_> =
+            missing.into_iter().filter(|name| !replaced.contains(name)).chain(half).collect();
+        if rolled_back.is_empty() {
+            return Ok(JournalNews { any: claimed || before != self.own, ..JournalNews::default() });
+        }
+        let gone = held.iter().filter(|(knob, _)| self.ledger.get(knob).is_none()).map(|(knob, _)| *knob);
+        // Also what an older one of these holds, which nobody has rolled back: it is not set anew over the operator's word.
+        let plans = rolled_back.iter().filter_map(|name| self.journal.transaction(*name).ok());
+        let changes =
+            plans.flat_map(|transaction| transaction.begin().plan.changes().cloned().collect::<Vec<_>>());
+        let released = gone.chain(changes.map(|change| knob_of(change.to()))).collect();
+        let all = self.own.is_subset(&self.half_undone);
+        Ok(JournalNews { any: true, rolled_back, released, all })
+    }
+
+    /// Commits a plan and keeps it.
+    ///
+    /// # Errors
+    /// As [`cycle::commit`].
+    pub(crate) fn commit(
+        &mut self,
+        plan: Plan,
+        asked: &Asked,
+        allow: Allow,
+    ) -> Result<Option<TransactionName>, NotInForce> {
+        cycle::commit(plan, &mut self.kernel, &self.journal, asked, allow, None)
+    }
+
+    /// These changes were committed.
+    pub(crate) fn note(&mut self, changes: &[Change], name: Option<TransactionName>) -> Committed {
+        let is_repair = |change: &&Change| {
+            self.ledger.get(&knob_of(change.to())).is_some_and(|held| held.to() == change.to())
+        };
+        let repairs: Vec<&Change> = changes.iter().filter(is_repair).collect();
+        let repaired = repairs.iter().map(|change| change.to().object()).collect();
+        let mut committed = Committed { repairs: repairs.len(), repaired, released: 0 };
+        self.own.extend(name);
+        self.journal.rely_on(self.own.iter().copied());
+        for change in changes {
+            let knob = knob_of(change.to());
+            self.foreign.remove(&knob);
+            let (held, was_held) = (self.ledger.len(), self.ledger.get(&knob).is_some());
+            self.ledger.note(change);
+            if was_held && self.ledger.len() < held {
+                committed.released += 1;
+            }
+        }
+        committed
+    }
+
+    /// Steps that put back what nobody wants: `at_once`, or when nobody has wanted it the last time either.
+    pub(crate) fn put_back(&mut self, unwanted: BTreeSet<Knob>, at_once: bool) -> PutBack {
+        let due: Vec<Knob> = match at_once {
+            true => unwanted.iter().copied().collect(),
+            false => unwanted.intersection(&self.unwanted).copied().collect(),
+        };
+        self.unwanted = unwanted;
+        let mut back = PutBack::default();
+        for knob in due {
+            let Some(change) = self.ledger.get(&knob).cloned() else { continue };
+            match self.kernel.read(std::slice::from_ref(change.to())) {
+                Ok(found) if found.first() == Some(change.to()) => {
+                    let because =
+                        Reason::new("no request asks for it any more", change.because().source.clone());
+                    let change = Change::new(change.to().clone(), change.from().clone(), because);
+                    back.steps.push(Step::new(vec![change]));
+                }
+                // It is theirs from now on, but for the value before, which is nobody's.
+                Ok(found) => {
+                    if let Some(found) = found.first().filter(|found| *found != change.from()) {
+                        back.foreign.push((change, found.clone()));
+                    }
+                    self.ledger.forget(&knob);
+                    self.foreign.insert(knob);
+                }
+                Err(error) if Kernel::is_gone(&error) => self.ledger.forget(&knob),
+                Err(_) => {}
+            }
+        }
+        back
+    }
+
+    /// Lets go of what is in force as it is wanted, and not as it was written here last: somebody else has set it since,
+    /// as drivers set their queues again when a CPU comes back. There is nothing of ours to compare it with or to put
+    /// back any more.
+    pub(crate) fn let_go_of_what_others_made_right<'s>(
+        &mut self,
+        wanted: impl Iterator<Item = &'s Setting>,
+        changed: &BTreeSet<Knob>,
+    ) {
+        for wanted in wanted {
+            let knob = knob_of(wanted);
+            let differs = self.ledger.get(&knob).is_some_and(|held| held.to() != wanted);
+            if !differs || changed.contains(&knob) {
+                continue;
+            }
+            let found = self.kernel.read(std::slice::from_ref(wanted));
+            if found.is_ok_and(|found| found.first() == Some(wanted)) {
+                self.ledger.forget(&knob);
+                self.foreign.insert(knob);
+            }
+        }
+    }
+
+    /// Takes back what was let go of since the journal was folded; says whether there was anything.
+    pub(crate) fn take_back_foreign(&mut self) -> bool {
+        !std::mem::take(&mut self.foreign).is_empty()
+    }
+
+    /// What was set inside processes that have ended, and on devices that were made again, is no longer held, in the
+    /// journal neither.
+    ///
+    /// # Errors
+    /// A journal that cannot be folded; nothing of it is held all the same.
+    pub(crate) fn let_go_of_ended(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
+        if self.ended(host).is_empty() {
+            return Ok(());
+        }
+        let folded = self.fold(host, asked);
+        // Of transactions that others stand on the journal keeps it.
+        for knob in self.ended(host) {
+            self.ledger.forget(&knob);
+        }
+        folded
+    }
+
+    /// What is somebody else's by now leaves the journal, so that nobody takes it for a change of what the daemon keeps.
+    ///
+    /// # Errors
+    /// As [`Held::let_go_of_ended`].
+    pub(crate) fn let_go_of_foreign(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
+        if self.foreign.is_empty() {
+            return Ok(());
+        }
+        let folded = self.fold(host, asked);
+        for knob in std::mem::take(&mut self.foreign) {
+            self.ledger.forget(&knob);
+        }
+        folded
+    }
+
+    /// Makes one of many transactions, when there are too many.
+    ///
+    /// # Errors
+    /// A journal that cannot be folded.
+    pub(crate) fn fold_if_many(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
+        if self.own.len() > apply::FOLD_MAX { self.fold(host, asked) } else { Ok(()) }
+    }
+
+    fn fold(&mut self, host: &Host, asked: &Asked) -> Result<(), Fault> {
+        let ended = self.ended(host);
+        let foreign = &self.foreign;
+        // A device that has another name now is the same device.
+        let there = |device: DeviceId| host.devices.iter().any(|known| known.id.ifindex == device.ifindex);
+        let gone = |change: &Change| {
+            let object = change.to().object();
+            let knob = knob_of(change.to());
+            foreign.contains(&knob)
+                || ended.contains(&knob)
+                || has_ended(&object, host)
+                || object.device().is_some_and(|device| !there(device))
+        };
+        self.journal.rely_on([]);
+        let folded = self.journal.fold(asked, gone);
+        self.read()?;
+        folded?;
+        self.journal.forget_all_but(HISTORY_MAX)?;
+        Ok(())
+    }
+
+    /// The knobs that are held and whose object does not come back: of processes that have ended, and of devices under
+    /// whose name there is another one. A device that is merely away may come back, from another namespace.
+    fn ended(&mut self, host: &Host) -> BTreeSet<Knob> {
+        let Self { ledger, kernel, .. } = self;
+        let mut ended = BTreeSet::new();
+        for (knob, change) in ledger.iter() {
+            let mut replaced = || {
+                let device = knob.0.device().filter(|device| host.device(*device).is_none())?;
+                let read = kernel.read(std::slice::from_ref(change.to()));
+                let gone = read.is_err_and(|error| Kernel::is_gone(&error));
+                (gone && kernel.has_device_named_as(device)).then_some(())
+            };
+            if has_ended(&knob.0, host) || replaced().is_some() {
+                ended.insert(*knob);
+            }
+        }
+        ended
+    }
+
+    /// Puts back all that the daemons have set. The journal is to be read afterwards: [`Held::news`].
+    pub(crate) fn roll_back_all(
+        &mut self,
+        asked: &Asked,
+    ) -> (Vec<(TransactionName, Undone)>, Option<RollBackError>) {
+        self.journal.rely_on([]);
+        self.journal.roll_back_daemons(&mut self.kernel, asked)
+    }
+
+    /// Why not all of it was put back, and what of it is in force.
+    pub(crate) fn unfinished(&self, error: RollBackError, undone: &[(TransactionName, Undone)]) -> Fault {
+        unfinished(error, undone, &self.journal)
+    }
+}
+
+/// The knob of a setting.
+pub(crate) fn knob_of(setting: &Setting) -> Knob {
+    (setting.object(), setting.knob())
+}

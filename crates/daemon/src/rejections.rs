@@ -1,0 +1,64 @@
+//! The values that the kernel refused, until their object changes, or nobody wants them any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use apply::{Knob, Ledger};
+use model::{Change, Object, Setting};
+use session::Exit;
+
+/// A value that the kernel refused.
+#[derive(Clone, Debug)]
+pub(crate) struct Rejected {
+    /// The value.
+    to: Setting,
+    /// How a command would end that wanted it.
+    pub(crate) exit: Exit,
+    /// The kernel's words.
+    pub(crate) words: String,
+}
+
+/// All of them, by knob.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rejections {
+    by_knob: BTreeMap<Knob, Rejected>,
+}
+
+impl Rejections {
+    /// The kernel refused this value.
+    pub(crate) fn note(&mut self, to: &Setting, exit: Exit, words: &str) {
+        let rejected = Rejected { to: to.clone(), exit, words: words.to_owned() };
+        self.by_knob.insert((to.object(), to.knob()), rejected);
+    }
+
+    /// Whether the kernel refused this value.
+    pub(crate) fn has(&self, to: &Setting) -> bool {
+        self.by_knob.get(&(to.object(), to.knob())).is_some_and(|rejected| rejected.to == *to)
+    }
+
+    /// The first one of an object like this.
+    pub(crate) fn first(&self, is_meant: impl Fn(&Object) -> bool) -> Option<&Rejected> {
+        self.by_knob.iter().find(|((object, _), _)| is_meant(object)).map(|(_, rejected)| rejected)
+    }
+
+    /// What was refused of such objects may be taken now.
+    pub(crate) fn forgive(&mut self, changed: impl Fn(&Object) -> bool) {
+        self.by_knob.retain(|(object, _), _| !changed(object));
+    }
+
+    /// Keeps what is wanted, and what would be put back.
+    pub(crate) fn keep_wanted(&mut self, is_wanted: impl Fn(&Setting) -> bool, ledger: &Ledger) {
+        self.by_knob.retain(|knob, rejected| {
+            is_wanted(&rejected.to) || ledger.get(knob).map(Change::from) == Some(&rejected.to)
+        });
+    }
+
+    /// Everything may be taken now.
+    pub(crate) fn clear(&mut self) {
+        self.by_knob.clear();
+    }
+
+    /// The objects, by name.
+    pub(crate) fn objects(&self) -> BTreeSet<String> {
+        self.by_knob.keys().map(|(object, _)| object.to_string()).collect()
+    }
+}

@@ -1,0 +1,186 @@
+//! What the daemon tells of itself: its phase, what it found, how often what happened, and words for the operator.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use model::host::Unread;
+use model::{Finding, NetnsId};
+use session::{Fault, Operator};
+
+use crate::status::{
+    Counters, Hearing, Kind, Phase, PolicyStatus, Polling, Reaction, Reply, Request, RequestStatus, Shared,
+};
+
+/// The most findings that are told at once.
+const FINDINGS_MAX: usize = 256;
+
+/// What the daemon tells of itself.
+pub(crate) struct Telemetry<'a> {
+    operator: &'a dyn Operator,
+    shared: Shared,
+    phase: Phase,
+    policy: PolicyStatus,
+    /// What is wrong, by rule and object.
+    findings: BTreeMap<(String, String), Finding>,
+    counters: Counters,
+    reactions: BTreeMap<Kind, Reaction>,
+}
+
+/// What the other parts of the daemon have to tell.
+pub(crate) struct Standing {
+    /// How many requests came by asking.
+    pub(crate) asked: usize,
+    /// What each kind of event is heard with.
+    pub(crate) hearing: Vec<Hearing>,
+    /// Each request, and how it stands.
+    pub(crate) requests: Vec<RequestStatus>,
+    /// How many settings are held.
+    pub(crate) settings: usize,
+    /// The CPUs that poll without traffic.
+    pub(crate) polling: Polling,
+}
+
+impl<'a> Telemetry<'a> {
+    /// A daemon that has not begun yet.
+    pub(crate) fn new(operator: &'a dyn Operator, shared: Shared) -> Self {
+        Self {
+            operator,
+            shared,
+            phase: Phase::Starting,
+            policy: PolicyStatus::default(),
+            findings: BTreeMap::new(),
+            counters: Counters::default(),
+            reactions: BTreeMap::new(),
+        }
+    }
+
+    /// Whom it speaks to.
+    pub(crate) fn operator(&self) -> &'a dyn Operator {
+        self.operator
+    }
+
+    /// Tells the operator something.
+    pub(crate) fn say(&self, sentence: &str) {
+        self.operator.say(sentence);
+    }
+
+    /// Tells those who asked for more that something did not succeed, and that the daemon goes on.
+    pub(crate) fn detail_of(&self, what: &str, outcome: Result<(), Fault>) {
+        if let Err(fault) = outcome {
+            self.operator.detail(&format!("{what}: {}", fault.cause));
+        }
+    }
+
+    /// Tells those who asked for more what could not be read.
+    pub(crate) fn unread(&self, unread: Vec<Unread>) {
+        for unread in unread {
+            self.operator.detail(&format!("not read: {}: {}", unread.what, unread.why));
+        }
+    }
+
+    /// Where, since when and as which version it runs.
+    pub(crate) fn started(&self, netns: NetnsId, unix_micros: u64) {
+        self.shared.update(|status| {
+            status.pid = std::process::id();
+            env!("CARGO_PKG_VERSION").clone_into(&mut status.version);
+            status.started_unix_micros = unix_micros;
+            status.netns = Some(netns);
+        });
+    }
+
+    /// What the daemon is doing.
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// From now on it is doing this.
+    pub(crate) fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+    }
+
+    /// If it is doing the one thing, it does the other from now on.
+    pub(crate) fn leave(&mut self, from: Phase, to: Phase) {
+        if self.phase == from {
+            self.phase = to;
+        }
+    }
+
+    /// The next request of others.
+    pub(crate) fn next_request(&self) -> Option<(Request, Reply)> {
+        self.shared.next_request()
+    }
+
+    /// Counts what happened.
+    pub(crate) fn count(&mut self, count: impl FnOnce(&mut Counters)) {
+        count(&mut self.counters);
+    }
+
+    /// Notes how long it took from an event of this kind to the policy in force.
+    pub(crate) fn reacted(&mut self, kind: Kind, took: Duration) {
+        self.reactions.entry(kind).or_default().note(took);
+    }
+
+    /// The policy files were read: how many sections ask for something, or their mistakes.
+    pub(crate) fn policy_read(&mut self, read: Result<usize, String>) {
+        self.policy.reads += 1;
+        match read {
+            Ok(sections) => {
+                self.policy.sections = sections;
+                self.policy.mistakes = None;
+            }
+            Err(mistakes) => self.policy.mistakes = Some(mistakes),
+        }
+    }
+
+    /// Notes a finding, in place of what was found of the same before. A new one is told.
+    pub(crate) fn find(&mut self, finding: Finding) {
+        let key = (finding.rule.clone(), finding.object.clone());
+        if self.findings.get(&key) == Some(&finding) {
+            return;
+        }
+        if !self.findings.contains_key(&key) && self.findings.len() >= FINDINGS_MAX {
+            return;
+        }
+        self.operator.say(&format!("{}: {}: {}", finding.severity, finding.object, finding.summary));
+        for line in &finding.evidence {
+            self.operator.say(&format!("  {line}"));
+        }
+        self.findings.insert(key, finding);
+    }
+
+    /// What was found by a rule is mended, but for these objects.
+    pub(crate) fn mended(&mut self, rule: &str, but: &BTreeSet<String>) {
+        self.findings.retain(|(found, object), _| found != rule || but.contains(object));
+    }
+
+    /// What a rule found of an object.
+    pub(crate) fn finding(&self, rule: &str, object: &str) -> Option<&Finding> {
+        self.findings.get(&(rule.to_owned(), object.to_owned()))
+    }
+
+    /// The first finding of a rule on an object like this.
+    pub(crate) fn first_finding(&self, rule: &str, is_meant: impl Fn(&str) -> bool) -> Option<&Finding> {
+        let found = self.findings.iter().find(|((of, object), _)| of == rule && is_meant(object));
+        found.map(|(_, finding)| finding)
+    }
+
+    /// Tells others how it stands.
+    pub(crate) fn publish(&self, standing: Standing) {
+        let Standing { asked, hearing, requests, settings, polling } = standing;
+        self.shared.update(|status| {
+            status.phase = self.phase;
+            status.policy.clone_from(&self.policy);
+            status.policy.asked = asked;
+            status.hearing = hearing;
+            status.requests = requests;
+            status.settings = u64::try_from(settings).unwrap_or(u64::MAX);
+            status.findings = self.findings.values().cloned().collect();
+            // The queue of requests counts what it turns away by itself.
+            let evictions = status.counters.evictions.max(self.counters.evictions);
+            status.counters.clone_from(&self.counters);
+            status.counters.evictions = evictions;
+            status.reactions.clone_from(&self.reactions);
+            status.polling = polling;
+        });
+    }
+}
