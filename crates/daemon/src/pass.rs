@@ -255,7 +255,7 @@ impl Daemon<'_> {
         for (object, changes) in flapping {
             if self.telemetry.finding("flapping", &object.to_string()).is_none() {
                 let settings = u64::try_from(changes.len()).unwrap_or(0);
-                self.telemetry.count(|counters| counters.flapping += settings);
+                self.telemetry.count(|counters| counters.settings.flapping += settings);
             }
             let minutes = crate::reconciler::REPAIRS_WITHIN.0 / 60_000_000_000;
             self.telemetry.find(Finding {
@@ -335,10 +335,10 @@ impl Daemon<'_> {
         self.reconciler.repaired(&repaired, now());
         let number = |number: usize| u64::try_from(number).unwrap_or(0);
         self.telemetry.count(|counters| {
-            counters.repairs += number(repairs);
+            counters.settings.repairs += number(repairs);
             counters.commits += 1;
-            counters.changes += number(changes.len());
-            counters.released += released;
+            counters.settings.changes += number(changes.len());
+            counters.settings.released += released;
         });
         changes.iter().for_each(|change| self.known.take_in(change.to()));
         self.known.note_set(changes.iter().map(|change| change.to().clone()).collect());

@@ -21,14 +21,9 @@ pub const REQUESTS_MAX: usize = 256;
 pub struct Status {
     /// Counts the turns in which something of this changed: who has seen this number has seen the rest.
     pub generation: u64,
-    /// The daemon's process.
-    pub pid: u32,
-    /// The version of netpolicy.
-    pub version: String,
-    /// When it started, in microseconds since 1970-01-01 00:00 UTC.
-    pub started_unix_micros: u64,
-    /// The network namespace that it works in; `None` before it has entered one.
-    pub netns: Option<NetnsId>,
+    /// Which daemon it is.
+    #[serde(flatten)]
+    pub instance: Instance,
     /// What it is doing.
     pub phase: Phase,
     /// The policy files.
@@ -47,6 +42,19 @@ pub struct Status {
     pub reactions: BTreeMap<Kind, Reaction>,
     /// The CPUs that poll without traffic.
     pub polling: Polling,
+}
+
+/// Which daemon it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Instance {
+    /// The daemon's process.
+    pub pid: u32,
+    /// The version of netpolicy.
+    pub version: String,
+    /// When it started, in microseconds since 1970-01-01 00:00 UTC.
+    pub started_unix_micros: u64,
+    /// The network namespace that it works in; `None` before it has entered one.
+    pub netns: Option<NetnsId>,
 }
 
 /// What the daemon is doing.
@@ -132,14 +140,9 @@ pub struct Counters {
     pub commits: u64,
     /// Transactions that failed, and were undone.
     pub failures: u64,
-    /// Settings that were written.
-    pub changes: u64,
-    /// Settings of these that somebody else, or a reset, had taken away.
-    pub repairs: u64,
-    /// Settings that were left alone because they had been repaired too often.
-    pub flapping: u64,
-    /// Settings that were put back because nobody asks for them any more.
-    pub released: u64,
+    /// What became of settings.
+    #[serde(flatten)]
+    pub settings: SettingCounters,
     /// Requests and processes that were let go because there were too many.
     pub evictions: u64,
     /// Rollbacks by an operator that were seen.
@@ -148,6 +151,19 @@ pub struct Counters {
     pub answered: u64,
     /// Requests that were refused.
     pub refused: u64,
+}
+
+/// What became of settings. All of it only grows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SettingCounters {
+    /// Settings that were written.
+    pub changes: u64,
+    /// Settings of these that somebody else, or a reset, had taken away.
+    pub repairs: u64,
+    /// Settings that were left alone because they had been repaired too often.
+    pub flapping: u64,
+    /// Settings that were put back because nobody asks for them any more.
+    pub released: u64,
 }
 
 /// A kind of event.

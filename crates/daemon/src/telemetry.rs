@@ -8,7 +8,8 @@ use model::{Finding, NetnsId};
 use session::{Fault, Operator};
 
 use crate::status::{
-    Counters, Hearing, Kind, Phase, PolicyStatus, Polling, Reaction, Reply, Request, RequestStatus, Shared,
+    Counters, Hearing, Instance, Kind, Phase, PolicyStatus, Polling, Reaction, Reply, Request, RequestStatus,
+    Shared,
 };
 
 /// The most findings that are told at once.
@@ -81,10 +82,12 @@ impl<'a> Telemetry<'a> {
     /// Where, since when and as which version it runs.
     pub(crate) fn started(&self, netns: NetnsId, unix_micros: u64) {
         self.shared.update(|status| {
-            status.pid = std::process::id();
-            env!("CARGO_PKG_VERSION").clone_into(&mut status.version);
-            status.started_unix_micros = unix_micros;
-            status.netns = Some(netns);
+            status.instance = Instance {
+                pid: std::process::id(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                started_unix_micros: unix_micros,
+                netns: Some(netns),
+            };
         });
     }
 

@@ -118,6 +118,16 @@ impl KernelError {
         matches!(self.number(), Some(Errno::PERM | Errno::ACCESS))
     }
 
+    /// Whether what the request was about is not there: no such object, no such device, or nothing that it could be of.
+    pub fn is_absent(&self) -> bool {
+        self.number().is_some_and(is_absent)
+    }
+
+    /// Whether a signal ended a wait before anything came.
+    pub fn is_interrupted(&self) -> bool {
+        self.number() == Some(Errno::INTR)
+    }
+
     /// The kernel's number, where it gave one.
     pub fn number(&self) -> Option<Errno> {
         match &self.cause {
@@ -129,6 +139,11 @@ impl KernelError {
             | Cause::Malformed(_) => None,
         }
     }
+}
+
+/// Whether a number says that what was named is not there.
+pub(crate) const fn is_absent(errno: Errno) -> bool {
+    matches!(errno, Errno::INVAL | Errno::NODEV | Errno::NOENT)
 }
 
 /// The kernel's name for a number and the C library's words for it.

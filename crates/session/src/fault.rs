@@ -267,12 +267,8 @@ fn exit_of(error: &KernelError) -> Exit {
     match error.cause {
         Cause::Absent { .. } => Exit::Unsupported,
         Cause::ReadBack { .. } => Exit::RolledBack,
-        Cause::Errno(_)
-        | Cause::Extack { .. }
-        | Cause::Denied { .. }
-        | Cause::Gone(_)
-        | Cause::Away(_)
-        | Cause::Malformed(_) => Exit::Failed,
+        // The kernel refused, or what was meant is not what it was.
+        _ => Exit::Failed,
     }
 }
 

@@ -20,7 +20,7 @@ const LASTING: [&str; 2] = ["device ", "service "];
 pub fn open_metrics(status: &Status, tally: Tally) -> String {
     let mut page = Page::default();
     page.family("netpolicy_build", "info", "", "Version of the daemon.");
-    page.sample("netpolicy_build_info", &[("version", &status.version)], 1);
+    page.sample("netpolicy_build_info", &[("version", &status.instance.version)], 1);
     page.family("netpolicy_phase", "stateset", "", "What the daemon is doing.");
     for (phase, name) in [
         (Phase::Starting, "starting"),
@@ -31,7 +31,8 @@ pub fn open_metrics(status: &Status, tally: Tally) -> String {
         page.sample("netpolicy_phase", &[("netpolicy_phase", name)], u64::from(phase == status.phase));
     }
     page.family("netpolicy_start_time_seconds", "gauge", "seconds", "When the daemon started.");
-    let (seconds, micros) = (status.started_unix_micros / 1_000_000, status.started_unix_micros % 1_000_000);
+    let (seconds, micros) =
+        (status.instance.started_unix_micros / 1_000_000, status.instance.started_unix_micros % 1_000_000);
     page.sample("netpolicy_start_time_seconds", &[], format_args!("{seconds}.{micros:06}"));
     page.family("netpolicy_settings_held", "gauge", "", "Settings that are held.");
     page.sample("netpolicy_settings_held", &[], status.settings);
@@ -138,10 +139,18 @@ impl Page {
             ("netpolicy_whole_looks", "How often everything was looked at.", counters.whole_looks),
             ("netpolicy_commits", "Transactions that were committed.", counters.commits),
             ("netpolicy_commit_failures", "Transactions that failed, and were undone.", counters.failures),
-            ("netpolicy_changes", "Settings that were written.", counters.changes),
-            ("netpolicy_repairs", "Settings that something else had taken away.", counters.repairs),
-            ("netpolicy_flapping", "Settings that were left alone after many repairs.", counters.flapping),
-            ("netpolicy_released", "Settings that were put back, for want of a request.", counters.released),
+            ("netpolicy_changes", "Settings that were written.", counters.settings.changes),
+            ("netpolicy_repairs", "Settings that something else had taken away.", counters.settings.repairs),
+            (
+                "netpolicy_flapping",
+                "Settings that were left alone after many repairs.",
+                counters.settings.flapping,
+            ),
+            (
+                "netpolicy_released",
+                "Settings that were put back, for want of a request.",
+                counters.settings.released,
+            ),
             ("netpolicy_evictions", "What was let go because there was too much.", counters.evictions),
             ("netpolicy_rollbacks", "Rollbacks by an operator that were seen.", counters.rollbacks),
             ("netpolicy_requests_answered", "Requests to the daemon.", counters.answered),
@@ -205,7 +214,7 @@ mod test {
     use std::time::Duration;
 
     use super::*;
-    use crate::status::Reaction;
+    use crate::status::{Instance, Reaction};
 
     fn status() -> Status {
         let request = |target: &str| RequestStatus {
@@ -222,8 +231,11 @@ mod test {
         };
         let mut status = Status {
             phase: Phase::Managing,
-            version: "0.1.0".to_owned(),
-            started_unix_micros: 1_795_233_900_000_050,
+            instance: Instance {
+                version: "0.1.0".to_owned(),
+                started_unix_micros: 1_795_233_900_000_050,
+                ..Instance::default()
+            },
             requests: vec![request("service memcached"), request("task 812")],
             ..Status::default()
         };

@@ -92,7 +92,7 @@ fn serve(
     let shared = Shared::new();
     shared.update(|status| {
         status.phase = Phase::Managing;
-        status.version = "0.1.0".to_owned();
+        status.instance.version = "0.1.0".to_owned();
     });
     let options = Options {
         socket,

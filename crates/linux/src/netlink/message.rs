@@ -90,6 +90,23 @@ pub struct Refusal {
     pub missing: Option<u32>,
 }
 
+impl Refusal {
+    /// Whether what the request was about is not there.
+    pub const fn is_absent(&self) -> bool {
+        crate::error::is_absent(self.errno)
+    }
+
+    /// Whether the kernel knows no such object, or has no module for its kind.
+    pub fn is_unknown(&self) -> bool {
+        self.errno == Errno::NOENT
+    }
+
+    /// Whether what was to be made is there already.
+    pub fn is_there_already(&self) -> bool {
+        self.errno == Errno::EXIST
+    }
+}
+
 impl<'a> Message<'a> {
     /// What the message is to the one who asked.
     ///

@@ -129,7 +129,7 @@ impl<'a> Attachment<'a> {
 
     fn next_event(&mut self, wait: Duration) -> Result<Option<Event>, Fault> {
         match self.follower.next(wait) {
-            Err(error) if error.number() == Some(linux::Errno::INTR) => Ok(None),
+            Err(error) if error.is_interrupted() => Ok(None),
             event => Ok(event?),
         }
     }

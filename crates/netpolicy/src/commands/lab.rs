@@ -70,8 +70,11 @@ fn wait(context: &Context, signals: &mut Signals, server: &mut Memcached) -> Res
 /// Until a signal comes, at most for a turn.
 fn rest_a_little(signals: &Signals) -> Result<(), Fault> {
     let turn = Timespec { tv_sec: 0, tv_nsec: TURN.subsec_nanos().into() };
-    match poll(&mut [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)], Some(&turn)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(errno) => Err(Fault::failed(format!("waiting for signals: {errno}"))),
+    match poll(&mut [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)], Some(&turn))
+        .map_err(std::io::Error::from)
+    {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(()),
+        Err(error) => Err(Fault::failed(format!("waiting for signals: {error}"))),
     }
 }

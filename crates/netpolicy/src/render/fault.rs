@@ -114,7 +114,8 @@ mod test {
 
     #[test]
     fn a_fault_says_the_object_the_setting_the_kernels_words_and_the_hosts_state() {
-        let cause = KernelError::errno("eth0 rx-4: irq-suspend-timeout 20ms", linux::Errno::PERM);
+        let cause =
+            KernelError::io("eth0 rx-4: irq-suspend-timeout 20ms", &std::io::Error::from_raw_os_error(1));
         let fault = Fault::failed(cause).hint("run it as root").leaving(HostState::NotRestored {
             stuck: vec!["eth0 rx-3: defer-hard-irqs 0: gone: the device went away".to_owned()],
             undo: Some("/var/lib/netpolicy/7/undo.sh".into()),

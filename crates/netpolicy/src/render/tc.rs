@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use linux::Errno;
 use rules::classifier::Offload;
 use rules::{Filter, Found, Lookup, Wanted};
 use serde::Serialize;
@@ -79,6 +78,11 @@ pub(crate) struct RefusedLine {
     pub(crate) errno: i32,
     /// The kernel's words, with the number's name; or tc's.
     pub(crate) words: String,
+}
+
+/// Whether a number is the kernel's for want of permission.
+fn is_denied(errno: i32) -> bool {
+    std::io::Error::from_raw_os_error(errno).kind() == std::io::ErrorKind::PermissionDenied
 }
 
 /// `tc load`'s data: `commands = loaded + refused + not_sent + not_loaded + skipped + wrong`.
@@ -180,7 +184,7 @@ impl Report for LoadReport {
             words.push_str(&format!("; chain {chain} is in force"));
         }
         page.line(words);
-        if self.refused.iter().any(|refused| refused.errno == Errno::PERM.raw_os_error()) {
+        if self.refused.iter().any(|refused| is_denied(refused.errno)) {
             page.line("Run netpolicy as root, or with CAP_NET_ADMIN in this network namespace.");
         }
         for (kind, count) in &self.counters_anyway {

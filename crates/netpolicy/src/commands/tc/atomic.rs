@@ -10,21 +10,21 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io::{BufRead, Write};
+use std::io::{self, BufRead, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use linux::tc::{Devices, Loader, Options, Refused, dump, undo};
-use linux::{Cause, Errno, Netns};
+use linux::{Cause, Netns};
 use model::IfIndex;
 use rules::{Classifier, Filter, Found, Group, Hook, Lookup, NoPercpu, command, number};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::FdFlags;
 use session::{Exit, Fault, HostState};
 
-use super::diff::{is_absent, wanted};
+use super::diff::wanted;
 use super::file::BatchFile;
 use super::survey::Survey;
 use super::swap::{Places, Swap};
@@ -228,10 +228,8 @@ impl Undo {
                 },
                 |_| Ok(()),
             )?;
-            let absent = |refused: &Refused| {
-                matches!(refused.refusal.errno, Errno::NOENT | Errno::NODEV | Errno::INVAL)
-            };
-            let refused = loader.finish()?.refused.into_iter().filter(|refused| !absent(refused));
+            let refused = loader.finish()?.refused.into_iter();
+            let refused = refused.filter(|refused: &Refused| !refused.refusal.is_absent());
             let refused: BTreeMap<u32, Cause> =
                 refused.map(|refused| (refused.line, refused.cause())).collect();
             let left = self.left_of(&refused.keys().copied().collect(), netns, file, devices)?;
@@ -265,7 +263,7 @@ impl Undo {
                 }
             });
             match dumped {
-                Err(error) if !is_absent(&error) => return Err(error.into()),
+                Err(error) if !error.is_absent() => return Err(error.into()),
                 _ => {}
             }
         }
@@ -314,10 +312,11 @@ pub(super) struct Turn(OwnedFd);
 impl Turn {
     /// Waits for it.
     pub(super) fn take(netns: &Netns, context: &Context) -> Result<Self, Fault> {
-        let failed = |errno: Errno| Fault::file("the lock of the network namespace", errno.into());
+        let failed = |error: io::Error| Fault::file("the lock of the network namespace", error);
         // A file of its own: what is opened again is another's, and what is duplicated is the same.
         let path = format!("/proc/self/fd/{}", netns.as_fd().as_raw_fd());
-        let lock = rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).map_err(failed)?;
+        let lock =
+            rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).map_err(|errno| failed(errno.into()))?;
         let (began, mut told) = (Instant::now(), false);
         loop {
             if !told && began.elapsed() > TURN_TOLD_AFTER {
@@ -326,15 +325,15 @@ impl Turn {
                     .say("Waiting for another load in this network namespace: one with --atomic, --swap or --resume is alone.");
                 told = true;
             }
-            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from) {
                 Ok(()) => return Ok(Self(lock)),
-                Err(Errno::AGAIN) if began.elapsed() < TURN_WITHIN => std::thread::sleep(TURN_ASKED_EVERY),
-                Err(Errno::AGAIN) => {
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(failed(error)),
+                Err(_) if began.elapsed() < TURN_WITHIN => std::thread::sleep(TURN_ASKED_EVERY),
+                Err(_) => {
                     let words = "another load with --atomic, --swap or --resume has been under way in this network namespace for a minute; \
                                  nothing was sent";
                     return Err(Fault::new(Exit::Refused, words));
                 }
-                Err(errno) => return Err(failed(errno)),
             }
         }
     }

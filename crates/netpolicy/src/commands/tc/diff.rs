@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use linux::Netns;
 use linux::tc::{Devices, dump};
-use linux::{Errno, KernelError};
 use rules::{Command, Hook, NoPercpu, Terse, Wanted, cookie};
 use session::{Exit, Fault};
 
@@ -169,7 +168,7 @@ pub(super) fn strike(
             dump::Dumped::Unknown => report.unknown += 1,
         });
         match dumped {
-            Err(error) if !is_absent(&error) => return Err(error.into()),
+            Err(error) if !error.is_absent() => return Err(error.into()),
             _ => {}
         }
         if !watch.has_changed()? {
@@ -202,13 +201,9 @@ fn strike_by_cookie(
             Ok(Some(rule)) => report.count(&rule, wanted.strike(&rule), devices),
             Ok(None) => report.unknown += 1,
             // It went away meanwhile, which is noticed.
-            Err(error) if is_absent(&error) => {}
+            Err(error) if error.is_absent() => {}
             Err(error) => return Err(error.into()),
         }
     }
     Ok(true)
-}
-
-pub(super) fn is_absent(error: &KernelError) -> bool {
-    matches!(error.number(), Some(Errno::INVAL | Errno::NODEV | Errno::NOENT))
 }

@@ -9,7 +9,6 @@ use rules::command::Qdisc;
 use rules::{Classifier, Filter, Hook, Lookup, command, number};
 use session::{Exit, Fault};
 
-use super::diff::is_absent;
 use crate::args::TcDump;
 use crate::context::Context;
 use crate::render::{DumpReport, count};
@@ -182,7 +181,7 @@ impl Lines {
         });
         match dumped {
             // A queueing discipline or a class that takes no rules, or is gone.
-            Err(error) if is_absent(&error) => return Ok(()),
+            Err(error) if error.is_absent() => return Ok(()),
             dumped => dumped?,
         }
         for chain in dump::whole_chains(netns, hook)? {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use linux::tc::{Account, Devices, Encoder, Loader, Options};
-use linux::{Errno, Netns, Signals};
+use linux::{Netns, Signals};
 use rules::Command;
 use session::{Exit, Fault, HostState};
 
@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
                 let words = "the rule that leads to the new chain was refused";
                 context.console.say(&format!("{words}: {}", refused.cause()));
                 // The kernel has no such classifier, or no such action.
-                let absent = refused.refusal.errno == Errno::NOENT;
+                let absent = refused.refusal.is_unknown();
                 failed = Some(match absent {
                     true => (Exit::Unsupported, "--swap needs the classifier flower and the action gact"),
                     false => (Exit::RolledBack, words),
@@ -338,7 +338,7 @@ impl<'a> Load<'a> {
         let seconds = began.elapsed().as_secs_f64();
         // What a resumed load finds there already is as it should be.
         account.refused.retain(|refused| {
-            let there = not_rules.contains(&refused.line) && refused.refusal.errno == Errno::EXIST;
+            let there = not_rules.contains(&refused.line) && refused.refusal.is_there_already();
             skipped += u64::from(there);
             !there
         });

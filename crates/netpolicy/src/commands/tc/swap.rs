@@ -205,7 +205,7 @@ impl Look {
         });
         look.used.extend(chains);
         match dumped {
-            Err(error) if !super::diff::is_absent(&error) => Err(error.into()),
+            Err(error) if !error.is_absent() => Err(error.into()),
             _ => Ok(look),
         }
     }
