@@ -1,0 +1,129 @@
+//! Which crate is built with which, as Cargo resolves it for this machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// What each crate is built with: its dependencies and those of its build script, not those of its tests.
+#[derive(Clone, Debug, Default)]
+pub struct Dependencies {
+    direct: BTreeMap<String, BTreeSet<String>>,
+    /// The crates of the workspace.
+    rooms: BTreeSet<String>,
+}
+
+impl Dependencies {
+    /// Those of the workspace in this folder. Nothing is downloaded.
+    ///
+    /// # Errors
+    /// What Cargo says, or what of its answer is missing.
+    pub fn of(workspace: &Path) -> Result<Self, String> {
+        let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+        let run = |program: &str, arguments: &[&str]| -> Result<String, String> {
+            let output = Command::new(program)
+                .current_dir(workspace)
+                .args(arguments)
+                .output()
+                .map_err(|error| format!("{program}: {error}"))?;
+            if !output.status.success() {
+                return Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr)));
+            }
+            String::from_utf8(output.stdout).map_err(|error| format!("{program}: {error}"))
+        };
+        let version = run("rustc", &["-vV"])?;
+        let host = version.lines().find_map(|line| line.strip_prefix("host: ")).ok_or("no host triple")?;
+        let metadata = run(
+            &cargo,
+            &["metadata", "--format-version", "1", "--offline", "--all-features", "--filter-platform", host],
+        )?;
+        Self::of_metadata(&serde_json::from_str(&metadata).map_err(|error| error.to_string())?)
+    }
+
+    /// Those that `cargo metadata` tells of.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn of_metadata(metadata: &Value) -> Result<Self, String> {
+        let list = |value: &Value, field: &str| -> Result<Vec<Value>, String> {
+            value[field].as_array().cloned().ok_or(format!("no list `{field}`"))
+        };
+        let word = |value: &Value, field: &str| -> Result<String, String> {
+            value[field].as_str().map(str::to_owned).ok_or(format!("no text `{field}`"))
+        };
+        let mut names: BTreeMap<String, String> = BTreeMap::new();
+        for package in list(metadata, "packages")? {
+            names.insert(word(&package, "id")?, word(&package, "name")?);
+        }
+        let name = |id: &str| names.get(id).cloned().ok_or(format!("no package {id}"));
+        let mut found = Self::default();
+        for member in list(metadata, "workspace_members")? {
+            found.rooms.insert(name(member.as_str().unwrap_or_default())?);
+        }
+        for node in list(&metadata["resolve"], "nodes")? {
+            let direct = found.direct.entry(name(&word(&node, "id")?)?).or_default();
+            for dependency in list(&node, "deps")? {
+                let kinds = list(&dependency, "dep_kinds")?;
+                if kinds.iter().any(|kind| kind["kind"].as_str() != Some("dev")) {
+                    direct.insert(name(&word(&dependency, "pkg")?)?);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// What a crate names in its own `Cargo.toml`.
+    pub fn direct(&self, of: &str) -> BTreeSet<&str> {
+        self.direct.get(of).into_iter().flatten().map(String::as_str).collect()
+    }
+
+    /// All that a crate is built with, directly or not.
+    pub fn all(&self, of: &str) -> BTreeSet<&str> {
+        let mut all = BTreeSet::new();
+        let mut next: Vec<&str> = self.direct(of).into_iter().collect();
+        while let Some(name) = next.pop() {
+            if all.insert(name) {
+                next.extend(self.direct(name));
+            }
+        }
+        all
+    }
+
+    /// The crates of the workspace.
+    pub fn rooms(&self) -> impl Iterator<Item = &str> {
+        self.rooms.iter().map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_only_tests_need_is_no_dependency_and_what_a_dependency_needs_is() {
+        let node = |id: &str, deps: &[(&str, Option<&str>)]| {
+            let deps: Vec<Value> =
+                deps.iter().map(|(id, kind)| json!({ "pkg": id, "dep_kinds": [{ "kind": kind }] })).collect();
+            json!({ "id": id, "deps": deps })
+        };
+        let package = |name: &str| json!({ "id": name, "name": name });
+        let packages = ["a", "b", "c", "d"].map(package);
+        let found = Dependencies::of_metadata(&json!({
+            "packages": packages,
+            "workspace_members": ["a"],
+            "resolve": { "nodes": [
+                node("a", &[("b", None), ("d", Some("dev"))]),
+                node("b", &[("c", Some("build"))]),
+                node("c", &[]),
+                node("d", &[]),
+            ] },
+        }))
+        .expect("as Cargo writes it");
+        assert_eq!(found.direct("a"), BTreeSet::from(["b"]));
+        assert_eq!(found.all("a"), BTreeSet::from(["b", "c"]));
+        assert_eq!(found.rooms().collect::<Vec<_>>(), ["a"]);
+    }
+}
