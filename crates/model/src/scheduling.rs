@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
 use crate::ids::Pid;
@@ -179,27 +180,14 @@ impl FromStr for KthreadCpus {
     }
 }
 
-macro_rules! as_text {
-    ($($name:ident)+) => {$(
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-                text.parse().map_err(serde::de::Error::custom)
-            }
-        }
-    )+};
+crate::as_text! {
+    Scheduling: "a policy of the scheduler with its priority: other:0, fifo:50",
+    UtilClamp: "bounds of the utilisation: MIN-MAX, each 0 to 1024",
+    KthreadCpus: "CPUs, or how they are chosen",
 }
 
-as_text! { Scheduling UtilClamp KthreadCpus }
-
 /// What an expert wants of the kernel threads of NAPIs; `None` leaves a value as it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KthreadWish {
     /// Where they shall run.
@@ -218,7 +206,7 @@ impl KthreadWish {
 }
 
 /// What a kernel thread's scheduling is, as read; `None` for what this kernel does not have.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KthreadState {
     /// Its number now; `None` for one that does not exist yet.
@@ -234,7 +222,7 @@ pub struct KthreadState {
 /// How much of each period real-time threads may run.
 ///
 /// Kernel: 2.6.25, `kernel/sched/rt.c`; `/proc/sys/kernel/sched_rt_runtime_us`, `sched_rt_period_us`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RtThrottling {
     /// Microseconds of each period; -1 for all of it, 0 for none.

@@ -15,6 +15,7 @@ mod away;
 pub mod bench;
 mod clock;
 mod commands;
+mod completing;
 mod context;
 mod cycle;
 pub mod daemon;
@@ -42,8 +43,12 @@ mod wishes;
 
 use std::process::ExitCode;
 
+use clap::CommandFactory;
+
 /// Runs the command line.
 pub fn main() -> ExitCode {
+    // A shell asks for values. It ends the process then.
+    clap_complete::CompleteEnv::with_factory(args::Arguments::command).complete();
     let arguments = args::Arguments::of_this_process();
     let context = context::Context::new(arguments.globals);
     let exit = commands::run(&arguments.command, &context).unwrap_or_else(|fault| {

@@ -2,8 +2,10 @@
 //! run.
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use model::{DeliveryMode, Intent, KthreadCpus, KthreadWish, PolicyName, Scheduling, UtilClamp};
 
+use crate::completing;
 use crate::policy_file::nearest;
 
 /// A word that asks for something: a policy, or a delivery mode.
@@ -43,17 +45,33 @@ pub(crate) fn wish(word: &str) -> Result<Wish, String> {
     })
 }
 
+/// Reads the value of `--policy`.
+fn policy(word: &str) -> Result<PolicyName, String> {
+    match wish(word)? {
+        Wish::Policy(policy) => Ok(policy),
+        Wish::Delivery(mode) => Err(format!("`{mode}` is a delivery mode: write --delivery {mode}")),
+    }
+}
+
+/// Reads the value of `--delivery`.
+fn delivery(word: &str) -> Result<DeliveryMode, String> {
+    match wish(word)? {
+        Wish::Delivery(mode) => Ok(mode),
+        Wish::Policy(policy) => Err(format!("`{policy}` is a policy: write --policy {policy}")),
+    }
+}
+
 /// Which policy or delivery mode, for `attach` and `run`.
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct Asked {
     /// What the traffic shall be good at, as in latency: a goal, of which netpolicy makes the delivery mode and all the
-    /// rest (CPUs, interrupts, rings). A delivery mode is taken too.
-    #[arg(long, value_name = "POLICY", value_parser = wish)]
-    pub policy: Option<Wish>,
-    /// How packets shall be delivered, as in suspend20: that one mechanism, and nothing else. A policy is taken too.
-    #[arg(long, value_name = "MODE", value_parser = wish)]
-    pub delivery: Option<Wish>,
+    /// rest (CPUs, interrupts, rings).
+    #[arg(long, value_name = "POLICY", value_parser = policy, add = ArgValueCandidates::new(completing::policies))]
+    pub policy: Option<PolicyName>,
+    /// How packets shall be delivered, as in suspend20: that one mechanism, and nothing else.
+    #[arg(long, value_name = "MODE", value_parser = delivery, add = ArgValueCandidates::new(completing::modes))]
+    pub delivery: Option<DeliveryMode>,
 }
 
 /// What it may cost, for requests without a file.
@@ -102,7 +120,8 @@ impl Asked {
     /// The one that was given.
     pub fn wish(&self) -> Wish {
         // The group of arguments admits exactly one.
-        self.policy.or(self.delivery).unwrap_or(Wish::Policy(PolicyName::None))
+        let policy = self.policy.unwrap_or(PolicyName::None);
+        self.delivery.map_or(Wish::Policy(policy), Wish::Delivery)
     }
 }
 
@@ -138,6 +157,9 @@ mod test {
     fn a_word_is_a_policy_or_a_delivery_mode() {
         assert_eq!(wish("latency"), Ok(Wish::Policy(PolicyName::Latency)));
         assert_eq!(wish("suspend20").map(|w| matches!(w, Wish::Delivery(_))), Ok(true));
+        assert_eq!(policy("latency"), Ok(PolicyName::Latency));
+        assert!(policy("suspend20").expect_err("a mode").contains("write --delivery suspend20"));
+        assert!(delivery("latency").expect_err("a policy").contains("write --policy latency"));
         assert!(wish("supsend20").expect_err("misspelt").contains("did you mean `suspend20`?"));
     }
 }

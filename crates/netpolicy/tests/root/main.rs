@@ -22,6 +22,8 @@ mod daemon_spared;
 mod desk;
 mod engaged;
 mod exchange;
+#[path = "../command/fits.rs"]
+mod fits;
 mod kthreads;
 mod matrix;
 #[path = "../../../linux/tests/root/only.rs"]

@@ -1,6 +1,7 @@
 //! What several runs of one point say together.
 
 use model::{Evidence, OfferedLoad};
+use schemars::JsonSchema;
 use serde::Serialize;
 use sim::outcome::Length;
 use sim::scenario::SPAN_MAX;
@@ -26,7 +27,7 @@ pub(super) struct Effort {
 }
 
 /// A point with what is predicted for it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub(crate) struct Prediction {
     /// Its name.
     pub(crate) name: String,
@@ -52,10 +53,11 @@ pub(crate) struct Prediction {
 }
 
 /// A predicted value.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Predicted {
     /// Of what.
     #[serde(serialize_with = "word")]
+    #[schemars(with = "String")]
     pub(crate) metric: Metric,
     /// The median over seeds.
     pub(crate) value: f64,
@@ -68,7 +70,7 @@ fn word<S: serde::Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S
 }
 
 /// A range of values.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Range {
     /// The least.
     pub(crate) low: f64,
