@@ -55,7 +55,9 @@ pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};
 pub use qdisc::{Qdisc, QdiscKind, QdiscOption, Qdiscs};
 pub use recipe::{Case, Circumstances, Dose, EpollNapis, Ingredient, Mechanism, Recipe, Recipes, When};
 pub use reuseport::{ListenerGroup, QueueListeners, Spread};
-pub use scheduling::{KthreadCpus, KthreadState, KthreadWish, RtThrottling, Scheduling, UtilClamp};
+pub use scheduling::{
+    KthreadCpus, KthreadKey, KthreadState, KthreadValue, KthreadWish, RtThrottling, Scheduling, UtilClamp,
+};
 pub use setting::{
     DeviceNapiKnob, EpollParams, HostKnob, Interface, IrqKnob, KthreadKnob, NapiKnob, NicKnob, Object,
     ProcessKnob, RingNapi, RxQueueKnob, Setting, Threading, TxQueueKnob,

@@ -3,7 +3,9 @@
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use model::{DeliveryMode, Intent, KthreadCpus, KthreadWish, PolicyName, Scheduling, UtilClamp};
+use model::{
+    DeliveryMode, Intent, KthreadCpus, KthreadValue, KthreadWish, PolicyName, Scheduling, UtilClamp,
+};
 
 use crate::completing;
 use crate::policy_file::nearest;
@@ -103,9 +105,12 @@ pub struct Kthread {
 impl Kthread {
     /// The same as a policy has it.
     pub fn wish(&self) -> KthreadWish {
-        let (cpus, scheduling, util_clamp) =
-            (self.kthread_cpus.clone(), self.kthread_class, self.kthread_util_clamp);
-        KthreadWish { cpus, scheduling, util_clamp }
+        let values = [
+            self.kthread_cpus.clone().map(KthreadValue::Cpus),
+            self.kthread_class.map(KthreadValue::Class),
+            self.kthread_util_clamp.map(KthreadValue::UtilClamp),
+        ];
+        values.into_iter().flatten().collect()
     }
 }
 

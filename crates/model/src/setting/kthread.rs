@@ -40,7 +40,7 @@ family! {
         /// Kernel: 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `sched_setattr()`, `uclamp_validate()`.
         UtilClamp(UtilClamp) = KTHREAD {
             name: "kthread util-clamp",
-            key: Some("kthread.util_clamp"),
+            key: Some("kthread.util-clamp"),
             range: Some((0, 1024)),
             rank: 3,
         },
