@@ -56,7 +56,8 @@ pub use qdisc::{Qdisc, QdiscKind, QdiscOption, Qdiscs};
 pub use recipe::{Case, Circumstances, Dose, EpollNapis, Ingredient, Mechanism, Recipe, Recipes, When};
 pub use reuseport::{ListenerGroup, QueueListeners, Spread};
 pub use scheduling::{
-    KthreadCpus, KthreadKey, KthreadState, KthreadValue, KthreadWish, RtThrottling, Scheduling, UtilClamp,
+    KthreadCpus, KthreadKey, KthreadState, KthreadValue, KthreadWish, RtThrottling, Scheduling, Slice,
+    UtilClamp,
 };
 pub use setting::{
     DeviceNapiKnob, EpollParams, HostKnob, Interface, IrqKnob, KthreadKnob, NapiKnob, NicKnob, Object,

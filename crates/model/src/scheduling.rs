@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
 use crate::ids::Pid;
+use crate::units::Nanoseconds;
 
 /// A scheduling class with its priority: `other`, `other:-5`, `batch:5`, `fifo:50`, `rr:10`.
 ///
@@ -138,6 +139,49 @@ impl FromStr for UtilClamp {
     }
 }
 
+/// How long a thread of class `other` or `batch` runs before another one that waits gets its turn: `500us`, or `default`.
+///
+/// Kernel: 6.12, `kernel/sched/syscalls.c` `__setparam_fair()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Slice {
+    /// The scheduler's own, which grows with the number of CPUs: `/sys/kernel/debug/sched/base_slice_ns`.
+    Default,
+    /// The thread's own, from [`Slice::LEAST`] to [`Slice::MOST`].
+    Own(Nanoseconds),
+}
+
+impl Slice {
+    /// The shortest that the kernel takes as it is. Kernel: 6.12, `__setparam_fair()`, `NSEC_PER_MSEC/10`.
+    pub const LEAST: Nanoseconds = Nanoseconds(100_000);
+
+    /// The longest. Kernel: 6.12, `__setparam_fair()`, `NSEC_PER_MSEC*100`.
+    pub const MOST: Nanoseconds = Nanoseconds(100_000_000);
+}
+
+impl fmt::Display for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.pad("default"),
+            Self::Own(span) => span.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Slice {
+    type Err = NotScheduling;
+
+    fn from_str(text: &str) -> Result<Self, NotScheduling> {
+        if text == "default" {
+            return Ok(Self::Default);
+        }
+        let span = text.parse().ok().filter(|span| (Self::LEAST..=Self::MOST).contains(span));
+        span.map(Self::Own).ok_or_else(|| NotScheduling {
+            text: text.to_owned(),
+            meant: "a slice: write a span of time from 100us to 100ms, or default",
+        })
+    }
+}
+
 /// Where the kernel thread of a NAPI shall run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KthreadCpus {
@@ -183,6 +227,7 @@ impl FromStr for KthreadCpus {
 crate::as_text! {
     Scheduling: "a policy of the scheduler with its priority: other:0, fifo:50",
     UtilClamp: "bounds of the utilisation: MIN-MAX, each 0 to 1024",
+    Slice: "a span of time, or default",
     KthreadCpus: "CPUs, or how they are chosen",
 }
 
@@ -196,6 +241,9 @@ pub struct KthreadWish {
     pub scheduling: Option<Scheduling>,
     /// See [`crate::KthreadKnob::UtilClamp`].
     pub util_clamp: Option<UtilClamp>,
+    /// See [`crate::KthreadKnob::Slice`].
+    #[serde(default)]
+    pub slice: Option<Slice>,
 }
 
 /// One value of a [`KthreadWish`], as a policy file gives it.
@@ -207,6 +255,8 @@ pub enum KthreadValue {
     Class(Scheduling),
     /// `kthread.util-clamp`
     UtilClamp(UtilClamp),
+    /// `kthread.slice`
+    Slice(Slice),
 }
 
 /// A key of policy files that gives a [`KthreadValue`].
@@ -249,6 +299,14 @@ impl KthreadValue {
             meaning: "How much of a CPU the kernel threads that poll count for at least and at most, in 1024ths.",
             read: |text| text.parse().map(Self::UtilClamp),
         },
+        KthreadKey {
+            path: "kthread.slice",
+            example: "a span of time from 100us to 100ms in quotes, as in \"500us\", or \"default\"",
+            pattern: "^(default|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms))$",
+            meaning: "How long the kernel threads that poll run before another thread of their CPU gets its turn; a shorter \
+                      slice is served earlier. Classes other and batch.",
+            read: |text| text.parse().map(Self::Slice),
+        },
     ];
 
     /// Its key.
@@ -257,6 +315,7 @@ impl KthreadValue {
             Self::Cpus(_) => "kthread.cpus",
             Self::Class(_) => "kthread.class",
             Self::UtilClamp(_) => "kthread.util-clamp",
+            Self::Slice(_) => "kthread.slice",
         }
     }
 }
@@ -268,6 +327,7 @@ impl fmt::Display for KthreadValue {
             Self::Cpus(cpus) => cpus.fmt(f),
             Self::Class(class) => class.fmt(f),
             Self::UtilClamp(clamp) => clamp.fmt(f),
+            Self::Slice(slice) => slice.fmt(f),
         }
     }
 }
@@ -287,6 +347,7 @@ impl KthreadWish {
             KthreadValue::Cpus(cpus) => self.cpus = Some(cpus),
             KthreadValue::Class(class) => self.scheduling = Some(class),
             KthreadValue::UtilClamp(clamp) => self.util_clamp = Some(clamp),
+            KthreadValue::Slice(slice) => self.slice = Some(slice),
         }
     }
 
@@ -308,6 +369,9 @@ pub struct KthreadState {
     pub scheduling: Option<Scheduling>,
     /// Its clamp.
     pub util_clamp: Option<UtilClamp>,
+    /// Its slice. A slice of its own that is as long as the scheduler's cannot be told from that.
+    #[serde(default)]
+    pub slice: Option<Slice>,
 }
 
 /// How much of each period real-time threads may run.
@@ -346,6 +410,9 @@ mod test {
         for text in ["5", "6-5", "0-1025", "-1-5"] {
             assert!(text.parse::<UtilClamp>().is_err(), "{text}");
         }
+        for text in ["99us", "100.1ms", "0", "5", ""] {
+            assert!(text.parse::<Slice>().is_err(), "{text}");
+        }
         for text in ["", "core", "4-", "none"] {
             assert!(text.parse::<KthreadCpus>().is_err(), "{text}");
         }
@@ -353,9 +420,13 @@ mod test {
 
     #[test]
     fn every_key_reads_what_it_writes() {
-        for (path, text) in
-            [("kthread.cpus", "irq"), ("kthread.class", "fifo:50"), ("kthread.util-clamp", "512-1024")]
-        {
+        for (path, text) in [
+            ("kthread.cpus", "irq"),
+            ("kthread.class", "fifo:50"),
+            ("kthread.util-clamp", "512-1024"),
+            ("kthread.slice", "500us"),
+            ("kthread.slice", "default"),
+        ] {
             let key = KthreadValue::KEYS.iter().find(|key| key.path == path).expect("a key");
             let value = (key.read)(text).expect("parses");
             assert_eq!((value.path(), value.to_string().as_str()), (path, text));
