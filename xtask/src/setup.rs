@@ -156,7 +156,35 @@ pub(crate) fn run(arguments: &[String]) -> Result {
             guest::unpack(package, program)?;
         }
     }
+    let version = oldest_rust()?;
+    if shell::has("rustup") && !has_rust(&version) {
+        eprintln!("setup: installing Rust {version} (tests: the oldest that is promised)");
+        shell::run(Command::new("rustup").args([
+            "toolchain",
+            "install",
+            &version,
+            "--profile",
+            "minimal",
+            "--no-self-update",
+        ]))?;
+    }
     Ok(())
+}
+
+/// The oldest Rust that the workspace promises to build with: `rust-version` of its manifest.
+pub(crate) fn oldest_rust() -> Result<String> {
+    let manifest = shell::root().join("Cargo.toml");
+    let text =
+        std::fs::read_to_string(&manifest).map_err(|error| format!("{}: {error}", manifest.display()))?;
+    let version = text.lines().find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
+    version.map(str::to_owned).ok_or_else(|| format!("{}: no rust-version", manifest.display()))
+}
+
+/// Whether rustup has that Rust.
+pub(crate) fn has_rust(version: &str) -> bool {
+    let mut rustc = Command::new("rustup");
+    rustc.args(["run", version, "rustc", "--version"]).env_remove("RUSTUP_TOOLCHAIN");
+    rustc.output().is_ok_and(|output| output.status.success())
 }
 
 fn for_the_demo() -> Vec<&'static Need> {
@@ -206,6 +234,12 @@ fn apt() -> Command {
 #[cfg(test)]
 mod needs {
     use super::*;
+
+    #[test]
+    fn the_oldest_rust_is_that_of_the_manifest() {
+        let version = oldest_rust().expect("a manifest that says so");
+        assert!(version.starts_with("1."), "{version}");
+    }
 
     #[test]
     fn the_demo_needs_what_builds_the_program_and_a_server() {

@@ -8,7 +8,7 @@ use crate::guest::{Making, Skipped};
 use crate::pace::Pace;
 use crate::programs::{self, Program, Verdict, read_line};
 use crate::shell::{self, Result};
-use crate::{fuzz, guest, tidy};
+use crate::{fuzz, guest, setup, tidy};
 
 /// The steps of a run, and about how many seconds each takes from nothing on two CPUs with nothing else to do.
 const STEPS: &[(&str, u64)] = &[
@@ -16,6 +16,7 @@ const STEPS: &[(&str, u64)] = &[
     (LINTS, 120),
     (DOCUMENTATION, 60),
     (TIDY, 5),
+    (OLDEST_RUST, 75),
     (BUILD, 180),
     (EXAMPLES, 30),
     (FUZZ, 90),
@@ -29,6 +30,7 @@ const FORMAT: &str = "format";
 const LINTS: &str = "lints";
 const DOCUMENTATION: &str = "documentation";
 const TIDY: &str = "tidy rules";
+const OLDEST_RUST: &str = "a build with the oldest Rust that is promised";
 const BUILD: &str = "building the tests";
 const EXAMPLES: &str = "examples in documentation";
 const FUZZ: &str = "known inputs of the fuzz targets";
@@ -72,6 +74,23 @@ fn documentation() -> Result {
     shell::run(doc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"))
 }
 
+/// Checks that the workspace compiles with the oldest Rust that it promises (`rust-version`), beside the build of the newest;
+/// why not, as the line of a skipped test, where that Rust is not here.
+fn oldest_rust() -> Result<Option<String>> {
+    let version = setup::oldest_rust()?;
+    let toolchain = format!("+{version}");
+    if !setup::has_rust(&version) {
+        return Ok(Some(format!("[SKIPPED, needs rustup and Rust {version}] the_oldest_rust_builds_it")));
+    }
+    let mut check = Command::new("cargo");
+    // A toolchain that is asked for by name is not the one that runs this.
+    check.env_remove("CARGO").env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
+    check.current_dir(shell::root());
+    check.args([&toolchain, "check", "--quiet", "--workspace", "--target-dir"]);
+    check.arg(shell::root().join("target/oldest-rust"));
+    shell::run(check.env("RUSTFLAGS", "--cap-lints allow")).map(|()| None)
+}
+
 /// The checks, then the tests. What compiles and what reads no clock goes first, and the guests' kernels are fetched and built
 /// beside it; the tests of the running kernel and those in guests then have the machine to themselves.
 pub(crate) fn run(arguments: &[String]) -> Result {
@@ -89,6 +108,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     pace.step(LINTS, |_| lints())?;
     pace.step(DOCUMENTATION, |_| documentation())?;
     pace.step(TIDY, |_| tidy::run(&[]))?;
+    let oldest = pace.step(OLDEST_RUST, |_| oldest_rust())?;
     let programs =
         pace.step(BUILD, |_| programs::build(&["--lib", "--bins", "--examples", "--test", "*"]))?;
     let (no_clock, clock): (Vec<_>, Vec<_>) = programs
@@ -96,6 +116,10 @@ pub(crate) fn run(arguments: &[String]) -> Result {
         .partition(|program| READ_NO_CLOCK.iter().any(|name| program.directory.ends_with(name)));
 
     let mut tally = Tally::default();
+    match oldest {
+        None => tally.passed += 1,
+        Some(why) => tally.skipped.push(Skipped::by("this machine", &why)),
+    }
     let mut broken = Vec::new();
     pace.step(EXAMPLES, |pace| {
         let mut examples = shell::cargo();

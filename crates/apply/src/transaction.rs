@@ -7,7 +7,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use model::{Change, Nanoseconds, Plan};
-use serde::{Deserialize, Serialize};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::log::{JournalError, Log, Transcript};
 use crate::moment::{Moment, UNIX_MICROS_MAX, Utc};
@@ -77,21 +78,10 @@ impl FromStr for TransactionName {
     }
 }
 
-impl Serialize for TransactionName {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for TransactionName {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+model::as_text! { TransactionName: "the name of a transaction: when it began, and a number" }
 
 /// How a transaction stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
     /// Its program is still at it, or was killed half way. [`crate::Journal::writer`] tells which.

@@ -130,7 +130,8 @@ fn value(setting: &Setting) -> String {
         Setting::RxQueue(_, knob) => queue::value_rx(knob),
         Setting::TxQueue(_, knob) => queue::value_tx(knob),
         Setting::Process(knob) => process::value(knob),
-        Setting::Kthread(..) | Setting::Irq(..) | Setting::Host(_) => setting.value(),
+        Setting::Kthread(_, knob) => kthread::value(knob),
+        Setting::Irq(..) | Setting::Host(_) => setting.value(),
     }
 }
 

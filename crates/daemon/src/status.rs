@@ -11,13 +11,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use model::{Finding, Intent, NetnsId, Target};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The most requests that wait at once; the next one is refused.
 pub const REQUESTS_MAX: usize = 256;
 
 /// All that the daemon tells of itself. It grows with what is asked for, never with time.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Status {
     /// Counts the turns in which something of this changed: who has seen this number has seen the rest.
     pub generation: u64,
@@ -45,7 +46,7 @@ pub struct Status {
 }
 
 /// Which daemon it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Instance {
     /// The daemon's process.
     pub pid: u32,
@@ -58,7 +59,7 @@ pub struct Instance {
 }
 
 /// What the daemon is doing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
     /// It has not converged yet.
@@ -73,7 +74,7 @@ pub enum Phase {
 }
 
 /// The policy files that are in force.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct PolicyStatus {
     /// How many sections ask for something.
     pub sections: usize,
@@ -87,7 +88,7 @@ pub struct PolicyStatus {
 }
 
 /// What one kind of event is heard with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Hearing {
     /// What is heard of: `links`, `processes`, `listeners`, `epolls`.
     pub what: String,
@@ -100,7 +101,7 @@ pub struct Hearing {
 }
 
 /// A request and how it stands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct RequestStatus {
     /// Whose traffic: `device eth0`, `service memcached`, `task 812`.
     pub target: String,
@@ -126,7 +127,7 @@ pub struct RequestStatus {
 }
 
 /// How often what happened. All of them only grow.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Counters {
     /// Events that were heard, by kind.
     pub events: BTreeMap<Kind, u64>,
@@ -154,7 +155,7 @@ pub struct Counters {
 }
 
 /// What became of settings. All of it only grows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct SettingCounters {
     /// Settings that were written.
     pub changes: u64,
@@ -167,7 +168,7 @@ pub struct SettingCounters {
 }
 
 /// A kind of event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A device came, went, was renamed, or changed its state.
@@ -205,7 +206,7 @@ pub const REACTION_MICROS: [u64; 14] =
     [100, 200, 400, 700, 1_000, 1_500, 2_000, 3_000, 5_000, 10_000, 20_000, 50_000, 200_000, 1_000_000];
 
 /// How long it took from hearing of an event to the policy in force, for those that needed a change.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Reaction {
     /// How many there were.
     pub count: u64,
@@ -229,7 +230,7 @@ impl Reaction {
 }
 
 /// The CPUs that may poll without traffic.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Polling {
     /// How many are kept polling by what the host shows of the policy: threads of NAPIs that poll without a pause, and
     /// threads of applications that wait busily.
@@ -255,7 +256,7 @@ pub enum Request {
 }
 
 /// What became of a request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// It is done.
@@ -285,7 +286,7 @@ pub enum Answer {
 }
 
 /// A setting that the daemon holds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeldSetting {
     /// The object, as the other commands name it.

@@ -8,12 +8,13 @@ use std::fmt;
 use std::time::Instant;
 
 use model::{Evidence, Nanoseconds, OfferedLoad, Schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use model::Chance;
 
 /// What is to be run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
     /// The configurations, by the caller's names, in the order they are shown.
@@ -85,7 +86,7 @@ pub struct Progress<'a> {
 }
 
 /// All evidence of an experiment, in the order of time. Written and read as JSON.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Results {
     /// The format.

@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use model::{Evidence, ExchangeWorkload, OfferedLoad, PollCounts, Schema, Workload};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cost::{COST_COLUMNS, COST_TITLE, cost_cells};
@@ -15,7 +16,7 @@ use crate::statistics::{Interval, coverage, median_interval, paired_difference, 
 use crate::table::number;
 
 /// Experiments under one title. Written and read as JSON.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grid {
     /// The format.
@@ -37,7 +38,7 @@ pub struct Grid {
 }
 
 /// A configuration without a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Skipped {
     /// Its name.
@@ -47,7 +48,7 @@ pub struct Skipped {
 }
 
 /// One experiment of a grid.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
     /// What sets it apart: `1 B/1 B, 64 flows`.

@@ -1,12 +1,13 @@
 //! Several variants of a grid together: configuration against configuration over every pair of runs of all of them, as the
 //! summary of the NET-policy document has it ("on average ~1.26X than baseline").
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::grid::{Ratios, Variant};
 
 /// Variants that are compared as one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Overall {
     /// What they have in common.

@@ -12,10 +12,11 @@
 //!   logarithmic scale, where a disturbance of a tenth is the same at 20 µs and at 2 ms; CPU use, which may be zero,
 //!   by difference. A bootstrap would be too sure of itself with the three to ten rounds that one can afford.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// An estimate, and the interval that its true value is in.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interval {
     /// The best single value.

@@ -16,6 +16,7 @@ use std::fmt;
 
 use model::policy::Goal;
 use model::{Evidence, Nanoseconds, OfferedLoad, Origin};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::{Interval, median, median_interval, paired_difference, paired_ratio};
@@ -27,7 +28,7 @@ pub const PAIRS_MIN: usize = 3;
 pub const DIFFERENCE_MIN: f64 = 0.01;
 
 /// What a comparison says.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// Better beyond noise, and every goal met.
@@ -39,7 +40,7 @@ pub enum Verdict {
 }
 
 /// Two sets of runs side by side.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
     /// The label before.
@@ -63,7 +64,7 @@ pub struct Comparison {
 }
 
 /// One quantity before and after.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compared {
     /// The median run before, in the quantity's unit.
@@ -85,7 +86,7 @@ impl Compared {
 }
 
 /// What decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Quantity {
     /// The median response time.
@@ -107,7 +108,7 @@ impl fmt::Display for Quantity {
 }
 
 /// Why a change was not shown to be better.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shortfall {
     /// A goal is not met with certainty: the upper end of what was found is above it.
@@ -131,7 +132,7 @@ pub enum Shortfall {
 }
 
 /// Why nothing is shown.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Void {
     /// There are not as many runs after as before.

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 use crate::ids::Cpu;
 
 /// A set of logical CPUs. Shown and parsed in the kernel's cpulist form: `0-3,8`; the empty set is empty text.
@@ -201,18 +199,7 @@ impl FromStr for CpuSet {
     }
 }
 
-impl Serialize for CpuSet {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for CpuSet {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+crate::as_text! { CpuSet: "CPUs, as the kernel lists them: 0-3,8" }
 
 #[cfg(test)]
 mod test {

@@ -2,13 +2,14 @@
 //!
 //! "Set" and "engaged" are two different words; these counts are what tells them apart.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{NapiId, Pid};
 use crate::units::Nanoseconds;
 
 /// Polls and the packets they delivered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PollCounts {
     /// Calls of the NAPI's poll function.
@@ -44,7 +45,7 @@ impl CpuWait {
 }
 
 /// What was counted for one NAPI.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NapiDelivered {
     /// The NAPI.
@@ -101,7 +102,7 @@ impl NapiDelivered {
 }
 
 /// What was counted on a host over an interval.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delivered {
     /// How long was counted.

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::setting::{EpollParams, Threading};
 use crate::units::{EmptyPolls, Nanoseconds};
@@ -43,7 +44,7 @@ pub enum DeliveryMode {
 }
 
 /// The values behind a delivery mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeliveryParams {
     /// See [`crate::NapiKnob::DeferHardIrqs`].
@@ -260,18 +261,7 @@ impl FromStr for DeliveryMode {
     }
 }
 
-impl Serialize for DeliveryMode {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for DeliveryMode {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+crate::as_text! { DeliveryMode: "a delivery mode: interrupt, suspend20, defer50, ..." }
 
 #[cfg(test)]
 mod test {

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cpu_set::CpuSet;
@@ -15,7 +16,7 @@ use crate::units::Nanoseconds;
 use crate::workload::{OfferedLoad, Workload};
 
 /// One run of one workload under one label.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evidence {
     /// The format; always [`Schema::NAME`].
@@ -117,9 +118,10 @@ impl<'de> Deserialize<'de> for Schema {
         }
     }
 }
+crate::text_schema! { Schema: "netpolicy/v1" }
 
 /// Where a run took place.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
     /// On a host.
@@ -129,7 +131,7 @@ pub enum Origin {
 }
 
 /// The host of a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredOn {
     /// Its name.
@@ -145,7 +147,7 @@ pub struct MeasuredOn {
 }
 
 /// What a simulated run was computed from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimulatedFrom {
     /// A hash over the whole scenario, in hexadecimal.
@@ -157,7 +159,7 @@ pub struct SimulatedFrom {
 }
 
 /// What became of the requests that were due in the window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Requests {
     /// Due in the window, sent or not.
@@ -196,7 +198,7 @@ impl std::ops::AddAssign for Requests {
 }
 
 /// A distribution of spans, in nanoseconds.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Distribution {
     /// How many spans.
@@ -222,7 +224,7 @@ pub struct Distribution {
 }
 
 /// How CPUs spent a span, as shares of it, 0..=1 each, of all CPUs together; they add up to 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuUse {
     /// How many CPUs.
@@ -269,7 +271,7 @@ impl CpuUse {
 }
 
 /// CPU time of the whole machine for each answer, server and client together, by two methods.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuPerAnswer {
     /// All that is not idle or stolen on any CPU, in microseconds: whatever else runs meanwhile is in it. The kernel samples
@@ -281,7 +283,7 @@ pub struct CpuPerAnswer {
 }
 
 /// What the kernel counted, per second.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CounterRates {
     /// Hard interrupts of the host.
@@ -327,7 +329,7 @@ impl CounterRates {
 }
 
 /// How many events `epoll_wait` returned, over the calls that returned any.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpollBatch {
     /// Calls that returned at least one event.
@@ -357,7 +359,7 @@ impl EpollBatch {
 }
 
 /// The host's counters at one moment. They only grow while the host runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counters {
     /// When they were read, on the host's monotonic clock.
@@ -390,7 +392,7 @@ impl Counters {
 }
 
 /// One CPU's counters.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuCounters {
     /// The CPU.
@@ -406,7 +408,7 @@ pub struct CpuCounters {
 /// `guest` and `guest_nice` are left out: they are contained in `user` and `nice`.
 ///
 /// Kernel: 6.18, `fs/proc/stat.c` `show_stat()`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuTicks {
     /// In applications.

@@ -3,13 +3,14 @@
 //! The shapes are those of the tool neper (`tcp_rr`, `tcp_stream`) and of the remote-SSD application in the letter of
 //! the patch series "implement kthread based napi poll" (v4).
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::units::Nanoseconds;
 use crate::workload::{Arrivals, MemcachedWorkload, OutOfRange, Waiting};
 
 /// The part of a workload that says when and over what requests go, whatever they ask for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pace {
     /// Client threads, each with its own epoll. Range 1..=[`MemcachedWorkload::THREADS_MAX`].
@@ -56,7 +57,7 @@ impl Pace {
 
 /// Requests of one size and answers of one size, as neper's `tcp_rr` has them; a stream is the same with many large
 /// blocks under way whose arrival is confirmed by a byte.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExchangeWorkload {
     /// When and over what.
@@ -83,7 +84,7 @@ impl ExchangeWorkload {
 }
 
 /// Reads and writes of one size on the server's storage, past its page cache, at places drawn evenly.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorageWorkload {
     /// When and over what.
@@ -128,7 +129,7 @@ impl StorageWorkload {
 }
 
 /// Requests to a server of somebody else's, one at a time on each connection or several.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForeignWorkload {
     /// When and over what.
@@ -138,7 +139,7 @@ pub struct ForeignWorkload {
 }
 
 /// What a foreign server is asked for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Asks {
     /// `GET` and `SET` of random keys, in the protocol of Redis (RESP 2).

@@ -5,12 +5,13 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
         #[serde(transparent)]
         pub struct $name(pub $inner);
 
@@ -138,9 +139,10 @@ impl<'de> Deserialize<'de> for Label {
         Ok(Self::new(&text))
     }
 }
+crate::text_schema! { Label: "a name" }
 
 /// A network device: its namespace and index. Shown by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceId {
     /// The namespace it is in.
@@ -158,7 +160,7 @@ impl fmt::Display for DeviceId {
 }
 
 /// A receive queue: what plans speak of where the kernel speaks of NAPI ids, which move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RxQueue {
     /// The device.
@@ -174,7 +176,7 @@ impl fmt::Display for RxQueue {
 }
 
 /// A transmit queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TxQueue {
     /// The device.
@@ -190,7 +192,7 @@ impl fmt::Display for TxQueue {
 }
 
 /// A process that cannot be mistaken for a later one with the same pid. Shown as `memcached[812]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessId {
     /// Its number.
@@ -208,7 +210,7 @@ impl fmt::Display for ProcessId {
 }
 
 /// A thread of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ThreadId {
     /// The process.
@@ -228,7 +230,7 @@ impl fmt::Display for ThreadId {
 }
 
 /// An epoll instance, by a descriptor of a process that holds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpollId {
     /// The process.
@@ -244,7 +246,7 @@ impl fmt::Display for EpollId {
 }
 
 /// An io_uring instance, by a descriptor of a process that holds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RingId {
     /// The process.

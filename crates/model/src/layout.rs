@@ -6,8 +6,6 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 use crate::cpu_set::CpuSet;
 use crate::ids::{Cpu, QueueIndex};
 
@@ -157,18 +155,7 @@ fn object_wish(text: &str) -> Result<ObjectWish, NotALayout> {
     Ok(ObjectWish { rx: indices(&rx), tx: indices(&tx), cpus })
 }
 
-impl Serialize for Layout {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Layout {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+crate::as_text! { Layout: "who serves which queue: a name, or a list of rx, tx and cpus" }
 
 #[cfg(test)]
 mod test {

@@ -3,7 +3,7 @@
 //! This room knows what things are called, their units and their ranges: the host as a graph (device, queue,
 //! NAPI, IRQ, CPU, process, epoll, socket), settings and changes to them, policies, what was counted and what
 //! was measured. It must not know files, sockets, clocks or recipes. The wall is held by its dependencies
-//! (serde alone), by `clippy.toml` beside `src/`, and by `forbid(unsafe_code)`.
+//! (serde and schemars alone), by `clippy.toml` beside `src/`, and by `forbid(unsafe_code)`.
 //!
 //! Read in this order: [`units`] and [`cpu_set`] (words), [`host`] (what is), [`setting`] and [`plan`] (what
 //! shall be), [`policy`] (what was asked), [`recipe`] and [`layout`] (what that comes to), [`workload`], [`delivered`] and
@@ -55,7 +55,10 @@ pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};
 pub use qdisc::{Qdisc, QdiscKind, QdiscOption, Qdiscs};
 pub use recipe::{Case, Circumstances, Dose, EpollNapis, Ingredient, Mechanism, Recipe, Recipes, When};
 pub use reuseport::{ListenerGroup, QueueListeners, Spread};
-pub use scheduling::{KthreadCpus, KthreadState, KthreadWish, RtThrottling, Scheduling, UtilClamp};
+pub use scheduling::{
+    KthreadCpus, KthreadKey, KthreadState, KthreadValue, KthreadWish, RtThrottling, Scheduling, Slice,
+    UtilClamp,
+};
 pub use setting::{
     DeviceNapiKnob, EpollParams, HostKnob, Interface, IrqKnob, KthreadKnob, NapiKnob, NicKnob, Object,
     ProcessKnob, RingNapi, RxQueueKnob, Setting, Threading, TxQueueKnob,

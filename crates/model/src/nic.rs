@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::cpu_set::CpuSet;
@@ -268,9 +269,10 @@ impl<'de> Deserialize<'de> for FlagName {
         Self::new(&text).ok_or_else(|| serde::de::Error::custom(format!("`{text}` is no flag's name")))
     }
 }
+crate::text_schema! { FlagName: "the name of a private flag of a driver" }
 
 /// One value that an expert wants of a device, of all its queues, or of the host that it is in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NicWish {
     /// See [`crate::NicKnob::Channels`].
@@ -354,7 +356,7 @@ impl NicWish {
 /// How a NIC spreads packets over its receive queues by their hash.
 ///
 /// Kernel: `include/uapi/linux/ethtool.h` `struct ethtool_rxfh`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rss {
     /// The indirection table: the queue for each value of the hash, modulo the table's length.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::setting::{Object, Setting};
 
 /// Why a value is wanted: a sentence, and where it comes from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, schemars::JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reason {
     /// One sentence for the operator.

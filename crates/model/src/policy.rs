@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
@@ -16,7 +17,7 @@ use crate::scheduling::KthreadWish;
 use crate::units::Nanoseconds;
 
 /// One word for what traffic shall be good at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyName {
     /// Short response times.
@@ -100,7 +101,7 @@ impl FromStr for PolicyName {
 }
 
 /// All that an operator asked for, in the order of the files it came from.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
     /// The requests.
@@ -114,7 +115,7 @@ pub struct Policy {
 }
 
 /// One request.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Intent {
     /// Whose traffic.
@@ -169,7 +170,7 @@ impl Intent {
 }
 
 /// Whose traffic a request is about.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
     /// A network device, by name.
@@ -197,7 +198,7 @@ impl fmt::Display for Target {
 }
 
 /// How the processes of a service are found. A process must meet every condition that is given.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Match {
     /// A systemd unit, as in `memcached.service`.
@@ -227,7 +228,7 @@ impl fmt::Display for Match {
 }
 
 /// Values that differ from a delivery mode's start values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Overrides {
     /// Instead of [`crate::DeliveryParams::defer_hard_irqs`].
@@ -239,7 +240,7 @@ pub struct Overrides {
 }
 
 /// When a request counts as reached. Without any, "better than before" decides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goal {
     /// The median response time, at most.
@@ -249,7 +250,7 @@ pub struct Goal {
 }
 
 /// What a request may cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
     /// How many CPUs may poll without traffic, at most. `None` allows none.

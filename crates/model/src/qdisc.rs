@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::words::words;
@@ -74,7 +75,7 @@ words! {
 }
 
 /// One queueing discipline.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Qdisc {
     /// Its kind.
@@ -108,7 +109,7 @@ impl fmt::Display for Qdisc {
 }
 
 /// All queueing disciplines of a device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Qdiscs {
     /// What the kernel gave the device: these, in the order of its transmit queues, or one for all of them.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
@@ -17,7 +18,7 @@ use crate::policy::PolicyName;
 use crate::units::Nanoseconds;
 
 /// Something about a host that a recipe has a word on. Shown by the word that stands in a recipe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mechanism {
     /// How packets are delivered: the mode, which brings its times, its busy polling and its threads.
@@ -138,7 +139,7 @@ impl fmt::Display for Mechanism {
 }
 
 /// What a recipe wants of a mechanism.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dose {
     /// It is left as it is.
@@ -185,7 +186,7 @@ impl fmt::Display for Dose {
 }
 
 /// What a recipe wants of one mechanism, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ingredient {
     /// What is wanted.
@@ -210,7 +211,7 @@ impl Ingredient {
 }
 
 /// Where a recipe is put to use, as far as that is known.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Circumstances {
     /// The driver of the device ([`crate::host::Device::kind`]); empty where no device is known.
@@ -222,7 +223,7 @@ pub struct Circumstances {
 }
 
 /// By how many NAPIs the connections of one epoll come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EpollNapis {
     /// Each epoll that was looked at has those of one NAPI alone.
@@ -245,7 +246,7 @@ impl EpollNapis {
 }
 
 /// When a case holds: where every condition that it names is known to be met.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct When {
     /// The device's driver.

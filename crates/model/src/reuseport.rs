@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{DeviceId, NetnsId, RxQueue};
@@ -11,7 +12,7 @@ use crate::ids::{DeviceId, NetnsId, RxQueue};
 /// TCP sockets that listen at one address together, by `SO_REUSEPORT`.
 ///
 /// Known by the address: the sockets come and go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListenerGroup {
     /// The namespace that they listen in.
@@ -27,7 +28,7 @@ impl fmt::Display for ListenerGroup {
 }
 
 /// How new connections are given to the sockets of a group.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spread {
     /// By the kernel's hash of addresses and ports, over all of them.
@@ -41,7 +42,7 @@ pub enum Spread {
 }
 
 /// The listeners of a queue, by the inodes of their sockets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueListeners {
     /// The queue.

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
 use crate::ids::Pid;
+use crate::units::Nanoseconds;
 
 /// A scheduling class with its priority: `other`, `other:-5`, `batch:5`, `fifo:50`, `rr:10`.
 ///
@@ -137,6 +139,49 @@ impl FromStr for UtilClamp {
     }
 }
 
+/// How long a thread of class `other` or `batch` runs before another one that waits gets its turn: `500us`, or `default`.
+///
+/// Kernel: 6.12, `kernel/sched/syscalls.c` `__setparam_fair()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Slice {
+    /// The scheduler's own, which grows with the number of CPUs: `/sys/kernel/debug/sched/base_slice_ns`.
+    Default,
+    /// The thread's own, from [`Slice::LEAST`] to [`Slice::MOST`].
+    Own(Nanoseconds),
+}
+
+impl Slice {
+    /// The shortest that the kernel takes as it is. Kernel: 6.12, `__setparam_fair()`, `NSEC_PER_MSEC/10`.
+    pub const LEAST: Nanoseconds = Nanoseconds(100_000);
+
+    /// The longest. Kernel: 6.12, `__setparam_fair()`, `NSEC_PER_MSEC*100`.
+    pub const MOST: Nanoseconds = Nanoseconds(100_000_000);
+}
+
+impl fmt::Display for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.pad("default"),
+            Self::Own(span) => span.fmt(f),
+        }
+    }
+}
+
+impl FromStr for Slice {
+    type Err = NotScheduling;
+
+    fn from_str(text: &str) -> Result<Self, NotScheduling> {
+        if text == "default" {
+            return Ok(Self::Default);
+        }
+        let span = text.parse().ok().filter(|span| (Self::LEAST..=Self::MOST).contains(span));
+        span.map(Self::Own).ok_or_else(|| NotScheduling {
+            text: text.to_owned(),
+            meant: "a slice: write a span of time from 100us to 100ms, or default",
+        })
+    }
+}
+
 /// Where the kernel thread of a NAPI shall run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KthreadCpus {
@@ -179,27 +224,15 @@ impl FromStr for KthreadCpus {
     }
 }
 
-macro_rules! as_text {
-    ($($name:ident)+) => {$(
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-                text.parse().map_err(serde::de::Error::custom)
-            }
-        }
-    )+};
+crate::as_text! {
+    Scheduling: "a policy of the scheduler with its priority: other:0, fifo:50",
+    UtilClamp: "bounds of the utilisation: MIN-MAX, each 0 to 1024",
+    Slice: "a span of time, or default",
+    KthreadCpus: "CPUs, or how they are chosen",
 }
 
-as_text! { Scheduling UtilClamp KthreadCpus }
-
 /// What an expert wants of the kernel threads of NAPIs; `None` leaves a value as it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KthreadWish {
     /// Where they shall run.
@@ -208,9 +241,116 @@ pub struct KthreadWish {
     pub scheduling: Option<Scheduling>,
     /// See [`crate::KthreadKnob::UtilClamp`].
     pub util_clamp: Option<UtilClamp>,
+    /// See [`crate::KthreadKnob::Slice`].
+    #[serde(default)]
+    pub slice: Option<Slice>,
+}
+
+/// One value of a [`KthreadWish`], as a policy file gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KthreadValue {
+    /// `kthread.cpus`
+    Cpus(KthreadCpus),
+    /// `kthread.class`
+    Class(Scheduling),
+    /// `kthread.util-clamp`
+    UtilClamp(UtilClamp),
+    /// `kthread.slice`
+    Slice(Slice),
+}
+
+/// A key of policy files that gives a [`KthreadValue`].
+#[derive(Debug)]
+pub struct KthreadKey {
+    /// Its name, with the table it stands in.
+    pub path: &'static str,
+    /// What to write, by example.
+    pub example: &'static str,
+    /// What the text matches, as a regular expression of JSON Schema.
+    pub pattern: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+    /// Reads it.
+    pub read: fn(&str) -> Result<KthreadValue, NotScheduling>,
+}
+
+impl KthreadValue {
+    /// Every key.
+    pub const KEYS: &'static [KthreadKey] = &[
+        KthreadKey {
+            path: "kthread.cpus",
+            example: "any, irq, sibling or a list of CPUs in quotes, as in \"irq\"",
+            pattern: "^(any|irq|sibling|[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)$",
+            meaning: "Where the kernel threads that poll run: with their interrupts, beside them, on CPUs of their own, or \
+                      anywhere.",
+            read: |text| text.parse().map(Self::Cpus),
+        },
+        KthreadKey {
+            path: "kthread.class",
+            example: "a scheduling class in quotes, as in \"fifo:50\" or \"other:-5\"",
+            pattern: "^((other|batch)(:-?[0-9]{1,2})?|(fifo|rr):[0-9]{1,2})$",
+            meaning: "The scheduling class of the kernel threads that poll, with its nice value or priority.",
+            read: |text| text.parse().map(Self::Class),
+        },
+        KthreadKey {
+            path: "kthread.util-clamp",
+            example: "two numbers up to 1024 in quotes, as in \"512-1024\"",
+            pattern: "^[0-9]{1,4}-[0-9]{1,4}$",
+            meaning: "How much of a CPU the kernel threads that poll count for at least and at most, in 1024ths.",
+            read: |text| text.parse().map(Self::UtilClamp),
+        },
+        KthreadKey {
+            path: "kthread.slice",
+            example: "a span of time from 100us to 100ms in quotes, as in \"500us\", or \"default\"",
+            pattern: "^(default|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms))$",
+            meaning: "How long the kernel threads that poll run before another thread of their CPU gets its turn; a shorter \
+                      slice is served earlier. Classes other and batch.",
+            read: |text| text.parse().map(Self::Slice),
+        },
+    ];
+
+    /// Its key.
+    pub const fn path(&self) -> &'static str {
+        match self {
+            Self::Cpus(_) => "kthread.cpus",
+            Self::Class(_) => "kthread.class",
+            Self::UtilClamp(_) => "kthread.util-clamp",
+            Self::Slice(_) => "kthread.slice",
+        }
+    }
+}
+
+impl fmt::Display for KthreadValue {
+    /// As a policy file has it, without quotes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpus(cpus) => cpus.fmt(f),
+            Self::Class(class) => class.fmt(f),
+            Self::UtilClamp(clamp) => clamp.fmt(f),
+            Self::Slice(slice) => slice.fmt(f),
+        }
+    }
+}
+
+impl FromIterator<KthreadValue> for KthreadWish {
+    fn from_iter<I: IntoIterator<Item = KthreadValue>>(values: I) -> Self {
+        let mut wish = Self::default();
+        values.into_iter().for_each(|value| wish.set(value));
+        wish
+    }
 }
 
 impl KthreadWish {
+    /// Wants this value, instead of what was wanted of its knob before.
+    pub fn set(&mut self, value: KthreadValue) {
+        match value {
+            KthreadValue::Cpus(cpus) => self.cpus = Some(cpus),
+            KthreadValue::Class(class) => self.scheduling = Some(class),
+            KthreadValue::UtilClamp(clamp) => self.util_clamp = Some(clamp),
+            KthreadValue::Slice(slice) => self.slice = Some(slice),
+        }
+    }
+
     /// Whether nothing is wanted.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -218,7 +358,7 @@ impl KthreadWish {
 }
 
 /// What a kernel thread's scheduling is, as read; `None` for what this kernel does not have.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KthreadState {
     /// Its number now; `None` for one that does not exist yet.
@@ -229,12 +369,15 @@ pub struct KthreadState {
     pub scheduling: Option<Scheduling>,
     /// Its clamp.
     pub util_clamp: Option<UtilClamp>,
+    /// Its slice. A slice of its own that is as long as the scheduler's cannot be told from that.
+    #[serde(default)]
+    pub slice: Option<Slice>,
 }
 
 /// How much of each period real-time threads may run.
 ///
 /// Kernel: 2.6.25, `kernel/sched/rt.c`; `/proc/sys/kernel/sched_rt_runtime_us`, `sched_rt_period_us`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RtThrottling {
     /// Microseconds of each period; -1 for all of it, 0 for none.
@@ -267,8 +410,26 @@ mod test {
         for text in ["5", "6-5", "0-1025", "-1-5"] {
             assert!(text.parse::<UtilClamp>().is_err(), "{text}");
         }
+        for text in ["99us", "100.1ms", "0", "5", ""] {
+            assert!(text.parse::<Slice>().is_err(), "{text}");
+        }
         for text in ["", "core", "4-", "none"] {
             assert!(text.parse::<KthreadCpus>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_key_reads_what_it_writes() {
+        for (path, text) in [
+            ("kthread.cpus", "irq"),
+            ("kthread.class", "fifo:50"),
+            ("kthread.util-clamp", "512-1024"),
+            ("kthread.slice", "500us"),
+            ("kthread.slice", "default"),
+        ] {
+            let key = KthreadValue::KEYS.iter().find(|key| key.path == path).expect("a key");
+            let value = (key.read)(text).expect("parses");
+            assert_eq!((value.path(), value.to_string().as_str()), (path, text));
         }
     }
 

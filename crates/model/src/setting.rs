@@ -236,7 +236,7 @@ mod test {
             .filter(|facts| facts.phase != facts.phase_down)
             .map(|f| f.name)
             .collect();
-        let kthread = ["kthread cpus_allowed", "kthread policy", "kthread util-clamp"];
+        let kthread = ["kthread cpus_allowed", "kthread policy", "kthread util-clamp", "kthread slice"];
         let rest = ["there", "busy_poll usecs/budget/prefer", "napi busy_poll usecs/prefer"];
         assert_eq!(both_ways, [&kthread[..], &rest].concat());
     }

@@ -6,13 +6,14 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::QueueIndex;
 
 /// Receive queues one after another: what a context of the receive hash is known by, for its id is there only once the
 /// context has been made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueSpan {
     /// The first of them.
@@ -66,7 +67,7 @@ impl FromStr for QueueSpan {
 }
 
 /// A protocol with ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
     /// TCP.
@@ -76,7 +77,7 @@ pub enum Transport {
 }
 
 /// The packets of one protocol and version of IP, with what they must have in their headers; `None` where anything goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IpFlow<A> {
     /// The protocol.
@@ -99,7 +100,9 @@ impl<A> IpFlow<A> {
 }
 
 /// Frames, whatever is in them; `None` where anything goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(deny_unknown_fields)]
 pub struct EtherFlow {
     /// The receiver's address.
@@ -111,7 +114,7 @@ pub struct EtherFlow {
 /// Which packets a rule of the NIC is for: whole fields only, no prefixes and no ranges.
 ///
 /// It is what a rule is known by. Its text is `ethtool -N`'s: `tcp4 dst-port 11211`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlowMatch {
     /// TCP or UDP over IPv4.
@@ -160,7 +163,7 @@ fn write_ip<A: fmt::Display>(text: &mut String, flow: &IpFlow<A>, version: char)
 }
 
 /// Where a rule of the NIC hands its packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SteerTo {
     /// To one receive queue.
@@ -185,7 +188,7 @@ impl fmt::Display for SteerTo {
 }
 
 /// A rule that an expert wants: `tcp4 dst-port 11211 queue 2`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowRule {
     /// Which packets.

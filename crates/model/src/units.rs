@@ -3,12 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A span in nanoseconds: the kernel's unit for `gro-flush-timeout` and `irq-suspend-timeout`.
 ///
 /// Shown and parsed with a unit (`20us`, `1.5ms`, `1s`), serialised as an integer of nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Nanoseconds(pub u64);
 
@@ -116,7 +119,9 @@ impl FromStr for Nanoseconds {
 /// `napi_defer_hard_irqs`. 0 disables deferral.
 ///
 /// Kernel: 5.8, `net/core/dev.c` `napi_complete_done()`; range 0..=2147483647 (`napi-set` policy, `s32-max`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct EmptyPolls(pub u32);
 
@@ -127,7 +132,7 @@ impl fmt::Display for EmptyPolls {
 }
 
 /// A kernel release, as far as it can be compared: `6.18.44`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 pub struct KernelVersion {
     /// The first number.
     pub major: u32,

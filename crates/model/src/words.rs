@@ -1,11 +1,48 @@
 //! Enums whose variants are the kernel's words.
 
+/// Types that documents hold as text: as they are shown, and as they are read from there. Each with what the text is.
+#[macro_export]
+macro_rules! as_text {
+    ($($name:ident: $what:literal),+ $(,)?) => {$(
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+
+        $crate::text_schema! { $name: $what }
+    )+};
+}
+
+/// The schema of types that documents hold as text, each with what the text is.
+#[macro_export]
+macro_rules! text_schema {
+    ($($name:ident: $what:literal),+ $(,)?) => {$(
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "type": "string", "description": $what })
+            }
+        }
+    )+};
+}
+
 /// An enum whose variants are the kernel's words, with a list of all of them.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
         #[derive(
-            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, schemars::JsonSchema, serde::Serialize, serde::Deserialize,
         )]
         pub enum $name {
             $($(#[$variant_doc])* #[serde(rename = $word)] $variant,)+

@@ -11,13 +11,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::exchange::{ExchangeWorkload, ForeignWorkload, Pace, StorageWorkload, span, within};
 use crate::units::Nanoseconds;
 
 /// One run's workload. Written into the evidence, so that the run can be repeated from it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
     /// Requests to a key-value server in the memcached ASCII protocol.
@@ -91,7 +92,7 @@ impl Workload {
 }
 
 /// Every option of a memcached run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemcachedWorkload {
     /// Client threads, each with its own epoll. Range 1..=[`Self::THREADS_MAX`].
@@ -205,7 +206,7 @@ impl fmt::Display for OutOfRange {
 impl std::error::Error for OutOfRange {}
 
 /// How a client thread waits for answers and for the next due time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Waiting {
     /// It asks again and again and never sleeps: the least lateness, and a whole CPU.
@@ -220,7 +221,7 @@ pub enum Waiting {
 }
 
 /// How many requests are offered.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OfferedLoad {
     /// Open loop: this many requests per second, whether or not the server keeps up.
@@ -480,24 +481,11 @@ impl FromStr for ValueSize {
     }
 }
 
-/// Writes a distribution as its name, and reads it from there.
-macro_rules! serialised_by_name {
-    ($($name:ident),*) => {$(
-        impl Serialize for $name {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-                text.parse().map_err(serde::de::Error::custom)
-            }
-        }
-    )*};
+crate::as_text! {
+    Arrivals: "how requests arrive",
+    KeySize: "the sizes of keys",
+    ValueSize: "the sizes of values",
 }
-serialised_by_name!(Arrivals, KeySize, ValueSize);
 
 #[cfg(test)]
 mod test {

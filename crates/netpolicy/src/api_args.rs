@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap_complete::ArgValueCandidates;
+
+use crate::completing;
 
 /// Where the daemon serves, and whom.
 #[derive(Clone, Debug, Args)]
@@ -79,13 +82,13 @@ pub enum UnsetTarget {
     /// A network device.
     Device {
         /// Its name.
-        #[arg(value_name = "NAME")]
+        #[arg(value_name = "NAME", add = ArgValueCandidates::new(completing::devices))]
         name: String,
     },
     /// A process.
     Task {
         /// Its pid.
-        #[arg(value_name = "PID")]
+        #[arg(value_name = "PID", add = ArgValueCandidates::new(completing::processes))]
         pid: u32,
     },
 }

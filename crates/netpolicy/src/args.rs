@@ -7,10 +7,12 @@ use std::path::PathBuf;
 use apply::TransactionName;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::ArgValueCandidates;
 use session::STATE_DIR;
 
 pub use crate::api_args::{Sockets, Status, Unset, UnsetTarget};
 pub use crate::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
+use crate::completing;
 pub use crate::daemon_args::{AttachService, Daemon, OnStop};
 pub use crate::lab::Lab;
 pub use crate::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
@@ -417,7 +419,7 @@ Examples:
   netpolicy explain latency               what a policy comes to, and why")]
 pub struct Explain {
     /// An object, or the beginning of its name; or a policy.
-    #[arg(value_name = "OBJECT|POLICY")]
+    #[arg(value_name = "OBJECT|POLICY", add = ArgValueCandidates::new(completing::explained))]
     pub object: Option<String>,
 }
 
@@ -463,10 +465,10 @@ pub enum SetTarget {
     /// A network device.
     Device {
         /// Its name.
-        #[arg(value_name = "NAME")]
+        #[arg(value_name = "NAME", add = ArgValueCandidates::new(completing::devices))]
         name: String,
         /// A policy or a delivery mode.
-        #[arg(value_name = "POLICY|MODE", value_parser = wish)]
+        #[arg(value_name = "POLICY|MODE", value_parser = wish, add = ArgValueCandidates::new(completing::words))]
         wish: Wish,
         /// What else the device is told, as the `settings` of a policy file: rx-usecs=8, rx-gro=off.
         #[arg(long = "setting", value_name = "NAME=VALUE", value_parser = nic_word)]
@@ -475,10 +477,10 @@ pub enum SetTarget {
     /// A process, with the queues that it receives from.
     Task {
         /// Its pid.
-        #[arg(value_name = "PID")]
+        #[arg(value_name = "PID", add = ArgValueCandidates::new(completing::processes))]
         pid: u32,
         /// A policy or a delivery mode.
-        #[arg(value_name = "POLICY|MODE", value_parser = wish)]
+        #[arg(value_name = "POLICY|MODE", value_parser = wish, add = ArgValueCandidates::new(completing::words))]
         wish: Wish,
     },
 }
@@ -528,7 +530,7 @@ Examples:
   netpolicy attach 812 --policy latency --once  set it and leave; `netpolicy rollback` undoes it")]
 pub struct Attach {
     /// The process.
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", add = ArgValueCandidates::new(completing::processes))]
     pub pid: u32,
     /// Which policy or mode.
     #[command(flatten)]
@@ -595,21 +597,81 @@ pub enum SchemaOf {
     PolicyFile,
     /// Recipe files.
     RecipeFile,
-    /// What tc prints with -o json, and each line with -o jsonl.
+    /// What show prints with -o json, and each line with -o jsonl; so for the other commands.
+    Show,
+    /// What top prints.
+    Top,
+    /// What doctor prints.
+    Doctor,
+    /// What plan, apply, set, unset and try print.
+    #[value(aliases = ["apply", "set", "try"])]
+    Plan,
+    /// What verify prints.
+    Verify,
+    /// What history prints.
+    History,
+    /// What explain prints.
+    Explain,
+    /// What rollback prints.
+    Rollback,
+    /// What attach and run print.
+    #[value(alias = "run")]
+    Attach,
+    /// What status prints.
+    Status,
+    /// What sockets list prints.
+    Sockets,
+    /// What cat prints.
+    Cat,
+    /// What lab prints.
+    Lab,
+    /// What bench prints.
+    Bench,
+    /// What tc prints.
     Tc,
-    /// What sim prints, likewise.
+    /// What sim prints.
     Sim,
+}
+
+/// The shells that can be completed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// Bash.
+    Bash,
+    /// Elvish.
+    Elvish,
+    /// Fish.
+    Fish,
+    /// PowerShell.
+    Powershell,
+    /// Zsh.
+    Zsh,
+}
+
+impl Shell {
+    /// As the library names it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Bash => "bash",
+            Self::Elvish => "elvish",
+            Self::Fish => "fish",
+            Self::Powershell => "powershell",
+            Self::Zsh => "zsh",
+        }
+    }
 }
 
 /// Print completions for a shell.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  netpolicy completions bash > /usr/share/bash-completion/completions/netpolicy")]
+  netpolicy completions bash > /usr/share/bash-completion/completions/netpolicy
+
+The script asks netpolicy itself for values: policies, delivery modes, devices, processes, services.")]
 pub struct Completions {
     /// The shell.
     #[arg(value_enum)]
-    pub shell: clap_complete::Shell,
+    pub shell: Shell,
 }
 
 /// Write the manual pages into a directory.

@@ -12,6 +12,7 @@ pub mod api_args;
 pub mod args;
 pub mod bench;
 mod commands;
+mod completing;
 mod context;
 pub mod daemon_args;
 pub mod lab;
@@ -26,8 +27,12 @@ pub mod wish;
 
 use std::process::ExitCode;
 
+use clap::CommandFactory;
+
 /// Runs the command line.
 pub fn main() -> ExitCode {
+    // A shell asks for values. It ends the process then.
+    clap_complete::CompleteEnv::with_factory(args::Arguments::command).complete();
     let arguments = args::Arguments::of_this_process();
     let context = context::Context::new(arguments.globals);
     let exit = commands::run(&arguments.command, &context).unwrap_or_else(|fault| {

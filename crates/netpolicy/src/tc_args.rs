@@ -14,9 +14,6 @@ pub(crate) fn of_this_process() -> Option<(Globals, Tc)> {
     if words.get(1).is_none_or(|word| word != "tc") {
         return None;
     }
-    if let Some(load) = plain_load(&words) {
-        return Some((Globals::default(), Tc { command: TcCommand::Load(load) }));
-    }
     let Alone { globals, command: AloneCommand::Tc(command) } = Alone::try_parse_from(words).ok()?;
     Some((globals, command))
 }
@@ -35,55 +32,6 @@ struct Alone {
 #[derive(Debug, Subcommand)]
 enum AloneCommand {
     Tc(Tc),
-}
-
-/// `netpolicy tc load FILE` with options of its own, each written out. Everything else, and what is wrong, is left to the
-/// whole parser: what this one takes, that one takes to mean the same.
-fn plain_load(words: &[OsString]) -> Option<TcLoad> {
-    let [_, tc, load, rest @ ..] = words else { return None };
-    if tc != "tc" || load != "load" {
-        return None;
-    }
-    let (mut arguments, mut file) = (TcLoad::default(), None);
-    let mut rest = rest.iter();
-    while let Some(word) = rest.next() {
-        let option = match word.to_str() {
-            // A path need not be text.
-            None => None,
-            Some(text) => text.starts_with('-').then_some(text),
-        };
-        let switch = match option {
-            None if word.is_empty() || word.as_encoded_bytes().starts_with(b"-") => return None,
-            None if file.is_none() => {
-                file = Some(PathBuf::from(word));
-                continue;
-            }
-            Some("--share-actions") => &mut arguments.share_actions,
-            Some("--keep-going") => &mut arguments.keep_going,
-            Some("--no-percpu") if arguments.no_percpu.is_none() => {
-                arguments.no_percpu = Some(match rest.next()?.to_str()? {
-                    "auto" => Percpu::Auto,
-                    "always" => Percpu::Always,
-                    "never" => Percpu::Never,
-                    _ => return None,
-                });
-                continue;
-            }
-            Some("--workers") if arguments.workers == 0 => {
-                arguments.workers = rest.next()?.to_str()?.parse().ok().filter(|n| WORKERS.contains(n))?;
-                continue;
-            }
-            _ => return None,
-        };
-        if std::mem::replace(switch, true) {
-            return None; // said twice
-        }
-    }
-    arguments.file = file?;
-    if arguments.workers == 0 {
-        arguments.workers = 1;
-    }
-    Some(arguments)
 }
 
 /// How many threads may send.
@@ -114,7 +62,7 @@ pub enum TcCommand {
 ///
 /// The whole file is read first: if one line is wrong, nothing is sent. Then it is sent in portions, and every line has
 /// a result: loaded, refused in the kernel's own words, or not sent.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy tc load rules.batch                   load it; stop at the first refusal
@@ -253,67 +201,4 @@ pub enum BenchPart {
     FlowerCheck,
     /// The kernel's memory for each rule of flower.
     Footprint,
-}
-
-#[cfg(test)]
-mod test {
-    use super::*;
-
-    const WORDS: [&str; 16] = [
-        "rules.batch",
-        "./a b",
-        "-",
-        "--",
-        "",
-        "--share-actions",
-        "--keep-going",
-        "--no-percpu",
-        "always",
-        "--workers",
-        "07",
-        "65",
-        "+3",
-        "--workers=3",
-        "--atomic",
-        "-q",
-    ];
-
-    /// Every line of at most so many words is tried.
-    const WORDS_MAX: u32 = 4;
-
-    #[test]
-    fn what_the_quick_way_takes_means_the_same_to_the_whole_parser() {
-        let mut taken = 0;
-        for count in 0..=WORDS_MAX {
-            for number in 0..WORDS.len().pow(count) {
-                let word = |place: u32| WORDS[number / WORDS.len().pow(place) % WORDS.len()];
-                let line = ["netpolicy", "tc", "load"].into_iter().chain((0..count).map(word));
-                let line: Vec<OsString> = line.map(OsString::from).collect();
-                let Some(quick) = plain_load(&line) else { continue };
-                taken += 1;
-                let Ok(whole) = crate::args::Arguments::try_parse_from(&line) else { panic!("{line:?}") };
-                assert_eq!(format!("{:?}", whole.globals), format!("{:?}", Globals::default()));
-                let crate::args::Command::Tc(Tc { command: TcCommand::Load(whole) }) = whole.command else {
-                    panic!("{line:?}")
-                };
-                assert_eq!(format!("{whole:?}"), format!("{quick:?}"), "{line:?}");
-            }
-        }
-        assert!(taken > 100, "{taken}");
-    }
-
-    #[test]
-    fn a_plain_load_is_read_without_making_the_words_of_all_commands() {
-        for line in
-            ["rules.batch", "rules.batch --share-actions --workers 2", "--no-percpu always rules.batch"]
-        {
-            let line = ["netpolicy", "tc", "load"].into_iter().chain(line.split(' '));
-            assert!(plain_load(&line.map(OsString::from).collect::<Vec<_>>()).is_some());
-        }
-        // What is not of the plainest is read by the whole.
-        for line in ["-", "--check rules.batch", "-q rules.batch", "a b", "rules.batch --workers 0"] {
-            let line = ["netpolicy", "tc", "load"].into_iter().chain(line.split(' '));
-            assert!(plain_load(&line.map(OsString::from).collect::<Vec<_>>()).is_none());
-        }
-    }
 }

@@ -2,20 +2,39 @@
 //! run.
 
 use clap::Args;
-use model::{KthreadCpus, KthreadWish, PolicyName, Scheduling, UtilClamp};
+use clap_complete::ArgValueCandidates;
+use model::{DeliveryMode, KthreadCpus, KthreadValue, KthreadWish, PolicyName, Scheduling, UtilClamp};
 pub use policy_file::{Wish, wish};
+
+use crate::completing;
+
+/// Reads the value of `--policy`.
+fn policy(word: &str) -> Result<PolicyName, String> {
+    match wish(word)? {
+        Wish::Policy(policy) => Ok(policy),
+        Wish::Delivery(mode) => Err(format!("`{mode}` is a delivery mode: write --delivery {mode}")),
+    }
+}
+
+/// Reads the value of `--delivery`.
+fn delivery(word: &str) -> Result<DeliveryMode, String> {
+    match wish(word)? {
+        Wish::Delivery(mode) => Ok(mode),
+        Wish::Policy(policy) => Err(format!("`{policy}` is a policy: write --policy {policy}")),
+    }
+}
 
 /// Which policy or delivery mode, for `attach` and `run`.
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct Asked {
     /// What the traffic shall be good at, as in latency: a goal, of which netpolicy makes the delivery mode and all the
-    /// rest (CPUs, interrupts, rings). A delivery mode is taken too.
-    #[arg(long, value_name = "POLICY", value_parser = wish)]
-    pub policy: Option<Wish>,
-    /// How packets shall be delivered, as in suspend20: that one mechanism, and nothing else. A policy is taken too.
-    #[arg(long, value_name = "MODE", value_parser = wish)]
-    pub delivery: Option<Wish>,
+    /// rest (CPUs, interrupts, rings).
+    #[arg(long, value_name = "POLICY", value_parser = policy, add = ArgValueCandidates::new(completing::policies))]
+    pub policy: Option<PolicyName>,
+    /// How packets shall be delivered, as in suspend20: that one mechanism, and nothing else.
+    #[arg(long, value_name = "MODE", value_parser = delivery, add = ArgValueCandidates::new(completing::modes))]
+    pub delivery: Option<DeliveryMode>,
 }
 
 /// What it may cost, for requests without a file.
@@ -47,9 +66,12 @@ pub struct Kthread {
 impl Kthread {
     /// The same as a policy has it.
     pub fn wish(&self) -> KthreadWish {
-        let (cpus, scheduling, util_clamp) =
-            (self.kthread_cpus.clone(), self.kthread_class, self.kthread_util_clamp);
-        KthreadWish { cpus, scheduling, util_clamp }
+        let values = [
+            self.kthread_cpus.clone().map(KthreadValue::Cpus),
+            self.kthread_class.map(KthreadValue::Class),
+            self.kthread_util_clamp.map(KthreadValue::UtilClamp),
+        ];
+        values.into_iter().flatten().collect()
     }
 }
 
@@ -64,6 +86,18 @@ impl Asked {
     /// The one that was given.
     pub fn wish(&self) -> Wish {
         // The group of arguments admits exactly one.
-        self.policy.or(self.delivery).unwrap_or(Wish::Policy(PolicyName::None))
+        let policy = self.policy.unwrap_or(PolicyName::None);
+        self.delivery.map_or(Wish::Policy(policy), Wish::Delivery)
+    }
+}
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_mode_is_no_policy_and_a_policy_is_no_mode() {
+        assert_eq!(policy("latency"), Ok(PolicyName::Latency));
+        assert!(policy("suspend20").expect_err("a mode").contains("write --delivery suspend20"));
+        assert!(delivery("latency").expect_err("a policy").contains("write --policy latency"));
     }
 }

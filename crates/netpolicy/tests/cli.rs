@@ -181,11 +181,48 @@ fn colour_is_used_only_where_it_is_asked_for() {
     assert!(!escapes(&["--color", "never", "show", "--processes", "none"], None));
 }
 
+/// What bash offers for the last of these words, by the script that `completions bash` prints.
+fn offered_by_bash(words: &[&str]) -> Vec<String> {
+    let script = r#"
+        directory=$(dirname "$1") && PATH=$directory:$PATH && shift
+        source <(netpolicy completions bash)
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_TYPE=9
+        $(complete -p netpolicy | sed 's/.*-F \([^ ]*\).*/\1/') netpolicy "${@: -1}" "${@: -2:1}"
+        printf '%s\n' "${COMPREPLY[@]}""#;
+    let output = Command::new("bash")
+        .args(["-c", script, "bash", env!("CARGO_BIN_EXE_netpolicy")])
+        .args(words)
+        .output()
+        .expect("bash runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout).lines().map(|line| line.trim_end().to_owned()).collect()
+}
+
 #[test]
-fn completions_and_manual_pages_name_every_command() {
+fn a_shell_is_offered_values_as_well_as_options() {
+    let own = std::process::id().to_string();
+    for (words, value) in [
+        (&["netpolicy", "attach", "1", "--policy", ""][..], "latency"),
+        (&["netpolicy", "attach", "1", "--delivery", "sus"], "suspend20"),
+        (&["netpolicy", "set", "device", ""], "lo"),
+        (&["netpolicy", "set", "device", "lo", "def"], "defer50"),
+        (&["netpolicy", "explain", "pow"], "power"),
+        (&["netpolicy", "roll"], "rollback"),
+    ] {
+        let offered = offered_by_bash(words);
+        assert!(offered.iter().any(|one| one == value), "{words:?}: {offered:?}");
+    }
+    assert!(
+        !offered_by_bash(&["netpolicy", "attach", "1", "--policy", ""]).contains(&"suspend20".to_owned())
+    );
+    assert!(!offered_by_bash(&["netpolicy", "attach", ""]).contains(&own), "it has no socket that receives");
+}
+
+#[test]
+fn every_shell_has_completions_and_every_command_a_manual_page() {
     for shell in ["bash", "zsh", "fish"] {
         let output = netpolicy(&["completions", shell]);
-        assert!(output.status.success() && text(&output.stdout).contains("rollback"), "{shell}");
+        assert!(output.status.success() && text(&output.stdout).contains("netpolicy"), "{shell}");
     }
     let scratch = Scratch::new("man");
     let output = netpolicy(&["man", "--dir", &scratch.path("man1")]);

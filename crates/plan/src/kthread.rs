@@ -5,7 +5,7 @@
 
 use model::{
     Budget, CpuSet, Intent, IrqNumber, KernelVersion, KthreadCpus, KthreadKnob, KthreadState, Reason,
-    Scheduling, Setting, Threading,
+    RxQueue, Scheduling, Setting, Threading,
 };
 
 use crate::desired::Collected;
@@ -178,8 +178,34 @@ pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) ->
             let why = "the scheduler takes the kernel thread for so large when it chooses CPU and frequency";
             collected.want(Setting::Kthread(queue, KthreadKnob::UtilClamp(clamp)), reason(why.to_owned()))?;
         }
+        if let Some(slice) = wish.slice {
+            has_slices(part, queue, index)?;
+            let why = "the scheduler lets the kernel thread run so long before another one that waits";
+            collected.want(Setting::Kthread(queue, KthreadKnob::Slice(slice)), reason(why.to_owned()))?;
+        }
     }
     Ok(())
+}
+
+/// That a queue's kernel thread can have a slice of its own.
+fn has_slices(part: &Part, queue: RxQueue, index: &Index<'_>) -> Result<(), Refusal> {
+    let asked = format!("asked at {}", part.intent.origin);
+    if index.host.kthread_begins.as_ref().is_some_and(|begins| begins.slice.is_none()) {
+        let message = format!(
+            "a slice for its kernel thread needs Linux {}; this is {}",
+            KernelVersion::since(6, 12),
+            index.host.release
+        );
+        return Err(Refusal::new(RefusalKind::Unsupported, queue, message).because(asked));
+    }
+    match part.intent.kthread.scheduling.filter(|class| class.real_time().is_some()) {
+        Some(class) => {
+            let message = format!("a kernel thread with {class} has no slice: it runs until it sleeps");
+            let refusal = Refusal::new(RefusalKind::Usage, queue, message).because(asked);
+            Err(refusal.nearest("this class without `slice`, or `other` with it"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The CPUs of one queue's kernel thread, and why; `None` to leave them as they are.
@@ -262,7 +288,7 @@ pub(crate) fn want_to_end(
     let (Some(now), Some(begins)) = (in_force::kthread(&queue, index), &index.host.kthread_begins) else {
         return Ok(());
     };
-    let KthreadState { pid: _, cpus, scheduling, util_clamp } = begins;
+    let KthreadState { pid: _, cpus, scheduling, util_clamp, slice } = begins;
     if now.cpus != *cpus {
         collected.want(Setting::Kthread(queue, KthreadKnob::Affinity(cpus.clone())), because.clone())?;
     }
@@ -271,6 +297,9 @@ pub(crate) fn want_to_end(
     }
     if let (Some(_), Some(clamp)) = (now.util_clamp.filter(|now| Some(*now) != *util_clamp), util_clamp) {
         collected.want(Setting::Kthread(queue, KthreadKnob::UtilClamp(*clamp)), because.clone())?;
+    }
+    if let (Some(_), Some(slice)) = (now.slice.filter(|now| Some(*now) != *slice), slice) {
+        collected.want(Setting::Kthread(queue, KthreadKnob::Slice(*slice)), because.clone())?;
     }
     Ok(())
 }

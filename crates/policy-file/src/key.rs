@@ -9,8 +9,8 @@ use model::nic::{
 };
 use model::setting::{DEFER_HARD_IRQS_MAX, Unit};
 use model::{
-    CpuSet, DeliveryMode, FlowRule, KthreadCpus, Layout, Nanoseconds, PolicyName, QdiscKind, QueueSpan,
-    Scheduling, UtilClamp,
+    CpuSet, DeliveryMode, FlowRule, KthreadKey, KthreadValue, Layout, Nanoseconds, PolicyName, QdiscKind,
+    QueueSpan,
 };
 
 use crate::value::Value;
@@ -53,9 +53,7 @@ pub(crate) enum Takes {
         make: Make<u32>,
     },
     Cpus(fn(CpuSet) -> Value),
-    KthreadCpus(fn(KthreadCpus) -> Value),
-    KthreadClass(fn(Scheduling) -> Value),
-    UtilClamp(fn(UtilClamp) -> Value),
+    Kthread(&'static KthreadKey),
     Layout(fn(Layout) -> Value),
     Text(fn(String) -> Value),
     Switch(Make<bool>),
@@ -78,9 +76,7 @@ impl Takes {
             Self::Span(_) | Self::PositiveSpan(_) => "a span of time in quotes, as in \"20us\"",
             Self::Number { .. } => "a whole number",
             Self::Cpus(_) => "a list of CPUs in quotes, as in \"0-3,8\"",
-            Self::KthreadCpus(_) => "any, irq, sibling or a list of CPUs in quotes, as in \"irq\"",
-            Self::KthreadClass(_) => "a scheduling class in quotes, as in \"fifo:50\" or \"other:-5\"",
-            Self::UtilClamp(_) => "two numbers up to 1024 in quotes, as in \"512-1024\"",
+            Self::Kthread(key) => key.example,
             Self::Layout(_) => "a layout in quotes, as in \"rx-per-core\"",
             Self::Text(_) => "text in quotes",
             Self::Switch(_) => "true or false",
@@ -188,24 +184,6 @@ fn first() -> Vec<Key> {
         meaning: "The real-time priority of a kernel thread, at most.".into(),
     },
     Key {
-        path: "kthread.cpus",
-        of: BOTH,
-        takes: Takes::KthreadCpus(Value::KthreadCpus),
-        meaning: "Where the kernel threads that poll run: with their interrupts, beside them, on CPUs of their own, or anywhere.".into(),
-    },
-    Key {
-        path: "kthread.class",
-        of: BOTH,
-        takes: Takes::KthreadClass(Value::KthreadClass),
-        meaning: "The scheduling class of the kernel threads that poll, with its nice value or priority.".into(),
-    },
-    Key {
-        path: "kthread.util-clamp",
-        of: BOTH,
-        takes: Takes::UtilClamp(Value::KthreadUtilClamp),
-        meaning: "How much of a CPU the kernel threads that poll count for at least and at most, in 1024ths.".into(),
-    },
-    Key {
         path: "match.unit",
         of: SERVICE,
         takes: Takes::Text(Value::MatchUnit),
@@ -236,6 +214,17 @@ fn first() -> Vec<Key> {
         meaning: "The user of the service's processes, by number.".into(),
     },
     ]
+}
+
+/// How the kernel threads that poll are scheduled.
+fn of_kthreads() -> impl Iterator<Item = Key> {
+    let key = |key: &'static KthreadKey| Key {
+        path: key.path,
+        of: BOTH,
+        takes: Takes::Kthread(key),
+        meaning: key.meaning.into(),
+    };
+    KthreadValue::KEYS.iter().map(key)
 }
 
 /// What a device can be told beside its knobs of one number or switch.
@@ -342,6 +331,7 @@ fn bound(number: u64) -> u32 {
 /// Every key there is.
 pub(crate) static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     let mut keys = first();
+    keys.extend(of_kthreads());
     keys.extend(of_knobs!(ChannelKind as Channels(u32)));
     keys.extend(of_knobs!(RingKind as Ring(u32)));
     keys.extend(of_knobs!(CoalesceParam as Coalescing(u32)));

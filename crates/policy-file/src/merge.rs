@@ -89,9 +89,7 @@ impl MergedSection {
                 Value::PollingCpus(cpus) => intent.budget.polling_cpus = Some(cpus),
                 Value::AddedDelay(span) => intent.budget.added_delay = Some(span),
                 Value::RtPriority(priority) => intent.budget.rt_priority = Some(priority),
-                Value::KthreadCpus(cpus) => intent.kthread.cpus = Some(cpus),
-                Value::KthreadClass(class) => intent.kthread.scheduling = Some(class),
-                Value::KthreadUtilClamp(clamp) => intent.kthread.util_clamp = Some(clamp),
+                Value::Kthread(value) => intent.kthread.set(value),
                 Value::MatchUnit(unit) => matches.unit = Some(unit),
                 Value::MatchCgroup(cgroup) => matches.cgroup = Some(cgroup),
                 Value::MatchExe(exe) => matches.exe = Some(exe),
@@ -212,9 +210,7 @@ fn details_a_policy(value: &Value) -> bool {
             | Value::DeferHardIrqs(_)
             | Value::GroFlushTimeout(_)
             | Value::IrqSuspendTimeout(_)
-            | Value::KthreadCpus(_)
-            | Value::KthreadClass(_)
-            | Value::KthreadUtilClamp(_)
+            | Value::Kthread(_)
     )
 }
 

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use model::nic::NicWish;
-use model::scheduling::NotScheduling;
 use model::steering::NotSteering;
 use model::{CpuSet, DeliveryMode, FlagName, Layout, Nanoseconds, PolicyName, QdiscKind};
 use toml::Spanned;
@@ -351,9 +350,9 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
             Ok(cpus) => Ok(make(cpus)),
             Err(wrong) => Err((wrong.to_string(), None)),
         },
-        Takes::KthreadCpus(make) => text.parse().map(make).map_err(scheduling_is_wrong),
-        Takes::KthreadClass(make) => text.parse().map(make).map_err(scheduling_is_wrong),
-        Takes::UtilClamp(make) => text.parse().map(make).map_err(scheduling_is_wrong),
+        Takes::Kthread(key) => {
+            (key.read)(text).map(Value::Kthread).map_err(|wrong| (wrong.to_string(), None))
+        }
         Takes::Layout(make) => text.parse::<Layout>().map(make).map_err(|wrong| {
             let layouts = ["one-to-one", "rx-per-core", "local-numa", "shared:2"];
             (wrong.to_string(), did_you_mean(text, layouts))
@@ -381,10 +380,6 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
         }),
         Takes::Number { .. } | Takes::Switch(_) => Err(kind_is_wrong()),
     }
-}
-
-fn scheduling_is_wrong(wrong: NotScheduling) -> Wrong {
-    (wrong.to_string(), None)
 }
 
 /// Things with commas between them, none of them twice.

@@ -65,14 +65,7 @@ fn value(key: &Key) -> Json {
             "pattern": CPUS,
             "$comment": format!("CPU numbers are below {}", CpuSet::CPUS_MAX),
         }),
-        Takes::KthreadCpus(_) => json!({
-            "type": "string",
-            "pattern": "^(any|irq|sibling|[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)$",
-        }),
-        Takes::KthreadClass(_) => {
-            json!({ "type": "string", "pattern": "^((other|batch)(:-?[0-9]{1,2})?|(fifo|rr):[0-9]{1,2})$" })
-        }
-        Takes::UtilClamp(_) => json!({ "type": "string", "pattern": "^[0-9]{1,4}-[0-9]{1,4}$" }),
+        Takes::Kthread(key) => json!({ "type": "string", "pattern": key.pattern }),
         Takes::Layout(_) => json!({ "type": "string", "pattern": LAYOUT }),
         Takes::Text(_) => json!({ "type": "string", "minLength": 1 }),
         Takes::Switch(_) => json!({ "type": "boolean" }),

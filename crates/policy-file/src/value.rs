@@ -1,7 +1,7 @@
 //! What one key of a policy file was given, and how it is written in one.
 
 use model::nic::NicWish;
-use model::{CpuSet, DeliveryMode, KthreadCpus, Layout, Nanoseconds, PolicyName, Scheduling, UtilClamp};
+use model::{CpuSet, DeliveryMode, KthreadValue, Layout, Nanoseconds, PolicyName};
 
 /// What one key was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,9 +18,7 @@ pub enum Value {
     PollingCpus(u32),
     AddedDelay(Nanoseconds),
     RtPriority(u32),
-    KthreadCpus(KthreadCpus),
-    KthreadClass(Scheduling),
-    KthreadUtilClamp(UtilClamp),
+    Kthread(KthreadValue),
     MatchUnit(String),
     MatchCgroup(String),
     MatchExe(String),
@@ -46,9 +44,7 @@ impl Value {
             Self::PollingCpus(_) => "budget.polling_cpus",
             Self::AddedDelay(_) => "budget.added_delay",
             Self::RtPriority(_) => "budget.rt_priority",
-            Self::KthreadCpus(_) => "kthread.cpus",
-            Self::KthreadClass(_) => "kthread.class",
-            Self::KthreadUtilClamp(_) => "kthread.util-clamp",
+            Self::Kthread(value) => value.path(),
             Self::MatchUnit(_) => "match.unit",
             Self::MatchCgroup(_) => "match.cgroup",
             Self::MatchExe(_) => "match.exe",
@@ -78,9 +74,7 @@ impl Value {
             | Self::RtPriority(n)
             | Self::MatchPort(n)
             | Self::MatchUid(n) => n.to_string(),
-            Self::KthreadCpus(place) => quoted(&place.to_string()),
-            Self::KthreadClass(class) => quoted(&class.to_string()),
-            Self::KthreadUtilClamp(clamp) => quoted(&clamp.to_string()),
+            Self::Kthread(value) => quoted(&value.to_string()),
             Self::Layout(layout) => quoted(&layout.to_string()),
             Self::Nic(wish) => crate::wish::toml(wish),
         }

@@ -195,23 +195,25 @@ impl<'a> Attr<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AttrBuf {
     bytes: Vec<u8>,
+    /// Whether an attribute was longer than its length field can say.
+    overflowed: bool,
 }
 
 impl AttrBuf {
     /// Nothing yet.
     pub const fn new() -> Self {
-        Self { bytes: Vec::new() }
+        Self { bytes: Vec::new(), overflowed: false }
     }
 
     /// Nothing yet, with room for so many bytes.
     pub fn with_room(bytes: usize) -> Self {
-        Self { bytes: Vec::with_capacity(bytes) }
+        Self { bytes: Vec::with_capacity(bytes), overflowed: false }
     }
 
     /// Nothing yet, in memory that is there already.
     pub fn on(mut memory: Vec<u8>) -> Self {
         memory.clear();
-        Self { bytes: memory }
+        Self { bytes: memory, overflowed: false }
     }
 
     /// A buffer that begins with a fixed header, such as a `struct ifinfomsg`.
@@ -219,6 +221,11 @@ impl AttrBuf {
         let mut buf = Self::new();
         buf.raw(header);
         buf
+    }
+
+    /// Whether an attribute was given more than [`PAYLOAD_BYTES_MAX`] bytes: then what was written must not be sent.
+    pub const fn overflowed(&self) -> bool {
+        self.overflowed
     }
 
     /// What was written.
@@ -232,12 +239,10 @@ impl AttrBuf {
         self.pad()
     }
 
-    /// An attribute with these bytes.
-    ///
-    /// # Panics
-    /// If there are more than [`PAYLOAD_BYTES_MAX`]: nothing that we write is so long, so the caller is wrong.
+    /// An attribute with these bytes. More than [`PAYLOAD_BYTES_MAX`] are an overflow ([`AttrBuf::overflowed`]).
     pub fn bytes(&mut self, number: u16, payload: &[u8]) -> &mut Self {
-        self.bytes.extend_from_slice(&header(HEADER_BYTES + payload.len(), number));
+        let header = self.header(HEADER_BYTES + payload.len(), number);
+        self.bytes.extend_from_slice(&header);
         self.bytes.extend_from_slice(payload);
         self.pad()
     }
@@ -260,7 +265,7 @@ impl AttrBuf {
     /// A `u32`.
     pub fn u32(&mut self, number: u16, value: u32) -> &mut Self {
         let mut attr = [0; HEADER_BYTES + 4];
-        attr[..HEADER_BYTES].copy_from_slice(&header(HEADER_BYTES + 4, number));
+        attr[..HEADER_BYTES].copy_from_slice(&self.header(HEADER_BYTES + 4, number));
         attr[HEADER_BYTES..].copy_from_slice(&value.to_ne_bytes());
         self.bytes.extend_from_slice(&attr);
         self
@@ -340,6 +345,7 @@ impl AttrBuf {
 
     /// Forgets what was written, and keeps the memory.
     pub fn clear(&mut self) {
+        self.overflowed = false;
         self.bytes.clear();
     }
 
@@ -356,14 +362,25 @@ impl AttrBuf {
     fn begin(&mut self, number: u16) -> usize {
         let start = self.bytes.len();
         // The length comes at the end.
-        self.bytes.extend_from_slice(&header(0, number));
+        let header = self.header(0, number);
+        self.bytes.extend_from_slice(&header);
         start
     }
 
     fn end(&mut self, start: usize) -> &mut Self {
-        let [low, high, ..] = header(self.bytes.len() - start, 0);
+        let [low, high, ..] = self.header(self.bytes.len() - start, 0);
         self.bytes[start..start + 2].copy_from_slice(&[low, high]);
         self.pad()
+    }
+
+    /// The header of an attribute of this many bytes, its own included.
+    fn header(&mut self, length: usize, number: u16) -> [u8; HEADER_BYTES] {
+        let length = u16::try_from(length).unwrap_or_else(|_| {
+            self.overflowed = true;
+            u16::MAX
+        });
+        let ([a, b], [c, d]) = (length.to_ne_bytes(), number.to_ne_bytes());
+        [a, b, c, d]
     }
 
     fn pad(&mut self) -> &mut Self {
@@ -373,13 +390,6 @@ impl AttrBuf {
         }
         self
     }
-}
-
-/// The header of an attribute of this many bytes, its own included.
-fn header(length: usize, number: u16) -> [u8; HEADER_BYTES] {
-    let length = u16::try_from(length).unwrap_or_else(|_| panic!("an attribute of {length} bytes"));
-    let ([a, b], [c, d]) = (length.to_ne_bytes(), number.to_ne_bytes());
-    [a, b, c, d]
 }
 
 /// The number of the attribute that begins at this byte; `None` beyond the end.

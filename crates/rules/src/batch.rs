@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 
+use crate::attr::AttrBuf;
 use crate::command::{Command, Foreign};
 use crate::lines::Lines;
 use crate::lookup::Lookup;
@@ -71,10 +72,11 @@ impl<R: Read> Batch<R> {
             if number == 1 {
                 line.bytes = line.bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line.bytes);
             }
-            if read_rest(line.bytes, memory, spans, command, lookup) {
+            let is_long = line.bytes.len() > SURELY_FITS_BYTES;
+            if !is_long && read_rest(line.bytes, memory, spans, command, lookup) {
                 return Ok(Some((number, command)));
             }
-            let plain = split_plain(line.bytes, spans);
+            let plain = if is_long { None } else { split_plain(line.bytes, spans) };
             let text = match plain {
                 Some(text) => text,
                 None => words::split(&line, spans).map_err(ReadError::Mistake)?,
@@ -95,6 +97,10 @@ impl<R: Read> Batch<R> {
                     return Err(ReadError::Mistake(Box::new(mistake)));
                 }
             };
+            if is_long && !fits(command) {
+                let wrong = words.wrong_here(TOO_LONG);
+                return Err(ReadError::Mistake(Box::new(words.mistake(*wrong, &line))));
+            }
             if plain.is_some() {
                 let end = head.and_then(|(_, word)| words.begin_of(word));
                 if let (Some((head, _)), Some(end)) = (head, end) {
@@ -106,6 +112,20 @@ impl<R: Read> Batch<R> {
             return Ok(Some((number, command)));
         }
     }
+}
+
+/// A line of at most so many bytes has no attribute that is too long: no word stands for more bytes than twice its own and 256 more,
+/// and there are [`words::WORDS_MAX`] at most, few of which stand for that many.
+const SURELY_FITS_BYTES: usize = 16 * 1024;
+
+/// What is wrong with a line whose message cannot be written.
+const TOO_LONG: &str = "this needs an attribute of more than 65531 bytes, which netlink cannot carry";
+
+/// Whether every attribute of a command's message is as long as netlink has it at most.
+fn fits(command: &Command) -> bool {
+    let mut out = AttrBuf::new();
+    command.encode(0, 0, &mut out);
+    !out.overflowed()
 }
 
 /// What some editors put before the first line.
@@ -177,6 +197,25 @@ mod test {
         assert_eq!(all(&format!("\u{feff}{line}"), &mut table), all(line, &mut table));
         let twice = all(&format!("{line}\u{feff}{line}"), &mut table);
         assert!(matches!(twice[..], [Ok(_), Err(_)]), "{twice:?}");
+    }
+
+    /// An action with the longest program that the kernel takes.
+    fn longest_program() -> String {
+        const INSTRUCTIONS: usize = 4096;
+        let ret = vec!["6 0 0 4294967295"; INSTRUCTIONS].join(",");
+        format!(" action bpf bytecode '{INSTRUCTIONS},{ret},'")
+    }
+
+    #[test]
+    fn a_rule_that_netlink_cannot_carry_is_a_mistake_of_its_line() {
+        let mut table = Table::of([("a".to_owned(), IfIndex(1))]);
+        let line = |actions: usize| {
+            format!("filter add dev a ingress matchall{}\n", longest_program().repeat(actions))
+        };
+        assert!(matches!(all(&line(1), &mut table)[..], [Ok(_)]));
+        let read = all(&format!("{}{}", line(2), line(1)), &mut table);
+        let [Err(words), Ok(_)] = &read[..] else { panic!("{} commands", read.len()) };
+        assert!(words.contains("netlink cannot carry"), "{words}");
     }
 
     proptest! {

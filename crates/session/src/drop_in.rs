@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use policy_file::FILE_BYTES_MAX;
 
 /// Where policy files are looked for, the least important directory first.
-pub(crate) const DROP_IN_DIRS: [&str; 3] =
+pub const DROP_IN_DIRS: [&str; 3] =
     ["/usr/lib/netpolicy/policy.d", "/run/netpolicy/policy.d", "/etc/netpolicy/policy.d"];
 
 /// The most policy files that are read.
@@ -26,7 +26,7 @@ const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
 /// Which files to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Sources {
+pub enum Sources {
     /// The `*.toml` of these directories, the least important first: a file masks those of the same name in
     /// earlier directories, a link to `/dev/null` masks them without taking their place, and all are read in
     /// the order of their names, wherever they are.
@@ -39,7 +39,7 @@ pub(crate) enum Sources {
 ///
 /// # Errors
 /// The file or directory that could not be read. A directory that does not exist has no files.
-pub(crate) fn read(sources: &Sources) -> Result<Vec<(String, String)>, (PathBuf, io::Error)> {
+pub fn read(sources: &Sources) -> Result<Vec<(String, String)>, (PathBuf, io::Error)> {
     let paths = match sources {
         Sources::Files(files) => files.clone(),
         Sources::Dirs(dirs) => drop_ins(dirs)?,

@@ -13,7 +13,7 @@ mod away;
 pub mod clock;
 mod count;
 pub mod cycle;
-mod drop_in;
+pub mod drop_in;
 mod exit;
 pub mod expire;
 mod fault;

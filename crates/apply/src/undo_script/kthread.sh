@@ -31,10 +31,39 @@ kthread_of() {
 	fi
 }
 
+# slice PID [NANOSECONDS]: sets the slice of a thread, if given (0: the scheduler's own), and prints it as of Linux 6.12, as
+# netpolicy writes it. Debian's perl is essential; chrt knows slices from util-linux 2.41 on only.
+slice() {
+	perl - "$@" <<-'END'
+		use strict;
+		my $machine = (split " ", `uname -m`)[0];
+		my ($SET, $GET) = $machine eq "x86_64" ? (314, 315) : $machine =~ /^(aarch64|riscv64|loongarch64)$/ ? (274, 275) : die "$machine\n";
+		my ($pid, $runtime) = @ARGV;
+		my $read = sub {
+		    my $attr = "\0" x 56;
+		    syscall($GET, $_[0] + 0, $attr, 56, 0) == 0 or die "sched_getattr: $!\n";
+		    unpack("LLQlLQQQLL", $attr);
+		};
+		my ($default) = (&$read(2))[5];
+		if (defined $runtime) {
+		    my ($size, $policy, $flags, $nice, $priority) = &$read($pid);
+		    my $attr = pack("LLQlLQQQLL", 56, $policy, $flags & 1, $nice, $priority, $runtime, 0, 0, 0, 0);
+		    syscall($SET, $pid + 0, $attr, 0) == 0 or die "sched_setattr: $!\n";
+		}
+		my $now = (&$read($pid))[5];
+		if ($now == 0 || $now == $default) {
+		    print "default\n";
+		} else {
+		    print $now, "\n";
+		}
+	END
+}
+
 # kthread_now PID KIND: how a kernel thread is scheduled.
 kthread_now() {
 	case $2 in
 	cpus) sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' "/proc/$1/status" ;;
+	slice) slice "$1" ;;
 	clamp) uclampset -p "$1" | sed -n 's/.*min: *\([0-9]*\) *max: *\([0-9]*\).*/\1-\2/p' ;;
 	class)
 		case $(task "$1" 41) in
@@ -61,6 +90,8 @@ kthread_set() {
 	esac
 	case $2:$3 in
 	cpus:*) taskset -cp "$3" "$1" >/dev/null ;;
+	slice:default) slice "$1" 0 >/dev/null ;;
+	slice:*) slice "$1" "$3" >/dev/null ;;
 	clamp:0-1024) uclampset -m -1 -M -1 -p "$1" ;;
 	clamp:*) uclampset -m "${3%-*}" -M "${3#*-}" -p "$1" ;;
 	class:fifo:*) chrt --fifo -p "$number" "$1" ;;

@@ -14,7 +14,7 @@ use model::{
     EpollParams, Fd, FlagName, HostKnob, IfIndex, IrqKnob, IrqNumber, KthreadKnob, Label, ListenerGroup,
     Nanoseconds, NapiKnob, NetnsId, NicKnob, Offload, PacketSize, Pid, ProcessId, ProcessKnob, Qdisc,
     QdiscKind, Qdiscs, QueueIndex, QueueSpan, Reason, RingId, RingKind, RingNapi, RxQueue, RxQueueKnob,
-    Scheduling, Setting, Spread, SteerTo, Sysctl, ThreadId, TxQueue, TxQueueKnob, UtilClamp,
+    Scheduling, Setting, Slice, Spread, SteerTo, Sysctl, ThreadId, TxQueue, TxQueueKnob, UtilClamp,
 };
 
 use self::stage::{Child, Stage, runs};
@@ -120,6 +120,10 @@ fn shellcheck_is_content() -> Result<(), Failed> {
         change(
             Setting::Kthread(queue, KthreadKnob::UtilClamp(UtilClamp::NONE)),
             Setting::Kthread(queue, KthreadKnob::UtilClamp(UtilClamp { min: 512, max: 1024 })),
+        ),
+        change(
+            Setting::Kthread(queue, KthreadKnob::Slice(Slice::Default)),
+            Setting::Kthread(queue, KthreadKnob::Slice(Slice::Own(Slice::LEAST))),
         ),
         change(
             Setting::Process(ProcessKnob::Epoll(epoll, EpollParams::default())),

@@ -8,8 +8,8 @@ use apply::{Knobs, Landmarks};
 use model::setting::Threading;
 use model::{
     Cpu, DeviceNapiKnob, EmptyPolls, HostKnob, IrqKnob, KthreadKnob, Nanoseconds, NapiKnob, NicKnob, Object,
-    Plan, ProcessKnob, Qdiscs, QueueIndex, RingNapi, RxQueueKnob, Scheduling, Setting, Spread, SteerTo,
-    TxQueueKnob,
+    Plan, ProcessKnob, Qdiscs, QueueIndex, RingNapi, RxQueueKnob, Scheduling, Setting, Slice, Spread,
+    SteerTo, TxQueueKnob,
 };
 
 /// What a host does instead of what it was asked for. Reads and writes are counted apart, from 0.
@@ -270,6 +270,10 @@ pub(crate) fn nudged(setting: &Setting) -> Setting {
         }
         Setting::Kthread(_, KthreadKnob::UtilClamp(clamp)) => {
             clamp.min = if clamp.min == 77 { 78 } else { 77 }
+        }
+        Setting::Kthread(_, KthreadKnob::Slice(slice)) => {
+            let other = [Slice::LEAST, Slice::MOST].map(Slice::Own);
+            *slice = if *slice == other[0] { other[1] } else { other[0] };
         }
         Setting::Irq(_, IrqKnob::Affinity(cpus))
         | Setting::Kthread(_, KthreadKnob::Affinity(cpus))

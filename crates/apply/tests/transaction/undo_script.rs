@@ -4,7 +4,7 @@ use apply::{Begin, FORMAT, TransactionName, device_landmark, undo_script};
 use model::setting::Threading;
 use model::{
     Change, DeviceId, DeviceNapiKnob, EmptyPolls, Fd, IfIndex, KthreadKnob, Label, Nanoseconds, NapiKnob,
-    NetnsId, Plan, ProcessKnob, RingId, RingNapi, Scheduling, Setting, Step, UtilClamp,
+    NetnsId, Plan, ProcessKnob, RingId, RingNapi, Scheduling, Setting, Slice, Step, UtilClamp,
 };
 
 use crate::scene::{asked, change, cpus, latency_plan, process, queue};
@@ -69,6 +69,10 @@ fn every_knob() -> Plan {
             change(
                 Setting::Kthread(queue(2), KthreadKnob::UtilClamp(UtilClamp::NONE)),
                 Setting::Kthread(queue(2), KthreadKnob::UtilClamp(UtilClamp { min: 512, max: 1024 })),
+            ),
+            change(
+                Setting::Kthread(queue(2), KthreadKnob::Slice(Slice::Default)),
+                Setting::Kthread(queue(2), KthreadKnob::Slice(Slice::Own(Slice::LEAST))),
             ),
         ]),
     ]);

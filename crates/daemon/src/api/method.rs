@@ -1,7 +1,7 @@
 //! What can be called, and what it takes.
 
 use model::policy::Match;
-use model::{Budget, CpuSet, Intent, KthreadWish, Pid, Target};
+use model::{Budget, CpuSet, Intent, KthreadValue, Pid, Target};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -227,11 +227,12 @@ impl SaidSet {
         if !nic.is_empty() && !matches!(target, Target::Device(_)) {
             return Err("settings: of a device alone".to_owned());
         }
-        let kthread = KthreadWish {
-            cpus: read("kthread_cpus", self.kthread_cpus.as_deref())?,
-            scheduling: read("kthread_class", self.kthread_class.as_deref())?,
-            util_clamp: read("kthread_util_clamp", self.kthread_util_clamp.as_deref())?,
-        };
+        let kthread = [
+            read("kthread_cpus", self.kthread_cpus.as_deref())?.map(KthreadValue::Cpus),
+            read("kthread_class", self.kthread_class.as_deref())?.map(KthreadValue::Class),
+            read("kthread_util_clamp", self.kthread_util_clamp.as_deref())?.map(KthreadValue::UtilClamp),
+        ];
+        let kthread = kthread.into_iter().flatten().collect();
         let cpus: Option<CpuSet> = read("cpus", self.cpus.as_deref())?;
         let wish = policy_file::wish(&self.wish).map_err(|error| format!("wish: {error}"))?;
         let budget =

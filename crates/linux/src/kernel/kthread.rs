@@ -31,6 +31,10 @@ pub(super) fn read(
             let clamp = state.util_clamp.map(KthreadKnob::UtilClamp);
             clamp.ok_or_else(|| unknown("a kernel with CONFIG_UCLAMP_TASK"))
         }
+        KthreadKnob::Slice(_) => {
+            let slice = state.slice.map(KthreadKnob::Slice);
+            slice.ok_or_else(|| unknown("Linux 6.12, which has slices of threads"))
+        }
     };
     like.iter().map(one).collect()
 }
@@ -46,6 +50,7 @@ pub(super) fn write(inside: &mut Inside, queue: RxQueue, knobs: &[&KthreadKnob])
             KthreadKnob::Affinity(cpus) => kthread::set_cpus(pid, cpus),
             KthreadKnob::Scheduling(class) => kthread::set_scheduling(pid, *class),
             KthreadKnob::UtilClamp(clamp) => kthread::set_clamp(pid, *clamp),
+            KthreadKnob::Slice(slice) => kthread::set_slice(pid, *slice),
         })
     })
 }

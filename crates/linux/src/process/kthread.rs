@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use model::{CpuSet, KthreadState, Pid, RtThrottling, Scheduling, UtilClamp};
+use model::{CpuSet, KthreadState, Nanoseconds, Pid, RtThrottling, Scheduling, Slice, UtilClamp};
 use rustix::io::Errno;
 
 use super::stat::{Stat, Status};
@@ -68,6 +68,7 @@ pub(crate) fn read(pid: Pid) -> Result<KthreadState, KernelError> {
         cpus: status.affinity,
         scheduling: scheduling(attr),
         util_clamp: clamp(attr).filter(|_| has_clamps()),
+        slice: slice(attr, default_slice()),
     })
 }
 
@@ -78,7 +79,14 @@ pub(crate) fn read(pid: Pid) -> Result<KthreadState, KernelError> {
 pub(crate) fn begins() -> Result<KthreadState, KernelError> {
     let kthreadd = read(KTHREADD)?;
     let clamp = kthreadd.util_clamp.map(|_| UtilClamp::NONE);
-    Ok(KthreadState { pid: None, scheduling: Some(Scheduling::Other(0)), util_clamp: clamp, ..kthreadd })
+    let slice = kthreadd.slice.map(|_| Slice::Default);
+    Ok(KthreadState {
+        pid: None,
+        scheduling: Some(Scheduling::Other(0)),
+        util_clamp: clamp,
+        slice,
+        ..kthreadd
+    })
 }
 
 /// Lets the thread run on these CPUs only.
@@ -89,7 +97,10 @@ pub(crate) fn set_cpus(pid: Pid, cpus: &CpuSet) -> Result<(), KernelError> {
 /// Gives the thread a class and its priority.
 pub(crate) fn set_scheduling(pid: Pid, class: Scheduling) -> Result<(), KernelError> {
     write(pid, |tid| {
-        let flags = attributes(tid)?.flags & flag::RESET_ON_FORK;
+        let now = attributes(tid)?;
+        let flags = now.flags & flag::RESET_ON_FORK;
+        // A slice of the thread's own stays its own.
+        let runtime = if now.runtime == default_slice() { 0 } else { now.runtime };
         let (policy, nice, priority) = match class {
             Scheduling::Other(nice) => (policy::OTHER, nice, 0),
             Scheduling::Batch(nice) => (policy::BATCH, nice, 0),
@@ -97,7 +108,22 @@ pub(crate) fn set_scheduling(pid: Pid, class: Scheduling) -> Result<(), KernelEr
             Scheduling::RoundRobin(priority) => (policy::RR, 0, priority),
         };
         let (nice, priority) = (i32::from(nice), u32::from(priority));
-        set_attributes(tid, RawAttr { policy, flags, nice, priority, ..RawAttr::default() })
+        set_attributes(tid, RawAttr { policy, flags, nice, priority, runtime, ..RawAttr::default() })
+    })
+}
+
+/// Gives the thread a slice of its own, or takes it away. A thread of a real-time class has none, and none is given to it.
+///
+/// Kernel: 6.12, `kernel/sched/syscalls.c` `__setparam_fair()`; a runtime of 0 is the scheduler's own slice.
+pub(crate) fn set_slice(pid: Pid, slice: Slice) -> Result<(), KernelError> {
+    write(pid, |tid| {
+        let RawAttr { policy, flags, nice, priority, .. } = attributes(tid)?;
+        let runtime = match slice {
+            Slice::Default => 0,
+            Slice::Own(span) => span.0,
+        };
+        let flags = flags & flag::RESET_ON_FORK;
+        set_attributes(tid, RawAttr { policy, flags, nice, priority, runtime, ..RawAttr::default() })
     })
 }
 
@@ -214,6 +240,21 @@ fn scheduling(attr: RawAttr) -> Option<Scheduling> {
 
 fn clamp(attr: RawAttr) -> Option<UtilClamp> {
     Some(UtilClamp { min: attr.util_min.try_into().ok()?, max: attr.util_max.try_into().ok()? })
+}
+
+/// The slice of a thread; `None` on kernels whose threads have none.
+fn slice(attr: RawAttr, default: u64) -> Option<Slice> {
+    let own = |runtime| {
+        if runtime == 0 || runtime == default { Slice::Default } else { Slice::Own(Nanoseconds(runtime)) }
+    };
+    (default > 0).then(|| own(attr.runtime))
+}
+
+/// The scheduler's own slice, in nanoseconds, as `kthreadd` has it; 0 on kernels without.
+///
+/// Kernel: 6.12, `kernel/sched/syscalls.c` `get_params()`.
+fn default_slice() -> u64 {
+    number(KTHREADD).ok().and_then(|kthreadd| attributes(kthreadd).ok()).map_or(0, |attr| attr.runtime)
 }
 
 /// Whether this kernel clamps utilisation, asked of the calling thread: without, it says that nothing may run at all.

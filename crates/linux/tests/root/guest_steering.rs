@@ -155,6 +155,7 @@ fn refused_in_the_middle() -> Result<(), Failed> {
 /// than the kernel would make, and can only be written out again: it binds the number of queues from then on.
 fn table_is_given_back() -> Result<(), Failed> {
     let wire = Wire::between("igb")?;
+    with_the_drivers_own_table(&wire, 2)?;
     let device = wire.near0()?.id;
     let mut kernel = Kernel::new();
     let wanted = [Setting::Nic(device, NicKnob::RssTable(vec![1; 128]))];
@@ -173,6 +174,16 @@ fn table_is_given_back() -> Result<(), Failed> {
 /// A channel count that the kernel takes only while no table of a user's is in the way.
 fn combined(wire: &Wire, queues: u32) -> Result<(), Failed> {
     wire.in_near(&format!("ethtool -L near0 combined {queues}")).map(drop)
+}
+
+/// Gives the device so many queues and the table that its driver makes for them, which no user has set. A table that was
+/// written before would stay a user's; the driver makes another one when the number of queues changes.
+fn with_the_drivers_own_table(wire: &Wire, queues: u32) -> Result<(), Failed> {
+    wire.in_near("ethtool -X near0 default")?;
+    if wire.near0()?.channels.ok_or("channels")?.combined.current == queues {
+        combined(wire, queues - 1)?;
+    }
+    combined(wire, queues)
 }
 
 fn table_of(wire: &Wire) -> Result<Vec<u32>, Failed> {
@@ -232,7 +243,7 @@ fn own_table_is_not_taken_away() -> Result<(), Failed> {
     let queues = channels.max.min(4);
     assert!(queues >= 3, "{channels:?}");
     let fewer = queues - 1;
-    combined(&wire, queues)?;
+    with_the_drivers_own_table(&wire, queues)?;
     let own = table_of(&wire)?;
     assert!(Rss::is_in_blocks(&own), "as igb makes it: {own:?}");
     let device = wire.near0()?.id;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
@@ -14,7 +15,7 @@ use crate::steering::{FlowMatch, QueueSpan, SteerTo};
 use crate::units::{EmptyPolls, Nanoseconds};
 
 /// How sure we are of an edge of the graph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
     /// Our own guess by order (the n-th NAPI is the n-th queue's) where the kernel states nothing.
@@ -26,7 +27,7 @@ pub enum Confidence {
 }
 
 /// A network device.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
     /// Its identity.
@@ -136,7 +137,7 @@ impl Device {
 }
 
 /// A context of the receive hash.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RssContext {
     /// What the kernel calls it, while it lives.
@@ -148,7 +149,7 @@ pub struct RssContext {
 }
 
 /// A rule of the NIC, where it stands in the NIC's table. The first that fits decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlacedRule {
     /// Its place.
@@ -160,7 +161,7 @@ pub struct PlacedRule {
 }
 
 /// A receive queue.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RxQueueState {
     /// Its identity.
@@ -181,7 +182,7 @@ pub struct RxQueueState {
 }
 
 /// A transmit queue.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TxQueueState {
     /// Its index.
@@ -196,7 +197,7 @@ pub struct TxQueueState {
 }
 
 /// A queue's way to its NAPI.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NapiEdge {
     /// The NAPI.
@@ -206,7 +207,7 @@ pub struct NapiEdge {
 }
 
 /// A NAPI's way to its interrupt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IrqEdge {
     /// The interrupt.
@@ -216,7 +217,7 @@ pub struct IrqEdge {
 }
 
 /// A NAPI instance and its settings.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Napi {
     /// Its id, until the next reset.
@@ -236,7 +237,7 @@ pub struct Napi {
 }
 
 /// An interrupt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Irq {
     /// Its number.
@@ -261,7 +262,7 @@ impl Irq {
 }
 
 /// What is, and what the device allows at most.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pair {
     /// The value in force.
@@ -271,7 +272,7 @@ pub struct Pair {
 }
 
 /// Queue counts. Kernel: `include/uapi/linux/ethtool.h` `struct ethtool_channels`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Channels {
     /// Receive queues with an interrupt of their own.
@@ -294,7 +295,7 @@ impl Channels {
 }
 
 /// Ring sizes in descriptors. Kernel: `include/uapi/linux/ethtool.h` `struct ethtool_ringparam`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rings {
     /// Receive.
@@ -315,7 +316,7 @@ impl Rings {
 
 /// Interrupt moderation; each value `None` where the driver lacks it.
 /// Kernel: `include/uapi/linux/ethtool.h` `struct ethtool_coalesce`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Coalesce {
     /// How long a receive interrupt waits, in microseconds.
@@ -356,7 +357,7 @@ impl Coalesce {
 
 /// How large packets may be before they are cut, and may grow by joining, in bytes; each `None` on kernels without it.
 /// Kernel: `include/uapi/linux/if_link.h`, `IFLA_GSO_MAX_SIZE` and others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PacketSizes {
     /// See [`PacketSize::Gso`].
@@ -389,7 +390,7 @@ impl PacketSizes {
 }
 
 /// Offloads that decide how packets travel; `None` where they could not be read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Features {
     /// `rx-gro`: packets are joined in NAPI. A veth has NAPIs only with this or with XDP.

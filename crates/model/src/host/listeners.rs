@@ -1,12 +1,13 @@
 //! Sockets that listen at one address together.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Fd, Pid};
 use crate::reuseport::{ListenerGroup, Spread};
 
 /// A group of listeners, and how connections are given to them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SharedListeners {
     /// Which group.
@@ -23,7 +24,7 @@ pub struct SharedListeners {
 }
 
 /// One of them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
     /// The socket's inode.
@@ -33,7 +34,7 @@ pub struct Listener {
 }
 
 /// How connections were given to the listeners of a group since it is spread by queues.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpreadCounts {
     /// By the list of their queue.

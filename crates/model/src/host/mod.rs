@@ -27,6 +27,7 @@ pub use wish::{Wish, Wisher};
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{DeviceId, EpollId, IrqNumber, NapiId, NetnsId, Pid, RxQueue};
@@ -35,7 +36,7 @@ use crate::scheduling::{KthreadState, RtThrottling};
 use crate::units::KernelVersion;
 
 /// What was observed of a host, in one network namespace.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
     /// The kernel's release, as `uname -r` prints it.
@@ -80,7 +81,7 @@ pub struct Host {
 }
 
 /// An irqbalance that runs, and moves interrupts that it was not told to leave alone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunningIrqbalance {
     /// Its process.
@@ -90,7 +91,7 @@ pub struct RunningIrqbalance {
 }
 
 /// What a kernel and the caller's privileges allow.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capabilities {
     /// netdev netlink `napi-set` exists: settings per NAPI (6.13).
@@ -116,7 +117,7 @@ pub struct Capabilities {
 }
 
 /// A part of the host that could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unread {
     /// What was to be read: a file, a netlink request, a descriptor.

@@ -1,12 +1,13 @@
 //! Where the receive path was too slow: what the kernel counted over an interval.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Cpu, DeviceId};
 use crate::units::Nanoseconds;
 
 /// What the kernel counted over an interval.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pressure {
     /// How long it was.
@@ -18,7 +19,7 @@ pub struct Pressure {
 }
 
 /// What was counted on a CPU. Kernel: `net/core/net-procfs.c` `softnet_seq_show()`, `kernel/sched/stats.h`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuPressure {
     /// The CPU.
@@ -36,7 +37,7 @@ pub struct CpuPressure {
 }
 
 /// What was counted on a device. Kernel: `include/uapi/linux/if_link.h` `struct rtnl_link_stats64`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DevicePressure {
     /// The device.

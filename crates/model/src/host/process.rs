@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
@@ -9,7 +10,7 @@ use crate::ids::{EpollId, Fd, NapiId, NetnsId, ProcessId, RingId, ThreadId};
 use crate::setting::{EpollParams, RingNapi};
 
 /// A process that was looked into.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Process {
     /// Its identity.
@@ -36,7 +37,7 @@ pub struct Process {
 }
 
 /// A thread.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Thread {
     /// Its identity.
@@ -48,7 +49,7 @@ pub struct Thread {
 }
 
 /// An epoll.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Epoll {
     /// Its identity.
@@ -62,7 +63,7 @@ pub struct Epoll {
 }
 
 /// A descriptor that an epoll watches. The number is the one it had when it was added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Membership {
     /// The descriptor.
@@ -72,7 +73,7 @@ pub struct Membership {
 }
 
 /// An internet socket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Socket {
     /// Its descriptor.
@@ -117,7 +118,7 @@ impl Socket {
 }
 
 /// A socket's kind and state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SocketState {
     /// A TCP socket that accepts connections.
@@ -133,7 +134,7 @@ pub enum SocketState {
 }
 
 /// An io_uring.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IoUring {
     /// Its identity.

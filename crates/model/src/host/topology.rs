@@ -1,12 +1,13 @@
 //! The CPUs and how they are near to each other.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
 use crate::ids::{Cpu, NumaNode};
 
 /// The CPUs of a host.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
     /// The CPUs that run.
@@ -18,7 +19,7 @@ pub struct Topology {
 }
 
 /// One CPU and its neighbours.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CpuInfo {
     /// The CPU.

@@ -3,7 +3,7 @@
 use super::Interface;
 use super::facts::{Facts, Phase, Unit, family};
 use crate::cpu_set::CpuSet;
-use crate::scheduling::{Scheduling, UtilClamp};
+use crate::scheduling::{Scheduling, Slice, UtilClamp};
 use crate::units::KernelVersion;
 
 /// Before the thread ends, what stands on it falls.
@@ -40,9 +40,25 @@ family! {
         /// Kernel: 5.3 with `CONFIG_UCLAMP_TASK`, `kernel/sched/syscalls.c` `sched_setattr()`, `uclamp_validate()`.
         UtilClamp(UtilClamp) = KTHREAD {
             name: "kthread util-clamp",
-            key: Some("kthread.util_clamp"),
+            key: Some("kthread.util-clamp"),
             range: Some((0, 1024)),
             rank: 3,
+        },
+
+        /// How long that thread runs before another thread of its CPU that waits gets its turn. With a shorter slice than
+        /// others it is also served earlier after it wakes. Classes `other` and `batch` alone have one.
+        ///
+        /// 100 µs to 100 ms, or the scheduler's own for all threads.
+        ///
+        /// Kernel: 6.12, `kernel/sched/syscalls.c` `__setparam_fair()`, `struct sched_attr` `sched_runtime`.
+        Slice(Slice) = KTHREAD {
+            name: "kthread slice",
+            key: Some("kthread.slice"),
+            unit: Unit::Nanoseconds,
+            range: Some((Slice::LEAST.0, Slice::MOST.0)),
+            since: KernelVersion::since(6, 12),
+            // Writing the class takes it away.
+            rank: 4,
         },
     }
 }
@@ -54,6 +70,7 @@ impl KthreadKnob {
             Self::Affinity(cpus) => cpus.to_string(),
             Self::Scheduling(scheduling) => scheduling.to_string(),
             Self::UtilClamp(clamp) => clamp.to_string(),
+            Self::Slice(slice) => slice.to_string(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{DeviceId, EpollId, IrqNumber, ProcessId, RingId, RxQueue, ThreadId, TxQueue};
@@ -10,7 +11,7 @@ use crate::reuseport::ListenerGroup;
 use crate::steering::{FlowMatch, QueueSpan};
 
 /// What a setting belongs to. Settings of one object that share an [`Interface`] are written in one call to the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Object {
     /// A receive queue and its NAPI.
@@ -97,7 +98,7 @@ impl fmt::Display for Object {
 }
 
 /// What writing a setting does to traffic while it happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Disruption {
     /// No packet is delayed or lost.
@@ -120,7 +121,7 @@ impl fmt::Display for Disruption {
 
 /// Through which door of the kernel a setting is written: the settings of one object that share one are written in
 /// one call, where the interface allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Interface {
     /// netdev netlink `napi-set`.

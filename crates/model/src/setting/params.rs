@@ -2,12 +2,15 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Weight;
 
 /// Who polls a NAPI that is not polled in softirq.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Threading {
     /// Softirq polls it.
@@ -43,7 +46,9 @@ impl fmt::Display for Threading {
 /// The busy-poll parameters of an epoll: `struct epoll_params`, field by field.
 ///
 /// Kernel: 6.9, `include/uapi/linux/eventpoll.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(deny_unknown_fields)]
 pub struct EpollParams {
     /// How long `epoll_wait` polls the NAPI before it sleeps, in microseconds; 0 together with
@@ -84,7 +89,9 @@ impl fmt::Display for EpollParams {
 /// The busy-poll parameters of an io_uring: the part of `struct io_uring_napi` that can be set from outside.
 ///
 /// Kernel: 6.9, `include/uapi/linux/io_uring.h`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(deny_unknown_fields)]
 pub struct RingNapi {
     /// How long a wait polls before it sleeps, in microseconds.

@@ -1,15 +1,19 @@
 //! `completions`: what a shell needs to complete our command line.
 
-use clap::CommandFactory;
+use clap_complete::env::Shells;
 use session::{Exit, Fault};
 
-use crate::args::{Arguments, Completions};
+use crate::args::Completions;
 use crate::context::Context;
 
 /// Prints the completions.
 pub(crate) fn run(arguments: &Completions, context: &Context) -> Result<Exit, Fault> {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Arguments::command(), "netpolicy", &mut script);
+    let shells = Shells::builtins();
+    let shell = shells.completer(arguments.shell.as_str()).expect("the library completes for all of ours");
+    shell
+        .write_registration("COMPLETE", "netpolicy", "netpolicy", "netpolicy", &mut script)
+        .map_err(|error| Fault::failed(format!("completions: {error}")))?;
     context.console.text(&String::from_utf8_lossy(&script))?;
     Ok(Exit::Done)
 }

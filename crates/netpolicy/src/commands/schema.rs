@@ -5,15 +5,14 @@ use session::{Exit, Fault};
 
 use crate::args::{Output, Schema, SchemaOf};
 use crate::context::Context;
-use crate::render::{sim_json_schema, tc_json_schema};
+use crate::render::output_schema;
 
 /// Prints the JSON Schema.
 pub(crate) fn run(arguments: &Schema, context: &Context) -> Result<Exit, Fault> {
     let schema = match arguments.of {
         SchemaOf::PolicyFile => json_schema(),
         SchemaOf::RecipeFile => recipe_json_schema(),
-        SchemaOf::Tc => tc_json_schema(),
-        SchemaOf::Sim => sim_json_schema(),
+        output => output_schema(output).unwrap_or_default(),
     };
     context.console.text(&match context.globals.output {
         Output::Table | Output::Json => format!("{schema:#}\n"),

@@ -1,11 +1,13 @@
 //! What an experiment gave.
 
 use measure::{Grid, Results};
-use model::OfferedLoad;
+use model::{Evidence, OfferedLoad};
+use schemars::SchemaGenerator;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::report::{Page, Report, to_json};
+use super::schema::{Kind, record, schema_of};
 
 /// `bench`'s data.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ fn void_runs(results: &Results) -> Vec<String> {
     };
     cells.filter_map(first).collect()
 }
+
+schema_of!(BenchReport<'_>: Results);
 
 impl Serialize for BenchReport<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -53,6 +57,10 @@ impl Report for BenchReport<'_> {
         }
     }
 
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<Evidence>("evidence", generator)]
+    }
+
     fn lines(&self) -> Vec<(&'static str, Value)> {
         self.results.evidence.iter().map(|run| ("evidence", to_json(run))).collect()
     }
@@ -64,6 +72,8 @@ pub(crate) struct GridReport<'a> {
     /// All experiments.
     pub(crate) grid: &'a Grid,
 }
+
+schema_of!(GridReport<'_>: Grid);
 
 impl Serialize for GridReport<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -90,6 +100,10 @@ impl Report for GridReport<'_> {
                 ));
             }
         }
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<Evidence>("evidence", generator)]
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use sim::{Costs, Parameter};
 
@@ -10,7 +11,7 @@ use super::report::{Page, Report};
 use super::table::{Cell, Style, Table};
 
 /// `sim calibrate`'s data.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct CalibrationReport {
     loss: f64,
     rows: Vec<String>,
@@ -20,7 +21,7 @@ pub(crate) struct CalibrationReport {
 }
 
 /// A parameter that was fitted.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Fitted {
     name: &'static str,
     unit: &'static str,

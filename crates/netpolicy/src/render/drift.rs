@@ -2,21 +2,23 @@
 
 use apply::TransactionName;
 use model::{Change, Setting};
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::report::{Page, Report, to_json};
+use super::schema::{Kind, record};
 use super::table::{Cell, Style, Table};
 
 /// `verify`'s data: one entry per setting that was applied and is not as it was applied.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, JsonSchema, Serialize)]
 pub(crate) struct DriftReport {
     /// How many settings are as they were applied.
     as_applied: usize,
     drifted: Vec<Line>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Line {
     transaction: TransactionName,
     object: String,
@@ -115,6 +117,10 @@ impl Report for DriftReport {
         if !table.is_empty() {
             page.table(&table);
         }
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<Line>("drift", generator)]
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {

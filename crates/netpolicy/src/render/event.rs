@@ -1,11 +1,12 @@
 //! Something that happened while a command stayed.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::report::{Page, Report};
 
 /// One event of an attachment.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub(crate) struct EventReport {
     /// What happened: `set`, `child`, `exec`, `exit`.
     event: &'static str,

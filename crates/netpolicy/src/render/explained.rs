@@ -2,14 +2,16 @@
 
 use apply::TransactionName;
 use model::{Change, Reason, Setting};
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::report::{Page, Report, to_json};
+use super::schema::{Kind, record};
 use super::table::Style;
 
 /// `explain`'s data.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, JsonSchema, Serialize)]
 pub(crate) struct ExplainedReport {
     settings: Vec<Entry>,
     /// What is asked for, beyond its settings.
@@ -17,7 +19,7 @@ pub(crate) struct ExplainedReport {
     asked_for: Vec<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Entry {
     object: String,
     knob: &'static str,
@@ -113,6 +115,10 @@ impl Report for ExplainedReport {
             page.styled(Style::Strong, objects.join(", "));
             words.iter().for_each(|line| page.line(line));
         }
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<Entry>("setting", generator)]
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {

@@ -1,14 +1,16 @@
 //! What `doctor` found.
 
 use model::{Delivered, Finding, Severity};
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::report::{Page, Report, to_json};
+use super::schema::{Kind, record};
 use super::table::Style;
 
 /// `doctor`'s data.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct FindingsReport<'a> {
     findings: &'a [Finding],
     /// What was counted; `None` if the settings alone were judged.
@@ -49,6 +51,10 @@ impl Report for FindingsReport<'_> {
                 page.line(format!("         → {}", page.word(Style::Strong, &visible(remedy))));
             }
         }
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<Finding>("finding", generator)]
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {

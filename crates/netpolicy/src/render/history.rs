@@ -2,22 +2,24 @@
 
 use apply::{History, Journal, Standing, Transaction, TransactionName, Unreadable};
 use model::Pid;
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::plan::ChangeLine;
 use super::report::{Page, Report, to_json};
+use super::schema::{Kind, record};
 use super::table::{Cell, Style, Table};
 
 /// `history`'s data.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct HistoryReport {
     transactions: Vec<Entry>,
     unreadable: Vec<Damaged>,
 }
 
 /// A transaction whose journal cannot be read.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Damaged {
     id: TransactionName,
     error: String,
@@ -26,7 +28,7 @@ struct Damaged {
     undo_script: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Entry {
     id: TransactionName,
     at: String,
@@ -127,6 +129,10 @@ impl Report for HistoryReport {
         if !table.is_empty() {
             page.table(&table);
         }
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<Entry>("transaction", generator), record::<Damaged>("unreadable", generator)]
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {

@@ -4,17 +4,19 @@ use model::host::{
     Channels, Coalesce, Confidence, Device, Irq, Napi, NapiEdge, Pair, Process, Rings, RxQueueState,
 };
 use model::{CpuSet, Fd, Host, KthreadState, NapiId, UtilClamp};
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::asked_for::asked_for;
 use super::listeners;
 use super::report::{Page, Report, to_json};
+use super::schema::{Kind, record};
 use super::table::{Cell, Style, Table};
 use crate::show::{SocketGroup, described, irq_of, mark, napis_of, queues_of, socket_groups};
 
 /// `show`'s data.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 #[serde(transparent)]
 pub(crate) struct HostReport<'a>(pub &'a Host);
 
@@ -44,6 +46,17 @@ impl Report for HostReport<'_> {
         }
         legend(page, marks);
         unread(page, host);
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![
+            record::<model::host::Device>("device", generator),
+            record::<model::host::Irq>("irq", generator),
+            record::<model::host::Process>("process", generator),
+            record::<model::host::SharedListeners>("listeners", generator),
+            record::<model::host::Wish>("wish", generator),
+            record::<model::host::Unread>("unread", generator),
+        ]
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {

@@ -2,20 +2,22 @@
 
 use linux::lab::{CLIENT_ADDRESS, Lab, Memcached, SERVER_ADDRESS, SERVER_DEVICE};
 use model::Pid;
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::report::{Page, Report, to_json};
+use super::schema::{Kind, record};
 
 /// `lab`'s data.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct LabReport {
     server: ServerHost,
     client: ClientHost,
 }
 
 /// The host with the server.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct ServerHost {
     address: String,
     device: String,
@@ -27,7 +29,7 @@ struct ServerHost {
 }
 
 /// The host that asks it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct ClientHost {
     address: String,
     /// The file of its network namespace, for `nsenter --net=`.
@@ -76,6 +78,10 @@ impl Report for LabReport {
 
     fn page(&self, page: &mut Page) {
         page.line(self.introduction());
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<ServerHost>("server", generator), record::<ClientHost>("client", generator)]
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {

@@ -1,18 +1,19 @@
 //! The policy files as one file, with the origin of every value.
 
 use policy_file::{Merged, Value};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::report::{Page, Report};
 use super::table::Style;
 
 /// `cat`'s data.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct MergedReport {
     sections: Vec<Section>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Section {
     kind: &'static str,
     name: String,
@@ -22,7 +23,7 @@ struct Section {
     values: Vec<Line>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Line {
     key: &'static str,
     /// As a policy file writes it.

@@ -21,13 +21,11 @@ mod reading;
 mod recipe;
 mod report;
 mod schema;
-mod sim_schema;
 mod sockets;
 mod status;
 mod svg;
 mod table;
 mod tc;
-mod tc_schema;
 #[cfg(test)]
 mod test;
 mod undone;
@@ -49,8 +47,8 @@ pub(crate) use prediction::PredictionReport;
 pub(crate) use reading::ReadingReport;
 pub(crate) use recipe::RecipeReport;
 pub(crate) use report::to_json;
+pub(crate) use schema::output_schema;
 pub(crate) use session::count;
-pub(crate) use sim_schema::sim_json_schema;
 pub(crate) use status::StatusReport;
 
 pub(crate) use sockets::SocketsReport;
@@ -58,6 +56,5 @@ pub(crate) use svg::svg;
 pub(crate) use tc::{
     BenchRow, DiffReport, DumpReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport, WrongLine,
 };
-pub(crate) use tc_schema::tc_json_schema;
 pub(crate) use undone::UndoneReport;
 pub(crate) use validation::ValidationReport;

@@ -1,20 +1,22 @@
 //! A plan, for people and for programs.
 
 use model::{Change, Plan, Reason};
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::report::{Page, Report, to_json};
+use super::schema::{Kind, record};
 use super::table::{Cell, Style, Table};
 
 /// A plan as data: one entry per change, in the order of writing.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct PlanReport {
     changes: Vec<ChangeLine>,
 }
 
 /// One change.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct ChangeLine {
     object: String,
     knob: &'static str,
@@ -68,6 +70,10 @@ impl Report for PlanReport {
             page.line(format!("[{number}] {}", reason.why));
             page.styled(Style::Faint, format!("    {}", reason.source));
         }
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<ChangeLine>("change", generator)]
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {

@@ -1,14 +1,16 @@
 //! What the simulator predicts.
 
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 
 use super::report::{Page, Report};
+use super::schema::{Kind, record};
 use super::table::{Cell, Style, Table, plain};
 use crate::commands::sim::{Prediction, Range};
 use crate::scenario_file::Metric;
 
 /// `sim run`'s data.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct PredictionReport {
     title: String,
     over: String,
@@ -92,6 +94,10 @@ impl Report for PredictionReport {
             table.row(below);
         }
         page.table(&table);
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<Prediction>("prediction", generator)]
     }
 
     fn lines(&self) -> Vec<(&'static str, serde_json::Value)> {

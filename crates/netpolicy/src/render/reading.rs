@@ -1,14 +1,16 @@
 //! One look of `top`, as `top --once` prints it.
 
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::report::{Page, Report, to_json};
+use super::schema::{Kind, record};
 use super::table::{Cell, Table};
-use crate::top::reading::Reading;
+use crate::top::reading::{CpuLine, ProcessLine, QueueLine, Reading};
 
 /// `top --once`'s data.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 #[serde(transparent)]
 pub(crate) struct ReadingReport<'a>(pub &'a Reading);
 
@@ -85,6 +87,14 @@ impl Report for ReadingReport<'_> {
         for unread in &self.0.unread {
             page.line(unread);
         }
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![
+            record::<QueueLine>("queue", generator),
+            record::<ProcessLine>("process", generator),
+            record::<CpuLine>("cpu", generator),
+        ]
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {

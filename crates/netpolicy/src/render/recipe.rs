@@ -2,14 +2,16 @@
 
 use model::recipe::{Case, Dose, Mechanism};
 use model::{DeliveryMode, PolicyName, Reason, Recipes};
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::report::{Page, Report, to_json};
+use super::schema::{Kind, record};
 use super::table::Style;
 
 /// A recipe as data: one entry for each mechanism, in the order of the documentation.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct RecipeReport {
     policy: PolicyName,
     mechanisms: Vec<Entry>,
@@ -19,7 +21,7 @@ pub(crate) struct RecipeReport {
     drivers: Vec<DriverEntry>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Entry {
     mechanism: &'static str,
     value: String,
@@ -31,7 +33,7 @@ struct Entry {
     measured_on: Vec<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct CaseEntry {
     case: String,
     when: String,
@@ -42,7 +44,7 @@ struct CaseEntry {
     measured_on: Vec<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct DriverEntry {
     driver: String,
     mechanism: &'static str,
@@ -163,6 +165,14 @@ impl Report for RecipeReport {
             page.line(format!("    because {}", entry.because));
             measured(page, &entry.measured_on);
         }
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![
+            record::<Entry>("mechanism", generator),
+            record::<CaseEntry>("case", generator),
+            record::<DriverEntry>("driver", generator),
+        ]
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {

@@ -1,15 +1,17 @@
 //! What a command has to say, in three forms.
 
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::schema::{Kind, record};
 use super::table::{Style, Table};
 
 /// The version of every document and record: fields are added to it, never removed or given another meaning.
 pub(crate) const SCHEMA: &str = "netpolicy/v1";
 
 /// A command's data.
-pub(crate) trait Report: Serialize {
+pub(crate) trait Report: Serialize + JsonSchema {
     /// What kind of document it is.
     const KIND: &'static str;
 
@@ -19,6 +21,11 @@ pub(crate) trait Report: Serialize {
     /// For programs that read line by line: kind and data of each record. By default, one record with everything.
     fn lines(&self) -> Vec<(&'static str, Value)> {
         vec![(Self::KIND, to_json(self))]
+    }
+
+    /// The kinds of record that [`Report::lines`] gives, and the schemas of their data.
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<Self>(Self::KIND, generator)]
     }
 
     /// One JSON document.

@@ -1,132 +1,102 @@
-//! What programs read, as JSON Schema: documents by the fields that they have.
+//! What programs read, as JSON Schema: derived from the types that are printed.
 
-use serde_json::{Map, Value, json};
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::{Value, json};
 
-use super::report::SCHEMA;
+use super::report::{Report, SCHEMA};
+use super::*;
+use crate::args::SchemaOf;
 
-/// Name, form and meaning of each field of an object.
-pub(super) type Fields = &'static [(&'static str, Form, &'static str)];
+/// A document or a record: its kind, and the schema of its data.
+pub(crate) type Kind = (&'static str, Schema);
 
-/// A kind of document, its meaning, and its fields.
-pub(super) type Document = (&'static str, &'static str, Fields);
+/// A report's document and records.
+type Part = fn(&mut SchemaGenerator) -> Vec<Kind>;
 
-/// What a field has.
-#[derive(Clone, Copy)]
-pub(super) enum Form {
-    Text,
-    Texts,
-    /// Text, or null.
-    Hint,
-    /// A number that counts, 0 or more.
-    Count,
-    /// A list of them, or null.
-    CountsOrNull,
-    /// Lines of the file, from 1.
-    Lines,
-    /// A number of the kernel's.
-    Number,
-    /// 0 or more, with a fraction.
-    Amount,
-    /// That, or null.
-    AmountOrNull,
-    /// Any number, with a fraction.
-    Figure,
-    Truth,
-    /// Truth, or null for what is not judged.
-    Verdict,
-    /// Counts by name.
-    Counts,
-    /// Amounts by name.
-    Amounts,
-    /// Texts by name.
-    TextsByName,
-    /// An object of these fields.
-    Object(Fields),
-    /// That, or null.
-    ObjectOrNull(Fields),
-    /// Objects of these fields.
-    List(Fields),
-    /// One of these words, or an object of these fields.
-    WordOr(&'static [&'static str], Fields),
-    /// Nothing but null.
-    Null,
+/// The kind of a record whose data are a `T`.
+pub(crate) fn record<T: JsonSchema + ?Sized>(kind: &'static str, generator: &mut SchemaGenerator) -> Kind {
+    (kind, generator.subschema_for::<T>())
 }
 
-/// The schema that each of these documents meets.
-pub(super) fn schema(name: &str, title: &str, documents: &[Document]) -> Value {
-    let document = |(kind, meaning, fields): &Document| {
-        json!({
-            "type": "object",
-            "description": meaning,
-            "properties": { "schema": { "const": SCHEMA }, "kind": { "const": kind }, "data": object(fields) },
-            "required": ["schema", "kind", "data"],
-        })
+/// The document of a report and its records.
+fn of<R: Report>(generator: &mut SchemaGenerator) -> Vec<Kind> {
+    let mut kinds = vec![record::<R>(R::KIND, generator)];
+    kinds.extend(R::records_as(generator));
+    kinds
+}
+
+/// What a command prints with `-o json`, and each line with `-o jsonl`.
+///
+/// `None` for policy files and recipe files: they are no output.
+pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
+    let (name, parts): (&str, &[Part]) = match what {
+        SchemaOf::PolicyFile | SchemaOf::RecipeFile => return None,
+        SchemaOf::Show => ("show", &[of::<HostReport<'_>>]),
+        SchemaOf::Top => ("top", &[of::<ReadingReport<'_>>]),
+        SchemaOf::Doctor => ("doctor", &[of::<FindingsReport<'_>>]),
+        SchemaOf::Plan => ("plan", &[of::<PlanReport>]),
+        SchemaOf::Verify => ("verify", &[of::<DriftReport>]),
+        SchemaOf::History => ("history", &[of::<HistoryReport>]),
+        SchemaOf::Explain => ("explain", &[of::<ExplainedReport>, of::<RecipeReport>]),
+        SchemaOf::Rollback => ("rollback", &[of::<UndoneReport>]),
+        SchemaOf::Attach => ("attach", &[of::<EventReport>]),
+        SchemaOf::Status => ("status", &[of::<StatusReport>]),
+        SchemaOf::Sockets => ("sockets", &[of::<SocketsReport>]),
+        SchemaOf::Cat => ("cat", &[of::<MergedReport>]),
+        SchemaOf::Lab => ("lab", &[of::<LabReport>]),
+        SchemaOf::Bench => ("bench", &[of::<BenchReport<'_>>, of::<GridReport<'_>>]),
+        SchemaOf::Tc => (
+            "tc",
+            &[
+                of::<LoadReport>,
+                of::<SurveyReport>,
+                of::<DiffReport>,
+                of::<DumpReport>,
+                of::<RuleBenchReport>,
+            ],
+        ),
+        SchemaOf::Sim => ("sim", &[of::<PredictionReport>, of::<ValidationReport>, of::<CalibrationReport>]),
     };
-    json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": format!("netpolicy/v1/{name}"),
-        "title": title,
-        "$comment": "fields are added to a version, never removed or given another meaning",
-        "anyOf": documents.iter().map(document).collect::<Vec<Value>>(),
-    })
-}
-
-/// An object with all of these fields.
-pub(super) fn object(fields: Fields) -> Value {
-    let properties: Map<String, Value> = fields
-        .iter()
-        .map(|(name, form, meaning)| {
-            let mut schema = form.schema();
-            schema["description"] = Value::from(*meaning);
-            ((*name).to_owned(), schema)
-        })
-        .collect();
-    let required: Vec<&str> = fields.iter().map(|(name, ..)| *name).collect();
-    json!({ "type": "object", "properties": properties, "required": required })
-}
-
-/// What has no type but is one of a few values or objects.
-fn any_of(words: &[&str], fields: Fields) -> Value {
-    json!({ "anyOf": [{ "type": "string", "enum": words }, object(fields)] })
-}
-
-fn by_name(of: &Value) -> Value {
-    json!({ "type": "object", "additionalProperties": of })
-}
-
-/// The same, or null.
-fn or_null(mut schema: Value) -> Value {
-    schema["type"] = json!([schema["type"], "null"]);
-    schema
-}
-
-impl Form {
-    fn schema(self) -> Value {
-        match self {
-            Self::Text => json!({ "type": "string" }),
-            Self::Hint => or_null(Self::Text.schema()),
-            Self::Texts => json!({ "type": "array", "items": { "type": "string" } }),
-            Self::Count => json!({ "type": "integer", "minimum": 0 }),
-            Self::CountsOrNull => or_null(json!({ "type": "array", "items": Self::Count.schema() })),
-            Self::Lines => json!({ "type": "array", "items": { "type": "integer", "minimum": 1 } }),
-            Self::Number => json!({ "type": "integer" }),
-            Self::Amount => json!({ "type": "number", "minimum": 0 }),
-            Self::AmountOrNull => or_null(Self::Amount.schema()),
-            Self::Figure => json!({ "type": "number" }),
-            Self::Truth => json!({ "type": "boolean" }),
-            Self::Verdict => or_null(Self::Truth.schema()),
-            Self::Counts => by_name(&Self::Count.schema()),
-            Self::Amounts => by_name(&Self::Amount.schema()),
-            Self::TextsByName => by_name(&Self::Text.schema()),
-            Self::Object(fields) => object(fields),
-            Self::ObjectOrNull(fields) => or_null(object(fields)),
-            Self::List(fields) => json!({ "type": "array", "items": object(fields) }),
-            Self::WordOr(words, fields) => any_of(words, fields),
-            Self::Null => json!({ "type": "null" }),
+    let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
+    let mut documents: Vec<Value> = Vec::new();
+    for (kind, data) in parts.iter().flat_map(|part| part(&mut generator)).collect::<Vec<_>>() {
+        let document = json!({
+            "type": "object",
+            "properties": { "schema": { "const": SCHEMA }, "kind": { "const": kind }, "data": data },
+            "required": ["schema", "kind", "data"],
+            "additionalProperties": false,
+        });
+        if !documents.contains(&document) {
+            documents.push(document);
         }
     }
+    Some(json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": format!("netpolicy/v1/{name}"),
+        "title": format!("netpolicy {name}, with -o json, and each line with -o jsonl"),
+        "$comment": "fields are added to a version, never removed or given another meaning",
+        "anyOf": documents,
+        "$defs": generator.take_definitions(true),
+    }))
 }
 
-#[cfg(test)]
-#[path = "../../tests/command/misfit.rs"]
-pub(super) mod misfit;
+/// A report that is printed as another type has its schema.
+macro_rules! schema_of {
+    ($report:ty: $data:ty) => {
+        impl schemars::JsonSchema for $report {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                <$data as schemars::JsonSchema>::schema_name()
+            }
+
+            fn schema_id() -> std::borrow::Cow<'static, str> {
+                <$data as schemars::JsonSchema>::schema_id()
+            }
+
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                <$data as schemars::JsonSchema>::json_schema(generator)
+            }
+        }
+    };
+}
+pub(super) use schema_of;

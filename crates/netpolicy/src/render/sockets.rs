@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 
 use linux::bpf::wishes::{Enabled, SocketWish, WishSource};
 use model::{Pid, PolicyName};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::count;
 use super::report::{Page, Report};
 
 /// Where programs are answered, and what they ask for.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct SocketsReport {
     cgroups: Vec<CgroupLine>,
     tasks: Vec<TaskLine>,
     sockets: Vec<SocketsLine>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct CgroupLine {
     id: u64,
     /// `None` if it was removed.
@@ -30,14 +31,14 @@ struct CgroupLine {
     allow_user: BTreeMap<u32, Vec<PolicyName>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct TaskLine {
     pid: Pid,
     policy: String,
 }
 
 /// Sockets that ask for the same.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct SocketsLine {
     policy: String,
     /// Whether they were asked for it themselves, or inherited it from the process that made them.

@@ -1,7 +1,9 @@
 //! How the daemon stands, for people and for programs.
 
+use daemon::Status;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::report::{Page, Report, to_json};
 use super::table::{Cell, Style, Table};
@@ -13,6 +15,34 @@ pub(crate) struct StatusReport {
     state: Value,
     #[serde(skip)]
     shown: Shown,
+}
+
+/// How it says it.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "its schema alone is used: what the daemon says is printed as it came")]
+struct Said {
+    /// False for those who see what is asked for their own processes only.
+    whole: bool,
+    #[serde(flatten)]
+    status: Status,
+}
+
+/// What those who do not see the whole get null for.
+const HIDDEN: [&str; 4] = ["policy", "counters", "polling", "netns"];
+
+impl JsonSchema for StatusReport {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "StatusReport".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = Said::json_schema(generator);
+        for hidden in HIDDEN {
+            let seen = schema.pointer_mut(&format!("/properties/{hidden}")).expect("a field of the status");
+            *seen = json!({ "anyOf": [seen.take(), { "type": "null" }] });
+        }
+        schema
+    }
 }
 
 /// The part of it that people are shown. Fields that a newer daemon has besides are not missed.

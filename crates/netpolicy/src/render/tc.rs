@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use rules::classifier::Offload;
 use rules::{Filter, Found, Lookup, Wanted};
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::count;
 use super::report::{Page, Report, to_json};
+use super::schema::{Kind, record};
 use super::table::{Cell, Style, Table};
 
 /// How many refusals and differences people are shown; the others are counted. JSON has them all.
@@ -18,7 +20,7 @@ const SHOWN_MAX: usize = 20;
 const EXTRA_TOLD_MAX: usize = 1000;
 
 /// `tc load --dry-run`'s data.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, JsonSchema, Serialize)]
 pub(crate) struct SurveyReport {
     /// The file.
     pub(crate) file: String,
@@ -37,7 +39,7 @@ pub(crate) struct SurveyReport {
 }
 
 /// A line that is wrong.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct WrongLine {
     /// The line of the file.
     pub(crate) line: u32,
@@ -70,7 +72,7 @@ fn count_of(number: u64, what: &str) -> String {
 }
 
 /// A refusal.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct RefusedLine {
     /// The line of the file.
     pub(crate) line: u32,
@@ -86,7 +88,7 @@ fn is_denied(errno: i32) -> bool {
 }
 
 /// `tc load`'s data: `commands = loaded + refused + not_sent + not_loaded + skipped + wrong`.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, JsonSchema, Serialize)]
 pub(crate) struct LoadReport {
     /// The file.
     pub(crate) file: String,
@@ -201,6 +203,10 @@ impl Report for LoadReport {
         }
     }
 
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<RefusedLine>("tc-refused", generator)]
+    }
+
     fn lines(&self) -> Vec<(&'static str, Value)> {
         let refusals = self.refused.iter().map(|refused| ("tc-refused", to_json(refused)));
         refusals.chain([(Self::KIND, to_json(self))]).collect()
@@ -208,7 +214,7 @@ impl Report for LoadReport {
 }
 
 /// `tc diff`'s data.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, JsonSchema, Serialize)]
 pub(crate) struct DiffReport {
     /// The file.
     pub(crate) file: String,
@@ -375,7 +381,7 @@ fn more(page: &mut Page, all: usize, what: &str) {
 }
 
 /// `tc dump`'s data.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, JsonSchema, Serialize)]
 pub(crate) struct DumpReport {
     /// The lines of the batch file, in order.
     pub(crate) lines: Vec<String>,
@@ -392,7 +398,7 @@ impl Report for DumpReport {
 }
 
 /// One criterion of `tc bench`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct BenchRow {
     /// What was measured.
     pub(crate) criterion: String,
@@ -405,7 +411,7 @@ pub(crate) struct BenchRow {
 }
 
 /// `tc bench`'s data.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct RuleBenchReport {
     /// How often each was repeated.
     pub(crate) repeats: u32,
@@ -440,6 +446,10 @@ impl Report for RuleBenchReport {
             self.rules, self.repeats, self.kernel
         ));
         page.table(&table);
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<BenchRow>("tc-bench", generator)]
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {

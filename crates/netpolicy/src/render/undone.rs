@@ -1,20 +1,22 @@
 //! What a rollback came to.
 
 use apply::{Fate, TransactionName, Undone, UndoneChange};
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::report::{Page, Report, to_json};
+use super::schema::{Kind, record};
 use super::table::{Cell, Style, Table};
 
 /// `rollback`'s data.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct UndoneReport {
     transaction: TransactionName,
     settings: Vec<Line>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Line {
     object: String,
     knob: &'static str,
@@ -85,6 +87,10 @@ impl Report for UndoneReport {
         if !table.is_empty() {
             page.table(&table);
         }
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<Line>("setting", generator)]
     }
 
     fn lines(&self) -> Vec<(&'static str, Value)> {

@@ -1,15 +1,17 @@
 //! Measured and predicted, side by side.
 
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 
 use super::prediction::{flags, interval, rounded};
 use super::report::{Page, Report};
+use super::schema::{Kind, record};
 use super::table::{Cell, Style, Table, plain};
 use crate::commands::sim::{Coverage, Judged, Orderings, SummaryLine, error};
 use crate::scenario_file::{Metric, ScenarioFile};
 
 /// `sim validate`'s data.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct ValidationReport {
     title: String,
     calibrated: bool,
@@ -21,7 +23,7 @@ pub(crate) struct ValidationReport {
     judged: Vec<Judged>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Row {
     name: String,
     calibrated: bool,
@@ -31,7 +33,7 @@ struct Row {
     values: Vec<Compared>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Compared {
     metric: &'static str,
     measured: f64,
@@ -195,6 +197,10 @@ impl Report for ValidationReport {
         page.gap();
         page.line(self.ordering_line());
         page.line(self.coverage_line());
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<Row>("validation-row", generator)]
     }
 
     fn lines(&self) -> Vec<(&'static str, serde_json::Value)> {

@@ -4,10 +4,11 @@ use model::delivered::PollCounts;
 use model::evidence::{Counters, CpuTicks};
 use model::host::Napi;
 use model::{Delivered, Host, NapiId, Threading};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// One look.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Reading {
     /// How long was counted, in seconds: a part of the time since the look before.
     pub(crate) counted_seconds: f64,
@@ -24,7 +25,7 @@ pub(crate) struct Reading {
 }
 
 /// A receive queue.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct QueueLine {
     /// Its device.
     pub(crate) device: String,
@@ -53,7 +54,7 @@ pub(crate) struct QueueLine {
 }
 
 /// Of all packets, the share that each way delivered, 0..=1.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Shares {
     /// In softirq after an interrupt.
     pub(crate) interrupt: f64,
@@ -66,7 +67,7 @@ pub(crate) struct Shares {
 }
 
 /// A process.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct ProcessLine {
     /// Its name.
     pub(crate) name: String,
@@ -85,7 +86,7 @@ pub(crate) struct ProcessLine {
 }
 
 /// How a CPU spent its time, as shares 0..=1.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct CpuLine {
     /// Which.
     pub(crate) cpu: u32,

@@ -8,7 +8,7 @@ use std::process::Command;
 use libtest_mimic::{Failed, Trial};
 use linux::bpf::delivery::{DeliveryCounter, between};
 use linux::lab::MemcachedOptions;
-use model::{Host, KthreadState, NapiDelivered, Scheduling, Threading, UtilClamp};
+use model::{Host, KthreadState, Nanoseconds, NapiDelivered, Scheduling, Slice, Threading, UtilClamp};
 
 use crate::operator::Operator;
 use crate::{Need, test};
@@ -40,10 +40,16 @@ pub(crate) fn tests() -> Vec<Trial> {
             &[Need::Root, Need::ThreadPerNapi, Need::NoUtilClamps],
             without_clamps,
         ),
+        test(
+            "kthreads/a_slice_is_set_seen_explained_and_goes_back_with_netpolicy_and_without",
+            SLICES,
+            sliced,
+        ),
         test("kthreads/another_mode_takes_the_threads_and_a_rollback_gives_them_back", NEEDS, overlaid),
     ]
 }
 
+const SLICES: &[Need] = &[Need::Root, Need::ThreadPerNapi, Need::Slices];
 const COUNTED: &[Need] = &[Need::Root, Need::ThreadPerNapi, Need::Bpf, Need::Memcached];
 
 /// The threads of the device's queues, without their numbers, which no two have in common.
@@ -214,6 +220,61 @@ fn clamped() -> Result<(), Failed> {
     operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.host()?, before);
     Ok(())
+}
+
+const SLICED: &str =
+    "[device.veth-server]\ndelivery = \"threaded\"\nkthread = { class = \"other:-5\", slice = \"500us\" }\n";
+
+fn sliced() -> Result<(), Failed> {
+    let operator = Operator::new("kthread-sliced", 2)?;
+    let before = operator.host()?;
+    operator.asks(SLICED)?;
+    operator.runs(&["apply"], 0)?;
+    let own = Some(Slice::Own(Nanoseconds::from_micros(500)));
+    let slices = |host: &Host| -> Result<Vec<_>, Failed> {
+        Ok(threads(host)?.into_iter().flatten().map(|thread| thread.slice).collect())
+    };
+    assert_eq!(slices(&operator.host()?)?, [own, own]);
+    let host = operator.host()?;
+    let device = host.devices.iter().find(|device| device.kind == "veth").ok_or("the device")?;
+    let pids: Vec<_> = device.rx_queues.iter().filter_map(|queue| queue.kthread.as_ref()?.pid).collect();
+    for pid in &pids {
+        // The scheduler's own account of the thread.
+        let account = std::fs::read_to_string(format!("/proc/{pid}/sched"))?;
+        let slice = account.lines().find_map(|line| line.strip_prefix("se.slice")?.split(':').nth(1));
+        assert_eq!(slice.map(str::trim), Some("500000"), "{account}");
+    }
+    operator.runs(&["verify"], 0)?;
+    let explained = operator.runs(&["explain", DEVICE], 0)?.data;
+    assert!(explained.contains("kthread slice 500us (before: default)"), "{explained}");
+
+    // Another class leaves the slice alone, as the kernel would not.
+    operator.asks(&SLICED.replace("other:-5", "batch"))?;
+    operator.runs(&["apply"], 0)?;
+    assert_eq!(slices(&operator.host()?)?, [own, own]);
+
+    for _ in ["the class", "the rest"] {
+        operator.runs(&["rollback"], 0)?;
+    }
+    assert_eq!(operator.host()?, before);
+
+    operator.asks(SLICED)?;
+    operator.runs(&["apply"], 0)?;
+    let output = Command::new("sh").arg(newest_script(&operator)?).arg("--by-hand").output()?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(said.contains("kthread slice: put back to default"), "{said}");
+    operator.runs(&["rollback"], 0)?;
+    assert_eq!(operator.host()?, before, "{said}");
+    Ok(())
+}
+
+/// The script of the newest transaction.
+fn newest_script(operator: &Operator) -> Result<std::path::PathBuf, Failed> {
+    let mut scripts: Vec<_> = std::fs::read_dir(operator.state().join("journal"))?
+        .filter_map(|entry| Some(entry.ok()?.path().join("undo.sh")).filter(|script| script.exists()))
+        .collect();
+    scripts.sort();
+    scripts.pop().ok_or_else(|| "a script".into())
 }
 
 fn without_clamps() -> Result<(), Failed> {

@@ -22,6 +22,8 @@ mod daemon_spared;
 mod desk;
 mod engaged;
 mod exchange;
+#[path = "../command/fits.rs"]
+mod fits;
 mod kthreads;
 mod matrix;
 #[path = "../../../linux/tests/root/only.rs"]
@@ -83,6 +85,8 @@ pub enum Need {
     UtilClamps,
     /// A kernel without them.
     NoUtilClamps,
+    /// Slices of threads: Linux 6.12, with the scheduler's accounts of threads in `/proc`.
+    Slices,
     /// tracefs with the tracepoints of system calls, which `unshare` mounts where nobody else sees it.
     Tracefs,
     /// `strace` and `tc`, to see what tc sends.
@@ -135,6 +139,7 @@ impl Need {
             ),
             Self::UtilClamps => (has_util_clamps(), "needs a kernel with CONFIG_UCLAMP_TASK"),
             Self::NoUtilClamps => (!has_util_clamps(), "needs a kernel without CONFIG_UCLAMP_TASK"),
+            Self::Slices => (has_slices(), "needs slices of threads (Linux 6.12) and /proc/PID/sched"),
             Self::EventsOnly => (waits_for_events_only(), "needs the kernel of kernel/epoll-event-busy-loop"),
             Self::NoEventsOnly => (!waits_for_events_only(), "needs a kernel without events-only epolls"),
             Self::Python => (runs("python3", "--version"), "needs python3"),
@@ -199,6 +204,12 @@ fn capabilities() -> Option<&'static model::host::Capabilities> {
 /// Kernel: 6.18, `kernel/sched/core.c` `sched_core_sysctls`.
 fn has_util_clamps() -> bool {
     std::path::Path::new("/proc/sys/kernel/sched_util_clamp_min").exists()
+}
+
+/// Kernel: 6.12; 6.18, `kernel/sched/debug.c` `proc_sched_show_task()`, which shows a thread's slice.
+fn has_slices() -> bool {
+    let account = std::fs::read_to_string("/proc/self/sched").unwrap_or_default();
+    account.contains("se.slice") && kernel().is_some_and(|kernel| kernel >= KernelVersion::since(6, 12))
 }
 
 fn kernel() -> Option<KernelVersion> {

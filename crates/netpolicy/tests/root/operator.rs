@@ -11,6 +11,8 @@ use linux::{Processes, observe};
 use model::host::Device;
 use model::{Host, Pid, Setting};
 
+use crate::fits::misfit;
+
 /// How long something that is about to happen is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -200,7 +202,11 @@ impl Said {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let said = Self { data: text(&output.stdout), words: text(&output.stderr) };
         if output.status.code() == Some(code) {
-            return Ok(said);
+            // Whatever is printed for programs is as its schema says, in every test.
+            return match misfit(arguments, &output.stdout) {
+                Some(wrong) => Err(format!("netpolicy {arguments:?} printed {}: {wrong}", said.data).into()),
+                None => Ok(said),
+            };
         }
         let (status, Self { data, words }) = (output.status, said);
         Err(format!("netpolicy {arguments:?} ended with {status}, not {code}:\n{data}\n{words}").into())

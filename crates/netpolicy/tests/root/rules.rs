@@ -13,6 +13,7 @@ use linux::netlink::{AttrBuf, Malformed, NetlinkSocket, Piece, Protocol};
 use linux::tc::{Devices, Loader, Options, dump};
 use rules::{Batch, Hook, Lookup, command};
 
+use crate::fits::misfit;
 use crate::{Need, test};
 
 /// How long a process may take to do what it shall do at once.
@@ -77,6 +78,7 @@ impl Stage {
 
     pub(crate) fn netpolicy(&self, arguments: &[&str]) -> (i32, serde_json::Value) {
         let output = self.run(env!("CARGO_BIN_EXE_netpolicy"), &[&["-o", "json"], arguments].concat());
+        assert_eq!(misfit(&[&["-o", "json"], arguments].concat(), &output.stdout), None, "{arguments:?}");
         let value = serde_json::from_slice(&output.stdout).unwrap_or(serde_json::Value::Null);
         (output.status.code().expect("ended"), value["data"].clone())
     }

@@ -10,6 +10,7 @@ pub(super) fn value(thread: &KthreadState, like: &KthreadKnob) -> Option<Kthread
         KthreadKnob::Affinity(_) => Some(KthreadKnob::Affinity(thread.cpus.clone())),
         KthreadKnob::Scheduling(_) => thread.scheduling.map(KthreadKnob::Scheduling),
         KthreadKnob::UtilClamp(_) => thread.util_clamp.map(KthreadKnob::UtilClamp),
+        KthreadKnob::Slice(_) => thread.slice.map(KthreadKnob::Slice),
     }
 }
 

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use model::{
     Budget, DeliveryMode, Finding, Host, Intent, KthreadWish, NapiKnob, PolicyName, PollCounts, RtThrottling,
-    Scheduling, Setting, Threading, UtilClamp,
+    Scheduling, Setting, Slice, Step, Threading, UtilClamp,
 };
 use plan::{Refusal, RefusalKind, Resolved, doctor};
 
@@ -32,6 +32,7 @@ fn threaded(cpus: &str, class: Option<&str>) -> Intent {
         cpus: Some(cpus.parse().expect("a place")),
         scheduling: class.map(|class| class.parse().expect("a class")),
         util_clamp: None,
+        slice: None,
     };
     Intent { kthread, ..named(DeliveryMode::Threaded, on_device(2, "eth0", PolicyName::None)) }
 }
@@ -219,6 +220,31 @@ fn a_clamp_is_refused_where_the_kernel_has_none() {
     let refusal = refused(&intent, &without);
     assert_eq!(refusal.kind, RefusalKind::Unsupported);
     assert!(refusal.message.contains("CONFIG_UCLAMP_TASK"), "{refusal}");
+}
+
+#[test]
+fn a_slice_is_planned_after_the_class_and_refused_where_there_is_none() {
+    let mut intent = threaded("irq", Some("other:-5"));
+    intent.kthread.slice = Some(Slice::Own(Slice::LEAST));
+    let plan = planned(&policy([intent.clone()]), &nic(), &Resolved::default()).expect("a plan");
+    let knobs: Vec<&str> = plan
+        .steps
+        .iter()
+        .flat_map(Step::changes)
+        .filter(|change| matches!(change.to(), Setting::Kthread(..)))
+        .map(|change| change.to().knob())
+        .collect();
+    let place = |name| knobs.iter().position(|knob| *knob == name).expect("planned");
+    assert!(place("kthread policy") < place("kthread slice"), "{knobs:?}");
+
+    let mut without = nic();
+    without.kthread_begins.as_mut().expect("threads").slice = None;
+    let refusal = refused(&intent, &without);
+    assert_eq!(refusal.kind, RefusalKind::Unsupported);
+    assert!(refusal.message.contains("needs Linux 6.12"), "{refusal}");
+    let mut real_time = threaded("irq", Some("fifo:50"));
+    real_time.kthread.slice = intent.kthread.slice;
+    assert_eq!(refused(&real_time, &nic()).kind, RefusalKind::Usage);
 }
 
 fn found<'f>(findings: &'f [Finding], rule: &str) -> Option<&'f Finding> {

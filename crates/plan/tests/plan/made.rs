@@ -14,8 +14,8 @@ use model::{
     EmptyPolls, EpollId, EpollParams, Fd, Host, HostKnob, IfIndex, Ingredient, Intent, IrqKnob, IrqNumber,
     KernelVersion, KthreadKnob, KthreadState, Label, Mechanism, Nanoseconds, NapiDelivered, NapiId, NapiKnob,
     NetnsId, NicKnob, PacketSize, Pid, Policy, PolicyName, PollCounts, ProcessId, ProcessKnob, QueueIndex,
-    Reason, Recipes, RingKind, RtThrottling, RxQueue, RxQueueKnob, Scheduling, Setting, Target, ThreadId,
-    Threading, TxQueue, TxQueueKnob, UtilClamp,
+    Reason, Recipes, RingKind, RtThrottling, RxQueue, RxQueueKnob, Scheduling, Setting, Slice, Target,
+    ThreadId, Threading, TxQueue, TxQueueKnob, UtilClamp,
 };
 
 pub(crate) const NETNS: NetnsId = NetnsId(4_026_531_840);
@@ -52,6 +52,7 @@ pub(crate) fn host() -> Host {
             cpus: (0..4).map(Cpu).collect(),
             scheduling: Some(Scheduling::Other(0)),
             util_clamp: Some(UtilClamp::NONE),
+            slice: Some(Slice::Default),
         }),
         rt_throttling: Some(RtThrottling { runtime_us: 950_000, period_us: 1_000_000 }),
         irqbalance: None,
@@ -423,6 +424,9 @@ pub(crate) fn write(host: &mut Host, setting: &Setting) {
         }
         Setting::Kthread(queue, KthreadKnob::UtilClamp(clamp)) => {
             kthread_of(host, *queue).as_mut().expect("a thread").util_clamp = Some(*clamp);
+        }
+        Setting::Kthread(queue, KthreadKnob::Slice(slice)) => {
+            kthread_of(host, *queue).as_mut().expect("a thread").slice = Some(*slice);
         }
         Setting::Host(HostKnob::Sysctl(number, value)) => {
             host.sysctls.insert(*number, *value);

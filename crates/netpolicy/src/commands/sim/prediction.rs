@@ -1,6 +1,7 @@
 //! What several runs of one point say together.
 
 use model::{Evidence, OfferedLoad};
+use schemars::JsonSchema;
 use serde::Serialize;
 use session::{Exit, Fault};
 use sim::outcome::Length;
@@ -25,7 +26,7 @@ pub(super) struct Effort {
 }
 
 /// A point with what is predicted for it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub(crate) struct Prediction {
     /// Its name.
     pub(crate) name: String,
@@ -51,10 +52,11 @@ pub(crate) struct Prediction {
 }
 
 /// A predicted value.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Predicted {
     /// Of what.
     #[serde(serialize_with = "word")]
+    #[schemars(with = "String")]
     pub(crate) metric: Metric,
     /// The median over seeds.
     pub(crate) value: f64,
@@ -67,7 +69,7 @@ fn word<S: serde::Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S
 }
 
 /// A range of values.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct Range {
     /// The least.
     pub(crate) low: f64,

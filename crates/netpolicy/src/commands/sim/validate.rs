@@ -1,5 +1,6 @@
 //! `sim validate`: measured and predicted, row by row.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use session::{Exit, Fault};
 use sim::Scenario;
@@ -21,7 +22,7 @@ pub(crate) struct Judged {
 }
 
 /// Errors over rows of one class.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub(crate) struct SummaryLine {
     pub(crate) class: &'static str,
     pub(crate) fitted: bool,
@@ -39,14 +40,14 @@ pub(crate) struct SummaryLine {
 }
 
 /// How many clear orderings are predicted right.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub(crate) struct Orderings {
     pub(crate) clear: usize,
     pub(crate) right: usize,
 }
 
 /// How many held-out values lie in their intervals.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub(crate) struct Coverage {
     pub(crate) values: usize,
     pub(crate) inside: usize,

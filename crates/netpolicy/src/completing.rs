@@ -1,0 +1,70 @@
+//! What a shell is offered as values: found out when they are asked for, of this host.
+//!
+//! What cannot be read is offered as nothing: a shell has no place for errors.
+
+use clap_complete::engine::CompletionCandidate;
+use linux::{Netns, Processes, observe};
+use model::{DeliveryMode, Host, PolicyName};
+use policy_file::{merge, parse};
+use session::drop_in::{DROP_IN_DIRS, Sources, read};
+
+fn offered(value: impl Into<std::ffi::OsString>, help: impl Into<String>) -> CompletionCandidate {
+    CompletionCandidate::new(value).help(Some(help.into().into()))
+}
+
+/// The policies.
+pub(crate) fn policies() -> Vec<CompletionCandidate> {
+    PolicyName::ALL.into_iter().map(|policy| offered(policy.as_str(), "a policy")).collect()
+}
+
+/// The delivery modes, those with a time at the values that the kernel's documents name.
+pub(crate) fn modes() -> Vec<CompletionCandidate> {
+    let documents = DeliveryMode::DOCUMENT.into_iter().chain(DeliveryMode::EPOLL_DOCUMENT);
+    let mut modes: Vec<String> =
+        documents.chain(DeliveryMode::THREADED).map(|mode| mode.to_string()).collect();
+    modes.sort();
+    modes.dedup();
+    modes.into_iter().map(|mode| offered(mode, "a delivery mode")).collect()
+}
+
+/// Both, for commands that take either.
+pub(crate) fn words() -> Vec<CompletionCandidate> {
+    policies().into_iter().chain(modes()).collect()
+}
+
+fn host(processes: &Processes) -> Option<Host> {
+    observe(&Netns::own().ok()?, processes).ok()
+}
+
+/// The devices of this network namespace, with their drivers.
+pub(crate) fn devices() -> Vec<CompletionCandidate> {
+    let Some(host) = host(&Processes::Only(Vec::new())) else { return Vec::new() };
+    let device = |device: &model::host::Device| {
+        offered(device.id.name.as_str(), format!("{} receive queues", device.rx_queues.len()))
+    };
+    host.devices.iter().map(device).collect()
+}
+
+/// The processes with sockets that receive, with their names.
+pub(crate) fn processes() -> Vec<CompletionCandidate> {
+    let Some(host) = host(&Processes::Networking) else { return Vec::new() };
+    host.processes
+        .iter()
+        .map(|process| offered(process.id.pid.to_string(), process.id.comm.as_str()))
+        .collect()
+}
+
+/// The services that the policy files name.
+fn services() -> Vec<CompletionCandidate> {
+    let dirs = Sources::Dirs(DROP_IN_DIRS.map(Into::into).to_vec());
+    let files: Vec<_> =
+        read(&dirs).unwrap_or_default().iter().filter_map(|(name, text)| parse(name, text).ok()).collect();
+    let merged = merge(&files).map(|merged| merged.sections).unwrap_or_default();
+    let services = merged.into_iter().filter(|section| section.kind.word() == "service");
+    services.map(|section| offered(section.name, "a service of the policy files")).collect()
+}
+
+/// What can be explained: policies, devices, services.
+pub(crate) fn explained() -> Vec<CompletionCandidate> {
+    policies().into_iter().chain(devices()).chain(services()).collect()
+}
