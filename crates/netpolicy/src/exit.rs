@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// How a command ended. `docs/exit-codes.md` is the operator's side of this list.
+/// How a command ended. `docs/reference/exit-codes.md` is the operator's side of this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// 0: done, or no drift.
