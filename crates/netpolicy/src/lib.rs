@@ -19,7 +19,7 @@ mod completing;
 mod context;
 mod cycle;
 pub mod daemon;
-mod exit;
+pub mod exit;
 mod fault;
 mod fullbusy;
 mod idle;

@@ -16,7 +16,7 @@ mod value;
 mod wish;
 
 pub use drop_in::{DROP_IN_DIRS, Sources, read};
-pub use key::Kind;
+pub use key::{KeyRow, Kind, key_table};
 pub use merge::{Merged, MergedSection, merge};
 pub use mistake::{Lines, Mistake, Mistakes};
 pub use nearest::nearest;
