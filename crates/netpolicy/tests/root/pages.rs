@@ -6,7 +6,8 @@
 //! - `<!-- stage: host queues=2 threads=2 load=8 -->`: on a server with a device `eth0` of so many queues, memcached with
 //!   so many threads, and a client at another machine that keeps so many connections busy.
 //!
-//! `needs=NAME,…` in the comment names what not every kernel has. Blocks are:
+//! `needs=NAME,…` in the comment names what not every kernel has. `<!-- before: COMMAND -->` is done before the client
+//! begins. Blocks are:
 //!
 //! - `console`: lines after `$ ` are commands, `> ` continues one; the lines below are what it prints. A command ends
 //!   with exit code 0, unless a comment behind it says otherwise: `# ends with 3`.
@@ -15,8 +16,8 @@
 //! - `console killed`: the last of those dies by SIGKILL.
 //!
 //! Lines are compared without regard to the number of spaces. `…` stands for any text, alone on a line for any lines.
-//! Numbers must be the same, but for pids, ids, rates and percentages; what a background command says in place of a
-//! page's pid is put in its place from then on. With `SHOW=1` in the environment, what commands say is printed and not
+//! Numbers must be the same, but for pids, ids, rates and percentages; what a command says in place of a page's
+//! `memcached[812]` is put in the place of 812 from then on. With `SHOW=1` in the environment, what commands say is printed and not
 //! compared: that is how a page is written.
 
 use std::collections::BTreeMap;
@@ -71,7 +72,8 @@ ip link set eth0 up
 pub(crate) fn tests() -> Vec<Trial> {
     let docs = repository().join("docs");
     let pages = ["tutorial", "howto"].map(|folder| markdown_below(&docs.join(folder)));
-    pages.into_iter().flatten().map(trial).collect()
+    let readme = repository().join("README.md");
+    std::iter::once(readme).chain(pages.into_iter().flatten()).map(trial).collect()
 }
 
 /// The test of a page.
@@ -177,6 +179,12 @@ impl Stage {
             Self { scratch, holder, background: Vec::new(), here: BTreeMap::new(), load: None, server };
         waited_for("the stage", || Ok(ready.exists().then_some(())))
             .map_err(|failed| format!("{failed:?}: {}", stage.holder.said().unwrap_or_default()))?;
+        if let Some(before) = text.split_once("<!-- before: ").and_then(|(_, rest)| rest.split_once(" -->")) {
+            let mut group = Group::of(&mut stage.command(before.0), &stage.scratch.join("said"))?;
+            if group.ends(COMMAND_WITHIN)? != Some(0) {
+                return Err(format!("`{}`: {}", before.0, group.said()?).into());
+            }
+        }
         // The device has its NAPIs from now on.
         if let Some((_, lab)) = stage.server.as_ref().filter(|_| connections > 0) {
             stage.load = Some(client(lab, connections, &stage.scratch)?);
@@ -201,10 +209,14 @@ impl Stage {
             }
             if std::env::var_os("SHOW").is_some() {
                 eprintln!("$ {command}\n{said}");
-            } else if pairs(&shown, &lines(&said)).is_none() {
-                return Err(
-                    format!("`{command}` is shown with\n{}\nand said\n{said}", shown.join("\n")).into()
-                );
+            }
+            match pairs(&shown, &lines(&said)) {
+                Some(pairs) => pairs.iter().for_each(|(shown, said)| self.learn_process(shown, said)),
+                None if std::env::var_os("SHOW").is_some() => {}
+                None => {
+                    let shown = shown.join("\n");
+                    return Err(format!("`{command}` is shown with\n{shown}\nand said\n{said}").into());
+                }
             }
         }
         Ok(())
@@ -289,6 +301,22 @@ impl Stage {
             line = line.replace(page.as_str(), here);
         }
         line
+    }
+
+    /// Learns which process here is the one of the page: `memcached[812]`.
+    fn learn_process(&mut self, shown: &str, said: &str) {
+        for (shown, said) in shown.split_whitespace().zip(said.split_whitespace()) {
+            let process = |word: &str| {
+                let (name, rest) = word.split_once('[')?;
+                Some((name.to_owned(), rest.split_once(']')?.0.parse::<u32>().ok()?))
+            };
+            if let (Some((page, shown)), Some((here, said))) = (process(shown), process(said))
+                && page == here
+                && shown != said
+            {
+                self.here.insert(shown.to_string(), said.to_string());
+            }
+        }
     }
 
     /// Learns what the words of a page with pids and ids in them are on this stage.
@@ -420,8 +448,8 @@ const ANY: &str = "…";
 const PID_DIGITS: usize = 3;
 
 /// Words behind which a number is another one on each machine.
-const VARIES_BEHIND: [&str; 9] =
-    ["[", "pid:", "/proc/", "/fd/", "napi ", "attach ", "memcached ", "irq ", "process "];
+const VARIES_BEHIND: [&str; 10] =
+    ["task ", "[", "pid:", "/proc/", "/fd/", "napi ", "attach ", "memcached ", "irq ", "process "];
 
 /// Words before which it is.
 const VARIES_BEFORE: [&str; 4] = ["/s", " %", "?", " packets"];
