@@ -29,11 +29,17 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, setpriority_process};
 
 use crate::markdown::{Block, Document, markdown_below, repository};
 use crate::operator::waited_for;
 use crate::{Need, test};
+
+/// How often a page is played until it does what it shows.
+const PLAYS_MAX: u32 = 3;
+
+/// The niceness of the server and of its client, beside other work.
+const FIRST: i32 = -19;
 
 /// How long a command of a page may take.
 const COMMAND_WITHIN: Duration = Duration::from_secs(60);
@@ -90,7 +96,7 @@ fn trial(path: PathBuf) -> Trial {
         Need::Program("nsenter"),
     ];
     needs.extend(words(&text, "needs").iter().flat_map(|needs| needs.split(',')).map(need));
-    test(format!("pages/{name}_does_what_it_shows"), &needs, move || play(&path, &text))
+    test(format!("pages/{name}_does_what_it_shows"), &needs, move || play_often(&path, &text))
 }
 
 /// What a page needs beyond what all do.
@@ -110,6 +116,19 @@ fn words<'t>(text: &'t str, word: &str) -> Option<&'t str> {
     let (_, rest) = text.split_once("<!-- stage:")?;
     let (stage, _) = rest.split_once("-->")?;
     stage.split_whitespace().find_map(|pair| pair.strip_prefix(word)?.strip_prefix('='))
+}
+
+/// Plays a page until it does what it shows: whether a mode is engaged depends on when the server gets its CPU, and so on
+/// what else the machine does.
+fn play_often(path: &Path, text: &str) -> Result<(), Failed> {
+    let mut played = play(path, text);
+    for _ in 1..PLAYS_MAX {
+        if played.is_ok() {
+            break;
+        }
+        played = play(path, text);
+    }
+    played
 }
 
 /// Plays a page from its first block to its last.
@@ -161,6 +180,7 @@ impl Stage {
             let lab = Lab::new(&LabOptions::with_queues(queues))?;
             let options = MemcachedOptions { threads: threads.max(1), ..MemcachedOptions::default() };
             let memcached = lab.start_memcached(&options)?;
+            goes_first(memcached.process().pid)?;
             (Some((memcached, lab)), format!("{OWN_FILES}{ETH0}"))
         };
         let mut command = match &server {
@@ -193,6 +213,7 @@ impl Stage {
     }
 
     /// Types the commands of a block, one after the other.
+    #[expect(clippy::print_stderr, reason = "what commands say is shown to who writes a page")]
     fn types(&mut self, block: &Block) -> Result<(), Failed> {
         for step in steps(block)? {
             let command = self.as_here(&step.command);
@@ -203,16 +224,13 @@ impl Stage {
                 return Err(format!("`{command}` ended with {code:?}, not {}:\n{said}", step.code).into());
             }
             let shown: Vec<String> = step.shows.iter().map(|line| self.as_here(line)).collect();
-            if std::env::var_os("PROBE").is_some() {
-                eprintln!("$ {command}\n{said}");
-                continue;
-            }
-            if std::env::var_os("SHOW").is_some() {
+            let written = std::env::var_os("SHOW").is_some();
+            if written {
                 eprintln!("$ {command}\n{said}");
             }
             match pairs(&shown, &lines(&said)) {
                 Some(pairs) => pairs.iter().for_each(|(shown, said)| self.learn_process(shown, said)),
-                None if std::env::var_os("SHOW").is_some() => {}
+                None if written => {}
                 None => {
                     let shown = shown.join("\n");
                     return Err(format!("`{command}` is shown with\n{shown}\nand said\n{said}").into());
@@ -350,10 +368,20 @@ impl Drop for Stage {
     }
 }
 
+/// Gives all threads of a process the niceness of who goes first.
+fn goes_first(pid: model::Pid) -> Result<(), Failed> {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let tid = task?.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
+        setpriority_process(tid, FIRST)?;
+    }
+    Ok(())
+}
+
 /// A client that keeps connections to the server busy until it is dropped.
 fn client(lab: &Lab, connections: u32, scratch: &Path) -> Result<Group, Failed> {
     let mut command = Command::new("nsenter");
-    command.arg(format!("--net={}", lab.client_path().display())).args(["memcaslap", "-T", "1"]);
+    command.arg(format!("--net={}", lab.client_path().display())).args(["nice", "-n", &FIRST.to_string()]);
+    command.args(["memcaslap", "-T", "1"]);
     command.args(["-s", "192.0.2.1:11211", "-t", "15m", "-c", &connections.to_string()]);
     Group::of(&mut command, &scratch.join("client"))
 }
