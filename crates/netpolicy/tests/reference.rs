@@ -15,17 +15,20 @@ use model::setting::{
 use netpolicy::args::Arguments;
 use netpolicy::exit::Exit;
 use netpolicy::policy_file::{Kind, key_table};
+use sim::scenario::{Costs, KEYS, Parameter, Takes};
 
 /// A part of a page, and what makes it.
 type Part = (&'static str, &'static str, fn() -> String);
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 8] = [
     ("settings.md", "settings", settings),
     ("policy-file.md", "keys", || keys(|path| !path.starts_with("settings."))),
     ("policy-file.md", "device-settings", || keys(|path| path.starts_with("settings."))),
     ("commands.md", "commands", commands),
     ("exit-codes.md", "exit-codes", exit_codes),
     ("findings.md", "findings", findings),
+    ("scenario-files.md", "scenario-keys", scenario_keys),
+    ("scenario-files.md", "parameters", parameters),
 ];
 
 #[test]
@@ -128,6 +131,45 @@ fn exit_codes() -> String {
     let mut page = "| code | meaning | state of the host |\n|---|---|---|\n".to_owned();
     for exit in Exit::ALL {
         let _ = writeln!(page, "| {} | {} | {} |", exit.code(), cell(exit.meaning()), cell(exit.host()));
+    }
+    page
+}
+
+fn scenario_keys() -> String {
+    let mut page = "| key | takes | meaning |\n|---|---|---|\n".to_owned();
+    for key in KEYS {
+        let takes = match key.takes {
+            Takes::Whole { min, max, .. } => format!("{min}–{max}"),
+            Takes::Number { min, max, .. } => format!("{min}–{max}"),
+            Takes::Switch(_) => "`true`, `false`".to_owned(),
+            Takes::Span(_) => "a span: `\"20us\"`".to_owned(),
+            Takes::Word(_) => words_of(key.path).to_owned(),
+        };
+        let _ = writeln!(page, "| `{}` | {takes} | {} |", key.path, cell(key.meaning));
+    }
+    page
+}
+
+/// What a key of a scenario takes that has words of its own.
+fn words_of(path: &str) -> &'static str {
+    match path {
+        "hardware.kernel" => "`\"6.11\"`",
+        "application.waits" => "`sleep`, `event-spin:USECS`, `user-spin`",
+        "clients.load" => "1–10⁸, as `200K` or `1.5M`; `max`",
+        "clients.arrivals" => "`fixed`, `exponential`, `fb_ia`",
+        "delivery.mode" => "a [delivery mode](delivery-modes.md)",
+        "delivery.processing" => "`softirq`, `kthread`, `workqueue`, `busy-kthread`",
+        "layout.irq-cpus" | "layout.thread-cpus" => "`\"0-7\"`",
+        other => panic!("say here what `{other}` takes"),
+    }
+}
+
+fn parameters() -> String {
+    let mut page = "| parameter | unit | default | bounds | meaning |\n|---|---|---|---|---|\n".to_owned();
+    let default = Costs::default();
+    for Parameter { name, unit, meaning, min, max } in Costs::PARAMETERS {
+        let value = default.get(name).unwrap_or_else(|| panic!("{name} has no default"));
+        let _ = writeln!(page, "| `{name}` | {unit} | {value} | {min}–{max} | {} |", cell(meaning));
     }
     page
 }

@@ -79,7 +79,31 @@ pub(crate) fn tests() -> Vec<Trial> {
     let docs = repository().join("docs");
     let pages = ["tutorial", "howto"].map(|folder| markdown_below(&docs.join(folder)));
     let readme = repository().join("README.md");
-    std::iter::once(readme).chain(pages.into_iter().flatten()).map(trial).collect()
+    let mut trials: Vec<Trial> =
+        std::iter::once(readme).chain(pages.into_iter().flatten()).map(trial).collect();
+    trials.push(test("pages/a_line_that_differs_from_the_page_is_found", &[], differences_are_found));
+    trials
+}
+
+/// What agrees with a page, and what does not.
+fn differences_are_found() -> Result<(), Failed> {
+    let of = |text: &str| lines(text);
+    for (shown, said, agree) in [
+        ("eth0 rx-0  defer  0 → 100", "eth0 rx-0 defer 0 → 100", true),
+        ("eth0 rx-0  defer  0 → 100", "eth0 rx-0 defer 0 → 50", false),
+        ("memcached[812] epoll 3: 81 % of 13 packets/s", "memcached[9] epoll 3: 7 % of 5012 packets/s", true),
+        ("memcached[812] epoll 3", "memcached[9] epoll 4", false),
+        ("a\n…\nc", "a\nb\nb\nc", true),
+        ("a\n…\nc", "a\nb", false),
+        ("Rolled back ….", "Rolled back 20261122T181638.058658Z-42a0.", true),
+        ("a", "a\nb", false),
+        ("a", "", false),
+    ] {
+        if pairs(&of(shown), &of(said)).is_some() != agree {
+            return Err(format!("`{shown}` and `{said}`: {agree} is wrong").into());
+        }
+    }
+    Ok(())
 }
 
 /// The test of a page.
