@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions};
-use rustix::process::{Pid, Signal, kill_process_group, setpriority_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, setpriority_process};
 
 use crate::markdown::{Block, Document, markdown_below, repository};
 use crate::operator::waited_for;
@@ -387,7 +387,10 @@ impl Drop for Stage {
             group.signal(Signal::INT);
             drop(group);
         }
-        self.holder.signal(Signal::KILL);
+        // What a command left behind, as the guard of a trial that was confirmed, is known by its mount namespace.
+        for pid in in_mount_namespace_of(self.holder.child.id()) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
         let _ = std::fs::remove_dir_all(&self.scratch);
     }
 }
@@ -399,6 +402,20 @@ fn goes_first(pid: model::Pid) -> Result<(), Failed> {
         setpriority_process(tid, FIRST)?;
     }
     Ok(())
+}
+
+/// The processes in the mount namespace of a process that has one of its own, itself included.
+fn in_mount_namespace_of(holder: u32) -> Vec<Pid> {
+    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let theirs = namespace(&holder.to_string());
+    if theirs.is_none() || theirs == namespace("self") {
+        return Vec::new();
+    }
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let pids =
+        names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()) && namespace(name) == theirs);
+    pids.filter_map(|name| name.parse().ok().and_then(Pid::from_raw)).collect()
 }
 
 /// A client that keeps connections to the server busy until it is dropped.
