@@ -29,14 +29,16 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions};
+use model::CpuSet;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, setpriority_process};
 
 use crate::markdown::{Block, Document, markdown_below, repository};
 use crate::operator::waited_for;
+use crate::stage::last_cpu;
 use crate::{Need, test};
 
 /// How often a page is played until it does what it shows.
-const PLAYS_MAX: u32 = 3;
+const PLAYS_MAX: u32 = 4;
 
 /// The niceness of the server and of its client, beside other work.
 const FIRST: i32 = -19;
@@ -202,7 +204,9 @@ impl Stage {
             (None, format!("{OWN_FILES}ip link set lo up\n"))
         } else {
             let lab = Lab::new(&LabOptions::with_queues(queues))?;
-            let options = MemcachedOptions { threads: threads.max(1), ..MemcachedOptions::default() };
+            // A single thread has a CPU to itself, and the client the first.
+            let cpus = if threads > 1 { CpuSet::new() } else { [last_cpu()?].into_iter().collect() };
+            let options = MemcachedOptions { threads: threads.max(1), cpus, ..MemcachedOptions::default() };
             let memcached = lab.start_memcached(&options)?;
             goes_first(memcached.process().pid)?;
             (Some((memcached, lab)), format!("{OWN_FILES}{ETH0}"))
@@ -421,7 +425,14 @@ fn in_mount_namespace_of(holder: u32) -> Vec<Pid> {
 /// A client that keeps connections to the server busy until it is dropped.
 fn client(lab: &Lab, connections: u32, scratch: &Path) -> Result<Group, Failed> {
     let mut command = Command::new("nsenter");
-    command.arg(format!("--net={}", lab.client_path().display())).args(["nice", "-n", &FIRST.to_string()]);
+    command.arg(format!("--net={}", lab.client_path().display())).args([
+        "taskset",
+        "-c",
+        "0",
+        "nice",
+        "-n",
+        &FIRST.to_string(),
+    ]);
     command.args(["memcaslap", "-T", "1"]);
     command.args(["-s", "192.0.2.1:11211", "-t", "15m", "-c", &connections.to_string()]);
     Group::of(&mut command, &scratch.join("client"))
