@@ -5,7 +5,7 @@
  * The interface is that of "Kernel NET policy" (2016) on a kernel without it: netpolicy answers for the kernel in
  * the cgroups where `netpolicy sockets enable` was called. Elsewhere setsockopt() and getsockopt() fail with
  * ENOPROTOOPT and prctl() with EINVAL, as for any number that the kernel does not know; a program loses nothing by
- * asking. docs/net-policy.md of netpolicy tells the whole of it.
+ * asking. docs/explanation/interface-2016.md of netpolicy tells the whole of it.
  */
 #ifndef NETPOLICY_H
 #define NETPOLICY_H

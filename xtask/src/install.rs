@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     put(&packaging.join("sysusers/netpolicy.conf"), &below.join("lib/sysusers.d/netpolicy.conf"), 0o644)?;
     let pages = below.join("share/man/man1");
     std::fs::create_dir_all(&pages).map_err(|error| format!("{}: {error}", pages.display()))?;
-    shell::run(Command::new(&program).arg("man").arg(&pages))?;
+    shell::run(Command::new(&program).args(["man", "--dir"]).arg(&pages))?;
     for (shell, file) in [
         ("bash", "share/bash-completion/completions/netpolicy"),
         ("zsh", "share/zsh/site-functions/_netpolicy"),

@@ -416,11 +416,15 @@ Examples:
   netpolicy explain                       everything that policy decides
   netpolicy explain 'eth0 rx-0'           one object, as the other commands name it
   netpolicy explain eth0                  a device with its queues
-  netpolicy explain latency               what a policy comes to, and why")]
+  netpolicy explain latency               what a policy comes to, and why
+  netpolicy explain setting rx-usecs      meaning, values, kernel and undo of a setting, by its name or key")]
 pub struct Explain {
-    /// An object, or the beginning of its name; or a policy.
-    #[arg(value_name = "OBJECT|POLICY", add = ArgValueCandidates::new(completing::explained))]
+    /// An object, or the beginning of its name; a policy; or `setting`, with the name of one.
+    #[arg(value_name = "OBJECT|POLICY|setting", add = ArgValueCandidates::new(completing::explained))]
     pub object: Option<String>,
+    /// The setting, by its name or by its key in policy files.
+    #[arg(value_name = "NAME", requires = "object")]
+    pub setting: Option<String>,
 }
 
 /// Give one device or process a policy, without a file.

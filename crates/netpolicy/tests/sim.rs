@@ -302,16 +302,6 @@ fn a_table_of_measured_rows_is_looked_at_before_it_is_compared_with() {
 }
 
 #[test]
-fn every_key_and_parameter_of_a_scenario_is_in_its_document() {
-    let document = include_str!("../../../docs/scenario-files.md");
-    let keys = sim::scenario::KEYS.iter().map(|key| key.path);
-    let parameters = sim::Costs::PARAMETERS.iter().map(|parameter| parameter.name);
-    for name in keys.chain(parameters) {
-        assert!(document.contains(&format!("| `{name}` |")), "{name}");
-    }
-}
-
-#[test]
 fn what_sim_prints_for_programs_is_as_its_schema_says() {
     let scratch = Scratch::new("schema");
     let table = scratch.file(

@@ -341,3 +341,52 @@ pub(crate) static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
     keys.extend(of_knobs!(Sysctl as Sysctl(u64)));
     keys
 });
+
+/// A key as its reference page lists it.
+#[derive(Clone, Debug)]
+pub struct KeyRow {
+    /// Its name, with the table it stands in: `goal.p99`.
+    pub path: &'static str,
+    /// The sections that it may stand in.
+    pub of: &'static [Kind],
+    /// What it takes, as Markdown.
+    pub takes: String,
+    /// What it means, in a sentence.
+    pub meaning: &'static str,
+}
+
+/// Every key, in the order of the reference page.
+pub fn key_table() -> Vec<KeyRow> {
+    let row = |key: &'static Key| KeyRow {
+        path: key.path,
+        of: key.of,
+        takes: key.takes.listed(),
+        meaning: &key.meaning,
+    };
+    KEYS.iter().map(row).collect()
+}
+
+impl Takes {
+    /// What to write, in the fewest words that leave nothing out, as Markdown.
+    fn listed(&self) -> String {
+        let words =
+            |words: &[&str]| words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(", ");
+        match self {
+            Self::Policy(_) => words(&PolicyName::ALL.map(PolicyName::as_str)),
+            Self::Delivery(_) => "a [delivery mode](delivery-modes.md): `\"suspend20\"`".to_owned(),
+            Self::Span(_) => "a span: `\"20us\"`, `\"0\"`".to_owned(),
+            Self::PositiveSpan(_) => "a span above 0: `\"300us\"`".to_owned(),
+            Self::Number { min, max, .. } => format!("{min} to {max}"),
+            Self::Cpus(_) => "CPUs: `\"0-3,8\"`".to_owned(),
+            Self::Kthread(key) => key.example.replace(" in quotes", ""),
+            Self::Layout(_) => "a [layout](recipes.md#layouts): `\"rx-per-core\"`".to_owned(),
+            Self::Text(_) => "text".to_owned(),
+            Self::Switch(_) => "`true`, `false`".to_owned(),
+            Self::CpusOrNone(_) => "CPUs: `\"0-3\"`, or `\"none\"`".to_owned(),
+            Self::PrivateFlags(_) => "flags: `\"rx_striding_rq=on,tx_port_ts=off\"`".to_owned(),
+            Self::QueueSpans(_) => "queues: `\"2-3, 4-7\"`".to_owned(),
+            Self::FlowRules(_) => "rules: `\"tcp4 dst-port 11211 queue 2\"`".to_owned(),
+            Self::Qdisc(_) => words(&QdiscKind::ALL.iter().map(|kind| kind.as_str()).collect::<Vec<_>>()),
+        }
+    }
+}

@@ -18,7 +18,7 @@ mod value;
 mod wish;
 mod word;
 
-pub use key::Kind;
+pub use key::{KeyRow, Kind, key_table};
 pub use merge::{Merged, MergedSection, merge};
 pub use mistake::{Lines, Mistake, Mistakes};
 pub use nearest::nearest;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// How a command ended. `docs/exit-codes.md` is the operator's side of this list.
+/// How a command ended. The table of `docs/reference/exit-codes.md` is made of this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// 0: done, or no drift.
@@ -26,6 +26,70 @@ pub enum Exit {
 }
 
 impl Exit {
+    /// The codes that netpolicy itself ends with, in order.
+    pub const ALL: [Self; 8] = [
+        Self::Done,
+        Self::Failed,
+        Self::Usage,
+        Self::Pending,
+        Self::RolledBack,
+        Self::NotRestored,
+        Self::Unsupported,
+        Self::Refused,
+    ];
+
+    /// What it means, as Markdown.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Done => "Done. `plan` and `verify`: nothing to change, no drift. `doctor`: no problems.",
+            Self::Failed => "Failed: the kernel refused, a process ended, or a file could not be read.",
+            Self::Usage => {
+                "The command line, a policy file, a scenario, a table of measured rows or evidence is wrong, or gzip \
+                 cannot unpack it."
+            }
+            Self::Pending => {
+                "`plan`, `apply --dry-run`: changes are pending. `verify`: there is drift. `doctor`: there are problems. \
+                 `tc diff`, `tc load --check`: rules differ. `status`: a request is not in force, or there are problems. \
+                 `set` through a daemon: the request is stored, and a part of it is not in force yet."
+            }
+            Self::RolledBack => {
+                "A value was written and did not read back as written. `tc load --atomic`, `--swap`: a rule was refused, \
+                 and the rules that were loaded were removed (1 if there were none)."
+            }
+            Self::NotRestored => {
+                "A rollback is incomplete. The message lists each setting that is not restored, and names the undo script."
+            }
+            Self::Unsupported => {
+                "Not supported here. The message says what is missing, and which kernel has it first."
+            }
+            Self::Refused => {
+                "Refused by a safety rule: beyond the budget; irreversible or disruptive without the option that allows \
+                 it; in conflict with another request; a setting that another program owns or that a damaged transaction \
+                 may have changed; a journal that other users can write to; a second daemon of a journal or a network \
+                 namespace."
+            }
+            Self::Command(_) => "`run`: the exit code of the command, or 128 and the signal that ended it.",
+        }
+    }
+
+    /// The state in which it leaves the host, as Markdown.
+    pub const fn host(self) -> &'static str {
+        match self {
+            Self::Done => "as asked",
+            Self::Failed => {
+                "unchanged or restored: the last line of the message says which. `tc load` without `--atomic`: the loaded \
+                 rules stay, and the summary counts them"
+            }
+            Self::Usage => "nothing was touched",
+            Self::Pending => "unchanged. `set`: as far as possible",
+            Self::RolledBack => "restored",
+            Self::NotRestored => "not restored",
+            Self::Unsupported => "unchanged or restored",
+            Self::Refused => "unchanged",
+            Self::Command(_) => "restored when the command ended",
+        }
+    }
+
     /// The one with this number, as a daemon says it.
     pub const fn of(code: u8) -> Option<Self> {
         Some(match code {

@@ -2,7 +2,7 @@
 //!
 //! `--qemu` boots the distribution's newest kernel in an emulated machine, and `--patched` one that is built here, with the
 //! series of `kernel/`, in the same machine: tests want these two. `--uml` is a User-Mode Linux built from the same source,
-//! which boots in a second, to work with by hand. docs/guest.md says which test wants which, and what neither can show.
+//! which boots in a second, to work with by hand. docs/reference/guests.md says which test wants which, and what neither can show.
 
 mod apt;
 mod boot;

@@ -64,13 +64,24 @@ impl Facts {
         self.paragraphs().find_map(|text| text.split_once("Kernel: ").map(|(_, source)| source.to_owned()))
     }
 
+    /// The values that netpolicy writes, with their unit: `0 to 2147483647 polls`, `on or off`; of lists and words, nothing.
+    pub fn values(&self) -> String {
+        match (self.unit, self.range) {
+            (Unit::Switch, _) | (_, None) => self.unit.to_string(),
+            (Unit::Word, Some((least, most))) => format!("{least} to {most}"),
+            (unit, Some((least, u64::MAX))) => format!("{least} and more, {unit}"),
+            (unit, Some((least, most))) => format!("{least} to {most} {unit}"),
+        }
+    }
+
     /// The paragraphs of the documentation, each on one line, without the marks of links.
     fn paragraphs(&self) -> impl Iterator<Item = String> {
         self.doc.split("\n\n").map(one_line)
     }
 }
 
-/// A paragraph on one line, as people read it: a link such as ``[`NapiKnob::Threaded`]`` is its last name.
+/// A paragraph on one line, as people read it: a link such as ``[`NapiKnob::Threaded`]`` is its last name, as the kernel
+/// spells such names.
 fn one_line(paragraph: &str) -> String {
     let mut text = String::new();
     for word in paragraph.split_whitespace() {
@@ -79,10 +90,24 @@ fn one_line(paragraph: &str) -> String {
         }
         match word.split_once("[`").and_then(|(before, rest)| Some((before, rest.split_once("`]")?))) {
             Some((before, (link, after))) => {
-                text.extend([before, link.rsplit("::").next().unwrap_or(link), after]);
+                text.push_str(before);
+                text.push_str(&with_dashes(link.rsplit("::").next().unwrap_or(link)));
+                text.push_str(after);
             }
             None => text.push_str(word),
         }
+    }
+    text
+}
+
+/// The name of a variant as the kernel would spell it: `GroFlushTimeout` is `gro-flush-timeout`.
+fn with_dashes(name: &str) -> String {
+    let mut text = String::new();
+    for c in name.chars() {
+        if c.is_uppercase() && !text.is_empty() {
+            text.push('-');
+        }
+        text.extend(c.to_lowercase());
     }
     text
 }

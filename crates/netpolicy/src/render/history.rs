@@ -70,7 +70,7 @@ impl Damaged {
 }
 
 impl Entry {
-    /// How it stands, in one word or two; `docs/exit-codes.md` says what each means.
+    /// How it stands, in one word or two; `docs/reference/exit-codes.md` says what each means.
     fn word(&self) -> String {
         match self.standing {
             Standing::Kept if self.attended_by.is_some() => "attended".to_owned(),

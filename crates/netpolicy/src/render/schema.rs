@@ -38,7 +38,7 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
         SchemaOf::Plan => ("plan", &[of::<PlanReport>]),
         SchemaOf::Verify => ("verify", &[of::<DriftReport>]),
         SchemaOf::History => ("history", &[of::<HistoryReport>]),
-        SchemaOf::Explain => ("explain", &[of::<ExplainedReport>, of::<RecipeReport>]),
+        SchemaOf::Explain => ("explain", &[of::<ExplainedReport>, of::<RecipeReport>, of::<KnobReport>]),
         SchemaOf::Rollback => ("rollback", &[of::<UndoneReport>]),
         SchemaOf::Attach => ("attach", &[of::<EventReport>]),
         SchemaOf::Status => ("status", &[of::<StatusReport>]),

@@ -25,10 +25,13 @@ mod exchange;
 #[path = "../command/fits.rs"]
 mod fits;
 mod kthreads;
+#[path = "../markdown/mod.rs"]
+mod markdown;
 mod matrix;
 #[path = "../../../linux/tests/root/only.rs"]
 mod only;
 mod operator;
+mod pages;
 mod pinned;
 mod policies;
 mod recorder;
@@ -271,6 +274,7 @@ fn main() {
         rule_pipes::tests(),
         rule_swap::tests(),
         rules_compared::tests(),
+        pages::tests(),
         pinned::tests(),
         policies::tests(),
         spread::tests(),

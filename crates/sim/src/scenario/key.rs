@@ -76,7 +76,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "hardware.smt",
-        meaning: "whether CPUs n and n + cpus/2 are one core",
+        meaning: "whether CPUs n and n + cpus/2 are one core; busy siblings slow each other by `costs.smt-slowdown`",
         takes: Takes::Switch(|s, b| s.hardware.smt = b),
     },
     Key {
@@ -86,7 +86,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "hardware.node-distance",
-        meaning: "distance between nodes, 10 is local",
+        meaning: "distance between nodes, 20 by default (`REMOTE_DISTANCE`); 10 is local, and refused where there are several nodes",
         takes: whole(10, 255, |s, n| s.hardware.node_distance = n),
     },
     Key { path: "hardware.queues", meaning: "RX queues", takes: whole(1, 256, |s, n| s.hardware.queues = n) },
@@ -132,7 +132,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "hardware.link-gbps",
-        meaning: "bandwidth of the link",
+        meaning: "bandwidth of the link, shared by answers; a request takes its own time on it, and none waits for another",
         takes: Takes::Number { min: 0.01, max: 10_000.0, set: |s, n| s.hardware.link_gbps = n },
     },
     Key {
@@ -248,7 +248,9 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         path: "layout.by-napi",
-        meaning: "whether connections belong to the thread of their queue",
+        meaning: "whether connections belong to the thread of their queue (threads beyond the queues idle, and the output says \
+                  so); if not, an epoll that suspends or busy-polls does so for one queue alone, and packets of others \
+                  wait for timeouts",
         takes: Takes::Switch(|s, b| s.layout.by_napi = b),
     },
     Key {

@@ -290,7 +290,7 @@ impl Bench<'_> {
 }
 
 /// Why the parts about flower are left out.
-const NEEDS: &str = "this kernel has no flower, gact and tunnel_key; a guest has (docs/guest.md)";
+const NEEDS: &str = "this kernel has no flower, gact and tunnel_key; a guest has (docs/reference/guests.md)";
 
 /// How many CPUs the kernel keeps memory for.
 fn possible_cpus() -> Result<f64, Fault> {

@@ -1,0 +1,82 @@
+//! What is known about a setting before it is read or written: its line of the table of knobs.
+
+use model::setting::{Disruption, Facts};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::report::{Page, Report};
+use super::table::Style;
+
+/// The knobs of one name.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct KnobReport {
+    knobs: Vec<Knob>,
+}
+
+/// One knob. Two interfaces of the kernel may have a knob of the same name, as a NAPI and a whole device have.
+#[derive(Debug, JsonSchema, Serialize)]
+struct Knob {
+    name: &'static str,
+    meaning: String,
+    /// The values that netpolicy writes, with their unit.
+    values: String,
+    least: Option<u64>,
+    most: Option<u64>,
+    unit: String,
+    /// The key of a policy file.
+    key: Option<&'static str>,
+    /// The first kernel that has it.
+    since: String,
+    disruption: Disruption,
+    /// Values that can be read and not be written back.
+    irreversible: Option<&'static str>,
+    /// Where the kernel implements it.
+    source: Option<String>,
+}
+
+impl KnobReport {
+    /// The report of these lines of the table.
+    pub(crate) fn of<'a>(facts: impl IntoIterator<Item = &'a Facts>) -> Self {
+        let knob = |facts: &Facts| Knob {
+            name: facts.name,
+            meaning: facts.meaning(),
+            values: facts.values(),
+            least: facts.range.map(|(least, _)| least),
+            most: facts.range.map(|(_, most)| most),
+            unit: facts.unit.to_string(),
+            key: facts.key,
+            since: facts.since.to_string(),
+            disruption: facts.disruption,
+            irreversible: facts.irreversible,
+            source: facts.source(),
+        };
+        Self { knobs: facts.into_iter().map(knob).collect() }
+    }
+}
+
+impl Report for KnobReport {
+    const KIND: &'static str = "knobs";
+
+    fn page(&self, page: &mut Page) {
+        for knob in &self.knobs {
+            page.gap();
+            page.styled(Style::Strong, knob.name);
+            page.line(format!("  {}", knob.meaning));
+            let undo = knob.irreversible.map_or_else(
+                || "the value before is written back".to_owned(),
+                |values| format!("the value before is written back, except {values}"),
+            );
+            let lines = [
+                ("values", knob.values.clone()),
+                ("key", knob.key.unwrap_or("none: a policy or a delivery mode sets it").to_owned()),
+                ("since", format!("Linux {}", knob.since)),
+                ("writing", format!("it {}", knob.disruption)),
+                ("undo", undo),
+                ("source", knob.source.clone().unwrap_or_default()),
+            ];
+            for (name, value) in lines.iter().filter(|(_, value)| !value.is_empty()) {
+                page.line(format!("  {name:<8} {value}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,586 @@
+//! The tutorial and the how-tos: what a page shows is typed, and what comes of it is compared with the page.
+//!
+//! A page begins with a comment that says where it is played:
+//!
+//! - `<!-- stage: lab -->`: on a machine without network devices; the page makes a lab of its own.
+//! - `<!-- stage: host queues=2 threads=2 load=8 -->`: on a server with a device `eth0` of so many queues, memcached with
+//!   so many threads, and a client at another machine that keeps so many connections busy.
+//!
+//! `needs=NAME,…` in the comment names what not every kernel has. `<!-- before: COMMAND -->` is done before the client
+//! begins. Blocks are:
+//!
+//! - `console`: lines after `$ ` are commands, `> ` continues one; the lines below are what it prints. A command ends
+//!   with exit code 0, unless a comment behind it says otherwise: `# ends with 3`.
+//! - `console background`: one command, which goes on while the page is read.
+//! - `console interrupted`: what the last of those prints after Ctrl-C.
+//! - `console killed`: the last of those dies by SIGKILL.
+//!
+//! Lines are compared without regard to the number of spaces. `…` stands for any text, alone on a line for any lines.
+//! Numbers must be the same, but for pids, ids, rates and percentages; what a command says in place of a page's
+//! `memcached[812]` is put in the place of 812 from then on. With `SHOW=1` in the environment, what commands say is printed and not
+//! compared: that is how a page is written.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Failed, Trial};
+use linux::lab::{Lab, LabOptions, Memcached, MemcachedOptions};
+use model::CpuSet;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, setpriority_process};
+
+use crate::markdown::{Block, Document, markdown_below, repository};
+use crate::operator::waited_for;
+use crate::stage::last_cpu;
+use crate::{Need, test};
+
+/// How often a page is played until it does what it shows.
+const PLAYS_MAX: u32 = 4;
+
+/// The niceness of the server and of its client, beside other work.
+const FIRST: i32 = -19;
+
+/// How long a command of a page may take.
+const COMMAND_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long a command that goes on may take until it has said what the page shows.
+const SAYS_WITHIN: Duration = Duration::from_secs(20);
+
+/// How long an interrupted command may take to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(20);
+
+/// How often a command that should end is looked at.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What makes the stage its own: sysfs of its network namespace, and directories that end with it where netpolicy keeps
+/// files. `$0` is a scratch directory.
+const OWN_FILES: &str = "set -e
+mkdir $0/sys $0/etc
+mount -t sysfs sysfs $0/sys
+mount --rbind /sys/fs $0/sys/fs
+mount --rbind /sys/kernel $0/sys/kernel
+mount --rbind $0/sys /sys
+cp -a /etc/. $0/etc
+rm -rf $0/etc/netpolicy
+mount --bind $0/etc /etc
+mount -t tmpfs tmpfs /var/lib
+mount -t tmpfs tmpfs /run
+mkdir -p /run/netpolicy
+";
+
+/// The server's device under the name that a server's has.
+const ETH0: &str = "ip link set veth-server down
+ip link set veth-server name eth0
+ip link set eth0 up
+";
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let docs = repository().join("docs");
+    let pages = ["tutorial", "howto"].map(|folder| markdown_below(&docs.join(folder)));
+    let readme = repository().join("README.md");
+    let mut trials: Vec<Trial> =
+        std::iter::once(readme).chain(pages.into_iter().flatten()).map(trial).collect();
+    trials.push(test("pages/a_line_that_differs_from_the_page_is_found", &[], differences_are_found));
+    trials
+}
+
+/// What agrees with a page, and what does not.
+fn differences_are_found() -> Result<(), Failed> {
+    let of = |text: &str| lines(text);
+    for (shown, said, agree) in [
+        ("eth0 rx-0  defer  0 → 100", "eth0 rx-0 defer 0 → 100", true),
+        ("eth0 rx-0  defer  0 → 100", "eth0 rx-0 defer 0 → 50", false),
+        ("memcached[812] epoll 3: 81 % of 13 packets/s", "memcached[9] epoll 3: 7 % of 5012 packets/s", true),
+        ("memcached[812] epoll 3", "memcached[9] epoll 4", false),
+        ("a\n…\nc", "a\nb\nb\nc", true),
+        ("a\n…\nc", "a\nb", false),
+        ("Rolled back ….", "Rolled back 20261122T181638.058658Z-42a0.", true),
+        ("a", "a\nb", false),
+        ("a", "", false),
+    ] {
+        if pairs(&of(shown), &of(said)).is_some() != agree {
+            return Err(format!("`{shown}` and `{said}`: {agree} is wrong").into());
+        }
+    }
+    Ok(())
+}
+
+/// The test of a page.
+fn trial(path: PathBuf) -> Trial {
+    let name = path.file_stem().map(|stem| stem.to_string_lossy().replace('-', "_")).unwrap_or_default();
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let mut needs = vec![
+        Need::Root,
+        Need::Bpf,
+        Need::Memcached,
+        Need::Suspension,
+        Need::ThreadPerNapi,
+        Need::Program("memcaslap"),
+        Need::Program("nsenter"),
+    ];
+    needs.extend(words(&text, "needs").iter().flat_map(|needs| needs.split(',')).map(need));
+    test(format!("pages/{name}_does_what_it_shows"), &needs, move || play_often(&path, &text))
+}
+
+/// What a page needs beyond what all do.
+fn need(name: &str) -> Need {
+    match name {
+        "gact" => Need::Gact,
+        "flower" => Need::Flower,
+        "threaded-busy" => Need::ThreadedBusy,
+        "util-clamps" => Need::UtilClamps,
+        "redis-server" => Need::Program("redis-server"),
+        _ => Need::Program("what the stage of the page names"),
+    }
+}
+
+/// The value behind a word of the stage's comment.
+fn words<'t>(text: &'t str, word: &str) -> Option<&'t str> {
+    let (_, rest) = text.split_once("<!-- stage:")?;
+    let (stage, _) = rest.split_once("-->")?;
+    stage.split_whitespace().find_map(|pair| pair.strip_prefix(word)?.strip_prefix('='))
+}
+
+/// Plays a page until it does what it shows: whether a mode is engaged depends on when the server gets its CPU, and so on
+/// what else the machine does.
+fn play_often(path: &Path, text: &str) -> Result<(), Failed> {
+    let mut played = play(path, text);
+    for _ in 1..PLAYS_MAX {
+        if played.is_ok() {
+            break;
+        }
+        played = play(path, text);
+    }
+    played
+}
+
+/// Plays a page from its first block to its last.
+fn play(path: &Path, text: &str) -> Result<(), Failed> {
+    let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    if !text.contains("<!-- stage:") {
+        return Err(format!("{}: no comment says on which stage it is played", path.display()).into());
+    }
+    let mut stage = Stage::new(&name, text)?;
+    for block in Document::of(text).blocks {
+        let played = match block.info.trim() {
+            "console" => stage.types(&block),
+            "console background" => stage.starts(&block),
+            "console interrupted" => stage.interrupts(&block),
+            "console killed" => stage.kills(),
+            info if info.starts_with("console") => Err(format!("`{info}` is no kind of block").into()),
+            _ => Ok(()),
+        };
+        played.map_err(|failed| format!("{}:{}: {failed:?}", path.display(), block.line))?;
+    }
+    Ok(())
+}
+
+/// Where a page is played. What it holds ends with it.
+struct Stage {
+    scratch: PathBuf,
+    /// The process whose namespaces are the stage's.
+    holder: Group,
+    background: Vec<Group>,
+    /// What pids and ids of the page are here.
+    here: BTreeMap<String, String>,
+    /// The client, the server and their hosts, in the order in which they end.
+    load: Option<Group>,
+    server: Option<(Memcached, Lab)>,
+}
+
+impl Stage {
+    fn new(name: &str, text: &str) -> Result<Self, Failed> {
+        let scratch = std::env::temp_dir().join(format!("netpolicy-page-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&scratch)?;
+        let number = |word| words(text, word).map_or(Ok(0), str::parse::<u32>);
+        let (queues, threads, connections) = (number("queues")?, number("threads")?, number("load")?);
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "--propagation", "private"]);
+        let (server, script) = if queues == 0 {
+            unshare.arg("--net");
+            (None, format!("{OWN_FILES}ip link set lo up\n"))
+        } else {
+            let lab = Lab::new(&LabOptions::with_queues(queues))?;
+            // A single thread has a CPU to itself, and the client the first.
+            let cpus = if threads > 1 { CpuSet::new() } else { [last_cpu()?].into_iter().collect() };
+            let options = MemcachedOptions { threads: threads.max(1), cpus, ..MemcachedOptions::default() };
+            let memcached = lab.start_memcached(&options)?;
+            goes_first(memcached.process().pid)?;
+            (Some((memcached, lab)), format!("{OWN_FILES}{ETH0}"))
+        };
+        let mut command = match &server {
+            Some((_, lab)) => {
+                let mut inside = Command::new("nsenter");
+                inside.arg(format!("--net=/proc/{}/ns/net", lab.server_pid())).arg("unshare");
+                inside.args(unshare.get_args());
+                inside
+            }
+            None => unshare,
+        };
+        let ready = scratch.join("ready");
+        let script = format!("{script}touch $0/ready\nexec sleep 900");
+        let holder = Group::of(command.args(["sh", "-c", &script]).arg(&scratch), &scratch.join("holder"))?;
+        let mut stage =
+            Self { scratch, holder, background: Vec::new(), here: BTreeMap::new(), load: None, server };
+        waited_for("the stage", || Ok(ready.exists().then_some(())))
+            .map_err(|failed| format!("{failed:?}: {}", stage.holder.said().unwrap_or_default()))?;
+        if let Some(before) = text.split_once("<!-- before: ").and_then(|(_, rest)| rest.split_once(" -->")) {
+            let mut group = Group::of(&mut stage.command(before.0), &stage.scratch.join("said"))?;
+            if group.ends(COMMAND_WITHIN)? != Some(0) {
+                return Err(format!("`{}`: {}", before.0, group.said()?).into());
+            }
+        }
+        // The device has its NAPIs from now on.
+        if let Some((_, lab)) = stage.server.as_ref().filter(|_| connections > 0) {
+            stage.load = Some(client(lab, connections, &stage.scratch)?);
+        }
+        Ok(stage)
+    }
+
+    /// Types the commands of a block, one after the other.
+    #[expect(clippy::print_stderr, reason = "what commands say is shown to who writes a page")]
+    fn types(&mut self, block: &Block) -> Result<(), Failed> {
+        for step in steps(block)? {
+            let command = self.as_here(&step.command);
+            let mut group = Group::of(&mut self.command(&command), &self.scratch.join("said"))?;
+            let code = group.ends(COMMAND_WITHIN)?;
+            let said = group.said()?;
+            if code != Some(step.code) {
+                return Err(format!("`{command}` ended with {code:?}, not {}:\n{said}", step.code).into());
+            }
+            let shown: Vec<String> = step.shows.iter().map(|line| self.as_here(line)).collect();
+            let written = std::env::var_os("SHOW").is_some();
+            if written {
+                eprintln!("$ {command}\n{said}");
+            }
+            match pairs(&shown, &lines(&said)) {
+                Some(pairs) => pairs.iter().for_each(|(shown, said)| self.learn_process(shown, said)),
+                None if written => {}
+                None => {
+                    let shown = shown.join("\n");
+                    return Err(format!("`{command}` is shown with\n{shown}\nand said\n{said}").into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the command of a block, and waits until it has said what the block shows.
+    fn starts(&mut self, block: &Block) -> Result<(), Failed> {
+        let [step] = &steps(block)?[..] else {
+            return Err("a block of the background has one command".into());
+        };
+        let command = self.as_here(&step.command);
+        let words = self.scratch.join(format!("background-{}", self.background.len()));
+        let group = Group::of(&mut self.command(&command), &words)?;
+        let mut shown: Vec<String> = step.shows.iter().map(|line| self.as_here(line)).collect();
+        shown.push(ANY.to_owned());
+        let deadline = Instant::now() + SAYS_WITHIN;
+        let pairs = loop {
+            let said = lines(&group.said()?);
+            if let Some(pairs) = pairs(&shown, &said) {
+                break pairs;
+            }
+            if Instant::now() > deadline {
+                let (shown, said) = (shown.join("\n"), said.join("\n"));
+                return Err(format!("`{command}` is shown with\n{shown}\nand said\n{said}").into());
+            }
+            std::thread::sleep(PAUSE);
+        };
+        pairs.iter().for_each(|(shown, said)| self.learn(shown, said));
+        self.background.push(group);
+        Ok(())
+    }
+
+    /// Interrupts the last command that goes on, and compares what it says then.
+    fn interrupts(&mut self, block: &Block) -> Result<(), Failed> {
+        let mut group = self.background.pop().ok_or("no command goes on")?;
+        let before = lines(&group.said()?).len();
+        group.signal(Signal::INT);
+        group.ends(ENDS_WITHIN)?;
+        let said: Vec<String> = lines(&group.said()?).split_off(before);
+        let shown: Vec<String> =
+            block.lines.iter().filter(|line| *line != "^C").map(|line| self.as_here(line)).collect();
+        match pairs(&shown, &said) {
+            Some(_) => Ok(()),
+            None => {
+                Err(format!("Ctrl-C is shown with\n{}\nand it said\n{}", shown.join("\n"), said.join("\n"))
+                    .into())
+            }
+        }
+    }
+
+    /// Kills the last command that goes on.
+    fn kills(&mut self) -> Result<(), Failed> {
+        let mut group = self.background.pop().ok_or("no command goes on")?;
+        group.signal(Signal::KILL);
+        group.ends(ENDS_WITHIN).map(drop)
+    }
+
+    /// A command line on the stage.
+    fn command(&self, line: &str) -> Command {
+        let program = Path::new(env!("CARGO_BIN_EXE_netpolicy"));
+        let path = std::env::var("PATH").unwrap_or_default();
+        let beside = program.parent().unwrap_or(Path::new("/")).display();
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--target={}", self.holder.child.id())).args(["--mount", "--net"]);
+        // A test that runs in the background of a shell ignores Ctrl-C, and everything that it starts.
+        command.args(["env", "--default-signal=INT,QUIT", "bash", "-c"]);
+        command.arg(format!("cd '{}' && {{\n{line}\n}}", self.scratch.display()));
+        command
+            .env("PATH", format!("{beside}:/usr/sbin:/sbin:{path}"))
+            .env("COLUMNS", "120")
+            .env_remove("BASH_ENV");
+        command
+    }
+
+    /// A line of the page with the pids and ids of this stage in place of its own.
+    fn as_here(&self, line: &str) -> String {
+        let mut line = line.to_owned();
+        // The longest words first: a pid is a part of some of them.
+        let mut words: Vec<_> = self.here.iter().collect();
+        words.sort_by_key(|(page, _)| std::cmp::Reverse(page.len()));
+        for (page, here) in words {
+            line = line.replace(page.as_str(), here);
+        }
+        line
+    }
+
+    /// Learns which process here is the one of the page: `memcached[812]`.
+    fn learn_process(&mut self, shown: &str, said: &str) {
+        for (shown, said) in shown.split_whitespace().zip(said.split_whitespace()) {
+            let process = |word: &str| {
+                let (name, rest) = word.split_once('[')?;
+                Some((name.to_owned(), rest.split_once(']')?.0.parse::<u32>().ok()?))
+            };
+            if let (Some((page, shown)), Some((here, said))) = (process(shown), process(said))
+                && page == here
+                && shown != said
+            {
+                self.here.insert(shown.to_string(), said.to_string());
+            }
+        }
+    }
+
+    /// Learns what the words of a page with pids and ids in them are on this stage.
+    fn learn(&mut self, shown: &str, said: &str) {
+        let (shown, said): (Vec<_>, Vec<_>) =
+            (shown.split_whitespace().collect(), said.split_whitespace().collect());
+        if shown.len() != said.len() {
+            return;
+        }
+        for (shown, said) in
+            shown.into_iter().zip(said).filter(|(shown, said)| shown != said && !shown.contains(ANY))
+        {
+            let (page, here) = (numbers(shown), numbers(said));
+            self.here.insert(shown.to_owned(), said.to_owned());
+            for (page, here) in page.into_iter().zip(here).filter(|(page, _)| page.len() >= PID_DIGITS) {
+                self.here.insert(page, here);
+            }
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // First what may hold settings, then what it holds them on.
+        for group in self.background.drain(..) {
+            group.signal(Signal::INT);
+            drop(group);
+        }
+        // What a command left behind, as the guard of a trial that was confirmed, is known by its mount namespace.
+        for pid in in_mount_namespace_of(self.holder.child.id()) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        let _ = std::fs::remove_dir_all(&self.scratch);
+    }
+}
+
+/// Gives all threads of a process the niceness of who goes first.
+fn goes_first(pid: model::Pid) -> Result<(), Failed> {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let tid = task?.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
+        setpriority_process(tid, FIRST)?;
+    }
+    Ok(())
+}
+
+/// The processes in the mount namespace of a process that has one of its own, itself included.
+fn in_mount_namespace_of(holder: u32) -> Vec<Pid> {
+    let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+    let theirs = namespace(&holder.to_string());
+    if theirs.is_none() || theirs == namespace("self") {
+        return Vec::new();
+    }
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let pids =
+        names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()) && namespace(name) == theirs);
+    pids.filter_map(|name| name.parse().ok().and_then(Pid::from_raw)).collect()
+}
+
+/// A client that keeps connections to the server busy until it is dropped.
+fn client(lab: &Lab, connections: u32, scratch: &Path) -> Result<Group, Failed> {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net={}", lab.client_path().display())).args([
+        "taskset",
+        "-c",
+        "0",
+        "nice",
+        "-n",
+        &FIRST.to_string(),
+    ]);
+    command.args(["memcaslap", "-T", "1"]);
+    command.args(["-s", "192.0.2.1:11211", "-t", "15m", "-c", &connections.to_string()]);
+    Group::of(&mut command, &scratch.join("client"))
+}
+
+/// A command with all that it starts. Dropping it kills them.
+struct Group {
+    child: Child,
+    words: PathBuf,
+}
+
+impl Group {
+    /// Starts a command that says everything into a file.
+    fn of(command: &mut Command, words: &Path) -> Result<Self, Failed> {
+        let file = File::create(words)?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
+        Ok(Self { child: command.spawn()?, words: words.to_owned() })
+    }
+
+    /// What it has said so far.
+    fn said(&self) -> Result<String, Failed> {
+        Ok(std::fs::read_to_string(&self.words)?)
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
+    /// Waits for its end, and gives its exit code.
+    fn ends(&mut self, within: Duration) -> Result<Option<i32>, Failed> {
+        let deadline = Instant::now() + within;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status.code());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("it did not end within {within:?}, and said\n{}", self.said()?).into());
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A reaped child's number may be another's by now.
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.ends(PAUSE);
+            self.signal(Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// A command of a block, and what the page shows of it.
+#[derive(Default)]
+struct Step {
+    command: String,
+    code: i32,
+    shows: Vec<String>,
+}
+
+/// Words behind a command that say how it ends.
+const ENDS_WITH: &str = "# ends with ";
+
+fn steps(block: &Block) -> Result<Vec<Step>, Failed> {
+    let mut steps: Vec<Step> = Vec::new();
+    for line in &block.lines {
+        match (line.strip_prefix("$ "), steps.last_mut()) {
+            (Some(command), _) => {
+                let code = command.split_once(ENDS_WITH).map_or(Ok(0), |(_, code)| code.trim().parse())?;
+                steps.push(Step { command: command.to_owned(), code, shows: Vec::new() });
+            }
+            (None, None) => return Err("a block of the console begins with a command, after `$ `".into()),
+            (None, Some(step)) => match line.strip_prefix("> ").or((line == ">").then_some("")) {
+                Some(more) if step.shows.is_empty() => {
+                    step.command.push('\n');
+                    step.command.push_str(more);
+                }
+                _ => step.shows.push(line.clone()),
+            },
+        }
+    }
+    Ok(steps)
+}
+
+/// What stands for any text, and alone on a line for any lines.
+const ANY: &str = "…";
+
+/// From how many digits on a number is a pid or an id.
+const PID_DIGITS: usize = 3;
+
+/// Words behind which a number is another one on each machine.
+const VARIES_BEHIND: [&str; 10] =
+    ["task ", "[", "pid:", "/proc/", "/fd/", "napi ", "attach ", "memcached ", "irq ", "process "];
+
+/// Words before which it is.
+const VARIES_BEFORE: [&str; 4] = ["/s", " %", "?", " packets"];
+
+fn lines(said: &str) -> Vec<String> {
+    said.lines().map(str::to_owned).collect()
+}
+
+/// Which line that was said stands for which that is shown; `None` if they do not agree.
+fn pairs(shown: &[String], said: &[String]) -> Option<Vec<(String, String)>> {
+    let Some((first, rest)) = shown.split_first() else {
+        return said.iter().all(|line| line.trim().is_empty()).then(Vec::new);
+    };
+    if first.trim() == ANY {
+        return (0..=said.len()).find_map(|skipped| pairs(rest, &said[skipped..]));
+    }
+    let (line, later) = said.split_first()?;
+    if first.trim().is_empty() != line.trim().is_empty() || !is_like(&plain(first), &plain(line)) {
+        return None;
+    }
+    let mut found = pairs(rest, later)?;
+    found.insert(0, (first.clone(), line.clone()));
+    Some(found)
+}
+
+/// Whether a line is as one that may have `…` in it.
+fn is_like(shown: &str, said: &str) -> bool {
+    let Some((before, after)) = shown.split_once(ANY) else { return shown == said };
+    let Some(rest) = said.strip_prefix(before) else { return false };
+    after.is_empty() || (0..=rest.len()).any(|at| rest.is_char_boundary(at) && is_like(after, &rest[at..]))
+}
+
+/// A line with single spaces, and `#` in place of numbers that differ from machine to machine.
+fn plain(line: &str) -> String {
+    let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut text = String::new();
+    let mut rest = line.as_str();
+    while let Some(begin) = rest.find(|c: char| c.is_ascii_digit()) {
+        let (before, number) = rest.split_at(begin);
+        text.push_str(before);
+        let length = number.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(number.len());
+        let (number, behind) = number.split_at(length);
+        let varies = VARIES_BEHIND.iter().any(|word| text.ends_with(word))
+            || VARIES_BEFORE.iter().any(|word| behind.starts_with(word));
+        text.push_str(if varies { "#" } else { number });
+        rest = behind;
+    }
+    text + rest
+}
+
+/// The numbers in a word.
+fn numbers(word: &str) -> Vec<String> {
+    word.split(|c: char| !c.is_ascii_digit()).filter(|number| !number.is_empty()).map(str::to_owned).collect()
+}
