@@ -534,3 +534,23 @@ fn a_daemon_that_ends_before_its_answer_leaves_it_open_whether_anything_was_chan
     let words = text(&output.stderr);
     assert!(words.contains("Whether anything was changed is not known."), "{words}");
 }
+
+#[test]
+fn a_setting_is_explained_by_its_name_and_by_its_key_and_a_wrong_one_with_the_nearest() {
+    let explained = |words: &[&str]| netpolicy(&[&["explain"][..], words].concat());
+    for name in ["gro-flush-timeout", "gro_flush_timeout"] {
+        let page = text(&explained(&["setting", name]).stdout);
+        assert!(
+            page.contains("since    Linux 6.13") && page.contains("key      gro_flush_timeout"),
+            "{page}"
+        );
+    }
+    for (words, says) in [
+        (["setting", "rx-usec"], "did you mean `rx-usecs`?"),
+        (["eth0", "rx-0"], "quote the name of an object, or write `setting rx-0`"),
+    ] {
+        let output = explained(&words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
+    }
+}

@@ -2,7 +2,8 @@
 
 mod markdown;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use markdown::{Document, markdown_below, repository};
 
@@ -44,6 +45,36 @@ fn every_link_between_documents_leads_to_a_file_and_to_a_heading_that_are_there(
     }
     assert!(links > 100, "only {links} links were found");
     assert!(broken.is_empty(), "these lead nowhere:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn the_readme_is_read_within_a_minute() {
+    const LINES_MAX: usize = 100;
+    let text = std::fs::read_to_string(repository().join("README.md")).expect("README.md");
+    assert!(text.lines().count() <= LINES_MAX, "{} lines", text.lines().count());
+}
+
+#[test]
+fn every_document_is_found_from_an_index_and_every_decision_has_a_number_of_its_own() {
+    let docs = repository().join("docs").canonicalize().expect("docs");
+    let listed: BTreeSet<PathBuf> = ["index.md", "decisions/README.md"]
+        .iter()
+        .flat_map(|index| {
+            let index = docs.join(index);
+            let text = std::fs::read_to_string(&index).expect("an index");
+            let folder = index.parent().expect("a folder").to_owned();
+            let links = Document::of(&text).links.into_iter();
+            links.filter_map(move |(_, target)| folder.join(target.split('#').next()?).canonicalize().ok())
+        })
+        .collect();
+    let mut numbers = BTreeSet::new();
+    for path in markdown_below(&docs).iter().filter(|path| !path.ends_with("index.md")) {
+        assert!(listed.contains(path), "no index names {}", path.display());
+        let name = path.file_name().expect("a name").to_string_lossy();
+        if let Some((number, _)) = name.split_once('-').filter(|(number, _)| number.parse::<u32>().is_ok()) {
+            assert!(numbers.insert(number.to_owned()), "two decisions have the number {number}");
+        }
+    }
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn settings() -> String {
     for (family, table) in families {
         let _ = writeln!(
             page,
-            "## {family}\n\n| setting | values | key | since Linux | meaning |\n|---|---|---|---|---|"
+            "## {family}\n\n| setting | values | key | since Linux | written by | meaning |\n|---|---|---|---|---|---|"
         );
         for facts in table {
             let mut meaning = facts.meaning();
@@ -105,7 +105,9 @@ fn settings() -> String {
                 meaning += &format!(" Kernel: {source}");
             }
             let key = facts.key.map(|key| format!("`{key}`")).unwrap_or_default();
-            let cells = [&facts.values(), &key, &facts.since.to_string(), &meaning].map(|text| cell(text));
+            let cells =
+                [&facts.values(), &key, &facts.since.to_string(), &facts.interface.to_string(), &meaning]
+                    .map(|text| cell(text));
             let _ = writeln!(page, "| `{}` | {} |", cell(facts.name), cells.join(" | "));
         }
         page.push('\n');

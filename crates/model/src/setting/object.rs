@@ -169,3 +169,32 @@ pub enum Interface {
     /// `sched_setaffinity` and `sched_setattr` on the kernel thread of a NAPI.
     Kthread,
 }
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Napi => "netdev netlink, napi-set",
+            Self::DeviceNapis => "files of /sys/class/net/DEV, for all NAPIs of a device",
+            Self::Channels => "ethtool netlink, channels-set",
+            Self::Rings => "ethtool netlink, rings-set",
+            Self::Coalescing => "ethtool netlink, coalesce-set",
+            Self::Offloads => "ethtool netlink, features-set",
+            Self::PacketSizes => "rtnetlink, RTM_NEWLINK",
+            Self::PrivateFlags => "ethtool netlink, privflags-set",
+            Self::Rss => "ethtool ioctl, for the receive hash",
+            Self::RssContexts => "ethtool ioctl, for contexts of the receive hash",
+            Self::FlowRules => "ethtool ioctl, for rules of the NIC",
+            Self::Qdiscs => "rtnetlink, for queueing disciplines",
+            Self::QueueCoalescing => "ethtool ioctl, for one queue",
+            Self::Steering => "files of /sys/class/net/DEV/queues",
+            Self::Sysctl => "files of /proc/sys/net/core",
+            Self::Epoll => "ioctl EPIOCSPARAMS on an epoll",
+            Self::IoUring => "IORING_REGISTER_NAPI on an io_uring",
+            Self::Reuseport => "SO_ATTACH_REUSEPORT_EBPF on a listener",
+            Self::IrqAffinity => "/proc/irq/N/smp_affinity_list",
+            Self::Irqbalance => "the socket of irqbalance",
+            Self::ThreadAffinity => "sched_setaffinity",
+            Self::Kthread => "sched_setaffinity and sched_setattr on the kernel thread of a NAPI",
+        })
+    }
+}

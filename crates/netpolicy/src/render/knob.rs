@@ -25,6 +25,8 @@ struct Knob {
     unit: String,
     /// The key of a policy file.
     key: Option<&'static str>,
+    /// Through which interface of the kernel it is written.
+    by: String,
     /// The first kernel that has it.
     since: String,
     disruption: Disruption,
@@ -45,6 +47,7 @@ impl KnobReport {
             most: facts.range.map(|(_, most)| most),
             unit: facts.unit.to_string(),
             key: facts.key,
+            by: facts.interface.to_string(),
             since: facts.since.to_string(),
             disruption: facts.disruption,
             irreversible: facts.irreversible,
@@ -69,6 +72,7 @@ impl Report for KnobReport {
             let lines = [
                 ("values", knob.values.clone()),
                 ("key", knob.key.unwrap_or("none: a policy or a delivery mode sets it").to_owned()),
+                ("by", knob.by.clone()),
                 ("since", format!("Linux {}", knob.since)),
                 ("writing", format!("it {}", knob.disruption)),
                 ("undo", undo),
