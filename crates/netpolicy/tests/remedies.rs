@@ -437,6 +437,15 @@ fn of_a_mode() -> Vec<Case> {
         case(
             "kthread.rs",
             threads(false),
+            "[device.eth0]\ndelivery = \"threaded\"\nkthread = { class = \"fifo:10\", slice = \"500us\" }\n",
+            [
+                ("this class without a slice", ", slice = \"500us\"", ""),
+                ("or `other` with it", "fifo:10", "other"),
+            ],
+        ),
+        case(
+            "kthread.rs",
+            threads(false),
             "[device.eth0]\ndelivery = \"threaded\"\nkthread = { cpus = \"9\" }\n",
             [("CPUs of 0-3", "\"9\"", "\"0-3\"")],
         ),

@@ -202,7 +202,7 @@ fn has_slices(part: &Part, queue: RxQueue, index: &Index<'_>) -> Result<(), Refu
         Some(class) => {
             let message = format!("a kernel thread with {class} has no slice: it runs until it sleeps");
             let refusal = Refusal::new(RefusalKind::Usage, queue, message).because(asked);
-            Err(refusal.nearest("this class without `slice`, or `other` with it"))
+            Err(refusal.nearest("this class without a slice, or `other` with it"))
         }
         None => Ok(()),
     }
