@@ -2,12 +2,10 @@
 
 use measure::{Grid, Results};
 use model::{Evidence, OfferedLoad};
+use page::{Kind, Page, Report, record, schema_of, to_json};
 use schemars::SchemaGenerator;
 use serde::Serialize;
 use serde_json::Value;
-
-use super::report::{Page, Report, to_json};
-use super::schema::{Kind, record, schema_of};
 
 /// `bench`'s data.
 #[derive(Debug)]

@@ -2,13 +2,12 @@
 
 use std::fmt::Write;
 
+use page::{Cell, Page, Report, Style, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
 use sim::{Costs, Parameter};
 
 use super::count;
-use super::report::{Page, Report};
-use super::table::{Cell, Style, Table};
 
 /// `sim calibrate`'s data.
 #[derive(Debug, JsonSchema, Serialize)]

@@ -1,11 +1,9 @@
 //! What the simulator predicts.
 
+use page::{Cell, Kind, Page, Report, Style, Table, plain, record};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 
-use super::report::{Page, Report};
-use super::schema::{Kind, record};
-use super::table::{Cell, Style, Table, plain};
 use crate::commands::sim::{Prediction, Range};
 use crate::scenario_file::Metric;
 
@@ -101,6 +99,6 @@ impl Report for PredictionReport {
     }
 
     fn lines(&self) -> Vec<(&'static str, serde_json::Value)> {
-        self.points.iter().map(|point| ("prediction", super::report::to_json(point))).collect()
+        self.points.iter().map(|point| ("prediction", page::to_json(point))).collect()
     }
 }

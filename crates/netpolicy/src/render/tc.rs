@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use rules::classifier::Offload;
 use rules::{Filter, Found, Lookup, Wanted};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -9,9 +10,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::count;
-use super::report::{Page, Report, to_json};
-use super::schema::{Kind, record};
-use super::table::{Cell, Style, Table};
 
 /// How many refusals and differences people are shown; the others are counted. JSON has them all.
 const SHOWN_MAX: usize = 20;

@@ -1,12 +1,10 @@
 //! Measured and predicted, side by side.
 
+use page::{Cell, Kind, Page, Report, Style, Table, plain, record};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 
 use super::prediction::{flags, interval, rounded};
-use super::report::{Page, Report};
-use super::schema::{Kind, record};
-use super::table::{Cell, Style, Table, plain};
 use crate::commands::sim::{Coverage, Judged, Orderings, SummaryLine, error};
 use crate::scenario_file::{Metric, ScenarioFile};
 
@@ -204,6 +202,6 @@ impl Report for ValidationReport {
     }
 
     fn lines(&self) -> Vec<(&'static str, serde_json::Value)> {
-        self.rows.iter().map(|row| ("validation-row", super::report::to_json(row))).collect()
+        self.rows.iter().map(|row| ("validation-row", page::to_json(row))).collect()
     }
 }

@@ -4,14 +4,14 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::schema::{Kind, record};
-use super::table::{Style, Table};
+use crate::schema::{Kind, record};
+use crate::table::{Style, Table};
 
 /// The version of every document and record: fields are added to it, never removed or given another meaning.
-pub(crate) const SCHEMA: &str = "netpolicy/v1";
+pub const SCHEMA: &str = "netpolicy/v1";
 
 /// A command's data.
-pub(crate) trait Report: Serialize + JsonSchema {
+pub trait Report: Serialize + JsonSchema {
     /// What kind of document it is.
     const KIND: &'static str;
 
@@ -44,6 +44,34 @@ pub(crate) trait Report: Serialize + JsonSchema {
     }
 }
 
+/// A report whose type is not known: whoever prints needs no more of it.
+pub trait Printable {
+    /// For people, with colours or without.
+    fn as_text(&self, colour: bool) -> String;
+
+    /// One JSON document.
+    fn as_document(&self) -> String;
+
+    /// One JSON record per line.
+    fn as_records(&self) -> String;
+}
+
+impl<R: Report> Printable for R {
+    fn as_text(&self, colour: bool) -> String {
+        let mut page = Page::new(colour);
+        self.page(&mut page);
+        page.into_text()
+    }
+
+    fn as_document(&self) -> String {
+        self.document()
+    }
+
+    fn as_records(&self) -> String {
+        self.records()
+    }
+}
+
 /// What every document and every record begins with.
 #[derive(Serialize)]
 struct Document<'a, T: Serialize + ?Sized> {
@@ -59,53 +87,53 @@ const TEXT_KEYS: &str = "our own types have text as keys";
 ///
 /// # Panics
 /// If a map has keys that are no text: that is a fault of the type.
-pub(crate) fn to_json<T: Serialize + ?Sized>(value: &T) -> Value {
+pub fn to_json<T: Serialize + ?Sized>(value: &T) -> Value {
     serde_json::to_value(value).expect(TEXT_KEYS)
 }
 
 /// Text for people, as it is put together.
 #[derive(Clone, Debug)]
-pub(crate) struct Page {
+pub struct Page {
     colour: bool,
     text: String,
 }
 
 impl Page {
     /// An empty page.
-    pub(crate) const fn new(colour: bool) -> Self {
+    pub const fn new(colour: bool) -> Self {
         Self { colour, text: String::new() }
     }
 
     /// A line.
-    pub(crate) fn line(&mut self, line: impl AsRef<str>) {
+    pub fn line(&mut self, line: impl AsRef<str>) {
         self.styled(Style::Plain, line);
     }
 
     /// A line in a style.
-    pub(crate) fn styled(&mut self, style: Style, line: impl AsRef<str>) {
+    pub fn styled(&mut self, style: Style, line: impl AsRef<str>) {
         self.text.push_str(&style.paint(&legible(line.as_ref(), self.colour), self.colour));
         self.text.push('\n');
     }
 
     /// A word in a style, to be put into a line.
-    pub(crate) fn word(&self, style: Style, word: &str) -> String {
+    pub fn word(&self, style: Style, word: &str) -> String {
         style.paint(word, self.colour)
     }
 
     /// An empty line between two parts.
-    pub(crate) fn gap(&mut self) {
+    pub fn gap(&mut self) {
         if !self.text.is_empty() {
             self.text.push('\n');
         }
     }
 
     /// A table.
-    pub(crate) fn table(&mut self, table: &Table) {
+    pub fn table(&mut self, table: &Table) {
         self.text.push_str(&table.text(self.colour));
     }
 
     /// What was written.
-    pub(crate) fn into_text(self) -> String {
+    pub fn into_text(self) -> String {
         self.text
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// How a piece of text stands out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Style {
+pub enum Style {
     /// It does not.
     #[default]
     Plain,
@@ -22,7 +22,7 @@ pub(crate) enum Style {
 
 impl Style {
     /// The text in this style, for a terminal.
-    pub(crate) fn paint(self, text: &str, colour: bool) -> String {
+    pub fn paint(self, text: &str, colour: bool) -> String {
         let code = match self {
             Self::Plain => return text.to_owned(),
             _ if !colour || text.is_empty() => return text.to_owned(),
@@ -36,7 +36,7 @@ impl Style {
     }
 
     /// Whether a text begins with what [`Style::paint`] puts around its words.
-    pub(crate) fn begins(text: &str) -> bool {
+    pub fn begins(text: &str) -> bool {
         ["0", "1", "2", "31", "32", "33"].iter().any(|code| {
             text.strip_prefix("\x1b[")
                 .and_then(|rest| rest.strip_prefix(code))
@@ -46,13 +46,13 @@ impl Style {
 }
 
 /// A text in which nothing steers a terminal, not even to our own colours.
-pub(crate) fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
 /// One cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cell {
+pub struct Cell {
     text: String,
     style: Style,
     right: bool,
@@ -60,24 +60,24 @@ pub(crate) struct Cell {
 
 impl Cell {
     /// Text on the left of its column; what would steer a terminal is made visible.
-    pub(crate) fn new(text: impl Into<String>) -> Self {
+    pub fn new(text: impl Into<String>) -> Self {
         let text = plain(&text.into());
         Self { text, style: Style::Plain, right: false }
     }
 
     /// A number, on the right of its column.
-    pub(crate) fn number(number: impl ToString) -> Self {
+    pub fn number(number: impl ToString) -> Self {
         Self { text: number.to_string(), style: Style::Plain, right: true }
     }
 
     /// A value that may be unknown or absent, shown as `-`.
-    pub(crate) fn optional(value: Option<impl ToString>) -> Self {
+    pub fn optional(value: Option<impl ToString>) -> Self {
         Self::new(value.map_or_else(|| "-".to_owned(), |value| value.to_string()))
     }
 
     /// The same text in a style.
     #[must_use]
-    pub(crate) const fn style(mut self, style: Style) -> Self {
+    pub const fn style(mut self, style: Style) -> Self {
         self.style = style;
         self
     }
@@ -89,31 +89,31 @@ impl Cell {
 
 /// Rows under headings, each column as wide as its widest cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Table {
+pub struct Table {
     headings: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
 }
 
 impl Table {
     /// A table without rows.
-    pub(crate) fn new(headings: &[&'static str]) -> Self {
+    pub fn new(headings: &[&'static str]) -> Self {
         Self { headings: headings.to_vec(), rows: Vec::new() }
     }
 
     /// Adds a row; cells that are missing are empty.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+    pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
         let mut row: Vec<Cell> = cells.into_iter().collect();
         row.resize(self.headings.len(), Cell::default());
         self.rows.push(row);
     }
 
     /// Whether there are no rows.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// The table as text. A column in which every row is empty or `-` is left out.
-    pub(crate) fn text(&self, colour: bool) -> String {
+    pub fn text(&self, colour: bool) -> String {
         let told =
             |column: &usize| self.rows.iter().any(|row| !matches!(row[*column].text.as_str(), "" | "-"));
         let columns: Vec<usize> = (0..self.headings.len()).filter(told).collect();
