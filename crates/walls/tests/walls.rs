@@ -125,6 +125,8 @@ fn nobody_but_the_command_depends_on_the_experiments_and_nobody_on_the_command()
         assert!(room == "netpolicy" || !direct.contains("netpolicy-experiments"), "{room}");
         assert!(room == "xtask" || !direct.contains("netpolicy"), "{room}");
     }
+    assert!(dependencies.direct("netpolicy").contains("netpolicy-experiments"));
+    assert!(!dependencies.all("netpolicy-experiments").contains("netpolicy-daemon"));
     assert!(dependencies.direct("xtask").is_empty(), "it is built where nothing is yet");
 }
 

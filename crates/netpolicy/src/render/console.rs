@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 
+use experiments::Screen;
 use model::{Object, Plan};
 use page::Printable;
 use session::{Fault, Operator, Session};
@@ -160,6 +161,20 @@ impl Operator for Console {
 
     fn event(&self, what: &'static str, object: Object, words: String) -> Result<(), Fault> {
         self.report_done(&EventReport::new(what, object, words))
+    }
+}
+
+impl Screen for Console {
+    fn progress(&self, words: &str) {
+        Self::progress(self, words);
+    }
+
+    fn has_watcher(&self) -> bool {
+        Self::has_watcher(self)
+    }
+
+    fn report(&self, report: &dyn Printable) -> Result<(), Fault> {
+        Self::report(self, report)
     }
 }
 

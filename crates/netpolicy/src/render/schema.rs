@@ -1,5 +1,8 @@
 //! What programs read, as JSON Schema: derived from the types that are printed.
 
+use experiments::reports::{
+    BenchReport, CalibrationReport, GridReport, PredictionReport, RuleBenchReport, ValidationReport,
+};
 use page::{Kind, Report, SCHEMA, record};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
