@@ -11,15 +11,15 @@ use clap_complete::ArgValueCandidates;
 use session::STATE_DIR;
 
 pub use crate::api_args::{Sockets, Status, Unset, UnsetTarget};
-pub use crate::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
 use crate::completing;
 pub use crate::daemon_args::{AttachService, Daemon, OnStop};
 pub use crate::lab::Lab;
-pub use crate::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
 pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};
 pub use crate::tc_args::{BenchPart, Percpu, Tc, TcBench, TcCommand, TcDiff, TcDump, TcLoad};
 use crate::wish::wish;
 pub use crate::wish::{Asked, Cost, Kthread, Wish};
+pub use experiments::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
+pub use experiments::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
 
 /// Says how packets should reach each workload, and makes it so.
 ///

@@ -28,6 +28,11 @@ impl Context {
         Self { globals, session, console }
     }
 
+    /// The same for an experiment.
+    pub(crate) fn experiments(&self) -> experiments::Context<'_> {
+        experiments::Context { session: &self.session, console: &self.console }
+    }
+
     /// The policy files, merged.
     ///
     /// # Errors

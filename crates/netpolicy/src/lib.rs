@@ -10,16 +10,13 @@
 
 pub mod api_args;
 pub mod args;
-pub mod bench;
 mod commands;
 mod completing;
 mod context;
 pub mod daemon_args;
 pub mod lab;
 mod render;
-pub mod scenario_file;
 mod show;
-pub mod sim_args;
 pub mod sockets_args;
 pub mod tc_args;
 mod top;

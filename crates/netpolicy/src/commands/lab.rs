@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::process::Command;
 
+use experiments::bench::{Layout, server_fault};
 use linux::lab::{Lab as TwoHosts, LabOptions, Memcached, MemcachedOptions};
 use linux::{Processes, Signals, observe};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,7 +12,6 @@ use session::{Exit, Fault};
 use super::attachment::TURN;
 use super::run::{code, forward};
 use crate::args::Lab;
-use crate::bench::{Layout, server_fault};
 use crate::context::Context;
 use crate::render::LabReport;
 

@@ -3,7 +3,6 @@
 mod apply;
 mod attach;
 mod attachment;
-mod bench;
 mod by_daemon;
 mod cat;
 mod completions;
@@ -22,7 +21,6 @@ mod run;
 mod schema;
 mod set;
 mod show;
-pub(crate) mod sim;
 mod sockets;
 mod status;
 mod tc;
@@ -82,8 +80,8 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Attach(arguments) => attach::run(arguments, context),
         Command::Run(arguments) => run::run(arguments, context),
         Command::Daemon(arguments) => daemon::run(arguments, context),
-        Command::Bench(arguments) => bench::run(arguments, context),
-        Command::Sim(arguments) => sim::run(arguments, context),
+        Command::Bench(arguments) => experiments::campaigns::run(arguments, &context.experiments()),
+        Command::Sim(arguments) => experiments::simulations::run(arguments, &context.experiments()),
         Command::Lab(arguments) => lab::run(arguments, context),
         Command::SocketPolicies(arguments) => sockets::run(arguments, context),
         Command::Cat(_) => cat::run(context),

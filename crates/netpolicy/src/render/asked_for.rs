@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use model::host::{Process, Wisher};
 use model::{Fd, Host, PolicyName};
+use page::{Cell, Table};
 
 use super::count;
-use super::table::{Cell, Table};
 
 /// One line for each process that asks, and for each epoll whose sockets do.
 pub(super) fn asked_for(host: &Host) -> Table {
@@ -57,9 +57,9 @@ fn of_sockets(host: &Host, process: &Process) -> Vec<(String, u32)> {
 #[cfg(test)]
 mod test {
     use model::host::Wish;
+    use page::Page;
 
     use super::*;
-    use crate::render::report::Page;
 
     #[test]
     fn who_asks_is_shown_with_the_epoll_that_it_comes_to() {

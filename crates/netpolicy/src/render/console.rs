@@ -3,13 +3,14 @@
 use std::cell::Cell;
 use std::io::{self, IsTerminal, Write};
 
+use experiments::Screen;
 use model::{Object, Plan};
+use page::Printable;
 use session::{Fault, Operator, Session};
 
 use super::event::EventReport;
 use super::fault::printable;
 use super::plan::PlanReport;
-use super::report::{Page, Report};
 use crate::args::{Color, Globals, Output};
 
 /// Standard output for data, standard error for talk.
@@ -57,15 +58,11 @@ impl Console {
     ///
     /// # Errors
     /// If standard output cannot be written, other than for want of a reader.
-    pub(crate) fn report<R: Report>(&self, report: &R) -> Result<(), Fault> {
+    pub(crate) fn report(&self, report: &dyn Printable) -> Result<(), Fault> {
         let text = match self.output {
-            Output::Table => {
-                let mut page = Page::new(self.colour_out);
-                report.page(&mut page);
-                page.into_text()
-            }
-            Output::Json => report.document(),
-            Output::Jsonl => report.records(),
+            Output::Table => report.as_text(self.colour_out),
+            Output::Json => report.as_document(),
+            Output::Jsonl => report.as_records(),
         };
         self.text(&text)
     }
@@ -74,7 +71,7 @@ impl Console {
     ///
     /// # Errors
     /// As [`Console::report`].
-    pub(crate) fn report_done<R: Report>(&self, report: &R) -> Result<(), Fault> {
+    pub(crate) fn report_done(&self, report: &dyn Printable) -> Result<(), Fault> {
         if self.quiet && self.output == Output::Table { Ok(()) } else { self.report(report) }
     }
 
@@ -164,6 +161,20 @@ impl Operator for Console {
 
     fn event(&self, what: &'static str, object: Object, words: String) -> Result<(), Fault> {
         self.report_done(&EventReport::new(what, object, words))
+    }
+}
+
+impl Screen for Console {
+    fn progress(&self, words: &str) {
+        Self::progress(self, words);
+    }
+
+    fn has_watcher(&self) -> bool {
+        Self::has_watcher(self)
+    }
+
+    fn report(&self, report: &dyn Printable) -> Result<(), Fault> {
+        Self::report(self, report)
     }
 }
 

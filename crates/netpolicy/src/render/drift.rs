@@ -2,13 +2,10 @@
 
 use apply::TransactionName;
 use model::{Change, Setting};
+use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
-
-use super::report::{Page, Report, to_json};
-use super::schema::{Kind, record};
-use super::table::{Cell, Style, Table};
 
 /// `verify`'s data: one entry per setting that was applied and is not as it was applied.
 #[derive(Debug, Default, JsonSchema, Serialize)]

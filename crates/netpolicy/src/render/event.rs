@@ -1,9 +1,8 @@
 //! Something that happened while a command stayed.
 
+use page::{Page, Report};
 use schemars::JsonSchema;
 use serde::Serialize;
-
-use super::report::{Page, Report};
 
 /// One event of an attachment.
 #[derive(Clone, Debug, JsonSchema, Serialize)]

@@ -2,13 +2,10 @@
 
 use apply::TransactionName;
 use model::{Change, Reason, Setting};
+use page::{Kind, Page, Report, Style, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
-
-use super::report::{Page, Report, to_json};
-use super::schema::{Kind, record};
-use super::table::Style;
 
 /// `explain`'s data.
 #[derive(Debug, Default, JsonSchema, Serialize)]

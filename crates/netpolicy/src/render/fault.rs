@@ -2,10 +2,9 @@
 
 use std::error::Error;
 
+use page::Style;
 use rules::words::shortened;
 use session::{Exit, Fault, HostState};
-
-use super::table::Style;
 
 /// The longest chain of causes that is told.
 const CAUSES_MAX: usize = 16;

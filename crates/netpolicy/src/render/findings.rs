@@ -1,13 +1,10 @@
 //! What `doctor` found.
 
 use model::{Delivered, Finding, Severity};
+use page::{Kind, Page, Report, Style, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
-
-use super::report::{Page, Report, to_json};
-use super::schema::{Kind, record};
-use super::table::Style;
 
 /// `doctor`'s data.
 #[derive(Debug, JsonSchema, Serialize)]

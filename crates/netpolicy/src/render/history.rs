@@ -2,14 +2,12 @@
 
 use apply::{History, Journal, Standing, Transaction, TransactionName, Unreadable};
 use model::Pid;
+use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::plan::ChangeLine;
-use super::report::{Page, Report, to_json};
-use super::schema::{Kind, record};
-use super::table::{Cell, Style, Table};
 
 /// `history`'s data.
 #[derive(Debug, JsonSchema, Serialize)]

@@ -4,15 +4,13 @@ use model::host::{
     Channels, Coalesce, Confidence, Device, Irq, Napi, NapiEdge, Pair, Process, Rings, RxQueueState,
 };
 use model::{CpuSet, Fd, Host, KthreadState, NapiId, UtilClamp};
+use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::asked_for::asked_for;
 use super::listeners;
-use super::report::{Page, Report, to_json};
-use super::schema::{Kind, record};
-use super::table::{Cell, Style, Table};
 use crate::show::{SocketGroup, described, irq_of, mark, napis_of, queues_of, socket_groups};
 
 /// `show`'s data.

@@ -4,8 +4,7 @@ use model::setting::{Disruption, Facts};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::report::{Page, Report};
-use super::table::Style;
+use page::{Page, Report, Style};
 
 /// The knobs of one name.
 #[derive(Debug, JsonSchema, Serialize)]

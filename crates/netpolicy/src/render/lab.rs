@@ -2,12 +2,10 @@
 
 use linux::lab::{CLIENT_ADDRESS, Lab, Memcached, SERVER_ADDRESS, SERVER_DEVICE};
 use model::Pid;
+use page::{Kind, Page, Report, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
-
-use super::report::{Page, Report, to_json};
-use super::schema::{Kind, record};
 
 /// `lab`'s data.
 #[derive(Debug, JsonSchema, Serialize)]

@@ -2,8 +2,7 @@
 
 use model::host::{SharedListeners, SpreadCounts};
 use model::{Host, Spread};
-
-use super::table::{Cell, Table};
+use page::{Cell, Table};
 
 /// One line for each group; those that are spread by queues name them.
 pub(super) fn listeners(host: &Host) -> Table {

@@ -1,11 +1,9 @@
 //! The policy files as one file, with the origin of every value.
 
+use page::{Page, Report, Style};
 use policy_file::{Merged, Value};
 use schemars::JsonSchema;
 use serde::Serialize;
-
-use super::report::{Page, Report};
-use super::table::Style;
 
 /// `cat`'s data.
 #[derive(Debug, JsonSchema, Serialize)]

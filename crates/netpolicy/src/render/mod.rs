@@ -1,10 +1,7 @@
 //! The only place that prints: data on standard output, talk on standard error.
 
 mod asked_for;
-mod bench;
-mod calibration;
 mod console;
-mod curves;
 mod drift;
 mod event;
 mod explained;
@@ -17,23 +14,17 @@ mod lab;
 mod listeners;
 mod merged;
 mod plan;
-mod prediction;
 mod reading;
 mod recipe;
-mod report;
 mod schema;
 mod sockets;
 mod status;
 mod svg;
-mod table;
 mod tc;
 #[cfg(test)]
 mod test;
 mod undone;
-mod validation;
 
-pub(crate) use bench::{BenchReport, GridReport};
-pub(crate) use calibration::CalibrationReport;
 pub(crate) use console::{Console, said_if_long};
 pub(crate) use drift::{DriftReport, Unread};
 pub(crate) use event::EventReport;
@@ -44,19 +35,15 @@ pub(crate) use host::HostReport;
 pub(crate) use knob::KnobReport;
 pub(crate) use lab::LabReport;
 pub(crate) use merged::MergedReport;
+pub(crate) use page::to_json;
 pub(crate) use plan::PlanReport;
-pub(crate) use prediction::PredictionReport;
 pub(crate) use reading::ReadingReport;
 pub(crate) use recipe::RecipeReport;
-pub(crate) use report::to_json;
 pub(crate) use schema::output_schema;
 pub(crate) use session::count;
 pub(crate) use status::StatusReport;
 
 pub(crate) use sockets::SocketsReport;
 pub(crate) use svg::svg;
-pub(crate) use tc::{
-    BenchRow, DiffReport, DumpReport, LoadReport, RefusedLine, RuleBenchReport, SurveyReport, WrongLine,
-};
+pub(crate) use tc::{DiffReport, DumpReport, LoadReport, RefusedLine, SurveyReport, WrongLine};
 pub(crate) use undone::UndoneReport;
-pub(crate) use validation::ValidationReport;

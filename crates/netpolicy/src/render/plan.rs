@@ -1,13 +1,10 @@
 //! A plan, for people and for programs.
 
 use model::{Change, Plan, Reason};
+use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
-
-use super::report::{Page, Report, to_json};
-use super::schema::{Kind, record};
-use super::table::{Cell, Style, Table};
 
 /// A plan as data: one entry per change, in the order of writing.
 #[derive(Debug, JsonSchema, Serialize)]

@@ -1,12 +1,10 @@
 //! One look of `top`, as `top --once` prints it.
 
+use page::{Cell, Kind, Page, Report, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::report::{Page, Report, to_json};
-use super::schema::{Kind, record};
-use super::table::{Cell, Table};
 use crate::top::reading::{CpuLine, ProcessLine, QueueLine, Reading};
 
 /// `top --once`'s data.

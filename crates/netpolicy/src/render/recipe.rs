@@ -2,13 +2,10 @@
 
 use model::recipe::{Case, Dose, Mechanism};
 use model::{DeliveryMode, PolicyName, Reason, Recipes};
+use page::{Kind, Page, Report, Style, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
-
-use super::report::{Page, Report, to_json};
-use super::schema::{Kind, record};
-use super::table::Style;
 
 /// A recipe as data: one entry for each mechanism, in the order of the documentation.
 #[derive(Debug, JsonSchema, Serialize)]

@@ -1,23 +1,18 @@
 //! What programs read, as JSON Schema: derived from the types that are printed.
 
+use experiments::reports::{
+    BenchReport, CalibrationReport, GridReport, PredictionReport, RuleBenchReport, ValidationReport,
+};
+use page::{Kind, Report, SCHEMA, record};
+use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Value, json};
 
-use super::report::{Report, SCHEMA};
 use super::*;
 use crate::args::SchemaOf;
 
-/// A document or a record: its kind, and the schema of its data.
-pub(crate) type Kind = (&'static str, Schema);
-
 /// A report's document and records.
 type Part = fn(&mut SchemaGenerator) -> Vec<Kind>;
-
-/// The kind of a record whose data are a `T`.
-pub(crate) fn record<T: JsonSchema + ?Sized>(kind: &'static str, generator: &mut SchemaGenerator) -> Kind {
-    (kind, generator.subschema_for::<T>())
-}
 
 /// The document of a report and its records.
 fn of<R: Report>(generator: &mut SchemaGenerator) -> Vec<Kind> {
@@ -80,23 +75,3 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
         "$defs": generator.take_definitions(true),
     }))
 }
-
-/// A report that is printed as another type has its schema.
-macro_rules! schema_of {
-    ($report:ty: $data:ty) => {
-        impl schemars::JsonSchema for $report {
-            fn schema_name() -> std::borrow::Cow<'static, str> {
-                <$data as schemars::JsonSchema>::schema_name()
-            }
-
-            fn schema_id() -> std::borrow::Cow<'static, str> {
-                <$data as schemars::JsonSchema>::schema_id()
-            }
-
-            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                <$data as schemars::JsonSchema>::json_schema(generator)
-            }
-        }
-    };
-}
-pub(super) use schema_of;

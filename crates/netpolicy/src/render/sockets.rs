@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use linux::bpf::wishes::{Enabled, SocketWish, WishSource};
 use model::{Pid, PolicyName};
+use page::{Page, Report};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::count;
-use super::report::{Page, Report};
 
 /// Where programs are answered, and what they ask for.
 #[derive(Debug, JsonSchema, Serialize)]

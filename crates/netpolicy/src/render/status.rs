@@ -1,12 +1,10 @@
 //! How the daemon stands, for people and for programs.
 
 use daemon::Status;
+use page::{Cell, Page, Report, Style, Table, to_json};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-
-use super::report::{Page, Report, to_json};
-use super::table::{Cell, Style, Table};
 
 /// `status`'s data: what the daemon says, as it says it.
 #[derive(Debug, Serialize)]

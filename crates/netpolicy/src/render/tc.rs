@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use page::{Kind, Page, Report, Style, record, to_json};
 use rules::classifier::Offload;
 use rules::{Filter, Found, Lookup, Wanted};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -9,9 +10,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::count;
-use super::report::{Page, Report, to_json};
-use super::schema::{Kind, record};
-use super::table::{Cell, Style, Table};
 
 /// How many refusals and differences people are shown; the others are counted. JSON has them all.
 const SHOWN_MAX: usize = 20;
@@ -394,65 +392,5 @@ impl Report for DumpReport {
 
     fn page(&self, page: &mut Page) {
         self.lines.iter().for_each(|line| page.line(line));
-    }
-}
-
-/// One criterion of `tc bench`.
-#[derive(Debug, JsonSchema, Serialize)]
-pub(crate) struct BenchRow {
-    /// What was measured.
-    pub(crate) criterion: String,
-    /// What is wanted.
-    pub(crate) goal: String,
-    /// What came out.
-    pub(crate) measured: String,
-    /// Whether that is as wanted; `None` for what is not to be judged.
-    pub(crate) met: Option<bool>,
-}
-
-/// `tc bench`'s data.
-#[derive(Debug, JsonSchema, Serialize)]
-pub(crate) struct RuleBenchReport {
-    /// How often each was repeated.
-    pub(crate) repeats: u32,
-    /// How many rules each load had.
-    pub(crate) rules: u32,
-    /// The kernel.
-    pub(crate) kernel: String,
-    /// The criteria.
-    pub(crate) rows: Vec<BenchRow>,
-}
-
-impl Report for RuleBenchReport {
-    const KIND: &'static str = "tc-bench";
-
-    fn page(&self, page: &mut Page) {
-        let mut table = Table::new(&["CRITERION", "GOAL", "MEASURED", ""]);
-        for row in &self.rows {
-            let (mark, style) = match row.met {
-                Some(true) => ("met", Style::Good),
-                Some(false) => ("NOT met", Style::Bad),
-                None => ("", Style::Plain),
-            };
-            table.row([
-                Cell::new(row.criterion.as_str()),
-                Cell::new(row.goal.as_str()),
-                Cell::new(row.measured.as_str()),
-                Cell::new(mark).style(style),
-            ]);
-        }
-        page.line(format!(
-            "{} rules a load, medians of {} interleaved repeats, Linux {}",
-            self.rules, self.repeats, self.kernel
-        ));
-        page.table(&table);
-    }
-
-    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
-        vec![record::<BenchRow>("tc-bench", generator)]
-    }
-
-    fn lines(&self) -> Vec<(&'static str, Value)> {
-        self.rows.iter().map(|row| ("tc-bench", to_json(row))).collect()
     }
 }

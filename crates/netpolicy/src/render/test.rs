@@ -1,9 +1,9 @@
 //! What people see of a host, as snapshots.
 
 use model::Host;
+use page::{Page, Report};
 
 use super::host::HostReport;
-use super::report::{Page, Report};
 use super::svg::svg;
 
 /// A server with a NIC, a veth, memcached, nginx and an io_uring application; made up, but complete.

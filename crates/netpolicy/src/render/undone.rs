@@ -1,13 +1,10 @@
 //! What a rollback came to.
 
 use apply::{Fate, TransactionName, Undone, UndoneChange};
+use page::{Cell, Kind, Page, Report, Style, Table, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
-
-use super::report::{Page, Report, to_json};
-use super::schema::{Kind, record};
-use super::table::{Cell, Style, Table};
 
 /// `rollback`'s data.
 #[derive(Debug, JsonSchema, Serialize)]

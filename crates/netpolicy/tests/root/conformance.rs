@@ -95,8 +95,8 @@ fn compare(mode: &str, bound: f64) -> Result<(), Failed> {
 fn modelled(mode: &str) -> Result<Vec<Cycle>, Failed> {
     let gap = u64::try_from(GAP.as_nanos())?;
     let load = (1_000_000_000 / gap).to_string();
-    let file = netpolicy::scenario_file::shipped("lab").ok_or("there is no lab")?;
-    let mut scenario: Scenario = netpolicy::scenario_file::parse(file.name, file.scenario)?.scenario;
+    let file = experiments::scenario_file::shipped("lab").ok_or("there is no lab")?;
+    let mut scenario: Scenario = experiments::scenario_file::parse(file.name, file.scenario)?.scenario;
     let keys = [
         ("clients.connections", "1"),
         ("clients.arrivals", "fixed"),

@@ -1,7 +1,6 @@
 //! `tc`: filter rules in bulk.
 
 mod atomic;
-mod bench;
 mod by_tc;
 mod diff;
 mod dump;
@@ -32,7 +31,7 @@ pub(crate) fn run(arguments: &Tc, context: &Context) -> Result<Exit, Fault> {
             diff::run(&file, arguments.swap, wish::percpu(arguments.no_percpu), context)
         }
         TcCommand::Dump(arguments) => dump::run(arguments, context),
-        TcCommand::Bench(arguments) => bench::run(arguments, context),
+        TcCommand::Bench(arguments) => experiments::rule_loading::run(arguments, &context.experiments()),
         TcCommand::Guard => atomic::guard(context),
     }
 }

@@ -1,0 +1,72 @@
+//! Why a run could not be made.
+
+use std::fmt;
+
+use linux::KernelError;
+use linux::lab::ServerError;
+use measure::RunError;
+use session::{Exit, Fault};
+
+/// Why a run could not be made, or the host not be put back.
+#[derive(Debug)]
+pub(crate) enum BenchError {
+    /// The operator had enough.
+    Interrupted(linux::Signal),
+    /// The time that was set for all runs together is over.
+    TimeUp,
+    /// Something failed.
+    Failed(Fault),
+}
+
+impl fmt::Display for BenchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Interrupted(_) => f.write_str("interrupted"),
+            Self::TimeUp => f.write_str("the time is up"),
+            Self::Failed(fault) => {
+                write!(f, "{}", fault.cause)?;
+                let mut cause = fault.cause.source();
+                while let Some(deeper) = cause {
+                    write!(f, ": {deeper}")?;
+                    cause = deeper.source();
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl std::error::Error for BenchError {}
+
+impl From<Fault> for BenchError {
+    fn from(fault: Fault) -> Self {
+        Self::Failed(fault)
+    }
+}
+
+impl From<KernelError> for BenchError {
+    fn from(error: KernelError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<RunError> for BenchError {
+    fn from(error: RunError) -> Self {
+        Self::Failed(Fault::failed(error))
+    }
+}
+
+impl From<ServerError> for BenchError {
+    fn from(error: ServerError) -> Self {
+        Self::Failed(server_fault(error))
+    }
+}
+
+/// A server that did not start, as an operator can act on it.
+pub fn server_fault(error: ServerError) -> Fault {
+    match error {
+        ServerError::Kernel(error) => error.into(),
+        ServerError::NotInstalled => Fault::new(Exit::Unsupported, error).hint("apt-get install memcached"),
+        ServerError::Ended { .. } | ServerError::Silent { .. } => Fault::failed(error),
+    }
+}

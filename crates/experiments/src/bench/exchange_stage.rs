@@ -1,0 +1,436 @@
+//! One cell with netpolicy's own server: start it as an ordinary process, set what the configuration says from outside,
+//! measure, put back, and compare the host with what it was.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::Command;
+
+use apply::{Allow, Journal, TransactionName};
+use linux::bpf::delivery::Sampler;
+use linux::counters::CounterSource;
+use linux::lab::{Lab, LabOptions, Program, SERVER_ADDRESS};
+use linux::machine::{Machine, seconds_since_1970};
+use linux::process::identify_kernel_thread;
+use linux::{Kernel, Netns, Processes, Signals};
+use measure::{Cell, Stage};
+use model::{
+    Change, Cpu, CpuSet, DeliveryMode, Evidence, Host, MeasuredOn, Nanoseconds, NapiKnob, Origin, Plan,
+    ProcessKnob, Reason, Setting, Step, Threading, Waiting, Workload,
+};
+use session::{Fault, clock, cycle};
+
+use super::background::Background;
+use super::error::BenchError;
+use super::exchange_args::Common;
+use super::lab_stage::{differences, interruptible, policy, settings};
+use super::layout::Layout;
+use super::own_files::OwnFiles;
+use super::watch::Watch;
+use super::way::Way;
+use crate::Context;
+
+/// The server's port in the lab, where nobody else listens.
+const PORT: u16 = 7007;
+
+/// How often the kernel thread of a NAPI is looked for that was asked for a moment ago.
+const KTHREAD_LOOKS_MAX: u32 = 100;
+
+/// How long is waited between two looks.
+const KTHREAD_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
+
+/// Where server and client are.
+enum Place {
+    /// In a lab of two namespaces.
+    Lab(Box<Lab>),
+    /// On this host, over loopback.
+    Loopback { netns: Netns, files: OwnFiles },
+}
+
+/// A place for one server at a time.
+pub(crate) struct ExchangeStage<'a> {
+    context: &'a Context<'a>,
+    signals: &'a mut Signals,
+    layout: Layout,
+    kthread_cpus: CpuSet,
+    background: Background,
+    /// Whether the client waits as the server does.
+    both_sides: bool,
+    threads: u32,
+    /// Whether each client thread has a server thread of its own.
+    partners: bool,
+    storage: Option<(PathBuf, bool)>,
+    workload: Workload,
+    journal: Journal,
+    counters: CounterSource,
+    delivery: Option<Sampler>,
+    cell: Option<Applied>,
+    place: Place,
+}
+
+/// A server with its settings.
+struct Applied {
+    /// `None` once the operator had enough.
+    server: Option<Program>,
+    transactions: Vec<TransactionName>,
+    /// The host before; `None` if it could not be looked at.
+    before: Option<Host>,
+}
+
+impl<'a> ExchangeStage<'a> {
+    /// Makes a place for these runs.
+    pub(crate) fn new(
+        context: &'a Context<'a>,
+        signals: &'a mut Signals,
+        layout: Layout,
+        common: &Common,
+        storage: Option<(PathBuf, bool)>,
+        workload: Workload,
+    ) -> Result<Self, Fault> {
+        let threads =
+            common.server_threads.unwrap_or_else(|| u32::try_from(layout.server.len()).unwrap_or(1));
+        let place = if common.loopback {
+            Place::Loopback { netns: context.session.netns()?, files: OwnFiles::new()? }
+        } else {
+            let queues = common.queues.unwrap_or(threads.min(LabOptions::QUEUES_MAX));
+            Place::Lab(Box::new(Lab::new(&LabOptions::with_queues(queues))?))
+        };
+        let delivery = match (!common.uncounted).then(Sampler::load) {
+            None => None,
+            Some(Ok(sampler)) => Some(sampler),
+            Some(Err(error)) => {
+                context.console.say(&format!("Not counted who delivers packets: {error}"));
+                None
+            }
+        };
+        let or_servers = |cpus: &Option<CpuSet>| cpus.clone().unwrap_or_else(|| layout.server.clone());
+        Ok(Self {
+            context,
+            signals,
+            kthread_cpus: or_servers(&common.kthread_cpus),
+            background: Background {
+                hogs: common.background,
+                duty: common.background_duty,
+                cpus: or_servers(&common.background_cpus),
+            },
+            layout,
+            both_sides: common.both_sides,
+            threads,
+            partners: common.partners,
+            storage,
+            workload,
+            journal: context.session.journal_in(&place.files())?,
+            counters: CounterSource::open(place.server())?,
+            delivery,
+            cell: None,
+            place,
+        })
+    }
+
+    /// What runs from now on ask for.
+    pub(crate) fn set_workload(&mut self, workload: Workload) {
+        self.workload = workload;
+    }
+
+    /// Whether somebody wants this to end.
+    fn may_go_on(&mut self) -> Result<(), BenchError> {
+        match self.signals.take() {
+            Some(arrived) => Err(BenchError::Interrupted(arrived.signal)),
+            None => Ok(()),
+        }
+    }
+
+    fn start(&self, way: Way) -> Result<Program, BenchError> {
+        let address = self.place.free_address()?;
+        let program = std::env::current_exe().map_err(|error| Fault::file("/proc/self/exe", error))?;
+        let mut command = Command::new(program);
+        command.args(["bench", "serve", "--listen", &address.to_string()]);
+        command.args(["--threads", &self.threads.to_string(), "--cpus", &self.layout.server.to_string()]);
+        match (&self.workload, &self.storage) {
+            (Workload::TcpRr(sizes) | Workload::TcpStream(sizes), _) => {
+                command.args(["--size", &format!("{}/{}", sizes.request_bytes, sizes.answer_bytes)]);
+            }
+            (Workload::Storage(_), Some((path, writable))) => {
+                command.arg("--storage").arg(path).args(writable.then_some("--writable"));
+            }
+            (Workload::Storage(_) | Workload::Memcached(_) | Workload::Foreign(_), _) => {
+                return Err(Fault::failed("this server has no such service").into());
+            }
+        }
+        command.args(["--in-a-row", &self.in_a_row().to_string()]);
+        if let Some(span) = way.wait_at_most() {
+            command.args(["--wait-at-most", &format!("{}ns", span.0)]);
+        }
+        let started = match &self.place {
+            Place::Lab(lab) => lab.start_program(command, PORT),
+            Place::Loopback { netns, .. } => Program::start_in(netns, command, address),
+        };
+        started.map_err(|error| Fault::failed(error).into())
+    }
+
+    /// How many connections in a row a server thread gets. Client threads connect one after the other, so that as many as
+    /// one of them has make its partner.
+    fn in_a_row(&self) -> u32 {
+        let pace = self.workload.pace();
+        if self.partners { pace.flows.div_ceil(pace.threads.max(1)) } else { 1 }
+    }
+
+    fn observe(&self) -> Result<Host, BenchError> {
+        let server = self.cell.as_ref().and_then(|applied| applied.server.as_ref());
+        let processes = server.map_or(Processes::None, |server| Processes::Only(vec![server.process().pid]));
+        Ok(linux::observe(self.place.server(), &processes)?)
+    }
+
+    /// Starts the server and sets what the configuration says. What was set is noted in the cell as it goes.
+    fn bring_into(&mut self, way: Way) -> Result<(), BenchError> {
+        let server = self.start(way)?;
+        let process = server.process();
+        self.cell = Some(Applied { server: Some(server), transactions: Vec::new(), before: None });
+        let before = self.observe()?;
+        if let Some(applied) = &mut self.cell {
+            applied.before = Some(before.clone());
+        }
+        if let (Way::Mode(mode), Place::Loopback { .. }) = (way, &self.place) {
+            return self.commit(epolls(&before, mode)?);
+        }
+        if let Way::Mode(mode) = way {
+            let planned = cycle::plan(&policy(process.pid, mode), self.place.server())?;
+            return self.commit(planned.plan);
+        }
+        if way.threading() == Threading::Off {
+            return Ok(());
+        }
+        if matches!(self.place, Place::Loopback { .. }) {
+            return Err(unsupported("loopback has no NAPI that a kernel thread could poll").into());
+        }
+        self.commit(threads(&before, way.threading())?)?;
+        if way == (Way::Threaded { pinned: true }) {
+            let pinned = self.pinned()?;
+            self.commit(pinned)?;
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, plan: Plan) -> Result<(), BenchError> {
+        let asked = self.context.session.asked(None);
+        let transaction = cycle::keep(plan, &self.journal, &asked, Allow::default())?;
+        if let Some(applied) = &mut self.cell {
+            applied.transactions.extend(transaction);
+        }
+        Ok(())
+    }
+
+    /// A CPU for each NAPI's kernel thread, in turn.
+    fn pinned(&self) -> Result<Plan, BenchError> {
+        let because = || Reason::new("a CPU of its own for each kernel thread", "netpolicy bench");
+        let cpus: Vec<Cpu> = self.kthread_cpus.iter().collect();
+        let mut steps = Vec::new();
+        for look in 1.. {
+            let host = self.observe()?;
+            let napis: Vec<_> = host.devices.iter().flat_map(|device| &device.napis).collect();
+            let pids: Option<Vec<_>> = napis.iter().map(|napi| napi.kthread).collect();
+            let Some(pids) = pids.filter(|pids| !pids.is_empty()) else {
+                if look >= KTHREAD_LOOKS_MAX {
+                    return Err(Fault::failed("the kernel does not say which thread polls a NAPI").into());
+                }
+                std::thread::sleep(KTHREAD_PAUSE);
+                continue;
+            };
+            for (pid, cpu) in pids.into_iter().zip(cpus.iter().copied().cycle()) {
+                let thread = identify_kernel_thread(pid)?;
+                let now = linux::process::read_thread_affinity(&thread)?;
+                let from = Setting::Process(ProcessKnob::ThreadAffinity(thread, now));
+                let to = Setting::Process(ProcessKnob::ThreadAffinity(thread, [cpu].into_iter().collect()));
+                if from != to {
+                    steps.push(Step::new(vec![Change::new(from, to, because())]));
+                }
+            }
+            break;
+        }
+        Ok(Plan { steps })
+    }
+
+    fn put_back(&mut self) -> Result<(), BenchError> {
+        let Some(applied) = &mut self.cell else { return Ok(()) };
+        for transaction in std::mem::take(&mut applied.transactions).into_iter().rev() {
+            let undone = self.journal.roll_back(transaction, &mut Kernel::new(), clock::now());
+            undone.map_err(Fault::from)?;
+        }
+        let compared = match &applied.before {
+            Some(before) if applied.server.is_some() => Some(settings(before)),
+            Some(_) | None => None,
+        };
+        let wrong = match compared {
+            Some(before) => differences(&before, &settings(&self.observe()?)),
+            None => Vec::new(),
+        };
+        self.cell = None;
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(Fault::failed(format!("left changed: {}", wrong.join(", "))).into())
+        }
+    }
+
+    fn origin(&self, started: u64) -> Origin {
+        let Machine { host, kernel, cpu_model } = Machine::this();
+        let client: CpuSet = self.layout.client.iter().copied().collect();
+        let place = match &self.place {
+            Place::Lab(lab) => format!("lab with {} queue(s)", lab.queues()),
+            Place::Loopback { .. } => "loopback".to_owned(),
+        };
+        let beside = match &self.background {
+            Background { hogs: 0, .. } => String::new(),
+            Background { hogs, duty, cpus } => {
+                format!(", beside {hogs} thread(s) of {duty} % on CPU {cpus}")
+            }
+        };
+        let machine = format!(
+            "{cpu_model}, {place}, server on CPU {}, client on CPU {client}{}{beside}",
+            self.layout.server,
+            if self.both_sides { ", which waits as the server" } else { "" }
+        );
+        let dealt = if self.partners { ", each for one client thread" } else { "" };
+        let server = format!("netpolicy bench serve, {} thread(s){dealt}", self.threads);
+        Origin::Measured(MeasuredOn { host, kernel, machine, server, started })
+    }
+}
+
+impl Place {
+    /// Where files such as the journal are.
+    fn files(&self) -> PathBuf {
+        match self {
+            Self::Lab(lab) => lab.scratch(),
+            Self::Loopback { files, .. } => files.directory.clone(),
+        }
+    }
+
+    /// Where the server is.
+    fn server(&self) -> &Netns {
+        match self {
+            Self::Lab(lab) => lab.server(),
+            Self::Loopback { netns, .. } => netns,
+        }
+    }
+
+    /// Where the client is.
+    fn client(&self) -> &Netns {
+        match self {
+            Self::Lab(lab) => lab.client(),
+            Self::Loopback { netns, .. } => netns,
+        }
+    }
+
+    /// Where the next server listens. On this host, a port that was free a moment ago.
+    fn free_address(&self) -> Result<SocketAddr, Fault> {
+        match self {
+            Self::Lab(_) => Ok(SocketAddr::new(SERVER_ADDRESS.into(), PORT)),
+            Self::Loopback { netns, .. } => {
+                let bound = netns.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr())?;
+                bound.map_err(|error| Fault::file("a port of loopback", error))
+            }
+        }
+    }
+}
+
+fn way_of(label: &str) -> Result<Way, Fault> {
+    label.parse().map_err(|error| Fault::failed(format!("{error}")))
+}
+
+fn unsupported(why: &str) -> Fault {
+    Fault::new(session::Exit::Unsupported, why.to_owned())
+}
+
+/// Gives the epolls of the server a mode's parameters: over loopback they are all there is to set.
+fn epolls(host: &Host, mode: DeliveryMode) -> Result<Plan, Fault> {
+    let because = || Reason::new(format!("the epolls of {mode}"), "netpolicy bench");
+    let wanted = mode.params();
+    if !wanted.gro_flush_timeout.is_zero() {
+        return Err(unsupported("loopback has no NAPI that could be deferred or suspended"));
+    }
+    let mut steps = Vec::new();
+    for epoll in host.processes.iter().flat_map(|process| &process.epolls) {
+        let Some(now) = epoll.params else { continue };
+        if now != wanted.epoll {
+            let (from, to) = (
+                Setting::Process(ProcessKnob::Epoll(epoll.id, now)),
+                Setting::Process(ProcessKnob::Epoll(epoll.id, wanted.epoll)),
+            );
+            steps.push(Step::new(vec![Change::new(from, to, because())]));
+        }
+    }
+    Ok(Plan { steps })
+}
+
+/// Lets kernel threads poll the NAPIs of a host.
+fn threads(host: &Host, wanted: Threading) -> Result<Plan, Fault> {
+    let because = || Reason::new("kernel threads poll", "netpolicy bench");
+    let mut steps = Vec::new();
+    for queue in host.devices.iter().flat_map(|device| &device.rx_queues) {
+        let Some(now) = host.napi_of(queue.id).and_then(|napi| napi.threaded) else { continue };
+        if now != wanted {
+            let (from, to) = (
+                Setting::Napi(queue.id, NapiKnob::Threaded(now)),
+                Setting::Napi(queue.id, NapiKnob::Threaded(wanted)),
+            );
+            steps.push(Step::new(vec![Change::new(from, to, because())]));
+        }
+    }
+    if steps.is_empty() {
+        return Err(unsupported("needs napi-set with threaded, Linux 6.17"));
+    }
+    Ok(Plan { steps })
+}
+
+impl Stage for ExchangeStage<'_> {
+    type Error = BenchError;
+
+    fn apply(&mut self, label: &str) -> Result<(), BenchError> {
+        self.may_go_on()?;
+        let way = way_of(label)?;
+        let brought = self.bring_into(way);
+        if brought.is_err() {
+            self.put_back()?;
+        }
+        brought
+    }
+
+    fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, BenchError> {
+        let started = seconds_since_1970();
+        let origin = self.origin(started);
+        let way = way_of(cell.label)?;
+        let mut workload = self.workload.with_seed(cell.seed);
+        if self.both_sides && way.wait_at_most() == Some(Nanoseconds::ZERO) {
+            workload.set_waiting(Waiting::Spin);
+        }
+        let client_epolls = match way {
+            Way::Mode(mode) if self.both_sides => Some(mode.params().epoll),
+            _ => None,
+        };
+        let Self { signals, layout, counters, delivery, cell: applied, place, background, .. } = self;
+        let Some(Applied { server, before, .. }) = applied else {
+            return Err(Fault::failed("nothing was applied").into());
+        };
+        let Some(address) = server.as_ref().map(Program::address) else {
+            return Err(Fault::failed("the server was stopped").into());
+        };
+        let devices = before.iter().flat_map(|host| &host.devices);
+        let napis = devices.flat_map(|device| &device.napis).map(|napi| napi.id).collect();
+        let watch = Watch::new(place.client(), layout, counters, delivery.as_mut(), None, None)
+            .with_client_epolls(client_epolls);
+        let beside = background.start().map_err(|error| Fault::file("a background thread", error))?;
+        // Without a server the run ends at once, instead of at its time.
+        let run = interruptible(
+            signals,
+            || measure::offer(address, &workload, cell.load, &watch),
+            || drop(server.take()),
+        );
+        drop(beside);
+        let mut evidence = run?.into_evidence(cell.label, origin);
+        watch.add_to(&mut evidence, &napis);
+        Ok(evidence)
+    }
+
+    fn restore(&mut self) -> Result<(), BenchError> {
+        self.put_back()
+    }
+}

@@ -1,0 +1,311 @@
+//! One cell of the experiment, through the whole cycle: start the server, observe, plan, commit, measure, put back,
+//! and compare the host with what it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use apply::{Allow, Journal, TransactionName};
+use linux::bpf::delivery::Sampler;
+use linux::counters::CounterSource;
+use linux::cycles::Cycles;
+use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions};
+use linux::machine::{Machine, seconds_since_1970};
+use linux::process::preload::{self, EpollCounts, Library};
+use linux::{Kernel, Processes, Signals};
+use measure::{Cell, RunError, Stage};
+use model::{
+    Budget, DeliveryMode, Evidence, Goal, Host, Intent, MeasuredOn, MemcachedWorkload, NapiId, NapiKnob,
+    Origin, Pid, Policy, PolicyName, ProcessKnob, Setting, Target,
+};
+use session::{Fault, clock, cycle};
+
+use super::args::Memcached;
+use super::error::BenchError;
+use super::layout::Layout;
+use super::watch::Watch;
+use crate::Context;
+
+/// How long to wait at most before somebody looks at signals.
+const TURN: Duration = Duration::from_millis(50);
+
+/// A lab with the place for one server at a time.
+pub(crate) struct LabStage<'a> {
+    context: &'a Context<'a>,
+    signals: &'a mut Signals,
+    /// When no run begins any more.
+    until: Option<Instant>,
+    layout: Layout,
+    workload: MemcachedWorkload,
+    server: MemcachedOptions,
+    journal: Journal,
+    counters: CounterSource,
+    delivery: Option<Sampler>,
+    /// Whether the server counts what its `epoll_wait` returns.
+    counts_epolls: bool,
+    cell: Option<Applied>,
+    lab: Lab,
+}
+
+/// A server with its settings.
+struct Applied {
+    /// `None` once the operator had enough.
+    server: Option<Server>,
+    transaction: Option<TransactionName>,
+    /// Every setting of the host before.
+    before: Vec<Setting>,
+    /// The server's NAPIs.
+    napis: BTreeSet<NapiId>,
+    cycles: Option<Cycles>,
+    /// What it finds in each `epoll_wait`, if that is counted.
+    epolls: Option<EpollCounts>,
+}
+
+impl<'a> LabStage<'a> {
+    /// Makes a lab for these runs.
+    pub(crate) fn new(
+        context: &'a Context<'a>,
+        signals: &'a mut Signals,
+        layout: Layout,
+        workload: MemcachedWorkload,
+        (server_threads, queues): (u32, u32),
+        arguments: &Memcached,
+    ) -> Result<Self, Fault> {
+        let until = arguments.time_for_all().map(|time| Instant::now() + time);
+        let lab = Lab::new(&LabOptions::with_queues(queues))?;
+        let connections = workload.threads.saturating_mul(workload.connections_per_thread);
+        let server = MemcachedOptions {
+            threads: server_threads,
+            // With one queue there is nothing to tell connections apart by.
+            napi_ids: (queues > 1 && queues == server_threads).then_some(queues),
+            cpus: layout.server.clone(),
+            connections_max: connections.saturating_add(SPARE_CONNECTIONS),
+            ..MemcachedOptions::default()
+        };
+        let delivery = match (!arguments.uncounted).then(Sampler::load) {
+            None => None,
+            Some(Ok(sampler)) => Some(sampler),
+            Some(Err(error)) => {
+                context.console.say(&format!("Not counted who delivers packets: {error}"));
+                None
+            }
+        };
+        let journal = context.session.journal_in(&lab.scratch())?;
+        let counters = CounterSource::open(lab.server())?;
+        Ok(Self {
+            context,
+            signals,
+            until,
+            layout,
+            workload,
+            server,
+            journal,
+            counters,
+            delivery,
+            counts_epolls: !arguments.uncounted,
+            cell: None,
+            lab,
+        })
+    }
+
+    /// Starts a server, and what it counts in each `epoll_wait`.
+    fn start(&mut self, mode: DeliveryMode) -> Result<(Server, Option<EpollCounts>), BenchError> {
+        let libraries = self.lab.scratch().join("lib");
+        // By name: the variable that names libraries is one, however many there are.
+        let mut variables = BTreeMap::new();
+        if let Some(cap) = mode.params().epoll_wait_cap {
+            // memcached passes its own timeout with each call, and only a library in it can change that.
+            let library = preload::install(Library::Cap, &libraries)?;
+            variables.extend(preload::environment(&library, cap, None));
+        }
+        let epolls = match self.counts_epolls {
+            true => {
+                let library = preload::install(Library::Count, &libraries)?;
+                let counts = EpollCounts::new()?;
+                let preloaded = variables.get(preload::PRELOAD_VARIABLE).cloned();
+                variables.extend(counts.environment(&library, preloaded.as_deref()));
+                Some(counts)
+            }
+            false => None,
+        };
+        let mut options = self.server.clone();
+        options
+            .environment
+            .extend(variables.into_iter().map(|(name, value)| (name.to_owned(), value.into())));
+        Ok((self.lab.start_memcached(&options)?, epolls))
+    }
+
+    fn observe(&self, server: &Server) -> Result<Host, BenchError> {
+        Ok(linux::observe(self.lab.server(), &Processes::Only(vec![server.process().pid]))?)
+    }
+
+    /// Whether another run may begin.
+    fn may_go_on(&mut self) -> Result<(), BenchError> {
+        match self.signals.take() {
+            Some(arrived) => Err(BenchError::Interrupted(arrived.signal)),
+            None if self.until.is_some_and(|until| Instant::now() >= until) => Err(BenchError::TimeUp),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Connections beyond the generator's: ours that ask whether memcached is there.
+const SPARE_CONNECTIONS: u32 = 64;
+
+/// The request for a delivery mode on a server. Full busy polling may take as many CPUs as it needs: the lab is made
+/// to see what that costs.
+pub(super) fn policy(server: Pid, mode: DeliveryMode) -> Policy {
+    let intent = Intent {
+        target: Target::Task(server),
+        policy: PolicyName::None,
+        delivery: Some(mode),
+        overrides: model::policy::Overrides::default(),
+        nic: Vec::new(),
+        goal: Goal::default(),
+        kthread: model::KthreadWish::default(),
+        budget: Budget { polling_cpus: Some(u32::MAX), ..Budget::default() },
+        cpus: None,
+        layout: None,
+        queues: None,
+        origin: "netpolicy bench".to_owned(),
+    };
+    Policy { intents: vec![intent], ..Policy::default() }
+}
+
+impl Stage for LabStage<'_> {
+    type Error = BenchError;
+
+    fn apply(&mut self, label: &str) -> Result<(), BenchError> {
+        self.may_go_on()?;
+        let mode: DeliveryMode = label.parse().map_err(|error| Fault::failed(format!("{error}")))?;
+        let (server, epolls) = self.start(mode)?;
+        let planned = cycle::plan(&policy(server.process().pid, mode), self.lab.server())?;
+        let transaction =
+            cycle::keep(planned.plan, &self.journal, &self.context.session.asked(None), Allow::default())?;
+        self.cell = Some(Applied {
+            transaction,
+            before: settings(&planned.host),
+            napis: planned.host.devices.iter().flat_map(|device| &device.napis).map(|napi| napi.id).collect(),
+            // Most virtual machines have no counters of cycles, and the evidence says so by having none.
+            cycles: Cycles::of(server.process()).ok(),
+            epolls,
+            server: Some(server),
+        });
+        Ok(())
+    }
+
+    fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, BenchError> {
+        let Self { signals, layout, workload, counters, delivery, cell: applied, lab, .. } = self;
+        let Some(applied) = applied else { return Err(Fault::failed("nothing was applied").into()) };
+        let Applied { server, napis, cycles, epolls, .. } = applied;
+        let Some((address, version)) =
+            server.as_ref().map(|server| (server.address(), server.version().to_owned()))
+        else {
+            return Err(Fault::failed("the server was stopped").into());
+        };
+        let workload = MemcachedWorkload { seed: cell.seed, ..workload.clone() };
+        let started = seconds_since_1970();
+        let watch =
+            Watch::new(lab.client(), layout, counters, delivery.as_mut(), cycles.as_mut(), epolls.as_ref());
+        // Without a server the run ends at once, instead of at its time.
+        let run = interruptible(
+            signals,
+            || measure::memcached(address, &workload, cell.load, &watch),
+            || drop(server.take()),
+        );
+        let mut evidence = run?.into_evidence(cell.label, origin(layout, lab, version, started));
+        watch.add_to(&mut evidence, napis);
+        Ok(evidence)
+    }
+
+    fn restore(&mut self) -> Result<(), BenchError> {
+        let Some(applied) = self.cell.take() else { return Ok(()) };
+        if let Some(transaction) = applied.transaction {
+            let undone = self.journal.roll_back(transaction, &mut Kernel::new(), clock::now());
+            undone.map_err(Fault::from)?;
+        }
+        let Some(server) = applied.server else { return Ok(()) };
+        let after = settings(&self.observe(&server)?);
+        let wrong = differences(&applied.before, &after);
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(Fault::failed(format!("left changed: {}", wrong.join(", "))).into())
+        }
+    }
+}
+
+/// Makes a run; a signal ends it by `end`, and is then what comes of it.
+pub(super) fn interruptible<T: Send>(
+    signals: &mut Signals,
+    run: impl FnOnce() -> Result<T, RunError> + Send,
+    mut end: impl FnMut(),
+) -> Result<T, BenchError> {
+    std::thread::scope(|scope| {
+        let run = scope.spawn(run);
+        let mut interrupted = None;
+        while !run.is_finished() {
+            if let Some(arrived) = signals.take() {
+                interrupted = Some(arrived.signal);
+                end();
+            }
+            std::thread::sleep(TURN);
+        }
+        let run = run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        match interrupted {
+            Some(signal) => Err(BenchError::Interrupted(signal)),
+            None => Ok(run?),
+        }
+    })
+}
+
+fn origin(layout: &Layout, lab: &Lab, server: String, started: u64) -> Origin {
+    let Machine { host, kernel, cpu_model } = Machine::this();
+    let client: model::CpuSet = layout.client.iter().copied().collect();
+    let machine = format!(
+        "{cpu_model}, lab with {} queue(s), server on CPU {}, client on CPU {client}",
+        lab.queues(),
+        layout.server
+    );
+    Origin::Measured(MeasuredOn { host, kernel, machine, server, started })
+}
+
+/// Every setting of a host that a plan can change, with its value.
+pub(super) fn settings(host: &Host) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    for queue in host.devices.iter().flat_map(|device| &device.rx_queues).map(|queue| queue.id) {
+        let Some(napi) = host.napi_of(queue) else { continue };
+        settings
+            .extend(napi.defer_hard_irqs.map(|value| Setting::Napi(queue, NapiKnob::DeferHardIrqs(value))));
+        settings.extend(
+            napi.gro_flush_timeout.map(|value| Setting::Napi(queue, NapiKnob::GroFlushTimeout(value))),
+        );
+        settings.extend(
+            napi.irq_suspend_timeout.map(|value| Setting::Napi(queue, NapiKnob::IrqSuspendTimeout(value))),
+        );
+        settings.extend(napi.threaded.map(|value| Setting::Napi(queue, NapiKnob::Threaded(value))));
+    }
+    for process in &host.processes {
+        let epolls = process
+            .epolls
+            .iter()
+            .filter_map(|epoll| Some(Setting::Process(ProcessKnob::Epoll(epoll.id, epoll.params?))));
+        settings.extend(epolls);
+        let threads = process.threads.iter();
+        settings.extend(
+            threads.map(|thread| {
+                Setting::Process(ProcessKnob::ThreadAffinity(thread.id, thread.affinity.clone()))
+            }),
+        );
+    }
+    settings
+}
+
+/// What is not as it was, in words. Threads that have come or gone are the server's own doing.
+pub(super) fn differences(before: &[Setting], after: &[Setting]) -> Vec<String> {
+    let changed = |was: &Setting| {
+        let is = after.iter().find(|is| is.same_knob(was))?;
+        (is != was)
+            .then(|| format!("{} {} was {} and is {}", was.object(), was.knob(), was.value(), is.value()))
+    };
+    before.iter().filter_map(changed).collect()
+}

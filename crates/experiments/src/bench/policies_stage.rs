@@ -1,0 +1,497 @@
+//! One cell of the evaluation of policies: start a server for each kind of workload, bring device and servers under a policy
+//! through the whole cycle, let all workloads run at once, put back, and compare the host with what it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use apply::{Allow, Journal, TransactionName};
+use linux::bpf::delivery::Sampler;
+use linux::counters::CounterSource;
+use linux::lab::{Lab, LabOptions, Program, SERVER_ADDRESS, SERVER_DEVICE};
+use linux::machine::{Machine, seconds_since_1970};
+use linux::work::{WorkTime, family};
+use linux::{Kernel, Processes, Signals, WakeLatency};
+use measure::{Cell, Run, RunError, Stage};
+use model::{
+    CpuSet, DeliveryMode, Evidence, Host, MeasuredOn, NapiId, Origin, Pid, Plan, PolicyName, ProcessId,
+    Recipes, Workload,
+};
+use serde_json::Value;
+use session::{Exit, Fault, clock, cycle, wake};
+
+use super::error::BenchError;
+use super::foreign::ForeignServer;
+use super::lab_stage::{differences, interruptible, settings};
+use super::layout::Layout;
+use super::own_files::OwnFiles;
+use super::policies_args::Policies;
+use super::tuning::{Tuning, by_hand, requests};
+use super::watch::Watch;
+use crate::Context;
+
+/// Where the throughput-first workloads' server listens.
+const THROUGHPUT_PORT: u16 = 7007;
+
+/// Where the latency-first workloads' server listens.
+const LATENCY_PORT: u16 = 7008;
+
+/// How often a server's processes are looked at until no more come, and how long is waited in between.
+const SETTLING_LOOKS_MAX: u32 = 50;
+const SETTLING_PAUSE: Duration = Duration::from_millis(20);
+
+/// Settings that are named of a configuration; of more, the number is told.
+const TOLD_MAX: usize = 16;
+
+/// Differences of a host that was not put back that are named.
+const DIFFERENCES_MAX: usize = 8;
+
+/// A lab with the place for the servers of one mixture at a time.
+pub(crate) struct PoliciesStage<'a> {
+    context: &'a Context<'a>,
+    signals: &'a mut Signals,
+    /// When no run begins any more.
+    until: Option<Instant>,
+    layout: Layout,
+    threads: u32,
+    recipes: Arc<Recipes>,
+    /// In the place of the latency-first workloads' server, one of the operator's choice.
+    foreign: Option<ForeignServer>,
+    /// Where that runs and may write.
+    files: Option<OwnFiles>,
+    /// Whether it was said why the run time of tasks is not counted.
+    explained_no_work: bool,
+    /// What runs at once: of each kind, if there is any.
+    throughput_first: Option<Workload>,
+    latency_first: Option<Workload>,
+    /// The evidence of the latency-first workloads of mixed runs; that of the others is the run's own.
+    beside: Vec<Evidence>,
+    /// What each configuration set when it was applied last, in words.
+    told: BTreeMap<String, String>,
+    journal: Journal,
+    counters: [CounterSource; 2],
+    delivery: Option<Sampler>,
+    cell: Option<Applied>,
+    lab: Lab,
+}
+
+/// Servers with their settings.
+struct Applied {
+    /// Empty once the operator had enough.
+    servers: Vec<Server>,
+    transaction: Option<TransactionName>,
+    /// The host before; `None` if it could not be looked at.
+    before: Option<Host>,
+    /// The policy's bound on idle states, for as long as it is in force.
+    _wake: Option<WakeLatency>,
+}
+
+/// A server, and what its workloads want first.
+struct Server {
+    program: Program,
+    /// Its process, and those that descend from it.
+    processes: Vec<ProcessId>,
+    first: PolicyName,
+}
+
+impl<'a> PoliciesStage<'a> {
+    /// Makes a lab for these runs.
+    pub(crate) fn new(
+        context: &'a Context<'a>,
+        signals: &'a mut Signals,
+        layout: Layout,
+        arguments: &Policies,
+    ) -> Result<Self, Fault> {
+        let until = arguments.time_for_all().map(|time| Instant::now() + time);
+        let cpus = u32::try_from(layout.server.len()).unwrap_or(1);
+        let queues = arguments.queues.unwrap_or_else(|| cpus.min(LabOptions::QUEUES_MAX));
+        let lab = Lab::new(&LabOptions::with_queues(queues))?;
+        let delivery = match (!arguments.uncounted).then(Sampler::load) {
+            None => None,
+            Some(Ok(sampler)) => Some(sampler),
+            Some(Err(error)) => {
+                context.console.say(&format!("Not counted who delivers packets: {error}"));
+                None
+            }
+        };
+        Ok(Self {
+            context,
+            signals,
+            until,
+            threads: arguments.server_threads.unwrap_or(cpus),
+            layout,
+            recipes: context.session.recipes()?,
+            files: arguments.foreign.server().map(|_| OwnFiles::new()).transpose()?,
+            foreign: arguments.foreign.server(),
+            explained_no_work: false,
+            throughput_first: None,
+            latency_first: None,
+            beside: Vec::new(),
+            told: BTreeMap::new(),
+            journal: context.session.journal_in(&lab.scratch())?,
+            counters: [CounterSource::open(lab.server())?, CounterSource::open(lab.server())?],
+            delivery,
+            cell: None,
+            lab,
+        })
+    }
+
+    /// What runs at once from now on.
+    pub(crate) fn set_workloads(
+        &mut self,
+        throughput_first: Option<Workload>,
+        latency_first: Option<Workload>,
+    ) {
+        (self.throughput_first, self.latency_first) = (throughput_first, latency_first);
+    }
+
+    /// The evidence of the latency-first workloads of the mixed runs since the last time.
+    pub(crate) fn take_beside(&mut self) -> Vec<Evidence> {
+        std::mem::take(&mut self.beside)
+    }
+
+    /// What each configuration set when it was applied last, in words.
+    pub(crate) fn told(&self) -> impl Iterator<Item = String> {
+        self.told.iter().map(|(label, words)| format!("{label}: {words}"))
+    }
+
+    /// Whether another run may begin.
+    fn may_go_on(&mut self) -> Result<(), BenchError> {
+        match self.signals.take() {
+            Some(arrived) => Err(BenchError::Interrupted(arrived.signal)),
+            None if self.until.is_some_and(|until| Instant::now() >= until) => Err(BenchError::TimeUp),
+            None => Ok(()),
+        }
+    }
+
+    /// A server for each kind of workload.
+    fn start(&self) -> Result<Vec<Server>, BenchError> {
+        let kinds = [
+            (&self.throughput_first, THROUGHPUT_PORT, PolicyName::Bulk),
+            (&self.latency_first, LATENCY_PORT, PolicyName::Latency),
+        ];
+        let mut servers = Vec::new();
+        if let Some(foreign) = &self.foreign {
+            let mut command = foreign.start();
+            if let Some(files) = &self.files {
+                command.current_dir(&files.directory);
+            }
+            let program = self.lab.start_program_on(&self.layout.server, command, foreign.port);
+            let program = program.map_err(Fault::failed)?;
+            let processes = settled(program.process())?;
+            return Ok(vec![Server { program, processes, first: PolicyName::Latency }]);
+        }
+        for (workload, port, first) in kinds {
+            let Some(Workload::TcpStream(sizes) | Workload::TcpRr(sizes)) = workload else { continue };
+            let program = std::env::current_exe().map_err(|error| Fault::file("/proc/self/exe", error))?;
+            let mut command = Command::new(program);
+            command.args([
+                "bench",
+                "serve",
+                "--listen",
+                &SocketAddr::new(SERVER_ADDRESS.into(), port).to_string(),
+            ]);
+            command.args(["--threads", &self.threads.to_string(), "--cpus", &self.layout.server.to_string()]);
+            command.args(["--size", &format!("{}/{}", sizes.request_bytes, sizes.answer_bytes)]);
+            let program = self.lab.start_program(command, port).map_err(Fault::failed)?;
+            let processes = vec![program.process()];
+            servers.push(Server { program, processes, first });
+        }
+        Ok(servers)
+    }
+
+    fn observe(&self) -> Result<Host, BenchError> {
+        let servers = self.cell.iter().flat_map(|applied| &applied.servers);
+        let pids = servers.flat_map(|server| &server.processes).map(|process| process.pid).collect();
+        Ok(linux::observe(self.lab.server(), &Processes::Only(pids))?)
+    }
+
+    /// Starts the servers and brings them and the device under what is compared. What was done is noted in the cell as it
+    /// goes.
+    fn bring_under(&mut self, tuning: Tuning) -> Result<(), BenchError> {
+        let servers = self.start()?;
+        let asked: Vec<(ProcessId, PolicyName)> = servers
+            .iter()
+            .flat_map(|server| server.processes.iter().map(|process| (*process, server.first)))
+            .collect();
+        self.cell = Some(Applied { servers, transaction: None, before: None, _wake: None });
+        let before = self.observe()?;
+        let (plan, remark) = match tuning {
+            Tuning::Manual => {
+                let servers: Vec<ProcessId> = asked.iter().map(|(server, _)| *server).collect();
+                (by_hand(&before, SERVER_DEVICE, &servers, &self.layout.server), None)
+            }
+            Tuning::Policy(policy) => self.planned(policy, None, &asked)?,
+            Tuning::Delivery(mode) => self.planned(PolicyName::None, Some(mode), &asked)?,
+        };
+        let mut words = in_words(&plan, remark.as_deref());
+        if let Some(applied) = &mut self.cell {
+            applied.before = Some(before);
+        }
+        let transaction =
+            cycle::keep(plan, &self.journal, &self.context.session.asked(None), Allow::default())?;
+        let wake = match tuning {
+            Tuning::Manual | Tuning::Delivery(_) => None,
+            Tuning::Policy(policy) => {
+                let intent = requests(policy, None, SERVER_DEVICE, &[]).pop();
+                intent
+                    .map(|intent| wake::hold(None, &intent, self.context.session, self.context.console))
+                    .transpose()?
+                    .flatten()
+            }
+        };
+        if wake.is_some() {
+            words.push_str("; holds cpu_dma_latency");
+        }
+        if let Some(applied) = &mut self.cell {
+            (applied.transaction, applied._wake) = (transaction, wake);
+        }
+        self.told.insert(tuning.to_string(), words);
+        Ok(())
+    }
+
+    /// What a policy comes to here, for the device and both servers. Where the servers cannot have what each of them asks
+    /// for, because the device has no rules that tell their packets apart, it is the device's policy alone, with the
+    /// reason.
+    fn planned(
+        &self,
+        policy: PolicyName,
+        delivery: Option<DeliveryMode>,
+        servers: &[(ProcessId, PolicyName)],
+    ) -> Result<(Plan, Option<String>), BenchError> {
+        let plan_of = |servers: &[(ProcessId, PolicyName)]| {
+            let asked = requests(policy, delivery, SERVER_DEVICE, servers);
+            let policy =
+                model::Policy { intents: asked, recipes: Arc::clone(&self.recipes), disruptive: false };
+            cycle::plan(&policy, self.lab.server()).map(|planned| planned.plan)
+        };
+        match plan_of(servers) {
+            Ok(plan) => Ok((plan, None)),
+            Err(fault) if policy == PolicyName::Mix && fault.exit == Exit::Refused => {
+                let why = format!("of the device alone: {}", BenchError::Failed(fault)).replace('\n', ";");
+                Ok((plan_of(&[])?, Some(why)))
+            }
+            Err(fault) => Err(fault.into()),
+        }
+    }
+
+    /// Counts the run time of the servers, of this process, and of the softirqs that work for them. Where it cannot be
+    /// counted, that is said once.
+    fn work(&mut self) -> Option<WorkTime> {
+        let applied = self.cell.as_ref()?;
+        let servers = applied.servers.iter().flat_map(|server| &server.processes);
+        let processes = servers.map(|process| process.pid).chain([Pid(std::process::id())]);
+        let devices = applied.before.iter().flat_map(|host| &host.devices);
+        let napis = devices.flat_map(|device| &device.napis).map(|napi| napi.id);
+        match WorkTime::of(processes, napis) {
+            Ok(work) => Some(work),
+            Err(error) => {
+                if !std::mem::replace(&mut self.explained_no_work, true) {
+                    self.context.console.say(&format!("Not counted how long tasks run: {error}"));
+                }
+                None
+            }
+        }
+    }
+
+    fn put_back(&mut self) -> Result<(), BenchError> {
+        let Some(applied) = &mut self.cell else { return Ok(()) };
+        if let Some(transaction) = applied.transaction.take() {
+            let undone = self.journal.roll_back(transaction, &mut Kernel::new(), clock::now());
+            undone.map_err(Fault::from)?;
+        }
+        let wrong = match &applied.before {
+            Some(before) if !applied.servers.is_empty() => {
+                let before = before.clone();
+                left(&before, &self.observe()?)
+            }
+            Some(_) | None => Vec::new(),
+        };
+        self.cell = None;
+        match wrong.is_empty() {
+            true => Ok(()),
+            false => Err(Fault::failed(format!("left changed: {}", wrong.join(", "))).into()),
+        }
+    }
+
+    fn origin(&self, started: u64, first: PolicyName) -> Origin {
+        let Machine { host, kernel, cpu_model } = Machine::this();
+        let client: CpuSet = self.layout.client.iter().copied().collect();
+        let machine = format!(
+            "{cpu_model}, lab with {} queue(s), servers on CPU {}, clients on CPU {client}",
+            self.lab.queues(),
+            self.layout.server,
+        );
+        let server = match &self.foreign {
+            Some(foreign) => foreign.command.clone(),
+            None => format!("netpolicy bench serve for {first}, {} thread(s)", self.threads),
+        };
+        Origin::Measured(MeasuredOn { host, kernel, machine, server, started })
+    }
+}
+
+impl Stage for PoliciesStage<'_> {
+    type Error = BenchError;
+
+    fn apply(&mut self, label: &str) -> Result<(), BenchError> {
+        self.may_go_on()?;
+        let tuning: Tuning = label.parse().map_err(|error| Fault::failed(format!("{error}")))?;
+        let brought = self.bring_under(tuning);
+        if brought.is_err() {
+            self.put_back()?;
+        }
+        brought
+    }
+
+    fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, BenchError> {
+        let started = seconds_since_1970();
+        let origins =
+            [PolicyName::Bulk, PolicyName::Latency].map(|first| (first, self.origin(started, first)));
+        let mut origins = BTreeMap::from(origins);
+        let workloads: Vec<(PolicyName, Workload)> =
+            [(PolicyName::Bulk, &self.throughput_first), (PolicyName::Latency, &self.latency_first)]
+                .into_iter()
+                .filter_map(|(first, workload)| Some((first, workload.as_ref()?.with_seed(cell.seed))))
+                .collect();
+        let mut work = self.work();
+        let Self { signals, layout, counters, delivery, cell: applied, lab, .. } = self;
+        let Some(Applied { servers, before, .. }) = applied else {
+            return Err(Fault::failed("nothing was applied").into());
+        };
+        let devices = before.iter().flat_map(|host| &host.devices);
+        let napis: BTreeSet<NapiId> = devices.flat_map(|device| &device.napis).map(|napi| napi.id).collect();
+        let mut addresses = BTreeMap::new();
+        for server in servers.iter() {
+            addresses.insert(server.first, server.program.address());
+        }
+        let mut sampler = delivery.as_mut();
+        let mut offers = Vec::new();
+        for ((first, workload), source) in workloads.iter().zip(counters.iter_mut()) {
+            let Some(address) = addresses.get(first) else {
+                return Err(Fault::failed("a server was stopped").into());
+            };
+            let watch = Watch::new(lab.client(), layout, source, sampler.take(), None, None);
+            // With two kinds of answers at once, the cost of one of them is not known.
+            let watch = if workloads.len() == 1 { watch.with_costs(work.take()) } else { watch };
+            offers.push((*address, workload, watch));
+        }
+        // Without servers the run ends at once, instead of at its time.
+        let runs = interruptible(signals, || all_at_once(&offers, cell), || servers.clear())?;
+        let mut evidence = Vec::new();
+        for (((first, _), (.., watch)), run) in workloads.iter().zip(offers).zip(runs) {
+            let Some(origin) = origins.remove(first) else { continue };
+            let mut of_kind = run.into_evidence(cell.label, origin);
+            watch.add_to(&mut of_kind, &napis);
+            evidence.push(of_kind);
+        }
+        let mut evidence = evidence.into_iter();
+        let Some(own) = evidence.next() else { return Err(Fault::failed("no workload ran").into()) };
+        // Who delivered is counted once, for the device and so for both.
+        let delivered = own.delivered.clone();
+        self.beside.extend(evidence.map(|beside| Evidence { delivered: delivered.clone(), ..beside }));
+        Ok(own)
+    }
+
+    fn restore(&mut self) -> Result<(), BenchError> {
+        self.put_back()
+    }
+}
+
+/// The processes of a server that has just begun to listen, once no more come: a master starts its workers then.
+fn settled(server: ProcessId) -> Result<Vec<ProcessId>, BenchError> {
+    let mut found = family(server.pid);
+    for _ in 0..SETTLING_LOOKS_MAX {
+        std::thread::sleep(SETTLING_PAUSE);
+        let more = family(server.pid);
+        if more == found {
+            break;
+        }
+        found = more;
+    }
+    let identified: Result<Vec<ProcessId>, _> = found.into_iter().map(linux::process::identify).collect();
+    Ok(identified?)
+}
+
+/// Lets all workloads run at the same time.
+fn all_at_once(offers: &[(SocketAddr, &Workload, Watch<'_>)], cell: Cell<'_>) -> Result<Vec<Run>, RunError> {
+    std::thread::scope(|scope| {
+        let offer = |(address, workload, watch): &(SocketAddr, &Workload, Watch<'_>)| {
+            measure::offer(*address, workload, cell.load, watch)
+        };
+        let running: Vec<_> = offers.iter().map(|one| scope.spawn(move || offer(one))).collect();
+        let joined = running
+            .into_iter()
+            .map(|run| run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        joined.collect()
+    })
+}
+
+/// What a plan sets, in a line.
+fn in_words(plan: &Plan, remark: Option<&str>) -> String {
+    let changes: Vec<String> = plan
+        .changes()
+        .map(|change| format!("{} {} {}", change.to().object(), change.to().knob(), change.to().value()))
+        .collect();
+    let mut words = match changes.len() {
+        0 => "sets nothing".to_owned(),
+        1..=TOLD_MAX => format!("sets {}", changes.join(", ")),
+        more => format!("sets {}, and {} more", changes[..TOLD_MAX].join(", "), more - TOLD_MAX),
+    };
+    if let Some(remark) = remark {
+        words = format!("{words}; {remark}");
+    }
+    words
+}
+
+/// What of the host is not as it was: every setting of servers and NAPIs by name, and everything else of the devices.
+fn left(before: &Host, after: &Host) -> Vec<String> {
+    let mut wrong = differences(&settings(before), &settings(after));
+    if wrong.is_empty() && before.devices != after.devices {
+        let value = |host: &Host| serde_json::to_value(&host.devices).unwrap_or_default();
+        differing("devices", &value(before), &value(after), &mut wrong);
+    }
+    wrong.truncate(DIFFERENCES_MAX);
+    wrong
+}
+
+/// The places where two values differ.
+fn differing(place: &str, before: &Value, after: &Value, wrong: &mut Vec<String>) {
+    match (before, after) {
+        (Value::Object(was), Value::Object(is)) if was.keys().eq(is.keys()) => {
+            was.iter().zip(is.values()).for_each(|((key, was), is)| {
+                differing(&format!("{place}.{key}"), was, is, wrong);
+            });
+        }
+        (Value::Array(was), Value::Array(is)) if was.len() == is.len() => {
+            for (index, (was, is)) in was.iter().zip(is).enumerate() {
+                differing(&format!("{place}[{index}]"), was, is, wrong);
+            }
+        }
+        (was, is) if was != is => wrong.push(format!("{place} was {was} and is {is}")),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_was_not_put_back_is_named_with_both_values() {
+        let mut wrong = Vec::new();
+        let before = json!([{ "mtu": 1500, "rx_queues": [{ "rps_cpus": "" }] }]);
+        let after = json!([{ "mtu": 1500, "rx_queues": [{ "rps_cpus": "1" }] }]);
+        differing("devices", &before, &after, &mut wrong);
+        assert_eq!(wrong, ["devices[0].rx_queues[0].rps_cpus was \"\" and is \"1\""]);
+        wrong.clear();
+        differing("devices", &before, &json!([]), &mut wrong);
+        assert_eq!(wrong.len(), 1, "a device that is gone is one difference");
+        wrong.clear();
+        differing("devices", &before, &before, &mut wrong);
+        assert_eq!(wrong, Vec::<String>::new());
+    }
+}

@@ -1,0 +1,286 @@
+//! `bench`: delivery modes, measured.
+
+pub(crate) mod evidence;
+mod exchange;
+mod policies;
+mod policies_simulated;
+mod serve;
+mod unique;
+
+use std::io::Write;
+use std::path::Path;
+
+use evidence::Written;
+use linux::{Processes, Signals, observe};
+use measure::{Cell, Experiment, Failure, Grid, Progress, Results, Stage, Stopped};
+use model::{DeliveryMode, Nanoseconds, OfferedLoad};
+use session::{Exit, Fault};
+
+use crate::Context;
+use crate::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
+use crate::bench::{BenchError, LabStage, Layout, PlainStage, impossible, label};
+use crate::reports::{BenchReport, GridReport};
+
+/// Measures, prints the table, and writes the files.
+pub fn run(arguments: &Bench, context: &Context<'_>) -> Result<Exit, Fault> {
+    match &arguments.application {
+        Application::Memcached(arguments) => memcached(arguments, context),
+        Application::TcpRr(arguments) => exchange::run(&**arguments, context),
+        Application::TcpStream(arguments) => exchange::run(&**arguments, context),
+        Application::Threaded(arguments) => exchange::run_threaded(arguments, context),
+        Application::Storage(arguments) => exchange::run_storage(arguments, context),
+        Application::Policies(arguments) => policies::run(arguments, context),
+        Application::Serve(arguments) => serve::run(arguments),
+        Application::Report(arguments) => from_evidence(arguments, context),
+    }
+}
+
+fn memcached(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, Fault> {
+    // A file that cannot be written is better known before the experiment than after it.
+    for path in [&arguments.report, &arguments.json].into_iter().flatten() {
+        writable(path)?;
+    }
+    match arguments.address {
+        Some(address) => {
+            let layout = layout(context)?;
+            let workload = arguments.workload(PlainStage::threads(&layout));
+            checked(&workload)?;
+            let mut stage = PlainStage { address, netns: context.session.netns()?, workload };
+            let labels = vec!["as it is".to_owned()];
+            conduct(arguments, context, &mut stage, labels)
+        }
+        None => in_lab(arguments, context),
+    }
+}
+
+fn in_lab(arguments: &MemcachedBench, context: &Context<'_>) -> Result<Exit, Fault> {
+    let layout = layout(context)?;
+    if layout.is_shared() {
+        context.console.say("One CPU only: server and load generator take it from each other, and response times are those of both.");
+    }
+    let workload = arguments.workload(PlainStage::threads(&layout));
+    checked(&workload)?;
+    let threads = arguments.server_threads.unwrap_or_else(|| u32::try_from(layout.server.len()).unwrap_or(1));
+    let queues = arguments.queues.unwrap_or(threads);
+    let labels = arguments.modes().into_iter().map(label).collect();
+    let mut signals = Signals::catch()?;
+    let mut stage = LabStage::new(context, &mut signals, layout, workload, (threads, queues), arguments)?;
+    conduct(arguments, context, &mut stage, labels)
+}
+
+fn layout(context: &Context<'_>) -> Result<Layout, Fault> {
+    let host = observe(&context.session.netns()?, &Processes::None)?;
+    Ok(Layout::of(&host.topology.online))
+}
+
+fn checked(workload: &model::MemcachedWorkload) -> Result<(), Fault> {
+    workload.check().map_err(|error| impossible(&error, "--key-size"))
+}
+
+/// Finds out how much is to be offered, makes every run, and says what came of it.
+fn conduct<S: Stage<Error = BenchError>>(
+    arguments: &MemcachedBench,
+    context: &Context<'_>,
+    stage: &mut S,
+    labels: Vec<String>,
+) -> Result<Exit, Fault> {
+    let wanted = arguments.loads();
+    let borne = match wanted.iter().any(|load| load.is_share()) {
+        true => match bears(stage, &labels, arguments) {
+            Ok(borne) => Some(borne),
+            Err(BenchError::Interrupted(signal)) => return Ok(Exit::Command(of_signal(signal))),
+            Err(BenchError::Failed(fault)) => return Err(fault),
+            Err(error @ BenchError::TimeUp) => return Err(Fault::failed(error.to_string())),
+        },
+        false => None,
+    };
+    if let Some(borne) = borne {
+        context
+            .console
+            .say(&format!("Closed loop, this server answers {borne:.0} requests per second here."));
+    }
+    let mut loads: Vec<OfferedLoad> = Vec::new();
+    for load in wanted.iter().map(|load| load.on(borne.unwrap_or(0.0))) {
+        if !loads.contains(&load) {
+            loads.push(load);
+        }
+    }
+    let experiment = Experiment { labels, loads, rounds: arguments.rounds(), seed: arguments.seed };
+    let mut told = Told::default();
+    let (results, stopped) = match experiment.run(stage, |progress| told.tell(context, &progress)) {
+        Ok(results) => (results, None),
+        Err(stopped) => {
+            let Stopped { cell, failure, results } = *stopped;
+            (results, Some((cell, failure)))
+        }
+    };
+    context.console.progress("");
+    let exit = publish(arguments, context, &results, borne)?;
+    match stopped {
+        None => Ok(exit),
+        Some((cell, failure)) => early(context, &results, &cell, failure).map(|early| early.unwrap_or(exit)),
+    }
+}
+
+/// What the server bears under the kernel's own way of delivery, in requests per second.
+fn bears<S: Stage<Error = BenchError>>(
+    stage: &mut S,
+    labels: &[String],
+    arguments: &MemcachedBench,
+) -> Result<f64, BenchError> {
+    let base = label(DeliveryMode::Interrupt);
+    let label = if arguments.address.is_some() { labels[0].as_str() } else { base.as_str() };
+    stage.apply(label)?;
+    let measured = stage.measure(Cell { label, load: OfferedLoad::Max, round: 0, seed: arguments.seed });
+    let restored = stage.restore();
+    let evidence = measured?;
+    restored?;
+    match evidence.void {
+        None => Ok(evidence.throughput),
+        Some(reason) => Err(BenchError::Failed(Fault::failed(format!(
+            "the run in closed loop that shares are taken of is void: {reason}"
+        )))),
+    }
+}
+
+/// Prints the table and writes the files.
+fn publish(
+    arguments: &MemcachedBench,
+    context: &Context<'_>,
+    results: &Results,
+    borne: Option<f64>,
+) -> Result<Exit, Fault> {
+    let counted = results.evidence.iter().any(|run| run.void.is_none());
+    context.console.report(&BenchReport { results, borne })?;
+    if let Some(path) = &arguments.json {
+        let text = serde_json::to_string(results).map_err(Fault::failed)?;
+        std::fs::write(path, text).map_err(|error| Fault::file(path, error))?;
+        context.console.say(&format!("Evidence: {}", path.display()));
+    }
+    if let Some(path) = &arguments.report {
+        write_report(path, results, context)?;
+    }
+    if counted {
+        return Ok(Exit::Done);
+    }
+    context.console.say("No run counts.");
+    Ok(Exit::Failed)
+}
+
+fn write_report(path: &Path, results: &Results, context: &Context<'_>) -> Result<(), Fault> {
+    let page = measure::report::html("memcached under delivery modes", results);
+    std::fs::write(path, page).map_err(|error| Fault::file(path, error))?;
+    context.console.say(&format!("Report: {}", path.display()));
+    Ok(())
+}
+
+/// Prints the tables of experiments that were made before, and writes their report.
+fn from_evidence(arguments: &FromEvidence, context: &Context<'_>) -> Result<Exit, Fault> {
+    let gates = arguments.gates.as_deref().map(exchange::read_gates).transpose()?;
+    let mut grids = Vec::new();
+    for path in &arguments.evidence {
+        match evidence::read(path)? {
+            Written::Grid(grid) => grids.push(*grid),
+            Written::Results(results) if arguments.evidence.len() == 1 && gates.is_none() => {
+                context.console.report(&BenchReport { results: &results, borne: None })?;
+                if let Some(path) = &arguments.report {
+                    write_report(path, &results, context)?;
+                }
+                return Ok(Exit::Done);
+            }
+            Written::Results(_) => {
+                let why = format!(
+                    "{}: evidence of `bench memcached` is shown alone and has no gates",
+                    path.display()
+                );
+                return Err(Fault::new(Exit::Usage, why));
+            }
+        }
+    }
+    let mut grid = Grid::joined(grids);
+    if let Some(gates) = &gates {
+        grid.gates = grid.judge(gates);
+    }
+    context.console.report(&GridReport { grid: &grid })?;
+    if let Some(path) = &arguments.report {
+        exchange::write_report(path, &grid, context)?;
+    }
+    Ok(exchange::verdict(context, &grid, gates.is_some()))
+}
+
+/// How an experiment ends that was not made to its end; `None` if what was measured decides.
+fn early(
+    context: &Context<'_>,
+    results: &Results,
+    cell: &str,
+    failure: Failure<BenchError>,
+) -> Result<Option<Exit>, Fault> {
+    let made = format!("{} of {} runs were made", results.evidence.len(), results.experiment.order().len());
+    let (cause, unrestored) = match failure {
+        Failure::Run(cause) | Failure::Restore(cause) => (cause, None),
+        Failure::RunAndRestore { run, restore } => (run, Some(restore)),
+    };
+    if let Some(restore) = unrestored {
+        context.console.say(&format!("The lab was not restored before it was unmade: {restore}"));
+    }
+    match cause {
+        BenchError::TimeUp => {
+            context.console.say(&format!("The time is up: {made}."));
+            Ok(None)
+        }
+        BenchError::Interrupted(signal) => {
+            context
+                .console
+                .say(&format!("Interrupted in {cell}: {made}. The lab is gone, and everything in it."));
+            Ok(Some(Exit::Command(of_signal(signal))))
+        }
+        BenchError::Failed(fault) => {
+            context.console.say(&format!("Stopped in {cell}: {made}."));
+            Err(fault)
+        }
+    }
+}
+
+/// The exit code of a command that a signal ended, as a shell has it.
+fn of_signal(signal: linux::Signal) -> u8 {
+    u8::try_from(128 + signal.number()).unwrap_or(u8::MAX)
+}
+
+fn writable(path: &Path) -> Result<(), Fault> {
+    let mut file = std::fs::OpenOptions::new();
+    let opened = file.append(true).create(true).open(path).and_then(|mut file| file.flush());
+    opened.map_err(|error| Fault::file(path, error))
+}
+
+/// How far the operator has been told.
+#[derive(Default)]
+struct Told {
+    tenths: Option<usize>,
+}
+
+impl Told {
+    /// On a terminal every run; else a line for each tenth of the way.
+    fn tell(&mut self, context: &Context<'_>, progress: &Progress<'_>) {
+        let left = progress.left.map(|left| format!(", {} left", rounded(left))).unwrap_or_default();
+        let next = progress.next.map(|cell| format!(": {cell}")).unwrap_or_default();
+        let words = format!("run {} of {}{left}{next}", progress.done + 1, progress.total);
+        if context.console.has_watcher() {
+            context.console.progress(&words);
+            return;
+        }
+        let tenths = progress.done * 10 / progress.total.max(1);
+        if progress.next.is_some() && self.tenths != Some(tenths) {
+            self.tenths = Some(tenths);
+            context.console.say(&words);
+        }
+    }
+}
+
+/// A span as people say it.
+fn rounded(span: Nanoseconds) -> String {
+    let seconds = span.0.div_ceil(1_000_000_000);
+    match (seconds / 60, seconds % 60) {
+        (0, seconds) => format!("{seconds} s"),
+        (minutes, seconds) => format!("{minutes} min {seconds:02} s"),
+    }
+}

@@ -1,0 +1,226 @@
+//! `bench policies`: every policy against no tuning and against tuning by hand, as the NET-policy document evaluates them.
+
+use linux::{Processes, Signals, observe};
+use measure::{Experiment, Grid, Overall, Results, Stopped, Variant};
+use model::{OfferedLoad, Schema};
+use session::{Exit, Fault};
+
+use super::exchange::{among, offline, possible, publish};
+use super::policies_simulated::simulated;
+use super::{Told, early, writable};
+use crate::Context;
+use crate::bench::{BenchError, Layout, Mixture, Policies, PoliciesStage, Tuning, impossible};
+
+/// What every reader must know of a table from the lab.
+const LAB_NOTES: [&str; 3] = [
+    "none is the untuned baseline: device and servers as they come, and the server confined to its half of the CPUs as under all others.",
+    "manual is what an operator usually sets by hand: irqbalance off, interrupts 1:1. The lab's veth has no interrupt and no \
+     irqbalance, so RPS takes the place of the interrupt's affinity: queue i is steered to the i-th server CPU, XPS likewise, and \
+     thread i has it alone.",
+    "mix gives each server what its workloads want first; on a veth, which has no rules that tell their packets apart, that may be \
+     refused, and then it is of the device alone.",
+];
+
+/// What every reader must know of a table of a server of the operator's choice.
+const FOREIGN_NOTES: [&str; 2] = [
+    "none is the untuned baseline: device and server as they come, and the server confined to its half of the CPUs as under all others.",
+    "The client sleeps until an answer comes or a request is due, as an ordinary one does, and is late by what waking takes, under \
+     every policy alike (--punctual lets it ask instead, at the price of its CPU).",
+];
+
+/// Measures, prints the tables, and writes the files.
+pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, Fault> {
+    // A file that cannot be written is better known before the experiment than after it.
+    for path in [&arguments.report, &arguments.json].into_iter().flatten() {
+        writable(path)?;
+    }
+    if arguments.simulated {
+        let grid = simulated(arguments, context)?;
+        return publish(context, &grid, arguments.json.as_deref(), arguments.report.as_deref(), false);
+    }
+    let online = observe(&context.session.netns()?, &Processes::None)?.topology.online;
+    let halves = Layout::of(&online);
+    let layout = Layout {
+        server: arguments.server_cpus.clone().unwrap_or(halves.server),
+        client: arguments.client_cpus.as_ref().map_or(halves.client, |cpus| cpus.iter().collect()),
+    };
+    offline(&online, &layout)?;
+    if arguments.foreign.server().is_some() {
+        return foreign(arguments, context, layout);
+    }
+    let cpus = u32::try_from(online.len()).unwrap_or(u32::MAX);
+    let mixtures = arguments.mixtures(cpus);
+    let Some(fullest) = fullest(&mixtures) else {
+        return Err(Fault::new(
+            Exit::Usage,
+            "there is nothing to measure: a single workload cannot be mixed",
+        ));
+    };
+    for mixture in &mixtures {
+        let workloads = [arguments.throughput_first(*mixture), arguments.latency_first(*mixture)];
+        for workload in workloads.iter().flatten() {
+            workload.check().map_err(|error| impossible(&error, "--size"))?;
+        }
+    }
+    let mut grid = empty(arguments, &mixtures, "Policies against no tuning and tuning by hand");
+    grid.notes.push(arguments.scale(cpus));
+    grid.notes.extend(LAB_NOTES.map(str::to_owned));
+    if layout.is_shared() {
+        let note = "Servers and clients share CPUs: they take them from each other, and response times are those of both.";
+        grid.notes.push(note.to_owned());
+    }
+    let mut signals = Signals::catch()?;
+    let mut stage = PoliciesStage::new(context, &mut signals, layout, arguments)?;
+    stage.set_workloads(arguments.throughput_first(fullest), arguments.latency_first(fullest));
+    let candidates = arguments.tunings().into_iter().map(|tuning| (tuning.to_string(), None));
+    let labels = match possible(&mut stage, candidates, &mut grid.skipped)? {
+        Ok(labels) => labels,
+        Err(exit) => return Ok(exit),
+    };
+    grid.notes.extend(stage.told());
+    let stopped = experiments(arguments, context, &mut stage, &mixtures, &labels, &mut grid);
+    drop(stage);
+    context.console.progress("");
+    let exit = publish(context, &grid, arguments.json.as_deref(), arguments.report.as_deref(), false)?;
+    match stopped {
+        None => Ok(exit),
+        Some(Stopped { cell, failure, results }) => {
+            early(context, &results, &cell, failure).map(|early| early.unwrap_or(exit))
+        }
+    }
+}
+
+/// The same with a server of the operator's choice: a variant for each number of connections.
+fn foreign(arguments: &Policies, context: &Context<'_>, layout: Layout) -> Result<Exit, Fault> {
+    let connections = arguments.foreign.connections();
+    let workloads: Vec<_> = connections.iter().filter_map(|flows| arguments.of_foreign(*flows)).collect();
+    let Some(server) = arguments.foreign.server() else {
+        return Err(Fault::new(Exit::Usage, "no server is named"));
+    };
+    for workload in &workloads {
+        workload.check().map_err(|error| impossible(&error, "--path"))?;
+    }
+    let mut grid = Grid {
+        schema: Schema,
+        title: format!("Policies with {}", server.command),
+        notes: FOREIGN_NOTES.map(str::to_owned).to_vec(),
+        ..Grid::default()
+    };
+    let mut signals = Signals::catch()?;
+    let mut stage = PoliciesStage::new(context, &mut signals, layout, arguments)?;
+    stage.set_workloads(None, workloads.first().cloned());
+    let candidates = arguments.tunings().into_iter().map(|tuning| (tuning.to_string(), None));
+    let labels = match possible(&mut stage, candidates, &mut grid.skipped)? {
+        Ok(labels) => labels,
+        Err(exit) => return Ok(exit),
+    };
+    let experiment = Experiment {
+        labels,
+        loads: arguments.foreign.loads(),
+        rounds: arguments.rounds(),
+        seed: arguments.seed,
+    };
+    let (mut told, mut ended) = (Told::default(), None);
+    for (number, (workload, flows)) in workloads.iter().zip(&connections).enumerate() {
+        stage.set_workloads(None, Some(workload.clone()));
+        let outcome = experiment.run(&mut stage, |progress| {
+            told.tell(context, &among(progress, number, workloads.len()));
+        });
+        let (results, stopped) = match outcome {
+            Ok(results) => (results, None),
+            Err(stopped) => (stopped.results.clone(), Some(*stopped)),
+        };
+        let name = format!("{}, {flows} connection(s)", server.protocol);
+        grid.variants.push(Variant { name, borne: None, results });
+        if stopped.is_some() {
+            ended = stopped;
+            break;
+        }
+    }
+    grid.notes.extend(stage.told());
+    drop(stage);
+    context.console.progress("");
+    let exit = publish(context, &grid, arguments.json.as_deref(), arguments.report.as_deref(), false)?;
+    match ended {
+        None => Ok(exit),
+        Some(Stopped { cell, failure, results }) => {
+            early(context, &results, &cell, failure).map(|early| early.unwrap_or(exit))
+        }
+    }
+}
+
+/// The mixture with the most workloads of both kinds: what a configuration cannot have under it is known before the first
+/// run.
+fn fullest(mixtures: &[Mixture]) -> Option<Mixture> {
+    mixtures.iter().copied().max_by_key(|mixture| (mixture.is_mixed(), mixture.at_once()))
+}
+
+/// A grid without variants yet, which says what is shown together.
+pub(super) fn empty(arguments: &Policies, mixtures: &[Mixture], title: &str) -> Grid {
+    let against: Vec<String> = {
+        let tunings = arguments.tunings();
+        let references = Tuning::REFERENCES.into_iter().filter(|reference| tunings.contains(reference));
+        references.map(|reference| reference.to_string()).collect()
+    };
+    let overall = |name: &str, mixed: bool, of: fn(Mixture) -> (u32, String)| {
+        let mine = mixtures.iter().filter(|mixture| mixture.is_mixed() == mixed).map(|mixture| of(*mixture));
+        let variants = mine.filter(|(workloads, _)| *workloads > 0).map(|(_, name)| name).collect();
+        Overall { name: name.to_owned(), variants, against: against.clone() }
+    };
+    let throughput: fn(Mixture) -> (u32, String) = |mixture| (mixture.throughput, mixture.of_throughput());
+    let latency: fn(Mixture) -> (u32, String) = |mixture| (mixture.latency, mixture.of_latency());
+    let overall = vec![
+        overall("Throughput-first workloads alone", false, throughput),
+        overall("Latency-first workloads alone", false, latency),
+        overall("Throughput-first workloads beside others", true, throughput),
+        overall("Latency-first workloads beside others", true, latency),
+    ];
+    Grid {
+        schema: Schema,
+        title: title.to_owned(),
+        overall: overall.into_iter().filter(|overall| !overall.variants.is_empty()).collect(),
+        ..Grid::default()
+    }
+}
+
+/// One experiment after the other, until one stops. A mixed one gives two variants: one for each kind of workload.
+fn experiments(
+    arguments: &Policies,
+    context: &Context<'_>,
+    stage: &mut PoliciesStage<'_>,
+    mixtures: &[Mixture],
+    labels: &[String],
+    grid: &mut Grid,
+) -> Option<Stopped<BenchError>> {
+    let experiment = Experiment {
+        labels: labels.to_vec(),
+        loads: vec![OfferedLoad::Max],
+        rounds: arguments.rounds(),
+        seed: arguments.seed,
+    };
+    let mut told = Told::default();
+    for (number, mixture) in mixtures.iter().enumerate() {
+        stage.set_workloads(arguments.throughput_first(*mixture), arguments.latency_first(*mixture));
+        let outcome = experiment.run(stage, |progress| {
+            told.tell(context, &among(progress, number, mixtures.len()));
+        });
+        let (own, stopped) = match outcome {
+            Ok(results) => (results, None),
+            Err(stopped) => (stopped.results.clone(), Some(*stopped)),
+        };
+        let beside = Results { evidence: stage.take_beside(), ..own.clone() };
+        let variant = |name, results| Variant { name, borne: None, results };
+        if mixture.throughput > 0 {
+            grid.variants.push(variant(mixture.of_throughput(), own));
+            if mixture.is_mixed() {
+                grid.variants.push(variant(mixture.of_latency(), beside));
+            }
+        } else {
+            grid.variants.push(variant(mixture.of_latency(), own));
+        }
+        if stopped.is_some() {
+            return stopped;
+        }
+    }
+    None
+}

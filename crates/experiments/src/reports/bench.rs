@@ -1,0 +1,111 @@
+//! What an experiment gave.
+
+use measure::{Grid, Results};
+use model::{Evidence, OfferedLoad};
+use page::{Kind, Page, Report, record, schema_of, to_json};
+use schemars::SchemaGenerator;
+use serde::Serialize;
+use serde_json::Value;
+
+/// `bench`'s data.
+#[derive(Debug)]
+pub struct BenchReport<'a> {
+    /// All evidence.
+    pub(crate) results: &'a Results,
+    /// What the kernel's own way of delivery bears, in requests per second, where loads are shares of that.
+    pub(crate) borne: Option<f64>,
+}
+
+/// Why runs do not count: for each configuration and load the reason of the first.
+fn void_runs(results: &Results) -> Vec<String> {
+    let experiment = &results.experiment;
+    let cells =
+        experiment.labels.iter().flat_map(|label| experiment.loads.iter().map(move |load| (label, *load)));
+    let first = |(label, load): (&String, OfferedLoad)| {
+        let runs = results.cell(label, load);
+        let reason = runs.iter().find_map(|run| run.void.as_deref())?;
+        Some(format!("void: {label} at {load}: {reason}"))
+    };
+    cells.filter_map(first).collect()
+}
+
+schema_of!(BenchReport<'_>: Results);
+
+impl Serialize for BenchReport<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.results.serialize(serializer)
+    }
+}
+
+impl Report for BenchReport<'_> {
+    const KIND: &'static str = "bench";
+
+    fn page(&self, page: &mut Page) {
+        for line in measure::table::render(self.results).lines() {
+            page.line(line);
+        }
+        for line in void_runs(self.results) {
+            page.line(line);
+        }
+        if let Some(borne) = self.borne {
+            page.line(format!(
+                "Loads are shares of {borne:.0} requests per second, what base answers here in closed loop. (The document's \
+                 200K to 1000K are its machine's, and would mean nothing here.)"
+            ));
+        }
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<Evidence>("evidence", generator)]
+    }
+
+    fn lines(&self) -> Vec<(&'static str, Value)> {
+        self.results.evidence.iter().map(|run| ("evidence", to_json(run))).collect()
+    }
+}
+
+/// The data of the benches with our own server.
+#[derive(Debug)]
+pub struct GridReport<'a> {
+    /// All experiments.
+    pub(crate) grid: &'a Grid,
+}
+
+schema_of!(GridReport<'_>: Grid);
+
+impl Serialize for GridReport<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.grid.serialize(serializer)
+    }
+}
+
+impl Report for GridReport<'_> {
+    const KIND: &'static str = "bench-grid";
+
+    fn page(&self, page: &mut Page) {
+        for line in self.grid.render().lines() {
+            page.line(line);
+        }
+        for line in self.grid.voids() {
+            page.line(line);
+        }
+        for variant in &self.grid.variants {
+            if let Some(borne) = variant.borne {
+                let first = variant.results.experiment.labels.first().map_or("", String::as_str);
+                page.line(format!(
+                    "{}: loads are shares of {borne:.0} requests per second, what {first} answers here in closed loop.",
+                    variant.name
+                ));
+            }
+        }
+    }
+
+    fn records_as(generator: &mut SchemaGenerator) -> Vec<Kind> {
+        vec![record::<Evidence>("evidence", generator)]
+    }
+
+    fn lines(&self) -> Vec<(&'static str, Value)> {
+        let runs = self.grid.variants.iter().flat_map(|variant| &variant.results.evidence);
+        runs.map(|run| ("evidence", to_json(run))).collect()
+    }
+}

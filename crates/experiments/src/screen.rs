@@ -1,0 +1,34 @@
+//! Where an experiment runs, and who watches it.
+
+use page::Printable;
+use session::{Fault, Operator, Session};
+
+/// Whoever runs an experiment.
+pub trait Screen: Operator {
+    /// Shows how far it is, in place of what was shown before; an empty text wipes it.
+    fn progress(&self, words: &str);
+
+    /// Whether somebody watches at this moment, and so may be shown progress.
+    fn has_watcher(&self) -> bool;
+
+    /// Takes an experiment's data.
+    ///
+    /// # Errors
+    /// If they cannot be written where they are wanted.
+    fn report(&self, report: &dyn Printable) -> Result<(), Fault>;
+}
+
+/// Where an experiment runs, and who watches it.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// The place.
+    pub session: &'a Session,
+    /// Who watches.
+    pub console: &'a dyn Screen,
+}
+
+impl std::fmt::Debug for Context<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("session", self.session).finish_non_exhaustive()
+    }
+}

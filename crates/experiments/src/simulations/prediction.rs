@@ -1,0 +1,268 @@
+//! What several runs of one point say together.
+
+use model::{Evidence, OfferedLoad};
+use schemars::JsonSchema;
+use serde::Serialize;
+use session::{Exit, Fault};
+use sim::outcome::Length;
+use sim::scenario::SPAN_MAX;
+use sim::{Costs, Histogram, Outcome, Scenario};
+
+use super::evidence::evidence;
+use super::points::{Job, run_all};
+use crate::Screen;
+use crate::scenario_file::{Metric, ScenarioFile};
+
+/// How a point is run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    pub(super) seeds: u64,
+    /// The most sets of parameters beside the scenario's own.
+    pub(super) samples: usize,
+    pub(super) first_seed: u64,
+    pub(super) length: Length,
+    /// Whether each point is probed at a higher load too.
+    pub(super) probe: bool,
+}
+
+/// A point with what is predicted for it.
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+pub(crate) struct Prediction {
+    /// Its name.
+    pub(crate) name: String,
+    /// What the offered load is.
+    pub(crate) load: String,
+    /// Whether costs and clients were fitted to the scenario's own host; if not, they are those of another one.
+    pub(crate) calibrated: bool,
+    /// Threads that no queue belongs to, so that they idle.
+    pub(crate) idle_threads: u32,
+    /// One value for each metric.
+    pub(crate) values: Vec<Predicted>,
+    /// Requests per second by which the backlog grows, if the server does not keep up: then there is no steady state,
+    /// and response times say how long was simulated, not how long requests take.
+    pub(crate) backlog_growth: Option<f64>,
+    /// Whether seeds disagree: the point has two modes, and no average describes it.
+    pub(crate) bistable: bool,
+    /// Whether a little more load would change everything.
+    pub(crate) knee: bool,
+    /// Packets lost to full rings, per second.
+    pub(crate) drops: f64,
+    /// The run of the first seed.
+    pub(crate) evidence: Evidence,
+}
+
+/// A predicted value.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
+pub(crate) struct Predicted {
+    /// Of what.
+    #[serde(serialize_with = "word")]
+    #[schemars(with = "String")]
+    pub(crate) metric: Metric,
+    /// The median over seeds.
+    pub(crate) value: f64,
+    /// Over seeds and sets of parameters; `None` of a single run, which says nothing of it.
+    pub(crate) range: Option<Range>,
+}
+
+fn word<S: serde::Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(metric.word())
+}
+
+/// A range of values.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize)]
+pub(crate) struct Range {
+    /// The least.
+    pub(crate) low: f64,
+    /// The most.
+    pub(crate) high: f64,
+}
+
+impl Range {
+    /// Whether a value is within.
+    pub(crate) fn holds(&self, value: f64) -> bool {
+        (self.low..=self.high).contains(&value)
+    }
+}
+
+impl Prediction {
+    /// The prediction of a metric.
+    pub(crate) fn of(&self, metric: Metric) -> Option<&Predicted> {
+        self.values.iter().find(|predicted| predicted.metric == metric)
+    }
+}
+
+/// From this ratio between the means of two seeds, a point has two modes.
+pub(super) const BISTABLE_RATIO: f64 = 1.5;
+/// A probe for the knee offers this much more.
+const PROBE_LOAD: f64 = 1.12;
+/// From this growth of the mean under the probe, the point is at the knee.
+const KNEE_RATIO: f64 = 1.5;
+
+/// Runs whose outcomes are held at once: each has some 40 KB.
+const RUNS_MAX: usize = 4096;
+
+/// Predicts points.
+pub(super) fn predict(
+    points: &[(String, Scenario)],
+    file: &ScenarioFile,
+    effort: Effort,
+    console: &dyn Screen,
+) -> Result<Vec<Prediction>, Fault> {
+    let samples = &file.samples[..effort.samples.min(file.samples.len())];
+    if let Some(words) = unsettled(points, effort.length) {
+        console.say(&words);
+    }
+    let mut predictions = Vec::new();
+    for part in points.chunks(points_at_once(samples, effort)) {
+        let jobs: Vec<Job> = part.iter().flat_map(|(_, point)| jobs_of(point, samples, effort)).collect();
+        let (from, of) = (predictions.len(), points.len());
+        let what = match part.len() == of {
+            true => "simulating".to_owned(),
+            false => format!("simulating, points {} to {} of {of}", from + 1, from + part.len()),
+        };
+        let outcomes = run_all(&jobs, console, &what)?;
+        let mut rest = outcomes.as_slice();
+        for (name, scenario) in part {
+            let (mine, others) = rest.split_at(jobs_of(scenario, samples, effort).len());
+            rest = others;
+            if mine.iter().all(|run| run.latency.count() == 0) {
+                let window = model::Nanoseconds(effort.length.window);
+                let words = format!(
+                    "{name}: no request was answered within {window}, so that there is nothing to predict"
+                );
+                return Err(Fault::new(Exit::Usage, words).hint("--window says how long is counted"));
+            }
+            let mut prediction = prediction(name, scenario, samples, effort, mine);
+            prediction.calibrated = file.is_calibrated();
+            predictions.push(prediction);
+        }
+    }
+    Ok(predictions)
+}
+
+/// How many points' runs are held at once.
+fn points_at_once(samples: &[Costs], effort: Effort) -> usize {
+    let each = usize::try_from(effort.seeds).unwrap_or(usize::MAX).saturating_add(samples.len() + 1);
+    (RUNS_MAX / each).max(1)
+}
+
+/// After this many mean gaps between its requests, a connection has forgotten when it began.
+const SETTLED_GAPS: f64 = 4.0;
+
+/// A word on points whose connections hardly send before the window opens.
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds below 2^53")]
+fn unsettled(points: &[(String, Scenario)], length: Length) -> Option<String> {
+    let slowest = points.iter().filter_map(|(name, scenario)| match scenario.clients.load {
+        OfferedLoad::PerSecond(rate) => Some((name, f64::from(scenario.clients.connections) / rate * 1e3)),
+        OfferedLoad::Max => None,
+    });
+    let (name, gap) = slowest.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let would_do = (SETTLED_GAPS * gap).ceil();
+    let (told, most) =
+        (model::Nanoseconds(length.warmup), (SPAN_MAX.0 - length.window.min(SPAN_MAX.0)) as f64 / 1e6);
+    (length.warmup as f64 / 1e6 < SETTLED_GAPS * gap).then(|| {
+        let words = format!(
+            "{name}: a connection sends each {gap:.1} ms, so that its load has not settled when {told} of warm-up are over"
+        );
+        match would_do <= most {
+            true => format!("{words}; --warmup {would_do:.0}ms would do"),
+            false => format!("{words}, nor would it in an hour; with fewer connections it would"),
+        }
+    })
+}
+
+/// The runs of a point: seeds, sets of parameters, and the probe.
+fn jobs_of(scenario: &Scenario, samples: &[Costs], effort: Effort) -> Vec<Job> {
+    let Effort { seeds, first_seed, length, probe, samples: _ } = effort;
+    let job = |scenario: Scenario, seed| Job { scenario, seed, length };
+    let mut jobs: Vec<Job> = (0..seeds).map(|i| job(scenario.clone(), first_seed + i)).collect();
+    for (i, costs) in (0..).zip(samples) {
+        jobs.push(job(Scenario { costs: costs.clone(), ..scenario.clone() }, first_seed + seeds + i));
+    }
+    if probe && let OfferedLoad::PerSecond(rate) = scenario.clients.load {
+        let mut probed = scenario.clone();
+        probed.clients.load = OfferedLoad::PerSecond(rate * PROBE_LOAD);
+        jobs.push(job(probed, first_seed));
+    }
+    jobs
+}
+
+/// A run's value of a metric.
+#[expect(clippy::cast_precision_loss, reason = "nanoseconds below 2^53")]
+pub(super) fn value(outcome: &Outcome, metric: Metric) -> f64 {
+    let micros = |per_mille| outcome.latency.per_mille(per_mille) as f64 / 1000.0;
+    match metric {
+        Metric::Qps => outcome.throughput(),
+        Metric::Avg => outcome.latency.mean() / 1000.0,
+        Metric::P50 => micros(500),
+        Metric::P90 => micros(900),
+        Metric::P95 => micros(950),
+        Metric::P99 => micros(990),
+        Metric::P999 => micros(999),
+        Metric::Cpu => outcome.busy() * 100.0,
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
+#[expect(clippy::cast_possible_truncation, reason = "a handful of seeds")]
+fn prediction(
+    name: &str,
+    scenario: &Scenario,
+    samples: &[Costs],
+    effort: Effort,
+    outcomes: &[Outcome],
+) -> Prediction {
+    let (runs, probes) = outcomes.split_at((effort.seeds as usize + samples.len()).min(outcomes.len()));
+    let seeds = &runs[..(effort.seeds as usize).min(runs.len())];
+    let values = Metric::ALL.map(|metric| {
+        let over = |runs: &[Outcome]| {
+            let mut values: Vec<f64> = runs.iter().map(|run| value(run, metric)).collect();
+            values.sort_by(f64::total_cmp);
+            values
+        };
+        let (by_seed, all) = (over(seeds), over(runs));
+        let range = match all.as_slice() {
+            [low, .., high] => Some(Range { low: *low, high: *high }),
+            [] | [_] => None,
+        };
+        Predicted { metric, value: by_seed.get(by_seed.len() / 2).copied().unwrap_or(0.0), range }
+    });
+    let means: Vec<f64> = seeds.iter().map(|run| run.latency.mean()).collect();
+    let (least, most) = means.iter().fold((f64::MAX, 0.0_f64), |(l, m), &x| (l.min(x), m.max(x)));
+    let behind = seeds.iter().filter(|run| run.falls_behind()).count() * 2 > seeds.len();
+    let growth = seeds.iter().map(Outcome::backlog_growth).sum::<f64>() / seeds.len().max(1) as f64;
+    let knee = !behind
+        && probes.iter().any(|probe| probe.falls_behind() || probe.latency.mean() > KNEE_RATIO * least);
+    let mut latency = Histogram::new();
+    seeds.iter().for_each(|run| latency.merge(&run.latency));
+    Prediction {
+        name: name.to_owned(),
+        load: scenario.clients.load.to_string(),
+        calibrated: false,
+        idle_threads: scenario.idle_threads(),
+        values: values.to_vec(),
+        backlog_growth: behind.then_some(growth),
+        bistable: most > BISTABLE_RATIO * least,
+        knee,
+        drops: seeds.iter().map(|run| run.dropped as f64 * 1e9 / run.window as f64).sum::<f64>()
+            / seeds.len().max(1) as f64,
+        evidence: evidence(name, scenario, effort.first_seed, &seeds[0]),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn however_many_seeds_there_are_a_bounded_number_of_runs_is_held() {
+        for seeds in [1, 5, 1000] {
+            let length = Length { warmup: 0, window: 1 };
+            let effort = Effort { seeds, samples: 0, first_seed: 1, length, probe: true };
+            let samples = vec![Costs::default(); 64];
+            let each = jobs_of(&Scenario::default(), &samples, effort).len();
+            let points = points_at_once(&samples, effort);
+            assert!(points >= 1 && points * each <= RUNS_MAX, "{points} points of {each} runs");
+        }
+    }
+}

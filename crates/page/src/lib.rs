@@ -1,0 +1,11 @@
+//! What a command has to say, as text for people and as JSON for programs. This room prints nothing, and knows no data of
+//! anybody's.
+#![forbid(unsafe_code)]
+
+mod report;
+mod schema;
+mod table;
+
+pub use report::{Page, Printable, Report, SCHEMA, to_json};
+pub use schema::{Kind, record};
+pub use table::{Cell, Style, Table, plain};

@@ -1,0 +1,31 @@
+//! The schemas of what programs read, derived from the types that are printed.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+/// A document or a record: its kind, and the schema of its data.
+pub type Kind = (&'static str, Schema);
+
+/// The kind of a record whose data are a `T`.
+pub fn record<T: JsonSchema + ?Sized>(kind: &'static str, generator: &mut SchemaGenerator) -> Kind {
+    (kind, generator.subschema_for::<T>())
+}
+
+/// A report that is printed as another type has its schema.
+#[macro_export]
+macro_rules! schema_of {
+    ($report:ty: $data:ty) => {
+        impl schemars::JsonSchema for $report {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                <$data as schemars::JsonSchema>::schema_name()
+            }
+
+            fn schema_id() -> std::borrow::Cow<'static, str> {
+                <$data as schemars::JsonSchema>::schema_id()
+            }
+
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                <$data as schemars::JsonSchema>::json_schema(generator)
+            }
+        }
+    };
+}

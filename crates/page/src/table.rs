@@ -1,0 +1,180 @@
+//! Text in columns.
+
+use std::fmt::Write;
+
+/// How a piece of text stands out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Style {
+    /// It does not.
+    #[default]
+    Plain,
+    /// A heading.
+    Strong,
+    /// Of less interest.
+    Faint,
+    /// As it should be.
+    Good,
+    /// Worth a look.
+    Warning,
+    /// Wrong.
+    Bad,
+}
+
+impl Style {
+    /// The text in this style, for a terminal.
+    pub fn paint(self, text: &str, colour: bool) -> String {
+        let code = match self {
+            Self::Plain => return text.to_owned(),
+            _ if !colour || text.is_empty() => return text.to_owned(),
+            Self::Strong => "1",
+            Self::Faint => "2",
+            Self::Good => "32",
+            Self::Warning => "33",
+            Self::Bad => "31",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    /// Whether a text begins with what [`Style::paint`] puts around its words.
+    pub fn begins(text: &str) -> bool {
+        ["0", "1", "2", "31", "32", "33"].iter().any(|code| {
+            text.strip_prefix("\x1b[")
+                .and_then(|rest| rest.strip_prefix(code))
+                .is_some_and(|rest| rest.starts_with('m'))
+        })
+    }
+}
+
+/// A text in which nothing steers a terminal, not even to our own colours.
+pub fn plain(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
+}
+
+/// One cell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cell {
+    text: String,
+    style: Style,
+    right: bool,
+}
+
+impl Cell {
+    /// Text on the left of its column; what would steer a terminal is made visible.
+    pub fn new(text: impl Into<String>) -> Self {
+        let text = plain(&text.into());
+        Self { text, style: Style::Plain, right: false }
+    }
+
+    /// A number, on the right of its column.
+    pub fn number(number: impl ToString) -> Self {
+        Self { text: number.to_string(), style: Style::Plain, right: true }
+    }
+
+    /// A value that may be unknown or absent, shown as `-`.
+    pub fn optional(value: Option<impl ToString>) -> Self {
+        Self::new(value.map_or_else(|| "-".to_owned(), |value| value.to_string()))
+    }
+
+    /// The same text in a style.
+    #[must_use]
+    pub const fn style(mut self, style: Style) -> Self {
+        self.style = style;
+        self
+    }
+
+    fn width(&self) -> usize {
+        self.text.chars().count()
+    }
+}
+
+/// Rows under headings, each column as wide as its widest cell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    headings: Vec<&'static str>,
+    rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    /// A table without rows.
+    pub fn new(headings: &[&'static str]) -> Self {
+        Self { headings: headings.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row; cells that are missing are empty.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        let mut row: Vec<Cell> = cells.into_iter().collect();
+        row.resize(self.headings.len(), Cell::default());
+        self.rows.push(row);
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The table as text. A column in which every row is empty or `-` is left out.
+    pub fn text(&self, colour: bool) -> String {
+        let told =
+            |column: &usize| self.rows.iter().any(|row| !matches!(row[*column].text.as_str(), "" | "-"));
+        let columns: Vec<usize> = (0..self.headings.len()).filter(told).collect();
+        let headings = self.headings.iter().map(|heading| Cell::new(*heading).style(Style::Strong)).collect();
+        let mut text = String::new();
+        for row in std::iter::once(&headings).chain(&self.rows) {
+            let mut line = String::new();
+            let mut owed = 0; // spaces that are written only if something follows
+            for &column in &columns {
+                let cell = &row[column];
+                let width = self.width(column);
+                let space = width - cell.width();
+                let right = cell.right || (std::ptr::eq(row, &raw const headings) && self.is_right(column));
+                let (before, after) = if right { (space, 0) } else { (0, space) };
+                if !cell.text.is_empty() {
+                    let _ = write!(line, "{:1$}", "", owed + before);
+                    line.push_str(&cell.style.paint(&cell.text, colour));
+                    owed = 0;
+                } else {
+                    owed += before;
+                }
+                owed += after + GAP;
+            }
+            text.push_str(&line);
+            text.push('\n');
+        }
+        text
+    }
+
+    fn is_right(&self, column: usize) -> bool {
+        self.rows.iter().any(|row| row[column].right)
+    }
+
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().map(|row| row[column].width());
+        cells.chain([self.headings[column].chars().count()]).max().unwrap_or(0)
+    }
+}
+
+/// Spaces between two columns.
+const GAP: usize = 2;
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_lines_have_no_trailing_spaces() {
+        let mut table = Table::new(&["NAME", "EMPTY", "COUNT", "NOTE"]);
+        table.row([Cell::new("rx-0"), Cell::new("-"), Cell::number(7), Cell::new("")]);
+        table.row([Cell::new("a longer name"), Cell::new(""), Cell::number(12_345), Cell::new("last")]);
+        let expected = "\
+NAME           COUNT  NOTE
+rx-0               7
+a longer name  12345  last
+";
+        assert_eq!(table.text(false), expected);
+    }
+
+    #[test]
+    fn a_name_cannot_steer_the_terminal() {
+        assert_eq!(Cell::new("a\x1b[2Jb\n").text, "a\u{fffd}[2Jb\u{fffd}");
+    }
+}
