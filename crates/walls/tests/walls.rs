@@ -131,6 +131,20 @@ fn nobody_but_the_command_depends_on_the_experiments_and_nobody_on_the_command()
 }
 
 #[test]
+fn nobody_but_the_command_prints_or_ends_the_process() {
+    let silent =
+        ["model", "plan", "rules", "sim", "apply", "page", "policy-file", "session", "daemon", "experiments"];
+    let words = ["print", "println", "eprint", "eprintln", "dbg"];
+    for room in silent {
+        none(named(room, |path| matches!(path.words.as_slice(), [word] if words.contains(&word.as_str()))));
+        none(named(room, |path| {
+            let words: Vec<&str> = path.words.iter().map(String::as_str).collect();
+            matches!(words.as_slice(), [.., "stdout" | "stderr"] | [.., "process", "exit"])
+        }));
+    }
+}
+
+#[test]
 fn who_speaks_to_operators_knows_no_error_number() {
     for room in ["netpolicy", "session"] {
         none(named(room, |path| path.words.iter().any(|word| word == "Errno")));
