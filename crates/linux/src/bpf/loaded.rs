@@ -58,20 +58,29 @@ impl Loaded {
 
     /// Attaches every program to what its section names.
     pub(super) fn attach(&mut self) -> Result<(), KernelError> {
-        self.attach_by(|program| program.attach())
+        self.attach_by(|_| true, |program| program.attach())
+    }
+
+    /// The same, but for the programs of this name, which run when they are asked to.
+    pub(super) fn attach_but(&mut self, but: &str) -> Result<(), KernelError> {
+        self.attach_by(|name| name != but, |program| program.attach())
     }
 
     /// Attaches every program to a cgroup.
     pub(super) fn attach_to_cgroup(&mut self, cgroup: BorrowedFd<'_>) -> Result<(), KernelError> {
-        self.attach_by(|program| program.attach_cgroup(cgroup.as_raw_fd()))
+        self.attach_by(|_| true, |program| program.attach_cgroup(cgroup.as_raw_fd()))
     }
 
     fn attach_by(
         &mut self,
+        wanted: impl Fn(&str) -> bool,
         attach: impl Fn(&mut ProgramMut<'_>) -> libbpf_rs::Result<Link>,
     ) -> Result<(), KernelError> {
         for mut program in self.object.progs_mut().filter(|program| program.autoload()) {
             let name = program.name().to_string_lossy().into_owned();
+            if !wanted(&name) {
+                continue;
+            }
             let link = attach(&mut program).map_err(|_| refused(format!("attach BPF program {name}")))?;
             self.links.push((name, link));
         }
