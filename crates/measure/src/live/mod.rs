@@ -1,0 +1,16 @@
+//! What the windows of a live service say together: percentiles with intervals, and what cannot be judged.
+//!
+//! Read in this order: [`survival`] (percentiles of spans some of which have not ended), [`series`] (many windows, in bounded
+//! memory), [`turnaround`] (what estimate C supposes), [`summary`] (what is shown), [`doubts`] (what is not to be believed).
+
+pub mod doubts;
+pub mod series;
+pub mod summary;
+pub mod survival;
+pub mod turnaround;
+
+pub use doubts::doubts;
+pub use series::{Estimator, Series};
+pub use summary::{Estimate, Percentiles, Summary};
+pub use survival::Survival;
+pub use turnaround::Turnarounds;
