@@ -16,6 +16,7 @@ pub use crate::lab::Lab;
 pub use crate::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
 pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};
 pub use crate::tc_args::{BenchPart, Percpu, Tc, TcBench, TcCommand, TcDiff, TcDump, TcLoad};
+pub use crate::watch::args::Watch;
 use crate::wish::wish;
 pub use crate::wish::{Asked, Cost, Kthread, Wish};
 
@@ -250,6 +251,7 @@ pub enum Command {
     Show(Show),
     Doctor(Doctor),
     Top(Top),
+    Watch(Box<Watch>),
     Plan(Plan),
     Apply(Apply),
     Try(Try),
@@ -626,6 +628,8 @@ pub enum SchemaOf {
     Tc,
     /// What sim prints, likewise.
     Sim,
+    /// What watch prints, likewise.
+    Watch,
 }
 
 /// Print completions for a shell.

@@ -37,6 +37,7 @@ mod state_dir;
 pub mod tc_args;
 mod top;
 mod wake;
+pub mod watch;
 pub mod wish;
 mod wishes;
 

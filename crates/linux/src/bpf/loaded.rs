@@ -172,6 +172,13 @@ impl<'a> Table<'a> {
         values.map(Option::unwrap_or_default).map_err(|_| refused(format!("BPF map {}: lookup", self.name)))
     }
 
+    /// Sets the values of a key, one for each CPU.
+    pub(super) fn set_per_cpu(&self, key: &[u8], values: &[Vec<u8>]) -> Result<(), KernelError> {
+        self.map
+            .update_percpu(key, values, MapFlags::ANY)
+            .map_err(|_| refused(format!("BPF map {}: update", self.name)))
+    }
+
     /// The keys; never more than the map can hold, even while it changes.
     pub(super) fn keys(&self) -> impl Iterator<Item = Vec<u8>> {
         self.map.keys().take(usize::try_from(self.map.max_entries()).unwrap_or(usize::MAX))

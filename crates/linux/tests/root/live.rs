@@ -32,6 +32,13 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
+/// Begins a window, and waits until it is open.
+fn open(meter: &mut LiveMeter) -> Result<(), Failed> {
+    meter.begin()?;
+    std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
+    Ok(())
+}
+
 /// A meter of one port in a namespace.
 fn meter(netns: &Netns, port: u16, hook: AnswerHook) -> Result<LiveMeter, Failed> {
     Ok(LiveMeter::load_with(&LiveTarget { netns: netns.id(), ports: vec![port] }, hook)?)
@@ -73,7 +80,7 @@ fn window(hook: AnswerHook) -> Result<(LiveWindow, linux::bpf::wire::Seen, Vec<P
     let mut meter = meter(lab.server(), port, hook)?;
     let mut wire = Wire::load(port)?;
     wire.begin()?;
-    meter.begin()?;
+    open(&mut meter)?;
     ask(&mut connections, REQUESTS)?;
     let window = meter.end()?;
     let threads = std::fs::read_dir(format!("/proc/{}/task", server.process().pid))?.flatten();
@@ -117,7 +124,7 @@ fn pipelined() -> Result<(), Failed> {
     let mut connection = connect(&lab, server.address().port())?;
     let mut meter = meter(lab.server(), server.address().port(), AnswerHook::of_this_kernel()?)?;
     meter.weigh_by(u32::try_from(b"get nothing\r\n".len())?);
-    meter.begin()?;
+    open(&mut meter)?;
     let mut answers = [0; 5 * 9];
     for _ in 0..WRITES {
         // The first shows that this connection has several under way.
@@ -145,7 +152,7 @@ fn hangs() -> Result<(), Failed> {
     ask_one(&mut connection)?;
     signal(server.process().pid, Signal::STOP)?;
     eventually("each of its threads has stopped", || all_stopped(server.process().pid).then_some(()))?;
-    meter.begin()?;
+    open(&mut meter)?;
     connection.get_mut().write_all(b"get nothing\r\n")?;
     std::thread::sleep(Duration::from_millis(60));
     let first = meter.end()?;
@@ -204,7 +211,7 @@ fn unsolicited() -> Result<(), Failed> {
     })??;
     let port = listener.local_addr()?.port();
     let mut meter = meter(&netns, port, AnswerHook::of_this_kernel()?)?;
-    meter.begin()?;
+    open(&mut meter)?;
     std::thread::scope(|scope| -> Result<(), Failed> {
         let serving = scope.spawn(move || -> std::io::Result<()> {
             let (mut server, _) = listener.accept()?;
@@ -246,7 +253,7 @@ fn without_napi() -> Result<(), Failed> {
     })??;
     let mut meter = meter(&netns, listener.local_addr()?.port(), AnswerHook::of_this_kernel()?)?;
     let (mut server, _) = listener.accept()?;
-    meter.begin()?;
+    open(&mut meter)?;
     let mut bytes = [0; 4];
     for _ in 0..100 {
         client.write_all(b"ask\n")?;

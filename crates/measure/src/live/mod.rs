@@ -13,4 +13,4 @@ pub use doubts::doubts;
 pub use series::{Estimator, Series};
 pub use summary::{Estimate, Percentiles, Summary};
 pub use survival::Survival;
-pub use turnaround::Turnarounds;
+pub use turnaround::{Turnarounds, usual_size};

@@ -101,7 +101,7 @@ pub struct Summary {
     /// From TCP to the read.
     pub wakeup: Percentiles,
     /// From the read to the answer.
-    pub service: Percentiles,
+    pub service_time: Percentiles,
     /// The share of requests whose poll began with the interrupt masked; `None` without such requests.
     pub masked_share: Option<f64>,
     /// Requests without an answer at the end of the last window.
@@ -139,7 +139,7 @@ impl Summary {
             conditional: Percentiles::of(series, Stretch::Response(Estimator::Conditional)),
             ring: Percentiles::of(series, Stretch::Ring),
             wakeup: Percentiles::of(series, Stretch::Wakeup),
-            service: Percentiles::of(series, Stretch::Service),
+            service_time: Percentiles::of(series, Stretch::Service),
             masked_share: (known > 0).then(|| count(counts.masked) / count(known)),
             waiting: series.waiting().requests,
             oldest: series.waiting().oldest.map(|oldest| oldest.0),

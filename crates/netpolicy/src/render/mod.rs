@@ -33,6 +33,8 @@ mod tc_schema;
 mod test;
 mod undone;
 mod validation;
+mod watch;
+mod watch_schema;
 
 pub(crate) use bench::{BenchReport, GridReport};
 pub(crate) use calibration::CalibrationReport;
@@ -62,3 +64,5 @@ pub(crate) use tc::{
 pub(crate) use tc_schema::tc_json_schema;
 pub(crate) use undone::UndoneReport;
 pub(crate) use validation::ValidationReport;
+pub(crate) use watch::{WatchReport, WatchRow, WatchWindowReport};
+pub(crate) use watch_schema::watch_json_schema;

@@ -22,6 +22,7 @@ mirrored! {
     /// `struct live_gate`.
     struct Gate = "live_gate" {
         window: u64,
+        opens: u64,
         request_bytes: u32,
         sockets: u32,
     }

@@ -547,7 +547,6 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 	all = counted();
 	if (!all)
 		return 0;
-	all->segments++;
 	state = state_for(sk);
 	if (!state) {
 		all->unmeasured++;
@@ -585,6 +584,10 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 		at = napi->packets++;
 	}
 
+	/* To attach the programs has stopped this CPU for a moment: what came then is not typical. */
+	if (!gate.opens || now < gate.opens)
+		return 0;
+	all->segments++;
 	if (state->partial) {
 		/* More of the same write. */
 		arrival = &state->arrivals[(state->tail - 1) & (ARRIVALS_MAX - 1)];
@@ -688,6 +691,11 @@ static __always_inline int sent(struct sock *sk)
 	if (!all)
 		return 0;
 	now = bpf_ktime_get_ns();
+	if (state->head == state->tail && !state->answered) {
+		/* It answers what came before the window. */
+		state->last_send = now;
+		return 0;
+	}
 	all->sends++;
 	task = bpf_get_current_task_btf();
 	thread = task->pid;

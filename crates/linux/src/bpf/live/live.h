@@ -42,6 +42,8 @@ struct live_config {
 struct live_gate {
 	/* Counted up: what was under way before is forgotten. */
 	__u64 window;
+	/* Arrivals count from then on; 0: not yet. */
+	__u64 opens;
 	/* The bytes of a usual request; 0: each arrival is one. */
 	__u32 request_bytes;
 	/* Sockets that were given a state; counted by the programs. */

@@ -122,6 +122,10 @@ impl LiveMeter {
     /// meter is dropped; on connections beyond these nothing is measured, see [`LiveCounts::unmeasured`].
     pub const SOCKETS_MAX: u32 = 65_536;
 
+    /// How long after it was attached a window opens: to attach patches the kernel's text and stops all CPUs for moments, and
+    /// what they were to do meanwhile comes late.
+    pub const GUARD: Nanoseconds = Nanoseconds::from_millis(2);
+
     /// The iterator writes nothing; it counts.
     const WRITTEN_BYTES_MAX: u64 = 0;
 
@@ -202,18 +206,29 @@ impl LiveMeter {
     pub fn begin(&mut self) -> Result<(), KernelError> {
         self.loaded.detach();
         self.window += 1;
-        let gate = Gate { window: self.window, request_bytes: self.request_bytes, sockets: self.sockets };
+        let gate =
+            Gate { window: self.window, opens: 0, request_bytes: self.request_bytes, sockets: self.sockets };
         self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())?;
         if self.begun.is_some() {
             self.before = self.totals()?;
         }
-        let begun = monotonic();
-        if let Err(error) = self.loaded.attach_but(ITERATOR) {
-            self.loaded.detach();
-            return Err(error);
+        let attached = self.loaded.attach_but(ITERATOR).and_then(|()| {
+            // Connections that were seen meanwhile are counted again at the window's end.
+            let opens = Nanoseconds(monotonic().0 + Self::GUARD.0);
+            let gate = Gate { opens: opens.0, ..gate };
+            self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())?;
+            Ok(opens)
+        });
+        match attached {
+            Ok(opens) => {
+                self.begun = Some(opens);
+                Ok(())
+            }
+            Err(error) => {
+                self.loaded.detach();
+                Err(error)
+            }
         }
-        self.begun = Some(begun);
-        Ok(())
     }
 
     /// Detaches the programs: the window ends. Says what was measured in it.

@@ -1,0 +1,247 @@
+//! From what the operator names to the ports that are measured.
+
+use std::collections::BTreeMap;
+
+use linux::live::listening;
+use linux::process::{Criteria, find, identify};
+use linux::work::family;
+use linux::{Netns, Processes, bpf::live::LiveTarget};
+use model::policy::Match;
+use model::{Finding, Host, NapiId, Pid, ProcessId, Severity, Target as Asked};
+
+use super::args::Watch;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::fault::{Fault, PRIVILEGES};
+
+/// A service as it is found.
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// What it is called.
+    pub(crate) name: String,
+    /// Where its sockets are.
+    pub(crate) netns: Netns,
+    /// The ports that it takes requests at.
+    pub(crate) ports: Vec<u16>,
+    /// Who serves them.
+    pub(crate) processes: Vec<ProcessId>,
+    /// The host, without its processes.
+    pub(crate) host: Host,
+    /// What is known beforehand to hide the truth.
+    pub(crate) findings: Vec<Finding>,
+}
+
+impl Target {
+    /// Finds what is asked for.
+    ///
+    /// # Errors
+    /// Nobody is found, or none that listens; processes in several namespaces.
+    pub(crate) fn of(arguments: &Watch, context: &Context) -> Result<Self, Fault> {
+        let (name, processes) = processes(arguments, context)?;
+        let netns = namespace(&name, &processes, arguments, context)?;
+        let pids: Vec<Pid> = processes.iter().map(|process| process.pid).collect();
+        let found = listening(&pids, &netns)?;
+        let mut ports: Vec<u16> = match arguments.port {
+            Some(port) => vec![port],
+            None => found.tcp.iter().copied().collect(),
+        };
+        if ports.is_empty() {
+            let words = match found.udp.first() {
+                Some(port) => format!(
+                    "{name} listens on no TCP port; it takes datagrams at port {port}, and UDP cannot be measured"
+                ),
+                None => format!("{name} listens on no TCP port"),
+            };
+            return Err(Fault::failed(words)
+                .hint("name the port of whoever takes its requests: netpolicy watch --port N"));
+        }
+        if ports.len() > LiveTarget::PORTS_MAX {
+            context.console.say(&format!(
+                "{name} listens on {} ports: the first {} are measured",
+                ports.len(),
+                LiveTarget::PORTS_MAX
+            ));
+            ports.truncate(LiveTarget::PORTS_MAX);
+        }
+        let host = linux::observe(&netns, &Processes::None)?;
+        let findings = hides(&host);
+        Ok(Self { name, netns, ports, processes, host, findings })
+    }
+
+    /// The kernel threads that poll NAPIs of this host.
+    pub(crate) fn kthreads(&self) -> Vec<Pid> {
+        let queues = self.host.devices.iter().flat_map(|device| &device.rx_queues);
+        queues.filter_map(|queue| queue.kthread.as_ref()?.pid).collect()
+    }
+
+    /// The queue that a NAPI serves, or its number.
+    pub(crate) fn queue_of(&self, napi: NapiId) -> String {
+        let device = self.host.napi(napi).map(|(device, _)| device.id.name.clone());
+        let queue = device.and_then(|device| {
+            let queue = self.host.queues_of(napi).next()?;
+            Some(format!("{device} rx-{}", queue.index.0))
+        });
+        queue.unwrap_or_else(|| format!("napi {}", napi.0))
+    }
+}
+
+/// The processes that are meant, and what they are called together.
+fn processes(arguments: &Watch, context: &Context) -> Result<(String, Vec<ProcessId>), Fault> {
+    if let Some(pid) = arguments.pid {
+        let first = identify(Pid(pid))?;
+        let family = family(first.pid).into_iter().filter_map(|pid| identify(pid).ok());
+        return Ok((first.to_string(), family.collect()));
+    }
+    if let Some(port) = arguments.port {
+        let netns = Some(context.netns()?.id());
+        let (found, unread) = search(&Criteria { port: Some(port), netns, ..Criteria::default() })?;
+        if found.is_empty() {
+            let what = format!("nobody listens on TCP port {port} in this network namespace");
+            return Err(nobody(what, unread)
+                .hint("netpolicy show names who listens; --netns pid:N looks into a container's namespace"));
+        }
+        return Ok((format!("port {port}"), found));
+    }
+    if let Some(unit) = &arguments.unit {
+        let (found, unread) = search(&Criteria { unit: Some(unit.clone()), ..Criteria::default() })?;
+        if found.is_empty() {
+            return Err(nobody(format!("unit {unit} has no process that runs"), unread));
+        }
+        return Ok((unit.clone(), found));
+    }
+    let name = arguments.service.clone().unwrap_or_default();
+    let named = context.policy()?.policy().intents.into_iter().find_map(|intent| match intent.target {
+        Asked::Service(service, matching) if service == name => Some(matching),
+        Asked::Service(..) | Asked::Device(_) | Asked::Task(_) | Asked::Epolls(..) => None,
+    });
+    let ways: Vec<Criteria> = match named {
+        Some(Match { unit, cgroup, exe, port, uid }) => {
+            vec![Criteria { exe, cgroup, unit, port, uid, netns: None }]
+        }
+        None => vec![
+            Criteria { unit: Some(name.clone()), ..Criteria::default() },
+            Criteria { exe: Some(name.clone()), ..Criteria::default() },
+        ],
+    };
+    let mut unread = 0;
+    for criteria in ways {
+        let (found, more) = search(&criteria)?;
+        unread = unread.max(more);
+        if !found.is_empty() {
+            return Ok((name, found));
+        }
+    }
+    let what = format!("no service of the policy files, no unit and no executable `{name}` runs");
+    Err(nobody(what, unread).hint("netpolicy watch --port N, or --pid N"))
+}
+
+/// Those that are found, and how many could not be looked into.
+fn search(criteria: &Criteria) -> Result<(Vec<ProcessId>, usize), Fault> {
+    let mut unread = Vec::new();
+    let mut found = find(criteria, &mut unread)?;
+    found.retain(|process| process.pid.0 != std::process::id());
+    Ok((found, unread.len()))
+}
+
+fn nobody(what: String, unread: usize) -> Fault {
+    if unread > 0 {
+        let words = format!("{what}, as far as can be seen: {unread} processes could not be looked into");
+        return Fault::failed(words).hint(PRIVILEGES);
+    }
+    Fault::failed(what)
+}
+
+/// The namespace of all these processes, or of those in the one that was named.
+fn namespace(
+    name: &str,
+    processes: &[ProcessId],
+    arguments: &Watch,
+    context: &Context,
+) -> Result<Netns, Fault> {
+    if context.globals.netns.is_some() || arguments.port.is_some() {
+        return context.netns();
+    }
+    let mut found: BTreeMap<u64, Netns> = BTreeMap::new();
+    for process in processes {
+        match Netns::of_process(process.pid) {
+            Ok(netns) => drop(found.entry(netns.id().0).or_insert(netns)),
+            Err(error) if matches!(error.cause, linux::Cause::Gone(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let several = found.len() > 1;
+    let first = found.into_values().next();
+    match first {
+        Some(netns) if !several => Ok(netns),
+        Some(_) => Err(Fault::new(
+            Exit::Usage,
+            format!("{name} has processes in several network namespaces: one at a time is measured"),
+        )
+        .hint("name one by a process in it: netpolicy --netns pid:N watch …")),
+        None => Err(Fault::failed(format!("{name} ended"))),
+    }
+}
+
+/// What of a host hides when packets came.
+fn hides(host: &Host) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let finding =
+        |rule: &str, object: &str, summary: &str, evidence: String, remedy: Option<String>| Finding {
+            rule: rule.to_owned(),
+            severity: Severity::Warning,
+            object: object.to_owned(),
+            summary: summary.to_owned(),
+            evidence: vec![evidence],
+            remedy,
+        };
+    for device in &host.devices {
+        for queue in device.rx_queues.iter().filter(|queue| !queue.rps_cpus.is_empty()) {
+            let file = format!("/sys/class/net/{}/queues/rx-{}/rps_cpus", device.id.name, queue.id.index.0);
+            findings.push(finding(
+                "live-rps",
+                &format!("{} rx-{}", device.id.name, queue.id.index.0),
+                "receive packet steering hides how long packets wait on the way to TCP",
+                format!("{file} is {}", queue.rps_cpus),
+                Some(format!("echo 0 > {file}")),
+            ));
+        }
+        if let Some(coalesce) = &device.coalesce
+            && coalesce.adaptive_rx == Some(true)
+        {
+            findings.push(finding(
+                "live-moderation",
+                device.id.name.as_str(),
+                "the NIC delays interrupts by times of its own choosing, which are not in the wait in the ring",
+                "adaptive-rx is on".to_owned(),
+                Some(format!("ethtool -C {} adaptive-rx off", device.id.name)),
+            ));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn receive_packet_steering_and_adaptive_moderation_are_named_with_what_turns_them_off() {
+        let mut host: Host =
+            serde_json::from_str(include_str!("../../tests/hosts/cache-server.json")).expect("a host");
+        for device in &mut host.devices {
+            if let Some(coalesce) = &mut device.coalesce {
+                coalesce.adaptive_rx = Some(false);
+            }
+            for queue in &mut device.rx_queues {
+                queue.rps_cpus = model::CpuSet::new();
+            }
+        }
+        assert_eq!(hides(&host), []);
+        host.devices[0].rx_queues[0].rps_cpus = [model::Cpu(1)].into_iter().collect();
+        let found = hides(&host);
+        assert_eq!((found.len(), found[0].rule.as_str()), (1, "live-rps"));
+        assert!(
+            found[0].remedy.as_ref().is_some_and(|remedy| remedy.starts_with("echo 0 > /sys/class/net/"))
+        );
+    }
+}
