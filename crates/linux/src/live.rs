@@ -81,9 +81,13 @@ pub struct ServiceWatch {
     napis: BTreeSet<NapiId>,
     softirqs: Option<SoftirqTime>,
     before: Option<Usage>,
+    windows: u32,
 }
 
 impl ServiceWatch {
+    /// Of so many windows, one sees how long the stack takes.
+    const STACK_EVERY: u32 = 16;
+
     /// Loads what measures these ports of a namespace, which these processes serve, and which these kernel threads poll for.
     ///
     /// # Errors
@@ -94,7 +98,15 @@ impl ServiceWatch {
         kthreads: Vec<Pid>,
     ) -> Result<Self, KernelError> {
         let meter = LiveMeter::load(&LiveTarget { netns, ports })?;
-        Ok(Self { meter, processes, kthreads, napis: BTreeSet::new(), softirqs: None, before: None })
+        Ok(Self {
+            meter,
+            processes,
+            kthreads,
+            napis: BTreeSet::new(),
+            softirqs: None,
+            before: None,
+            windows: 0,
+        })
     }
 
     /// Where answers are noted.
@@ -123,7 +135,9 @@ impl ServiceWatch {
             softirqs.resume()?;
         }
         self.before = self.used();
-        self.meter.begin()
+        let sees_stack = self.windows.is_multiple_of(Self::STACK_EVERY);
+        self.windows = self.windows.wrapping_add(1);
+        if sees_stack { self.meter.begin_with_stack() } else { self.meter.begin() }
     }
 
     /// Ends it, and says what was measured.
@@ -184,6 +198,12 @@ impl ServiceWatch {
             self.softirqs.as_ref().and_then(|softirqs| softirqs.spent().ok()).map(|spent| spent.time);
         any.then_some(Usage { service, softirq, kthreads, switches })
     }
+}
+
+/// How long the threads of these processes have run so far; `None` if none of them is there.
+pub fn run_time(processes: &[Pid]) -> Option<Nanoseconds> {
+    let times = processes.iter().filter_map(|pid| run_time_of(i32::try_from(pid.0).ok()?));
+    times.reduce(|sum, time| Nanoseconds(sum.0 + time.0))
 }
 
 /// How often the threads of a process were taken off their CPUs, or left them.

@@ -193,6 +193,12 @@ pub struct LiveSpans {
     pub turnaround: SpanCounts,
     /// The bytes of answered arrivals: sizes, not spans.
     pub bytes: SpanCounts,
+    /// From the softirq to TCP, of first packets of polls; in windows that saw the stack.
+    #[serde(default)]
+    pub receive: SpanCounts,
+    /// From the answer to the device, likewise.
+    #[serde(default)]
+    pub transmit: SpanCounts,
 }
 
 impl LiveSpans {
@@ -206,6 +212,8 @@ impl LiveSpans {
         self.conditional.merge(&other.conditional);
         self.turnaround.merge(&other.turnaround);
         self.bytes.merge(&other.bytes);
+        self.receive.merge(&other.receive);
+        self.transmit.merge(&other.transmit);
     }
 }
 

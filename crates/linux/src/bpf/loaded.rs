@@ -61,9 +61,9 @@ impl Loaded {
         self.attach_by(|_| true, |program| program.attach())
     }
 
-    /// The same, but for the programs of this name, which run when they are asked to.
-    pub(super) fn attach_but(&mut self, but: &str) -> Result<(), KernelError> {
-        self.attach_by(|name| name != but, |program| program.attach())
+    /// The same with those programs alone whose names are wanted.
+    pub(super) fn attach_if(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), KernelError> {
+        self.attach_by(wanted, |program| program.attach())
     }
 
     /// Attaches every program to a cgroup.

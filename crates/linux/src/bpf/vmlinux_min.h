@@ -124,6 +124,7 @@ struct cred {
 };
 
 struct sched_info {
+	unsigned long pcount;
 	unsigned long long run_delay;
 };
 

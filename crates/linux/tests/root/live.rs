@@ -78,7 +78,7 @@ fn window(hook: AnswerHook) -> Result<(LiveWindow, linux::bpf::wire::Seen, Vec<P
         connections.push(BufReader::new(connect(&lab, port)?));
     }
     let mut meter = meter(lab.server(), port, hook)?;
-    let mut wire = Wire::load(port)?;
+    let mut wire = Wire::load(port, lab.server().id(), lab.client().id())?;
     wire.begin()?;
     open(&mut meter)?;
     ask(&mut connections, REQUESTS)?;

@@ -226,11 +226,34 @@ impl Series {
             Quantile::Exactly(high) => (high, share + reach < 1.0),
             Quantile::MoreThan(least) => (least, false),
         };
+        // It is in every request alike.
+        let stack = match stretch {
+            Stretch::Response(Estimator::Uniform | Estimator::Conditional) => self.stack(),
+            Stretch::Response(Estimator::Residence) | Stretch::Ring | Stretch::Wakeup | Stretch::Service => {
+                0.0
+            }
+        };
         Some(Estimate {
-            interval: Interval { estimate: found.nanoseconds(), low, high },
+            interval: Interval {
+                estimate: found.nanoseconds() + stack,
+                low: low + stack,
+                high: high + stack,
+            },
             at_least: matches!(found, Quantile::MoreThan(_)),
             open_end: !bounded,
         })
+    }
+
+    /// What the stack takes beside: from the ring to TCP, and from the answer to the device, in nanoseconds. Zero until a window
+    /// has seen it.
+    pub fn stack(&self) -> f64 {
+        /// Fewer say nothing.
+        const SEEN_MIN: u64 = 50;
+        let usual = |spans: &SpanCounts| {
+            let median = Survival::of(spans, &SpanCounts::new()).quantile(0.5);
+            median.filter(|_| spans.total() >= SEEN_MIN).map_or(0.0, Quantile::nanoseconds)
+        };
+        usual(&self.spans.receive) + usual(&self.spans.transmit)
     }
 
     /// What has not ended: requests without an answer count in the response time alone.

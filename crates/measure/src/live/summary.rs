@@ -102,6 +102,8 @@ pub struct Summary {
     pub wakeup: Percentiles,
     /// From the read to the answer.
     pub service_time: Percentiles,
+    /// What the stack takes in `response`, between the ring and TCP and between the answer and the device, in nanoseconds.
+    pub stack: f64,
     /// The share of requests whose poll began with the interrupt masked; `None` without such requests.
     pub masked_share: Option<f64>,
     /// Requests without an answer at the end of the last window.
@@ -140,6 +142,7 @@ impl Summary {
             ring: Percentiles::of(series, Stretch::Ring),
             wakeup: Percentiles::of(series, Stretch::Wakeup),
             service_time: Percentiles::of(series, Stretch::Service),
+            stack: series.stack(),
             masked_share: (known > 0).then(|| count(counts.masked) / count(known)),
             waiting: series.waiting().requests,
             oldest: series.waiting().oldest.map(|oldest| oldest.0),

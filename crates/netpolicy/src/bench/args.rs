@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use model::{Arrivals, DeliveryMode, KeySize, MemcachedWorkload, Nanoseconds, ValueSize, Waiting};
 
 use super::exchange_args::{Serve, Storage, TcpRr, TcpStream, Threaded};
+use super::live_args::Live;
 use super::load::Load;
 use super::policies_args::Policies;
 
@@ -24,6 +25,7 @@ pub struct Bench {
 #[expect(missing_docs, reason = "each command's own help says what it does")]
 pub enum Application {
     Memcached(Box<Memcached>),
+    Live(Box<Live>),
     Report(FromEvidence),
     TcpRr(Box<TcpRr>),
     TcpStream(Box<TcpStream>),

@@ -169,6 +169,13 @@ impl Report for WatchReport<'_> {
         row("  wait in the ring".to_owned(), &summary.ring);
         row("  wake-up".to_owned(), &summary.wakeup);
         row("  service".to_owned(), &summary.service_time);
+        if summary.stack > 0.0 {
+            table.row([Cell::new("  stack"), Cell::new(span(summary.stack))]);
+        }
+        let mut row = |name: String, percentiles: &Percentiles| {
+            let [p50, p90, p99] = percentiles.all().map(|found| Cell::new(long(found)));
+            table.row([Cell::new(name), p50, p90, p99]);
+        };
         if summary.estimator != measure::live::Estimator::Residence {
             row("without the ring (R)".to_owned(), &summary.residence);
         }

@@ -101,6 +101,7 @@ const WATCH: Fields = &[
     ("ring", Form::Object(PERCENTILES), "in the ring"),
     ("wakeup", Form::Object(PERCENTILES), "from TCP to the read"),
     ("service_time", Form::Object(PERCENTILES), "from the read to the answer"),
+    ("stack", Form::Amount, "what the stack takes of `response` in the usual case, in nanoseconds"),
     ("masked_share", Form::AmountOrNull, "the share of requests that came while the interrupt was masked"),
     ("waiting", Form::Count, "requests without an answer at the end"),
     ("oldest", Form::AmountOrNull, "how long the oldest of them has waited, in nanoseconds"),

@@ -25,6 +25,7 @@ mirrored! {
         opens: u64,
         request_bytes: u32,
         sockets: u32,
+        looks_at_stack: u64,
     }
 
     /// `struct live_spans`.
@@ -37,6 +38,8 @@ mirrored! {
         conditional: [u32; BUCKETS],
         turnaround: [u32; BUCKETS],
         bytes: [u32; BUCKETS],
+        receive: [u32; BUCKETS],
+        transmit: [u32; BUCKETS],
     }
 
     /// `struct live_counts`.

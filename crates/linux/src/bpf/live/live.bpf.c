@@ -36,6 +36,9 @@
 /* An answer with so much not yet acknowledged waits for room; what follows belongs to it. */
 #define UNACKNOWLEDGED_BYTES 16384
 
+/* include/linux/interrupt.h */
+#define NET_RX_SOFTIRQ 3
+
 #define TCP_FIN 1
 #define TCP_PSH 8
 
@@ -90,13 +93,20 @@ struct poll {
 	__u32 number;
 	__u16 packets;	/* of ours */
 	__u8 masked;
-	__u8 threaded;
+	__u8 flags;
 };
+
+/* A kernel thread polls. */
+#define THREADED 1
+/* The thread was ready to run all the time: its packets came while it waited for a CPU. */
+#define SPREAD 2
 
 struct napi_state {
 	__u64 drained;	/* the last poll that emptied the ring ended */
 	__u64 first, last;	/* packets of ours in the running poll */
-	__u64 run_delay;	/* of its thread, at the end of the last poll */
+	__u64 run_delay;	/* of its thread, at the end of the last poll; so both below */
+	__u64 turns;	/* on a CPU */
+	__u64 sleeps;
 	__u64 waited;	/* of its thread, for a CPU, before the running poll */
 	__u32 window;
 	__u32 number;	/* of the running poll */
@@ -104,7 +114,7 @@ struct napi_state {
 	__u16 packets;	/* of ours, in the running poll */
 	__u8 masked;	/* the running poll began with its interrupt masked */
 	__u8 polls_seen;	/* it is a NAPI: the kernel said so at its poll */
-	__u8 threaded;
+	__u8 flags;
 	__u8 pad[7];
 	struct poll polls[POLLS_MAX];
 };
@@ -166,6 +176,27 @@ struct {
 	__type(value, struct live_waiting);
 } waiting SEC(".maps");
 
+
+/* What this CPU is at. */
+struct cpu_state {
+	__u64 softirq;	/* since when it receives; 0: it is not seen */
+	__u64 sent;	/* the last answer */
+	__u64 socket;	/* on which socket, as a number; 0: it has been transmitted */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct cpu_state);
+} cpus SEC(".maps");
+
+static __always_inline struct cpu_state *this_cpu(void)
+{
+	__u32 only = 0;
+
+	return bpf_map_lookup_elem(&cpus, &only);
+}
 
 static __always_inline struct live_counts *counted(void)
 {
@@ -344,7 +375,7 @@ static __always_inline bool knows_turnarounds(void)
 struct bounds {
 	__u64 from, last;
 	__u32 packets;
-	__u8 masked, threaded;
+	__u8 masked, flags;
 };
 
 /* Between when the packets of an arrival's poll came into the ring. */
@@ -357,14 +388,14 @@ static __always_inline bool bounds_of(struct napi_state *napi, struct arrival *a
 		bounds->last = poll->last;
 		bounds->packets = poll->packets;
 		bounds->masked = poll->masked;
-		bounds->threaded = poll->threaded;
+		bounds->flags = poll->flags;
 	} else if (napi->number == arrival->poll && napi->window == (__u32)gate.window) {
 		/* Answered before its poll has ended. */
 		bounds->from = napi->masked ? napi->drained : napi->first - napi->waited;
 		bounds->last = napi->last;
 		bounds->packets = napi->packets;
 		bounds->masked = napi->masked;
-		bounds->threaded = napi->threaded;
+		bounds->flags = napi->flags;
 	} else {
 		return false;
 	}
@@ -411,14 +442,14 @@ __noinline int answer(struct arrival *arrival, __u64 now, __u32 worker, __u32 pi
 	} else {
 		known = true;
 		uniform = bounds.from;
-		if (bounds.masked || arrival->at)
+		if (bounds.masked || arrival->at || bounds.flags & SPREAD)
 			uniform += drawn(bounds.last > bounds.from ? bounds.last - bounds.from : 0, arrival->at,
 					 bounds.packets);
 		if (uniform > arrival->probed)
 			uniform = arrival->probed;
 		best = uniform;
 		add(spans_here->uniform, now - uniform, weight);
-		all->threaded += bounds.threaded;
+		all->threaded += bounds.flags & THREADED;
 		if (!bounds.masked) {
 			all->unmasked++;
 			if (arrival->floor && arrival->probed > arrival->floor)
@@ -515,6 +546,39 @@ static __always_inline struct socket_state *state_for(struct sock *sk)
 	return state;
 }
 
+/*
+ * How long the thread of a NAPI has waited for a CPU since its last poll. What
+ * woke it came when that began. If it had not slept, what it polls now came at
+ * some moment meanwhile. If it has waited more than once, only the last time
+ * counts, and how much that was of all is not known.
+ */
+static __always_inline void thread_waited(struct napi_state *napi, struct task_struct *thread)
+{
+	__u64 waited = thread->sched_info.run_delay - napi->run_delay;
+
+	if (waited > RUN_DELAY_MAX_NS)
+		return;
+	if (thread->sched_info.pcount - napi->turns > 1)
+		waited = drawn(waited, 0, 1);
+	if (thread->nvcsw == napi->sleeps)
+		napi->flags |= SPREAD;
+	napi->waited = waited;
+}
+
+/* The first packet of a softirq has come to TCP. */
+static __always_inline void took_to_receive(__u64 now)
+{
+	struct cpu_state *cpu = this_cpu();
+	struct live_spans *here;
+	__u32 only = 0;
+
+	here = bpf_map_lookup_elem(&spans, &only);
+	if (!cpu || !here || !cpu->softirq)
+		return;
+	add(here->receive, now - cpu->softirq, 1);
+	cpu->softirq = 0;
+}
+
 SEC("tp_btf/tcp_probe")
 int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 {
@@ -573,17 +637,17 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 			napi->first = now;
 			napi->waited = 0;
 			napi->cpu = bpf_get_smp_processor_id();
-			if (napi->run_delay && task->flags & PF_KTHREAD) {
-				napi->waited = task->sched_info.run_delay - napi->run_delay;
-				if (napi->waited > RUN_DELAY_MAX_NS)
-					napi->waited = 0;
-			}
+			napi->flags &= ~SPREAD;
+			if (napi->flags & THREADED && task->flags & PF_KTHREAD)
+				thread_waited(napi, task);
 		}
 		napi->last = now;
 		poll = napi->number;
 		at = napi->packets++;
 	}
 
+	if (gate.looks_at_stack && napi && !at && !napi->masked && !(napi->flags & THREADED) && !sk->sk_lock.owned)
+		took_to_receive(now);
 	/* To attach the programs has stopped this CPU for a moment: what came then is not typical. */
 	if (!gate.opens || now < gate.opens)
 		return 0;
@@ -714,6 +778,40 @@ static __always_inline int sent(struct sock *sk)
 	}
 	state->last_send = now;
 	state->switches = task->nvcsw;
+	if (gate.looks_at_stack) {
+		struct cpu_state *cpu = this_cpu();
+
+		if (cpu) {
+			cpu->sent = now;
+			cpu->socket = (__u64)sk;
+		}
+	}
+	return 0;
+}
+
+SEC("tp_btf/softirq_entry")
+int BPF_PROG(live_softirq, unsigned int vec)
+{
+	struct cpu_state *cpu = this_cpu();
+
+	if (cpu)
+		cpu->softirq = vec == NET_RX_SOFTIRQ ? bpf_ktime_get_ns() : 0;
+	return 0;
+}
+
+SEC("tp_btf/net_dev_start_xmit")
+int BPF_PROG(live_transmits, struct sk_buff *skb, struct net_device *dev)
+{
+	struct cpu_state *cpu = this_cpu();
+	struct live_spans *here;
+	__u32 only = 0;
+
+	if (!cpu || !cpu->socket || cpu->socket != (__u64)skb->sk)
+		return 0;
+	here = bpf_map_lookup_elem(&spans, &only);
+	if (here)
+		add(here->transmit, bpf_ktime_get_ns() - cpu->sent, 1);
+	cpu->socket = 0;
 	return 0;
 }
 
@@ -757,7 +855,7 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 	napi->polls_seen = 1;
 	task = bpf_get_current_task_btf();
 	thread = polled->thread;
-	napi->threaded = thread != 0;
+	napi->flags = thread ? napi->flags | THREADED : 0;
 	if (thread && task == thread)
 		by = LIVE_BY_KTHREAD;
 	else if (polls_by_itself(task, ctx))
@@ -784,7 +882,7 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 		poll->last = napi->last;
 		poll->packets = napi->packets;
 		poll->masked = napi->masked;
-		poll->threaded = napi->threaded;
+		poll->flags = napi->flags;
 		if (napi->window != (__u32)gate.window)
 			poll->from = 0;
 		else if (napi->masked)
@@ -793,7 +891,11 @@ int BPF_PROG(live_polls, struct napi_struct *polled, int work, int budget)
 			poll->from = napi->first - napi->waited;
 		napi->number++;
 	}
-	napi->run_delay = thread ? thread->sched_info.run_delay : 0;
+	if (thread) {
+		napi->run_delay = thread->sched_info.run_delay;
+		napi->turns = thread->sched_info.pcount;
+		napi->sleeps = thread->nvcsw;
+	}
 	napi->window = gate.window;
 	napi->packets = 0;
 	napi->first = 0;

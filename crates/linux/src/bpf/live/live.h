@@ -48,6 +48,8 @@ struct live_gate {
 	__u32 request_bytes;
 	/* Sockets that were given a state; counted by the programs. */
 	__u32 sockets;
+	/* The programs that see the stack are attached. */
+	__u64 looks_at_stack;
 };
 
 /* The map spans, of one entry. Every value is per CPU. */
@@ -68,6 +70,10 @@ struct live_spans {
 	__u32 turnaround[LIVE_BUCKETS];
 	/* Bytes of an arrival. */
 	__u32 bytes[LIVE_BUCKETS];
+	/* From the softirq to TCP, for the first packet of a poll; in windows that look at the stack. */
+	__u32 receive[LIVE_BUCKETS];
+	/* From the answer to the device, likewise. */
+	__u32 transmit[LIVE_BUCKETS];
 };
 
 /* The map counts, of one entry. Every value is per CPU. */

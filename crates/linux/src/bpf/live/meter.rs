@@ -28,6 +28,9 @@ const ONLY: [u8; 4] = [0; 4];
 /// The program that says what waits for an answer; it runs when it is read.
 const ITERATOR: &str = "live_waits";
 
+/// The programs that see how long the stack takes, and that cost every softirq and every packet sent.
+const OF_STACK: [&str; 2] = ["live_softirq", "live_transmits"];
+
 /// Which sockets are measured: those of these local ports in a network namespace, whoever holds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveTarget {
@@ -204,21 +207,42 @@ impl LiveMeter {
     /// # Errors
     /// The kernel's refusal; nothing is attached then.
     pub fn begin(&mut self) -> Result<(), KernelError> {
+        self.open(false)
+    }
+
+    /// The same, and the window also sees how long packets take between the ring and TCP, and answers between TCP and the
+    /// device. That costs each softirq and each packet that is sent, and changes so little that now and then is enough.
+    ///
+    /// # Errors
+    /// As [`LiveMeter::begin`].
+    pub fn begin_with_stack(&mut self) -> Result<(), KernelError> {
+        self.open(true)
+    }
+
+    fn open(&mut self, stack: bool) -> Result<(), KernelError> {
         self.loaded.detach();
         self.window += 1;
-        let gate =
-            Gate { window: self.window, opens: 0, request_bytes: self.request_bytes, sockets: self.sockets };
+        let gate = Gate {
+            window: self.window,
+            opens: 0,
+            request_bytes: self.request_bytes,
+            sockets: self.sockets,
+            looks_at_stack: stack.into(),
+        };
         self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())?;
         if self.begun.is_some() {
             self.before = self.totals()?;
         }
-        let attached = self.loaded.attach_but(ITERATOR).and_then(|()| {
-            // Connections that were seen meanwhile are counted again at the window's end.
-            let opens = Nanoseconds(monotonic().0 + Self::GUARD.0);
-            let gate = Gate { opens: opens.0, ..gate };
-            self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())?;
-            Ok(opens)
-        });
+        let attached = self
+            .loaded
+            .attach_if(|name| name != ITERATOR && (stack || !OF_STACK.contains(&name)))
+            .and_then(|()| {
+                // Connections that were seen meanwhile are counted again at the window's end.
+                let opens = Nanoseconds(monotonic().0 + Self::GUARD.0);
+                let gate = Gate { opens: opens.0, ..gate };
+                self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())?;
+                Ok(opens)
+            });
         match attached {
             Ok(opens) => {
                 self.begun = Some(opens);
@@ -425,6 +449,8 @@ fn add_spans(sum: &mut Spans, more: &Spans) {
     add_wrapping(&mut sum.conditional, &more.conditional);
     add_wrapping(&mut sum.turnaround, &more.turnaround);
     add_wrapping(&mut sum.bytes, &more.bytes);
+    add_wrapping(&mut sum.receive, &more.receive);
+    add_wrapping(&mut sum.transmit, &more.transmit);
 }
 
 /// What the counters of all buckets went up by.
@@ -446,6 +472,8 @@ fn spans_between(before: &Spans, now: &Spans) -> LiveSpans {
         conditional: counted(&before.conditional, &now.conditional),
         turnaround: counted(&before.turnaround, &now.turnaround),
         bytes: counted(&before.bytes, &now.bytes),
+        receive: counted(&before.receive, &now.receive),
+        transmit: counted(&before.transmit, &now.transmit),
     }
 }
 

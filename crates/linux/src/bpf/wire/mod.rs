@@ -2,7 +2,7 @@
 //! answer is.
 
 use libbpf_rs::OpenObject;
-use model::SpanCounts;
+use model::{NetnsId, SpanCounts};
 
 use super::loaded::Loaded;
 use super::mirrored::mirrored;
@@ -19,6 +19,8 @@ mirrored! {
     /// `struct wire_config`.
     struct Config = "wire_config" {
         port: u64,
+        server: u64,
+        client: u64,
     }
 
     /// `struct wire_gate`.
@@ -56,12 +58,12 @@ pub struct Seen {
 }
 
 impl Wire {
-    /// Loads the program for a server's port. It sees nothing until [`Wire::begin`].
+    /// Loads the program for a server's port, and the namespaces of server and client. It sees nothing until [`Wire::begin`].
     ///
     /// # Errors
     /// As [`super::live::LiveMeter::load`].
-    pub fn load(port: u16) -> Result<Self, KernelError> {
-        let config = Config { port: port.into() };
+    pub fn load(port: u16, server: NetnsId, client: NetnsId) -> Result<Self, KernelError> {
+        let config = Config { port: port.into(), server: server.0, client: client.0 };
         let loaded = Loaded::load("wire", OBJECT, |open| configure(open, &config))?;
         Ok(Self { loaded, before: Seen::default() })
     }

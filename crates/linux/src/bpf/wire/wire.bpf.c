@@ -3,8 +3,8 @@
  * What is on the wire between two hosts of one machine: how long after a
  * request was transmitted its answer is.
  *
- * Both ends are told apart by the port alone, whatever namespace they are in:
- * the lab's server has a port that nobody else uses meanwhile.
+ * Whether a segment is the server's or the client's is told by its socket: the
+ * port and the network namespace.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -142,6 +142,9 @@ int BPF_PROG(wire_transmits, struct sk_buff *skb, struct net_device *dev)
 		return 0;
 	of_server = sk->__sk_common.skc_num == config.port;
 	if (!of_server && bpf_ntohs(sk->__sk_common.skc_dport) != config.port)
+		return 0;
+	/* A time-wait socket sends, too, and has this part alone of a socket. */
+	if (sk->__sk_common.skc_net.net->ns.inum != (of_server ? config.server : config.client))
 		return 0;
 	if (bpf_probe_read_kernel(tcp, sizeof(tcp), skb->head + skb->transport_header))
 		return 0;

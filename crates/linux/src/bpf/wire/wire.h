@@ -10,6 +10,9 @@
 struct wire_config {
 	/* The port of the server, in the order of the host. */
 	__u64 port;
+	/* The network namespaces of server and client: their inodes. */
+	__u64 server;
+	__u64 client;
 };
 
 /* The map .data.gate: what is seen is counted while it is 1. */

@@ -2,6 +2,7 @@
 
 pub(crate) mod evidence;
 mod exchange;
+mod live;
 mod policies;
 mod policies_simulated;
 mod serve;
@@ -26,6 +27,7 @@ use evidence::Written;
 pub(crate) fn run(arguments: &Bench, context: &Context) -> Result<Exit, Fault> {
     match &arguments.application {
         Application::Memcached(arguments) => memcached(arguments, context),
+        Application::Live(arguments) => live::run(arguments, context),
         Application::TcpRr(arguments) => exchange::run(&**arguments, context),
         Application::TcpStream(arguments) => exchange::run(&**arguments, context),
         Application::Threaded(arguments) => exchange::run_threaded(arguments, context),
