@@ -97,15 +97,15 @@ fn processes(arguments: &Watch, context: &Context) -> Result<(String, Vec<Proces
         let (found, unread) = search(&Criteria { port: Some(port), netns, ..Criteria::default() })?;
         if found.is_empty() {
             let what = format!("nobody listens on TCP port {port} in this network namespace");
-            return Err(nobody(what, unread)
-                .hint("netpolicy show names who listens; --netns pid:N looks into a container's namespace"));
+            let hint = "netpolicy show names who listens; --netns pid:N looks into a container's namespace";
+            return Err(nobody(what, unread, Some(hint)));
         }
         return Ok((format!("port {port}"), found));
     }
     if let Some(unit) = &arguments.unit {
         let (found, unread) = search(&Criteria { unit: Some(unit.clone()), ..Criteria::default() })?;
         if found.is_empty() {
-            return Err(nobody(format!("unit {unit} has no process that runs"), unread));
+            return Err(nobody(format!("unit {unit} has no process that runs"), unread, None));
         }
         return Ok((unit.clone(), found));
     }
@@ -132,7 +132,7 @@ fn processes(arguments: &Watch, context: &Context) -> Result<(String, Vec<Proces
         }
     }
     let what = format!("no service of the policy files, no unit and no executable `{name}` runs");
-    Err(nobody(what, unread).hint("netpolicy watch --port N, or --pid N"))
+    Err(nobody(what, unread, Some("netpolicy watch --port N, or --pid N")))
 }
 
 /// Those that are found, and how many could not be looked into.
@@ -143,12 +143,16 @@ fn search(criteria: &Criteria) -> Result<(Vec<ProcessId>, usize), Fault> {
     Ok((found, unread.len()))
 }
 
-fn nobody(what: String, unread: usize) -> Fault {
+fn nobody(what: String, unread: usize, hint: Option<&str>) -> Fault {
     if unread > 0 {
         let words = format!("{what}, as far as can be seen: {unread} processes could not be looked into");
         return Fault::failed(words).hint(PRIVILEGES);
     }
-    Fault::failed(what)
+    let fault = Fault::failed(what);
+    match hint {
+        Some(hint) => fault.hint(hint),
+        None => fault,
+    }
 }
 
 /// The namespace of all these processes, or of those in the one that was named.
