@@ -55,19 +55,18 @@ static __always_inline bool napi_timer_runs(struct napi_struct *napi)
 }
 
 /*
- * The low byte of a segment's flags, as in its header: FIN is 1, PSH is 8.
- * Linux 6.18 has two bytes, kernels before accurate ECN one.
+ * Where the low byte of a segment's flags is, as in its header: FIN is 1, PSH
+ * is 8. Linux 6.18 has two bytes, kernels before accurate ECN one.
  */
-static __always_inline __u8 tcp_flags_of(struct tcp_skb_cb *cb)
+static __always_inline __u64 tcp_flags_offset(void)
 {
-	__u64 at = bpf_core_field_offset(struct tcp_skb_cb, tcp_flags);
-	__u8 flags = 0;
+	struct tcp_skb_cb *cb = 0;
+	__u64 at = bpf_core_field_offset(cb->tcp_flags);
 
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 	at += bpf_core_field_size(cb->tcp_flags) - 1;
 #endif
-	bpf_probe_read_kernel(&flags, sizeof(flags), (void *)cb + at);
-	return flags;
+	return at;
 }
 
 /*

@@ -3,7 +3,7 @@
 use model::live::LiveCounts;
 use model::{Finding, Nanoseconds, Severity};
 
-use super::series::{Estimator, Series, Stretch, requests_for};
+use super::series::{Estimator, REQUESTS_MIN, Series, Stretch, requests_for};
 use super::summary::Percentiles;
 use super::survival::count;
 
@@ -13,6 +13,7 @@ const LOST_MAX: f64 = 0.01;
 const UNSOLICITED_MAX: f64 = 0.05;
 const WITHOUT_NAPI_MAX: f64 = 0.01;
 const THREADED_MAX: f64 = 0.01;
+const ANSWERED_MIN: f64 = 0.9;
 /// The share of arrivals with the interrupt masked from which on estimate U is all there is.
 const MASKED_MIN: f64 = 0.05;
 
@@ -155,6 +156,16 @@ impl Found<'_> {
                 None,
             );
         }
+        let came = counts.arrivals + counts.overflown;
+        if came >= REQUESTS_MIN && share(counts.answered, came) < ANSWERED_MIN {
+            self.add(
+                "live-answers-unseen",
+                Severity::Warning,
+                "many requests have no answer that can be seen: percentiles are of the others",
+                vec![format!("{} of {came} requests were answered", counts.answered)],
+                Some("a service that hangs has none, and MPTCP sends past TCP's tracepoints: it cannot be measured"),
+            );
+        }
         let overflown = share(counts.overflown, counts.arrivals);
         if overflown > LOST_MAX {
             self.add(
@@ -268,7 +279,8 @@ mod test {
         assert_eq!(rules(|w| w.counts.unsolicited = 101), ["live-unsolicited"]);
         assert_eq!(rules(|w| w.counts.overflown = 21), ["live-pipelined"]);
         assert_eq!(rules(|w| w.counts.unmeasured = 1), ["live-connections"]);
-        assert_eq!(rules(|w| w.counts.answered = 999), ["live-few-requests"]);
+        assert_eq!(rules(|w| w.counts.answered = 1_799), ["live-answers-unseen"]);
+        assert_eq!(rules(|w| (w.counts.arrivals, w.counts.answered) = (999, 999)), ["live-few-requests"]);
         assert_eq!(
             rules(|w| {
                 w.counts.conditioned = 2_000;
@@ -289,6 +301,9 @@ mod test {
 
     #[test]
     fn just_below_a_threshold_nothing_is_said() {
-        assert_eq!(rules(|w| (w.counts.steered, w.counts.unsolicited) = (20, 100)), Vec::<String>::new());
+        let near = |window: &mut LiveWindow| {
+            (window.counts.steered, window.counts.unsolicited, window.counts.answered) = (18, 100, 1_800);
+        };
+        assert_eq!(rules(near), Vec::<String>::new());
     }
 }

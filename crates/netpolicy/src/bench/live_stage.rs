@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use apply::{Allow, Journal, TransactionName};
 use linux::bpf::live::{LiveMeter, LiveTarget};
 use linux::bpf::wire::{Seen, Wire};
+use linux::bpf::{RunTime, Statistics};
 use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions, SERVER_ADDRESS};
 use linux::{Kernel, KernelError, Netns, Signals};
 use measure::live::agreement::{estimates_of, percentiles_of};
@@ -178,7 +179,7 @@ impl<'a> LiveStage<'a> {
         load: LiveLoad,
         rounds: u32,
         mut tell: impl FnMut(u32),
-    ) -> Result<Vec<[f64; 3]>, BenchError> {
+    ) -> Result<Costs, BenchError> {
         let (mut server, transaction) = {
             let (server, transaction) = self.start(DeliveryMode::Interrupt)?;
             (Some(server), transaction)
@@ -214,10 +215,45 @@ impl<'a> LiveStage<'a> {
             }
             found.push(of_round);
         }
+        let profile = self.profile(address, load, pid);
         self.put_back(transaction)?;
-        Ok(found)
+        Ok((found, profile?))
+    }
+
+    /// How often each program runs for a request, and how long, in nanoseconds.
+    fn profile(
+        &mut self,
+        address: std::net::SocketAddr,
+        load: LiveLoad,
+        server: Pid,
+    ) -> Result<Vec<(String, f64, f64)>, BenchError> {
+        let before = self.meter.run_times()?;
+        let statistics = Statistics::enable()?;
+        let workload = self.arguments.workload(load, 0);
+        let spender =
+            Spender::new(self.lab.client(), &self.layout, server, Measuring::Attached, &mut self.meter);
+        let run = interruptible(
+            self.signals,
+            || measure::memcached(address, &workload, load.offered, &spender),
+            || {},
+        );
+        spender.spent()?;
+        drop(statistics);
+        let evidence = run?.into_evidence("", nowhere());
+        let answers = evidence.throughput * evidence.window.as_secs_f64();
+        let after = self.meter.run_times()?;
+        #[expect(clippy::cast_precision_loss, reason = "runs and spans of a second, below 2^53")]
+        let of_program = |(before, after): (&RunTime, &RunTime)| {
+            let (runs, time) = (after.runs - before.runs, after.time.0 - before.time.0);
+            let each = (runs > 0).then(|| time as f64 / runs as f64)?;
+            Some((after.program.clone(), runs as f64 / answers.max(1.0), each))
+        };
+        Ok(before.iter().zip(&after).filter_map(of_program).collect())
     }
 }
+
+/// Rounds of costs without, sampled and attached; and of each program, how often it runs for a request, and how long.
+pub(crate) type Costs = (Vec<[f64; 3]>, Vec<(String, f64, f64)>);
 
 /// More than any load has.
 const CONNECTIONS_MAX: u32 = 2_048;

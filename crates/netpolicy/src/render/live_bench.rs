@@ -148,11 +148,22 @@ pub(crate) struct LiveCostReport {
     sampled: Option<Interval>,
     /// The ratio with the programs attached all the time.
     attached: Option<Interval>,
+    /// The programs.
+    profile: Vec<ProgramCost>,
+}
+
+#[derive(Debug, Serialize)]
+struct ProgramCost {
+    program: String,
+    /// Runs for each request.
+    runs: f64,
+    /// Nanoseconds of a run, with those that reading the clock takes.
+    nanoseconds: f64,
 }
 
 impl LiveCostReport {
     /// Of these rounds: without, sampled, attached.
-    pub(crate) fn of(load: LiveLoad, rounds: &[[f64; 3]]) -> Self {
+    pub(crate) fn of(load: LiveLoad, rounds: &[[f64; 3]], profile: Vec<(String, f64, f64)>) -> Self {
         let column = |at: usize| rounds.iter().map(|round| round[at]).collect::<Vec<f64>>();
         Self {
             load: load.to_string(),
@@ -160,6 +171,10 @@ impl LiveCostReport {
             off: median(&column(0)),
             sampled: paired_ratio(&column(0), &column(1)),
             attached: paired_ratio(&column(0), &column(2)),
+            profile: profile
+                .into_iter()
+                .map(|(program, runs, nanoseconds)| ProgramCost { program, runs, nanoseconds })
+                .collect(),
         }
     }
 }
@@ -189,5 +204,15 @@ impl Report for LiveCostReport {
         ));
         page.line(format!("20 ms of each second measured: {}", percent(self.sampled)));
         page.line(format!("measured all the time:         {}", percent(self.attached)));
+        let mut table = Table::new(&["PROGRAM", "RUNS/REQUEST", "NS/RUN"]);
+        for of in &self.profile {
+            table.row([
+                Cell::new(of.program.clone()),
+                Cell::number(format!("{:.2}", of.runs)),
+                Cell::number(format!("{:.0}", of.nanoseconds)),
+            ]);
+        }
+        page.gap();
+        page.table(&table);
     }
 }

@@ -7,7 +7,7 @@ use linux::process::{Criteria, find, identify};
 use linux::work::family;
 use linux::{Netns, Processes, bpf::live::LiveTarget};
 use model::policy::Match;
-use model::{Finding, Host, NapiId, Pid, ProcessId, Severity, Target as Asked};
+use model::{Finding, Goal, Host, NapiId, Pid, ProcessId, Severity, Target as Asked};
 
 use super::args::Watch;
 use crate::context::Context;
@@ -29,6 +29,8 @@ pub(crate) struct Target {
     pub(crate) host: Host,
     /// What is known beforehand to hide the truth.
     pub(crate) findings: Vec<Finding>,
+    /// What the policy files want of it.
+    pub(crate) goal: Goal,
 }
 
 impl Target {
@@ -37,7 +39,7 @@ impl Target {
     /// # Errors
     /// Nobody is found, or none that listens; processes in several namespaces.
     pub(crate) fn of(arguments: &Watch, context: &Context) -> Result<Self, Fault> {
-        let (name, processes) = processes(arguments, context)?;
+        let (name, processes, goal) = processes(arguments, context)?;
         let netns = namespace(&name, &processes, arguments, context)?;
         let pids: Vec<Pid> = processes.iter().map(|process| process.pid).collect();
         let found = listening(&pids, &netns)?;
@@ -65,7 +67,7 @@ impl Target {
         }
         let host = linux::observe(&netns, &Processes::None)?;
         let findings = hides(&host);
-        Ok(Self { name, netns, ports, processes, host, findings })
+        Ok(Self { name, netns, ports, processes, host, findings, goal })
     }
 
     /// The kernel threads that poll NAPIs of this host.
@@ -76,7 +78,7 @@ impl Target {
 
     /// The queue that a NAPI serves, or its number.
     pub(crate) fn queue_of(&self, napi: NapiId) -> String {
-        let device = self.host.napi(napi).map(|(device, _)| device.id.name.clone());
+        let device = self.host.napi(napi).map(|(device, _)| device.id.name);
         let queue = device.and_then(|device| {
             let queue = self.host.queues_of(napi).next()?;
             Some(format!("{device} rx-{}", queue.index.0))
@@ -86,11 +88,11 @@ impl Target {
 }
 
 /// The processes that are meant, and what they are called together.
-fn processes(arguments: &Watch, context: &Context) -> Result<(String, Vec<ProcessId>), Fault> {
+fn processes(arguments: &Watch, context: &Context) -> Result<(String, Vec<ProcessId>, Goal), Fault> {
     if let Some(pid) = arguments.pid {
         let first = identify(Pid(pid))?;
         let family = family(first.pid).into_iter().filter_map(|pid| identify(pid).ok());
-        return Ok((first.to_string(), family.collect()));
+        return Ok((first.to_string(), family.collect(), Goal::default()));
     }
     if let Some(port) = arguments.port {
         let netns = Some(context.netns()?.id());
@@ -100,22 +102,23 @@ fn processes(arguments: &Watch, context: &Context) -> Result<(String, Vec<Proces
             let hint = "netpolicy show names who listens; --netns pid:N looks into a container's namespace";
             return Err(nobody(what, unread, Some(hint)));
         }
-        return Ok((format!("port {port}"), found));
+        return Ok((format!("port {port}"), found, Goal::default()));
     }
     if let Some(unit) = &arguments.unit {
         let (found, unread) = search(&Criteria { unit: Some(unit.clone()), ..Criteria::default() })?;
         if found.is_empty() {
             return Err(nobody(format!("unit {unit} has no process that runs"), unread, None));
         }
-        return Ok((unit.clone(), found));
+        return Ok((unit.clone(), found, Goal::default()));
     }
     let name = arguments.service.clone().unwrap_or_default();
     let named = context.policy()?.policy().intents.into_iter().find_map(|intent| match intent.target {
-        Asked::Service(service, matching) if service == name => Some(matching),
+        Asked::Service(service, matching) if service == name => Some((matching, intent.goal)),
         Asked::Service(..) | Asked::Device(_) | Asked::Task(_) | Asked::Epolls(..) => None,
     });
+    let goal = named.as_ref().map_or_else(Goal::default, |(_, goal)| *goal);
     let ways: Vec<Criteria> = match named {
-        Some(Match { unit, cgroup, exe, port, uid }) => {
+        Some((Match { unit, cgroup, exe, port, uid }, _)) => {
             vec![Criteria { exe, cgroup, unit, port, uid, netns: None }]
         }
         None => vec![
@@ -128,7 +131,7 @@ fn processes(arguments: &Watch, context: &Context) -> Result<(String, Vec<Proces
         let (found, more) = search(&criteria)?;
         unread = unread.max(more);
         if !found.is_empty() {
-            return Ok((name, found));
+            return Ok((name, found, goal));
         }
     }
     let what = format!("no service of the policy files, no unit and no executable `{name}` runs");
@@ -241,7 +244,8 @@ mod test {
             }
         }
         assert_eq!(hides(&host), []);
-        host.devices[0].rx_queues[0].rps_cpus = [model::Cpu(1)].into_iter().collect();
+        let queue = host.devices.iter_mut().find_map(|device| device.rx_queues.first_mut()).expect("a queue");
+        queue.rps_cpus = [model::Cpu(1)].into_iter().collect();
         let found = hides(&host);
         assert_eq!((found.len(), found[0].rule.as_str()), (1, "live-rps"));
         assert!(

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use linux::bpf::live::{AnswerHook, LiveMeter};
 use linux::live::{Sample, ServiceWatch, Usage};
 use linux::{Errno, Signals};
-use measure::live::{Series, Summary, Turnarounds, doubts};
+use measure::live::{Series, Summary, Turnarounds, doubts, shows};
 use model::Finding;
 use model::live::LiveWindow;
 use serde::Serialize;
@@ -181,6 +181,14 @@ impl Watcher {
     pub(crate) fn summary(&self, target: &Target) -> Summary {
         let mut findings: Vec<Finding> = target.findings.clone();
         let late = self.watch.hook() == AnswerHook::AfterSend;
+        let queue = |at: usize| {
+            self.series.napis().get(at).map_or_else(String::new, |(napi, _)| target.queue_of(*napi))
+        };
+        let worker = |at: usize| {
+            let pid = self.series.workers().get(at).and_then(|(pid, _)| *pid);
+            pid.map_or_else(|| "all other threads".to_owned(), |pid| format!("thread {pid}"))
+        };
+        findings.extend(shows(&target.name, &self.series, &target.goal, (&queue, &worker)));
         findings.extend(doubts(&target.name, &self.series, late));
         Summary::of(&self.series, findings)
     }

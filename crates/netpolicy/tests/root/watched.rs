@@ -36,6 +36,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             connection_each,
         ),
         test("watched/what_is_printed_for_programs_is_as_the_schema_says", MEMCACHED, as_the_schema_says),
+        test("watched/a_goal_of_the_policy_files_is_judged_on_the_service_itself", MEMCACHED, goal),
         test("watched/two_watch_the_same_service_at_once", MEMCACHED, two_at_once),
         test("watched/a_service_that_ends_is_told_with_what_was_measured", MEMCACHED, ends),
         test("watched/one_that_is_killed_leaves_nothing_attached", MEMCACHED, killed),
@@ -243,6 +244,21 @@ fn as_the_schema_says() -> Result<(), Failed> {
     let nothing: Value = serde_json::from_str(&again.data)?;
     assert_eq!(misfit(&nothing, &schema), None, "{nothing}");
     assert_eq!(nothing["data"]["findings"][0]["rule"], "live-nothing-arrived", "{nothing}");
+    Ok(())
+}
+
+fn goal() -> Result<(), Failed> {
+    let operator = Operator::new("watched-goal", 1)?;
+    operator.asks(
+        "[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"\ngoal = { p99 = \"1us\" }\n",
+    )?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let watch = ["-o", "json", "watch", "cache", "--seconds", "3", "--sample", "900ms"];
+    let found = while_asked(&operator, || operator.runs(&watch, 0))?;
+    let found: Value = serde_json::from_str(&found.data)?;
+    let rules = found["data"]["findings"].as_array().into_iter().flatten();
+    let rules: Vec<&str> = rules.filter_map(|finding| finding["rule"].as_str()).collect();
+    assert!(rules.contains(&"live-goal-missed"), "{rules:?}: {found}");
     Ok(())
 }
 

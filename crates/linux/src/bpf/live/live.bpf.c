@@ -39,6 +39,9 @@
 /* include/linux/interrupt.h */
 #define NET_RX_SOFTIRQ 3
 
+/* Of struct tcp_skb_cb, as much as holds what is read of it. */
+#define SEGMENT_BYTES 16
+
 #define TCP_FIN 1
 #define TCP_PSH 8
 
@@ -565,6 +568,25 @@ static __always_inline void thread_waited(struct napi_state *napi, struct task_s
 	napi->waited = waited;
 }
 
+struct segment {
+	__u32 seq, end_seq;
+	__u8 flags;
+};
+
+/* What TCP noted of a segment, by one read: each costs as much as the rest of a program. */
+static __always_inline bool segment_of(struct sk_buff *skb, struct segment *segment)
+{
+	__u8 noted[SEGMENT_BYTES];
+	struct tcp_skb_cb *cb = 0;
+
+	if (bpf_probe_read_kernel(noted, sizeof(noted), &skb->cb[0]))
+		return false;
+	segment->seq = *(__u32 *)&noted[bpf_core_field_offset(cb->seq) & (SEGMENT_BYTES - 4)];
+	segment->end_seq = *(__u32 *)&noted[bpf_core_field_offset(cb->end_seq) & (SEGMENT_BYTES - 4)];
+	segment->flags = noted[tcp_flags_offset() & (SEGMENT_BYTES - 1)];
+	return true;
+}
+
 /* The first packet of a softirq has come to TCP. */
 static __always_inline void took_to_receive(__u64 now)
 {
@@ -582,15 +604,12 @@ static __always_inline void took_to_receive(__u64 now)
 SEC("tp_btf/tcp_probe")
 int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 {
-	struct tcp_skb_cb *segment;
 	struct socket_state *state;
 	struct napi_state *napi;
 	struct task_struct *task;
 	struct arrival *arrival;
 	struct live_counts *all;
-	struct {
-		__u32 seq, end_seq;
-	} sequence = {};
+	struct segment sequence;
 	__u32 id, poll = 0;
 	__u16 at = 0;
 	__u8 flags;
@@ -598,12 +617,9 @@ int BPF_PROG(live_arrives, struct sock *sk, struct sk_buff *skb)
 
 	if (!ours(sk))
 		return 0;
-	segment = (struct tcp_skb_cb *)&skb->cb[0];
-	bpf_core_read(&sequence.seq, sizeof(sequence.seq), &segment->seq);
-	bpf_core_read(&sequence.end_seq, sizeof(sequence.end_seq), &segment->end_seq);
-	if (sequence.end_seq == sequence.seq)
+	if (!segment_of(skb, &sequence) || sequence.end_seq == sequence.seq)
 		return 0;
-	flags = tcp_flags_of(segment);
+	flags = sequence.flags;
 	if (flags & TCP_FIN)
 		sequence.end_seq--;
 	if (sequence.end_seq == sequence.seq)

@@ -67,8 +67,8 @@ fn costs(stage: &mut LiveStage<'_>, arguments: &Live, context: &Context) -> Resu
     });
     context.console.progress("");
     match found {
-        Ok(rounds) => {
-            context.console.report(&LiveCostReport::of(load, &rounds))?;
+        Ok((rounds, profile)) => {
+            context.console.report(&LiveCostReport::of(load, &rounds, profile))?;
             Ok(Exit::Done)
         }
         Err(error) => ended(Some(error)),
