@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::report::{Page, Report};
 use super::table::{Cell, Style, Table};
+use crate::watch::record::Header;
 use crate::watch::target::Target;
 use crate::watch::watcher::{Cost, Shown};
 
@@ -56,6 +57,25 @@ impl<'a> WatchReport<'a> {
             cost,
             by_queue: named(&summary.napis, &queue),
             by_worker: named(&summary.workers, &|part| thread(part.id)),
+        }
+    }
+}
+
+impl<'a> WatchReport<'a> {
+    /// What a record of a watch says. Its queues and threads are known by their numbers alone.
+    pub(crate) fn of_record(header: &'a Header, summary: &'a Summary) -> Self {
+        let numbered = |parts: &[PartSummary], word: &str| {
+            let name = |id: Option<u32>| id.map_or_else(|| "others".to_owned(), |id| format!("{word} {id}"));
+            parts.iter().map(|part| Part { name: name(part.id), part: *part }).collect()
+        };
+        Self {
+            service: &header.service,
+            ports: &header.ports,
+            seconds: summary.measured_seconds,
+            summary,
+            cost: Cost::default(),
+            by_queue: numbered(&summary.napis, "napi"),
+            by_worker: numbered(&summary.workers, "thread"),
         }
     }
 }

@@ -225,7 +225,15 @@ fn as_the_schema_says() -> Result<(), Failed> {
         operator.runs(&["-o", "jsonl", "watch", "--port", "11211", "--seconds", "3", "--record", &record], 0)
     })?;
     let recorded = std::fs::read_to_string(&record)?;
+    let page = record.with_extension("html");
+    let (record_name, page_name) = (record.display().to_string(), page.display().to_string());
+    let again = operator.runs(&["-o", "json", "bench", "report", &record_name, "--report", &page_name], 0)?;
+    let drawn = std::fs::read_to_string(&page)?;
     std::fs::remove_file(&record)?;
+    std::fs::remove_file(&page)?;
+    let again: Value = serde_json::from_str(&again.data)?;
+    assert_eq!(misfit(&again, &schema), None, "{again}");
+    assert!(drawn.contains("Response times") && drawn.contains("veth-server"), "{drawn}");
     let documents: Vec<Value> = said.data.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     let kinds: Vec<&str> = documents.iter().filter_map(|document| document["kind"].as_str()).collect();
     assert_eq!(kinds, ["watch-window", "watch-window", "watch-window", "watch"]);
@@ -233,6 +241,7 @@ fn as_the_schema_says() -> Result<(), Failed> {
         assert_eq!(misfit(document, &schema), None, "{document}");
     }
     let all = &documents[3]["data"];
+    assert_eq!(again["data"]["requests"], all["requests"], "the record has all of it");
     let windows: u64 = documents[..3].iter().filter_map(|one| one["data"]["requests"].as_u64()).sum();
     assert_eq!(all["requests"].as_u64(), Some(windows), "{all}");
     assert!(windows > 100, "{all}");

@@ -10,6 +10,7 @@ use measure::{Grid, Results};
 use super::unique::Unique;
 use crate::exit::Exit;
 use crate::fault::Fault;
+use crate::watch::record::Recording;
 
 /// Evidence that is read at most, unpacked: ten thousand runs.
 pub(crate) const EVIDENCE_BYTES_MAX: u64 = 256 << 20;
@@ -21,6 +22,8 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 pub(crate) enum Written {
     Results(Box<Results>),
     Grid(Box<Grid>),
+    /// What `watch --record` wrote.
+    Watch(Box<Recording>),
 }
 
 /// Reads what a bench wrote with `--json`, or printed with `-o json`, where it is one part of the document; `-` is standard
@@ -59,6 +62,9 @@ fn written(path: &Path, text: &str) -> Result<Written, Fault> {
     let told = |error: serde_json::Error| error.to_string().chars().take(TOLD_CHARS_MAX).collect::<String>();
     let no_evidence = |error| wrong(format!("no evidence: {}", told(error)));
     let text = text.strip_prefix(MARK).unwrap_or(text);
+    if Recording::begins(text) {
+        return Recording::parse(text).map(|recording| Written::Watch(Box::new(recording))).map_err(wrong);
+    }
     let Unique(mut value) = serde_json::from_str(text).map_err(no_evidence)?;
     if !value.is_object() {
         return Err(wrong("JSON, but no evidence of a bench, which is an object".to_owned()));

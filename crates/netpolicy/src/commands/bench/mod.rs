@@ -191,6 +191,13 @@ fn from_evidence(arguments: &FromEvidence, context: &Context) -> Result<Exit, Fa
                 }
                 return Ok(Exit::Done);
             }
+            Written::Watch(recording) if arguments.evidence.len() == 1 && gates.is_none() => {
+                return super::watch::report(&recording, arguments.report.as_deref(), context);
+            }
+            Written::Watch(_) => {
+                let why = format!("{}: a record of `watch` is shown alone and has no gates", path.display());
+                return Err(Fault::new(Exit::Usage, why));
+            }
             Written::Results(_) => {
                 let why = format!(
                     "{}: evidence of `bench memcached` is shown alone and has no gates",
