@@ -43,10 +43,8 @@ impl Target {
         let netns = namespace(&name, &processes, arguments, context)?;
         let pids: Vec<Pid> = processes.iter().map(|process| process.pid).collect();
         let found = listening(&pids, &netns)?;
-        let mut ports: Vec<u16> = match arguments.port {
-            Some(port) => vec![port],
-            None => found.tcp.iter().copied().collect(),
-        };
+        let asked = |port: &u16| arguments.port.is_none_or(|asked| asked == *port);
+        let mut ports: Vec<u16> = found.tcp.iter().copied().filter(asked).collect();
         if ports.is_empty() {
             let words = match found.udp.first() {
                 Some(port) => format!(

@@ -355,6 +355,10 @@ fn refused() -> Result<(), Failed> {
     let own = std::process::id().to_string();
     let said = operator.runs(&["watch", "--pid", &own, "--seconds", "1"], 1)?;
     assert!(said.words.contains("listens on no TCP port"), "{}", said.words);
+    let datagrams = operator.lab.server().run(|| std::net::UdpSocket::bind("0.0.0.0:5353"))??;
+    let said = operator.runs(&["watch", "--port", "5353", "--seconds", "1"], 1)?;
+    assert!(said.words.contains("UDP and QUIC cannot be measured"), "{}", said.words);
+    drop(datagrams);
     operator.runs(&["watch"], 2)?;
     operator.runs(&["watch", "--port", "0"], 2)?;
     operator.runs(&["watch", "--port", "80", "--pid", "1"], 2)?;
