@@ -38,11 +38,15 @@ pub struct Trial {
 
 impl Trial {
     /// The estimates of one estimator.
-    pub const fn by(&self, estimator: Estimator) -> &[Option<f64>; 3] {
+    pub fn by(&self, estimator: Estimator) -> [Option<f64>; 3] {
         match estimator {
-            Estimator::Residence => &self.residence,
-            Estimator::Uniform => &self.uniform,
-            Estimator::Conditional => &self.conditional,
+            Estimator::Residence => self.residence,
+            Estimator::Uniform => self.uniform,
+            Estimator::Conditional => self.conditional,
+            Estimator::Larger => [0, 1, 2].map(|at| {
+                let (uniform, conditional) = self.uniform[at].zip(self.conditional[at])?;
+                Some(uniform.max(conditional))
+            }),
         }
     }
 }
@@ -81,7 +85,7 @@ impl Errors {
         for trial in trials {
             count += 1;
             for ((errors, wire), found) in errors.iter_mut().zip(trial.wire).zip(trial.by(estimator)) {
-                errors.extend(wire.zip(*found).map(|(wire, found)| (found / wire - 1.0) * 100.0));
+                errors.extend(wire.zip(found).map(|(wire, found)| (found / wire - 1.0) * 100.0));
             }
         }
         let amounts = |errors: &Vec<f64>| median(&errors.iter().map(|error| error.abs()).collect::<Vec<_>>());

@@ -18,11 +18,13 @@ pub enum Estimator {
     Uniform,
     /// From the ring: clients come back as they do while interrupts are enabled (C).
     Conditional,
+    /// The larger of U and C, percentile by percentile: what either leaves out makes waits longer.
+    Larger,
 }
 
 impl Estimator {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Residence, Self::Uniform, Self::Conditional];
+    pub const ALL: [Self; 4] = [Self::Residence, Self::Uniform, Self::Conditional, Self::Larger];
 
     /// The letter that tables have.
     pub const fn letter(self) -> &'static str {
@@ -30,6 +32,7 @@ impl Estimator {
             Self::Residence => "R",
             Self::Uniform => "U",
             Self::Conditional => "C",
+            Self::Larger => "U|C",
         }
     }
 
@@ -37,7 +40,7 @@ impl Estimator {
         match self {
             Self::Residence => &spans.residence,
             Self::Uniform => &spans.uniform,
-            Self::Conditional => &spans.conditional,
+            Self::Conditional | Self::Larger => &spans.conditional,
         }
     }
 }
@@ -176,14 +179,15 @@ impl Series {
         &self.workers
     }
 
-    /// The best estimator that nearly all requests have: C where turnarounds told about any, U where rings are known.
+    /// The best estimator that nearly all requests have: the larger of U and C where turnarounds told about any, U where rings are
+    /// known.
     pub fn estimator(&self) -> Estimator {
         let LiveCounts { answered, without_napi, without_poll, conditioned, .. } = self.counts;
         // A tenth without a ring would make percentiles of the nine others.
         if (without_napi + without_poll) * 10 > answered {
             Estimator::Residence
         } else if conditioned > 0 {
-            Estimator::Conditional
+            Estimator::Larger
         } else {
             Estimator::Uniform
         }
@@ -195,6 +199,12 @@ impl Series {
     /// from how that share differs between blocks of windows, since neighbouring requests are alike; never narrower than
     /// independent requests would give.
     pub fn percentile(&self, stretch: Stretch, share: f64) -> Option<Estimate> {
+        if stretch == Stretch::Response(Estimator::Larger) {
+            let by = |estimator| self.percentile(Stretch::Response(estimator), share);
+            let (uniform, conditional) = (by(Estimator::Uniform)?, by(Estimator::Conditional)?);
+            let is_larger = uniform.interval.estimate > conditional.interval.estimate;
+            return Some(if is_larger { uniform } else { conditional });
+        }
         let whole = Survival::of(stretch.of(&self.spans), self.censored(stretch, &self.ages));
         if whole.observed() < requests_for(share) {
             return None;
@@ -228,7 +238,9 @@ impl Series {
         };
         // It is in every request alike.
         let stack = match stretch {
-            Stretch::Response(Estimator::Uniform | Estimator::Conditional) => self.stack(),
+            Stretch::Response(Estimator::Uniform | Estimator::Conditional | Estimator::Larger) => {
+                self.stack()
+            }
             Stretch::Response(Estimator::Residence) | Stretch::Ring | Stretch::Wakeup | Stretch::Service => {
                 0.0
             }

@@ -35,6 +35,7 @@ struct ByMode {
     residence: Errors,
     uniform: Errors,
     conditional: Errors,
+    larger: Errors,
     /// The median of what the wire has, in nanoseconds.
     wire: [Option<f64>; 3],
 }
@@ -72,6 +73,7 @@ impl<'a> LiveBenchReport<'a> {
                     residence: errors(Estimator::Residence),
                     uniform: errors(Estimator::Uniform),
                     conditional: errors(Estimator::Conditional),
+                    larger: errors(Estimator::Larger),
                     wire,
                 });
             }
@@ -94,7 +96,7 @@ impl Report for LiveBenchReport<'_> {
 
     fn page(&self, page: &mut Page) {
         page.styled(Style::Strong, "median error against the wire, %, p50 / p90 / p99");
-        let mut table = Table::new(&["MODE", "LOOP", "WIRE US", "RESIDENCE", "U", "C"]);
+        let mut table = Table::new(&["MODE", "LOOP", "WIRE US", "RESIDENCE", "U", "C", "U|C"]);
         for row in &self.by_mode {
             let micros =
                 row.wire.map(|wire| wire.map_or_else(|| "-".to_owned(), |ns| format!("{:.0}", ns / 1e3)));
@@ -105,6 +107,7 @@ impl Report for LiveBenchReport<'_> {
                 Cell::new(percents(row.residence.signed, true)),
                 Cell::new(percents(row.uniform.signed, true)),
                 Cell::new(percents(row.conditional.signed, true)),
+                Cell::new(percents(row.larger.signed, true)),
             ]);
         }
         page.table(&table);

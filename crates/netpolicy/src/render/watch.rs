@@ -199,8 +199,9 @@ impl Report for WatchReport<'_> {
         if summary.estimator != measure::live::Estimator::Residence {
             row("without the ring (R)".to_owned(), &summary.residence);
         }
-        if summary.estimator == measure::live::Estimator::Conditional {
+        if summary.estimator == measure::live::Estimator::Larger {
             row("by U".to_owned(), &summary.uniform);
+            row("by C".to_owned(), &summary.conditional);
         }
         page.table(&table);
         let mut costs = Vec::new();

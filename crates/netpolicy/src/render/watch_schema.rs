@@ -93,7 +93,7 @@ const WATCH: Fields = &[
     ("measured_seconds", Form::Amount, "how long they were together"),
     ("requests", Form::Count, "requests that were answered in them"),
     ("rate", Form::Amount, "the same in a second"),
-    ("estimator", Form::Text, "by what `response` was estimated: residence, uniform or conditional"),
+    ("estimator", Form::Text, "by what `response` was estimated: residence, uniform, conditional or larger"),
     ("response", Form::Object(PERCENTILES), "from the NIC's ring to the answer"),
     ("residence", Form::Object(PERCENTILES), "from TCP to the answer: nothing is estimated"),
     ("uniform", Form::Object(PERCENTILES), "from the ring, by estimator U"),

@@ -40,7 +40,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("watched/two_watch_the_same_service_at_once", MEMCACHED, two_at_once),
         test("watched/a_service_that_ends_is_told_with_what_was_measured", MEMCACHED, ends),
         test("watched/one_that_is_killed_leaves_nothing_attached", MEMCACHED, killed),
-        test("watched/what_cannot_be_watched_is_said_with_the_reason", MEMCACHED, refused),
+        test(
+            "watched/what_cannot_be_watched_is_said_with_the_reason",
+            &[Need::Root, Need::Bpf, Need::Memcached, Need::Python],
+            refused,
+        ),
         test("watched/a_user_without_privileges_is_told_what_it_takes", MEMCACHED, unprivileged),
     ]
 }
@@ -355,10 +359,15 @@ fn refused() -> Result<(), Failed> {
     let own = std::process::id().to_string();
     let said = operator.runs(&["watch", "--pid", &own, "--seconds", "1"], 1)?;
     assert!(said.words.contains("listens on no TCP port"), "{}", said.words);
-    let datagrams = operator.lab.server().run(|| std::net::UdpSocket::bind("0.0.0.0:5353"))??;
-    let said = operator.runs(&["watch", "--port", "5353", "--seconds", "1"], 1)?;
+    let receives = "import socket,time\ns=socket.socket(2,2)\ns.bind(('0.0.0.0',5353))\ntime.sleep(60)";
+    let datagrams =
+        operator.lab.server().run(|| Command::new("python3").args(["-c", receives]).spawn())??;
+    let _datagrams = Started { child: datagrams };
+    let said = waited_for("a socket for datagrams", || {
+        let said = operator.runs(&["watch", "--port", "5353", "--seconds", "1"], 1)?;
+        Ok((!said.words.contains("nobody listens")).then_some(said))
+    })?;
     assert!(said.words.contains("UDP and QUIC cannot be measured"), "{}", said.words);
-    drop(datagrams);
     operator.runs(&["watch"], 2)?;
     operator.runs(&["watch", "--port", "0"], 2)?;
     operator.runs(&["watch", "--port", "80", "--pid", "1"], 2)?;
