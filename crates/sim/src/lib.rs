@@ -3,7 +3,7 @@
 //! This room knows how packets travel in time: NIC queue, interrupt, softirq, NAPI, socket, epoll, thread, answer. It
 //! must not know files, sockets, clocks or threads of its own host, nor recipes. Chance and time come in by the
 //! door: the same scenario with the same seed gives the same bytes on every machine. Times are whole nanoseconds;
-//! mathematics beyond the four operations is [`elementary`]; whatever is iterated has a fixed order.
+//! mathematics beyond the four operations is [`math`]; whatever is iterated has a fixed order.
 //!
 //! Read in this order: [`scenario`] (what is simulated), `world` (the state and the loop), then the stations in the
 //! order of a packet: `arrivals`, `nic`, `dim`, `irq`, `softirq`, `napi`, `busy_poll`, `kthread`, `gro`, `socket`, `scheduler`,
@@ -23,7 +23,6 @@ mod client;
 mod client_host;
 mod cpu;
 mod dim;
-pub mod elementary;
 mod epoll;
 pub mod fit;
 mod gro;
@@ -31,6 +30,7 @@ mod histogram;
 mod housekeeping;
 mod irq;
 mod kthread;
+pub mod math;
 mod napi;
 mod nic;
 pub mod outcome;
