@@ -59,7 +59,7 @@ impl Target {
         };
         let mut ports: Vec<u16> = found.tcp.iter().copied().filter(asked).collect();
         if ports.is_empty() {
-            let words = match found.udp.first() {
+            let words = match found.udp.iter().copied().find(asked) {
                 Some(port) => format!(
                     "{name} listens on no TCP port; it takes datagrams at port {port}, and UDP cannot be measured"
                 ),
