@@ -79,7 +79,7 @@ impl<'a> Daemon<'a> {
         if !Netns::is_current(netns.id()) {
             netns.enter()?;
         }
-        let journal = session.journal()?.waiting(JOURNAL_PATIENCE).keeping()?;
+        let journal = session.journal()?.waiting(JOURNAL_PATIENCE).kept_by_this_daemon()?;
         let mut telemetry = Telemetry::new(operator, shared);
         match InstanceLock::claim()? {
             Claimed::Locked(lock) => event_loop

@@ -76,7 +76,7 @@ fn held(context: &Context) -> Vec<Held> {
         history.transactions.iter().rev().filter(|transaction| transaction.standing().is_live())
     {
         let name = transaction.name();
-        let (by, end, is_attended) = match journal.attendant(transaction) {
+        let (by, end, is_attended) = match journal.owner(transaction) {
             Some(pid) => (
                 format!("process {pid} ({})", transaction.begin().asked.command),
                 format!("kill {pid}; tail --pid={pid} -f /dev/null"),
