@@ -456,7 +456,7 @@ pub struct NicWord {
     /// `rx-usecs=8`
     pub text: String,
     /// The same, read.
-    pub wish: model::NicWish,
+    pub wish: model::NicRequest,
 }
 
 fn nic_word(text: &str) -> Result<NicWord, String> {

@@ -89,7 +89,7 @@ fn whole(
         sysctls,
         irqs,
         processes: process::processes(netns, processes, &mut unread),
-        wishes: Vec::new(),
+        app_requests: Vec::new(),
         listeners: Vec::new(),
         kthread_begins: kthread_begins(&mut unread),
         rt_throttling: kthread::rt_throttling().map(Some).or_unread(&mut unread),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use model::Pid;
-use model::host::{Wish, Wisher};
+use model::host::{AppRequest, Requester};
 
 use super::store::{WishStore, iterator, pinned, pinned_if_any, sockets_in, tasks_in};
 use crate::bpf::loaded::{Loaded, refused};
@@ -99,13 +99,14 @@ impl WishReader {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn wishes(&self) -> Result<Vec<Wish>, KernelError> {
+    pub fn wishes(&self) -> Result<Vec<AppRequest>, KernelError> {
         let Some(opened) = &self.opened else { return Ok(Vec::new()) };
         let tasks = tasks_in(&opened.tasks).into_iter();
-        let tasks = tasks.map(|(pid, number)| Wish { of: Wisher::Task(pid), number });
+        let tasks = tasks.map(|(pid, number)| AppRequest { of: Requester::Task(pid), number });
         let sockets = sockets_in(&opened.iterator, &opened.sockets)?.into_iter();
-        let sockets = sockets.map(|socket| Wish { of: Wisher::Socket(socket.inode), number: socket.number });
-        let mut wishes: Vec<Wish> = tasks.chain(sockets).collect();
+        let sockets =
+            sockets.map(|socket| AppRequest { of: Requester::Socket(socket.inode), number: socket.number });
+        let mut wishes: Vec<AppRequest> = tasks.chain(sockets).collect();
         wishes.sort_unstable();
         Ok(wishes)
     }
