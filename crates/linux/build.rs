@@ -38,7 +38,8 @@ fn preload_libraries() {
 /// Clang alone does it: the types of the kernel that our programs read are written down in `vmlinux_min.h`, and
 /// libbpf's headers come with the libbpf that is linked.
 fn bpf_programs() {
-    const PROGRAMS: [&str; 6] = ["births", "delivery", "epolls", "softirqs", "spread", "wishes"];
+    const PROGRAMS: [&str; 6] =
+        ["app_requests", "delivery", "epolls", "process_events", "reuseport", "softirqs"];
     /// What applications include; the programs answer by the same numbers.
     const HEADERS: &str = "../../include";
     println!("cargo::rerun-if-env-changed=CLANG");

@@ -368,7 +368,7 @@ fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-/// Makes a directory that only its owner may look into: what was asked may hold secrets.
+/// Creates a directory that only its owner may read: commands in the journal may hold secrets.
 ///
 /// One that it is in, and that is not there yet, may be passed through: a daemon's socket is beside its journal.
 pub(crate) fn create_directory(path: &Path) -> Result<(), JournalError> {

@@ -130,9 +130,9 @@ pub enum Why {
     },
     /// Its program decided against it.
     NotKept,
-    /// Its program let go of it without a decision: it failed in between.
+    /// Its program failed before it decided.
     Dropped,
-    /// An operator asked for it.
+    /// An operator requested it.
     Asked {
         /// When.
         at: Moment,
@@ -292,8 +292,8 @@ impl fmt::Display for Why {
         match self {
             Self::Failed { cause } => write!(f, "a step failed: {cause}"),
             Self::NotKept => f.write_str("it was not kept"),
-            Self::Dropped => f.write_str("its program let go of it"),
-            Self::Asked { at } => write!(f, "an operator asked for it at {at}"),
+            Self::Dropped => f.write_str("its program failed before it decided"),
+            Self::Asked { at } => write!(f, "an operator requested it at {at}"),
             Self::Expired { at } => write!(f, "it was not confirmed in time, at {at}"),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 
 use linux::KernelError;
-use linux::bpf::wishes::{WishReader, WishStore};
+use linux::bpf::app_requests::{RequestReader, RequestStore};
 use linux::process::{Criteria, holders_of_sockets, meets};
 use model::host::{AppRequest, Requester};
 use model::{Finding, Host, Intent, Pid, Policy, PolicyName, Severity, Target};
@@ -50,7 +50,7 @@ pub(crate) fn asker(request: &Intent) -> Option<Asker> {
 
 /// What applications ask for, and whose requests are followed.
 pub(crate) struct AppRequests {
-    reader: WishReader,
+    reader: RequestReader,
     /// Whether there is a new descriptor to wait for.
     has_new_descriptor: bool,
     /// Whose requests were followed at the last plan, in that order.
@@ -59,8 +59,8 @@ pub(crate) struct AppRequests {
 
 impl AppRequests {
     /// What is asked for in this store.
-    pub(crate) fn of(store: WishStore) -> Self {
-        Self { reader: WishReader::of(store), has_new_descriptor: false, followed: Vec::new() }
+    pub(crate) fn of(store: RequestStore) -> Self {
+        Self { reader: RequestReader::of(store), has_new_descriptor: false, followed: Vec::new() }
     }
 
     /// Who has asked for something since this was called last.
@@ -77,7 +77,7 @@ impl AppRequests {
     /// The kernel's.
     pub(crate) fn read(&mut self) -> Result<Vec<AppRequest>, KernelError> {
         self.has_new_descriptor |= self.reader.refresh()?;
-        self.reader.wishes()
+        self.reader.requests()
     }
 
     /// A policy, and behind its own requests those of applications; and what of them is left out.

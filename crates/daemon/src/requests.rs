@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use linux::bpf::births::{NAMES_MAX, Waited};
+use linux::bpf::process_events::{NAMES_MAX, Waited};
 use linux::process::{Criteria, find, identify, meets};
 use linux::{KernelError, Netns};
 use model::host::Unread;

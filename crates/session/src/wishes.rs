@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use linux::bpf::wishes::WishStore;
+use linux::bpf::app_requests::RequestStore;
 use linux::{KernelError, Netns, Processes};
 use model::host::{AppRequest, Requester, Unread};
 use model::{Host, Policy};
@@ -20,7 +20,7 @@ use crate::services;
 pub fn joined(
     policy: Policy,
     netns: &Netns,
-    store: &WishStore,
+    store: &RequestStore,
     operator: &dyn Operator,
 ) -> Result<Policy, Fault> {
     let wishes = match wishes(store) {
@@ -45,7 +45,7 @@ pub fn joined(
 
 /// Adds what the processes that were looked at ask for, and their sockets. Where it may not be read, that is said with the
 /// rest of what was not.
-pub fn told(host: &mut Host, store: &WishStore) {
+pub fn told(host: &mut Host, store: &RequestStore) {
     match wishes(store) {
         Ok(wishes) => {
             let held: BTreeSet<u64> = host
@@ -66,7 +66,7 @@ pub fn told(host: &mut Host, store: &WishStore) {
 }
 
 /// The wishes of all processes and sockets of this host.
-fn wishes(store: &WishStore) -> Result<Vec<AppRequest>, KernelError> {
+fn wishes(store: &RequestStore) -> Result<Vec<AppRequest>, KernelError> {
     let tasks =
         store.tasks()?.into_iter().map(|(pid, number)| AppRequest { of: Requester::Task(pid), number });
     let sockets = store.sockets()?.into_iter();

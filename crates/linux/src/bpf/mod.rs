@@ -1,19 +1,19 @@
-//! Programs of ours in the kernel: who polled which NAPI, which epolls a process has, who was born, what sockets ask.
+//! Our BPF programs: who polled which NAPI, the epolls of a process, events of processes, requests of applications.
 //!
 //! Each room below is C beside the Rust that loads it, with one header that is all they share. The programs count
-//! and copy; what the counts mean is decided elsewhere. Nothing is pinned but `wishes`, which applications rely on: a
+//! and copy; what the counts mean is decided elsewhere. Nothing is pinned but `app_requests`, which applications rely on: a
 //! program lives as long as the process that loaded it, however that ends, and any number of processes may load their own.
 
-pub mod births;
+pub mod app_requests;
 mod cost;
 pub mod delivery;
 pub mod epolls;
 mod iterated;
 mod loaded;
+pub mod process_events;
 mod record;
+pub(crate) mod reuseport;
 pub mod softirqs;
-pub(crate) mod spread;
-pub mod wishes;
 
 pub use cost::{RunTime, Statistics};
 pub use delivery::DeliveryCounter;

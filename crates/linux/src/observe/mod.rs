@@ -32,7 +32,7 @@ use crate::process::kthread;
 use crate::sysctl;
 use crate::sysfs::SysFs;
 
-/// Which processes to look into.
+/// Which processes to observe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Processes {
     /// None at all.
@@ -121,7 +121,7 @@ fn kthread_begins(unread: &mut Vec<Unread>) -> Option<KthreadState> {
     }
 }
 
-/// What is asked in a namespace, opened in one visit to it. Parts that this kernel or caller lacks carry the reason.
+/// The interfaces of a namespace, opened in one visit to it. Those that this kernel or caller lacks carry the reason.
 #[derive(Debug)]
 struct Sources {
     links: Links,

@@ -21,7 +21,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct delivery_config config SEC(".rodata.config");
 
-/* Counted up by whoever takes a snapshot. */
+/* Incremented by the reader that takes a snapshot. */
 volatile __u64 interval SEC(".data.interval");
 
 struct {
@@ -103,7 +103,7 @@ static __always_inline struct napi_counts *counts_of(struct napi_struct *napi, _
  * CPU (CONFIG_SOFTIRQ_ON_OWN_STACK; all of x86-64 and arm64 but for
  * PREEMPT_RT, where we do not load).
  *
- * __preempt_count would tell, too, but kernels without CONFIG_KALLSYMS_ALL do
+ * __preempt_count would show it, too, but kernels without CONFIG_KALLSYMS_ALL do
  * not say where it is. NAPI_STATE_IN_BUSY_POLL would not do: the poll that
  * ends a busy loop runs without it, and after napi_complete_done() in a
  * softirq a busy poller on another CPU may set it before the softirq reaches
@@ -256,7 +256,7 @@ int BPF_PROG(napi_timer_armed, struct hrtimer *timer)
 
 	/*
 	 * The span was set moments ago, so it is a little short of the value
-	 * it came from: the nearer of the two. Equal ones tell nothing.
+	 * it came from: the nearer of the two. Equal ones decide nothing.
 	 */
 	suspend = napi_irq_suspend_ns(napi);
 	if (suspend && distance(span, suspend) < distance(span, napi_gro_flush_ns(napi)))
