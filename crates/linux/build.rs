@@ -39,7 +39,7 @@ fn preload_libraries() {
 /// libbpf's headers come with the libbpf that is linked.
 fn bpf_programs() {
     const PROGRAMS: [&str; 8] =
-        ["births", "delivery", "epolls", "live", "softirqs", "spread", "wire", "wishes"];
+        ["app_requests", "delivery", "epolls", "live", "process_events", "reuseport", "softirqs", "wire"];
     /// What applications include; the programs answer by the same numbers.
     const HEADERS: &str = "../../include";
     println!("cargo::rerun-if-env-changed=CLANG");

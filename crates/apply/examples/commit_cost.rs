@@ -11,7 +11,7 @@ use model::{
 
 const ROUNDS: usize = 50;
 
-/// A host that answers at once.
+/// A host that answers immediately.
 struct Memory(Vec<Setting>);
 
 impl Knobs for Memory {

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use model::setting::Disruption;
 use model::{Change, Pid, Plan, Setting, Step};
 
+use crate::compaction::{Knob, knob};
 use crate::held::{Held, Pending};
 use crate::journal::Journal;
-use crate::keeping::{Knob, knob};
 use crate::knobs::Knobs;
 use crate::log::JournalError;
 use crate::record::{Asked, Record, Why};
@@ -19,10 +19,9 @@ use crate::unreadable::Unreadable;
 
 /// Brings a plan into force, step by step, and holds it for a decision.
 ///
-/// Nothing is written before every old value has been read again and found as planned, and before the journal
-/// has the whole plan on disk. Each step is noted, written, read back and compared, and all of it is compared again
-/// when the last one is done. Whatever fails, everything
-/// that was begun is undone before this returns.
+/// Nothing is written before every old value was read again and matched the plan, and before the journal has the whole
+/// plan on disk. Each step is recorded, written, read back and compared; all are compared again after the last. After any
+/// failure, all steps that were begun are undone before this returns.
 ///
 /// # Errors
 /// What failed, and how the host stands now.
@@ -38,7 +37,7 @@ pub fn commit<'k, K: Knobs>(
     }
     allow.check(&plan).map_err(CommitError::untouched)?;
     let lock = journal.lock().map_err(|e| CommitError::untouched(e.into()))?;
-    check_that_nothing_is_taken(&plan, journal).map_err(CommitError::untouched)?;
+    check_that_no_knob_is_claimed(&plan, journal).map_err(CommitError::untouched)?;
     check_that_nothing_drifted(&plan, kernel).map_err(CommitError::untouched)?;
     let landmarks = kernel.landmarks(&plan);
     let pending =
@@ -55,13 +54,13 @@ impl<K: Knobs> Held<'_, K> {
     fn take_steps(&mut self) -> Result<(), CommitFault<K::Error>> {
         let Some(pending) = &mut self.pending else { return Ok(()) };
         (0..pending.steps()).try_for_each(|index| take_step(pending, self.kernel, index))?;
-        look_once_more(pending, self.kernel)
+        verify_all(pending, self.kernel)
     }
 
     fn fail(mut self, fault: CommitFault<K::Error>) -> CommitError<K::Error> {
         let Some(mut pending) = self.pending.take() else { return CommitError::untouched(fault) };
         let undone = pending.undo(self.kernel, Why::Failed { cause: fault.to_string() });
-        let (transaction, undo_script) = match pending.discard_if_untold(&undone) {
+        let (transaction, undo_script) = match pending.discard_if_unrecorded(&undone) {
             true => (None, None),
             false => (Some(pending.name()), Some(pending.undo_script())),
         };
@@ -69,7 +68,7 @@ impl<K: Knobs> Held<'_, K> {
     }
 }
 
-/// One step: look again, note, write, read back, compare, note.
+/// One step: read again, record, write, read back, compare, record.
 fn take_step<K: Knobs>(
     pending: &mut Pending,
     kernel: &mut K,
@@ -94,9 +93,9 @@ fn take_step<K: Knobs>(
     Ok(())
 }
 
-/// Reads everything again once all is written: a driver may have reset its device for a later step, and forgotten what an
-/// earlier one had told it. What is gone by now is no fault of the plan.
-fn look_once_more<K: Knobs>(pending: &Pending, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
+/// Reads every setting again after the last step: a driver may have reset its device for a later step, and lost what an
+/// earlier step had set. An object that is gone by now is not an error.
+fn verify_all<K: Knobs>(pending: &Pending, kernel: &mut K) -> Result<(), CommitFault<K::Error>> {
     let of = pending.steps();
     for step in 0..of {
         let to = pending.step(step).to();
@@ -120,11 +119,10 @@ fn look_once_more<K: Knobs>(pending: &Pending, kernel: &mut K) -> Result<(), Com
     Ok(())
 }
 
-/// A transaction that waits for its confirmation, or was killed half way, must be decided before its knobs are
-/// changed again: its undo would otherwise find a newer value in its way, and stay undone. The same holds for one
-/// that another program attends to, and for one that cannot be read: which of these it is, is not known, nor in many cases
-/// what it has changed.
-fn check_that_nothing_is_taken<E>(plan: &Plan, journal: &Journal) -> Result<(), CommitFault<E>> {
+/// A transaction that awaits confirmation, or whose program was killed, must be decided before its knobs are changed
+/// again: its undo would find a newer value and leave it. The same holds for a transaction that another program owns, and
+/// for an unreadable one, whose standing and often whose changes are unknown.
+fn check_that_no_knob_is_claimed<E>(plan: &Plan, journal: &Journal) -> Result<(), CommitFault<E>> {
     let (live, unreadable) = journal.live_and_unreadable()?;
     for transaction in unreadable {
         if let Some(knob) = transaction.touches(plan) {
@@ -132,19 +130,19 @@ fn check_that_nothing_is_taken<E>(plan: &Plan, journal: &Journal) -> Result<(), 
             return Err(CommitFault::Unreadable { transaction, knob });
         }
     }
-    if let Some(name) = journal.kept().and_then(|kept| kept.missing_among(&live)) {
+    if let Some(name) = journal.daemon_lock().and_then(|lock| lock.missing_among(&live)) {
         return Err(CommitFault::RolledBackMeanwhile { name });
     }
     for transaction in live {
         let (name, standing) = (transaction.name(), transaction.standing());
-        let attendant = journal.attendant(&transaction);
-        if !is_undecided(standing) && attendant.is_none() {
+        let owner = journal.owner(&transaction);
+        if !is_undecided(standing) && owner.is_none() {
             continue;
         }
         let ours = |theirs: &&Change| plan.changes().any(|c| c.to().same_knob(theirs.to()));
         if let Some(knob) = transaction.live_changes().find(ours).cloned().map(Box::new) {
-            return Err(match attendant {
-                Some(by) => CommitFault::Attended { name, by, knob },
+            return Err(match owner {
+                Some(by) => CommitFault::Owned { name, by, knob },
                 None => CommitFault::Undecided { name, standing, knob },
             });
         }
@@ -153,8 +151,8 @@ fn check_that_nothing_is_taken<E>(plan: &Plan, journal: &Journal) -> Result<(), 
 }
 
 impl Journal {
-    /// What nobody else may change for now, each with the words that say why: what a commit would refuse because a
-    /// transaction is not decided yet, another program attends to it, or it cannot be read.
+    /// The knobs that a commit would refuse, each with the reason in words: their transaction is undecided, owned by
+    /// another program, or unreadable.
     ///
     /// # Errors
     /// As [`Journal::history`].
@@ -168,7 +166,7 @@ impl Journal {
         }
         for transaction in &live {
             let (name, standing) = (transaction.name(), transaction.standing());
-            let why = match self.attendant(transaction) {
+            let why = match self.owner(transaction) {
                 Some(by) => {
                     format!("belongs to process {by} until it ends and puts it back (transaction {name})")
                 }
@@ -284,7 +282,7 @@ pub enum CommitFault<E> {
     Irreversible(Vec<Change>),
     /// These changes disturb traffic, and were not allowed.
     Disruptive(Vec<Change>),
-    /// An earlier transaction has changed one of these knobs, and nobody has decided on it yet.
+    /// An earlier transaction has changed one of these knobs, and is undecided.
     Undecided {
         /// The earlier transaction.
         name: TransactionName,
@@ -293,8 +291,8 @@ pub enum CommitFault<E> {
         /// What it did to the knob.
         knob: Box<Change>,
     },
-    /// Another program has changed one of these knobs, and puts it back at its end.
-    Attended {
+    /// A running program owns one of these knobs, and restores it when it exits.
+    Owned {
         /// Its transaction.
         name: TransactionName,
         /// The program.
@@ -386,7 +384,7 @@ impl<E: fmt::Display> fmt::Display for CommitFault<E> {
                 knob.to().knob(),
                 knob.to().object()
             ),
-            Self::Attended { name, by, knob } => write!(
+            Self::Owned { name, by, knob } => write!(
                 f,
                 "refused: {} of {} belongs to process {by} until it ends and puts it back (transaction {name})",
                 knob.to().knob(),
@@ -452,7 +450,7 @@ impl<E: std::error::Error + 'static> std::error::Error for CommitError<E> {
             CommitFault::Irreversible(_)
             | CommitFault::Disruptive(_)
             | CommitFault::Undecided { .. }
-            | CommitFault::Attended { .. }
+            | CommitFault::Owned { .. }
             | CommitFault::RolledBackMeanwhile { .. }
             | CommitFault::Drifted(_)
             | CommitFault::ReadBack { .. } => None,

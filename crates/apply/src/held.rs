@@ -1,4 +1,4 @@
-//! A committed plan that nobody has decided on yet.
+//! A committed plan that awaits a decision.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::log::{JournalError, Log};
 use crate::record::{Ending, Record, Why};
 use crate::recover::RollBackError;
 use crate::transaction::{Progress, Transaction, TransactionName};
-use crate::undo::{HostState, Undone, UndoneChange, in_force_untold, undo_step};
+use crate::undo::{HostState, Undone, UndoneChange, in_force_unrecorded, undo_step};
 
 /// A plan that is in force and waits for a decision: [`keep`](Self::keep), [`hold_until`](Self::hold_until) or
 /// [`roll_back`](Self::roll_back). Dropping it rolls back, so `?` and panics cannot leave it behind.
@@ -71,8 +71,8 @@ impl<'k, K: Knobs> Held<'k, K> {
         self.decide(Record::Committed)
     }
 
-    /// Lets the plan stay until a time since boot; [`crate::Journal::confirm`] lets it stay for good. Somebody
-    /// must be there to see the deadline pass: [`crate::Journal::roll_back_if_unconfirmed`].
+    /// Lets the plan stay until a time since boot; [`crate::Journal::confirm`] lets it stay for good. A guard process
+    /// must watch the deadline and call [`crate::Journal::roll_back_if_unconfirmed`].
     ///
     /// # Errors
     /// If that cannot be recorded: the plan is rolled back then.
@@ -84,7 +84,7 @@ impl<'k, K: Knobs> Held<'k, K> {
         let Some(mut pending) = self.pending.take() else { return Ok(()) };
         pending.note_durably(decision).map_err(|cause| {
             let undone = pending.undo(self.kernel, Why::Failed { cause: cause.to_string() });
-            pending.discard_if_untold(&undone);
+            pending.discard_if_unrecorded(&undone);
             KeepError { cause, host: undone.host(), undone }
         })
     }
@@ -103,7 +103,7 @@ impl<'k, K: Knobs> Held<'k, K> {
 impl<K: Knobs> Drop for Held<'_, K> {
     fn drop(&mut self) {
         if let Some(mut pending) = self.pending.take() {
-            // What it came to is in the journal: nobody is left here to be told.
+            // The journal has the result. There is no caller to return it to.
             let _recorded = pending.undo(self.kernel, Why::Dropped);
         }
     }
@@ -116,32 +116,32 @@ impl<K: Knobs> std::fmt::Debug for Held<'_, K> {
 }
 
 /// A transaction that this process writes on: the open end of its journal, and how far it has come. What is on
-/// disk and what is here move together. Whoever has one holds the lock.
+/// disk and what is here change together. Its owner holds the journal's lock.
 #[derive(Debug)]
 pub(crate) struct Pending {
     name: TransactionName,
     log: Log,
     plan: Plan,
     progress: Progress,
-    /// Knobs whose step the journal does not tell of, and which may have been written all the same.
-    untold: Vec<Change>,
+    /// Changes of steps that the journal does not record, and that may have been written.
+    unrecorded: Vec<Change>,
 }
 
 impl Pending {
     pub(crate) fn begun(name: TransactionName, log: Log, plan: Plan) -> Self {
-        Self { name, log, plan, progress: Progress::begun(), untold: Vec::new() }
+        Self { name, log, plan, progress: Progress::begun(), unrecorded: Vec::new() }
     }
 
-    /// Goes on with a transaction of another process, which must have been read under the lock.
+    /// Continues a transaction of another process, which must have been read under the lock.
     pub(crate) fn reopen(transaction: Transaction) -> Result<Self, JournalError> {
         let name = transaction.name();
         let (log, plan, progress) = transaction.reopen()?;
-        Ok(Self { name, log, plan, progress, untold: Vec::new() })
+        Ok(Self { name, log, plan, progress, unrecorded: Vec::new() })
     }
 
-    /// The same, looking at an undo also at these changes, of which the journal does not tell.
-    pub(crate) fn doubting(self, untold: Vec<Change>) -> Self {
-        Self { untold, ..self }
+    /// The same, with changes that the journal does not record. An undo checks and reports these too.
+    pub(crate) fn with_unrecorded(self, unrecorded: Vec<Change>) -> Self {
+        Self { unrecorded, ..self }
     }
 
     pub(crate) fn step(&self, index: usize) -> &Step {
@@ -160,9 +160,9 @@ impl Pending {
         self.log.directory().join(crate::log::UNDO_SCRIPT)
     }
 
-    /// Takes the transaction out of the journal, as if it had never been begun, where all of it is back and the journal cannot
-    /// say so: on a full disk it would keep these knobs from everybody. Says whether it is gone.
-    pub(crate) fn discard_if_untold(&self, undone: &Undone) -> bool {
+    /// Removes the transaction from the journal if all of it was undone and the journal cannot record that. On a full
+    /// disk it would otherwise block these knobs for every program. Returns whether it was removed.
+    pub(crate) fn discard_if_unrecorded(&self, undone: &Undone) -> bool {
         undone.unrecorded.is_some() && undone.is_complete() && self.log.discard()
     }
 
@@ -180,15 +180,17 @@ impl Pending {
         self.log.sync()
     }
 
-    /// Undoes all that was begun, the last step first, going on past whatever fails: also past a journal that
-    /// can no longer be written, because the host comes first.
+    /// Undoes all steps that were begun, the last first. It continues after a failure, also if the journal can no longer
+    /// be written: the host comes first.
     pub(crate) fn undo<K: Knobs>(&mut self, kernel: &mut K, why: Why) -> Undone {
         let steps = self.progress.to_undo();
         let mut undone = Undone {
             changes: Vec::new(),
             unrecorded: self.note(Record::Undoing { why }).err().map(Box::new),
         };
-        undone.changes.extend(self.untold.iter().filter_map(|change| in_force_untold(kernel, change)));
+        undone
+            .changes
+            .extend(self.unrecorded.iter().filter_map(|change| in_force_unrecorded(kernel, change)));
         for begun in steps {
             let step = &self.plan.steps[begun.step];
             let fates = undo_step(kernel, step, &begun);

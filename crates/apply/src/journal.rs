@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use model::{Pid, Plan};
 
-use crate::attendance::{AtTheEnd, Attendance, attends, own_pid};
+use crate::compaction::DaemonLock;
 use crate::held::Pending;
-use crate::keeping::Keeping;
 use crate::knobs::Landmarks;
 use crate::lock::{LOCK_RETRIES_MAX, LOCK_RETRY_AFTER, Lock};
 use crate::log::{JournalError, Log, UNBORN, create_directory, io_error};
 use crate::record::{Asked, Begin, FORMAT};
+use crate::session_lock::{AtExit, SessionLock, is_held, own_pid};
 use crate::transaction::{Standing, Transaction, TransactionName};
 use crate::undo_script::undo_script;
 use crate::unreadable::{Unreadable, whole_script};
 
-/// The directory that has the transactions: `/var/lib/netpolicy/journal`, unless told otherwise.
+/// The directory of the transactions: `/var/lib/netpolicy/journal` by default.
 ///
 /// Each is a directory with a journal and an undo script. A directory appears when its transaction has begun,
 /// and with the whole plan in it; it is never changed but by lines added to its journal.
@@ -28,8 +28,8 @@ pub struct Journal {
     directory: PathBuf,
     boot_id: String,
     lock_retries_max: u32,
-    attendance: Option<Arc<Attendance>>,
-    keeping: Option<Arc<Keeping>>,
+    session: Option<Arc<SessionLock>>,
+    daemon: Option<Arc<DaemonLock>>,
 }
 
 /// All transactions that there are.
@@ -49,8 +49,8 @@ impl Journal {
             directory: directory.into(),
             boot_id,
             lock_retries_max: LOCK_RETRIES_MAX,
-            attendance: None,
-            keeping: None,
+            session: None,
+            daemon: None,
         }
     }
 
@@ -62,44 +62,43 @@ impl Journal {
         self
     }
 
-    /// The same journal, for a program that attends to its transactions until its end: as long as this journal, or a
-    /// clone of it, lives, no other program changes what they have changed, or rolls them back.
+    /// The same journal, for a command that owns its transactions until it exits. As long as this journal or a clone of
+    /// it lives, other programs can neither change their knobs nor roll them back.
     ///
     /// # Errors
-    /// If the sign of it cannot be made in the directory, or another process is writing.
-    pub fn attending(self, at_the_end: AtTheEnd) -> Result<Self, JournalError> {
+    /// If the lock file cannot be created in the directory, or another process is writing.
+    pub fn owned_by_session(self, at_exit: AtExit) -> Result<Self, JournalError> {
         let lock = self.lock()?;
-        let attendance = Some(Arc::new(Attendance::begin(&lock, &self.directory, at_the_end)?));
-        Ok(Self { attendance, ..self })
+        let session = Some(Arc::new(SessionLock::take(&lock, &self.directory, at_exit)?));
+        Ok(Self { session, ..self })
     }
 
-    /// The same journal, for a daemon that keeps what it sets: as long as this journal, or a clone of it, lives, no other
-    /// daemon keeps this journal.
+    /// The same journal, for the daemon. As long as this journal or a clone of it lives, no other daemon can use it.
     ///
-    /// What it begins is marked as the daemon's, so that the next daemon finds it. It is read as a daemon must that
-    /// commits often: a transaction that is settled is read once, and one that is not only when its file has grown.
+    /// Its transactions are marked as the daemon's, so that the next daemon finds them. Reads are cached, since a daemon
+    /// commits often: a settled transaction is read once, and a live one again only when its file has grown.
     ///
     /// # Errors
-    /// [`JournalError::Kept`] if another daemon keeps it.
-    pub fn keeping(self) -> Result<Self, JournalError> {
+    /// [`JournalError::Kept`] if another daemon runs on it.
+    pub fn kept_by_this_daemon(self) -> Result<Self, JournalError> {
         create_directory(&self.directory)?;
-        let keeping = Some(Arc::new(Keeping::begin(&self.directory)?));
+        let daemon = Some(Arc::new(DaemonLock::take(&self.directory)?));
         self.remove_replaced(&self.lock()?)?;
-        Ok(Self { keeping, ..self })
+        Ok(Self { daemon, ..self })
     }
 
-    /// The daemon that keeps this journal, if one runs.
-    pub fn keeper(&self) -> Option<Pid> {
-        Keeping::keeper(&self.directory)
+    /// The daemon that runs on this journal, if there is one.
+    pub fn daemon(&self) -> Option<Pid> {
+        DaemonLock::holder(&self.directory)
     }
 
-    /// The other program that attends to this transaction until its end, if there is one.
-    pub fn attendant(&self, transaction: &Transaction) -> Option<Pid> {
-        transaction.begin().attended_by.filter(|program| attends(&self.directory, *program))
+    /// The other program that owns this transaction until it exits, if one is running.
+    pub fn owner(&self, transaction: &Transaction) -> Option<Pid> {
+        transaction.begin().attended_by.filter(|program| is_held(&self.directory, *program))
     }
 
-    /// Whether the program that was to put this transaction back, or to bring it to its end, has ended without that. What
-    /// this process attends to is for it to know.
+    /// Whether the owner of this transaction ended before it rolled the transaction back or completed it. Also true for
+    /// live transactions of this process.
     pub fn is_abandoned(&self, transaction: &Transaction) -> bool {
         let Begin { attended_by: Some(program), left_in_force, .. } = transaction.begin() else {
             return false;
@@ -107,7 +106,7 @@ impl Journal {
         let standing = transaction.standing();
         standing.is_live()
             && (!left_in_force || standing == Standing::Unfinished)
-            && !attends(&self.directory, *program)
+            && !is_held(&self.directory, *program)
     }
 
     /// The transactions that are [abandoned](Self::is_abandoned), the newest first.
@@ -146,7 +145,7 @@ impl Journal {
         })
     }
 
-    /// Reads all transactions.
+    /// Reads all transactions of the journal.
     ///
     /// # Errors
     /// If the directory cannot be read. A journal without a directory is one without transactions.
@@ -158,12 +157,12 @@ impl Journal {
                 Err(error) => history.unreadable.push(self.unreadable(name, error)),
             }
         }
-        leave_out_replaced(&mut history.transactions);
+        remove_replaced_from(&mut history.transactions);
         Ok(history)
     }
 
-    /// Removes the oldest transactions that are rolled back or of an earlier boot, until this many of them are
-    /// left. Those that may still be in force stay, and so does what cannot be read. Gives how many went.
+    /// Removes the oldest transactions that are rolled back or of an earlier boot, until `keep` of them are left.
+    /// Transactions that may be in force stay, and so do unreadable ones. Returns how many were removed.
     ///
     /// # Errors
     /// If another process is writing, or a directory cannot be removed.
@@ -184,11 +183,11 @@ impl Journal {
         self.live_and_unreadable().map(|(live, _)| live)
     }
 
-    /// The transactions that may be in force, the newest first, and those that cannot be read and may be in force, too.
+    /// The transactions that may be in force, the newest first, and the unreadable ones that may be in force.
     pub(crate) fn live_and_unreadable(&self) -> Result<(Vec<Transaction>, Vec<Unreadable>), JournalError> {
-        let (mut live, mut unreadable) = match &self.keeping {
-            Some(keeping) => {
-                let (live, unread) = keeping.live(self.names()?, |name| self.transaction(name));
+        let (mut live, mut unreadable) = match &self.daemon {
+            Some(daemon) => {
+                let (live, unread) = daemon.live(self.names()?, |name| self.transaction(name));
                 (live, unread.into_iter().map(|(name, error)| self.unreadable(name, error)).collect())
             }
             None => {
@@ -198,7 +197,7 @@ impl Journal {
             }
         };
         unreadable.retain(Unreadable::may_be_in_force);
-        leave_out_replaced(&mut live);
+        remove_replaced_from(&mut live);
         live.reverse();
         Ok((live, unreadable))
     }
@@ -207,7 +206,7 @@ impl Journal {
         Unreadable::of(name, &self.directory.join(name.to_string()), error, &self.boot_id)
     }
 
-    /// Those of daemons that may be in force, the oldest first: what a daemon finds when it starts, and has set since.
+    /// The transactions of daemons that may be in force, the oldest first.
     ///
     /// # Errors
     /// As [`Journal::history`].
@@ -218,13 +217,13 @@ impl Journal {
         Ok(live)
     }
 
-    /// Takes the right to write.
+    /// Takes the lock for writing.
     pub(crate) fn lock(&self) -> Result<Lock, JournalError> {
         create_directory(&self.directory)?;
         Lock::take(&self.lock_file(), self.lock_retries_max)
     }
 
-    /// Begins a transaction, under the lock: when this returns, all it takes to undo it is on disk.
+    /// Begins a transaction, under the lock. When this returns, everything that its undo needs is on disk.
     pub(crate) fn begin(
         &self,
         lock: &Lock,
@@ -234,16 +233,16 @@ impl Journal {
     ) -> Result<Pending, JournalError> {
         self.sweep(lock)?;
         let newest = self.names()?.last().copied();
-        // Enough to tell programs apart that begin in the same microsecond; the lock does the rest.
+        // Distinguishes programs that begin in the same microsecond; the lock does the rest.
         let tag = u16::try_from(std::process::id() & 0xffff).unwrap_or(0);
         let name = TransactionName::after(newest, asked.at, tag);
         let begin = Begin {
             format: FORMAT,
             boot_id: self.boot_id.clone(),
             asked: asked.clone(),
-            attended_by: self.attendance.as_ref().map(|_| own_pid()),
-            left_in_force: self.attendance.as_ref().is_some_and(|own| own.at_the_end == AtTheEnd::Leave),
-            kept_by_daemon: self.keeping.is_some(),
+            attended_by: self.session.as_ref().map(|_| own_pid()),
+            left_in_force: self.session.as_ref().is_some_and(|own| own.at_exit == AtExit::Leave),
+            kept_by_daemon: self.daemon.is_some(),
             replaces: Vec::new(),
             landmarks,
             plan,
@@ -259,12 +258,12 @@ impl Journal {
         &self.boot_id
     }
 
-    /// The daemon's part of this, if this is a daemon's.
-    pub(crate) fn kept(&self) -> Option<&Keeping> {
-        self.keeping.as_deref()
+    /// The daemon's lock, if this is the daemon's journal.
+    pub(crate) fn daemon_lock(&self) -> Option<&DaemonLock> {
+        self.daemon.as_deref()
     }
 
-    /// Removes what a daemon that was killed left of transactions that another one stands for; the newest first, as
+    /// Deletes transactions that another one replaces, and that a killed daemon did not delete; the newest first, as
     /// [`Journal::fold`] does.
     fn remove_replaced(&self, lock: &Lock) -> Result<(), JournalError> {
         let names = self.names()?;
@@ -275,23 +274,23 @@ impl Journal {
         left.copied().try_for_each(|name| self.remove(lock, name))
     }
 
-    /// Removes a transaction's directory, which must be settled or stood for by another.
+    /// Removes the directory of a transaction that is settled or replaced by another.
     pub(crate) fn remove(&self, _lock: &Lock, name: TransactionName) -> Result<(), JournalError> {
         let directory = self.directory.join(name.to_string());
-        // Renamed first, so that a kill half way leaves no transaction without its journal.
+        // Renamed first, so that a kill in between leaves no transaction without its journal.
         let unborn = self.directory.join(format!("{UNBORN}{name}"));
         fs::rename(&directory, &unborn).map_err(io_error(&directory, "remove"))?;
         fs::remove_dir_all(&unborn).map_err(io_error(&unborn, "remove"))
     }
 
-    /// Removes what a writer left behind that was killed before its transaction had begun.
+    /// Removes the files of writers that were killed before their transaction had begun.
     fn sweep(&self, lock: &Lock) -> Result<(), JournalError> {
         for entry in fs::read_dir(&self.directory).map_err(io_error(&self.directory, "read"))? {
             let entry = entry.map_err(io_error(&self.directory, "read"))?;
             if entry.file_name().to_string_lossy().starts_with(UNBORN) {
                 fs::remove_dir_all(entry.path()).map_err(io_error(&entry.path(), "remove"))?;
             }
-            Attendance::sweep(lock, &entry.path());
+            SessionLock::sweep(lock, &entry.path());
         }
         Ok(())
     }
@@ -317,8 +316,8 @@ impl Journal {
     }
 }
 
-/// Leaves out transactions that another one stands for: a daemon that was killed while it removed them left them there.
-fn leave_out_replaced(transactions: &mut Vec<Transaction>) {
+/// Removes transactions from the list that another one replaces: a daemon was killed while it deleted them.
+fn remove_replaced_from(transactions: &mut Vec<Transaction>) {
     let replaced: BTreeSet<TransactionName> =
         transactions.iter().flat_map(|transaction| transaction.begin().replaces.iter().copied()).collect();
     transactions.retain(|transaction| !replaced.contains(&transaction.name()));
@@ -339,7 +338,7 @@ impl History {
             .find(|unreadable| unreadable.may_be_in_force() && name.is_none_or(|name| unreadable.name > name))
     }
 
-    /// Those that stopped half way: killed, unless a writer is still at it.
+    /// Transactions that did not complete: their program was killed, or is still writing.
     pub fn unfinished(&self) -> impl Iterator<Item = &Transaction> {
         self.transactions.iter().filter(|t| t.standing() == Standing::Unfinished)
     }

@@ -1,19 +1,20 @@
-//! The only way from this room to a host.
+//! The interface between this room and a host.
 
 use std::collections::BTreeMap;
 
 use model::{DeviceId, IfIndex, NetnsId, Plan, Setting};
 
-/// What tells objects from later ones of the same name, in a host's own words: by what, and which.
+/// Identities of objects, which later objects of the same name do not have: what identifies each, and its value. The host
+/// chooses both texts.
 pub type Landmarks = BTreeMap<String, String>;
 
-/// What the landmark of a device is called that is the inode number of its directory in sysfs: given once in a boot, and
-/// kept through renaming. The undo script asks for it, too.
+/// The name of a device's landmark, the inode number of its directory in sysfs. The number is unique within a boot and
+/// survives renaming. The undo script checks it, too.
 pub fn device_landmark(device: DeviceId) -> String {
     format!("{DEVICE}{}{IN_NETNS}{}", device.ifindex, device.netns)
 }
 
-/// The device whose landmark is called so.
+/// The device that a landmark's name belongs to.
 pub fn device_of_landmark(name: &str) -> Option<(NetnsId, IfIndex)> {
     let (index, netns) = name.strip_prefix(DEVICE)?.split_once(IN_NETNS)?;
     Some((NetnsId(netns.parse().ok()?), IfIndex(index.parse().ok()?)))
@@ -41,15 +42,15 @@ pub trait Knobs {
     /// If the kernel refuses. Some of the settings may have been written then.
     fn write(&mut self, settings: &[Setting]) -> Result<(), Self::Error>;
 
-    /// What tells the objects of a plan from later ones of the same name, beyond what the plan itself says. The journal
-    /// keeps it as it is. By default there is no need of any.
+    /// Identities of the plan's objects beyond those in the plan itself. The journal stores them verbatim. None by
+    /// default.
     fn landmarks(&mut self, plan: &Plan) -> Landmarks {
         let _ = plan;
         Landmarks::new()
     }
 
-    /// From here on, objects are those that had these landmarks: what has others now is not them, and they are gone. What
-    /// is not named (as in journals of versions that knew no landmarks) is taken as it is.
+    /// From here on, an object that has another landmark than this counts as gone. Objects without a landmark here (as in
+    /// journals of versions that recorded none) are not checked.
     fn recall(&mut self, landmarks: &Landmarks) {
         let _ = landmarks;
     }

@@ -59,14 +59,13 @@ impl Lock {
                 Err(errno) => return Err(failed("lock")(errno.into())),
             }
         }
-        // The text is a courtesy to those who wait. A full disk has no room for it, and must not stand in the way of an
-        // undo.
-        let _courtesy =
+        // The pid is for messages only. A full disk has no room for it, and must not prevent an undo.
+        let _best_effort =
             file.set_len(0).and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()));
         Ok(Self { file })
     }
 
-    /// Who holds the lock now; `None` if nobody does, or the lock cannot be looked at.
+    /// The process that holds the lock; `None` if it is free, or if its file cannot be read.
     pub(crate) fn holder(path: &Path) -> Option<Pid> {
         let mut file = regular::open_to_read(path).ok()?;
         match flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -79,7 +78,7 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         // The lock itself goes with the descriptor.
-        let _courtesy = self.file.set_len(0);
+        let _best_effort = self.file.set_len(0);
     }
 }
 

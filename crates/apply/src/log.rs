@@ -70,15 +70,15 @@ pub enum JournalError {
         script: Option<PathBuf>,
     },
     /// Another process is writing.
-    #[error("another netpolicy is at work{}; waited {} s for it", Holder(*holder), waited.as_secs_f32())]
+    #[error("another netpolicy process holds the journal lock{}; waited {} s", Holder(*holder), waited.as_secs_f32())]
     Busy {
         /// Its number, where it could be read.
         holder: Option<Pid>,
         /// How long it was waited for.
         waited: Duration,
     },
-    /// Another daemon keeps this journal.
-    #[error("a daemon keeps {} already{}", directory.display(), Holder(*by))]
+    /// Another daemon runs on this journal.
+    #[error("another daemon uses {}{}", directory.display(), Holder(*by))]
     Kept {
         /// Its number, where it could be read.
         by: Option<Pid>,
@@ -142,7 +142,7 @@ pub(crate) struct Log {
     whole_bytes: u64,
     /// Whether part of a line may stand behind them.
     torn: bool,
-    /// Whether the file system takes no writes: a disk that failed must not stand in the way of an undo.
+    /// Whether the file system is read-only: a failed disk must not prevent an undo.
     read_only: bool,
     /// The script, until it and the directories are synced too.
     script: Option<File>,
@@ -166,7 +166,7 @@ impl Log {
             Ok(log)
         });
         if log.is_err() {
-            // Left behind, it would be swept away by the next writer.
+            // If this fails, the next writer removes it.
             let _swept_later = fs::remove_dir_all(&unborn);
         }
         log
@@ -194,7 +194,7 @@ impl Log {
         created
     }
 
-    /// Takes the transaction's directory away. It goes by its name first, which a kill cannot leave half done.
+    /// Removes the transaction's directory. It is renamed first, so that a kill cannot leave part of a transaction.
     pub(crate) fn discard(&self) -> bool {
         let directory = self.directory();
         let Some(name) = directory.file_name() else { return false };
@@ -332,7 +332,7 @@ impl Transcript {
     }
 
     /// Reads a journal. Total: any bytes give an answer. A last line without its newline was cut short and does
-    /// not count; `None` without a whole first line. What is wrong is told with its line, counted from 1.
+    /// not count; `None` without a whole first line. An error comes with its line, counted from 1.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Option<Self>, (usize, LineError)> {
         let whole_length = bytes.iter().rposition(|&b| b == b'\n').map_or(0, |newline| newline + 1);
         let (whole, torn) = bytes.split_at(whole_length);
@@ -368,7 +368,7 @@ fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-/// Makes a directory that only its owner may look into: what was asked may hold secrets.
+/// Creates a directory that only its owner may read: commands in the journal may hold secrets.
 ///
 /// One that it is in, and that is not there yet, may be passed through: a daemon's socket is beside its journal.
 pub(crate) fn create_directory(path: &Path) -> Result<(), JournalError> {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// One reading of the wall clock and of the clock that counts since boot.
 ///
-/// People read the first. Deadlines are of the second: it cannot be set, runs on during suspend, and restarts
-/// at a reboot, which voids a transaction anyway.
+/// Messages show the first. Deadlines use the second: it cannot be set, continues during suspend, and restarts
+/// at a reboot, which voids a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Moment {

@@ -81,20 +81,21 @@ pub struct Begin {
     pub boot_id: String,
     /// Who asked, when, and for what.
     pub asked: Asked,
-    /// The program that attends to the transaction until its end, if one does.
+    /// The program that owns the transaction until it exits, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attended_by: Option<Pid>,
-    /// Whether that program leaves it in force at its end. Otherwise it puts it back.
+    /// Whether that program leaves the transaction in force when it exits. Otherwise it rolls it back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left_in_force: bool,
-    /// Whether a daemon keeps what is set, as long as it runs.
+    /// Whether a daemon made it, and maintains its settings while it runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub kept_by_daemon: bool,
-    /// The transactions that this one stands for: their changes, each knob's taken together, are its own. They are no
-    /// more, whether they are still there or not.
+    /// The transactions that this one replaces: its plan is their net effect. They are void, even if their directories
+    /// still exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaces: Vec<TransactionName>,
-    /// What tells the plan's objects from later ones of the same name. Empty in journals of versions that knew none.
+    /// Identities of the plan's objects, which later objects of the same name do not have. Empty in journals of versions
+    /// that recorded none.
     #[serde(default, skip_serializing_if = "Landmarks::is_empty")]
     pub landmarks: Landmarks,
     /// Every change: its value before, its value after, and why. Names of devices and processes are in it.
@@ -114,7 +115,7 @@ pub struct Asked {
     /// The version of netpolicy.
     pub netpolicy: String,
     /// The time since boot by which the transaction must be kept or confirmed, or else it is undone, even if
-    /// its program is killed half way. `None` for a transaction without a deadline.
+    /// its program is killed before that. `None` for a transaction without a deadline.
     pub deadline: Option<Nanoseconds>,
 }
 
@@ -129,9 +130,9 @@ pub enum Why {
     },
     /// Its program decided against it.
     NotKept,
-    /// Its program let go of it without a decision: it failed in between.
+    /// Its program failed before it decided.
     Dropped,
-    /// An operator asked for it.
+    /// An operator requested it.
     Asked {
         /// When.
         at: Moment,
@@ -291,8 +292,8 @@ impl fmt::Display for Why {
         match self {
             Self::Failed { cause } => write!(f, "a step failed: {cause}"),
             Self::NotKept => f.write_str("it was not kept"),
-            Self::Dropped => f.write_str("its program let go of it"),
-            Self::Asked { at } => write!(f, "an operator asked for it at {at}"),
+            Self::Dropped => f.write_str("its program failed before it decided"),
+            Self::Asked { at } => write!(f, "an operator requested it at {at}"),
             Self::Expired { at } => write!(f, "it was not confirmed in time, at {at}"),
         }
     }

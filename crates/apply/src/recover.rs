@@ -1,7 +1,7 @@
 //! Decides on transactions of other processes: rolls them back, confirms them, lets deadlines pass.
 //!
-//! Every decision takes the lock first and reads the journal again under it, so that of two that come at the
-//! same time (a `confirm` and the guard that waits for it) one acts and the other sees what the first did.
+//! Every decision takes the lock first and reads the journal again under it. Of two concurrent decisions (a `confirm`
+//! and the guard that waits for it), one acts and the other sees the result.
 
 use std::path::PathBuf;
 
@@ -43,9 +43,9 @@ pub enum RollBackError {
         /// What the newer one did to the knob.
         knob: Box<Change>,
     },
-    /// Another program puts it back at its end, and would set it again until then.
+    /// A running program owns it, and rolls it back when it exits.
     #[error("{name} belongs to process {by} until it ends and puts it back")]
-    Attended {
+    Owned {
         /// The transaction.
         name: TransactionName,
         /// The program.
@@ -88,7 +88,7 @@ pub enum ConfirmError {
     Journal(#[from] JournalError),
 }
 
-/// In whole milliseconds, which is fine enough for people.
+/// Rounded to whole milliseconds for messages.
 fn coarse(span: Nanoseconds) -> Nanoseconds {
     Nanoseconds(span.0 / 1_000_000 * 1_000_000)
 }
@@ -108,7 +108,7 @@ pub enum Expiry {
 }
 
 impl Journal {
-    /// Rolls a transaction back, whoever made it, and whether or not it came to its end.
+    /// Rolls a transaction back, of any program, whether or not it completed.
     ///
     /// # Errors
     /// [`RollBackError::Overlaid`] if a newer transaction changed the same knob, [`RollBackError::Incomplete`] if
@@ -121,8 +121,8 @@ impl Journal {
     ) -> Result<Undone, RollBackError> {
         let _lock = self.lock()?;
         let transaction = self.undoable(name)?;
-        if let Some(by) = self.attendant(&transaction) {
-            return Err(RollBackError::Attended { name, by });
+        if let Some(by) = self.owner(&transaction) {
+            return Err(RollBackError::Owned { name, by });
         }
         self.undo(transaction, kernel, Why::Asked { at })
     }
@@ -145,8 +145,8 @@ impl Journal {
     }
 
     /// Rolls back all that daemons have set and is in force. Those of their transactions that can be one
-    /// ([`Journal::fold`]) are undone as one: what a repair of somebody else's value found was never the host's own, so
-    /// each knob goes back to its value before the first of them. Gives what was undone, the newest first.
+    /// ([`Journal::fold`]) are undone as one: a value that another program set and the daemon repaired is not restored, so
+    /// each knob gets its value before the first of them. Returns what was undone, the newest first.
     ///
     /// # Errors
     /// As [`Self::roll_back`], with what was undone until then, which stays so.
@@ -169,12 +169,12 @@ impl Journal {
         let lock = self.lock()?;
         // Each turn undoes at least one, or finds none.
         for _ in 0..=self.kept_by_daemon()?.len() {
-            // A full disk has no room for it, and must not stand in the way of an undo.
+            // A full disk has no room for it, and must not prevent an undo.
             let _folded = self.fold_under(&lock, asked, |_| false);
             let Some(newest) = self.kept_by_daemon()?.pop() else { break };
             let name = newest.name();
-            if let Some(by) = self.attendant(&newest) {
-                return Err(RollBackError::Attended { name, by });
+            if let Some(by) = self.owner(&newest) {
+                return Err(RollBackError::Owned { name, by });
             }
             undone.push((name, self.undo(newest, kernel, Why::Asked { at: asked.at })?));
         }
@@ -206,7 +206,7 @@ impl Journal {
     }
 
     /// Rolls a transaction back if its deadline has passed without a confirmation. A transaction with a deadline
-    /// that was killed half way counts as unconfirmed too.
+    /// whose program was killed counts as unconfirmed too.
     ///
     /// # Errors
     /// As [`Self::roll_back`].
@@ -238,22 +238,23 @@ impl Journal {
             return Err(RollBackError::Overlaid { name: transaction.name(), newer, knob: Box::new(knob) });
         }
         kernel.recall(&transaction.begin().landmarks);
-        let untold = self.untold(&transaction)?;
-        let mut pending = Pending::reopen(transaction)?.doubting(untold);
+        let unrecorded = self.unrecorded(&transaction)?;
+        let mut pending = Pending::reopen(transaction)?.with_unrecorded(unrecorded);
         let undone = pending.undo(kernel, why);
         pending.answer(undone)
     }
 
-    /// The changes of a transaction that its journal does not tell of, but for those that a newer live transaction has
-    /// made.
-    fn untold(&self, transaction: &Transaction) -> Result<Vec<Change>, JournalError> {
-        let mut untold: Vec<Change> = transaction.untold_changes().cloned().collect();
-        if !untold.is_empty() {
+    /// The changes of a transaction that its journal does not record, except knobs that a newer live transaction has
+    /// changed.
+    fn unrecorded(&self, transaction: &Transaction) -> Result<Vec<Change>, JournalError> {
+        let mut unrecorded: Vec<Change> = transaction.unrecorded_changes().cloned().collect();
+        if !unrecorded.is_empty() {
             for newer in self.live()?.into_iter().take_while(|t| t.name() > transaction.name()) {
-                untold.retain(|ours| newer.live_changes().all(|theirs| !theirs.to().same_knob(ours.to())));
+                unrecorded
+                    .retain(|ours| newer.live_changes().all(|theirs| !theirs.to().same_knob(ours.to())));
             }
         }
-        Ok(untold)
+        Ok(unrecorded)
     }
 
     /// A transaction of which something is left to undo.

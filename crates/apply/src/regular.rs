@@ -1,5 +1,5 @@
-//! Files that are what they should be: who may write into the journal's directory could put a pipe in a file's place, and
-//! opening that would wait for ever.
+//! Opens regular files only. A user who can write to the journal's directory could put a pipe in a file's place, and
+//! opening a pipe blocks.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
@@ -9,16 +9,16 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// Neither waits for the other end of a pipe nor makes a terminal ours.
-const AT_ONCE: i32 = OFlags::NONBLOCK.union(OFlags::NOCTTY).bits().cast_signed();
+/// Does not block on a pipe, and does not make a terminal the controlling one.
+const WITHOUT_BLOCKING: i32 = OFlags::NONBLOCK.union(OFlags::NOCTTY).bits().cast_signed();
 
-/// Opens a file, and refuses whatever is none.
+/// Opens a regular file, and refuses anything else.
 ///
 /// # Errors
 /// The kernel's refusal, or what stands in the file's place.
 pub(crate) fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    let file = match options.custom_flags(AT_ONCE).open(path) {
-        // A pipe that nobody reads, or a socket.
+    let file = match options.custom_flags(WITHOUT_BLOCKING).open(path) {
+        // A pipe without a reader, or a socket.
         Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
             return Err(no_file(std::fs::metadata(path)?.file_type()));
         }

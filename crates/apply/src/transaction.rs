@@ -1,4 +1,4 @@
-//! A transaction as its journal tells it: its name, how far it came, and how it stands.
+//! A transaction as its journal records it: its name, its progress, and its standing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,8 +17,8 @@ use crate::undo::{Begun, Fate, Undone, UndoneChange};
 
 /// The name of a transaction and of its directory: `20261121T040500.123456Z-1a2b`.
 ///
-/// Names sort in the order of the transactions. The first part is the time of the transaction (UTC), or just
-/// after the transaction before it, should the clock have been set back; the second tells the program apart.
+/// Names sort in the order of the transactions. The first part is the time of the transaction (UTC), or one microsecond
+/// after the previous one if the clock was set back. The second part identifies the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransactionName {
     unix_micros: u64,
@@ -26,7 +26,7 @@ pub struct TransactionName {
 }
 
 impl TransactionName {
-    /// What tells the program apart.
+    /// The part that identifies the program.
     pub(crate) const fn tag(self) -> u16 {
         self.tag
     }
@@ -84,7 +84,7 @@ model::as_text! { TransactionName: "the name of a transaction: when it began, an
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
-    /// Its program is still at it, or was killed half way. [`crate::Journal::writer`] tells which.
+    /// Its program is still writing, or was killed. [`crate::Journal::writer`] distinguishes the two.
     Unfinished,
     /// Its changes are in force and shall stay.
     Kept,
@@ -234,12 +234,12 @@ impl Transaction {
         self.whole_bytes + self.torn_bytes
     }
 
-    /// The changes that were never begun, as the journal tells it.
-    pub(crate) fn untold_changes(&self) -> impl Iterator<Item = &Change> {
+    /// The changes of steps that were never begun, according to the journal.
+    pub(crate) fn unrecorded_changes(&self) -> impl Iterator<Item = &Change> {
         self.begin.plan.steps.iter().skip(self.progress.tried).flat_map(model::Step::changes)
     }
 
-    /// Bytes of a last line that was cut short, by a kill or a loss of power: what it would have said did not happen.
+    /// Bytes of a last line that was torn by a kill or a loss of power. What it would have recorded did not happen.
     pub fn torn_bytes(&self) -> u64 {
         self.torn_bytes
     }

@@ -106,7 +106,7 @@ impl Begun {
         self.under_way || self.earlier.get(change).is_some_and(left_so)
     }
 
-    /// The fate of a change that cannot even be looked at: nothing is known beyond what was known before.
+    /// The fate of a change that cannot be read: as an earlier undo left it, with the new cause.
     fn still_stuck(&self, change: usize, error: &impl fmt::Display) -> Fate {
         let cause = error.to_string();
         match self.earlier.get(change).cloned() {
@@ -158,20 +158,20 @@ pub(crate) fn undo_step<K: Knobs>(kernel: &mut K, step: &Step, begun: &Begun) ->
     fates
 }
 
-/// A change that the journal does not tell of, and that is in force all the same: then the journal has lost its end, or
-/// someone else has set the very same since. It is nobody's to guess, so it stays, and is told. `None` where it is not in
-/// force, as after a program was killed before it came to it.
-pub(crate) fn in_force_untold<K: Knobs>(kernel: &mut K, change: &Change) -> Option<UndoneChange> {
+/// A change that the journal does not record, but that is in force: the journal's end was lost, or another program set
+/// the same value. The two cannot be distinguished, so the value stays and is reported. `None` if the change is not in
+/// force, as after a program was killed before that step.
+pub(crate) fn in_force_unrecorded<K: Knobs>(kernel: &mut K, change: &Change) -> Option<UndoneChange> {
     let found = read(kernel, std::slice::from_ref(change.to())).ok()?.pop()?;
     (found == *change.to() && found != *change.from()).then(|| UndoneChange {
         change: change.clone(),
-        fate: Fate::Stuck { found: Some(found), written: false, cause: UNTOLD.to_owned() },
+        fate: Fate::Stuck { found: Some(found), written: false, cause: UNRECORDED.to_owned() },
     })
 }
 
-/// Why something is left as it is of which the journal does not tell.
-const UNTOLD: &str =
-    "the journal does not tell that it was written: it has lost its end, or someone else has set this";
+/// Why an unrecorded change is not undone.
+const UNRECORDED: &str =
+    "the journal does not record this write: its end was lost, or another program set this value";
 
 /// A setting that is ours is stuck until it has been seen to be back.
 fn put_back_later(found: Setting) -> Fate {
@@ -229,7 +229,7 @@ fn look<K: Knobs>(
     }
 }
 
-/// Reads settings and holds the host to its word: the same knobs, in the same order.
+/// Reads settings, and checks that the host returned the same knobs in the same order.
 pub(crate) fn read<K: Knobs>(kernel: &mut K, like: &[Setting]) -> Result<Vec<Setting>, K::Error> {
     let found = kernel.read(like)?;
     assert_eq!(found.len(), like.len(), "a host must answer for as many knobs as it was asked for");
@@ -309,7 +309,7 @@ impl fmt::Display for HostState {
 }
 
 impl fmt::Display for Undone {
-    /// What an operator wants to know: how it stands, and what was left to others.
+    /// The state of the host, then the settings that other programs have changed since.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.host().fmt(f)?;
         for (change, found) in self.left_alone() {
@@ -342,7 +342,7 @@ mod test {
     const UNREADABLE: Sysctl = Sysctl::NetdevBudget;
     const OTHER: Sysctl = Sysctl::NetdevMaxBacklog;
 
-    /// One setting of two cannot be read; whoever asks for it is refused, whatever else is asked.
+    /// One setting of two cannot be read; every read that includes it fails.
     struct HalfReadable(Setting);
 
     impl Knobs for HalfReadable {
@@ -366,7 +366,7 @@ mod test {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_for_itself_alone_and_holds_nothing_else_up() {
+    fn an_unreadable_setting_is_reported_alone_and_the_others_of_its_step_are_restored() {
         let change = |sysctl| {
             let because = Reason::new("a test", "test");
             Change::new(

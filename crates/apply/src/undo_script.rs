@@ -1,4 +1,4 @@
-//! The way back without netpolicy: a shell script that a tired operator can read.
+//! Undo without netpolicy: a shell script that a tired operator can read.
 //!
 //! It does what [`crate::undo`] does, with the tools of a common distribution. This is the one file of this room
 //! that knows what each knob is: one file a family.
@@ -20,8 +20,8 @@ use crate::knobs::{Landmarks, device_landmark};
 use crate::record::Begin;
 use crate::transaction::TransactionName;
 
-/// The script that undoes a transaction. Names of devices and processes, and the command, are quoted: whoever
-/// chose them does not get to write lines of a script that root runs.
+/// The script that undoes a transaction. Names of devices and processes, and the command, are quoted: they are chosen by
+/// others and must not become commands in a script that root runs.
 pub fn undo_script(name: TransactionName, begin: &Begin) -> String {
     let asked = &begin.asked;
     let mut parts = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Transactions whose journal cannot be read: what is known of them all the same.
+//! Transactions whose journal cannot be read, and what is still known of them.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -62,8 +62,8 @@ impl Unreadable {
         self.plan.iter().flat_map(Plan::changes)
     }
 
-    /// What it may have done to a knob of this plan: the change where it is known, and nothing more where it is not.
-    /// `None` if it has nothing to do with any of them.
+    /// What it may have done to a knob of this plan: `Some(Some(change))` where it is known, `Some(None)` where it may be
+    /// any change, and `None` if it shares no knob with the plan.
     pub(crate) fn touches(&self, plan: &Plan) -> Option<Option<Change>> {
         let Some(theirs) = &self.plan else { return Some(None) };
         let ours = |theirs: &&Change| plan.changes().any(|change| change.to().same_knob(theirs.to()));

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 
 use linux::KernelError;
-use linux::bpf::wishes::{WishReader, WishStore};
+use linux::bpf::app_requests::{RequestReader, RequestStore};
 use linux::process::{Criteria, holders_of_sockets, meets};
-use model::host::{Wish, Wisher};
+use model::host::{AppRequest, Requester};
 use model::{Finding, Host, Intent, Pid, Policy, PolicyName, Severity, Target};
 use session::Fault;
 
@@ -26,10 +26,10 @@ pub(crate) type Asker = (Pid, PolicyName);
 /// A policy, and behind its own requests those of applications: first those that were followed before, so that nobody takes
 /// another's queues by asking later, then the others by how long their processes run.
 pub(crate) fn joined(mut policy: Policy, host: &Host, followed: &[Asker]) -> (Policy, Vec<String>) {
-    if host.wishes.is_empty() {
+    if host.app_requests.is_empty() {
         return (policy, Vec::new());
     }
-    let (mut requests, notes) = plan::wishes::requests(&policy, &host.wishes, host);
+    let (mut requests, notes) = plan::wishes::requests(&policy, &host.app_requests, host);
     requests.sort_by_cached_key(|request| {
         let asker = asker(request);
         let before = asker.and_then(|asker| followed.iter().position(|known| *known == asker));
@@ -50,7 +50,7 @@ pub(crate) fn asker(request: &Intent) -> Option<Asker> {
 
 /// What applications ask for, and whose requests are followed.
 pub(crate) struct AppRequests {
-    reader: WishReader,
+    reader: RequestReader,
     /// Whether there is a new descriptor to wait for.
     has_new_descriptor: bool,
     /// Whose requests were followed at the last plan, in that order.
@@ -59,8 +59,8 @@ pub(crate) struct AppRequests {
 
 impl AppRequests {
     /// What is asked for in this store.
-    pub(crate) fn of(store: WishStore) -> Self {
-        Self { reader: WishReader::of(store), has_new_descriptor: false, followed: Vec::new() }
+    pub(crate) fn of(store: RequestStore) -> Self {
+        Self { reader: RequestReader::of(store), has_new_descriptor: false, followed: Vec::new() }
     }
 
     /// Who has asked for something since this was called last.
@@ -75,9 +75,9 @@ impl AppRequests {
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn read(&mut self) -> Result<Vec<Wish>, KernelError> {
+    pub(crate) fn read(&mut self) -> Result<Vec<AppRequest>, KernelError> {
         self.has_new_descriptor |= self.reader.refresh()?;
-        self.reader.wishes()
+        self.reader.requests()
     }
 
     /// A policy, and behind its own requests those of applications; and what of them is left out.
@@ -153,7 +153,7 @@ impl Daemon<'_> {
     pub(crate) fn find_askers(&mut self) -> Result<(), Fault> {
         self.requests.forget_wishers();
         self.read_app_requests();
-        let inodes: BTreeSet<u64> = self.known.host().wishes.iter().filter_map(socket).collect();
+        let inodes: BTreeSet<u64> = self.known.host().app_requests.iter().filter_map(socket).collect();
         if inodes.is_empty() {
             return Ok(());
         }
@@ -231,10 +231,13 @@ fn often() -> Finding {
     }
 }
 
-fn tasks(wishes: &[Wish]) -> BTreeSet<Pid> {
-    wishes.iter().filter_map(|wish| if let Wisher::Task(pid) = wish.of { Some(pid) } else { None }).collect()
+fn tasks(wishes: &[AppRequest]) -> BTreeSet<Pid> {
+    wishes
+        .iter()
+        .filter_map(|wish| if let Requester::Task(pid) = wish.of { Some(pid) } else { None })
+        .collect()
 }
 
-fn socket(wish: &Wish) -> Option<u64> {
-    if let Wisher::Socket(inode) = wish.of { Some(inode) } else { None }
+fn socket(wish: &AppRequest) -> Option<u64> {
+    if let Requester::Socket(inode) = wish.of { Some(inode) } else { None }
 }

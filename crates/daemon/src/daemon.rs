@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use apply::{Asked, TransactionName};
-use linux::bpf::births::Birth;
+use linux::bpf::process_events::ProcessEvent;
 use linux::events::Notice;
 use linux::process::{Criteria, meets};
 use linux::{Netns, Signal};
@@ -79,7 +79,7 @@ impl<'a> Daemon<'a> {
         if !Netns::is_current(netns.id()) {
             netns.enter()?;
         }
-        let journal = session.journal()?.waiting(JOURNAL_PATIENCE).keeping()?;
+        let journal = session.journal()?.waiting(JOURNAL_PATIENCE).kept_by_this_daemon()?;
         let mut telemetry = Telemetry::new(operator, shared);
         match InstanceLock::claim()? {
             Claimed::Locked(lock) => event_loop
@@ -243,14 +243,14 @@ impl<'a> Daemon<'a> {
     fn hear_births(&mut self) -> Result<(), Fault> {
         let (told, lost) = self.sources.births()?;
         for told in told {
-            match told.birth {
-                Birth::Exec(process) => {
+            match told.event {
+                ProcessEvent::Exec(process) => {
                     let known = self.sources.is_watched(process.pid);
                     if self.judge(process.pid, None) || known {
                         self.hear(&Event::Exec(process.pid), told.at);
                     }
                 }
-                Birth::Child { child, parent } => {
+                ProcessEvent::Child { child, parent } => {
                     if self.requests.born(child.pid, parent) || self.requests.any_device() {
                         self.sources.note_watched(child.pid);
                         self.hear(&Event::Fork(child.pid), told.at);
@@ -258,18 +258,18 @@ impl<'a> Daemon<'a> {
                         self.sources.ignore(child.pid)?;
                     }
                 }
-                Birth::Exit(process) => {
+                ProcessEvent::Exit(process) => {
                     self.requests.ended(process.pid);
                     self.sources.note_ended(process.pid);
                     self.hear(&Event::Exit(process.pid), told.at);
                 }
-                Birth::Listener { process, port } => {
+                ProcessEvent::Listener { process, port } => {
                     let known = self.sources.is_watched(process.pid);
                     if self.judge(process.pid, Some(port)) || known || self.requests.any_device() {
                         self.hear(&Event::Listener(process.pid), told.at);
                     }
                 }
-                Birth::Epoll(epoll) => self.hear(&Event::Epoll(epoll.process.pid), told.at),
+                ProcessEvent::Epoll(epoll) => self.hear(&Event::Epoll(epoll.process.pid), told.at),
             }
         }
         if lost {

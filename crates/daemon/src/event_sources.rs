@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use linux::bpf::births::{Births, Told, Waited};
+use linux::bpf::process_events::{ProcessEvents, TimedEvent, Waited};
 use linux::events::{Notice, Notices};
 use linux::{KernelError, Netns, Signals};
 use model::{NetnsId, Pid};
@@ -30,7 +30,7 @@ const BIRTHS_MAX: usize = 4096;
 /// All that the daemon hears with.
 pub(crate) struct EventSources {
     notices: Notices,
-    births: Option<Births>,
+    births: Option<ProcessEvents>,
     births_refused: Vec<KernelError>,
     epolls_told: bool,
     signals: Signals,
@@ -48,7 +48,7 @@ impl EventSources {
         let mut births = None;
         let mut epolls_told = false;
         for epolls in [true, false] {
-            match Births::of_processes_and_listeners(epolls) {
+            match ProcessEvents::of_processes_and_listeners(epolls) {
                 Ok(heard) => {
                     (births, epolls_told) = (Some(heard), epolls);
                     break;
@@ -125,10 +125,10 @@ impl EventSources {
     }
 
     /// The births that were told, and whether some were lost.
-    pub(crate) fn births(&mut self) -> Result<(Vec<Told>, bool), KernelError> {
+    pub(crate) fn births(&mut self) -> Result<(Vec<TimedEvent>, bool), KernelError> {
         let Some(births) = &mut self.births else { return Ok((Vec::new(), false)) };
         let mut told = Vec::new();
-        while let Some(birth) = births.next_told(Duration::ZERO)? {
+        while let Some(birth) = births.next_timed(Duration::ZERO)? {
             told.push(birth);
             if told.len() >= BIRTHS_MAX {
                 break;

@@ -5,7 +5,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use linux::observe::Observer;
 use linux::{KernelError, Netns, Processes};
-use model::host::{Socket, Wish};
+use model::host::{AppRequest, Socket};
 use model::{Host, HostKnob, IfIndex, IrqKnob, Nanoseconds, Object, Pid, Setting};
 
 use crate::reconciler::Depth;
@@ -98,8 +98,8 @@ impl Known {
     /// The kernel's.
     pub(crate) fn everything(&mut self, which: &Processes) -> Result<(), KernelError> {
         let host = self.observer.whole(which)?;
-        let wishes = std::mem::replace(&mut self.host, host).wishes;
-        self.host.wishes = wishes;
+        let wishes = std::mem::replace(&mut self.host, host).app_requests;
+        self.host.app_requests = wishes;
         Ok(())
     }
 
@@ -116,8 +116,8 @@ impl Known {
     }
 
     /// What applications ask for.
-    pub(crate) fn note_app_requests(&mut self, wishes: Vec<Wish>) {
-        self.host.wishes = wishes;
+    pub(crate) fn note_app_requests(&mut self, wishes: Vec<AppRequest>) {
+        self.host.app_requests = wishes;
     }
 
     /// A value that was read or written by itself, of an object that is not looked at otherwise.

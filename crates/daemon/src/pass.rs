@@ -405,7 +405,7 @@ impl Daemon<'_> {
                 Ok(Trouble::Later)
             }
             CommitFault::Undecided { .. }
-            | CommitFault::Attended { .. }
+            | CommitFault::Owned { .. }
             | CommitFault::Unreadable { knob: Some(_), .. } => {
                 self.held.read_claims()?;
                 Ok(Trouble::Again)

@@ -1,6 +1,6 @@
 //! What of requests is followed on a made-up host, when some of them cannot be.
 
-use model::host::{Thread, Wish, Wisher};
+use model::host::{AppRequest, Requester, Thread};
 use model::{
     Budget, CpuSet, DeliveryMode, Fd, Host, Intent, IrqKnob, Pid, Policy, PolicyName, Setting, Target,
     ThreadId,
@@ -123,7 +123,8 @@ fn what_applications_cannot_have_keeps_no_request_of_the_operators_from_being_fo
     for number in 0..200 {
         let mut copy = process.clone();
         copy.id.pid = Pid(70_000 + number);
-        host.wishes.push(Wish { of: Wisher::Task(copy.id.pid), number: PolicyName::Latency.number() });
+        host.app_requests
+            .push(AppRequest { of: Requester::Task(copy.id.pid), number: PolicyName::Latency.number() });
         host.processes.push(copy);
     }
     let (joined, notes) = app_requests::joined(own.clone(), &host, &[]);
@@ -141,7 +142,7 @@ fn what_applications_cannot_have_keeps_no_request_of_the_operators_from_being_fo
 fn a_wish_of_a_process_is_followed_beside_the_operators_requests_and_behind_what_names_the_process() {
     let mut host = host();
     let pid = host.processes[0].id.pid;
-    host.wishes.push(Wish { of: Wisher::Task(pid), number: PolicyName::Latency.number() });
+    host.app_requests.push(AppRequest { of: Requester::Task(pid), number: PolicyName::Latency.number() });
     let (joined, _) = app_requests::joined(policy(Vec::new()), &host, &[]);
     assert_eq!(joined.intents.len(), 1);
     assert_eq!(joined.intents[0].target, Target::Task(pid));
@@ -158,8 +159,10 @@ fn who_asks_later_takes_nothing_from_whom_was_followed_before_whatever_its_numbe
     let mut later = first.clone();
     later.id.pid = Pid(first.id.pid.0 - 100);
     later.id.started = first.id.started + 1_000;
-    host.wishes.push(Wish { of: Wisher::Task(first.id.pid), number: PolicyName::Latency.number() });
-    host.wishes.push(Wish { of: Wisher::Task(later.id.pid), number: PolicyName::Bulk.number() });
+    host.app_requests
+        .push(AppRequest { of: Requester::Task(first.id.pid), number: PolicyName::Latency.number() });
+    host.app_requests
+        .push(AppRequest { of: Requester::Task(later.id.pid), number: PolicyName::Bulk.number() });
     host.processes.insert(0, later.clone());
     let order = |followed: &[app_requests::Asker]| -> Vec<Target> {
         let (joined, _) = app_requests::joined(policy(Vec::new()), &host, followed);

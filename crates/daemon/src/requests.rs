@@ -7,12 +7,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use linux::bpf::births::{NAMES_MAX, Waited};
+use linux::bpf::process_events::{NAMES_MAX, Waited};
 use linux::process::{Criteria, find, identify, meets};
 use linux::{KernelError, Netns};
 use model::host::Unread;
 use model::policy::Match;
-use model::{Intent, NicWish, Pid, Policy, ProcessId, Recipes, Target};
+use model::{Intent, NicRequest, Pid, Policy, ProcessId, Recipes, Target};
 use serde::{Deserialize, Serialize};
 
 use crate::placing::Members;
@@ -107,7 +107,7 @@ impl Requests {
     /// daemon. Says whether another had to go for it.
     pub(crate) fn ask(&mut self, mut intent: Intent, process: Option<ProcessId>) -> std::io::Result<bool> {
         if let Some(earlier) = self.asked.iter().find(|asked| asked.intent.target == intent.target) {
-            intent.nic = NicWish::after(intent.nic, earlier.intent.nic.clone());
+            intent.nic = NicRequest::after(intent.nic, earlier.intent.nic.clone());
         }
         self.asked.retain(|asked| asked.intent.target != intent.target);
         let full = self.asked.len() >= ASKED_MAX;

@@ -6,7 +6,7 @@
 //! pair counts. The interval is Wilcoxon's, around the median of the means of all two pairs (Hodges and Lehmann): a
 //! stretch that a neighbour disturbed moves it little, and it needs fewer pairs than the sign test.
 //!
-//! That of the sampler is told twice: over its own periods, of which a minute has thirty pairs, and over single samples
+//! That of the sampler is printed twice: over its own periods, of which a minute has thirty pairs, and over single samples
 //! that follow each other closely, each with both turns of the counter in it, as a share of a period.
 //!
 //! The programs' own run time, which the kernel counts, bounds the cost without that noise: as a share of a CPU while
@@ -148,7 +148,7 @@ fn preloaded(rounds: usize) -> Result<(), Failed> {
 }
 
 /// What one sample costs from the moment that counting is turned on until it is off again, beside as long without. The
-/// sampler is idle for the rest of a period, so that this is all that it costs, and samples close together tell more in
+/// sampler is idle for the rest of a period, so that this is all that it costs, and samples close together show more in
 /// a minute than its own turns do in an hour.
 fn samples(server: &AskedServer, pairs: usize) -> Result<(), Failed> {
     /// As the sampler counts, and how long its period is.

@@ -1,4 +1,4 @@
-//! How soon a follower hears of a new epoll, and what its scans cost, for each way that this kernel allows.
+//! How soon a follower reports a new epoll, and what its scans cost, for each method that this kernel allows.
 //!
 //! `cargo bench -p netpolicy-linux --bench follow_reaction [-- EPOLLS]`, as root. The process that is followed is
 //! this program again: it makes epolls at random moments and says when.
@@ -54,27 +54,27 @@ fn main() -> Done<()> {
     idle_cost()
 }
 
-/// Follows a process that makes epolls, and compares when it says it made one with when it was heard of.
+/// Follows a process that creates epolls, and compares when it printed that it created one with when it was reported.
 fn reaction(how: How, epolls: u32, pause: Duration) -> Done<String> {
     let mut follower = Follower::new(&[], how)?;
     let mut maker = Maker::start(epolls, pause)?;
     let id = identify(Pid(maker.0.id()))?;
     follower.follow(id)?;
     let lines = maker.0.stdout.take().ok_or("no pipe")?;
-    let (tell, said) = mpsc::channel();
+    let (sender, said) = mpsc::channel();
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(lines).lines().map_while(Result::ok) {
             // The receiver waits for all of them.
-            let _ = tell.send(line);
+            let _ = sender.send(line);
         }
     });
     drop(maker.0.stdin.take()); // go
     let (cpu, begun) = (thread_cpu(), Instant::now());
-    let mut heard: Vec<(Fd, Duration)> = Vec::new();
+    let mut reported: Vec<(Fd, Duration)> = Vec::new();
     let patience = pause * epolls + Duration::from_secs(30);
-    while heard.len() < usize::try_from(epolls)? && begun.elapsed() < patience {
+    while reported.len() < usize::try_from(epolls)? && begun.elapsed() < patience {
         if let Some(Event::NewEpoll(EpollId { fd, .. })) = follower.next(Duration::from_millis(500))? {
-            heard.push((fd, now()));
+            reported.push((fd, now()));
         }
     }
     let load = (thread_cpu() - cpu).as_secs_f64() / begun.elapsed().as_secs_f64();
@@ -84,8 +84,8 @@ fn reaction(how: How, epolls: u32, pause: Duration) -> Done<String> {
     for line in said.try_iter() {
         let (fd, made) = line.split_once(' ').ok_or("not a line of ours")?;
         let (fd, made) = (Fd(fd.parse()?), Duration::from_nanos(made.parse()?));
-        let heard = heard.iter().find(|heard| heard.0 == fd).ok_or("an epoll was not heard of")?;
-        delays.push(heard.1.saturating_sub(made));
+        let at = reported.iter().find(|reported| reported.0 == fd).ok_or("an epoll was not reported")?;
+        delays.push(at.1.saturating_sub(made));
     }
     delays.sort();
     if delays.len() != usize::try_from(epolls)? {

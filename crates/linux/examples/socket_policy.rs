@@ -11,7 +11,7 @@ const LATENCY: i32 = 3;
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "an example speaks to who runs it")]
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    // A server goes on without: where nobody answers, its packets come as they always did.
+    // A server continues without: where no program answers, its packets are delivered as before.
     if let Err(errno) = socket_policy::set_socket(&listener, LATENCY) {
         eprintln!("no policy for the listener: {errno}");
     }

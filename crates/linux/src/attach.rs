@@ -1,7 +1,7 @@
-//! Looking into foreign processes through somebody else, who has the right to: `CAP_SYS_PTRACE` in a process of its own.
+//! Access to processes of other users through a privileged process: `CAP_SYS_PTRACE` in a process of its own.
 //!
-//! A process without that right names a way once, at its start. From then on, what it observes of processes, which of them
-//! it finds and what it writes to their epolls and io_urings goes that way; everything else it does itself.
+//! A process without that privilege sets an implementation once, at its start. From then on, observing processes, finding
+//! them and writing to their epolls and io_urings go through it; the process does everything else itself.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ use crate::error::KernelError;
 use crate::observe::Processes;
 use crate::process::Criteria;
 
-/// Somebody who may look into foreign processes.
+/// A privileged process that can access processes of other users.
 pub trait Attach: Send + Sync {
     /// As [`crate::observe::processes`].
     fn processes(&self, netns: NetnsId, which: &Processes) -> (Vec<Process>, Vec<Unread>);
@@ -49,22 +49,22 @@ pub trait Attach: Send + Sync {
     fn write(&self, setting: &Setting) -> Result<(), KernelError>;
 }
 
-/// Whether this process may not look into those of other users itself.
+/// Whether this process cannot access those of other users itself.
 pub fn is_needed() -> bool {
     let held = rustix::thread::capabilities(None).map(|sets| sets.effective);
     !held.is_ok_and(|held| held.contains(rustix::thread::CapabilitySet::SYS_PTRACE))
 }
 
-static WAY: OnceLock<Box<dyn Attach>> = OnceLock::new();
+static SERVICE: OnceLock<Box<dyn Attach>> = OnceLock::new();
 
-/// From here on, this process looks into others by this way. The first one that is named stays.
-pub fn through(way: Box<dyn Attach>) {
-    let _ = WAY.set(way);
+/// From here on, this process accesses others through this service. The first one that is set stays.
+pub fn through(service: Box<dyn Attach>) {
+    let _ = SERVICE.set(service);
 }
 
-/// The way, where one was named.
-pub(crate) fn way() -> Option<&'static dyn Attach> {
-    WAY.get().map(AsRef::as_ref)
+/// The service, if one was set.
+pub(crate) fn service() -> Option<&'static dyn Attach> {
+    SERVICE.get().map(AsRef::as_ref)
 }
 
 /// Whether a knob is one of those that take the right to look into a process.

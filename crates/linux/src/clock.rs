@@ -14,7 +14,7 @@ pub fn since_boot() -> Nanoseconds {
     read(libc::CLOCK_BOOTTIME)
 }
 
-/// Since the beginning of 1970, as far as somebody has set the clock rightly.
+/// Since the beginning of 1970, if the clock was set correctly.
 pub fn since_1970() -> Nanoseconds {
     read(libc::CLOCK_REALTIME)
 }

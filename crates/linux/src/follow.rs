@@ -1,8 +1,8 @@
-//! Following running processes: hearing of their new epolls, their children, and their end.
+//! Follows running processes: reports their new epolls, their children, and their end.
 //!
-//! A kernel that admits programs at function returns tells of an epoll as it is made. Elsewhere a scan finds it, a
-//! little later: the scheduler's tracepoints tell whom to scan, and BPF scans. Without BPF, `/proc` is all there
-//! is. What is never used is a system call tracepoint, which makes every system call of the machine slower.
+//! A kernel that admits programs at function returns reports an epoll when it is created. Elsewhere a scan finds it a
+//! little later: the scheduler's tracepoints report which processes to scan, and a BPF iterator scans them. Without BPF,
+//! `/proc` is scanned. System call tracepoints are never used: they make every system call of the machine slower.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -11,27 +11,27 @@ use std::time::{Duration, Instant};
 use model::{EpollId, EpollParams, Fd, Pid, ProcessId};
 
 use crate::bpf::EpollScanner;
-use crate::bpf::births::{Birth, Births};
 use crate::bpf::epolls::EpollFile;
+use crate::bpf::process_events::{ProcessEvent, ProcessEvents};
 use crate::error::{Cause, KernelError};
 use crate::process::{self, Link, Pinned};
 
 /// How old a process is when it counts as settled: servers make their epolls while they start.
 const SETTLED: Duration = Duration::from_secs(10);
-/// How often a starting process is scanned. A new epoll is heard of within this, well before its load has ramped up.
+/// How often a starting process is scanned. A new epoll is found within this, well before its load has ramped up.
 const RESCAN_STARTING: Duration = Duration::from_millis(100);
 /// How often a settled process is scanned: it seldom makes epolls.
 const RESCAN_SETTLED: Duration = Duration::from_secs(1);
 /// How much longer than a scan the pause after it is at least: scans take a hundredth of a CPU at most. A scan of
 /// 10 000 sockets takes 2 ms by iterator and 15 ms by `/proc`, so the largest processes are scanned less often.
 const PAUSE_FOR_SCAN: u32 = 100;
-/// How often a process is scanned whose new epolls are told. Only an epoll that came over a socket from somebody
-/// who is not followed is found by this.
-const RESCAN_TOLD: Duration = Duration::from_secs(10);
+/// How often a process is scanned whose new epolls are reported. This finds only epolls that a process received over a
+/// socket from one that is not followed.
+const RESCAN_REPORTED: Duration = Duration::from_secs(10);
 /// The most processes that are followed; the rest of a fork bomb is not.
 const FOLLOWED_MAX: usize = 65_536;
 
-/// How to hear of new epolls.
+/// How new epolls are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     /// The first of the following that this kernel, and the caller's privileges, allow.
@@ -46,7 +46,7 @@ pub enum How {
     },
     /// By scans of `/proc/PID/fd`, likewise. Children and new images are then found by scans, too; a child that
     /// has children and ends between two scans is missed, and so is an epoll in place of a closed one whose
-    /// parameters nobody had set.
+    /// parameters had not been set.
     Proc {
         /// As in [`How::Rescan`].
         interval: Option<Duration>,
@@ -62,8 +62,8 @@ impl fmt::Display for How {
             }
         };
         match self {
-            Self::Auto => f.write_str("the best way there is"),
-            Self::Fentry => f.write_str("told by the kernel at the return of do_epoll_create()"),
+            Self::Auto => f.write_str("the best available method"),
+            Self::Fentry => f.write_str("a BPF program at the return of do_epoll_create()"),
             Self::Rescan { interval } => scans(f, "BPF iterator", interval),
             Self::Proc { interval } => scans(f, "/proc", interval),
         }
@@ -81,7 +81,7 @@ pub enum Event {
     Child(ProcessId),
     /// It has a new image, and a new name. Epolls that it took along are reported again.
     Exec(ProcessId),
-    /// It has ended, and is followed no more.
+    /// It has ended, and is no longer followed.
     Exit(ProcessId),
 }
 
@@ -92,16 +92,16 @@ pub enum Event {
 pub struct Follower {
     how: How,
     refused: Vec<KernelError>,
-    ears: Ears,
+    source: Source,
     followed: BTreeMap<Pid, Followed>,
     events: VecDeque<Event>,
 }
 
-/// What a follower hears with.
+/// What a follower reads.
 #[derive(Debug)]
-enum Ears {
-    /// The kernel tells of births, and a scan finds epolls.
-    Bpf { births: Box<Births>, scanner: EpollScanner },
+enum Source {
+    /// The kernel reports events of processes, and scans find epolls.
+    Bpf { events: Box<ProcessEvents>, scanner: EpollScanner },
     /// Scans find everything.
     Proc,
 }
@@ -112,10 +112,10 @@ struct Followed {
     id: ProcessId,
     /// The epolls that it had at the last scan.
     known: BTreeMap<Identity, Seen>,
-    /// Epolls that were told of, and so reported, since the last scan.
-    told: Vec<Fd>,
+    /// Epolls that the kernel reported since the last scan.
+    reported: Vec<Fd>,
     due: Instant,
-    /// How many new images it was heard to have.
+    /// How many new images were reported.
     images: u32,
     /// Its executable at the last scan, or its parent's, where scans have to find a new image.
     image: Option<String>,
@@ -136,16 +136,16 @@ enum Identity {
 }
 
 impl Followed {
-    /// A process of which nothing is known yet; it is scanned at once.
+    /// A process of which nothing is known yet; it is scanned immediately.
     fn new(id: ProcessId) -> Self {
-        let (known, told) = (BTreeMap::new(), Vec::new());
-        Self { id, known, told, due: Instant::now(), images: 0, image: None }
+        let (known, reported) = (BTreeMap::new(), Vec::new());
+        Self { id, known, reported, due: Instant::now(), images: 0, image: None }
     }
 
     /// A child, which shares what was reported of its parent.
     fn child(&self, id: ProcessId) -> Self {
-        let (known, told, image) = (self.known.clone(), self.told.clone(), self.image.clone());
-        Self { known, told, image, ..Self::new(id) }
+        let (known, reported, image) = (self.known.clone(), self.reported.clone(), self.image.clone());
+        Self { known, reported, image, ..Self::new(id) }
     }
 }
 
@@ -167,22 +167,22 @@ impl Follower {
     /// Begins to follow these processes.
     ///
     /// # Errors
-    /// [`Cause::Gone`] if one of them has ended already; the kernel's refusal of the way that was asked for.
+    /// [`Cause::Gone`] if one of them has ended already; the kernel's refusal of the requested method.
     pub fn new(processes: &[ProcessId], how: How) -> Result<Self, KernelError> {
-        let (how, ears, refused) = choose(how)?;
-        let mut follower = Self { how, refused, ears, followed: BTreeMap::new(), events: VecDeque::new() };
+        let (how, source, refused) = choose(how)?;
+        let mut follower = Self { how, refused, source, followed: BTreeMap::new(), events: VecDeque::new() };
         for process in processes {
             follower.follow(*process)?;
         }
         Ok(follower)
     }
 
-    /// The way by which new epolls are heard of; never [`How::Auto`].
+    /// How new epolls are found; never [`How::Auto`].
     pub fn how(&self) -> How {
         self.how
     }
 
-    /// Why a better way is not used: what the kernel said when it was tried.
+    /// Why better methods are unavailable: the kernel's refusals.
     pub fn refused(&self) -> &[KernelError] {
         &self.refused
     }
@@ -192,8 +192,7 @@ impl Follower {
         self.followed.values().map(|followed| followed.id)
     }
 
-    /// Follows one process more, and the children that it has already: a command may have forked before anybody could
-    /// listen.
+    /// Follows one process more, and the children that it already has: it may have forked before it was watched.
     ///
     /// # Errors
     /// As [`Follower::new`].
@@ -201,7 +200,7 @@ impl Follower {
         self.follow_alone(process)?;
         let mut parents = vec![process];
         while let Some(parent) = parents.pop() {
-            // Who has ended meanwhile is heard of as any that ends.
+            // The end of a process that ended meanwhile is reported as any other.
             let Ok(parent) = Pinned::reopen(&parent) else { continue };
             for child in children(&parent).unwrap_or_default() {
                 let Ok(child) = process::identify(child) else { continue };
@@ -220,13 +219,13 @@ impl Follower {
 
     fn follow_alone(&mut self, process: ProcessId) -> Result<(), KernelError> {
         let what = || format!("follow {process}");
-        // Watched first, and looked at then: what happens in between is told.
-        if let Ears::Bpf { births, .. } = &self.ears {
-            births.watch(process.pid)?;
+        // Watched first and read afterwards, so that events in between are reported.
+        if let Source::Bpf { events, .. } = &self.source {
+            events.watch(process.pid)?;
         }
         if let Err(cause) = Pinned::reopen(&process) {
-            if let Ears::Bpf { births, .. } = &self.ears {
-                births.ignore(process.pid)?;
+            if let Source::Bpf { events, .. } = &self.source {
+                events.ignore(process.pid)?;
             }
             return Err(KernelError { what: what(), cause });
         }
@@ -260,8 +259,8 @@ impl Follower {
         }
     }
 
-    /// A caller that hears of an epoll sets its parameters before it asks for the next event. The scan after that
-    /// sees them set, and later scans see if they vanish.
+    /// A caller that gets an epoll sets its parameters before it asks for the next event. The next scan sees them set, and
+    /// later scans see if they vanish.
     fn look_again_after(&mut self, event: Event) {
         if let Event::NewEpoll(epoll) = event
             && let Some(followed) = self.followed.get_mut(&epoll.process.pid)
@@ -276,24 +275,24 @@ impl Follower {
         }
     }
 
-    /// Waits for births for so long, and takes in all that were told.
+    /// Waits for events until the timeout, and processes all that have arrived.
     fn listen(&mut self, timeout: Duration) -> Result<(), KernelError> {
-        let Ears::Bpf { births, .. } = &mut self.ears else {
+        let Source::Bpf { events, .. } = &mut self.source else {
             std::thread::sleep(timeout);
             return Ok(());
         };
-        let mut told = Vec::new();
+        let mut arrived = Vec::new();
         let mut patience = timeout;
-        while let Some(birth) = births.next(patience)? {
-            told.push(birth);
+        while let Some(event) = events.next(patience)? {
+            arrived.push(event);
             patience = Duration::ZERO;
-            if told.len() >= FOLLOWED_MAX {
+            if arrived.len() >= FOLLOWED_MAX {
                 break;
             }
         }
-        let lost = births.lost()?;
-        for birth in told {
-            self.take_in(birth);
+        let lost = events.lost()?;
+        for event in arrived {
+            self.process(event);
         }
         if lost > 0 {
             self.catch_up();
@@ -301,17 +300,17 @@ impl Follower {
         Ok(())
     }
 
-    fn take_in(&mut self, birth: Birth) {
-        match birth {
-            // It was there already when its parent was looked at.
-            Birth::Child { child, .. } if self.is_followed(&child) => {}
-            Birth::Child { child, parent } => {
+    fn process(&mut self, event: ProcessEvent) {
+        match event {
+            // It existed already when its parent was read.
+            ProcessEvent::Child { child, .. } if self.is_followed(&child) => {}
+            ProcessEvent::Child { child, parent } => {
                 let parent = self.followed.get(&parent);
-                let born = parent.map_or_else(|| Followed::new(child), |parent| parent.child(child));
-                self.adopt(born);
+                let followed = parent.map_or_else(|| Followed::new(child), |parent| parent.child(child));
+                self.adopt(followed);
                 self.events.push_back(Event::Child(child));
             }
-            Birth::Exec(process) => {
+            ProcessEvent::Exec(process) => {
                 if let Some(followed) = self.followed.get_mut(&process.pid) {
                     followed.id = process;
                     followed.known.clear();
@@ -320,19 +319,19 @@ impl Follower {
                     self.events.push_back(Event::Exec(process));
                 }
             }
-            Birth::Exit(process) => self.end(process.pid),
-            // Not asked for here.
-            Birth::Listener { .. } => {}
-            Birth::Epoll(epoll) => {
+            ProcessEvent::Exit(process) => self.end(process.pid),
+            // Not requested here.
+            ProcessEvent::Listener { .. } => {}
+            ProcessEvent::Epoll(epoll) => {
                 if let Some(followed) = self.followed.get_mut(&epoll.process.pid) {
-                    followed.told.push(epoll.fd);
+                    followed.reported.push(epoll.fd);
                     self.events.push_back(Event::NewEpoll(epoll));
                 }
             }
         }
     }
 
-    /// After a loss: every process is looked at, and those that ended unheard are let go.
+    /// After a loss: scans every process, and drops those whose end was lost.
     fn catch_up(&mut self) {
         let ids: Vec<ProcessId> = self.followed().collect();
         for id in ids {
@@ -366,11 +365,11 @@ impl Follower {
     fn scan(&mut self, pid: Pid) -> Result<(), KernelError> {
         let begun = Instant::now();
         let Some(followed) = self.followed.get_mut(&pid) else { return Ok(()) };
-        let (images, told_before) = (followed.images, followed.told.len());
+        let (images, reported_before) = (followed.images, followed.reported.len());
         let mut children = Vec::new();
-        let seen = match &self.ears {
-            Ears::Bpf { scanner, .. } => by_iterator(scanner, pid)?,
-            Ears::Proc => {
+        let seen = match &self.source {
+            Source::Bpf { scanner, .. } => by_iterator(scanner, pid)?,
+            Source::Proc => {
                 let scan = by_proc(&followed.id)
                     .map_err(|cause| KernelError { what: format!("follow {}", followed.id), cause })?;
                 children = scan.children;
@@ -383,7 +382,7 @@ impl Follower {
                 scan.epolls
             }
         };
-        // An epoll that was made while the scan ran was told of before the scan ended: it is no second one.
+        // An epoll that was created while the scan ran was reported before the scan ended: it is no second one.
         self.listen(Duration::ZERO)?;
         let Some(followed) = self.followed.get_mut(&pid) else { return Ok(()) };
         if followed.images != images {
@@ -392,21 +391,21 @@ impl Follower {
         }
         for (what, epoll) in &seen {
             let is_new = followed.known.get(what).is_none_or(|before| epoll.replaces(before));
-            if is_new && !followed.told.contains(&epoll.fd) {
+            if is_new && !followed.reported.contains(&epoll.fd) {
                 self.events.push_back(Event::NewEpoll(EpollId { process: followed.id, fd: epoll.fd }));
             }
         }
-        // What was told of meanwhile may have come too late for this scan; the next one sees it.
-        followed.told.drain(..told_before);
-        followed.told.retain(|fd| seen.values().all(|epoll| epoll.fd != *fd));
+        // An epoll that was reported meanwhile may have come too late for this scan; the next one sees it.
+        followed.reported.drain(..reported_before);
+        followed.reported.retain(|fd| seen.values().all(|epoll| epoll.fd != *fd));
         followed.known = seen;
         let now = Instant::now();
         followed.due = now + pause(self.how, &followed.id, now.duration_since(begun));
-        let mut born = Vec::new();
+        let mut new = Vec::new();
         for child in children.into_iter().filter_map(|child| process::identify(child).ok()) {
-            born.push(followed.child(child));
+            new.push(followed.child(child));
         }
-        for child in born {
+        for child in new {
             if !self.followed.contains_key(&child.id.pid) {
                 self.events.push_back(Event::Child(child.id));
                 self.adopt(child);
@@ -416,22 +415,23 @@ impl Follower {
     }
 }
 
-/// The ears for a way of hearing, and what better ways were refused.
-fn choose(how: How) -> Result<(How, Ears, Vec<KernelError>), KernelError> {
-    let bpf = |births: Births| Ok(Ears::Bpf { births: Box::new(births), scanner: EpollScanner::load()? });
+/// Opens the source for a method, and returns which better methods the kernel refused.
+fn choose(how: How) -> Result<(How, Source, Vec<KernelError>), KernelError> {
+    let bpf =
+        |events: ProcessEvents| Ok(Source::Bpf { events: Box::new(events), scanner: EpollScanner::load()? });
     match how {
-        How::Fentry => Ok((how, Births::of_processes_and_epolls().and_then(bpf)?, Vec::new())),
-        How::Rescan { .. } => Ok((how, Births::of_processes().and_then(bpf)?, Vec::new())),
-        How::Proc { .. } => Ok((how, Ears::Proc, Vec::new())),
+        How::Fentry => Ok((how, ProcessEvents::of_processes_and_epolls().and_then(bpf)?, Vec::new())),
+        How::Rescan { .. } => Ok((how, ProcessEvents::of_processes().and_then(bpf)?, Vec::new())),
+        How::Proc { .. } => Ok((how, Source::Proc, Vec::new())),
         How::Auto => {
             let mut refused = Vec::new();
             for how in [How::Fentry, How::Rescan { interval: None }] {
                 match choose(how) {
-                    Ok((how, ears, _)) => return Ok((how, ears, refused)),
+                    Ok((how, source, _)) => return Ok((how, source, refused)),
                     Err(error) => refused.push(error),
                 }
             }
-            Ok((How::Proc { interval: None }, Ears::Proc, refused))
+            Ok((How::Proc { interval: None }, Source::Proc, refused))
         }
     }
 }
@@ -440,7 +440,7 @@ fn choose(how: How) -> Result<(How, Ears, Vec<KernelError>), KernelError> {
 fn pause(how: How, process: &ProcessId, scan: Duration) -> Duration {
     match how {
         How::Rescan { interval: Some(interval) } | How::Proc { interval: Some(interval) } => interval,
-        How::Fentry => RESCAN_TOLD,
+        How::Fentry => RESCAN_REPORTED,
         How::Auto | How::Rescan { interval: None } | How::Proc { interval: None } => {
             let advised = if age(process) < SETTLED { RESCAN_STARTING } else { RESCAN_SETTLED };
             advised.max(scan * PAUSE_FOR_SCAN)
@@ -474,21 +474,21 @@ fn by_proc(id: &ProcessId) -> Result<ProcScan, Cause> {
     let process = Pinned::reopen(id)?;
     let epolls = process::descriptors(&process)?.into_iter().filter(|(_, link)| *link == Link::Epoll);
     let epolls = epolls.map(|(fd, _)| {
-        // Closed meanwhile, or not ours to ask: then without.
+        // Closed meanwhile, or not permitted: then without.
         let params = process::params_if_any(&process, fd).unwrap_or(None);
         (Identity::Descriptor(fd), Seen { fd, params })
     });
     let epolls = epolls.collect();
     let image = match process.executable() {
         Ok(image) => image,
-        // Ended, but its parent has not asked yet: a zombie has no image.
+        // A zombie, which has no image.
         Err(Cause::Gone(why)) => return Err(Cause::Gone(why)),
         Err(_) => String::new(),
     };
     Ok(ProcScan { id: process.id, epolls, children: children(&process)?, image })
 }
 
-/// The children of a process that it has now. Kernels without CONFIG_PROC_CHILDREN do not tell.
+/// The current children of a process. None on kernels without CONFIG_PROC_CHILDREN.
 ///
 /// Kernel: 6.18, `fs/proc/array.c` `children_seq_show()`.
 fn children(process: &Pinned) -> Result<Vec<Pid>, Cause> {

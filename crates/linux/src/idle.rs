@@ -54,7 +54,7 @@ impl IdleTimes {
                 let Ok(name) = fs::read_to_string(directory.join("name")) else { break };
                 let micros: u64 = time.trim().parse().map_err(|_| {
                     let path = directory.join("time").display().to_string();
-                    KernelError::malformed(path, format!("`{}` is no number", time.trim()))
+                    KernelError::malformed(path, format!("`{}` is not a number", time.trim()))
                 })?;
                 found.entry(state).or_insert_with(|| (name.trim().to_owned(), 0)).1 += micros;
                 counted = 1;

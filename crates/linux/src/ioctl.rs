@@ -3,7 +3,7 @@
 //!
 //! Contexts have a netlink too, since 6.17; the ioctl makes and removes them on every kernel that has any.
 //!
-//! An ioctl names its device by name, so the name is asked for at the moment of use by whoever holds an index.
+//! An ioctl takes a device by name, so a caller with an index looks up the name immediately before the call.
 
 mod rule;
 
@@ -64,7 +64,7 @@ impl EthtoolIoctl {
     }
 
     /// Changes the indirection table, the key, or both, in one call. A table that is what the kernel itself would make
-    /// is asked for as such: written out, it would count as somebody's own, and bind the number of queues.
+    /// is requested as such: written out, it would count as the user's, and bind the number of queues.
     ///
     /// Kernel: 6.18, `net/ethtool/ioctl.c` `ethtool_rxfh_indir_default()`, `netif_is_rxfh_configured()`.
     ///
@@ -77,7 +77,7 @@ impl EthtoolIoctl {
         key: Option<&[u8]>,
     ) -> Result<(), KernelError> {
         use sys::ethtool::Table;
-        let tell = || {
+        let set = || {
             let table = match table {
                 None => Table::Keep,
                 Some(table) if is_default(table, sys::ethtool::rx_rings(&self.socket, device)) => {
@@ -87,7 +87,7 @@ impl EthtoolIoctl {
             };
             sys::ethtool::set_rss(&self.socket, device, table, key)
         };
-        tell().map_err(|errno| failed(device, "ioctl ETHTOOL_SRSSH", errno).needing("CAP_NET_ADMIN"))
+        set().map_err(|errno| failed(device, "ioctl ETHTOOL_SRSSH", errno).needing("CAP_NET_ADMIN"))
     }
 
     /// The contexts of the receive hash beside the device's own, by id; `None` where the driver has none.
@@ -127,12 +127,12 @@ impl EthtoolIoctl {
         let why = if id > CONTEXTS_MAX {
             format!("it would be context {id}, and none above {CONTEXTS_MAX} is found again")
         } else if made.table != table {
-            "its driver made a context with another table than it was told".to_owned()
+            "the driver created a context with another table than requested".to_owned()
         } else {
             return Ok(());
         };
         sys::ethtool::delete_rss_context(&self.socket, device, id).map_err(refused)?;
-        Err(KernelError::malformed(WHAT, format!("{why}; it was removed at once")))
+        Err(KernelError::malformed(WHAT, format!("{why}; it was removed")))
     }
 
     /// Removes a context.
@@ -279,7 +279,7 @@ impl EthtoolIoctl {
         queue: usize,
         to: &[(CoalesceParam, u32)],
     ) -> Result<(), KernelError> {
-        let tell = || {
+        let set = || {
             let mut now = sys::ethtool::queue_coalesce(&self.socket, device, queue + 1)?;
             let mut words = now.pop().ok_or(Errno::INVAL)?;
             for &(param, value) in to {
@@ -287,7 +287,7 @@ impl EthtoolIoctl {
             }
             sys::ethtool::set_queue_coalesce(&self.socket, device, queue, &words)
         };
-        tell().map_err(|errno| failed(device, "ioctl ETHTOOL_PERQUEUE", errno).needing("CAP_NET_ADMIN"))
+        set().map_err(|errno| failed(device, "ioctl ETHTOOL_PERQUEUE", errno).needing("CAP_NET_ADMIN"))
     }
 }
 

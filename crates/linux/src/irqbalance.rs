@@ -1,17 +1,17 @@
-//! irqbalance's socket: which interrupts it leaves alone, and telling it to leave more of them alone.
+//! irqbalance's socket: reads and changes the interrupts that it leaves alone (its bans).
 //!
 //! A command is one message, an answer is what comes until the connection is closed. `setup` is answered with
 //! `SLEEP 10 IRQ 38 LOAD 0 DIFF 0 CLASS 5 … BANNED 00000001`: the numbers behind `IRQ` are the bans, the mask behind
-//! `BANNED` is of CPUs. `settings ban irqs 38 39` takes the place of all earlier bans, so who bans must say the others'
-//! again; `NONE` is none at all. It is not answered. Whoever is not root gets no answer to anything.
+//! `BANNED` is of CPUs. `settings ban irqs 38 39` replaces all earlier bans, so a ban must repeat the others;
+//! `NONE` is none at all. It is not answered. A user other than root gets no answer to anything.
 //!
-//! Three things of irqbalance decide how this is done. Up to 1.9.4 it reads at most 500 bytes of a command and takes the
-//! rest for unsaid, so that of the last number a part may be left: before a long command it is asked by a `setup` of
-//! the same length, and where that was not read to its end, the kernel resets the connection. After each ban it looks
-//! at the machine anew, for which versions before 1.9.4 sleep as long as between two looks (10 s) and do not listen: who
-//! writes waits for it. And whoever closes a connection before the answer, or says nothing on it, may kill it: it takes
-//! what an earlier connection left in its memory for said, answers that, and has no handler for SIGPIPE (under
-//! systemd the signal is ignored). So no connection is made to look whether it is there, and none is given up early.
+//! Three properties of irqbalance decide how this is done. Up to 1.9.4 it reads at most 500 bytes of a command and drops
+//! the rest, which may cut the last number: a long command is preceded by a `setup` of the same length, and if that was
+//! not read to its end, the kernel resets the connection. After each ban it scans the machine again, for which versions
+//! before 1.9.4 sleep one interval (10 s) without answering: the writer waits. And a client that closes a connection
+//! before the answer, or sends nothing, may kill it: it parses what an earlier connection left in its memory, answers
+//! that, and has no handler for SIGPIPE (under systemd the signal is ignored). So no connection is opened only to test
+//! whether it runs, and none is closed early.
 //!
 //! irqbalance: 1.0.9 to 1.9.5, `irqbalance.c` `sock_handle()`, `init_socket()`, `scan()`.
 
@@ -87,18 +87,18 @@ impl Irqbalance {
     /// The irqbalance that runs, and what it says; `None` where none does.
     ///
     /// # Errors
-    /// EPERM for whoever is not root, ETIMEDOUT if it does not answer, [`Cause::Malformed`] if the answer is none.
+    /// EPERM for users other than root, ETIMEDOUT if it does not answer, [`Cause::Malformed`] if the answer is none.
     pub fn running(&self) -> Result<Option<Running>, KernelError> {
         let patience = self.patience.unwrap_or(PATIENCE);
         for address in self.addresses() {
             let failed = |cause| KernelError { what: "irqbalance: setup".to_owned(), cause }.needing("root");
             let connection = match open(&address, patience) {
-                // Whoever made it is gone.
+                // A stale socket: its process is gone.
                 Err(Errno::CONNREFUSED | Errno::NOENT) => continue,
                 other => other.map_err(|errno| failed(Cause::Errno(errno)))?,
             };
             let peer = socket_peercred(&connection).map_err(|errno| failed(Cause::Errno(errno)))?;
-            // Only root's moves interrupts; abstract names are anybody's to take.
+            // Only root's moves interrupts; any user can bind an abstract name.
             if !peer.uid.is_root() || address.path().is_none() && !is_irqbalance(peer.pid) {
                 continue;
             }
@@ -131,7 +131,7 @@ impl Irqbalance {
         Ok(self.needed()?.bans.contains(&irq))
     }
 
-    /// Tells it to leave an interrupt alone, or not to any more. Other bans stay.
+    /// Bans an interrupt, or lifts its ban. Other bans stay.
     ///
     /// # Errors
     /// [`Cause::Gone`] where none runs, [`Cause::Absent`] where so many bans are more than it reads; as
@@ -161,8 +161,8 @@ impl Running {
         self.pid
     }
 
-    /// The interrupts that it was told to leave alone. What it leaves alone for other reasons (a policy script, a
-    /// driver's module, an affinity that the kernel manages) it does not say.
+    /// The banned interrupts. It does not report those that it leaves alone for other reasons (a policy script, a driver's
+    /// module, an affinity that the kernel manages).
     pub fn bans(&self) -> &BTreeSet<IrqNumber> {
         &self.bans
     }
@@ -298,7 +298,7 @@ fn open(address: &SocketAddrUnix, patience: Duration) -> Result<UnixStream, Errn
     Ok(UnixStream::from(socket))
 }
 
-/// Says it in one message, with our own identity: irqbalance looks at that, and not at the connection's.
+/// Sends a command in one message, with our own credentials: irqbalance checks those, and not the connection's.
 fn say(connection: &UnixStream, words: &[u8]) -> Result<(), Errno> {
     let own = UCred {
         pid: rustix::process::getpid(),

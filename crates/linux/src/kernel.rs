@@ -92,7 +92,7 @@ impl Kernel {
         Ok(inside)
     }
 
-    /// Whether the namespace has a device of this name now: this one, or one that was made anew under its name.
+    /// Whether the namespace has a device of this name now: this one, or a recreated one.
     pub fn has_device_named_as(&mut self, device: DeviceId) -> bool {
         self.inside(device.netns).is_ok_and(|inside| inside.has_device_named(device.name.as_str()))
     }
@@ -107,7 +107,7 @@ impl Kernel {
                     return Err(KernelError::gone(format!("device {device}"), why));
                 }
                 Err(error) if matches!(error.cause, Cause::Gone(_)) => return Err(error),
-                // Who may not look at sysfs of another namespace goes by the index alone.
+                // Without permission for sysfs of another namespace, the index alone identifies the device.
                 Ok(_) | Err(_) => {}
             }
             self.numbers.remove(&which);
@@ -231,7 +231,7 @@ impl Knobs for Kernel {
     }
 }
 
-/// How the journal names what a namespace is told by.
+/// The name of a namespace's landmark in the journal.
 const NETNS_LANDMARK: &str = "cookie of network namespace ";
 
 /// ethtool says ENODEV of a device that is not there any more; what was set on it went with it.
@@ -242,7 +242,7 @@ fn gone_with_its_device(error: KernelError) -> KernelError {
     }
 }
 
-/// What is said of a knob that the driver does not have.
+/// The error for a knob that the driver does not have.
 fn lacking(setting: &Setting) -> KernelError {
     let what = format!("{}: {}", setting.object(), setting.knob());
     KernelError::absent(what, format!("a driver with {}", setting.knob()), Some(setting.since()))
@@ -271,7 +271,7 @@ fn asked(settings: &[Setting]) -> String {
     settings.first().map_or_else(String::new, |first| format!("{}: {}", first.object(), knobs.join(", ")))
 }
 
-/// Puts the object and the setting before what failed on the way to it, where the error does not name them itself.
+/// Prefixes an error with the object and the setting, unless it names them itself.
 fn about(what: &str, error: KernelError) -> KernelError {
     let object = what.split(": ").next().unwrap_or(what);
     if error.what.starts_with(object) {

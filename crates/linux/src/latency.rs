@@ -1,4 +1,4 @@
-//! How long a CPU may take to wake, held down for as long as somebody needs it.
+//! The longest that a CPU may take to wake, requested through `/dev/cpu_dma_latency` for as long as it is needed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -56,7 +56,7 @@ impl WakeLatency {
             Ok(in_force) if found <= asked => Ok(Self { _held: device, in_force }),
             _ => Err(KernelError::malformed(
                 DEVICE,
-                format!("asked for {asked} us, and {found} us are in force"),
+                format!("requested {asked} us, but {found} us are in force"),
             )),
         }
     }

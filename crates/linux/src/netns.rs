@@ -156,7 +156,7 @@ impl Netns {
         if self.sysfs.get().is_none()
             && let Some(keeper) = sysfs.keeper()
         {
-            // Somebody else's is as good.
+            // Another thread may have set one, which is as good.
             let _ = self.sysfs.set(keeper);
         }
     }
@@ -208,7 +208,7 @@ impl AsFd for Netns {
 }
 
 /// The files that stand for namespaces, with the namespace's number: those with names, and those of processes. A stat
-/// tells the number without opening, and so without the cost of a descriptor per process.
+/// gives the number without opening, and so without the cost of a descriptor per process.
 fn known_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
     let named = entries(Path::new(NAMED)).map(|name| Path::new(NAMED).join(name));
     let of_processes = processes().map(|pid| Path::new("/proc").join(pid).join("ns/net"));

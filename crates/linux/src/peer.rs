@@ -22,7 +22,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Whoever connected this socket.
+    /// The process that connected this socket.
     ///
     /// # Errors
     /// If it is no connected unix socket.

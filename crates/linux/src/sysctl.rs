@@ -36,7 +36,9 @@ pub(crate) fn all(unread: &mut Vec<Unread>) -> BTreeMap<Sysctl, u64> {
 pub(crate) fn read(sysctl: Sysctl) -> Result<u64, KernelError> {
     let path = path(sysctl);
     let text = std::fs::read_to_string(&path).map_err(|error| KernelError::io(&*path, &error))?;
-    text.trim().parse().map_err(|_| KernelError::malformed(path, format!("`{}` is no number", text.trim())))
+    text.trim()
+        .parse()
+        .map_err(|_| KernelError::malformed(path, format!("`{}` is not a number", text.trim())))
 }
 
 /// Changes one of them.

@@ -1,8 +1,8 @@
 //! Sysfs as one network namespace sees it.
 //!
 //! `/sys/class/net` shows the devices of the namespace that `/sys` was mounted in, which is seldom the one that is
-//! asked about. So sysfs is mounted anew, inside the namespace and without a place in the tree of files: nobody
-//! else sees it, and it is gone when its descriptor is closed.
+//! observed. So sysfs is mounted again, inside the namespace and detached from the file system tree: no other process
+//! sees it, and it is gone when its descriptor is closed.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -80,7 +80,7 @@ impl SysFs {
     }
 
     /// A descriptor that keeps this mount. While one is there the kernel keeps what it has looked up, and another mount of
-    /// the same namespace finds it: without, each of its files and directories is made anew.
+    /// the same namespace finds it: without, each of its files and directories is created again.
     ///
     /// Kernel: 6.18, `fs/kernfs/mount.c` `kernfs_get_tree()`: one superblock for each namespace.
     pub(crate) fn keeper(&self) -> Option<OwnedFd> {

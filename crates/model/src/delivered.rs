@@ -1,6 +1,6 @@
 //! Who delivered the packets: what was counted over an interval, per NAPI.
 //!
-//! "Set" and "engaged" are two different words; these counts are what tells them apart.
+//! A mode that is set is not yet engaged: these counts show the difference.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ pub struct NapiDelivered {
     pub napi: NapiId,
     /// The device's name, as the kernel gave it with the poll.
     pub device: String,
-    /// Polled in softirq, after an interrupt or by whoever sent the packet (veth, loopback); with
+    /// Polled in softirq, after an interrupt or by the sender of the packet (veth, loopback); with
     /// [`Delivered::timers_hidden`] also after the timer.
     pub interrupt: PollCounts,
     /// Polled in softirq, because the NAPI's timer expired.
@@ -62,7 +62,7 @@ pub struct NapiDelivered {
     pub application: PollCounts,
     /// Polled by the NAPI's kernel thread.
     pub kthread: PollCounts,
-    /// `application` by process, the busiest first. Empty where pids could not be told, because the observer is not
+    /// `application` by process, the busiest first. Empty where pids are unknown, because the observer is not
     /// in the initial pid namespace.
     pub by_process: Vec<(Pid, PollCounts)>,
     /// How often the NAPI's timer was armed.

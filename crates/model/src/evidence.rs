@@ -1,8 +1,7 @@
 //! What happened in one run: the response times, what they cost, and whether the run counts.
 //!
-//! Evidence has two producers, the measured run and the simulator, and apart from [`Origin`] a reader cannot
-//! tell which. It is complete: whoever has it can repeat the run, and recompute every percentile from the
-//! histogram inside.
+//! Evidence has two producers, the measured run and the simulator; only [`Origin`] distinguishes them. It is
+//! complete: a reader can repeat the run, and recompute every percentile from the histogram inside.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +37,7 @@ pub struct Evidence {
     /// Response times, counted from when the request was due. Requests without an answer are in it with the time
     /// they had waited for one.
     pub latency: Distribution,
-    /// How long after its due time each request was sent, whoever held it back.
+    /// How long after its due time each request was sent, whatever the cause.
     pub lateness: Distribution,
     /// The part of `lateness` that the generator itself caused: from the moment the request was due *and* its
     /// connection could take it.
@@ -46,9 +45,9 @@ pub struct Evidence {
     /// The share of the window in which the generator's threads had work, 0..=1. Near 1 the generator, not the
     /// server, may have set the throughput.
     pub generator_busy: f64,
-    /// How the server's CPUs spent the window; `None` where nobody looked.
+    /// How the server's CPUs spent the window; `None` where it was not measured.
     pub cpu: Option<CpuUse>,
-    /// What the kernel counted, per second; `None` where nobody looked.
+    /// What the kernel counted, per second; `None` where it was not read.
     pub counters: Option<CounterRates>,
     /// What an answer cost the whole machine, the client included; `None` where it was not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,13 +55,13 @@ pub struct Evidence {
     /// CPU cycles of the server for each answer; `None` without perf counters.
     pub cycles_per_request: Option<f64>,
     /// How often the server's NAPIs were polled after an interrupt, for each answer; on a veth, after a softirq of the sender,
-    /// which stands for it. `None` where nobody looked, or polls after a timer could not be told from them.
+    /// which stands for it. `None` where it was not counted, or where polls after a timer are indistinguishable from them.
     #[serde(default)]
     pub interrupts_per_request: Option<f64>,
-    /// Events that one `epoll_wait` of the server returned; `None` where nobody looked: only a server that the
-    /// bench itself started, and that is dynamically linked, can be counted.
+    /// Events that one `epoll_wait` of the server returned; `None` where they were not counted: that takes a
+    /// dynamically linked server that the bench itself started.
     pub epoll_batch: Option<EpollBatch>,
-    /// Who delivered the packets; `None` where nobody looked.
+    /// Who delivered the packets; `None` where it was not counted.
     pub delivered: Option<Delivered>,
     /// Why the run does not count; `None` if it does.
     pub void: Option<String>,
@@ -140,7 +139,7 @@ pub struct MeasuredOn {
     pub kernel: String,
     /// The CPUs' model name, and what else describes the machine in a line.
     pub machine: String,
-    /// The server that was asked, and its version where it tells.
+    /// The server, and its version where it reports one.
     pub server: String,
     /// When the window opened, in seconds since 1970 (UTC).
     pub started: u64,
@@ -292,9 +291,9 @@ pub struct CounterRates {
     pub context_switches: f64,
     /// Softirqs of the server's CPUs by kind, in the kernel's spelling: `NET_RX`.
     pub softirqs: BTreeMap<String, f64>,
-    /// Packets that busy polling took off a NAPI in the server's namespace; `None` where nobody looked.
+    /// Packets that busy polling took off a NAPI in the server's namespace; `None` where they were not counted.
     pub busy_poll_rx_packets: Option<f64>,
-    /// Calls of NAPI poll functions, whoever called; `None` where nobody looked.
+    /// Calls of NAPI poll functions, in any context; `None` where they were not counted.
     pub napi_polls: Option<f64>,
 }
 
@@ -347,7 +346,7 @@ pub struct EpollBatch {
 }
 
 impl EpollBatch {
-    /// How many sizes of calls are told apart.
+    /// How many sizes of calls are counted separately.
     pub const SIZES: usize = 12;
 
     /// The share of the calls that returned nothing, 0..=1; `None` without any call.

@@ -128,7 +128,7 @@ impl StorageWorkload {
     }
 }
 
-/// Requests to a server of somebody else's, one at a time on each connection or several.
+/// Requests to a foreign server, one at a time on each connection or several.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForeignWorkload {

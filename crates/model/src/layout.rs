@@ -24,12 +24,12 @@ pub enum Layout {
     /// All queues share so many CPUs, the nearest to the NIC.
     Shared(u32),
     /// The objects, one by one.
-    Explicit(Vec<ObjectWish>),
+    Explicit(Vec<ObjectSpec>),
 }
 
 /// One object of an explicit layout.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectWish {
+pub struct ObjectSpec {
     /// Its receive queues: at least one.
     pub rx: Vec<QueueIndex>,
     /// Its transmit queues.
@@ -45,7 +45,7 @@ impl Layout {
     pub const OBJECTS_MAX: usize = 4096;
 }
 
-impl fmt::Display for ObjectWish {
+impl fmt::Display for ObjectSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rx {}", queues(&self.rx))?;
         if !self.tx.is_empty() {
@@ -112,7 +112,7 @@ impl FromStr for Layout {
         let (mut rx, mut tx) = (BTreeSet::new(), BTreeSet::new());
         let mut objects = Vec::new();
         for object in text.split(';').take(Self::OBJECTS_MAX + 1) {
-            let object = object_wish(object.trim())?;
+            let object = object_spec(object.trim())?;
             for (queues, kind, seen) in [(&object.rx, "rx", &mut rx), (&object.tx, "tx", &mut tx)] {
                 if let Some(twice) = queues.iter().find(|queue| !seen.insert(**queue)) {
                     return Err(NotALayout(format!("{kind} queue {twice} is in two objects")));
@@ -128,7 +128,7 @@ impl FromStr for Layout {
 }
 
 /// `rx 0 tx 0-1 cpus 0,24`
-fn object_wish(text: &str) -> Result<ObjectWish, NotALayout> {
+fn object_spec(text: &str) -> Result<ObjectSpec, NotALayout> {
     let (mut rx, mut tx, mut cpus) = (CpuSet::new(), CpuSet::new(), CpuSet::new());
     let words: Vec<&str> = text.split_whitespace().collect();
     for pair in words.chunks(2) {
@@ -152,7 +152,7 @@ fn object_wish(text: &str) -> Result<ObjectWish, NotALayout> {
         return Err(NotALayout(format!("`{text}` needs receive queues and CPUs, as in rx 0 cpus 0,24")));
     }
     let indices = |set: &CpuSet| set.iter().map(|queue| QueueIndex(queue.0)).collect();
-    Ok(ObjectWish { rx: indices(&rx), tx: indices(&tx), cpus })
+    Ok(ObjectSpec { rx: indices(&rx), tx: indices(&tx), cpus })
 }
 
 crate::as_text! { Layout: "who serves which queue: a name, or a list of rx, tx and cpus" }
@@ -176,7 +176,7 @@ mod test {
     }
 
     #[test]
-    fn what_is_no_layout_is_refused_in_its_own_words() {
+    fn an_invalid_layout_is_refused_with_its_mistake() {
         for (text, words) in [
             ("1:1", "is no layout"),
             ("shared:0", "over how many CPUs"),

@@ -49,16 +49,18 @@ pub use ids::{
     Cpu, DeviceId, EpollId, Fd, IfIndex, IrqNumber, Label, NapiId, NetnsId, NumaNode, Pid, ProcessId,
     QueueIndex, RingId, RxQueue, ThreadId, TxQueue,
 };
-pub use layout::{Layout, ObjectWish};
+pub use layout::{Layout, ObjectSpec};
 pub use live::{LiveCounts, LivePart, LivePolls, LiveSpans, LiveWaiting, LiveWindow, SpanCounts};
-pub use nic::{ChannelKind, CoalesceParam, FlagName, NicWish, Offload, PacketSize, RingKind, Rss, Sysctl};
+pub use nic::{ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, RingKind, Rss, Sysctl};
 pub use plan::{Change, Plan, Reason, Step};
 pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};
 pub use qdisc::{Qdisc, QdiscKind, QdiscOption, Qdiscs};
-pub use recipe::{Case, Circumstances, Dose, EpollNapis, Ingredient, Mechanism, Recipe, Recipes, When};
+pub use recipe::{
+    Case, Circumstances, EpollNapis, Mechanism, Recipe, RecipeEntry, RecipeValue, Recipes, When,
+};
 pub use reuseport::{ListenerGroup, QueueListeners, Spread};
 pub use scheduling::{
-    KthreadCpus, KthreadKey, KthreadState, KthreadValue, KthreadWish, RtThrottling, Scheduling, Slice,
+    KthreadCpus, KthreadKey, KthreadRequest, KthreadState, KthreadValue, RtThrottling, Scheduling, Slice,
     UtilClamp,
 };
 pub use setting::{

@@ -1,4 +1,4 @@
-//! What a NIC and its driver can be told: the words of `ethtool`, and those of the steering files in sysfs.
+//! Settings of a NIC and its driver, in the words of `ethtool` and of the steering files in sysfs.
 //!
 //! Kernel: `include/uapi/linux/ethtool.h`, `include/uapi/linux/ethtool_netlink.h`, `net/core/net-sysfs.c`.
 
@@ -17,7 +17,7 @@ use crate::words::knob_words;
 /// The most queues that a device can have. Kernel: 6.18, `include/uapi/linux/ethtool.h` `MAX_NUM_QUEUE`.
 pub const QUEUES_MAX: u32 = 4096;
 
-/// The most flows of one queue that may be asked for: the kernel makes a table of 16 bytes for each at once.
+/// The most flows of one queue that may be requested: the kernel allocates 16 bytes for each when it is set.
 /// Kernel: Documentation/networking/scaling.rst suggests 32768 for the whole host.
 pub const RPS_FLOWS_MAX: u32 = 1 << 20;
 
@@ -93,11 +93,11 @@ knob_words! {
     CoalesceParam of COALESCING {
         /// How long a receive interrupt waits, in microseconds.
         RxUsecs = "rx-usecs",
-        /// After how many packets a receive interrupt comes at once.
+        /// After how many packets a receive interrupt comes immediately.
         RxMaxFrames = "rx-frames" { unit: Unit::Packets },
         /// How long a transmit interrupt waits, in microseconds.
         TxUsecs = "tx-usecs",
-        /// After how many packets a transmit interrupt comes at once.
+        /// After how many packets a transmit interrupt comes immediately.
         TxMaxFrames = "tx-frames" { unit: Unit::Packets },
         /// Whether the driver adapts the receive values by itself (`net_dim`).
         AdaptiveRx = "adaptive-rx" { unit: Unit::Switch, range: None },
@@ -271,10 +271,10 @@ impl<'de> Deserialize<'de> for FlagName {
 }
 crate::text_schema! { FlagName: "the name of a private flag of a driver" }
 
-/// One value that an expert wants of a device, of all its queues, or of the host that it is in.
+/// One requested value of a device, of all its queues, or of its host.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum NicWish {
+pub enum NicRequest {
     /// See [`crate::NicKnob::Channels`].
     Channels(ChannelKind, u32),
     /// See [`crate::NicKnob::Ring`].
@@ -305,8 +305,8 @@ pub enum NicWish {
     Sysctl(Sysctl, u64),
 }
 
-impl NicWish {
-    /// The key of a policy file that makes it.
+impl NicRequest {
+    /// Its key in a policy file.
     pub const fn key(&self) -> &'static str {
         match self {
             Self::Channels(kind, _) => kind.key(),
@@ -326,14 +326,14 @@ impl NicWish {
         }
     }
 
-    /// What is wanted when these come after those: of one key the later counts, of flags each by its name, and rules of
-    /// single flows add up. Two transactions in a row come to the same.
+    /// Merges two lists of requests. The later request of a key replaces the earlier; private flags are replaced by name,
+    /// and rules of single flows are added. Two transactions in a row have the same result.
     #[must_use]
     pub fn after(later: Vec<Self>, earlier: Vec<Self>) -> Vec<Self> {
         let mut all = earlier;
-        for wish in later {
-            let known = all.iter_mut().find(|known| known.key() == wish.key());
-            match (known, wish) {
+        for request in later {
+            let known = all.iter_mut().find(|known| known.key() == request.key());
+            match (known, request) {
                 (Some(Self::PrivateFlags(flags)), Self::PrivateFlags(more)) => {
                     flags.retain(|(name, _)| more.iter().all(|(new, _)| new != name));
                     flags.extend(more);
@@ -345,8 +345,8 @@ impl NicWish {
                         }
                     }
                 }
-                (Some(known), wish) => *known = wish,
-                (None, wish) => all.push(wish),
+                (Some(known), request) => *known = request,
+                (None, request) => all.push(request),
             }
         }
         all
@@ -387,7 +387,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn a_table_in_blocks_is_told_from_one_in_turns() {
+    fn a_table_in_blocks_is_distinguished_from_one_in_turns() {
         let blocks = |queues: u32| (0..128).map(|at| at * queues / 128).collect::<Vec<u32>>();
         let turns = |queues: u32| (0..128).map(|at| at % queues).collect::<Vec<u32>>();
         for queues in 2..8 {
@@ -412,17 +412,21 @@ mod test {
     }
 
     #[test]
-    fn what_is_asked_later_adds_up_with_what_was_asked_before_and_wins_where_both_speak() {
-        let usecs = |usecs| NicWish::Coalescing(CoalesceParam::RxUsecs, usecs);
+    fn later_requests_are_added_to_earlier_ones_and_replace_those_of_the_same_key() {
+        let usecs = |usecs| NicRequest::Coalescing(CoalesceParam::RxUsecs, usecs);
         let flag = |name: &str, on| (FlagName::new(name).expect("fits"), on);
-        let flags = |flags: &[(FlagName, bool)]| NicWish::PrivateFlags(flags.to_vec());
+        let flags = |flags: &[(FlagName, bool)]| NicRequest::PrivateFlags(flags.to_vec());
         let earlier = vec![usecs(8), flags(&[flag("a", true), flag("b", true)])];
-        let later = vec![NicWish::Offload(Offload::Gro, false), usecs(20), flags(&[flag("b", false)])];
-        assert_eq!(NicWish::after(later.clone(), Vec::new()), later);
-        assert_eq!(NicWish::after(Vec::new(), earlier.clone()), earlier);
+        let later = vec![NicRequest::Offload(Offload::Gro, false), usecs(20), flags(&[flag("b", false)])];
+        assert_eq!(NicRequest::after(later.clone(), Vec::new()), later);
+        assert_eq!(NicRequest::after(Vec::new(), earlier.clone()), earlier);
         assert_eq!(
-            NicWish::after(later, earlier),
-            [usecs(20), flags(&[flag("a", true), flag("b", false)]), NicWish::Offload(Offload::Gro, false)]
+            NicRequest::after(later, earlier),
+            [
+                usecs(20),
+                flags(&[flag("a", true), flag("b", false)]),
+                NicRequest::Offload(Offload::Gro, false)
+            ]
         );
     }
 

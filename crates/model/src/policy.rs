@@ -11,9 +11,9 @@ use crate::cpu_set::CpuSet;
 use crate::delivery::DeliveryMode;
 use crate::ids::{Fd, Pid};
 use crate::layout::Layout;
-use crate::nic::NicWish;
+use crate::nic::NicRequest;
 use crate::recipe::Recipes;
-use crate::scheduling::KthreadWish;
+use crate::scheduling::KthreadRequest;
 use crate::units::Nanoseconds;
 
 /// One word for what traffic shall be good at.
@@ -126,12 +126,12 @@ pub struct Intent {
     pub delivery: Option<DeliveryMode>,
     /// Values that differ from the mode's start values.
     pub overrides: Overrides,
-    /// What else an expert wants of the device. Of a device's request alone.
+    /// Other requested values of the device. Of a device's request alone.
     #[serde(default)]
-    pub nic: Vec<NicWish>,
+    pub nic: Vec<NicRequest>,
     /// How the scheduler shall treat the kernel threads of its NAPIs.
-    #[serde(default, skip_serializing_if = "KthreadWish::is_empty")]
-    pub kthread: KthreadWish,
+    #[serde(default, skip_serializing_if = "KthreadRequest::is_empty")]
+    pub kthread: KthreadRequest,
     /// When it counts as reached.
     pub goal: Goal,
     /// What it may cost.
@@ -158,7 +158,7 @@ impl Intent {
             delivery: None,
             overrides: Overrides::default(),
             nic: Vec::new(),
-            kthread: KthreadWish::default(),
+            kthread: KthreadRequest::default(),
             goal: Goal::default(),
             budget: Budget::default(),
             cpus: None,
@@ -263,8 +263,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The real-time priority that nobody has to ask for: that of the kernel's own interrupt threads, and below its
-    /// watchdogs and migration.
+    /// The real-time priority that is allowed by default: that of the kernel's own interrupt threads, and below its
+    /// watchdogs and migration threads.
     ///
     /// Kernel: 6.18, `kernel/sched/syscalls.c` `sched_set_fifo()`.
     pub const RT_PRIORITY_UNASKED: u32 = 50;

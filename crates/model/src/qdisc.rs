@@ -13,7 +13,7 @@ use crate::words::words;
 words! {
     /// A kind of queueing discipline whose options are all known here, so that it can be put back as it was.
     QdiscKind {
-        /// None: packets go to the driver at once. For a whole device only.
+        /// None: packets go to the driver immediately. For a whole device only.
         Noqueue = "noqueue",
         /// One queue.
         Pfifo = "pfifo",
@@ -65,9 +65,9 @@ words! {
         Interval = "interval",
         /// Whether packets are marked instead of dropped: 0 or 1 (fq_codel).
         Ecn = "ecn",
-        /// How many flows are told apart (fq_codel). Fixed when the discipline is made.
+        /// How many flow queues there are (fq_codel). Fixed when the discipline is created.
         Flows = "flows",
-        /// How many packets are dropped at once (fq_codel).
+        /// How many packets are dropped in one batch (fq_codel).
         DropBatch = "drop_batch",
         /// How many bytes wait at most (fq_codel).
         MemoryLimit = "memory_limit",
@@ -80,7 +80,7 @@ words! {
 pub struct Qdisc {
     /// Its kind.
     pub kind: QdiscKind,
-    /// The major number of the handle that somebody gave it; `None` where the kernel chose one.
+    /// The major number of its handle, if it was given one; `None` where the kernel chose it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<u16>,
     /// The options that differ from what the kernel gives this kind on this device.

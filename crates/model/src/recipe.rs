@@ -1,4 +1,4 @@
-//! Recipes: what each policy comes to, mechanism by mechanism, with the reason and the source of every value.
+//! Recipes: the value that each policy gives each mechanism, with the reason and the source of every value.
 //!
 //! A recipe is data. This file says what a recipe can name; what the shipped ones say is in TOML, and which setting of
 //! which object a value becomes is decided by `plan`.
@@ -17,7 +17,7 @@ use crate::plan::Reason;
 use crate::policy::PolicyName;
 use crate::units::Nanoseconds;
 
-/// Something about a host that a recipe has a word on. Shown by the word that stands in a recipe.
+/// A property of a host that a recipe can set. Displayed as the word in a recipe file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mechanism {
@@ -138,10 +138,10 @@ impl fmt::Display for Mechanism {
     }
 }
 
-/// What a recipe wants of a mechanism.
+/// The value that a recipe gives a mechanism.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Dose {
+pub enum RecipeValue {
     /// It is left as it is.
     Keep,
     /// A delivery mode.
@@ -166,7 +166,7 @@ pub enum Dose {
     ByQueue,
 }
 
-impl fmt::Display for Dose {
+impl fmt::Display for RecipeValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&match self {
             Self::Keep => "keep".to_owned(),
@@ -185,12 +185,13 @@ impl fmt::Display for Dose {
     }
 }
 
-/// What a recipe wants of one mechanism, and why.
+/// A recipe's value of one mechanism, and why.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ingredient {
-    /// What is wanted.
-    pub dose: Dose,
+pub struct RecipeEntry {
+    /// The value.
+    #[serde(rename = "dose")]
+    pub value: RecipeValue,
     /// Why, and where that comes from.
     pub because: Reason,
     /// The drivers of the devices on which it was measured to be good. Empty where it claims no measurement.
@@ -198,10 +199,10 @@ pub struct Ingredient {
     pub measured_on: Vec<String>,
 }
 
-impl Ingredient {
+impl RecipeEntry {
     /// Without a measurement.
-    pub const fn new(dose: Dose, because: Reason) -> Self {
-        Self { dose, because, measured_on: Vec::new() }
+    pub const fn new(value: RecipeValue, because: Reason) -> Self {
+        Self { value, because, measured_on: Vec::new() }
     }
 
     /// Whether it claims a measurement, and none on devices with this driver.
@@ -210,7 +211,7 @@ impl Ingredient {
     }
 }
 
-/// Where a recipe is put to use, as far as that is known.
+/// Where a recipe applies, as far as that is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Circumstances {
@@ -282,7 +283,7 @@ impl fmt::Display for When {
     }
 }
 
-/// What policies come to where some conditions are met.
+/// Recipes of policies that hold under some conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Case {
     /// When.
@@ -291,24 +292,24 @@ pub struct Case {
     pub policies: BTreeMap<Option<PolicyName>, Recipe>,
 }
 
-/// What a policy comes to.
+/// The values that a policy stands for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipe {
     /// By mechanism. What is not named is left as it is.
-    pub ingredients: BTreeMap<Mechanism, Ingredient>,
+    pub entries: BTreeMap<Mechanism, RecipeEntry>,
 }
 
 impl Recipe {
-    /// What it wants of a mechanism; `None` where it has no word on it.
-    pub fn of(&self, mechanism: Mechanism) -> Option<&Ingredient> {
-        self.ingredients.get(&mechanism)
+    /// Its entry for a mechanism; `None` if it has none.
+    pub fn of(&self, mechanism: Mechanism) -> Option<&RecipeEntry> {
+        self.entries.get(&mechanism)
     }
 }
 
 /// The recipes of all policies, and how drivers differ from them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recipes {
-    /// What holds for every policy that has no word of its own.
+    /// Holds for every policy that has no entry of its own.
     pub any: Recipe,
     /// By policy.
     pub policies: BTreeMap<PolicyName, Recipe>,
@@ -319,30 +320,30 @@ pub struct Recipes {
 }
 
 impl Recipes {
-    /// What a policy wants of a mechanism where nothing is known of the place.
-    pub fn of(&self, policy: PolicyName, mechanism: Mechanism) -> Option<&Ingredient> {
+    /// A policy's entry for a mechanism where nothing is known of the circumstances.
+    pub fn of(&self, policy: PolicyName, mechanism: Mechanism) -> Option<&RecipeEntry> {
         let own = self.policies.get(&policy).and_then(|recipe| recipe.of(mechanism));
         own.or_else(|| self.any.of(mechanism))
     }
 
-    /// What a policy wants in these circumstances: the driver's word under this policy, else its word under any, else that
+    /// A policy's entries in these circumstances: the driver's for this policy, else the driver's for any policy, else that
     /// of the last case that holds, else the policy's own, else what holds for every policy.
     pub fn under(
         &self,
         policy: PolicyName,
         circumstances: &Circumstances,
-    ) -> BTreeMap<Mechanism, &Ingredient> {
+    ) -> BTreeMap<Mechanism, &RecipeEntry> {
         let layers = [Some(&self.any), self.policies.get(&policy)];
         let cases = self.cases.values().filter(|case| case.when.holds(circumstances));
         let by_driver = self.drivers.get(&circumstances.driver);
         let special = cases.map(|case| &case.policies).chain(by_driver);
         let special = special.flat_map(|by| [by.get(&None), by.get(&Some(policy))]);
-        let named = layers.into_iter().chain(special).flatten().flat_map(|recipe| &recipe.ingredients);
-        named.map(|(mechanism, ingredient)| (*mechanism, ingredient)).collect()
+        let named = layers.into_iter().chain(special).flatten().flat_map(|recipe| &recipe.entries);
+        named.map(|(mechanism, entry)| (*mechanism, entry)).collect()
     }
 
-    /// What a policy wants of one mechanism in all of these circumstances alike. Where they differ, or there are none, it is
-    /// what it wants where nothing is known.
+    /// A policy's entry for one mechanism if it is the same in all of these circumstances. If they differ, or there are
+    /// none, the entry for unknown circumstances.
     pub fn agreed(
         &self,
         policy: PolicyName,
@@ -354,21 +355,21 @@ impl Recipes {
         let first = all.next();
         let general = || self.of(policy, mechanism);
         match first {
-            None => Agreed { ingredient: general(), differ: false },
-            Some(first) if all.all(|other| other.map(|i| &i.dose) == first.map(|i| &i.dose)) => {
-                Agreed { ingredient: first, differ: false }
+            None => Agreed { entry: general(), differ: false },
+            Some(first) if all.all(|other| other.map(|i| &i.value) == first.map(|i| &i.value)) => {
+                Agreed { entry: first, differ: false }
             }
-            Some(_) => Agreed { ingredient: general(), differ: true },
+            Some(_) => Agreed { entry: general(), differ: true },
         }
     }
 }
 
-/// What a policy wants of a mechanism in several places.
+/// A policy's entry for a mechanism in several circumstances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed<'a> {
-    /// What; `None` where no recipe has a word on it.
-    pub ingredient: Option<&'a Ingredient>,
-    /// Whether the places want different things, so that this is what is wanted where nothing is known.
+    /// The entry; `None` if no recipe has one.
+    pub entry: Option<&'a RecipeEntry>,
+    /// Whether the circumstances differ, so that this is the entry for unknown circumstances.
     pub differ: bool,
 }
 
@@ -387,9 +388,9 @@ mod test {
     #[test]
     fn a_driver_goes_before_the_recipe_and_its_word_under_one_policy_before_that_under_any() {
         let wants = |number| Recipe {
-            ingredients: [(
+            entries: [(
                 Mechanism::Coalescing(CoalesceParam::RxUsecs),
-                Ingredient::new(Dose::Number(number), Reason::new("test", "test")),
+                RecipeEntry::new(RecipeValue::Number(number), Reason::new("test", "test")),
             )]
             .into(),
         };
@@ -403,19 +404,22 @@ mod test {
         let of = |policy, driver| {
             let there = Circumstances { driver: String::from(driver), ..Circumstances::default() };
             let found = recipes.under(policy, &there);
-            found.values().map(|ingredient| ingredient.dose.clone()).collect::<Vec<_>>()
+            found.values().map(|entry| entry.value.clone()).collect::<Vec<_>>()
         };
-        assert_eq!(of(PolicyName::Bulk, "i40e"), [Dose::Number(3)]);
-        assert_eq!(of(PolicyName::Cpu, "i40e"), [Dose::Number(2)]);
-        assert_eq!(of(PolicyName::Cpu, "ice"), [Dose::Number(1)]);
+        assert_eq!(of(PolicyName::Bulk, "i40e"), [RecipeValue::Number(3)]);
+        assert_eq!(of(PolicyName::Cpu, "i40e"), [RecipeValue::Number(2)]);
+        assert_eq!(of(PolicyName::Cpu, "ice"), [RecipeValue::Number(1)]);
     }
 
     #[test]
     fn a_case_goes_before_the_policy_and_after_the_driver_and_only_where_its_conditions_are_known_to_hold() {
         let mechanism = Mechanism::Coalescing(CoalesceParam::RxUsecs);
         let wants = |number| Recipe {
-            ingredients: [(mechanism, Ingredient::new(Dose::Number(number), Reason::new("test", "test")))]
-                .into(),
+            entries: [(
+                mechanism,
+                RecipeEntry::new(RecipeValue::Number(number), Reason::new("test", "test")),
+            )]
+            .into(),
         };
         let case = |when, number| Case { when, policies: [(Some(PolicyName::Cpu), wants(number))].into() };
         let without = When { own_interrupts: Some(false), ..When::default() };
@@ -431,33 +435,33 @@ mod test {
             own_interrupts,
             epoll_napis,
         };
-        let of = |policy, there: &Circumstances| recipes.under(policy, there)[&mechanism].dose.clone();
+        let of = |policy, there: &Circumstances| recipes.under(policy, there)[&mechanism].value.clone();
         let cpu = |there| of(PolicyName::Cpu, &there);
-        assert_eq!(cpu(Circumstances::default()), Dose::Number(1), "nothing is known");
-        assert_eq!(cpu(there("tun", Some(true), Some(EpollNapis::One))), Dose::Number(1));
-        assert_eq!(cpu(there("tun", Some(false), None)), Dose::Number(2));
+        assert_eq!(cpu(Circumstances::default()), RecipeValue::Number(1), "nothing is known");
+        assert_eq!(cpu(there("tun", Some(true), Some(EpollNapis::One))), RecipeValue::Number(1));
+        assert_eq!(cpu(there("tun", Some(false), None)), RecipeValue::Number(2));
         assert_eq!(
             cpu(there("tun", Some(false), Some(EpollNapis::Several))),
-            Dose::Number(3),
+            RecipeValue::Number(3),
             "the last decides"
         );
-        assert_eq!(cpu(there("veth", Some(false), Some(EpollNapis::Several))), Dose::Number(4));
-        assert_eq!(of(PolicyName::Bulk, &there("tun", Some(false), None)), Dose::Number(1));
+        assert_eq!(cpu(there("veth", Some(false), Some(EpollNapis::Several))), RecipeValue::Number(4));
+        assert_eq!(of(PolicyName::Bulk, &there("tun", Some(false), None)), RecipeValue::Number(1));
         let agreed = |places: &[Circumstances]| {
             let found = recipes.agreed(PolicyName::Cpu, mechanism, places);
-            (found.ingredient.map(|ingredient| ingredient.dose.clone()), found.differ)
+            (found.entry.map(|entry| entry.value.clone()), found.differ)
         };
         let (veth, tun) = (there("veth", Some(false), None), there("tun", Some(false), None));
-        assert_eq!(agreed(&[]), (Some(Dose::Number(1)), false));
-        assert_eq!(agreed(std::slice::from_ref(&veth)), (Some(Dose::Number(4)), false));
-        assert_eq!(agreed(&[veth, tun]), (Some(Dose::Number(1)), true));
+        assert_eq!(agreed(&[]), (Some(RecipeValue::Number(1)), false));
+        assert_eq!(agreed(std::slice::from_ref(&veth)), (Some(RecipeValue::Number(4)), false));
+        assert_eq!(agreed(&[veth, tun]), (Some(RecipeValue::Number(1)), true));
     }
 
     #[test]
     fn only_a_value_that_claims_a_measurement_can_lack_one() {
-        let mut ingredient = Ingredient::new(Dose::Keep, Reason::new("test", "test"));
-        assert!(!ingredient.is_unmeasured_on("ice"));
-        ingredient.measured_on = vec!["mlx5_core".to_owned()];
-        assert!(ingredient.is_unmeasured_on("ice") && !ingredient.is_unmeasured_on("mlx5_core"));
+        let mut entry = RecipeEntry::new(RecipeValue::Keep, Reason::new("test", "test"));
+        assert!(!entry.is_unmeasured_on("ice"));
+        entry.measured_on = vec!["mlx5_core".to_owned()];
+        assert!(entry.is_unmeasured_on("ice") && !entry.is_unmeasured_on("mlx5_core"));
     }
 }

@@ -78,7 +78,7 @@ impl Spread {
         }
     }
 
-    /// The devices whose packets it tells apart.
+    /// The devices whose packets it spreads by queue.
     pub fn devices(&self) -> BTreeSet<DeviceId> {
         match self {
             Self::Queues(lists) => lists.iter().map(|list| list.queue.device).collect(),
@@ -104,7 +104,7 @@ impl fmt::Display for Spread {
         const SHOWN_MAX: usize = 16;
         match self {
             Self::Hash => f.pad("hash"),
-            Self::Foreign => f.pad("a program of somebody else's"),
+            Self::Foreign => f.pad("a foreign BPF program"),
             Self::Queues(lists) => {
                 let mut words: Vec<String> = lists.iter().take(SHOWN_MAX).map(ToString::to_string).collect();
                 if lists.len() > SHOWN_MAX {

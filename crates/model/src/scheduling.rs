@@ -114,7 +114,7 @@ impl UtilClamp {
     /// A whole CPU. Kernel: `include/linux/sched.h` `SCHED_CAPACITY_SCALE`.
     pub const WHOLE: u16 = 1024;
 
-    /// What a thread has that nobody clamped.
+    /// The value of a thread that was never clamped.
     pub const NONE: Self = Self { min: 0, max: Self::WHOLE };
 }
 
@@ -231,10 +231,10 @@ crate::as_text! {
     KthreadCpus: "CPUs, or how they are chosen",
 }
 
-/// What an expert wants of the kernel threads of NAPIs; `None` leaves a value as it is.
+/// Requested scheduling of the kernel threads of NAPIs; `None` leaves a value as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KthreadWish {
+pub struct KthreadRequest {
     /// Where they shall run.
     pub cpus: Option<KthreadCpus>,
     /// In which class.
@@ -246,7 +246,7 @@ pub struct KthreadWish {
     pub slice: Option<Slice>,
 }
 
-/// One value of a [`KthreadWish`], as a policy file gives it.
+/// One value of a [`KthreadRequest`], as a policy file gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KthreadValue {
     /// `kthread.cpus`
@@ -332,16 +332,16 @@ impl fmt::Display for KthreadValue {
     }
 }
 
-impl FromIterator<KthreadValue> for KthreadWish {
+impl FromIterator<KthreadValue> for KthreadRequest {
     fn from_iter<I: IntoIterator<Item = KthreadValue>>(values: I) -> Self {
-        let mut wish = Self::default();
-        values.into_iter().for_each(|value| wish.set(value));
-        wish
+        let mut request = Self::default();
+        values.into_iter().for_each(|value| request.set(value));
+        request
     }
 }
 
-impl KthreadWish {
-    /// Wants this value, instead of what was wanted of its knob before.
+impl KthreadRequest {
+    /// Sets a value, in place of an earlier one of the same knob.
     pub fn set(&mut self, value: KthreadValue) {
         match value {
             KthreadValue::Cpus(cpus) => self.cpus = Some(cpus),
@@ -351,7 +351,7 @@ impl KthreadWish {
         }
     }
 
-    /// Whether nothing is wanted.
+    /// Whether it requests nothing.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -369,7 +369,7 @@ pub struct KthreadState {
     pub scheduling: Option<Scheduling>,
     /// Its clamp.
     pub util_clamp: Option<UtilClamp>,
-    /// Its slice. A slice of its own that is as long as the scheduler's cannot be told from that.
+    /// Its slice. A custom slice as long as the scheduler's default is indistinguishable from it.
     #[serde(default)]
     pub slice: Option<Slice>,
 }

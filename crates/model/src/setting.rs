@@ -42,7 +42,7 @@ use crate::units::KernelVersion;
 pub enum Setting {
     /// Of the NAPI that polls a receive queue.
     Napi(RxQueue, NapiKnob),
-    /// Of all NAPIs of a device at once.
+    /// Of all NAPIs of a device together.
     DeviceNapis(DeviceId, DeviceNapiKnob),
     /// Of the kernel thread that polls a queue's NAPI.
     Kthread(RxQueue, KthreadKnob),

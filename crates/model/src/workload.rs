@@ -1,4 +1,4 @@
-//! What a run offers to a server: every option of it, and the distributions that arrivals and sizes are drawn from.
+//! The workload of a run: its options, and the distributions of arrivals and sizes.
 //!
 //! The distributions are inverse cumulative distribution functions, from a number drawn evenly out of (0, 1] to
 //! a gap or a size. They hold no state and no chance of their own: the load generator and the simulator draw
@@ -29,7 +29,7 @@ pub enum Workload {
     TcpStream(ExchangeWorkload),
     /// Operations on the server's storage.
     Storage(StorageWorkload),
-    /// Requests to a server of somebody else's, whose protocol says where an answer ends.
+    /// Requests to a foreign server, whose protocol says where an answer ends.
     Foreign(ForeignWorkload),
 }
 
@@ -146,7 +146,7 @@ impl MemcachedWorkload {
         u64::from(self.threads) * u64::from(self.connections_per_thread)
     }
 
-    /// When and over what its requests go. At most `u32::MAX` connections are told apart, more than any host has.
+    /// When and over what its requests go. At most `u32::MAX` connections are distinguished, more than any host has.
     pub fn pace(&self) -> Pace {
         Pace {
             threads: self.threads,

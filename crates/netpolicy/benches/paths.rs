@@ -137,7 +137,7 @@ fn device_plan(netns: &Netns) -> Done<model::Plan> {
         nic: Vec::new(),
         goal: model::Goal::default(),
         budget: model::Budget::default(),
-        kthread: model::KthreadWish::default(),
+        kthread: model::KthreadRequest::default(),
         cpus: None,
         layout: None,
         queues: None,

@@ -100,7 +100,7 @@ pub struct Globals {
     #[arg(long, global = true, value_name = "DIR", hide = true)]
     pub recipe_dir: Vec<PathBuf>,
     /// Where what applications ask for their sockets is kept: a directory of a BPF file system.
-    #[arg(long, global = true, hide = true, value_name = "DIR", default_value = linux::bpf::wishes::WishStore::DIRECTORY)]
+    #[arg(long, global = true, hide = true, value_name = "DIR", default_value = linux::bpf::app_requests::RequestStore::DIRECTORY)]
     pub wish_dir: PathBuf,
     /// Whether to use colour. NO_COLOR in the environment means never, unless this is given.
     #[arg(long, global = true, value_enum, value_name = "WHEN")]
@@ -123,7 +123,7 @@ impl Default for Globals {
             policy_file: Vec::new(),
             policy_dir: Vec::new(),
             recipe_dir: Vec::new(),
-            wish_dir: linux::bpf::wishes::WishStore::DIRECTORY.into(),
+            wish_dir: linux::bpf::app_requests::RequestStore::DIRECTORY.into(),
             color: None,
             verbose: 0,
             quiet: false,
@@ -458,7 +458,7 @@ pub struct NicWord {
     /// `rx-usecs=8`
     pub text: String,
     /// The same, read.
-    pub wish: model::NicWish,
+    pub wish: model::NicRequest,
 }
 
 fn nic_word(text: &str) -> Result<NicWord, String> {

@@ -3,7 +3,7 @@
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use model::{DeliveryMode, KthreadCpus, KthreadValue, KthreadWish, PolicyName, Scheduling, UtilClamp};
+use model::{DeliveryMode, KthreadCpus, KthreadRequest, KthreadValue, PolicyName, Scheduling, UtilClamp};
 pub use policy_file::{Wish, wish};
 
 use crate::completing;
@@ -65,7 +65,7 @@ pub struct Kthread {
 
 impl Kthread {
     /// The same as a policy has it.
-    pub fn wish(&self) -> KthreadWish {
+    pub fn wish(&self) -> KthreadRequest {
         let values = [
             self.kthread_cpus.clone().map(KthreadValue::Cpus),
             self.kthread_class.map(KthreadValue::Class),

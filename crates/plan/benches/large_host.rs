@@ -17,10 +17,10 @@ use model::host::{
 use model::nic::Rss;
 use model::policy::Match;
 use model::{
-    CoalesceParam, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, Dose, EmptyPolls, EpollId, EpollParams,
-    Fd, Host, IfIndex, Ingredient, Intent, IrqNumber, KernelVersion, Label, Layout, Mechanism, Nanoseconds,
-    NapiDelivered, NapiId, NetnsId, NumaNode, Pid, Policy, PolicyName, PollCounts, ProcessId, QueueIndex,
-    Reason, RingKind, RxQueue, Target, ThreadId, Threading,
+    CoalesceParam, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, EmptyPolls, EpollId, EpollParams, Fd,
+    Host, IfIndex, Intent, IrqNumber, KernelVersion, Label, Layout, Mechanism, Nanoseconds, NapiDelivered,
+    NapiId, NetnsId, NumaNode, Pid, Policy, PolicyName, PollCounts, ProcessId, QueueIndex, Reason,
+    RecipeEntry, RecipeValue, RingKind, RxQueue, Target, ThreadId, Threading,
 };
 use plan::{Resolved, desired, diff, doctor, place};
 
@@ -115,18 +115,18 @@ fn rich(mut host: Host) -> Host {
 
 /// The same policy with whole recipes, and one service that wants something else.
 fn whole(mut policy: Policy) -> Policy {
-    let doses = [
-        (Mechanism::Coalescing(CoalesceParam::RxUsecs), Dose::Number(0)),
-        (Mechanism::Coalescing(CoalesceParam::AdaptiveRx), Dose::Switch(false)),
-        (Mechanism::Ring(RingKind::Rx), Dose::Max),
-        (Mechanism::RpsCpus, Dose::Cpus(CpuSet::new())),
-        (Mechanism::Xps, Dose::Switch(true)),
-        (Mechanism::Layout, Dose::Layout(Layout::OneToOne)),
+    let values = [
+        (Mechanism::Coalescing(CoalesceParam::RxUsecs), RecipeValue::Number(0)),
+        (Mechanism::Coalescing(CoalesceParam::AdaptiveRx), RecipeValue::Switch(false)),
+        (Mechanism::Ring(RingKind::Rx), RecipeValue::Max),
+        (Mechanism::RpsCpus, RecipeValue::Cpus(CpuSet::new())),
+        (Mechanism::Xps, RecipeValue::Switch(true)),
+        (Mechanism::Layout, RecipeValue::Layout(Layout::OneToOne)),
     ];
     policy.intents[1].policy = PolicyName::Bulk;
     for recipe in Arc::make_mut(&mut policy.recipes).policies.values_mut() {
-        for (mechanism, dose) in doses.clone() {
-            recipe.ingredients.insert(mechanism, Ingredient::new(dose, Reason::new("bench", "bench")));
+        for (mechanism, value) in values.clone() {
+            recipe.entries.insert(mechanism, RecipeEntry::new(value, Reason::new("bench", "bench")));
         }
     }
     policy
@@ -208,7 +208,7 @@ fn host() -> Host {
         kthread_begins: None,
         rt_throttling: None,
         irqbalance: None,
-        wishes: Vec::new(),
+        app_requests: Vec::new(),
         listeners: Vec::new(),
         pressure: None,
         irqs: (0..QUEUES).map(irq).collect(),
@@ -275,9 +275,9 @@ fn policy() -> Policy {
         (PolicyName::Bulk, DeliveryMode::Defer { gro_flush: Nanoseconds::from_micros(200) }),
     ];
     for (name, mode) in modes {
-        let ingredient = Ingredient::new(Dose::Delivery(mode), Reason::new("bench", "bench"));
+        let entry = RecipeEntry::new(RecipeValue::Delivery(mode), Reason::new("bench", "bench"));
         let recipe = Arc::make_mut(&mut policy.recipes).policies.entry(name).or_default();
-        recipe.ingredients.insert(Mechanism::Delivery, ingredient);
+        recipe.entries.insert(Mechanism::Delivery, entry);
     }
     policy
 }

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::{Cpu, CpuSet, Dose, Host, Ingredient, IrqKnob, Mechanism, ProcessKnob, Reason, Recipes, Setting};
+use model::{
+    Cpu, CpuSet, Host, IrqKnob, Mechanism, ProcessKnob, Reason, RecipeEntry, RecipeValue, Recipes, Setting,
+};
 
 use crate::desired::Collected;
 use crate::index::Index;
@@ -87,7 +89,7 @@ impl Seats<'_> {
     /// The interrupts of a layout's objects.
     fn affinity_of_objects(&self, objects: &Objects, collected: &mut Collected) -> Result<(), Refusal> {
         let intent = &self.part.intent;
-        let because = match (&intent.layout, self.ingredient(Mechanism::Layout)) {
+        let because = match (&intent.layout, self.entry(Mechanism::Layout)) {
             (Some(layout), _) => {
                 Reason::new(format!("layout {layout} was asked for by name"), intent.origin.clone())
             }
@@ -111,8 +113,8 @@ impl Seats<'_> {
 
     /// Where the recipe asks for it: threads run on the CPUs that the interrupts of their queues are delivered to.
     fn threads_beside(&self, collected: &mut Collected) -> Result<(), Refusal> {
-        let Some(Dose::Switch(true)) = self.dose(Mechanism::Threads) else { return Ok(()) };
-        let Some(because) = self.ingredient(Mechanism::Threads) else { return Ok(()) };
+        let Some(RecipeValue::Switch(true)) = self.value(Mechanism::Threads) else { return Ok(()) };
+        let Some(because) = self.entry(Mechanism::Threads) else { return Ok(()) };
         let irqs = self.part.queues.iter().filter_map(|placed| placed.irq);
         let of_irq = |irq| match collected.wanted_of_irq(irq) {
             Some(cpus) => cpus.clone(),
@@ -133,16 +135,16 @@ impl Seats<'_> {
     }
 
     /// What the part's recipe wants of a mechanism.
-    fn dose(&self, mechanism: Mechanism) -> Option<&Dose> {
-        self.found(mechanism).map(|found| &found.dose)
+    fn value(&self, mechanism: Mechanism) -> Option<&RecipeValue> {
+        self.found(mechanism).map(|found| &found.value)
     }
 
-    fn found(&self, mechanism: Mechanism) -> Option<&Ingredient> {
-        self.recipes.agreed(self.part.intent.policy, mechanism, &self.part.circumstances).ingredient
+    fn found(&self, mechanism: Mechanism) -> Option<&RecipeEntry> {
+        self.recipes.agreed(self.part.intent.policy, mechanism, &self.part.circumstances).entry
     }
 
     /// Why the part's recipe wants it.
-    fn ingredient(&self, mechanism: Mechanism) -> Option<Reason> {
+    fn entry(&self, mechanism: Mechanism) -> Option<Reason> {
         let intent = &self.part.intent;
         let found = self.found(mechanism)?;
         let source = format!("{}: policy {}, {}", intent.origin, intent.policy, found.because.source);
@@ -154,8 +156,8 @@ impl Seats<'_> {
         if self.part.queues.is_empty() && self.part.processes.is_empty() {
             return;
         }
-        let Some(Dose::Number(micros)) = self.dose(Mechanism::WakeLatency) else { return };
-        let Some(because) = self.ingredient(Mechanism::WakeLatency) else { return };
+        let Some(RecipeValue::Number(micros)) = self.value(Mechanism::WakeLatency) else { return };
+        let Some(because) = self.entry(Mechanism::WakeLatency) else { return };
         if collected.desired.wake_latency.as_ref().is_none_or(|(least, _)| micros < least) {
             collected.desired.wake_latency = Some((*micros, because));
         }

@@ -5,7 +5,7 @@
 //! object may share it; two that want different values are a conflict, where the device cannot be [divided](crate::divide).
 
 use model::{
-    CpuSet, DeliveryMode, DeliveryParams, EmptyPolls, EpollParams, Intent, KthreadWish, Nanoseconds,
+    CpuSet, DeliveryMode, DeliveryParams, EmptyPolls, EpollParams, Intent, KthreadRequest, Nanoseconds,
     ProcessId, Threading,
 };
 
@@ -32,7 +32,7 @@ impl Wish<'_> {
     }
 
     /// Who polls a queue, and how that thread is scheduled.
-    pub(crate) fn of_kthread(&self) -> (Threading, &KthreadWish) {
+    pub(crate) fn of_kthread(&self) -> (Threading, &KthreadRequest) {
         (self.threading, &self.intent.kthread)
     }
 

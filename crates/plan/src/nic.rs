@@ -3,7 +3,7 @@
 mod steering;
 
 use model::host::{Device, RxQueueState};
-use model::nic::NicWish;
+use model::nic::NicRequest;
 use model::{
     ChannelKind, CpuSet, DeliveryMode, HostKnob, NicKnob, Offload, PacketSize, Reason, RingKind, RxQueue,
     RxQueueKnob, Setting, Threading, TxQueue, TxQueueKnob,
@@ -68,7 +68,7 @@ pub(crate) fn want(
 
 /// The settings that a wish comes to on a device.
 fn settings(
-    wish: &NicWish,
+    wish: &NicRequest,
     part: &Part,
     device: &Device,
     index: &Index<'_>,
@@ -77,17 +77,17 @@ fn settings(
     let id = device.id;
     let rx = || device.rx_queues.iter().map(|queue| queue.id);
     Ok(match wish {
-        NicWish::Channels(kind, count) => {
+        NicRequest::Channels(kind, count) => {
             check_channels(*kind, *count, part, device)?;
             check_that_nothing_is_lost(part, device, index)?;
             vec![Setting::Nic(id, NicKnob::Channels(*kind, *count))]
         }
-        NicWish::Ring(kind, size) => {
+        NicRequest::Ring(kind, size) => {
             check_ring(*kind, *size, part, device)?;
             vec![Setting::Nic(id, NicKnob::Ring(*kind, *size))]
         }
-        NicWish::Coalescing(param, value) => vec![Setting::Nic(id, NicKnob::Coalescing(*param, *value))],
-        NicWish::Offload(Offload::Gro, false)
+        NicRequest::Coalescing(param, value) => vec![Setting::Nic(id, NicKnob::Coalescing(*param, *value))],
+        NicRequest::Offload(Offload::Gro, false)
             if device.kind == "veth" && !device.xdp && part.delivery.mode != DeliveryMode::Interrupt =>
         {
             let message = format!(
@@ -98,25 +98,25 @@ fn settings(
                 .because(format!("asked at {}", part.intent.origin))
                 .nearest("delivery = \"interrupt\", or without rx-gro"));
         }
-        NicWish::Offload(Offload::Gro, false) if device.kind == "veth" && !device.xdp => {
+        NicRequest::Offload(Offload::Gro, false) if device.kind == "veth" && !device.xdp => {
             check_that_no_napi_is_lost(part, device, index)?;
             vec![Setting::Nic(id, NicKnob::Offload(Offload::Gro, false))]
         }
-        NicWish::Offload(offload, on) => vec![Setting::Nic(id, NicKnob::Offload(*offload, *on))],
-        NicWish::PacketSize(size, bytes) => {
+        NicRequest::Offload(offload, on) => vec![Setting::Nic(id, NicKnob::Offload(*offload, *on))],
+        NicRequest::PacketSize(size, bytes) => {
             check_packet_size(*size, *bytes, part, device)?;
             vec![Setting::Nic(id, NicKnob::PacketSize(*size, *bytes))]
         }
-        NicWish::PrivateFlags(flags) => {
+        NicRequest::PrivateFlags(flags) => {
             flags.iter().map(|(flag, on)| Setting::Nic(id, NicKnob::PrivateFlag(*flag, *on))).collect()
         }
-        NicWish::RssQueues(queues) => {
+        NicRequest::RssQueues(queues) => {
             vec![Setting::Nic(id, NicKnob::RssTable(even_table(*queues, part, device, after)?))]
         }
-        NicWish::RssContexts(spans) => steering::contexts(spans, part, device, after)?,
-        NicWish::FlowRules(rules) => steering::rules(rules, part, device, after)?,
-        NicWish::Qdisc(kind) => vec![Setting::Nic(id, NicKnob::Qdiscs(steering::qdiscs(*kind, device)))],
-        NicWish::RpsCpus(cpus) if !cpus.is_subset(&index.host.topology.online) => {
+        NicRequest::RssContexts(spans) => steering::contexts(spans, part, device, after)?,
+        NicRequest::FlowRules(rules) => steering::rules(rules, part, device, after)?,
+        NicRequest::Qdisc(kind) => vec![Setting::Nic(id, NicKnob::Qdiscs(steering::qdiscs(*kind, device)))],
+        NicRequest::RpsCpus(cpus) if !cpus.is_subset(&index.host.topology.online) => {
             let none = cpus.difference(&index.host.topology.online);
             return Err(Refusal::new(
                 RefusalKind::Usage,
@@ -126,15 +126,15 @@ fn settings(
             .because(format!("asked at {}", part.intent.origin))
             .nearest(format!("CPUs of {}", index.host.topology.online)));
         }
-        NicWish::RpsCpus(cpus) => {
+        NicRequest::RpsCpus(cpus) => {
             rx().map(|queue| Setting::RxQueue(queue, RxQueueKnob::RpsCpus(cpus.clone()))).collect()
         }
-        NicWish::RpsFlowCount(count) => {
+        NicRequest::RpsFlowCount(count) => {
             let count = flows_as_rounded(*count);
             rx().map(|queue: RxQueue| Setting::RxQueue(queue, RxQueueKnob::RpsFlowCount(count))).collect()
         }
-        NicWish::Xps(spread) => xps(*spread, device, &index.host.topology.online),
-        NicWish::Sysctl(sysctl, value) => vec![Setting::Host(HostKnob::Sysctl(*sysctl, *value))],
+        NicRequest::Xps(spread) => xps(*spread, device, &index.host.topology.online),
+        NicRequest::Sysctl(sysctl, value) => vec![Setting::Host(HostKnob::Sysctl(*sysctl, *value))],
     })
 }
 

@@ -1,7 +1,7 @@
 //! Layouts made concrete: which queues, interrupts and CPUs are one object.
 
 use model::host::Device;
-use model::{Cpu, CpuSet, Layout, ObjectWish, QueueIndex, RxQueue};
+use model::{Cpu, CpuSet, Layout, ObjectSpec, QueueIndex, RxQueue};
 
 use crate::near::Near;
 use crate::place::PlacedQueue;
@@ -172,7 +172,7 @@ pub(crate) fn check_queues(layout: &Layout, device: &Device, after: &QueuesAfter
 
 /// As the operator wrote it.
 fn explicit(
-    wishes: &[ObjectWish],
+    wishes: &[ObjectSpec],
     device: &Device,
     queues: &[&PlacedQueue],
     allowed: &CpuSet,

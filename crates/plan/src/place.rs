@@ -6,8 +6,9 @@ use std::sync::Arc;
 use model::host::{Device, Epoll, Process};
 use model::policy::Match;
 use model::{
-    Circumstances, CpuSet, DeliveryMode, DeliveryParams, DeviceId, Dose, EpollId, EpollParams, Host, Intent,
-    IrqNumber, Mechanism, NapiId, Pid, Policy, ProcessId, Recipes, RingId, RxQueue, Target, ThreadId,
+    Circumstances, CpuSet, DeliveryMode, DeliveryParams, DeviceId, EpollId, EpollParams, Host, Intent,
+    IrqNumber, Mechanism, NapiId, Pid, Policy, ProcessId, RecipeValue, Recipes, RingId, RxQueue, Target,
+    ThreadId,
 };
 
 use crate::budget;
@@ -263,8 +264,8 @@ fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Re
         let Some(device) = index.host.device_named(name) else { continue };
         let there = recipe::circumstances::of_device(device);
         let recipes = placement.recipes.under(part.intent.policy, &there);
-        let of_recipe = recipes.get(&Mechanism::Layout).and_then(|ingredient| match &ingredient.dose {
-            Dose::Layout(layout) => Some(layout),
+        let of_recipe = recipes.get(&Mechanism::Layout).and_then(|entry| match &entry.value {
+            RecipeValue::Layout(layout) => Some(layout),
             _ => None,
         });
         let Some(layout) = part.intent.layout.as_ref().or(of_recipe) else { continue };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::host::{Channels, Device};
-use model::nic::NicWish;
+use model::nic::NicRequest;
 use model::{ChannelKind, DeviceId, Offload, Recipes, Target};
 
 use crate::index::Index;
@@ -101,13 +101,14 @@ pub(crate) fn channels_after(kind: ChannelKind, part: &Part, channels: Channels)
 
 fn by_name(kind: ChannelKind, part: &Part) -> Option<u32> {
     part.intent.nic.iter().find_map(|wish| match wish {
-        NicWish::Channels(of, count) if *of == kind => Some(*count),
+        NicRequest::Channels(of, count) if *of == kind => Some(*count),
         _ => None,
     })
 }
 
 /// Whether the request switches on the GRO that a veth without NAPIs lacks.
 fn gives_napis(part: &Part, device: &Device) -> bool {
-    let wished = || part.intent.nic.iter().any(|wish| matches!(wish, NicWish::Offload(Offload::Gro, true)));
+    let wished =
+        || part.intent.nic.iter().any(|wish| matches!(wish, NicRequest::Offload(Offload::Gro, true)));
     device.kind == "veth" && device.offloads.get(&Offload::Gro) == Some(&false) && !device.xdp && wished()
 }

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use model::host::SharedListeners;
 use model::{
-    DeviceId, Dose, KernelVersion, Mechanism, Pid, ProcessKnob, Reason, RxQueue, Setting, Spread, Target,
+    DeviceId, KernelVersion, Mechanism, Pid, ProcessKnob, Reason, RecipeValue, RxQueue, Setting, Spread,
+    Target,
 };
 
 use crate::desired::Collected;
@@ -24,8 +25,7 @@ pub(crate) fn want(
     for (at, part) in placement.parts.iter().enumerate() {
         let pids: BTreeSet<Pid> = part.processes.iter().map(|process| process.id.pid).collect();
         let named = placement.recipes.agreed(part.intent.policy, Mechanism::Reuseport, &part.circumstances);
-        let Some(ingredient) =
-            named.ingredient.filter(|named| named.dose == Dose::ByQueue && !pids.is_empty())
+        let Some(entry) = named.entry.filter(|named| named.value == RecipeValue::ByQueue && !pids.is_empty())
         else {
             continue;
         };
@@ -45,9 +45,9 @@ pub(crate) fn want(
                         Setting::Process(ProcessKnob::Reuseport(group.id, Spread::dealt(&queues, &inodes)));
                     let source = format!(
                         "{}: policy {}, {}",
-                        part.intent.origin, part.intent.policy, ingredient.because.source
+                        part.intent.origin, part.intent.policy, entry.because.source
                     );
-                    collected.want(setting, Reason::new(ingredient.because.why.clone(), source))?;
+                    collected.want(setting, Reason::new(entry.because.why.clone(), source))?;
                 }
             }
         }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::host::{Process, Wish, Wisher};
+use model::host::{AppRequest, Process, Requester};
 use model::{Fd, Host, Intent, Pid, Policy, PolicyName, Target};
 
 use crate::place::{Resolved, place};
@@ -26,7 +26,7 @@ pub struct Joined {
 
 /// Adds what applications ask for to a policy. If the policy by itself is refused, so is it here: that is for the caller to
 /// find out.
-pub fn join(policy: &Policy, wishes: &[Wish], host: &Host, resolved: &Resolved) -> Joined {
+pub fn join(policy: &Policy, wishes: &[AppRequest], host: &Host, resolved: &Resolved) -> Joined {
     let (requests, notes) = requests(policy, wishes, host);
     let mut joined = Joined { policy: policy.clone(), notes };
     let together = |more: &[Intent], base: &Policy| {
@@ -66,7 +66,7 @@ fn left_out(request: &Intent, refusal: &Refusal) -> String {
 
 /// What applications ask for, as requests beside a policy, whether they can be met or not; and what is left out because it
 /// is none.
-pub fn requests(policy: &Policy, wishes: &[Wish], host: &Host) -> (Vec<Intent>, Vec<String>) {
+pub fn requests(policy: &Policy, wishes: &[AppRequest], host: &Host) -> (Vec<Intent>, Vec<String>) {
     let mut notes = Vec::new();
     let mut tasks: BTreeMap<Pid, PolicyName> = BTreeMap::new();
     let mut sockets: BTreeMap<u64, PolicyName> = BTreeMap::new();
@@ -74,8 +74,8 @@ pub fn requests(policy: &Policy, wishes: &[Wish], host: &Host) -> (Vec<Intent>, 
         // Whoever wrote a number that is no policy was not answered by us.
         let Some(policy) = PolicyName::from_number(wish.number) else { continue };
         match wish.of {
-            Wisher::Task(pid) => drop(tasks.insert(pid, policy)),
-            Wisher::Socket(inode) => drop(sockets.insert(inode, policy)),
+            Requester::Task(pid) => drop(tasks.insert(pid, policy)),
+            Requester::Socket(inode) => drop(sockets.insert(inode, policy)),
         }
     }
     let named: BTreeSet<Pid> = policy

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use model::nic::{
-    ChannelKind, CoalesceParam, FlagName, NicWish, Offload, PacketSize, QUEUES_MAX, RPS_FLOWS_MAX, RingKind,
-    Sysctl,
+    ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, QUEUES_MAX, RPS_FLOWS_MAX,
+    RingKind, Sysctl,
 };
 use model::setting::{DEFER_HARD_IRQS_MAX, Unit};
 use model::{
@@ -233,49 +233,49 @@ fn of_device() -> Vec<Key> {
     Key {
         path: "settings.private-flags",
         of: DEVICE,
-        takes: Takes::PrivateFlags(|flags| Value::Nic(NicWish::PrivateFlags(flags))),
+        takes: Takes::PrivateFlags(|flags| Value::Nic(NicRequest::PrivateFlags(flags))),
         meaning: "Flags of the driver's own. What they do is known to the driver alone, so this counts as disruptive.".into(),
     },
     Key {
         path: "settings.rss-queues",
         of: DEVICE,
-        takes: Takes::Number { min: 1, max: QUEUES_MAX, make: Box::new(|n| Value::Nic(NicWish::RssQueues(n))) },
+        takes: Takes::Number { min: 1, max: QUEUES_MAX, make: Box::new(|n| Value::Nic(NicRequest::RssQueues(n))) },
         meaning: "Over how many of the first receive queues packets are spread evenly by their hash.".into(),
     },
     Key {
         path: "settings.rss-contexts",
         of: DEVICE,
-        takes: Takes::QueueSpans(|spans| Value::Nic(NicWish::RssContexts(spans))),
+        takes: Takes::QueueSpans(|spans| Value::Nic(NicRequest::RssContexts(spans))),
         meaning: "Groups of receive queues, each with a context of the receive hash that spreads packets over it. Rules lead there.".into(),
     },
     Key {
         path: "settings.ntuple",
         of: DEVICE,
-        takes: Takes::FlowRules(|rules| Value::Nic(NicWish::FlowRules(rules))),
+        takes: Takes::FlowRules(|rules| Value::Nic(NicRequest::FlowRules(rules))),
         meaning: "Rules by which the NIC hands flows to a receive queue or a context, in the words of ethtool -N.".into(),
     },
     Key {
         path: "settings.qdisc",
         of: DEVICE,
-        takes: Takes::Qdisc(|kind| Value::Nic(NicWish::Qdisc(kind))),
+        takes: Takes::Qdisc(|kind| Value::Nic(NicRequest::Qdisc(kind))),
         meaning: "What packets wait in before they leave, for every transmit queue. What waits when it is replaced is dropped.".into(),
     },
     Key {
         path: "settings.rps_cpus",
         of: DEVICE,
-        takes: Takes::CpusOrNone(|cpus| Value::Nic(NicWish::RpsCpus(cpus))),
+        takes: Takes::CpusOrNone(|cpus| Value::Nic(NicRequest::RpsCpus(cpus))),
         meaning: "The CPUs that receive packet steering hands packets to, of every receive queue.".into(),
     },
     Key {
         path: "settings.rps_flow_cnt",
         of: DEVICE,
-        takes: Takes::Number { min: 0, max: RPS_FLOWS_MAX, make: Box::new(|n| Value::Nic(NicWish::RpsFlowCount(n))) },
+        takes: Takes::Number { min: 0, max: RPS_FLOWS_MAX, make: Box::new(|n| Value::Nic(NicRequest::RpsFlowCount(n))) },
         meaning: "How many flows receive flow steering remembers for each receive queue; rounded up to a power of two.".into(),
     },
     Key {
         path: "settings.xps",
         of: DEVICE,
-        takes: Takes::Switch(Box::new(|on| Value::Nic(NicWish::Xps(on)))),
+        takes: Takes::Switch(Box::new(|on| Value::Nic(NicRequest::Xps(on)))),
         meaning: "Whether each CPU sends by one transmit queue of its own, dealt out in turn; false lets the kernel choose.".into(),
     },
     ]
@@ -287,11 +287,11 @@ macro_rules! of_knobs {
         $kind::ALL.iter().map(|&knob| {
             let facts = knob.facts();
             let takes = match (facts.unit, facts.range) {
-                (Unit::Switch, _) | (_, None) => {
-                    Takes::Switch(Box::new(move |on| Value::Nic(NicWish::$wish(knob, <$number>::from(on)))))
-                }
+                (Unit::Switch, _) | (_, None) => Takes::Switch(Box::new(move |on| {
+                    Value::Nic(NicRequest::$wish(knob, <$number>::from(on)))
+                })),
                 (_, Some((min, max))) => {
-                    let make = move |n: u32| Value::Nic(NicWish::$wish(knob, <$number>::of_number(n)));
+                    let make = move |n: u32| Value::Nic(NicRequest::$wish(knob, <$number>::of_number(n)));
                     Takes::Number { min: bound(min), max: bound(max), make: Box::new(make) }
                 }
             };

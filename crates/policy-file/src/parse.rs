@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::str::FromStr;
 
-use model::nic::NicWish;
+use model::nic::NicRequest;
 use model::steering::NotSteering;
 use model::{CpuSet, DeliveryMode, FlagName, Layout, Nanoseconds, PolicyName, QdiscKind};
 use toml::Spanned;
@@ -140,7 +140,7 @@ fn section_at(text: &str, at: usize) -> Option<Range<usize>> {
 ///
 /// # Errors
 /// In one line: what is wrong, and the nearest name or what to write instead.
-pub fn setting(text: &str) -> Result<NicWish, String> {
+pub fn setting(text: &str) -> Result<NicRequest, String> {
     let Some((name, given)) = text.split_once('=') else {
         return Err(format!("`{text}` gives no value: write NAME=VALUE, as in rx-usecs=8"));
     };

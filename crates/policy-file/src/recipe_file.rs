@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use model::recipe::{Dose, EpollNapis, Ingredient, Mechanism, Recipes, When};
+use model::recipe::{EpollNapis, Mechanism, RecipeEntry, RecipeValue, Recipes, When};
 use model::{CpuSet, DeliveryMode, Layout, Nanoseconds, PolicyName, Reason};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
@@ -43,7 +43,7 @@ pub struct RecipeFile {
 struct Entry {
     whose: Whose,
     mechanism: Mechanism,
-    ingredient: Ingredient,
+    entry: RecipeEntry,
     at: usize,
 }
 
@@ -77,7 +77,7 @@ impl RecipeFile {
         for (case, when) in self.whens {
             recipes.cases.entry(case).or_default().when = when;
         }
-        for Entry { whose, mechanism, ingredient, at: _ } in self.entries {
+        for Entry { whose, mechanism, entry, at: _ } in self.entries {
             let recipe = match whose {
                 Whose::Policy(None) => &mut recipes.any,
                 Whose::Policy(Some(policy)) => recipes.policies.entry(policy).or_default(),
@@ -88,7 +88,7 @@ impl RecipeFile {
                     recipes.cases.entry(case).or_default().policies.entry(policy).or_default()
                 }
             };
-            recipe.ingredients.insert(mechanism, ingredient);
+            recipe.entries.insert(mechanism, entry);
         }
     }
 }
@@ -136,7 +136,7 @@ type Raw<'i> = Spanned<DeValue<'i>>;
 /// The word for every policy.
 pub(crate) const ANY: &str = "any";
 
-/// The keys of an ingredient.
+/// The keys of an entry.
 const KEYS: [&str; 4] = ["value", "why", "source", "measured-on"];
 
 /// The kinds of sections.
@@ -276,23 +276,23 @@ impl Reader<'_> {
                 return reader.wrong(word.span(), message, Some("write it under [recipe.POLICY]".to_owned()));
             }
             let at = word.span().start;
-            if let Some(ingredient) = reader.ingredient(mechanism, value, at) {
-                reader.entries.push(Entry { whose: whose.clone(), mechanism, ingredient, at });
+            if let Some(entry) = reader.entry(mechanism, value, at) {
+                reader.entries.push(Entry { whose: whose.clone(), mechanism, entry, at });
             }
         });
     }
 
-    fn ingredient(&mut self, mechanism: Mechanism, value: &Raw<'_>, at: usize) -> Option<Ingredient> {
+    fn entry(&mut self, mechanism: Mechanism, value: &Raw<'_>, at: usize) -> Option<RecipeEntry> {
         let Some(table) = value.get_ref().as_table() else {
             let message = format!("`{mechanism}` takes a table with value, why and source");
             self.wrong(value.span(), message, Some(format!("write {mechanism} = {{ value = … }}")));
             return None;
         };
-        let (mut dose, mut why, mut source, mut measured_on) = (None, None, None, Vec::new());
+        let (mut wanted, mut why, mut source, mut measured_on) = (None, None, None, Vec::new());
         for (key, value) in table {
             match (key.get_ref().as_ref(), value.get_ref().as_str()) {
-                ("value", _) => match self::dose(mechanism, value.get_ref()) {
-                    Ok(found) => dose = Some(found),
+                ("value", _) => match recipe_value(mechanism, value.get_ref()) {
+                    Ok(found) => wanted = Some(found),
                     Err((message, help)) => {
                         self.wrong(value.span(), message, help);
                         return None;
@@ -326,7 +326,7 @@ impl Reader<'_> {
                 }
             }
         }
-        let Some(dose) = dose else {
+        let Some(wanted) = wanted else {
             self.wrong(
                 value.span(),
                 format!("`{mechanism}` has no value"),
@@ -339,7 +339,7 @@ impl Reader<'_> {
             why.unwrap_or_else(|| "the site's own value".to_owned()),
             source.unwrap_or_else(place),
         );
-        Some(Ingredient { dose, because, measured_on })
+        Some(RecipeEntry { value: wanted, because, measured_on })
     }
 }
 
@@ -359,7 +359,7 @@ type Wrong = (String, Option<String>);
 pub(crate) const NUMBER_MAX: i64 = i32::MAX as i64;
 
 /// The value of a mechanism.
-fn dose(mechanism: Mechanism, raw: &DeValue<'_>) -> Result<Dose, Wrong> {
+fn recipe_value(mechanism: Mechanism, raw: &DeValue<'_>) -> Result<RecipeValue, Wrong> {
     let takes = |what: &str| Err((format!("`{mechanism}` takes {what}, or \"keep\""), None));
     let number = || match raw {
         DeValue::Integer(integer) => i64::from_str_radix(&integer.as_str().replace('_', ""), integer.radix())
@@ -370,7 +370,7 @@ fn dose(mechanism: Mechanism, raw: &DeValue<'_>) -> Result<Dose, Wrong> {
     };
     let text = raw.as_str();
     if text == Some("keep") {
-        return Ok(Dose::Keep);
+        return Ok(RecipeValue::Keep);
     }
     match mechanism {
         Mechanism::Delivery => match text.map(str::parse::<DeliveryMode>) {
@@ -380,19 +380,19 @@ fn dose(mechanism: Mechanism, raw: &DeValue<'_>) -> Result<Dose, Wrong> {
                 ),
                 Some("write suspend20, or name the mode where the command is run".to_owned()),
             )),
-            Some(Ok(mode)) => Ok(Dose::Delivery(mode)),
+            Some(Ok(mode)) => Ok(RecipeValue::Delivery(mode)),
             Some(Err(wrong)) => Err((wrong.to_string(), None)),
             None => takes("a delivery mode, as in \"suspend20\""),
         },
         Mechanism::GroFlushTimeout | Mechanism::IrqSuspendTimeout => {
             match text.map(str::parse::<Nanoseconds>) {
-                Some(Ok(span)) => Ok(Dose::Span(span)),
+                Some(Ok(span)) => Ok(RecipeValue::Span(span)),
                 Some(Err(wrong)) => Err((wrong.to_string(), None)),
                 None => takes("a span of time in quotes, as in \"20us\""),
             }
         }
         Mechanism::Layout => match text.map(str::parse::<Layout>) {
-            Some(Ok(layout)) => Ok(Dose::Layout(layout)),
+            Some(Ok(layout)) => Ok(RecipeValue::Layout(layout)),
             Some(Err(wrong)) => {
                 let near = did_you_mean(
                     text.unwrap_or_default(),
@@ -403,42 +403,42 @@ fn dose(mechanism: Mechanism, raw: &DeValue<'_>) -> Result<Dose, Wrong> {
             None => takes("a layout, as in \"rx-per-core\""),
         },
         Mechanism::Reuseport => match text {
-            Some("by-queue") => Ok(Dose::ByQueue),
+            Some("by-queue") => Ok(RecipeValue::ByQueue),
             other => {
                 let help = other.and_then(|word| did_you_mean(word, ["by-queue", "keep"]));
                 Err((format!("`{mechanism}` takes \"by-queue\", or \"keep\""), help))
             }
         },
         Mechanism::RpsCpus => match text {
-            Some("none") => Ok(Dose::Cpus(CpuSet::new())),
-            Some("if-short") => Ok(Dose::CpusIfShort),
+            Some("none") => Ok(RecipeValue::Cpus(CpuSet::new())),
+            Some("if-short") => Ok(RecipeValue::CpusIfShort),
             Some(list) => match list.parse::<CpuSet>() {
-                Ok(cpus) if !cpus.is_empty() => Ok(Dose::Cpus(cpus)),
+                Ok(cpus) if !cpus.is_empty() => Ok(RecipeValue::Cpus(cpus)),
                 Ok(_) => takes("a list of CPUs that is not empty, \"if-short\" or \"none\""),
                 Err(wrong) => Err((wrong.to_string(), did_you_mean(list, ["none", "if-short", "keep"]))),
             },
             None => takes("a list of CPUs in quotes, \"if-short\" or \"none\""),
         },
         Mechanism::Channels(_) => match (text, number()) {
-            (Some("per-core"), _) => Ok(Dose::PerCore),
-            (Some("max"), _) => Ok(Dose::Max),
-            (_, Some(count)) => Ok(Dose::Number(count)),
+            (Some("per-core"), _) => Ok(RecipeValue::PerCore),
+            (Some("max"), _) => Ok(RecipeValue::Max),
+            (_, Some(count)) => Ok(RecipeValue::Number(count)),
             _ => takes("a number, \"per-core\" or \"max\""),
         },
         Mechanism::Ring(_) | Mechanism::PacketSize(_) => match (text, number()) {
-            (Some("max"), _) => Ok(Dose::Max),
-            (_, Some(size)) => Ok(Dose::Number(size)),
+            (Some("max"), _) => Ok(RecipeValue::Max),
+            (_, Some(size)) => Ok(RecipeValue::Number(size)),
             _ => takes("a number or \"max\""),
         },
         Mechanism::Coalescing(param) if !param.is_switch() => {
-            number().map_or_else(|| takes("a number"), |n| Ok(Dose::Number(n)))
+            number().map_or_else(|| takes("a number"), |n| Ok(RecipeValue::Number(n)))
         }
         Mechanism::DeferHardIrqs
         | Mechanism::RpsFlowCount
         | Mechanism::WakeLatency
-        | Mechanism::Sysctl(_) => number().map_or_else(|| takes("a number"), |n| Ok(Dose::Number(n))),
+        | Mechanism::Sysctl(_) => number().map_or_else(|| takes("a number"), |n| Ok(RecipeValue::Number(n))),
         Mechanism::Coalescing(_) | Mechanism::Offload(_) | Mechanism::Xps | Mechanism::Threads => {
-            raw.as_bool().map_or_else(|| takes("true or false"), |on| Ok(Dose::Switch(on)))
+            raw.as_bool().map_or_else(|| takes("true or false"), |on| Ok(RecipeValue::Switch(on)))
         }
     }
 }

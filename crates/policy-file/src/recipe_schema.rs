@@ -50,11 +50,11 @@ fn recipe(of_a_place: bool) -> Json {
     let mechanisms =
         Mechanism::all().filter(|mechanism| !of_a_place || !matches!(mechanism, Mechanism::Sysctl(_)));
     let properties: Map<String, Json> =
-        mechanisms.map(|mechanism| (mechanism.as_str().to_owned(), ingredient(mechanism))).collect();
+        mechanisms.map(|mechanism| (mechanism.as_str().to_owned(), entry(mechanism))).collect();
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }
 
-fn ingredient(mechanism: Mechanism) -> Json {
+fn entry(mechanism: Mechanism) -> Json {
     let any_of: Vec<Json> = std::iter::once(json!({ "const": "keep" })).chain(values(mechanism)).collect();
     json!({
         "type": "object",
@@ -121,9 +121,9 @@ mod test {
         let cases = &schema["properties"]["case"]["additionalProperties"]["properties"];
         let mut values = 0;
         let mut meets = |schema: &Json, name: &str, recipe: &Json| {
-            for (mechanism, ingredient) in recipe.as_object().expect("mechanisms") {
+            for (mechanism, entry) in recipe.as_object().expect("mechanisms") {
                 let of = &schema["properties"][mechanism]["properties"]["value"];
-                assert!(admits(of, &ingredient["value"]), "{name}: {mechanism}: {ingredient} is not {of}");
+                assert!(admits(of, &entry["value"]), "{name}: {mechanism}: {entry} is not {of}");
                 values += 1;
             }
         };

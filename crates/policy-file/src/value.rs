@@ -1,6 +1,6 @@
 //! What one key of a policy file was given, and how it is written in one.
 
-use model::nic::NicWish;
+use model::nic::NicRequest;
 use model::{CpuSet, DeliveryMode, KthreadValue, Layout, Nanoseconds, PolicyName};
 
 /// What one key was given.
@@ -26,7 +26,7 @@ pub enum Value {
     MatchUid(u32),
     Layout(Layout),
     Queues(u32),
-    Nic(NicWish),
+    Nic(NicRequest),
 }
 
 impl Value {

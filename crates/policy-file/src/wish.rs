@@ -1,27 +1,27 @@
 //! What an expert wants of a device, as a policy file writes it.
 
-use model::nic::NicWish;
+use model::nic::NicRequest;
 
 use crate::value::quoted;
 
 /// The value behind the wish's key.
-pub(crate) fn toml(wish: &NicWish) -> String {
+pub(crate) fn toml(wish: &NicRequest) -> String {
     match wish {
-        NicWish::Channels(_, n)
-        | NicWish::Ring(_, n)
-        | NicWish::PacketSize(_, n)
-        | NicWish::RssQueues(n)
-        | NicWish::RpsFlowCount(n) => n.to_string(),
-        NicWish::Coalescing(param, value) if param.is_switch() => (*value != 0).to_string(),
-        NicWish::Coalescing(_, value) => value.to_string(),
-        NicWish::Offload(_, on) | NicWish::Xps(on) => on.to_string(),
-        NicWish::Sysctl(_, value) => value.to_string(),
-        NicWish::RssContexts(spans) => quoted(&listed(spans)),
-        NicWish::FlowRules(rules) => quoted(&listed(rules)),
-        NicWish::Qdisc(kind) => quoted(kind.as_str()),
-        NicWish::RpsCpus(cpus) if cpus.is_empty() => quoted("none"),
-        NicWish::RpsCpus(cpus) => quoted(&cpus.to_string()),
-        NicWish::PrivateFlags(flags) => {
+        NicRequest::Channels(_, n)
+        | NicRequest::Ring(_, n)
+        | NicRequest::PacketSize(_, n)
+        | NicRequest::RssQueues(n)
+        | NicRequest::RpsFlowCount(n) => n.to_string(),
+        NicRequest::Coalescing(param, value) if param.is_switch() => (*value != 0).to_string(),
+        NicRequest::Coalescing(_, value) => value.to_string(),
+        NicRequest::Offload(_, on) | NicRequest::Xps(on) => on.to_string(),
+        NicRequest::Sysctl(_, value) => value.to_string(),
+        NicRequest::RssContexts(spans) => quoted(&listed(spans)),
+        NicRequest::FlowRules(rules) => quoted(&listed(rules)),
+        NicRequest::Qdisc(kind) => quoted(kind.as_str()),
+        NicRequest::RpsCpus(cpus) if cpus.is_empty() => quoted("none"),
+        NicRequest::RpsCpus(cpus) => quoted(&cpus.to_string()),
+        NicRequest::PrivateFlags(flags) => {
             let flags: Vec<String> =
                 flags.iter().map(|(flag, on)| format!("{flag}={}", if *on { "on" } else { "off" })).collect();
             quoted(&flags.join(","))

@@ -1,6 +1,6 @@
 //! A word that asks for something: a policy or a delivery mode.
 
-use model::{Budget, DeliveryMode, Intent, KthreadWish, PolicyName};
+use model::{Budget, DeliveryMode, Intent, KthreadRequest, PolicyName};
 
 use crate::nearest::nearest;
 
@@ -57,7 +57,7 @@ impl Wish {
             delivery,
             overrides: model::policy::Overrides::default(),
             nic: Vec::new(),
-            kthread: KthreadWish::default(),
+            kthread: KthreadRequest::default(),
             goal: model::Goal::default(),
             budget,
             cpus: None,

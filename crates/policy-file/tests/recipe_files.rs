@@ -1,6 +1,6 @@
 //! What recipe files may say, how each mistake is drawn, and what the shipped ones say.
 
-use model::recipe::{Circumstances, Dose, Mechanism};
+use model::recipe::{Circumstances, Mechanism, RecipeValue};
 use model::{CoalesceParam, DeliveryMode, PolicyName};
 use policy_file::{SHIPPED, parse_recipes, recipes};
 
@@ -66,8 +66,8 @@ fn every_shipped_mode_names_the_devices_on_which_it_was_measured() {
     for policy in PolicyName::ALL {
         for place in &places {
             let found = recipes.under(policy, place)[&Mechanism::Delivery];
-            let kernels_own = found.dose == Dose::Delivery(DeliveryMode::Interrupt);
-            assert!(kernels_own || !found.measured_on.is_empty(), "{policy} on {place:?}: {:?}", found.dose);
+            let kernels_own = found.value == RecipeValue::Delivery(DeliveryMode::Interrupt);
+            assert!(kernels_own || !found.measured_on.is_empty(), "{policy} on {place:?}: {:?}", found.value);
             assert!(
                 place.driver != "veth" || !found.is_unmeasured_on("veth"),
                 "{policy}: this machine has veths"
@@ -82,23 +82,26 @@ fn without_interrupts_of_its_own_a_device_gets_no_mode_that_suspends_them() {
     let veth = Circumstances { driver: "veth".to_owned(), own_interrupts: Some(false), epoll_napis: None };
     for policy in PolicyName::ALL {
         let found = recipes.under(policy, &veth);
-        let Dose::Delivery(mode) = &found[&Mechanism::Delivery].dose else { panic!("{policy} has a mode") };
+        let RecipeValue::Delivery(mode) = &found[&Mechanism::Delivery].value else {
+            panic!("{policy} has a mode")
+        };
         assert!(mode.params().irq_suspend_timeout.is_zero(), "{policy}: {mode}");
         assert_ne!(
-            found[&Mechanism::Reuseport].dose,
-            Dose::ByQueue,
+            found[&Mechanism::Reuseport].value,
+            RecipeValue::ByQueue,
             "{policy}: the hash gives every worker its share"
         );
     }
-    let mode = |policy| recipes.under(policy, &veth)[&Mechanism::Delivery].dose.clone();
-    assert_eq!(mode(PolicyName::Latency), Dose::Delivery(DeliveryMode::Interrupt));
-    assert!(matches!(mode(PolicyName::Cpu), Dose::Delivery(DeliveryMode::Defer { .. })));
+    let mode = |policy| recipes.under(policy, &veth)[&Mechanism::Delivery].value.clone();
+    assert_eq!(mode(PolicyName::Latency), RecipeValue::Delivery(DeliveryMode::Interrupt));
+    assert!(matches!(mode(PolicyName::Cpu), RecipeValue::Delivery(DeliveryMode::Defer { .. })));
 }
 
 #[test]
 fn power_never_polls_and_none_leaves_everything_as_it_is() {
     let recipes = recipes(&[]).expect("well-formed");
-    let Some(Dose::Delivery(mode)) = recipes.of(PolicyName::Power, Mechanism::Delivery).map(|i| &i.dose)
+    let Some(RecipeValue::Delivery(mode)) =
+        recipes.of(PolicyName::Power, Mechanism::Delivery).map(|i| &i.value)
     else {
         panic!("power has a mode")
     };
@@ -109,8 +112,8 @@ fn power_never_polls_and_none_leaves_everything_as_it_is() {
     assert!(params.irq_suspend_timeout.is_zero());
     for mechanism in Mechanism::all().filter(|mechanism| *mechanism != Mechanism::Delivery) {
         assert_eq!(
-            recipes.of(PolicyName::None, mechanism).map(|i| &i.dose),
-            Some(&Dose::Keep),
+            recipes.of(PolicyName::None, mechanism).map(|i| &i.value),
+            Some(&RecipeValue::Keep),
             "{mechanism}"
         );
     }
@@ -122,7 +125,7 @@ fn a_sites_file_replaces_one_mechanism_and_says_where_it_stands() {
     let with_site = recipes(&[(site.0.to_owned(), site.1.to_owned())]).expect("well-formed");
     let mechanism = Mechanism::Coalescing(CoalesceParam::RxUsecs);
     let found = with_site.of(PolicyName::Bulk, mechanism).expect("there");
-    assert_eq!(found.dose, Dose::Number(80));
+    assert_eq!(found.value, RecipeValue::Number(80));
     assert_eq!(found.because.source, "/etc/netpolicy/recipes.d/10-site.toml:2");
     let shipped = recipes(&[]).expect("well-formed");
     let other = Mechanism::Coalescing(CoalesceParam::TxUsecs);

@@ -214,7 +214,7 @@ impl From<RollBackError> for Fault {
                 Self::new(Exit::Refused, words)
                     .hint(format!("roll back {newer} first: netpolicy rollback {newer}"))
             }
-            RollBackError::Attended { by, .. } => Self::new(Exit::Refused, error).hint(format!(
+            RollBackError::Owned { by, .. } => Self::new(Exit::Refused, error).hint(format!(
                 "end that process instead: kill {by}; should it not end, kill -9 it and roll back then"
             )),
             RollBackError::NothingToUndo { .. } => Self::failed(error),
@@ -250,7 +250,7 @@ fn end_of(fault: &CommitFault<KernelError>) -> (Exit, Option<&'static str>) {
         }
         CommitFault::Disruptive(_) => (Exit::Refused, Some("--disruptive changes them all the same")),
         CommitFault::Undecided { .. } => (Exit::Refused, Some("netpolicy confirm, or netpolicy rollback")),
-        CommitFault::Attended { .. } => (
+        CommitFault::Owned { .. } => (
             Exit::Refused,
             Some("end that process first; should it not end, kill -9 it and use netpolicy rollback"),
         ),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use apply::{Asked, Journal, Standing};
 use linux::Netns;
-use linux::bpf::wishes::WishStore;
+use linux::bpf::app_requests::RequestStore;
 use model::{Intent, Nanoseconds, Pid, Policy, Recipes};
 use policy_file::{Merged, Mistakes, PolicyFile, RECIPE_DIRS, merge, parse};
 
@@ -57,7 +57,7 @@ impl Default for Session {
             policy_files: Vec::new(),
             policy_dirs: Vec::new(),
             recipe_dirs: Vec::new(),
-            wish_dir: WishStore::DIRECTORY.into(),
+            wish_dir: RequestStore::DIRECTORY.into(),
             command: String::new(),
         }
     }
@@ -129,8 +129,8 @@ impl Session {
     }
 
     /// What applications ask for themselves and their sockets.
-    pub fn wishes(&self) -> WishStore {
-        WishStore::at(&self.wish_dir)
+    pub fn wishes(&self) -> RequestStore {
+        RequestStore::at(&self.wish_dir)
     }
 
     /// The journal of transactions.

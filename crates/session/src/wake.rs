@@ -1,7 +1,7 @@
 //! The bound on how long a CPU may take to wake: in force for as long as it is held, and by nobody else's file.
 
 use linux::WakeLatency;
-use model::{Dose, Intent, Mechanism};
+use model::{Intent, Mechanism, RecipeValue};
 
 use crate::fault::Fault;
 use crate::operator::Operator;
@@ -22,7 +22,7 @@ pub fn hold(
     }
     let recipes = session.recipes()?;
     let of_recipe = recipes.of(intent.policy, Mechanism::WakeLatency).filter(|_| intent.delivery.is_none());
-    let Some(Dose::Number(micros)) = of_recipe.map(|ingredient| &ingredient.dose) else { return Ok(None) };
+    let Some(RecipeValue::Number(micros)) = of_recipe.map(|entry| &entry.value) else { return Ok(None) };
     let mut wake = HeldWake::default();
     if let Some(why) = wake.hold(Some(*micros)) {
         operator.detail(&why);

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use linux::bpf::wishes::WishStore;
+use linux::bpf::app_requests::RequestStore;
 use linux::{KernelError, Netns, Processes};
-use model::host::{Unread, Wish, Wisher};
+use model::host::{AppRequest, Requester, Unread};
 use model::{Host, Policy};
 use plan::wishes::Joined;
 
@@ -20,7 +20,7 @@ use crate::services;
 pub fn joined(
     policy: Policy,
     netns: &Netns,
-    store: &WishStore,
+    store: &RequestStore,
     operator: &dyn Operator,
 ) -> Result<Policy, Fault> {
     let wishes = match wishes(store) {
@@ -45,7 +45,7 @@ pub fn joined(
 
 /// Adds what the processes that were looked at ask for, and their sockets. Where it may not be read, that is said with the
 /// rest of what was not.
-pub fn told(host: &mut Host, store: &WishStore) {
+pub fn told(host: &mut Host, store: &RequestStore) {
     match wishes(store) {
         Ok(wishes) => {
             let held: BTreeSet<u64> = host
@@ -54,33 +54,35 @@ pub fn told(host: &mut Host, store: &WishStore) {
                 .flat_map(|process| &process.sockets)
                 .map(|socket| socket.inode)
                 .collect();
-            let shown = |wish: &Wish| match wish.of {
-                Wisher::Task(pid) => host.process(pid).is_some(),
-                Wisher::Socket(inode) => held.contains(&inode),
+            let shown = |wish: &AppRequest| match wish.of {
+                Requester::Task(pid) => host.process(pid).is_some(),
+                Requester::Socket(inode) => held.contains(&inode),
             };
             let wishes = wishes.into_iter().filter(shown).collect();
-            host.wishes = wishes;
+            host.app_requests = wishes;
         }
         Err(error) => host.unread.push(Unread { what: error.what.clone(), why: error.cause.to_string() }),
     }
 }
 
 /// The wishes of all processes and sockets of this host.
-fn wishes(store: &WishStore) -> Result<Vec<Wish>, KernelError> {
-    let tasks = store.tasks()?.into_iter().map(|(pid, number)| Wish { of: Wisher::Task(pid), number });
+fn wishes(store: &RequestStore) -> Result<Vec<AppRequest>, KernelError> {
+    let tasks =
+        store.tasks()?.into_iter().map(|(pid, number)| AppRequest { of: Requester::Task(pid), number });
     let sockets = store.sockets()?.into_iter();
-    let sockets = sockets.map(|socket| Wish { of: Wisher::Socket(socket.inode), number: socket.number });
+    let sockets =
+        sockets.map(|socket| AppRequest { of: Requester::Socket(socket.inode), number: socket.number });
     Ok(tasks.chain(sockets).collect())
 }
 
 /// The processes that ask, or hold a socket that does.
-fn who(wishes: &[Wish]) -> Result<BTreeSet<model::Pid>, Fault> {
+fn who(wishes: &[AppRequest]) -> Result<BTreeSet<model::Pid>, Fault> {
     let mut pids = BTreeSet::new();
     let mut inodes = BTreeSet::new();
     for wish in wishes {
         match wish.of {
-            Wisher::Task(pid) => drop(pids.insert(pid)),
-            Wisher::Socket(inode) => drop(inodes.insert(inode)),
+            Requester::Task(pid) => drop(pids.insert(pid)),
+            Requester::Socket(inode) => drop(inodes.insert(inode)),
         }
     }
     if !inodes.is_empty() {

@@ -1,5 +1,5 @@
-# irqbalance_bans [IRQ]: prints the interrupts that irqbalance was told to leave alone. With IRQ, that one is taken from
-# them first, and the others stay.
+# irqbalance_bans [IRQ]: prints the interrupts that irqbalance is configured to leave alone. With IRQ, removes that one
+# first; the others stay.
 irqbalance_bans() {
 	python3 - "$@" <<-'END'
 		import glob, socket, sys
@@ -45,7 +45,7 @@ irqbalance_ban() {
 	fi
 	case " $now " in *" $2 "*) now=on ;; *) now=off ;; esac
 	if ours "$1" "$now" "$3" "$4"; then
-		# What we set is a ban; that it is taken away is all that there is to undo.
+		# We set a ban, so the undo is to remove it.
 		case " $(irqbalance_bans "$2") " in *" $2 "*) now=on ;; *) now=off ;; esac
 		seen "$1" "$now" "$4"
 	fi

@@ -4,9 +4,8 @@ use model::{EpollId, ProcessKnob, RingId, ThreadId};
 
 use super::{Call, Part, Words, quoted};
 
-/// Why the script leaves a program of BPF alone.
-const NO_BPF: &str =
-    "no shell can tell whose program it is; netpolicy rollback can, and it goes with the last listener";
+/// Why the script does not remove a BPF program.
+const NO_BPF: &str = "a shell cannot identify the BPF program; netpolicy rollback can, and the kernel frees it with the last listener";
 
 pub(super) fn call(words: &Words, knob: &ProcessKnob) -> Call {
     match knob {

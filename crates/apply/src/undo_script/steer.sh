@@ -25,7 +25,7 @@ rss_context() {
 	ids=$(context_ids "$name" "$3" "$4")
 	if ours "$1" "$([ -z "$ids" ] && echo no || echo yes)" "$5" "$6"; then
 		if [ "$6" = yes ]; then
-			stuck "$1" "made anew, it would have another id"
+			stuck "$1" "a recreated context would have another id"
 		elif one_of "$ids"; then
 			ethtool -X "$name" context "$ids" delete
 			seen "$1" "$([ -z "$(context_ids "$name" "$3" "$4")" ] && echo no || echo yes)" "$6"

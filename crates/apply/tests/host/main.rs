@@ -3,11 +3,11 @@
 //! What a test needs of the machine it names, and a machine that lacks it skips the test loudly: it is listed as
 //! ignored, with the reason, and counted.
 
-mod attended;
 mod file_host;
 mod kill_nine;
 #[path = "../../../linux/tests/root/only.rs"]
 mod only;
+mod session_lock;
 mod undo_script;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -29,13 +29,13 @@ fn main() {
     if let Some(directory) = std::env::var_os(kill_nine::VICTIM) {
         kill_nine::commit_until_killed(directory.as_ref());
     }
-    if let Some(directory) = std::env::var_os(attended::ATTENDANT) {
-        attended::attend_until_killed(directory.as_ref());
+    if let Some(directory) = std::env::var_os(session_lock::OWNER) {
+        session_lock::own_until_killed(directory.as_ref());
     }
-    if let Some(directory) = std::env::var_os(attended::SUCCESSOR) {
-        attended::take_over_until_killed(directory.as_ref());
+    if let Some(directory) = std::env::var_os(session_lock::SUCCESSOR) {
+        session_lock::take_over_until_killed(directory.as_ref());
     }
     let trials =
-        [attended::tests(), kill_nine::tests(), undo_script::tests()].into_iter().flatten().collect();
+        [session_lock::tests(), kill_nine::tests(), undo_script::tests()].into_iter().flatten().collect();
     libtest_mimic::run(&Arguments::from_args(), only::only(trials)).exit();
 }

@@ -56,7 +56,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             python.or(taskset).or(chrt).or(two_cpus),
             a_kernel_thread_goes_back,
         ),
-        test("a_file_that_does_not_take_its_old_value_is_stuck", taskset, a_stuck_thread_is_told),
+        test("a_file_that_does_not_take_its_old_value_is_stuck", taskset, a_stuck_thread_is_reported),
         test("netpolicy_is_asked_first", None, netpolicy_is_asked_first),
         test("after_a_reboot_nothing_is_undone", None, nothing_after_a_reboot),
     ]
@@ -238,7 +238,7 @@ fn spread() -> Change {
 fn a_program_of_bpf_is_left_to_netpolicy() -> Result<(), Failed> {
     let (status, said) = Stage::new(&[spread()])?.run(&["--by-hand"])?;
     assert_eq!(status, 5, "{said}");
-    assert!(said.contains("NOT put back: no shell can tell whose program it is"), "{said}");
+    assert!(said.contains("NOT put back: a shell cannot identify the BPF program"), "{said}");
     Ok(())
 }
 
@@ -291,7 +291,7 @@ fn a_thread_goes_back() -> Result<(), Failed> {
     Ok(())
 }
 
-fn a_stuck_thread_is_told() -> Result<(), Failed> {
+fn a_stuck_thread_is_reported() -> Result<(), Failed> {
     let child = Child::python("import time; print('ready', flush=True); time.sleep(600)")?;
     let now: model::CpuSet = child.affinity()?.parse()?;
     let never: model::CpuSet = [Cpu(8_191)].into_iter().collect();
@@ -319,7 +319,7 @@ fn an_epoll_goes_back() -> Result<(), Failed> {
     );
     let there = Stage::new(&[change(was.clone(), is.clone())])?;
     let back = Stage::new(&[change(is, was)])?;
-    // The way there is the way back of the opposite change.
+    // A change is the undo of the opposite change.
     for language in ["perl", "python3"] {
         for (stage, value) in
             [(&back, "put back to 3/16/1"), (&there, "put back to 0/0/0"), (&there, "is 0/0/0 already")]
@@ -393,7 +393,7 @@ fn a_device_goes_back() -> Result<(), Failed> {
     let this = Stage::knowing(knowing(number.clone()), &[change(is.clone(), was.clone())])?;
     let (status, said) = this.run(&["--by-hand"])?;
     assert!(status == 0 && said.contains("put back to 20000"), "it is the device that was meant: {said}");
-    assert!(this.directory().join("undone").is_file(), "a mark for whoever cannot read the journal");
+    assert!(this.directory().join("undone").is_file(), "a mark for a netpolicy that cannot read the journal");
     let another = Stage::knowing(knowing(format!("{number}7")), &[change(was, is)])?;
     let (status, said) = another.run(&["--by-hand"])?;
     assert!(status == 0 && said.contains("gro_flush_timeout: gone"), "{said}");

@@ -347,7 +347,7 @@ fn a_step_that_the_kernel_takes_only_in_parts_goes_back_in_parts() {
     let before = host_for(&plan);
     let mut host = FaultyHost::new(&before);
     let name = scene.keep(plan, &mut host);
-    // The second write of the undo is the first of the queues, three settings at once.
+    // The second write of the undo is the first of the queues, three settings in one call.
     let mut host = host.healed().with(Fault::RefuseWrite(2));
     scene.journal.roll_back(name, &mut host, second(1)).expect("rolls back");
     assert_eq!(host.settings, before);

@@ -77,7 +77,7 @@ fn recover(journal: &Journal, name: TransactionName, headless: bool, host: &mut 
 }
 
 #[test]
-fn killed_anywhere_while_committing_and_keeping_the_host_goes_back() {
+fn killed_anywhere_in_a_commit_that_is_kept_the_host_is_restored() {
     let plan = latency_plan();
     let whole = run(&plan, None, |scene, host| {
         scene.keep(latency_plan(), host);
@@ -147,7 +147,7 @@ fn killed_again_anywhere_while_rolling_back_after_a_kill_the_host_goes_back() {
 }
 
 #[test]
-fn a_torn_last_line_is_told_and_cut_off_before_the_next_is_written() {
+fn a_torn_last_line_is_reported_and_cut_off_before_the_next_is_written() {
     let plan = latency_plan();
     let whole = run(&plan, None, |scene, host| {
         scene.keep(latency_plan(), host);
@@ -166,7 +166,7 @@ fn a_torn_last_line_is_told_and_cut_off_before_the_next_is_written() {
 }
 
 #[test]
-fn what_a_journal_that_lost_its_end_does_not_tell_of_is_reported_and_left() {
+fn a_change_in_force_that_a_cut_journal_does_not_record_is_reported_and_left() {
     let plan = latency_plan();
     let before = host_for(&plan);
     let whole = run(&plan, None, |scene, host| {
@@ -182,7 +182,7 @@ fn what_a_journal_that_lost_its_end_does_not_tell_of_is_reported_and_left() {
     };
     let changed = plan.changes().filter(|change| change.from() != change.to()).count();
     assert_eq!((undone.stuck().count(), host.writes), (changed, 0), "{undone}");
-    assert!(undone.to_string().contains("the journal does not tell that it was written"), "{undone}");
+    assert!(undone.to_string().contains("the journal does not record this write"), "{undone}");
     assert!(undo_script.is_file());
 
     // Put back by the script, there is nothing left to say.

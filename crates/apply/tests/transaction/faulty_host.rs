@@ -50,11 +50,11 @@ pub(crate) struct FaultyHost {
     pub(crate) reads: usize,
     /// How often it was written.
     pub(crate) writes: usize,
-    /// What tells its objects from others of the same names.
+    /// The landmarks of its objects.
     pub(crate) landmarks: Landmarks,
-    /// What told the objects that it was last asked for.
+    /// The landmarks that it was last asked to recall.
     pub(crate) recalled: Landmarks,
-    /// What it was set to while the journal grew, if somebody wants to know.
+    /// What it was set to while the journal grew, if a test records it.
     pub(crate) timeline: Option<Timeline>,
 }
 

@@ -55,7 +55,7 @@ fn an_older_transaction_is_not_rolled_back_from_under_a_newer_one() {
     }
     assert_eq!(host.settings, before);
 
-    // One that nobody has built upon can go, in any order.
+    // A transaction that no later one overlays can be rolled back in any order.
     scene.journal.roll_back(second_name, &mut host, second(1)).expect("rolls back");
     assert!(host.settings.contains(gro(0, 10, 20).from()));
     scene.journal.roll_back(first, &mut host, second(1)).expect("rolls back");

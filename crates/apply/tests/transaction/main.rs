@@ -1,5 +1,6 @@
 //! A transaction on a host that exists in memory only, and fails in every way a host can fail.
 
+mod compaction;
 mod confirm;
 mod error_texts;
 mod every_fault;
@@ -7,7 +8,6 @@ mod every_kill;
 mod faulty_host;
 mod full_journal;
 mod history;
-mod keeping;
 mod properties;
 mod scene;
 mod steering_nic;

@@ -112,12 +112,12 @@ proptest! {
         let scene = Scene::new();
         let mut host = FaultyHost::new(&before);
         host.faults.clone_from(&faults);
-        // Faults that did not strike the commit strike the roll back.
-        let told = match scene.commit(plan.clone(), &mut host) {
+        // Faults that did not hit the commit hit the rollback.
+        let outcome = match scene.commit(plan.clone(), &mut host) {
             Ok(held) => held.roll_back().map_or_else(|_| "incomplete", |_| "restored"),
             Err(error) => if matches!(error.host, HostState::NotRestored(_)) { "incomplete" } else { "restored" },
         };
-        prop_assert!(told == "incomplete" || host.settings == before);
+        prop_assert!(outcome == "incomplete" || host.settings == before);
         // What is left is tried again on a host that fails in other ways, and then on one that does not.
         for faults in [later_faults, Vec::new()] {
             host = host.healed();

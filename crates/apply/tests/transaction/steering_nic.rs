@@ -27,7 +27,7 @@ enum Fault {
     Round(usize),
     /// Before it, the NIC is reset: all that was made is gone, also what was there before.
     Reset(usize),
-    /// Before it, somebody else makes a context with the queues of ours.
+    /// Before it, another program creates a context with the queues of ours.
     Twin(usize),
 }
 

@@ -1,5 +1,5 @@
 //! A NIC whose NAPIs are polled by kernel threads as a kernel and its drivers do it: threads that appear late, die and are
-//! made anew with other numbers, and a driver that refuses half of a change, rounds it, resets itself or drops the link in
+//! recreated with other numbers, and a driver that refuses half of a change, rounds it, resets itself or drops the link in
 //! the middle. A plan for `threaded-busy` fails at each step in each way, and the whole NIC is as it was.
 
 use apply::{HostState, Knobs};
@@ -25,9 +25,9 @@ enum Fault {
     Half(usize),
     /// It is reported as done, but lands with other values.
     Round(usize),
-    /// Before it the NIC is reset: its NAPIs are made anew, and what was set on each of them is lost.
+    /// Before it the NIC is reset: its NAPIs are recreated, and what was set on each of them is lost.
     Reset(usize),
-    /// Before it the threads die and are made anew, which begin as threads do; what the NAPIs were told stays.
+    /// Before it the threads die and new ones start with default attributes; the NAPIs keep their settings.
     Threads(usize),
     /// Before it the link goes down, and the NAPIs with it.
     Down(usize),
@@ -40,7 +40,7 @@ struct Thread {
     scheduling: Scheduling,
 }
 
-/// A NAPI with what it was told.
+/// A NAPI with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Napi {
     threading: Threading,
@@ -68,7 +68,7 @@ fn idle() -> Napi {
     Napi { threading: Threading::Off, defer: 0, flush: Nanoseconds(0), thread: None }
 }
 
-/// A NIC of two queues, the second of which somebody has given a thread and a CPU already.
+/// A NIC of two queues, the second of which already has a thread and a CPU.
 fn before() -> Nic {
     let thread = Thread { cpus: cpus([3]), scheduling: Scheduling::Other(-5) };
     let second = Napi { threading: Threading::On, defer: 7, thread: Some(thread), ..idle() };
@@ -81,7 +81,7 @@ fn fresh() -> Nic {
 }
 
 impl Nic {
-    fn strikes(&mut self) -> Option<Fault> {
+    fn next_fault(&mut self) -> Option<Fault> {
         let this = self.calls;
         self.calls += 1;
         let fault = self.fault.filter(|fault| match fault {
@@ -110,7 +110,7 @@ impl Nic {
     fn napi(&mut self, queue: RxQueue) -> Result<&mut Napi, HostError> {
         match self.up {
             true => Ok(&mut self.napis[usize::try_from(queue.index.0).expect("small")]),
-            // The device is there and its NAPIs are not: what they were told comes back with them.
+            // The device is there and its NAPIs are not: their settings come back with them.
             false => Err(HostError { what: format!("{queue}: its device has no NAPI now"), gone: false }),
         }
     }
@@ -198,14 +198,14 @@ impl Knobs for Nic {
 
     fn read(&mut self, like: &[Setting]) -> Result<Vec<Setting>, HostError> {
         self.awaited = self.awaited.saturating_sub(1);
-        if matches!(self.strikes(), Some(Fault::Refuse(_))) {
+        if matches!(self.next_fault(), Some(Fault::Refuse(_))) {
             return Err(HostError { what: like[0].to_string(), gone: false });
         }
         like.iter().map(|setting| self.value(setting)).collect()
     }
 
     fn write(&mut self, settings: &[Setting]) -> Result<(), HostError> {
-        let fault = self.strikes();
+        let fault = self.next_fault();
         let failed = || HostError { what: format!("{}: refused", settings[0]), gone: false };
         if matches!(fault, Some(Fault::Refuse(_))) {
             return Err(failed());
@@ -283,7 +283,7 @@ fn threads_that_appear_late_are_placed_and_the_nic_goes_back_whole() {
     assert!(are_busy(&nic), "{nic:?}");
     let undone = scene.journal.roll_back(name, &mut nic, second(1)).expect("rolls back");
     assert_eq!(undone.host(), HostState::Restored);
-    assert_eq!(nic.napis, before().napis, "also the thread that somebody else had placed");
+    assert_eq!(nic.napis, before().napis, "also the thread that another program had placed");
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn threads_that_die_meanwhile_are_placed_again_or_all_is_as_it_was() {
     }
 }
 
-/// While the link is down there is no NAPI to put anything back on. What they were told comes back with the link, and then
+/// While the link is down there is no NAPI to put anything back on. Their settings come back with the link, and then
 /// so does the undo.
 #[test]
 fn a_link_that_drops_meanwhile_leaves_what_is_named_until_it_is_back() {
@@ -357,10 +357,10 @@ fn a_link_that_drops_meanwhile_leaves_what_is_named_until_it_is_back() {
         let plan = plan(&nic);
         let outcome = apply::commit(plan, &mut nic, &scene.journal, &asked(), apply::Allow::default());
         let Err(error) = outcome.map(|held| held.keep().expect("keeps")) else {
-            panic!("call {n}: nobody looked at a NIC that was down");
+            panic!("call {n}: nothing read the NIC while it was down");
         };
         let changed = nic.napis != before().napis;
-        // What could not be looked at may be called wrong though it is not; never the other way round.
+        // An unreadable setting may be reported as wrong although it is not; never the reverse.
         assert!(!changed || matches!(error.host, HostState::NotRestored(_)), "call {n}: {error}");
         nic.up = true;
         for transaction in scene.journal.history().expect("reads").transactions {

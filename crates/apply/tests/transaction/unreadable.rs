@@ -1,4 +1,4 @@
-//! Transactions whose journal cannot be read: they are named with the way out, and nothing is built upon them.
+//! Transactions whose journal cannot be read: reported with their undo script, and their knobs are refused.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ fn a_journal_that_is_no_file_is_refused_at_once() {
         replaced(&file, what);
         let error = scene.journal.transaction(name).expect_err("is no file").to_string();
         assert!(error.contains("journal.jsonl") && error.contains(what), "{error}");
-        assert!(error.contains(&script.display().to_string()), "the way out is named: {error}");
+        assert!(error.contains(&script.display().to_string()), "the undo script is named: {error}");
         assert_eq!(scene.journal.history().expect("reads").unreadable.len(), 1);
         assert!(matches!(
             scene.journal.roll_back(name, &mut host, second(1)),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use measure::{Experiment, Grid, Results, Variant};
 use model::nic::CoalesceParam;
-use model::recipe::{Circumstances, Dose, Mechanism};
+use model::recipe::{Circumstances, Mechanism, RecipeValue};
 use model::{Layout, OfferedLoad, PolicyName, Recipes, Schema};
 use session::{Exit, Fault};
 use sim::Scenario;
@@ -124,11 +124,11 @@ fn of_tuning(
 /// What of a policy's recipe the model has.
 fn under(scenario: &mut Scenario, policy: PolicyName, recipes: &Recipes) -> Result<(), Refused> {
     let there = Circumstances { driver: DRIVER.to_owned(), own_interrupts: Some(true), epoll_napis: None };
-    for (mechanism, ingredient) in recipes.under(policy, &there) {
-        match (mechanism, &ingredient.dose) {
-            (Mechanism::Delivery, Dose::Delivery(mode)) => scenario.deliver(*mode),
-            (Mechanism::Layout, Dose::Layout(layout)) => lay_out(scenario, layout),
-            (Mechanism::Coalescing(param), dose) => moderate(scenario, param, dose)?,
+    for (mechanism, entry) in recipes.under(policy, &there) {
+        match (mechanism, &entry.value) {
+            (Mechanism::Delivery, RecipeValue::Delivery(mode)) => scenario.deliver(*mode),
+            (Mechanism::Layout, RecipeValue::Layout(layout)) => lay_out(scenario, layout),
+            (Mechanism::Coalescing(param), value) => moderate(scenario, param, value)?,
             _ => {}
         }
     }
@@ -138,16 +138,16 @@ fn under(scenario: &mut Scenario, policy: PolicyName, recipes: &Recipes) -> Resu
         (Mechanism::GroFlushTimeout, "delivery.gro-flush-timeout"),
         (Mechanism::IrqSuspendTimeout, "delivery.irq-suspend-timeout"),
     ] {
-        let dose = recipes.of(policy, mechanism).map(|ingredient| &ingredient.dose);
-        if let Some(dose @ (Dose::Number(_) | Dose::Span(_))) = dose {
-            scenario.set(key, &dose.to_string())?;
+        let value = recipes.of(policy, mechanism).map(|entry| &entry.value);
+        if let Some(value @ (RecipeValue::Number(_) | RecipeValue::Span(_))) = value {
+            scenario.set(key, &value.to_string())?;
         }
     }
     Ok(())
 }
 
 /// Interrupt moderation, as far as the model has it.
-fn moderate(scenario: &mut Scenario, param: CoalesceParam, dose: &Dose) -> Result<(), Refused> {
+fn moderate(scenario: &mut Scenario, param: CoalesceParam, value: &RecipeValue) -> Result<(), Refused> {
     let key = match param {
         CoalesceParam::RxUsecs => "hardware.rx-usecs",
         CoalesceParam::TxUsecs => "hardware.tx-usecs",
@@ -158,9 +158,9 @@ fn moderate(scenario: &mut Scenario, param: CoalesceParam, dose: &Dose) -> Resul
         | CoalesceParam::CqeModeRx
         | CoalesceParam::CqeModeTx => return Ok(()),
     };
-    match dose {
-        Dose::Number(number) => scenario.set(key, &number.to_string()),
-        Dose::Switch(on) => scenario.set(key, &on.to_string()),
+    match value {
+        RecipeValue::Number(number) => scenario.set(key, &number.to_string()),
+        RecipeValue::Switch(on) => scenario.set(key, &on.to_string()),
         _ => Ok(()),
     }
 }

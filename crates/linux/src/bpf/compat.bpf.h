@@ -73,7 +73,7 @@ static __always_inline __u64 tcp_flags_offset(void)
  * Whether the task's own stack may carry softirqs now, because the interrupt
  * that raised them came from user mode. x86 handles such interrupts, and the
  * softirqs after them, on the task's stack, which is empty then: Linux 5.8,
- * arch/x86/include/asm/irq_stack.h. The user's registers tell, for only in a
+ * arch/x86/include/asm/irq_stack.h. The user's registers decide: only in a
  * system call do they have a number in orig_ax, and -1 otherwise. arm64 and
  * the others change stacks for softirqs in every case.
  */

@@ -202,7 +202,7 @@ fn words_of(said: &str) -> String {
     lines.filter(|line| !line.contains("ulimit -l")).collect::<Vec<_>>().join("; ")
 }
 
-/// Makes libbpf tell us, and not the terminal.
+/// Makes libbpf pass its messages to us, and not print them.
 fn listen_to_libbpf() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -233,7 +233,7 @@ mod test {
         let said = "libbpf: Error in bpf_object__probe_loading(): -EPERM. Couldn't load trivial BPF program. Make sure your \
                     kernel supports BPF (CONFIG_BPF_SYSCALL=y) and/or that RLIMIT_MEMLOCK is set to big enough value.\n\
                     libbpf: permission error while running as root; try raising 'ulimit -l'? current value: 8.0 MiB\n";
-        let told = "Error in bpf_object__probe_loading(): -EPERM. Couldn't load trivial BPF program.";
-        assert_eq!(words_of(said), told);
+        let expected = "Error in bpf_object__probe_loading(): -EPERM. Couldn't load trivial BPF program.";
+        assert_eq!(words_of(said), expected);
     }
 }

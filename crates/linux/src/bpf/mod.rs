@@ -1,11 +1,11 @@
-//! Programs of ours in the kernel: who polled which NAPI, how long requests took, which epolls a process has, who was born, what
-//! sockets ask.
+//! Our BPF programs: who polled which NAPI, how long requests took, the epolls of a process, events of processes, requests of
+//! applications.
 //!
 //! Each room below is C beside the Rust that loads it, with one header that is all they share. The programs count
-//! and copy; what the counts mean is decided elsewhere. Nothing is pinned but `wishes`, which applications rely on: a
+//! and copy; what the counts mean is decided elsewhere. Nothing is pinned but `app_requests`, which applications rely on: a
 //! program lives as long as the process that loaded it, however that ends, and any number of processes may load their own.
 
-pub mod births;
+pub mod app_requests;
 mod cost;
 pub mod delivery;
 pub mod epolls;
@@ -13,11 +13,11 @@ mod iterated;
 pub mod live;
 mod loaded;
 mod mirrored;
+pub mod process_events;
 mod record;
+pub(crate) mod reuseport;
 pub mod softirqs;
-pub(crate) mod spread;
 pub mod wire;
-pub mod wishes;
 
 pub use cost::{RunTime, Statistics};
 pub use delivery::DeliveryCounter;

@@ -1,4 +1,4 @@
-//! The sockets on which the kernel tells, and the reading of what it says.
+//! The sockets on which the kernel sends notices, and how these are read.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,7 +26,7 @@ const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 /// How much the kernel keeps for us until we read: some thousand notices.
 const BUFFERED_BYTES: usize = 1 << 20;
 
-/// How many datagrams are taken at once; the rest is taken in the next turn.
+/// How many datagrams are read in one turn; the rest is read in the next one.
 const TURN_MAX: usize = 1024;
 
 /// `RTMGRP_LINK` as a bit of the address, and the messages of that group.
@@ -46,22 +46,22 @@ const NETDEV_IFINDEX: u16 = 1;
 const ETHTOOL_HEADER: u16 = 1;
 const ETHTOOL_INDEX: u16 = 1;
 
-/// What the kernel tells in one network namespace.
+/// The kernel's notices in one network namespace.
 #[derive(Debug)]
 pub struct Notices {
-    ears: Vec<Ear>,
+    sockets: Vec<NoticeSocket>,
     missing: Vec<KernelError>,
 }
 
 #[derive(Debug)]
-struct Ear {
-    says: Says,
+struct NoticeSocket {
+    family: NoticeFamily,
     socket: OwnedFd,
 }
 
-/// What a socket speaks.
+/// Which notices a socket receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Says {
+enum NoticeFamily {
     Links,
     Netdev(u16),
     Ethtool(u16),
@@ -69,51 +69,52 @@ enum Says {
 }
 
 impl Notices {
-    /// Begins to listen in a namespace. What this kernel does not have is left out, and named by [`Notices::missing`].
+    /// Opens the sockets in a namespace. Notices that this kernel does not have are listed by [`Notices::missing`].
     ///
     /// # Errors
-    /// If the namespace cannot be entered, or the kernel does not tell of links.
+    /// If the namespace cannot be entered, or the kernel sends no notices of links.
     pub fn of(netns: &Netns) -> Result<Self, KernelError> {
         netns.run(Self::here)?
     }
 
     fn here() -> Result<Self, KernelError> {
-        let mut ears = vec![Ear { says: Says::Links, socket: socket(None, GROUP_LINK)? }];
+        let mut sockets =
+            vec![NoticeSocket { family: NoticeFamily::Links, socket: socket(None, GROUP_LINK)? }];
         let mut missing = Vec::new();
-        for ear in [netdev(), ethtool(), uevents()] {
-            match ear {
-                Ok(ear) => ears.push(ear),
+        for socket in [netdev(), ethtool(), uevents()] {
+            match socket {
+                Ok(socket) => sockets.push(socket),
                 Err(error) => missing.push(error),
             }
         }
-        Ok(Self { ears, missing })
+        Ok(Self { sockets, missing })
     }
 
-    /// What is not listened to, and why.
+    /// The notices that are unavailable, and why.
     pub fn missing(&self) -> &[KernelError] {
         &self.missing
     }
 
-    /// The descriptors that become readable when something is told.
+    /// The descriptors that become readable when there is a notice.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.ears.iter().map(|ear| ear.socket.as_fd())
+        self.sockets.iter().map(|socket| socket.socket.as_fd())
     }
 
-    /// What was told since this was last asked, each thing once. Does not wait.
+    /// The notices since the last call, each once. Does not wait.
     ///
     /// # Errors
     /// The kernel's.
     pub fn take(&self) -> Result<BTreeSet<Notice>, KernelError> {
         let mut notices = BTreeSet::new();
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
-        for ear in &self.ears {
-            ear.take(&mut buffer, &mut notices)?;
+        for socket in &self.sockets {
+            socket.take(&mut buffer, &mut notices)?;
         }
         Ok(notices)
     }
 }
 
-impl Ear {
+impl NoticeSocket {
     fn take(&self, buffer: &mut [u8], notices: &mut BTreeSet<Notice>) -> Result<(), KernelError> {
         for _ in 0..TURN_MAX {
             let (taken, whole, sender) = match recvfrom(&self.socket, &mut *buffer, RecvFlags::TRUNC) {
@@ -124,7 +125,7 @@ impl Ear {
                     notices.insert(Notice::Lost);
                     continue;
                 }
-                Err(errno) => return Err(KernelError::errno(format!("notices ({:?})", self.says), errno)),
+                Err(errno) => return Err(KernelError::errno(format!("notices ({:?})", self.family), errno)),
             };
             // Other programs may write to our port; only port 0 is the kernel.
             let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
@@ -132,7 +133,7 @@ impl Ear {
                 continue;
             }
             if whole > taken || self.read(&buffer[..taken], notices).is_err() {
-                // What cannot be read may have told anything.
+                // A notice that cannot be read may be of anything.
                 notices.insert(Notice::Lost);
             }
         }
@@ -140,27 +141,30 @@ impl Ear {
     }
 
     fn read(&self, datagram: &[u8], notices: &mut BTreeSet<Notice>) -> Result<(), Malformed> {
-        if self.says == Says::Uevents {
+        if self.family == NoticeFamily::Uevents {
             notices.extend(uevent::notice(datagram));
             return Ok(());
         }
         for message in Messages::new(datagram) {
             let message = message?;
-            let notice = match self.says {
-                Says::Links if matches!(message.kind, NEW_LINK | DEL_LINK) => {
+            let notice = match self.family {
+                NoticeFamily::Links if matches!(message.kind, NEW_LINK | DEL_LINK) => {
                     Some(Notice::Link(link_index(message.body)?))
                 }
-                Says::Netdev(family) if message.kind == family => {
+                NoticeFamily::Netdev(family) if message.kind == family => {
                     let index = genl::attrs(message.body)?.find(NETDEV_IFINDEX)?;
                     index.map(|index| index.u32().map(|index| Notice::Link(IfIndex(index)))).transpose()?
                 }
-                Says::Ethtool(family) if message.kind == family => {
+                NoticeFamily::Ethtool(family) if message.kind == family => {
                     let header = genl::attrs(message.body)?.find(ETHTOOL_HEADER)?;
                     let index =
                         header.map(|header| header.nested().find(ETHTOOL_INDEX)).transpose()?.flatten();
                     index.map(|index| index.u32().map(|index| Notice::Ethtool(IfIndex(index)))).transpose()?
                 }
-                Says::Links | Says::Netdev(_) | Says::Ethtool(_) | Says::Uevents => None,
+                NoticeFamily::Links
+                | NoticeFamily::Netdev(_)
+                | NoticeFamily::Ethtool(_)
+                | NoticeFamily::Uevents => None,
             };
             notices.extend(notice);
         }
@@ -191,26 +195,29 @@ fn of_family(
     name: &str,
     group: &str,
     since: KernelVersion,
-    says: impl Fn(u16) -> Says,
-) -> Result<Ear, KernelError> {
+    notices: impl Fn(u16) -> NoticeFamily,
+) -> Result<NoticeSocket, KernelError> {
     let family = Family::resolve(&mut NetlinkSocket::open_here(Protocol::Generic)?, name, since)?;
     let what = || format!("notices of {name} `{group}`");
     let number = family.group(group).ok_or_else(|| KernelError::absent(what(), "the group", Some(since)))?;
     let socket = socket(Some(netlink::GENERIC), 0)?;
     sys::netlink::join(&socket, number).map_err(|errno| KernelError::errno(what(), errno))?;
-    Ok(Ear { says: says(family.id()), socket })
+    Ok(NoticeSocket { family: notices(family.id()), socket })
 }
 
-fn netdev() -> Result<Ear, KernelError> {
-    of_family("netdev", "mgmt", KernelVersion::since(6, 3), Says::Netdev)
+fn netdev() -> Result<NoticeSocket, KernelError> {
+    of_family("netdev", "mgmt", KernelVersion::since(6, 3), NoticeFamily::Netdev)
 }
 
-fn ethtool() -> Result<Ear, KernelError> {
-    of_family("ethtool", "monitor", KernelVersion::since(5, 6), Says::Ethtool)
+fn ethtool() -> Result<NoticeSocket, KernelError> {
+    of_family("ethtool", "monitor", KernelVersion::since(5, 6), NoticeFamily::Ethtool)
 }
 
-fn uevents() -> Result<Ear, KernelError> {
-    Ok(Ear { says: Says::Uevents, socket: socket(Some(netlink::KOBJECT_UEVENT), GROUP_KERNEL)? })
+fn uevents() -> Result<NoticeSocket, KernelError> {
+    Ok(NoticeSocket {
+        family: NoticeFamily::Uevents,
+        socket: socket(Some(netlink::KOBJECT_UEVENT), GROUP_KERNEL)?,
+    })
 }
 
 #[cfg(test)]
@@ -220,44 +227,44 @@ mod test {
     use crate::netlink::message;
     use proptest::prelude::*;
 
-    fn ear(says: Says) -> Ear {
+    fn notice_socket(family: NoticeFamily) -> NoticeSocket {
         let (socket, _) = rustix::pipe::pipe().expect("a pipe");
-        Ear { says, socket }
+        NoticeSocket { family, socket }
     }
 
-    fn read(says: Says, datagram: &[u8]) -> Result<BTreeSet<Notice>, Malformed> {
+    fn read(family: NoticeFamily, datagram: &[u8]) -> Result<BTreeSet<Notice>, Malformed> {
         let mut notices = BTreeSet::new();
-        ear(says).read(datagram, &mut notices)?;
+        notice_socket(family).read(datagram, &mut notices)?;
         Ok(notices)
     }
 
     #[test]
-    fn a_link_is_told_by_its_index() {
+    fn a_link_is_identified_by_its_index() {
         let mut header = [0; LINK_HEADER_BYTES];
         header[4..8].copy_from_slice(&7_u32.to_ne_bytes());
         let datagram = message::request(NEW_LINK, 0, 0, &AttrBuf::after(&header));
-        assert_eq!(read(Says::Links, &datagram), Ok([Notice::Link(IfIndex(7))].into()));
+        assert_eq!(read(NoticeFamily::Links, &datagram), Ok([Notice::Link(IfIndex(7))].into()));
         let address = message::request(20, 0, 0, &AttrBuf::after(&header));
-        assert_eq!(read(Says::Links, &address), Ok(BTreeSet::new()), "an address is no link");
-        assert!(read(Says::Links, &message::request(DEL_LINK, 0, 0, &AttrBuf::new())).is_err());
+        assert_eq!(read(NoticeFamily::Links, &address), Ok(BTreeSet::new()), "an address is no link");
+        assert!(read(NoticeFamily::Links, &message::request(DEL_LINK, 0, 0, &AttrBuf::new())).is_err());
     }
 
     #[test]
-    fn what_a_driver_was_told_names_its_device_in_the_header() {
+    fn a_notice_of_ethtool_has_its_device_in_the_header() {
         let mut body = AttrBuf::after(&[20, 1, 0, 0]);
         body.nested(ETHTOOL_HEADER, |header| {
             header.u32(ETHTOOL_INDEX, 9).text(2, "eth0");
         });
         let datagram = message::request(0x1d, 0, 0, &body);
-        assert_eq!(read(Says::Ethtool(0x1d), &datagram), Ok([Notice::Ethtool(IfIndex(9))].into()));
-        assert_eq!(read(Says::Ethtool(0x1e), &datagram), Ok(BTreeSet::new()), "of another family");
+        assert_eq!(read(NoticeFamily::Ethtool(0x1d), &datagram), Ok([Notice::Ethtool(IfIndex(9))].into()));
+        assert_eq!(read(NoticeFamily::Ethtool(0x1e), &datagram), Ok(BTreeSet::new()), "of another family");
     }
 
     proptest! {
         #[test]
         fn no_bytes_upset_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            for says in [Says::Links, Says::Netdev(0x1d), Says::Ethtool(0x1d), Says::Uevents] {
-                let _answer = read(says, &bytes);
+            for family in [NoticeFamily::Links, NoticeFamily::Netdev(0x1d), NoticeFamily::Ethtool(0x1d), NoticeFamily::Uevents] {
+                let _answer = read(family, &bytes);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What the kernel tells of its objects: `ACTION@PATH`, and variables behind it.
+//! Uevents of the kernel's objects: `ACTION@PATH`, and variables behind it.
 //!
 //! Kernel: 6.18, `lib/kobject_uevent.c` `kobject_uevent_env()`.
 
@@ -26,7 +26,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn queues_and_cpus_are_told_and_the_rest_is_let_pass() {
+    fn queues_and_cpus_are_reported_and_the_rest_is_ignored() {
         let of = |text: &str| notice(text.as_bytes());
         assert_eq!(
             of("add@/devices/virtual/net/veth0/queues/rx-1\0ACTION=add\0SUBSYSTEM=queues\0"),

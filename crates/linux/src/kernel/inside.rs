@@ -11,7 +11,7 @@ use crate::netns::Netns;
 use crate::observe::device::napis_by_order;
 use crate::sysfs::{DeviceDir, SysFs};
 
-/// What is asked and told in one namespace.
+/// The interfaces of one namespace, to read and to write.
 #[derive(Debug)]
 pub(super) struct Inside {
     netns: Netns,
@@ -20,7 +20,7 @@ pub(super) struct Inside {
     netdev: Result<Netdev, KernelError>,
     /// Opened when a device-wide setting first needs it.
     sysfs: Option<SysFs>,
-    /// The same, for what a NIC and its driver can be told.
+    /// The same, for settings of a NIC and its driver.
     ethtool: Option<Ethtool>,
     ioctl: Option<EthtoolIoctl>,
     disciplines: Option<Disciplines>,
@@ -84,7 +84,7 @@ impl Inside {
         let directory = self.directory(device)?;
         let number = |file: &str| {
             let text = directory.read(file)?;
-            text.parse().map_err(|_| KernelError::malformed(file, format!("`{text}` is no number")))
+            text.parse().map_err(|_| KernelError::malformed(file, format!("`{text}` is not a number")))
         };
         let (mtu, tx_queue_len) = (number("mtu")?, number("tx_queue_len")?);
         let name = self.name(device)?;
@@ -125,8 +125,8 @@ impl Inside {
     /// What the kernel says about a receive queue; `None` while its device is down.
     fn queue(&mut self, queue: RxQueue) -> Result<Option<RawQueue>, KernelError> {
         let gone = |why: &str| Err(KernelError::gone("netdev queue-get", why));
-        // Some drivers have the kernel keep a queue's settings for when it comes back, and others keep some by not making
-        // its NAPI anew. Kernel: 6.13, `net/core/dev.c` `napi_restore_config()`, `netif_napi_add_weight_locked()`.
+        // Some drivers have the kernel keep a queue's settings for when it comes back, and others keep some by not recreating
+        // its NAPI. Kernel: 6.13, `net/core/dev.c` `napi_restore_config()`, `netif_napi_add_weight_locked()`.
         let fewer = || {
             let why = "its device has fewer queues now; brought back, the queue may have its settings again";
             Err(KernelError::away("netdev queue-get", why))

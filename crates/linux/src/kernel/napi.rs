@@ -37,9 +37,9 @@ fn read_one(napi: &RawNapi, like: &NapiKnob) -> Result<NapiKnob, KernelError> {
     })
 }
 
-/// What a NAPI's answer says, if this kernel says it.
+/// A value in a NAPI's answer, if this kernel reports it.
 fn stated<T>(value: Option<T>, since: KernelVersion) -> Result<T, KernelError> {
-    let needs = "it among the answers of netdev netlink `napi-get`";
+    let needs = "a kernel whose `napi-get` reports it";
     value.ok_or_else(|| KernelError::absent("netdev napi-get", needs, Some(since)))
 }
 

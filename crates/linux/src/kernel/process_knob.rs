@@ -8,8 +8,8 @@ use crate::process;
 
 pub(super) fn read(like: &ProcessKnob) -> Result<Setting, KernelError> {
     let setting = Setting::Process(like.clone());
-    if let Some(way) = attach::way().filter(|_| attach::is_inside_a_process(&setting)) {
-        return way.read(&setting);
+    if let Some(service) = attach::service().filter(|_| attach::is_inside_a_process(&setting)) {
+        return service.read(&setting);
     }
     Ok(Setting::Process(match like {
         ProcessKnob::Epoll(epoll, _) => ProcessKnob::Epoll(*epoll, process::read_epoll(epoll)?),
@@ -25,8 +25,8 @@ pub(super) fn read(like: &ProcessKnob) -> Result<Setting, KernelError> {
 
 pub(super) fn write(knob: &ProcessKnob) -> Result<(), KernelError> {
     let setting = Setting::Process(knob.clone());
-    if let Some(way) = attach::way().filter(|_| attach::is_inside_a_process(&setting)) {
-        return way.write(&setting);
+    if let Some(service) = attach::service().filter(|_| attach::is_inside_a_process(&setting)) {
+        return service.write(&setting);
     }
     match knob {
         ProcessKnob::Epoll(epoll, params) => process::write_epoll(epoll, *params),

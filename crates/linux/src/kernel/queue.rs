@@ -30,7 +30,8 @@ fn read_rx_knob(inside: &mut Inside, queue: RxQueue, like: &RxQueueKnob) -> Resu
             let file = rx(queue, "rps_flow_cnt");
             let text = inside.directory(queue.device)?.read(&file)?;
             let count = text.parse();
-            let count = count.map_err(|_| KernelError::malformed(file, format!("`{text}` is no number")))?;
+            let count =
+                count.map_err(|_| KernelError::malformed(file, format!("`{text}` is not a number")))?;
             Ok(RxQueueKnob::RpsFlowCount(count))
         }
     }

@@ -155,7 +155,7 @@ impl Lab {
     /// Starts memcached on the server, and waits until it answers the client.
     ///
     /// # Errors
-    /// If it is not installed, ends at once or does not answer in time, with its own words.
+    /// If it is not installed, exits immediately or does not answer in time, with its own words.
     pub fn start_memcached(&self, options: &MemcachedOptions) -> Result<Memcached, ServerError> {
         Memcached::start(&self.server, &self.client, &self.keeper, options)
     }
@@ -164,7 +164,7 @@ impl Lab {
     /// client.
     ///
     /// # Errors
-    /// If it cannot be started, ends at once or takes no connection in time, with its own words.
+    /// If it cannot be started, exits immediately or takes no connection in time, with its own words.
     pub fn start_program(&self, command: Command, port: u16) -> Result<Program, ProgramError> {
         self.start_program_on(&CpuSet::new(), command, port)
     }

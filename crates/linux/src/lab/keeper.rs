@@ -17,7 +17,7 @@ use crate::sys;
 pub(super) struct Keeper {
     pid: Pid,
     pid_namespace: OwnedFd,
-    /// `None` once it was let go.
+    /// `None` once it was closed.
     lifeline: Option<OwnedFd>,
 }
 

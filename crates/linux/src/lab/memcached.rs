@@ -72,7 +72,7 @@ pub enum ServerError {
     #[error("memcached is not installed: install the distribution's package `memcached`")]
     NotInstalled,
     /// It ended by itself.
-    #[error("memcached ended at once ({status}){}", Said(.words))]
+    #[error("memcached exited immediately ({status}){}", Said(.words))]
     Ended {
         /// How.
         status: ExitStatus,
@@ -121,7 +121,7 @@ impl Memcached {
         options: &MemcachedOptions,
     ) -> Result<Self, ServerError> {
         let io = |error: std::io::Error| KernelError::io("starting memcached", &error);
-        // Not a pipe: nobody reads it while memcached runs, and nothing is lost if it says much.
+        // Not a pipe: it has no reader while memcached runs, and nothing is lost if it writes much.
         let words = memfd_create("memcached-stderr", MemfdFlags::CLOEXEC);
         let mut words = File::from(words.map_err(|errno| KernelError::errno("starting memcached", errno))?);
         let stderr = words.try_clone().map_err(io)?;

@@ -28,7 +28,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// It ended by itself.
-    #[error("the server ended at once ({status}){}", Said(.words))]
+    #[error("the server exited immediately ({status}){}", Said(.words))]
     Ended {
         /// How.
         status: ExitStatus,
@@ -85,10 +85,10 @@ impl Program {
     /// outlive the thread that starts it.
     ///
     /// # Errors
-    /// If it cannot be started, ends at once or takes no connection in time, with its own words.
+    /// If it cannot be started, exits immediately or takes no connection in time, with its own words.
     pub fn start_in(netns: &Netns, mut command: Command, address: SocketAddr) -> Result<Self, ProgramError> {
         let words = prepare(&mut command)?;
-        // Whoever is there already needs no right to go there.
+        // A process that is in the namespace already needs no privilege to enter it.
         let own = (!Netns::is_current(netns.id())).then(|| netns.as_fd().try_clone_to_owned()).transpose();
         sys::child::bind(&mut command, own.map_err(|error| KernelError::io("a network namespace", &error))?);
         let child = spawn(&mut command)?;

@@ -1,4 +1,4 @@
-//! A directory in memory that nobody else sees: files of the lab end with it, as its namespaces do.
+//! A directory in memory that no other process sees: files of the lab end with it, as its namespaces do.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;

@@ -247,7 +247,7 @@ impl Netdev {
     /// What `napi-set` takes beyond the settings that it began with.
     ///
     /// # Errors
-    /// If the kernel does not tell what it takes.
+    /// If the kernel does not report what it takes.
     pub fn napi_set_takes(&mut self) -> Result<NapiSetTakes, KernelError> {
         let accepted = self.family.accepted(&mut self.socket, command::NAPI_SET)?;
         let busy_poll = u64::from(raw_threading(Threading::BusyPoll));

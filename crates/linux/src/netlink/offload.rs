@@ -42,7 +42,7 @@ pub fn switch(device: IfIndex, offload: Offload, on: bool) -> Result<(), KernelE
     let wanted: Vec<(&str, bool)> = features.iter().map(|(_, name)| (name.as_str(), on)).collect();
     ethtool.set_features(device, &wanted).map_err(|error| KernelError { what: what.clone(), ..error })?;
 
-    // The kernel acknowledges wishes that the driver does not fulfil, so what counts is what can be read.
+    // The kernel acknowledges features that the driver does not switch, so the result is read back.
     let active = ethtool.features()?;
     let active = active.iter().find(|found| found.ifindex == device.0);
     let active =

@@ -1,4 +1,4 @@
-//! Queueing disciplines: what rtnetlink says about them and can be told.
+//! Queueing disciplines: how rtnetlink shows and sets them.
 //!
 //! Only kinds whose options are all known here are taken as they are; whatever else there is, or hangs on one, makes the
 //! device's disciplines something that could not be put back ([`Qdiscs::Other`]).
@@ -242,7 +242,7 @@ impl Disciplines {
         match to {
             Qdiscs::Default(_) => match now {
                 Some(Qdiscs::Default(_)) | None => Ok(()),
-                Some(_) => self.tell(message::DELETE, 0, &AttrBuf::after(&header(device.0, 0, ROOT))),
+                Some(_) => self.change(message::DELETE, 0, &AttrBuf::after(&header(device.0, 0, ROOT))),
             },
             Qdiscs::Whole(qdisc) => {
                 Handles::of(&all, device).put(self, device, ROOT, qdisc.handle, &|body| {
@@ -287,18 +287,18 @@ impl Disciplines {
         }
     }
 
-    fn tell(&mut self, kind: u16, flags: u16, body: &AttrBuf) -> Result<(), KernelError> {
+    fn change(&mut self, kind: u16, flags: u16, body: &AttrBuf) -> Result<(), KernelError> {
         let what = if kind == message::DELETE { "rtnetlink delqdisc" } else { "rtnetlink newqdisc" };
-        let told = self.socket.request(what, kind, flags, body);
-        told.map_err(|error| error.needing("CAP_NET_ADMIN in the device's namespace"))
+        let done = self.socket.request(what, kind, flags, body);
+        done.map_err(|error| error.needing("CAP_NET_ADMIN in the device's namespace"))
     }
 }
 
 /// The handles of a device's disciplines.
 ///
-/// A discipline is made anew only under a handle that is not there yet: without one, or with that of one that is there, the
-/// kernel tells a discipline of the same kind its new options, and keeps those that are not named. So each gets a handle,
-/// the highest that is free and that the kernel might have chosen itself.
+/// A discipline is created only under a handle that does not exist yet. Without a handle, or with an existing one, the
+/// kernel changes the named options of a discipline of the same kind, and keeps the others. So each gets a handle: the
+/// highest free one that the kernel might have chosen itself.
 ///
 /// Kernel: 6.18, `net/sched/sch_api.c` `__tc_modify_qdisc()`, `qdisc_alloc_handle()`.
 struct Handles(BTreeSet<u16>);
@@ -332,7 +332,7 @@ impl Handles {
         {
             let mut body = AttrBuf::after(&header(device.0, u32::from(own) << 16, parent));
             describe(&mut body);
-            disciplines.tell(message::NEW, flag::CREATE | REPLACE, &body)?;
+            disciplines.change(message::NEW, flag::CREATE | REPLACE, &body)?;
             self.0.insert(own);
         }
         Ok(())
@@ -400,7 +400,7 @@ mod test {
     }
 
     #[test]
-    fn options_that_somebody_chose_are_kept_and_the_kernels_own_are_not() {
+    fn chosen_options_are_recorded_and_the_kernels_defaults_are_not() {
         let fq = with(QdiscKind::Fq, QdiscOption::Quantum, 4_711);
         assert_eq!(read(&[raw(0x8001_0000, ROOT, &fq)], false), Some(Qdiscs::Whole(fq)));
         let usual = with(QdiscKind::Fq, QdiscOption::Quantum, 3_028);
@@ -411,14 +411,14 @@ mod test {
     }
 
     #[test]
-    fn what_the_kernel_made_by_itself_is_told_from_what_somebody_put_there() {
+    fn the_kernels_default_disciplines_are_distinguished_from_chosen_ones() {
         let fast = Qdisc::of(QdiscKind::PfifoFast);
         let by_itself = [mq(0), raw(0, 2, &fast), raw(0, 1, &fast)];
         assert_eq!(read(&by_itself, false), Some(Qdiscs::Default(vec!["pfifo_fast".to_owned(); 2])));
-        let by_somebody = [mq(0x1_0000), raw(0x10_0000, 0x1_0001, &fast), raw(0, 0x1_0002, &fast)];
+        let chosen = [mq(0x1_0000), raw(0x10_0000, 0x1_0001, &fast), raw(0, 0x1_0002, &fast)];
         let named = Qdisc { handle: Some(0x10), ..fast.clone() };
         let expected = Qdiscs::PerQueue { handle: Some(1), queues: vec![named, fast] };
-        assert_eq!(read(&by_somebody, false), Some(expected));
+        assert_eq!(read(&chosen, false), Some(expected));
         assert_eq!(read(&[], false), None);
     }
 

@@ -30,7 +30,7 @@ pub const DATAGRAMS_MAX: usize = 128 * 1024;
 /// than there are handles for.
 pub const STREAM_DATAGRAMS_MAX: usize = 1 << 20;
 
-/// How many signals and strangers' messages are let pass while an answer is awaited.
+/// How many signals and foreign messages are skipped while an answer is awaited.
 pub const DISTURBANCES_MAX: usize = 1024;
 
 /// How long the kernel may take to answer. It works while we send, so an answer that is not there by then is lost.
@@ -151,7 +151,7 @@ impl NetlinkSocket {
         self.attempt(kind, flags, body).map_err(|failure| failure.about(what))
     }
 
-    /// As [`NetlinkSocket::request`], for a caller who can tell what the attribute means that was refused.
+    /// As [`NetlinkSocket::request`], for a caller that knows the meaning of a refused attribute.
     ///
     /// # Errors
     /// The kernel's refusal, in its own words.
@@ -176,9 +176,7 @@ impl NetlinkSocket {
             Ok(())
         });
         answered.map_err(|failure| failure.about(what))?;
-        value.ok_or_else(|| {
-            KernelError::malformed(what, "acknowledged, but without the object that was asked for")
-        })
+        value.ok_or_else(|| KernelError::malformed(what, "acknowledged without the requested object"))
     }
 
     /// Asks for all objects of a kind. `read` makes a value of each object's body; an object that it does not want

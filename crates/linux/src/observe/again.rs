@@ -6,20 +6,20 @@ use model::{EpollId, Host, IfIndex, Pid};
 
 use super::{Processes, Sources, Sysctls, device, irq, listeners, process, topology, whole};
 use crate::bpf::EpollScanner;
-use crate::bpf::spread::ListenerScanner;
+use crate::bpf::reuseport::ListenerScanner;
 use crate::error::{Cause, KernelError};
 use crate::netns::Netns;
 use crate::process::{Link, Pinned, descriptors, params_if_any};
 
-/// The most that is kept of what could not be read: those who look again and again would gather it for ever.
+/// The most unread objects that are kept: repeated observation would collect them without bound.
 const UNREAD_MAX: usize = 256;
 
-/// Observes one network namespace, as often as it is asked to.
+/// Observes one network namespace repeatedly.
 #[derive(Debug)]
 pub struct Observer {
     netns: Netns,
     sources: Sources,
-    /// `None` where BPF is refused; `/proc` tells the same, and takes longer.
+    /// `None` where BPF is refused; `/proc` has the same, and takes longer.
     scanner: Option<EpollScanner>,
     /// Loaded when processes are first seen to share an address.
     listeners: Option<ListenerScanner>,
@@ -99,7 +99,7 @@ impl Observer {
         note(host, unread);
         match same {
             Ok(true) => Ok(()),
-            // Gone, or of a kernel without the request: looking at the device tells.
+            // Gone, or a kernel without the request: observing the device shows which.
             Ok(false) | Err(_) => self.device(host, index).map(|_| ()),
         }
     }

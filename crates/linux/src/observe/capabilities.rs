@@ -31,7 +31,7 @@ pub(super) fn capabilities(sources: &mut Sources, unread: &mut Vec<Unread>) -> C
         napi_threaded_busy: takes.threaded_busy,
         epoll_params: epolls_have_params(),
         epoll_events_only: epolls_wait_for_events_only(),
-        ptrace: held.contains(CapabilitySet::SYS_PTRACE) || crate::attach::way().is_some(),
+        ptrace: held.contains(CapabilitySet::SYS_PTRACE) || crate::attach::service().is_some(),
         net_admin: held.contains(CapabilitySet::NET_ADMIN),
         bpf: loads_bpf && std::path::Path::new(BTF).exists(),
     }

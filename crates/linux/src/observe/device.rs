@@ -83,7 +83,7 @@ pub(super) fn vectors(seen: &[Seen]) -> BTreeSet<IrqNumber> {
     seen.iter().flat_map(|seen| seen.vectors.iter().copied().chain(stated(seen))).collect()
 }
 
-/// What rt-link says, and nothing else yet. A device whose name nobody can type is not observed.
+/// What rt-link says, and nothing else yet. A device whose name is not UTF-8 is not observed.
 fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
     let name = std::str::from_utf8(link.name)
         .map_err(|_| KernelError::malformed(format!("device {}", link.ifindex), "its name is not UTF-8"))?;
@@ -131,7 +131,7 @@ fn name_peer(device: &mut Device, names: &BTreeMap<IfIndex, Label>) {
     }
 }
 
-/// What drivers tell by ioctl alone. Most virtual ones have neither.
+/// What drivers report by ioctl alone. Most virtual ones have neither.
 fn from_ioctl(device: &mut Device, ioctl: &EthtoolIoctl, unread: &mut Vec<Unread>) {
     let name = device.id.name.as_str();
     let of_device = |error: KernelError| KernelError { what: format!("{name}: {}", error.what), ..error };
@@ -158,7 +158,7 @@ fn qdiscs(
 ) {
     let ifindex = device.id.ifindex;
     let made = all.iter().any(|raw| raw.ifindex == ifindex.0 && raw.handle != 0);
-    // Only options that somebody may have chosen are compared with it.
+    // Needed only where a user may have chosen options.
     let tx_queue_len = sysfs
         .filter(|_| made)
         .and_then(|sysfs| number(sysfs, &format!("class/net/{}/tx_queue_len", device.id.name), unread));
@@ -226,7 +226,7 @@ pub(crate) fn napis_by_order(rx_queues: usize, any_stated: bool, ascending: &[Na
     (!any_stated && rx_queues == ascending.len()).then_some(ascending)
 }
 
-/// Takes the values of a device's NAPIs anew; false, and takes nothing, if it has other NAPIs than it had.
+/// Reads the values of a device's NAPIs again; false, and changes nothing, if it has other NAPIs than before.
 pub(super) fn napis_again(
     device: &mut Device,
     sources: &mut Sources,
@@ -266,7 +266,7 @@ fn kthreads(device: &mut Device, unread: &mut Vec<Unread>) {
         let by_name = || named.get(position).copied().filter(|_| complete);
         let Some(pid) = of_napi.or_else(by_name) else { continue };
         match kthread::read(pid) {
-            // One that ends meanwhile is no longer there, which is what is said then.
+            // It ended meanwhile: the queue then has none.
             Err(error) if matches!(error.cause, Cause::Gone(_)) => {}
             state => queue.kthread = state.map(Some).or_unread(unread),
         }

@@ -74,7 +74,7 @@ fn word(text: &str) -> (&str, &str) {
     text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))
 }
 
-/// Which queue an interrupt serves, as far as drivers let its name tell: `eth0-TxRx-3`, `virtio2-input.0`,
+/// Which queue an interrupt serves, as far as its driver's name for it says: `eth0-TxRx-3`, `virtio2-input.0`,
 /// `mlx5_comp3@pci:0000:08:00.0`, `eth0-rx-0`, or the device's name and a number (sfc). An interrupt that serves both
 /// directions counts as the receive queue's.
 pub(super) fn queue_in_name(name: &str, device: &str) -> Option<(QueueType, QueueIndex)> {
@@ -223,7 +223,7 @@ mod test {
     }
 
     #[test]
-    fn drivers_names_tell_the_queue() {
+    fn drivers_names_identify_the_queue() {
         use QueueType::{Rx, Tx};
         for (name, expected) in [
             ("virtio2-input.0", Some((Rx, 0))),

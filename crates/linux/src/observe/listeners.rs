@@ -1,4 +1,4 @@
-//! Listeners that share an address, where any process that was looked into has some.
+//! Listeners that share an address, where an observed process has some.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,16 +7,16 @@ use model::{Host, ListenerGroup, NetnsId};
 
 use super::OrUnread;
 use crate::attach;
-use crate::bpf::spread::ListenerScanner;
+use crate::bpf::reuseport::ListenerScanner;
 use crate::process::shared_listeners;
 
 /// Looks for them, if there may be any. The scanner is loaded at the first need.
 ///
-/// Who reaches into processes through somebody else does not: nobody could attach a program.
+/// A process that uses the attach service does not look: it could not attach a program.
 pub(super) fn observe(host: &mut Host, scanner: &mut Option<ListenerScanner>, unread: &mut Vec<Unread>) {
     let shared = shared(&host.processes, host.netns);
     host.listeners = Vec::new();
-    if shared.is_empty() || attach::way().is_some() {
+    if shared.is_empty() || attach::service().is_some() {
         return;
     }
     if scanner.is_none() {

@@ -32,7 +32,7 @@ use crate::process::kthread;
 use crate::sysctl;
 use crate::sysfs::SysFs;
 
-/// Which processes to look into.
+/// Which processes to observe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Processes {
     /// None at all.
@@ -89,7 +89,7 @@ fn whole(
         sysctls,
         irqs,
         processes: process::processes(netns, processes, &mut unread),
-        wishes: Vec::new(),
+        app_requests: Vec::new(),
         listeners: Vec::new(),
         kthread_begins: kthread_begins(&mut unread),
         rt_throttling: kthread::rt_throttling().map(Some).or_unread(&mut unread),
@@ -121,7 +121,7 @@ fn kthread_begins(unread: &mut Vec<Unread>) -> Option<KthreadState> {
     }
 }
 
-/// What is asked in a namespace, opened in one visit to it. Parts that this kernel or caller lacks carry the reason.
+/// The interfaces of a namespace, opened in one visit to it. Those that this kernel or caller lacks carry the reason.
 #[derive(Debug)]
 struct Sources {
     links: Links,

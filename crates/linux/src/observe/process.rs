@@ -1,7 +1,7 @@
 //! The application's half of the graph: process → thread → epoll → socket → incoming NAPI id, and io_urings.
 //!
 //! What the kernel lets anyone read comes from `/proc`; what is inside a file (an epoll's parameters, a socket's
-//! NAPI) from a short-lived copy of its descriptor. Without the right to copy, the rest is still told.
+//! NAPI) from a short-lived copy of its descriptor. Without the right to copy, the rest is still reported.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -23,10 +23,10 @@ use crate::sys;
 /// Looks into processes, in ascending order of pid. `Networking` are those in `netns` that have an internet socket
 /// or an io_uring with a registered one.
 ///
-/// What could not be read is added to `unread`, once for each process; a process that was asked for and is gone too.
+/// What could not be read is added to `unread`, once for each process; also a requested process that is gone.
 pub fn processes(netns: &Netns, which: &Processes, unread: &mut Vec<Unread>) -> Vec<Process> {
-    if let Some(way) = attach::way() {
-        let (found, missed) = way.processes(netns.id(), which);
+    if let Some(service) = attach::service() {
+        let (found, missed) = service.processes(netns.id(), which);
         unread.extend(missed);
         return found;
     }
@@ -170,7 +170,7 @@ impl Observer<'_> {
         })
     }
 
-    /// The files of a process. The first thing that could not be read is noted; whatever can be told without it is.
+    /// The files of a process. The first failure is noted; everything that can be read without it is reported.
     fn files(&mut self, process: &Pinned) -> Result<Files, Cause> {
         let mut refused = None;
         let links = match process::descriptors(process) {

@@ -1,4 +1,4 @@
-//! What the descriptors of a process are, told by the names of their links.
+//! The kinds of a process's descriptors, from the names of their links.
 
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -50,7 +50,7 @@ pub(super) fn socket_inode(text: &[u8]) -> Option<u64> {
 /// A descriptor of ours for one of a process's, which must be of this kind; gone if the number means another file now.
 pub(super) fn duplicate_if(process: &Pinned, fd: Fd, kind: Link) -> Result<OwnedFd, Cause> {
     let file = process.duplicate(fd)?;
-    // Our own copy is asked, so the answer stays true whatever the process does with the number.
+    // Our own copy is checked, so the answer stays true whatever the process does with the number.
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let link = rustix::fs::readlink(path, Vec::new()).map_err(Cause::Errno)?;
     if Link::parse(link.as_bytes()) == kind {
@@ -61,7 +61,7 @@ pub(super) fn duplicate_if(process: &Pinned, fd: Fd, kind: Link) -> Result<Owned
 }
 
 /// The descriptors of a process that are sockets, epolls or io_urings, in ascending order. One that is closed
-/// meanwhile is left out. Threads that do not share the first thread's descriptors are not looked at.
+/// meanwhile is omitted. Threads that do not share the first thread's descriptors are not read.
 pub(crate) fn descriptors(process: &Pinned) -> Result<Vec<(Fd, Link)>, Cause> {
     let mut found = Vec::new();
     let mut refused = None;
@@ -103,7 +103,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn a_link_tells_what_a_descriptor_is() {
+    fn a_link_identifies_the_kind_of_a_descriptor() {
         for (text, link) in [
             ("socket:[35845]", Link::Socket(35845)),
             ("anon_inode:[eventpoll]", Link::Epoll),

@@ -43,9 +43,9 @@ pub fn find(criteria: &Criteria, unread: &mut Vec<Unread>) -> Result<Vec<Process
     if *criteria == Criteria::default() {
         return Err(KernelError::malformed("find processes", "no criterion is given"));
     }
-    // What a process runs, holds and lives in the kernel tells those alone who may look into it.
-    if let Some(way) = attach::way() {
-        let (found, unjudged) = way.find(criteria)?;
+    // The kernel shows a process's executable, files and namespaces only to privileged processes.
+    if let Some(service) = attach::service() {
+        let (found, unjudged) = service.find(criteria)?;
         unread.extend(unjudged);
         return Ok(found);
     }
@@ -71,8 +71,8 @@ pub fn meets(criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelE
     if *criteria == Criteria::default() {
         return Err(KernelError::malformed(what(), "no criterion is given"));
     }
-    if let Some(way) = attach::way() {
-        return way.meets(criteria, pid);
+    if let Some(service) = attach::service() {
+        return service.meets(criteria, pid);
     }
     let mut search = Search { criteria, sockets: BTreeMap::new(), links: Links::default(), text: Vec::new() };
     match search.judge(pid) {
@@ -81,14 +81,14 @@ pub fn meets(criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelE
     }
 }
 
-/// The processes that hold any of these sockets, which are given by their inodes. Those that cannot be looked into, and
-/// those that end meanwhile, are left out.
+/// The processes that hold any of these sockets, which are given by their inodes. Processes that cannot be read, and those
+/// that end meanwhile, are omitted.
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
 pub fn holders_of_sockets(inodes: &BTreeSet<u64>) -> Result<Vec<Pid>, KernelError> {
-    if let Some(way) = attach::way() {
-        return way.holders_of_sockets(inodes);
+    if let Some(service) = attach::service() {
+        return service.holders_of_sockets(inodes);
     }
     let holds = |pid: &Pid| {
         let links = Pinned::open(*pid).and_then(|process| descriptors(&process)).unwrap_or_default();

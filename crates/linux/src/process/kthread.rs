@@ -35,8 +35,8 @@ const KTHREADD: Pid = Pid(2);
 /// What every NAPI's thread is called, and a `kthreadd`.
 const NAMES: [&str; 2] = ["napi/", "kthreadd"];
 
-/// How long a NAPI's thread may take to appear after it was asked for. The kernel makes it before it answers; a driver
-/// that opens its device anew makes it a little later.
+/// How long a NAPI's thread may take to appear after it was requested. The kernel creates it before it answers; a driver
+/// that reopens its device creates it a little later.
 pub(crate) const APPEARS_WITHIN: Duration = Duration::from_millis(500);
 
 /// How long there is between two looks for it.
@@ -72,8 +72,8 @@ pub(crate) fn read(pid: Pid) -> Result<KthreadState, KernelError> {
     })
 }
 
-/// What a NAPI's thread begins with: `kthreadd` has the CPUs that every kernel thread is given, and the class too unless
-/// somebody has changed it, which its children do not inherit.
+/// What a NAPI's thread starts with: `kthreadd` has the CPUs of every new kernel thread, and their class too unless its own
+/// was changed, which its children do not inherit.
 ///
 /// Kernel: 6.18, `kernel/kthread.c` `kthread()`, `kthreadd()`.
 pub(crate) fn begins() -> Result<KthreadState, KernelError> {
@@ -156,7 +156,7 @@ pub(crate) fn set_clamp(pid: Pid, clamp: UtilClamp) -> Result<(), KernelError> {
 /// The threads of a device's NAPIs by their names, in the order of the NAPIs' ids: `napi/eth0-317`.
 ///
 /// # Errors
-/// If `/proc` cannot be listed, or a name was cut short so that its NAPI cannot be told.
+/// If `/proc` cannot be listed, or a name was truncated so that its NAPI is unknown.
 pub fn by_name(device: &str) -> Result<Vec<Pid>, KernelError> {
     let mut found = Vec::new();
     for pid in super::pids()? {
@@ -182,7 +182,7 @@ fn napi_in_name(comm: &str, device: &str) -> Option<u32> {
     const KEPT: usize = 15;
     let id = comm.strip_prefix("napi/")?.strip_prefix(device)?.strip_prefix('-')?;
     if comm.len() == KEPT {
-        return None; // Whether that is all of it cannot be told.
+        return None; // It may have been truncated.
     }
     id.parse().ok()
 }
@@ -193,7 +193,7 @@ pub(crate) fn rt_throttling() -> Result<RtThrottling, KernelError> {
         let path = format!("/proc/sys/kernel/{name}");
         let text = std::fs::read_to_string(&path).map_err(|error| KernelError::io(&*path, &error))?;
         let number = text.trim().parse();
-        number.map_err(|_| KernelError::malformed(path, format!("`{}` is no number", text.trim())))
+        number.map_err(|_| KernelError::malformed(path, format!("`{}` is not a number", text.trim())))
     };
     Ok(RtThrottling { runtime_us: number("sched_rt_runtime_us")?, period_us: number("sched_rt_period_us")? })
 }

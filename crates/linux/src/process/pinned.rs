@@ -35,10 +35,10 @@ pub fn identify(pid: Pid) -> Result<ProcessId, KernelError> {
     }
 }
 
-/// The thread of the kernel that has this pid now, such as one that polls a NAPI.
+/// The kernel thread with this pid, such as one that polls a NAPI.
 ///
 /// # Errors
-/// [`Cause::Gone`] if nobody has it, [`Cause::Absent`] if a process has it.
+/// [`Cause::Gone`] if there is none, [`Cause::Absent`] if it is a process's.
 pub fn identify_kernel_thread(pid: Pid) -> Result<ThreadId, KernelError> {
     match Pinned::open(pid) {
         Ok(thread) if thread.kernel_thread => {
@@ -68,19 +68,19 @@ impl fmt::Debug for Pinned {
 }
 
 impl Pinned {
-    /// Holds whoever has this pid now.
+    /// Holds the process that has this pid now.
     pub(crate) fn open(pid: Pid) -> Result<Self, Cause> {
-        let nobody = || Cause::Gone(format!("there is no process {pid}"));
-        let number = i32::try_from(pid.0).ok().and_then(rustix::process::Pid::from_raw).ok_or_else(nobody)?;
+        let gone = || Cause::Gone(format!("there is no process {pid}"));
+        let number = i32::try_from(pid.0).ok().and_then(rustix::process::Pid::from_raw).ok_or_else(gone)?;
         let pidfd = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| match errno {
-            Errno::SRCH => nobody(),
+            Errno::SRCH => gone(),
             // Kernel: EINVAL until 6.15, ENOENT since; `kernel/pid.c` `pidfd_prepare()`.
             Errno::INVAL | Errno::NOENT => Cause::Gone(format!("{pid} is a thread and no process")),
             Errno::NOSYS => absent("pidfd_open", 5, 3),
             other => Cause::Errno(other),
         })?;
         let gone_if_missing = |errno| match errno {
-            Errno::NOENT | Errno::SRCH => nobody(),
+            Errno::NOENT | Errno::SRCH => gone(),
             other => Cause::Errno(other),
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

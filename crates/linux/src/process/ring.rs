@@ -17,7 +17,7 @@ const FDINFO_READS_MAX: usize = 16;
 ///
 /// # Errors
 /// [`Cause::Gone`] if the process has ended or the descriptor is no io_uring any more, [`Cause::Absent`] on a kernel
-/// that does not tell (before 6.12), [`Cause::Denied`] without the right to look into the process.
+/// that does not report it (before 6.12), [`Cause::Denied`] without the right to look into the process.
 pub fn read_ring_napi(id: &RingId) -> Result<Option<RingNapi>, KernelError> {
     Pinned::reopen(&id.process)
         .and_then(|process| duplicate_if(&process, id.fd, Link::IoUring))
@@ -90,7 +90,7 @@ fn why_closed(ring: &OwnedFd, napi: Option<RingNapi>) -> Option<Cause> {
     }
 }
 
-/// What can be told of an io_uring without changing it.
+/// What can be read of an io_uring without changing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Observed {
     /// How it busy-polls.

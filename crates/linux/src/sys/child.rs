@@ -19,7 +19,7 @@ pub(crate) fn bind(command: &mut Command, netns: Option<OwnedFd>) {
                 done(libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET))?;
             }
             done(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
-            // The parent may have ended before the line above, and then nobody sends the signal any more.
+            // The parent may have ended before the line above; the signal is then never sent.
             if u32::try_from(libc::getppid()) == Ok(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
         });
     }

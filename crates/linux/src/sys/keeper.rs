@@ -1,4 +1,4 @@
-//! The first process of a pid namespace, which does nothing but live as long as somebody holds its lifeline.
+//! The first process of a pid namespace, which does nothing but live as long as its lifeline is held open.
 #![expect(unsafe_code, reason = "unshare(2) and fork(2) have no safe wrappers")]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,8 +13,8 @@ pub(crate) fn unshare_network() -> Result<(), Errno> {
 }
 
 /// Starts the first process of a new pid namespace. It keeps the calling thread's other namespaces and nothing else
-/// of this process but `lifeline`, the reading end of a pipe: when nobody holds the writing end any more, it ends,
-/// and the kernel kills whatever else runs in the pid namespace, whoever it became.
+/// of this process but `lifeline`, the reading end of a pipe: when the writing end is closed, it ends,
+/// and the kernel kills everything else in the pid namespace, under any user.
 ///
 /// The calling thread can start no threads from then on, and its child processes begin in the new namespace.
 pub(crate) fn fork_first_of_pid_namespace(lifeline: impl AsFd) -> Result<Pid, Errno> {
@@ -42,7 +42,7 @@ fn keep(lifeline: libc::c_int) -> ! {
         let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigfillset(all.as_mut_ptr());
         libc::sigprocmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut());
-        // Orphans of the namespace become our children; nobody asks how they ended.
+        // Orphans of the namespace become our children; their exit status is not needed.
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
         libc::prctl(libc::PR_SET_NAME, c"netpolicy-lab".as_ptr());
         if lifeline != 0 && libc::dup2(lifeline, 0) < 0 {
@@ -52,7 +52,7 @@ fn keep(lifeline: libc::c_int) -> ! {
             libc::_exit(1);
         }
         let mut byte = 0_u8;
-        // Nobody ever writes: the pipe is read to its end. Signals are blocked, so nothing else ends the wait.
+        // Nothing is ever written: the pipe is read to its end. Signals are blocked, so nothing else ends the wait.
         while libc::read(0, (&raw mut byte).cast(), 1) > 0 {}
         libc::_exit(0)
     }

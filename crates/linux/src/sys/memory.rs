@@ -4,8 +4,7 @@
 /// The least page; a larger one makes no difference to advice.
 const PAGE_BYTES: usize = 4096;
 
-/// Asks for huge pages for the memory that this vector has. It is a wish: a kernel without them, or with none free, gives
-/// others.
+/// Advises huge pages for the memory of this vector. A kernel without them, or with none free, gives small pages.
 ///
 /// Kernel: `mm/madvise.c` `MADV_HUGEPAGE`, since 2.6.38.
 pub(crate) fn prefer_huge_pages(memory: &mut Vec<u8>) {
@@ -13,7 +12,7 @@ pub(crate) fn prefer_huge_pages(memory: &mut Vec<u8>) {
     // The allocator's own note lies before the first byte, in the first page: the area shall be one for the kernel too.
     let before = begin.addr() % PAGE_BYTES;
     let length = (before + memory.capacity()).next_multiple_of(PAGE_BYTES);
-    // SAFETY: advice about huge pages changes no content of any page and unmaps none, whoever owns it; the kernel checks
+    // SAFETY: advice about huge pages changes no content of any page and unmaps none, of any owner; the kernel checks
     // the range itself.
     let _ = unsafe { libc::madvise(begin.wrapping_sub(before).cast(), length, libc::MADV_HUGEPAGE) };
 }

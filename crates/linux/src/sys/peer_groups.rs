@@ -1,11 +1,11 @@
-//! The groups of whoever is at the other end of a unix socket.
+//! The groups of the process at the other end of a unix socket.
 #![expect(unsafe_code, reason = "SO_PEERGROUPS has no safe wrapper")]
 
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::Errno;
 
-/// How many groups are asked for. Kernel: 6.18, `include/uapi/linux/limits.h` `NGROUPS_MAX` is 65536, which nobody has.
+/// How many groups are read. Kernel: 6.18, `include/uapi/linux/limits.h` `NGROUPS_MAX` is 65536, which no real user has.
 const GROUPS_MAX: usize = 4096;
 
 /// All groups but the first of the process that connected, as they were then.

@@ -69,12 +69,12 @@ pub(crate) fn count(tid: libc::pid_t, event: PerfEvent) -> Result<OwnedFd, Errno
         breakpoint_address: 0,
     };
     let (any_cpu, no_group, flags) = (-1, -1, FD_CLOEXEC);
-    // SAFETY: the kernel reads the 64 bytes that `size` tells it of, and keeps no pointer to them.
+    // SAFETY: the kernel reads the 64 bytes that `size` gives, and keeps no pointer to them.
     let fd = unsafe {
         libc::syscall(libc::SYS_perf_event_open, &raw const attributes, tid, any_cpu, no_group, flags)
     };
     super::answer::done(fd)?;
     let fd = RawFd::try_from(fd).map_err(|_| Errno::BADF)?;
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows of it.
+    // SAFETY: the kernel has just created this descriptor for us, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

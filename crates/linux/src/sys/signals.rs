@@ -48,7 +48,7 @@ const CAUGHT: [(libc::c_int, Signal); 3] =
 const FROM_KERNEL: u8 = 0x80;
 
 impl Signals {
-    /// Catches SIGINT, SIGTERM and SIGHUP from now on. A signal that the caller was told to ignore (as `nohup` does
+    /// Catches SIGINT, SIGTERM and SIGHUP from now on. A signal that the caller inherited as ignored (as `nohup` does
     /// with SIGHUP) stays ignored.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Signals {
         Self::catch_with(&[])
     }
 
-    /// The same, and SIGHUP also where the caller was told to ignore it: to a daemon that does not end by it.
+    /// The same, and SIGHUP also where the caller inherited it as ignored: for a daemon that does not end by it.
     ///
     /// # Errors
     /// As [`Signals::catch`].
@@ -70,7 +70,7 @@ impl Signals {
         let (reading, writing) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(failed)?;
         let writing = writing.into_raw_fd();
         if WRITING_END.compare_exchange(-1, writing, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            // SAFETY: the descriptor was opened above and nobody else knows of it.
+            // SAFETY: the descriptor was opened above and nothing else owns it.
             drop(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(writing) });
             return Err(failed(rustix::io::Errno::ALREADY));
         }

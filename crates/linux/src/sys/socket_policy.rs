@@ -14,7 +14,7 @@ const NETPOLICY_IS_SET: libc::c_int = 0x100;
 /// Gives a socket a policy, by its number.
 ///
 /// # Errors
-/// ENOPROTOOPT where nobody answers; EINVAL for a number that is no policy of a socket; EPERM for one that this user
+/// ENOPROTOOPT where no program answers; EINVAL for a number that is no policy of a socket; EPERM for one that this user
 /// may not choose.
 pub fn set_socket(socket: impl AsFd, number: i32) -> Result<(), Errno> {
     set_socket_bytes(socket, &number.to_ne_bytes())
@@ -36,7 +36,7 @@ pub fn set_socket_bytes(socket: impl AsFd, bytes: &[u8]) -> Result<(), Errno> {
 /// The policy of a socket, by its number.
 ///
 /// # Errors
-/// ENOPROTOOPT where nobody answers.
+/// ENOPROTOOPT where no program answers.
 pub fn socket(socket: impl AsFd) -> Result<i32, Errno> {
     let mut number: libc::c_int = 0;
     let mut length = libc::socklen_t::try_from(size_of_val(&number)).map_err(|_| Errno::INVAL)?;
@@ -53,10 +53,10 @@ pub fn socket(socket: impl AsFd) -> Result<i32, Errno> {
     super::answer::done(answer.into()).map(|()| number)
 }
 
-/// Gives the calling process a policy, by its number; children that are born from now on inherit it.
+/// Gives the calling process a policy, by its number; children forked from now on inherit it.
 ///
 /// # Errors
-/// EINVAL where nobody answers, and for a number that is no policy of a process; EPERM for one that this user may not
+/// EINVAL where no program answers, and for a number that is no policy of a process; EPERM for one that this user may not
 /// choose.
 pub fn set_task(number: u32) -> Result<(), Errno> {
     prctl(PR_SET_NETPOLICY, number.into()).map(drop)
@@ -65,7 +65,7 @@ pub fn set_task(number: u32) -> Result<(), Errno> {
 /// The policy of the calling process, by its number.
 ///
 /// # Errors
-/// EINVAL where nobody answers.
+/// EINVAL where no program answers.
 pub fn task() -> Result<i32, Errno> {
     prctl(PR_GET_NETPOLICY, 0).map(|answer| answer & !NETPOLICY_IS_SET)
 }

@@ -1,4 +1,4 @@
-//! What the kernel tells of a socket by `getsockopt()`.
+//! What the kernel reports of a socket by `getsockopt()`.
 #![expect(unsafe_code, reason = "getsockopt writes through a pointer")]
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -26,7 +26,7 @@ pub(crate) fn netns_cookie(socket: impl AsFd) -> Result<u64, Errno> {
     option(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE).map(u64::from_ne_bytes)
 }
 
-/// The state of a TCP socket, as sock-diag would tell it: the first byte of `struct tcp_info`.
+/// The state of a TCP socket, as sock-diag reports it: the first byte of `struct tcp_info`.
 ///
 /// Kernel: `net/ipv4/tcp.c` `do_tcp_getsockopt()`, which writes as much of `TCP_INFO` as is asked for; the states are in
 /// `include/net/tcp_states.h`.

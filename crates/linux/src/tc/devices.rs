@@ -10,18 +10,17 @@ use rules::{Lookup, Pinned, Table};
 use crate::netlink::Links;
 use crate::netns::Netns;
 
-/// How many names that no device has are remembered, so that a file that is wrong throughout does not ask for each line.
+/// How many unknown device names are remembered, so that a file with many wrong lines needs few requests.
 const ABSENT_MAX: usize = 1024;
 
-/// Answers what a file names. Each name is asked for once, when it is met first: most files are about a few devices of
-/// many.
+/// Resolves the names in a file. Each is looked up once, when it occurs first: most files name a few devices of many.
 #[derive(Debug)]
 pub struct Devices<'n> {
     netns: &'n Netns,
     links: Option<Links>,
     table: Table,
     absent: BTreeSet<String>,
-    /// The programs that were asked for, held open for as long as rules are sent that name their descriptors.
+    /// The resolved programs, held open for as long as rules are sent that name their descriptors.
     programs: BTreeMap<String, (OwnedFd, u32)>,
 }
 

@@ -25,10 +25,10 @@ const QDISC: u32 = 0xffff_0000;
 /// `RTM_GETTCLASS`.
 const GET_CLASS: u16 = 42;
 
-/// The group that hears of rules: `RTMGRP_TC`.
+/// The multicast group of rules: `RTMGRP_TC`.
 const GROUP_OF_TC: u32 = 8;
 
-/// How many notices are read away at once; whoever gets more of them hears that there was one.
+/// How many notices are drained in one call; more of them count as one change.
 const NOTICES_MAX: usize = 65_536;
 
 /// A dumped rule, or the words that one is there that we do not know all of.
@@ -42,12 +42,12 @@ pub enum Dumped<'a> {
     Unknown,
 }
 
-/// Gives every rule of a hook, in the kernel's order, and the hash tables of u32 that somebody made. A table that has a number
+/// Gives every rule of a hook, in the kernel's order, and the hash tables of u32 that a user made. A table that has a number
 /// in its own right belongs to all chains and both hooks of its priority; it and its rules are given with the first chain. A
 /// dump that the kernel calls interrupted begins again ([`Dumped::Begin`]).
 ///
 /// The kernel does not call every dump so during which rules changed: `net/sched/cls_api.c` `tc_dump_tfilter()` goes on
-/// where it was by counting, so that a rule may be given twice or not at all. Who must know uses a [`Watch`].
+/// where it was by counting, so that a rule may be given twice or not at all. A caller that must know uses a [`Watch`].
 ///
 /// # Errors
 /// The kernel's refusal, such as EINVAL or ENODEV for a hook that is not there.
@@ -60,14 +60,14 @@ pub fn rules(netns: &Netns, hook: Hook, take: impl FnMut(Dumped<'_>) + Send) -> 
 #[derive(Debug)]
 pub struct Several<'n> {
     netns: &'n Netns,
-    /// The priorities whose tables were told, by block, or device and queueing discipline.
-    told: BTreeMap<(u32, IfIndex, u32), BTreeSet<u16>>,
+    /// The priorities whose tables were given, by block, or device and queueing discipline.
+    given: BTreeMap<(u32, IfIndex, u32), BTreeSet<u16>>,
 }
 
 impl<'n> Several<'n> {
     /// Of no hook yet.
     pub const fn of(netns: &'n Netns) -> Self {
-        Self { netns, told: BTreeMap::new() }
+        Self { netns, given: BTreeMap::new() }
     }
 
     /// Gives the rules of one more hook.
@@ -76,15 +76,15 @@ impl<'n> Several<'n> {
     /// As [`rules()`].
     pub fn rules(&mut self, hook: Hook, take: impl FnMut(Dumped<'_>) + Send) -> Result<(), KernelError> {
         let owner = (hook.block, hook.device, hook.parent & QDISC);
-        let before = self.told.get(&owner).cloned().unwrap_or_default();
-        let told = rules_besides(self.netns, hook, before, take)?;
-        self.told.insert(owner, told);
+        let before = self.given.get(&owner).cloned().unwrap_or_default();
+        let given = rules_besides(self.netns, hook, before, take)?;
+        self.given.insert(owner, given);
         Ok(())
     }
 }
 
-/// Gives every rule of a hook, and the hash tables of u32 but for those of some priorities; gives the priorities whose tables are
-/// told now.
+/// Gives every rule of a hook, and the hash tables of u32 except those of some priorities; returns the priorities whose tables
+/// have been given by then.
 fn rules_besides(
     netns: &Netns,
     hook: Hook,
@@ -105,7 +105,7 @@ fn rules_besides(
             Ok(Some(())) if !tables.take(&mut rule) => {}
             Ok(Some(())) => {
                 if rule.hook.block == 0 {
-                    rule.hook = hook; // the kernel may spell the parent in another way
+                    rule.hook = hook; // the kernel may spell the parent differently
                 }
                 take(Dumped::Rule(&rule));
             }
@@ -116,11 +116,11 @@ fn rules_besides(
         }
         Ok(())
     })?;
-    Ok(tables.told())
+    Ok(tables.given())
 }
 
-/// Gives what a terse dump tells of every rule of a hook, in the kernel's order; `None` where it begins, from the beginning again
-/// too. All must be of flower.
+/// Gives what a terse dump has of every rule of a hook, in the kernel's order; `None` where it begins, also when it begins
+/// again. All must be of flower.
 ///
 /// # Errors
 /// As [`rules()`]; EMSGSIZE or EOPNOTSUPP where a rule is of a kind that has no terse dump.
@@ -147,7 +147,7 @@ pub fn terse(
     })
 }
 
-/// All of a rule that a terse dump told; `None` if we do not know all of it.
+/// A whole rule that a terse dump has listed; `None` if it has parts that we do not know.
 ///
 /// # Errors
 /// The kernel's refusal, such as ENOENT if it is gone.
@@ -167,7 +167,7 @@ pub fn whole(netns: &Netns, rule: &Terse) -> Result<Option<Filter>, KernelError>
     })
 }
 
-/// How many objects a dump of a hook gives, none of which is looked at: what the kernel's part of a dump costs.
+/// How many objects a dump of a hook has, without parsing them: the kernel's share of the cost of a dump.
 ///
 /// # Errors
 /// As [`rules()`].
@@ -205,9 +205,9 @@ impl Watch {
     /// Watches from now on. It costs those who change rules some time.
     ///
     /// # Errors
-    /// If the namespace cannot be entered or there is no socket to be had.
+    /// If the namespace cannot be entered or the socket cannot be opened.
     pub fn open(netns: &Netns) -> Result<Self, KernelError> {
-        let failed = |errno| KernelError::errno("netlink socket that hears of rules", errno);
+        let failed = |errno| KernelError::errno("netlink socket for notices of rules", errno);
         netns.run(|| {
             let kind = (AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC);
             let socket = socket_with(kind.0, kind.1, kind.2, None).map_err(failed)?;
@@ -229,7 +229,7 @@ impl Watch {
                 Ok(_) | Err(Errno::NOBUFS) => changed = true,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(changed),
-                Err(errno) => return Err(KernelError::errno("hearing of rules", errno)),
+                Err(errno) => return Err(KernelError::errno("read notices of rules", errno)),
             }
         }
         Ok(true)
@@ -256,7 +256,7 @@ pub fn groups(netns: &Netns, hook: Hook) -> Result<std::collections::BTreeSet<Gr
     }
 }
 
-/// The chains that a hook has, also those without rules that somebody made.
+/// The chains of a hook, including those that were created without rules.
 ///
 /// # Errors
 /// As [`rules()`]; a hook that is not there has none.
@@ -352,7 +352,7 @@ pub fn has_qdisc(netns: &Netns, device: IfIndex, parent: u32) -> Result<bool, Ke
             let word = |at: usize| {
                 object.get(at..at + 4).and_then(|word| word.try_into().ok()).map(u32::from_ne_bytes)
             };
-            // The kernel tells of all devices. The lower half of a handle is 0.
+            // The kernel dumps all devices. The lower half of a handle is 0.
             Ok((word(4) == Some(device.0) && word(8) == Some(parent & 0xffff_0000)).then_some(()))
         })?;
     Ok(!found.is_empty())

@@ -2,7 +2,7 @@
 
 use rules::Command;
 
-use super::lane::{Lanes, Way};
+use super::lane::{Lanes, Route};
 use super::portion::Portion;
 
 /// What is to be done, in order.
@@ -45,8 +45,8 @@ impl Encoder {
 
     /// Takes a command.
     pub fn push(&mut self, line: u32, command: &Command) {
-        match self.lanes.way(command) {
-            Way::Worker(worker) => {
+        match self.lanes.route(command) {
+            Route::Worker(worker) => {
                 if let Some(bytes) = self.held.filter(|_| self.open[worker].is_empty()) {
                     self.open[worker] = Portion::held(bytes);
                 }
@@ -55,7 +55,7 @@ impl Encoder {
                     self.close(worker);
                 }
             }
-            Way::Alone => {
+            Route::Alone => {
                 self.settle();
                 self.open[0].push(line, command);
                 self.settle();

@@ -18,12 +18,12 @@ pub(super) struct Lanes {
     holds_rtnl: bool,
 }
 
-/// What a command may run beside.
+/// Which worker runs a command, and whether others may run beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// Anything but what is before it with this worker.
+pub(super) enum Route {
+    /// This worker, after its earlier commands.
     Worker(usize),
-    /// Nothing: all before it must be done, and it before all that follows.
+    /// Any worker, alone: after all earlier commands, and before all later ones.
     Alone,
 }
 
@@ -32,31 +32,31 @@ impl Lanes {
         Self { workers, known: BTreeMap::new(), last: None, next: 0, holds_rtnl: false }
     }
 
-    /// The way for a command.
-    pub(super) fn way(&mut self, command: &Command) -> Way {
+    /// The route of a command.
+    pub(super) fn route(&mut self, command: &Command) -> Route {
         if self.workers == 1 {
-            return Way::Worker(0);
+            return Route::Worker(0);
         }
-        let Some(rule) = command.rule() else { return Way::Alone };
+        let Some(rule) = command.rule() else { return Route::Alone };
         if rule.classifier.kind().is_none() {
-            return Way::Alone; // removes a whole priority, or a whole chain
+            return Route::Alone; // removes a whole priority, or a whole chain
         }
         if rule.classifier.holds_rtnl() {
             self.holds_rtnl = true;
-            return Way::Worker(0);
+            return Route::Worker(0);
         }
         let group = rule.group();
         if let Some((last, worker)) = self.last
             && last == group
         {
-            return Way::Worker(worker);
+            return Route::Worker(worker);
         }
         let worker = *self.known.entry(group).or_insert_with(|| {
             self.next += 1;
             (self.next - 1) % self.workers
         });
         self.last = Some((group, worker));
-        Way::Worker(worker)
+        Route::Worker(worker)
     }
 
     /// Takes the lanes of a later part of the file: which worker each of its lanes goes to, if every priority of both parts
@@ -96,21 +96,21 @@ mod test {
     use super::*;
     use rules::{Batch, Table};
 
-    fn ways(workers: usize, text: &str) -> Vec<Way> {
+    fn routes(workers: usize, text: &str) -> Vec<Route> {
         let mut table = Table::of([("a".to_owned(), model::IfIndex(1)), ("b".to_owned(), model::IfIndex(2))]);
         let (mut lanes, mut batch) = (Lanes::among(workers), Batch::new(text.as_bytes()));
-        let mut ways = Vec::new();
+        let mut routes = Vec::new();
         while let Some((_, command)) = batch.next_command(&mut table).expect("read") {
-            ways.push(lanes.way(command));
+            routes.push(lanes.route(command));
         }
-        ways
+        routes
     }
 
     #[test]
     fn rules_of_one_priority_stay_together_and_others_are_spread() {
         let text = "filter add dev a ingress prio 1 flower\nfilter add dev a ingress prio 2 flower\n\
                     filter add dev a ingress prio 1 chain 1 flower\nfilter add dev a ingress prio 1 flower\n";
-        assert_eq!(ways(2, text), [Way::Worker(0), Way::Worker(1), Way::Worker(0), Way::Worker(0)]);
+        assert_eq!(routes(2, text), [Route::Worker(0), Route::Worker(1), Route::Worker(0), Route::Worker(0)]);
     }
 
     /// The lanes of a file's rules.
@@ -118,7 +118,7 @@ mod test {
         let mut table = Table::of([("a".to_owned(), model::IfIndex(1)), ("b".to_owned(), model::IfIndex(2))]);
         let (mut lanes, mut batch) = (Lanes::among(workers), Batch::new(text.as_bytes()));
         while let Some((_, command)) = batch.next_command(&mut table).expect("read") {
-            lanes.way(command);
+            lanes.route(command);
         }
         lanes
     }
@@ -144,6 +144,9 @@ mod test {
     fn rules_under_rtnl_have_one_worker_and_what_others_stand_on_goes_alone() {
         let text = "qdisc add dev a clsact\nfilter add dev a ingress prio 1 u32 divisor 2\n\
                     filter add dev b ingress prio 2 matchall\nchain add dev a ingress chain 3\nfilter del dev a ingress prio 1\n";
-        assert_eq!(ways(4, text), [Way::Alone, Way::Worker(0), Way::Worker(0), Way::Alone, Way::Alone]);
+        assert_eq!(
+            routes(4, text),
+            [Route::Alone, Route::Worker(0), Route::Worker(0), Route::Alone, Route::Alone]
+        );
     }
 }

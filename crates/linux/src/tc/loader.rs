@@ -21,7 +21,7 @@ pub const WORKERS_MAX: usize = 64;
 /// How many portions wait for a worker before the reader waits for him.
 const QUEUE_PORTIONS: usize = 8;
 
-/// How often somebody may look how far a load is.
+/// How often the progress of a load is reported.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// How rules are loaded.

@@ -1,11 +1,11 @@
-//! Messages, in pieces that are sent at once.
+//! Messages, in pieces of one `sendmsg()` each.
 
 use rules::Command;
 use rules::attr::AttrBuf;
 
 use crate::sys;
 
-/// The most bytes of a piece: `netlink_sendmsg()` takes what fits the send buffer, 208 KiB where nobody changed it.
+/// The most bytes of a piece: `netlink_sendmsg()` takes what fits the send buffer, 208 KiB by default.
 pub const PORTION_BYTES_MAX: usize = 190_000;
 
 /// The most rules of a piece. All of them may be refused, and as many answers fit the receive buffer that every
@@ -21,7 +21,7 @@ const HELD_BYTES: usize = (2 << 20) - 4096;
 /// The least that a held portion has room for, so that a short file needs few.
 const HELD_BYTES_MIN: usize = 64 * 1024;
 
-/// Encoded commands and their lines, in pieces that are sent at once.
+/// Encoded commands and their lines, in pieces of one `sendmsg()` each.
 #[derive(Debug, Default)]
 pub struct Portion {
     out: AttrBuf,
@@ -34,7 +34,7 @@ pub struct Portion {
     before: u32,
 }
 
-/// What is sent at once.
+/// The messages of one `sendmsg()`.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
     bytes: &'a [u8],
@@ -116,7 +116,7 @@ impl Portion {
         self.lines.is_empty()
     }
 
-    /// What is sent at once, in order.
+    /// The pieces, in order.
     pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         let all = (!self.is_empty()).then(|| (self.bytes(), self.lines.len()));
         let mut begin = (0, 0);
@@ -190,7 +190,7 @@ mod test {
             assert!(!one.is_full());
             one.push(line, &command);
         }
-        assert!(one.is_full(), "what is sent at once is one piece");
+        assert!(one.is_full(), "128 rules are one piece");
         assert_eq!(one.pieces().count(), 1);
         assert_eq!(Portion::default().pieces().count(), 0);
     }

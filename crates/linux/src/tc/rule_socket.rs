@@ -1,4 +1,4 @@
-//! A socket that takes many rules at once and hears of those that were refused.
+//! A socket that sends many rules in one call and reads which of them were refused.
 
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
@@ -70,7 +70,7 @@ impl RuleSocket {
         for switch in [sys::netlink::Switch::CapAck, sys::netlink::Switch::ExtAck] {
             sys::netlink::turn_on(&socket, switch).map_err(failed)?;
         }
-        // The kernel doubles what it is told, for its own bookkeeping.
+        // The kernel doubles the value, for its own bookkeeping.
         if set_socket_recv_buffer_size_force(&socket, receive_bytes).is_err() {
             set_socket_recv_buffer_size(&socket, receive_bytes).map_err(failed)?;
         }

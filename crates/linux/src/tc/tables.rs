@@ -1,6 +1,6 @@
-//! Which hash tables of u32 belong to what a dump tells.
+//! Which hash tables of u32 belong to the rules of a dump.
 //!
-//! The kernel keeps the tables of all chains, and of both hooks of clsact, together, and tells of all that have a priority's
+//! The kernel keeps the tables of all chains, and of both hooks of clsact, together, and dumps all that have a priority's
 //! number wherever that priority is. Each priority of each chain has a first table of its own, for rules that name none.
 //!
 //! Kernel: 6.18, `net/sched/cls_u32.c` `tc_u_common_ptr()`, `u32_walk()`.
@@ -28,20 +28,20 @@ const TABLE: u32 = 0xfff0_0000;
 const CHAIN: u16 = 11;
 const KIND: u16 = 1;
 
-/// The tables that a dump of one hook has told so far.
+/// The tables that a dump of one hook has given so far.
 #[derive(Debug)]
 pub(super) struct Tables<'n> {
     netns: &'n Netns,
     hook: Hook,
-    /// To ask while the dump's own socket is at it.
+    /// For requests while the dump's own socket is busy.
     socket: Option<NetlinkSocket>,
-    /// Chain and priority that the dump is at, and the first table there; 0 if it cannot be told.
+    /// Chain and priority that the dump is at, and the first table there; 0 if it is unknown.
     at: Option<(u32, u16)>,
     root: u32,
-    /// Whether an earlier chain has the priority, or a hook that was dumped before: then all other tables were told there.
-    told: bool,
+    /// Whether an earlier chain has the priority, or a hook that was dumped before: then all other tables were given there.
+    given: bool,
     priorities: BTreeSet<u16>,
-    /// The priorities whose tables were told with other hooks.
+    /// The priorities whose tables were given with other hooks.
     before: BTreeSet<u16>,
     /// The first tables of this priority elsewhere.
     elsewhere: Option<BTreeSet<u32>>,
@@ -56,18 +56,18 @@ impl<'n> Tables<'n> {
             socket: None,
             at: None,
             root: 0,
-            told: false,
+            given: false,
             priorities,
             before,
             elsewhere: None,
         }
     }
 
-    /// The priorities whose tables were told by now.
-    pub(super) fn told(self) -> BTreeSet<u16> {
-        let mut told = self.before;
-        told.extend(self.priorities);
-        told
+    /// The priorities whose tables have been given.
+    pub(super) fn given(self) -> BTreeSet<u16> {
+        let mut given = self.before;
+        given.extend(self.priorities);
+        given
     }
 
     /// The dump begins.
@@ -76,8 +76,8 @@ impl<'n> Tables<'n> {
         self.priorities.clear();
     }
 
-    /// Whether a dumped rule or table belongs where it is told, and is told for the first time. A rule then knows which table
-    /// is the first one. That table itself is none of anybody's rules: the kernel makes it.
+    /// Whether a dumped rule or table belongs to the chain that it was dumped with, and is new. The rule is then given its
+    /// first table. That table itself is not a user's rule: the kernel creates it.
     pub(super) fn take(&mut self, rule: &mut Filter) -> bool {
         if !matches!(rule.classifier, Classifier::U32(_)) {
             return true;
@@ -90,7 +90,7 @@ impl<'n> Tables<'n> {
         if self.at != Some(at) {
             self.at = Some(at);
             self.root = self.first(self.hook, at.0, at.1);
-            self.told = !self.priorities.insert(at.1) || self.before.contains(&at.1);
+            self.given = !self.priorities.insert(at.1) || self.before.contains(&at.1);
             self.elsewhere = None;
         }
         let table = rule.handle & TABLE;
@@ -102,7 +102,7 @@ impl<'n> Tables<'n> {
         if table == self.root {
             return table != rule.handle;
         }
-        !self.told && (table < NUMBERED_FROM || !self.first_elsewhere(at).contains(&table))
+        !self.given && (table < NUMBERED_FROM || !self.first_elsewhere(at).contains(&table))
     }
 
     /// The first tables that the priority has in other chains and at the other hook.

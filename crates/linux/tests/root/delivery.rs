@@ -62,7 +62,7 @@ fn counted(server: &AskedServer) -> Result<(Delivered, Option<NapiDelivered>), F
 
 fn counted_on_napi(server: &AskedServer) -> Result<NapiDelivered, Failed> {
     let (delivered, napi) = counted(server)?;
-    let napi = napi.ok_or_else(|| format!("nobody polled the server's NAPI: {delivered:?}"))?;
+    let napi = napi.ok_or_else(|| format!("the server's NAPI was not polled: {delivered:?}"))?;
     assert_eq!(napi.device, "near0");
     assert!(napi.total().packets > 1000, "{napi:?}");
     Ok(napi)
@@ -195,7 +195,7 @@ fn sampled() -> Result<(), Failed> {
     let delivered = sampler.end()?;
     let napis = server.napis()?;
     let napi = delivered.napis.iter().find(|napi| napis.contains(&napi.napi));
-    let napi = napi.ok_or_else(|| format!("nobody polled the server's NAPI: {delivered:?}"))?;
+    let napi = napi.ok_or_else(|| format!("the server's NAPI was not polled: {delivered:?}"))?;
     assert!(napi.application_share() >= Some(0.8), "{napi:?}");
     let counted = Duration::from_nanos(delivered.interval.0);
     assert!(counted > Duration::ZERO && counted < SPAN / 2, "{counted:?} of {SPAN:?} were counted");

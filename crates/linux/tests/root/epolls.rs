@@ -21,7 +21,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("epolls/a_scan_finds_the_epolls_and_sockets_that_proc_shows", BPF, as_proc_shows),
         test("epolls/two_descriptors_may_lead_to_one_epoll", BPF, one_epoll_behind_two_descriptors),
         test("epolls/a_scan_reads_the_parameters_that_were_set", BPF, parameters_as_set),
-        test("epolls/a_scan_tells_by_which_napi_a_sockets_packets_came", ASKED, napis_of_sockets),
+        test("epolls/a_scan_reports_the_napi_of_a_sockets_packets", ASKED, napis_of_sockets),
         test("epolls/a_process_that_has_ended_has_no_epolls", BPF, ended),
     ]
 }

@@ -1,4 +1,4 @@
-//! Following a process in every way that this kernel allows: this very process, and children of its.
+//! Following processes by every method that this kernel allows: this process, and its children.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
@@ -27,28 +27,26 @@ pub(crate) fn tests() -> Vec<Trial> {
     const RESCAN: How = How::Rescan { interval: SCAN };
     const PROC: How = How::Proc { interval: SCAN };
     vec![
-        test("follow/a_new_epoll_is_heard_of_once", BPF, || new_epoll_is_heard_of_once(How::Auto)),
-        test("follow/by_scan_a_new_epoll_is_heard_of_once", BPF, || new_epoll_is_heard_of_once(RESCAN)),
-        test("follow/by_proc_a_new_epoll_is_heard_of_once", ROOT, || new_epoll_is_heard_of_once(PROC)),
-        test("follow/by_scan_an_epoll_in_place_of_a_closed_one_is_heard_of", BPF, || replaced(RESCAN)),
-        test("follow/by_proc_an_epoll_in_place_of_a_closed_one_is_heard_of", ROOT, || replaced(PROC)),
-        test("follow/a_child_its_image_and_its_end_are_heard_of", BPF, || child_lives_and_dies(How::Auto)),
-        test("follow/by_proc_a_child_and_its_end_are_heard_of", ROOT, || child_lives_and_dies(PROC)),
+        test("follow/a_new_epoll_is_reported_once", BPF, || new_epoll_is_reported_once(How::Auto)),
+        test("follow/by_scan_a_new_epoll_is_reported_once", BPF, || new_epoll_is_reported_once(RESCAN)),
+        test("follow/by_proc_a_new_epoll_is_reported_once", ROOT, || new_epoll_is_reported_once(PROC)),
+        test("follow/by_scan_an_epoll_in_place_of_a_closed_one_is_reported", BPF, || replaced(RESCAN)),
+        test("follow/by_proc_an_epoll_in_place_of_a_closed_one_is_reported", ROOT, || replaced(PROC)),
+        test("follow/a_child_its_image_and_its_end_are_reported", BPF, || child_lives_and_dies(How::Auto)),
+        test("follow/by_proc_a_child_and_its_end_are_reported", ROOT, || child_lives_and_dies(PROC)),
         test("follow/a_child_that_was_there_before_is_followed_too", BPF, || child_before(How::Auto)),
         test("follow/by_proc_a_child_that_was_there_before_is_followed_too", ROOT, || child_before(PROC)),
-        test("follow/a_childs_epolls_are_heard_of", BPF_PARENT, || childs_epolls(How::Auto)),
-        test("follow/by_proc_a_childs_epolls_are_heard_of", PARENT, || childs_epolls(PROC)),
-        test("follow/told_by_the_kernel_a_new_epoll_is_heard_of_once", FENTRY, || {
-            new_epoll_is_heard_of_once(How::Fentry)
+        test("follow/a_childs_epolls_are_reported", BPF_PARENT, || childs_epolls(How::Auto)),
+        test("follow/by_proc_a_childs_epolls_are_reported", PARENT, || childs_epolls(PROC)),
+        test("follow/by_fentry_a_new_epoll_is_reported_once", FENTRY, || {
+            new_epoll_is_reported_once(How::Fentry)
         }),
-        test("follow/told_by_the_kernel_an_epoll_in_place_of_a_closed_one_is_heard_of", FENTRY, || {
+        test("follow/by_fentry_an_epoll_in_place_of_a_closed_one_is_reported", FENTRY, || {
             replaced(How::Fentry)
         }),
-        test("follow/told_by_the_kernel_a_childs_epolls_are_heard_of", FENTRY_PARENT, || {
-            childs_epolls(How::Fentry)
-        }),
-        test("follow/the_best_way_is_to_be_told_where_the_kernel_tells", FENTRY, says_how),
-        test("follow/a_follower_says_how_it_hears_and_why_not_better", BPF, says_how),
+        test("follow/by_fentry_a_childs_epolls_are_reported", FENTRY_PARENT, || childs_epolls(How::Fentry)),
+        test("follow/fentry_is_used_where_the_kernel_allows_it", FENTRY, says_how),
+        test("follow/a_follower_reports_its_method_and_why_better_ones_are_unavailable", BPF, says_how),
     ]
 }
 
@@ -64,7 +62,7 @@ fn number(fd: &impl AsRawFd) -> Result<Fd, Failed> {
     Ok(Fd(u32::try_from(fd.as_raw_fd())?))
 }
 
-/// Asks until nothing is left to tell: a scan and more.
+/// Reads until there are no more events: a scan and more.
 fn settle(follower: &mut Follower) -> Result<Vec<Event>, Failed> {
     let mut events = Vec::new();
     while let Some(event) = follower.next(Duration::from_millis(200))? {
@@ -74,7 +72,7 @@ fn settle(follower: &mut Follower) -> Result<Vec<Event>, Failed> {
     Ok(events)
 }
 
-/// Asks until an event is the one that is expected; the others before it are returned.
+/// Reads until the expected event; returns those before it.
 fn until(follower: &mut Follower, expected: impl Fn(&Event) -> bool) -> Result<Vec<Event>, Failed> {
     let since = Instant::now();
     let mut before = Vec::new();
@@ -85,10 +83,10 @@ fn until(follower: &mut Follower, expected: impl Fn(&Event) -> bool) -> Result<V
             None => {}
         }
     }
-    Err(format!("not heard of within {PATIENCE:?}; {before:?} were").into())
+    Err(format!("not reported within {PATIENCE:?}; {before:?} were").into())
 }
 
-/// A child of a child, which both ran before anybody listened.
+/// A child of a child, which both ran before they were followed.
 fn child_before(how: How) -> Result<(), Failed> {
     let mut parent = Command::new("sh").args(["-c", "sleep 60 & wait"]).stdout(Stdio::null()).spawn()?;
     let result = child_of(&parent, how);
@@ -115,7 +113,7 @@ fn child_of(parent: &Child, how: How) -> Result<(), Failed> {
     Ok(())
 }
 
-fn new_epoll_is_heard_of_once(how: How) -> Result<(), Failed> {
+fn new_epoll_is_reported_once(how: How) -> Result<(), Failed> {
     let process = myself()?;
     let old = new_epoll()?;
     let mut follower = Follower::new(&[process], how)?;
@@ -126,9 +124,9 @@ fn new_epoll_is_heard_of_once(how: How) -> Result<(), Failed> {
     for _ in 0..3 {
         let new = new_epoll()?;
         let event = Event::NewEpoll(EpollId { process, fd: number(&new)? });
-        until(&mut follower, |heard| *heard == event)?;
+        until(&mut follower, |reported| *reported == event)?;
         assert!(!settle(&mut follower)?.contains(&event));
-        // A second descriptor is no second epoll, where epolls are told apart.
+        // A second descriptor is no second epoll, where epolls are identified by file.
         let copy = new.try_clone()?;
         if !matches!(follower.how(), How::Proc { .. }) {
             assert_eq!(settle(&mut follower)?, []);
@@ -145,7 +143,7 @@ fn replaced(how: How) -> Result<(), Failed> {
     settle(&mut follower)?;
     let first = new_epoll()?;
     let id = EpollId { process, fd: number(&first)? };
-    until(&mut follower, |heard| *heard == Event::NewEpoll(id))?;
+    until(&mut follower, |reported| *reported == Event::NewEpoll(id))?;
     let params =
         EpollParams { busy_poll_usecs: 0, busy_poll_budget: 64, prefer_busy_poll: true, events_only: false };
     process::write_epoll(&id, params)?;
@@ -153,7 +151,7 @@ fn replaced(how: How) -> Result<(), Failed> {
     drop(first);
     let second = new_epoll()?;
     assert_eq!(number(&second)?, id.fd, "a new descriptor takes the lowest number");
-    until(&mut follower, |heard| *heard == Event::NewEpoll(id))?;
+    until(&mut follower, |reported| *reported == Event::NewEpoll(id))?;
     Ok(())
 }
 
@@ -173,16 +171,16 @@ fn child_lives_and_dies(how: How) -> Result<(), Failed> {
     settle(&mut follower)?;
     let mut sleeper = Sleeper(Command::new("sleep").arg("60").spawn()?);
     let pid = Pid(sleeper.0.id());
-    until(&mut follower, |heard| matches!(heard, Event::Child(child) if child.pid == pid))?;
+    until(&mut follower, |event| matches!(event, Event::Child(child) if child.pid == pid))?;
     if !matches!(follower.how(), How::Proc { .. }) {
-        until(&mut follower, |heard| matches!(heard, Event::Exec(child) if child.comm.as_str() == "sleep"))?;
+        until(&mut follower, |event| matches!(event, Event::Exec(child) if child.comm.as_str() == "sleep"))?;
         let child = follower.followed().find(|process| process.pid == pid).ok_or("not followed")?;
         assert_eq!(child, process::identify(pid)?, "the kernel's start time is that of /proc");
     }
     settle(&mut follower)?;
     sleeper.0.kill()?;
     // A zombie has ended, whether its parent asks or not.
-    until(&mut follower, |heard| matches!(heard, Event::Exit(child) if child.pid == pid))?;
+    until(&mut follower, |event| matches!(event, Event::Exit(child) if child.pid == pid))?;
     assert!(follower.followed().all(|process| process.pid != pid));
     Ok(())
 }
@@ -195,7 +193,7 @@ fn childs_epolls(how: How) -> Result<(), Failed> {
     let arguments = ["-u", "root", "-t", "2", "-U", "0", "-l", "127.0.0.1", "-p", "0"];
     let memcached = Sleeper(Command::new("memcached").args(arguments).stderr(Stdio::null()).spawn()?);
     let pid = Pid(memcached.0.id());
-    let is_its = |heard: &Event| matches!(heard, Event::NewEpoll(epoll) if epoll.process.pid == pid);
+    let is_its = |event: &Event| matches!(event, Event::NewEpoll(epoll) if epoll.process.pid == pid);
     for _thread in ["that accepts", "first worker", "second worker"] {
         until(&mut follower, is_its)?;
     }

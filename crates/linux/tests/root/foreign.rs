@@ -1,5 +1,4 @@
-//! Processes that nobody prepared: another user's, statically linked, in namespaces of their own; and callers
-//! without rights.
+//! Unprepared processes: another user's, statically linked, in namespaces of their own; and unprivileged callers.
 
 use std::process::Command;
 
@@ -23,7 +22,11 @@ pub(crate) fn tests() -> Vec<Trial> {
             own_user_namespace,
         ),
         test("foreign/a_process_in_its_own_pid_namespace", &[Need::Root, Need::Unshare], own_pid_namespace),
-        test("foreign/a_caller_without_rights_is_told_which_it_lacks", &[Need::Root], without_rights),
+        test(
+            "foreign/an_unprivileged_callers_error_names_the_missing_capability",
+            &[Need::Root],
+            without_rights,
+        ),
     ]
 }
 
@@ -54,7 +57,7 @@ fn memcached_of_another_user() -> Result<(), Failed> {
         let process = observed(server.pid()).ok()?;
         let of_state = |state| process.sockets.iter().filter(|socket| socket.state == state).count();
         let accepted = of_state(SocketState::TcpEstablished) == connections.len();
-        // Who accepts a connection tells a worker by a pipe to watch it.
+        // The thread that accepts a connection notifies a worker through a pipe.
         let watched: usize = process.epolls.iter().map(|epoll| epoll.members.len()).sum();
         let all = accepted && watched > connections.len();
         (all && of_state(SocketState::TcpListen) == 1).then_some(process)

@@ -111,7 +111,7 @@ fn cpu_goes_and_comes() -> Result<(), Failed> {
         assert!(error.to_string().contains(&format!("irq {}", irq.0)), "{error}");
     }
     assert_eq!(wire.observe()?.topology.cpus.len(), 2);
-    // The kernel does not give the interrupt back by itself; whoever wants it there writes it again.
+    // The kernel does not move the interrupt back by itself; it has to be written again.
     kernel.write(&pinned)?;
     assert_eq!(affinity(irq)?, only(1));
     kernel.write(&original)?;
@@ -193,7 +193,7 @@ fn busy_polling_thread() -> Result<(), Failed> {
     // It begins with the first packet. Kernel: 7.3, `net/core/dev.c` `napi_thread_wait()`.
     let far = Netns::named(&wire.far)?.run(|| UdpSocket::bind("192.0.2.2:0"))??;
     for _ in 0..10 {
-        // That nobody listens comes back as an error now and then.
+        // No socket listens there, which comes back as an error now and then.
         let _ = far.send_to(b"x", "192.0.2.1:9");
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -36,7 +36,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             own_table_is_not_taken_away,
         ),
         test("nics/a_table_as_the_kernel_makes_it_binds_no_number_of_queues", IGB, table_is_given_back),
-        test("qdiscs/options_that_somebody_chose_are_read_written_and_put_back", FAIR, chosen_options),
+        test("qdiscs/chosen_options_are_read_written_and_restored", FAIR, chosen_options),
     ]
 }
 
@@ -116,7 +116,7 @@ fn rules_taken() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The driver's own words for each, heard by a transaction that is undone to where it began, somebody else's rule untouched.
+/// The driver's refusals, each in a transaction that is undone completely; a foreign rule is untouched.
 fn refused_in_the_middle() -> Result<(), Failed> {
     let wire = Wire::between("igb")?;
     wire.in_near("ethtool -K near0 ntuple on")?;
@@ -151,8 +151,8 @@ fn refused_in_the_middle() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The kernel lets nobody take queues away that a table of somebody's leads to. That of an igb's driver is another one
-/// than the kernel would make, and can only be written out again: it binds the number of queues from then on.
+/// The kernel refuses to remove queues that a user's table refers to. The table of an igb's driver differs from the
+/// kernel's default, and can only be written as a user's: it binds the number of queues from then on.
 fn table_is_given_back() -> Result<(), Failed> {
     let wire = Wire::between("igb")?;
     with_the_drivers_own_table(&wire, 2)?;
@@ -161,7 +161,7 @@ fn table_is_given_back() -> Result<(), Failed> {
     let wanted = [Setting::Nic(device, NicKnob::RssTable(vec![1; 128]))];
     kernel.write(&wanted)?;
     let one = [Setting::Nic(device, NicKnob::Channels(ChannelKind::Combined, 1))];
-    let error = kernel.write(&one).expect_err("queue 1 is in somebody's table");
+    let error = kernel.write(&one).expect_err("queue 1 is in a user's table");
     assert!(error.to_string().contains("EINVAL"), "{error}");
     let both = [Setting::Nic(device, NicKnob::RssTable(QueueSpan { first: 0, count: 2 }.table(128)))];
     kernel.write(&both)?;
@@ -236,7 +236,7 @@ fn put_back_from(wire: &Wire, before: &[u32]) -> Result<(), Failed> {
 }
 
 /// The driver's own table is in blocks. It cannot be put back: written out, it binds the number of queues. So it is refused
-/// beforehand; from the kernel's own table, and from a user's, the way back is exact.
+/// beforehand; from the kernel's own table, and from a user's, the undo is exact.
 fn own_table_is_not_taken_away() -> Result<(), Failed> {
     let wire = Wire::between("igb")?;
     let channels = wire.near0()?.channels.ok_or("channels")?.combined;

@@ -1,4 +1,4 @@
-//! What irqbalance is told to leave alone: the distribution's own irqbalance, and a stand-in that misbehaves.
+//! irqbalance's bans: the distribution's own irqbalance, and a stand-in that misbehaves.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -17,11 +17,11 @@ use super::scratch::{Scratch, asked};
 use super::subject::{Subject, role_command};
 use super::{Need, test};
 
-/// The interrupts of the tests. Those that this machine has are moved by nobody: see [`Balancer`].
+/// The interrupts of the tests. This machine's own are not moved: see [`Balancer`].
 const FOREIGN: IrqNumber = IrqNumber(24);
 const OURS: [IrqNumber; 2] = [IrqNumber(38), IrqNumber(39)];
 
-/// Tells a role where the irqbalance and the journal are.
+/// Pass a role the directories of irqbalance and the journal.
 const SOCKETS: &str = "NETPOLICY_TEST_IRQBALANCE";
 const JOURNAL: &str = "NETPOLICY_TEST_JOURNAL";
 
@@ -34,7 +34,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("irqbalance/a_rollback_leaves_the_bans_alone_that_came_since", REAL, bans_since),
         test("irqbalance/its_bans_are_gone_with_it", REAL, gone_with_it),
         test("irqbalance/more_bans_than_it_reads_are_refused_before_any_is_lost", REAL, too_many),
-        test("irqbalance/without_one_there_is_nothing_to_tell", STAND_IN, none_runs),
+        test("irqbalance/without_one_a_ban_is_gone", STAND_IN, none_runs),
         test("irqbalance/one_that_says_nonsense_is_not_believed", STAND_IN, nonsense),
         test("irqbalance/one_that_says_nothing_is_not_waited_for_for_ever", STAND_IN, silent),
     ]
@@ -198,7 +198,7 @@ fn nonsense() -> Result<(), Failed> {
         assert!(matches!(error.cause, Cause::Malformed(_)), "{name}: {error}");
         assert!(error.to_string().starts_with("irqbalance["), "{error}");
     }
-    // Nobody but root is answered.
+    // Only root is answered.
     let scratch = Scratch::new("irqbalance-denied")?;
     answering(scratch.path(), b"")?;
     let error = Irqbalance::new().in_directory(scratch.path()).is_banned(OURS[0]).expect_err("denied");

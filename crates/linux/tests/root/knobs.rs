@@ -196,7 +196,7 @@ pub(crate) fn tests() -> Vec<Trial> {
                 Ok(())
             },
         ),
-        test("a_caller_without_the_capability_is_told_which_one", &[Need::Root, Need::Wire], || {
+        test("an_unprivileged_callers_error_names_the_capability", &[Need::Root, Need::Wire], || {
             let wire = Wire::new(1)?;
             let before = wire.near0()?;
             let wanted = suspended(queue(&before, 0));

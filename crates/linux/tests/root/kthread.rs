@@ -16,7 +16,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     const CLAMPS: &[Need] = &[Need::Root, Need::Wire, Need::ThreadPerNapi, Need::UtilClamps];
     const NO_CLAMPS: &[Need] = &[Need::Root, Need::Wire, Need::ThreadPerNapi, Need::NoUtilClamps];
     vec![
-        test("kthread/it_begins_as_was_foretold_is_placed_scheduled_and_put_back", NEEDS, there_and_back),
+        test("kthread/it_starts_as_predicted_is_placed_scheduled_and_restored", NEEDS, there_and_back),
         test("kthread/it_is_found_again_after_its_napi_was_replaced", NEEDS, replaced),
         test("kthread/a_queue_without_one_says_so_and_nothing_is_written", NEEDS, without),
         test("kthread/of_two_queues_each_has_its_own", NEEDS, of_two),
@@ -61,11 +61,15 @@ fn there_and_back() -> Result<(), Failed> {
     let queue = queue(&wire, 0)?;
     let mut kernel = Kernel::new();
     let wanted = both(queue, "0", Scheduling::Fifo(50))?;
-    let foretold = kernel.read(&wanted)?;
+    let predicted = kernel.read(&wanted)?;
     let host = wire.observe()?;
     assert_eq!(host.kthread_begins.as_ref().and_then(|begins| begins.scheduling), Some(Scheduling::Other(0)));
     kernel.write(&[Setting::Napi(queue, NapiKnob::Threaded(Threading::On))])?;
-    assert_eq!(kernel.read(&wanted)?, foretold, "what was said before there was a thread is how it began");
+    assert_eq!(
+        kernel.read(&wanted)?,
+        predicted,
+        "the prediction before there was a thread is how it started"
+    );
 
     kernel.write(&wanted)?;
     assert_eq!(kernel.read(&wanted)?, wanted);
@@ -81,10 +85,10 @@ fn there_and_back() -> Result<(), Failed> {
         kernel.write(&wanted)?;
         assert_eq!(kernel.read(&wanted)?, wanted);
     }
-    kernel.write(&foretold)?;
-    assert_eq!(kernel.read(&wanted)?, foretold);
+    kernel.write(&predicted)?;
+    assert_eq!(kernel.read(&wanted)?, predicted);
     kernel.write(&[Setting::Napi(queue, NapiKnob::Threaded(Threading::Off))])?;
-    assert_eq!(kernel.read(&wanted)?, foretold);
+    assert_eq!(kernel.read(&wanted)?, predicted);
     Ok(())
 }
 
@@ -152,7 +156,7 @@ fn clamped() -> Result<(), Failed> {
         Setting::Napi(other, NapiKnob::Threaded(Threading::On)),
     ])?;
     let begins = wire.observe()?.kthread_begins.and_then(|begins| begins.util_clamp);
-    assert_eq!(begins, Some(UtilClamp::NONE), "as was foretold");
+    assert_eq!(begins, Some(UtilClamp::NONE), "as predicted");
     let of = |clamp| [Setting::Kthread(queue, KthreadKnob::UtilClamp(clamp))];
     let original = kernel.read(&of(UtilClamp::NONE))?;
     assert_eq!(original, of(UtilClamp::NONE));
@@ -188,7 +192,7 @@ fn without_clamps() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Requests that bind nobody: nothing on this machine takes as long to wake.
+/// Requests without effect: no idle state of this machine takes as long to leave.
 fn wake_latency() -> Result<(), Failed> {
     const LONG: u32 = WakeLatency::MICROS_MAX;
     let looser = WakeLatency::hold(LONG - 1)?;

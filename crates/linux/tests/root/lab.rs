@@ -29,7 +29,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("lab/memcached_runs_on_the_cpus_that_it_was_given", SERVED, memcached_is_pinned),
         test("lab/a_server_that_cannot_start_says_why_in_its_own_words", SERVED, failing_server_says_why),
         test("lab/a_command_on_the_client_has_the_clients_devices", &[Need::Root], command_on_client),
-        test("lab/files_of_the_lab_are_seen_by_nobody_and_end_with_it", &[Need::Root], scratch_ends),
+        test(
+            "lab/files_of_the_lab_are_seen_by_no_other_process_and_end_with_it",
+            &[Need::Root],
+            scratch_ends,
+        ),
         test("lab/an_impossible_number_of_queues_is_refused", &[Need::Root], impossible_queues),
         test("lab/two_labs_stand_side_by_side_and_leave_nothing", SERVED, two_labs),
         test("lab/nothing_is_left_when_its_holder_is_killed", SERVED, killed_holder),
@@ -44,7 +48,7 @@ pub(crate) fn hold() -> Result<(), Box<dyn std::error::Error>> {
     let pids = [lab.server_pid(), server.process().pid];
     super::role::say(&format!("ready {} {}", pids[0], pids[1]));
     super::role::say(&format!("{} {}", lab.server().id(), lab.client().id()));
-    super::role::until_told();
+    super::role::until_stdin_closes();
     Ok(())
 }
 
@@ -148,10 +152,10 @@ fn memcached_is_pinned() -> Result<(), Failed> {
 }
 
 fn failing_server_says_why() -> Result<(), Failed> {
-    let options = MemcachedOptions { user: "nobody-has-this-name".to_owned(), ..MemcachedOptions::default() };
+    let options = MemcachedOptions { user: "no-such-user-here".to_owned(), ..MemcachedOptions::default() };
     let error = lab(1)?.start_memcached(&options).expect_err("there is no such user");
     assert!(matches!(error, ServerError::Ended { .. }), "{error}");
-    assert!(error.to_string().contains("nobody-has-this-name"), "{error}");
+    assert!(error.to_string().contains("no-such-user-here"), "{error}");
     Ok(())
 }
 
@@ -221,7 +225,7 @@ fn killed_holder() -> Result<(), Failed> {
     nothing_is_left(&pids, &namespaces)
 }
 
-/// The kernel unmakes what nobody holds, at its own time.
+/// The kernel frees unused namespaces asynchronously.
 fn nothing_is_left(pids: &[Pid], namespaces: &[NetnsId]) -> Result<(), Failed> {
     eventually("processes and namespaces are gone", || {
         let running = pids
@@ -257,6 +261,6 @@ fn counters_grow() -> Result<(), Failed> {
     };
     assert!(received(&after) >= received(&before) + REQUESTS, "{before:?} {after:?}");
     assert!(after.context_switches > before.context_switches && after.at > before.at);
-    assert_eq!(after.busy_poll_rx_packets, Some(0), "nobody polls in a new namespace");
+    assert_eq!(after.busy_poll_rx_packets, Some(0), "nothing polls in a new namespace");
     Ok(())
 }

@@ -285,7 +285,7 @@ pub(crate) fn play() -> Result<(), Box<dyn std::error::Error>> {
     let mut meter = LiveMeter::load(&target)?;
     meter.begin()?;
     super::role::say("ready");
-    super::role::until_told();
+    super::role::until_stdin_closes();
     Ok(())
 }
 

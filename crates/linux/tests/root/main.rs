@@ -1,6 +1,7 @@
 //! Tests of the kernel room on the running kernel. They need root; what a test needs beyond that it names, and
 //! a machine that lacks it skips the test loudly: it is listed as ignored, with the reason, and counted.
 
+mod app_requests;
 mod asked_server;
 #[expect(dead_code, reason = "the tests of the whole start one that moves interrupts")]
 mod balancer;
@@ -31,7 +32,6 @@ mod scratch;
 mod subject;
 mod uring;
 mod wire;
-mod wishes;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use linux::follow::How;
@@ -82,7 +82,7 @@ pub enum Need {
     NoUtilClamps,
     /// NICs that netdevsim simulates.
     Netdevsim,
-    /// irqbalance from the distribution, on more than one CPU: on one it ends at once.
+    /// irqbalance from the distribution, on more than one CPU: on one it exits immediately.
     Irqbalance,
     /// Epolls that wait for events only: the patches in `kernel/epoll-event-busy-loop/`.
     EventsOnly,
@@ -124,7 +124,7 @@ impl Need {
             ),
             Self::EventsOnly => (waits_for_events_only(), "needs the kernel of kernel/epoll-event-busy-loop"),
             Self::FairQueues => (has_fair_queues(), "needs fq and fq_codel"),
-            Self::Cgroups => (wishes::cgroups_are_there(), "needs cgroup2"),
+            Self::Cgroups => (app_requests::cgroups_are_there(), "needs cgroup2"),
             Self::IgbNics => (are_devices(["igb0", "igb1"]), "needs a guest's igb NICs"),
             Self::IgbRules => {
                 (igb_has_rules() == Some(true), "needs a guest's igb NICs with rules for flows")
@@ -239,7 +239,7 @@ fn main() {
         interrupts::tests(),
         irqbalance::tests(),
         netdevsim::tests(),
-        wishes::tests(),
+        app_requests::tests(),
     ];
     let trials = only::only(trials.into_iter().flatten().collect());
     libtest_mimic::run(&arguments, trials).exit();

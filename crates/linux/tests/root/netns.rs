@@ -75,7 +75,7 @@ pub(crate) fn tests() -> Vec<Trial> {
                 );
                 let error = queues.read("rx-0/nothing").expect_err("is not there").to_string();
                 assert!(error.contains("/sys/class/net/near0/queues/rx-0/nothing"), "{error}");
-                assert!(sysfs.below("class/net/nobody/queues")?.is_none());
+                assert!(sysfs.below("class/net/missing0/queues")?.is_none());
                 Ok(())
             },
         ),
@@ -90,7 +90,7 @@ fn names(links: Result<Links, linux::KernelError>) -> Result<Vec<String>, linux:
 
 fn nameless_namespace_is_found() -> Result<(), Failed> {
     let own = Netns::own()?.id();
-    // `cat` tells by its pipe when it runs, and ends when the pipe does.
+    // `cat` answers on its pipe when it runs, and ends when the pipe does.
     let mut child = Command::new("unshare")
         .args(["--net", "cat"])
         .stdin(Stdio::piped())
@@ -116,7 +116,7 @@ fn running_in_another(child: &mut std::process::Child, own: NetnsId) -> Result<N
     Ok(id)
 }
 
-/// The kernel gives a number again as soon as its namespace is gone; the cookie tells the two apart.
+/// The kernel gives a number again as soon as its namespace is gone; the cookie distinguishes the two.
 fn number_of_another() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let queue = wire.near0()?.rx_queues[0].id;
@@ -154,8 +154,8 @@ fn number_of_another() -> Result<(), Failed> {
     Ok(())
 }
 
-/// An index can be asked for by hand once its device is gone; the directory in sysfs tells the two apart, whatever they are
-/// called.
+/// An index can be asked for by hand once its device is gone; the inode of the directory in sysfs distinguishes the
+/// two, whatever their names are.
 fn index_of_another() -> Result<(), Failed> {
     let wire = Wire::new(1)?;
     let queue = wire.near0()?.rx_queues[0].id;

@@ -1,4 +1,4 @@
-//! What a NIC and its driver can be told, on a veth: the queues, offloads and steering files that it has.
+//! Settings of a NIC and its driver, on a veth: the queues, offloads and steering files that it has.
 
 use apply::Knobs;
 use libtest_mimic::{Failed, Trial};
@@ -100,7 +100,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             Ok(())
         }),
         test("queueing_disciplines_are_replaced_by_queue_and_put_back", needs, disciplines),
-        test("a_discipline_that_cannot_be_recorded_is_told_from_others_and_not_written", needs, || {
+        test("a_discipline_that_cannot_be_recorded_is_recognised_and_not_written", needs, || {
             let wire = Wire::new(2)?;
             let device = wire.near0()?.id;
             wire.in_near("tc qdisc replace dev near0 root handle 1: bfifo limit 10000")?;
@@ -128,8 +128,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// From the kernel's own to one for each queue, to one for all, to another for each queue under a handle of somebody's
-/// choice, and all the way back.
+/// From the kernel's own to one for each queue, to one for all, to another for each queue under a chosen handle, and back.
 fn disciplines() -> Result<(), Failed> {
     let wire = Wire::new(3)?;
     let device = wire.near0()?.id;

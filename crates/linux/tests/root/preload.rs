@@ -22,7 +22,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             &[Need::Root, Need::Cc],
             every_way_to_wait,
         ),
-        test("preload/an_unmodified_memcached_tells_how_many_events_it_found", SERVER, counted_memcached),
+        test("preload/events_of_an_unmodified_memcached_are_counted", SERVER, counted_memcached),
         test("preload/every_way_to_wait_is_counted", &[Need::Root, Need::Cc], every_way_is_counted),
         test(
             "preload/a_program_that_becomes_another_user_is_refused",
@@ -96,7 +96,7 @@ fn every_way_to_wait() -> Result<(), Failed> {
     }
     let never = waits_with_cap(&program, &library, Nanoseconds::ZERO)?;
     for (name, (found, elapsed_us)) in &never {
-        assert!(*found <= 0 && *elapsed_us < 21_000, "with a cap of 0 nobody sleeps: {name}: {never:?}");
+        assert!(*found <= 0 && *elapsed_us < 21_000, "with a cap of 0 no call sleeps: {name}: {never:?}");
     }
     for name in ["pwait2-nonsense", "wait-on-nothing"] {
         assert_eq!((waits[name].0, never[name].0), (-1, -1), "the kernel's refusal comes through: {name}");
@@ -104,14 +104,14 @@ fn every_way_to_wait() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Its workers wake up for a request each: 200 of them are 200 events, and whatever else the workers were told.
+/// Its workers wake up for a request each: 200 of them are 200 events, and the workers' own notifications.
 fn counted_memcached() -> Result<(), Failed> {
     const REQUESTS: u64 = 200;
     let scratch = Scratch::new("counted-memcached")?;
     std::fs::set_permissions(scratch.path("."), std::fs::Permissions::from_mode(0o755))?;
     let library = install(Library::Count, &scratch.path("lib"))?;
     let counts = EpollCounts::new()?;
-    assert!(counts.read()?.batch_since(&counts.read()?).is_none(), "nobody counts yet");
+    assert!(counts.read()?.batch_since(&counts.read()?).is_none(), "nothing counts yet");
     let server = memcached(&counts.environment(&library, None))?;
     let ask = || -> Result<(), std::io::Error> {
         let mut connection = std::net::TcpStream::connect("127.0.0.1:11211")?;
@@ -158,7 +158,7 @@ fn every_way_is_counted() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What each way to wait found, and how long it took in microseconds.
+/// What each kind of wait found, and how long it took in microseconds.
 fn waits_with_cap(
     program: &Path,
     library: &Path,

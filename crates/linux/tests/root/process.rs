@@ -363,6 +363,6 @@ fn networking() -> Result<(), Failed> {
 pub(crate) fn gone<T: std::fmt::Debug>(result: Result<T, linux::KernelError>) -> Result<(), Failed> {
     match result {
         Err(error) if matches!(error.cause, Cause::Gone(_)) => Ok(()),
-        other => Err(format!("expected to be told that it is gone, got {other:?}").into()),
+        other => Err(format!("expected the error that it is gone, got {other:?}").into()),
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn play(line: &str) -> Played {
         ["kinds", pid] => kinds(Some(Pid(pid.parse()?))),
         ["counter"] => counter(),
         ["meter"] => super::live::play(),
-        ["wishes", what @ ..] => super::wishes::play(what),
+        ["app-requests", what @ ..] => super::app_requests::play(what),
         ["lab"] => super::lab::hold(),
         ["bans-and-dies"] => Ok(super::irqbalance::ban_and_die().map_err(|failed| format!("{failed:?}"))?),
         ["outsider", pid, fd] => outsider(Pid(pid.parse()?), Fd(fd.parse()?)),
@@ -65,7 +65,7 @@ fn nested() -> Played {
     ready(&[outer.as_fd(), inner.as_fd(), socket.as_fd()])
 }
 
-/// Holds an epoll; when told to go on, its number becomes that of a pipe.
+/// Holds an epoll; on a byte of input, its number becomes that of a pipe.
 fn reuse() -> Played {
     let mut epoll = new_epoll()?;
     let (pipe, _writer) = std::io::pipe()?;
@@ -73,11 +73,11 @@ fn reuse() -> Played {
     std::io::stdin().read_exact(&mut [0])?;
     rustix::io::dup2(&pipe, &mut epoll)?;
     println!("done");
-    until_told();
+    until_stdin_closes();
     Ok(())
 }
 
-/// A server whose second thread waits on an epoll for ever; when told to go on, the thread ends.
+/// A server whose second thread waits on an epoll for ever; on a byte of input, the thread ends.
 fn waiter() -> Played {
     let epoll = new_epoll()?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -96,7 +96,7 @@ fn waiter() -> Played {
         println!("{}", if woken { "done" } else { "not woken" });
         Ok(())
     })?;
-    until_told();
+    until_stdin_closes();
     Ok(())
 }
 
@@ -104,7 +104,7 @@ fn waiter() -> Played {
 fn counter() -> Played {
     let _counter = linux::bpf::DeliveryCounter::load()?;
     println!("ready");
-    until_told();
+    until_stdin_closes();
     Ok(())
 }
 
@@ -130,7 +130,7 @@ fn kinds(into: Option<Pid>) -> Played {
     ready(&[&sockets[..], &more[..]].concat())
 }
 
-/// A user without rights tries everything, and says what it was told.
+/// An unprivileged user tries everything, and prints the errors.
 fn outsider(pid: Pid, fd: Fd) -> Played {
     let params =
         EpollParams { busy_poll_usecs: 0, busy_poll_budget: 65, prefer_busy_poll: true, events_only: false };
@@ -168,7 +168,7 @@ fn watch(epoll: &OwnedFd, file: impl AsFd) -> rustix::io::Result<()> {
 fn ready(files: &[impl AsFd]) -> Played {
     let numbers: Vec<String> = files.iter().map(|file| file.as_fd().as_raw_fd().to_string()).collect();
     println!("ready {}", numbers.join(" "));
-    until_told();
+    until_stdin_closes();
     Ok(())
 }
 
@@ -178,6 +178,6 @@ pub(crate) fn say(line: &str) {
 }
 
 /// Waits for the end of standard input.
-pub(crate) fn until_told() {
+pub(crate) fn until_stdin_closes() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }

@@ -63,7 +63,7 @@ impl Subject {
         Ok(self.output.by_ref().lines().collect::<Result<_, _>>()?)
     }
 
-    /// Tells it to go on, and waits until it has.
+    /// Lets it continue, and waits until it has.
     pub(crate) fn go_on(&mut self) -> Result<(), Failed> {
         self.input.as_mut().ok_or("a subject without standard input")?.write_all(b"\n")?;
         let line = self.line()?;

@@ -321,20 +321,20 @@ impl Rings {
 pub struct Coalesce {
     /// How long a receive interrupt waits, in microseconds.
     pub rx_usecs: Option<u32>,
-    /// After how many packets a receive interrupt comes at once.
+    /// After how many packets a receive interrupt comes immediately.
     pub rx_max_frames: Option<u32>,
     /// How long a transmit interrupt waits, in microseconds.
     pub tx_usecs: Option<u32>,
-    /// After how many packets a transmit interrupt comes at once.
+    /// After how many packets a transmit interrupt comes immediately.
     pub tx_max_frames: Option<u32>,
     /// Whether the driver adapts the receive values by itself.
     pub adaptive_rx: Option<bool>,
     /// Whether the driver adapts the transmit values by itself.
     pub adaptive_tx: Option<bool>,
-    /// Whether the receive timer starts anew with each completion.
+    /// Whether each completion restarts the receive timer.
     #[serde(default)]
     pub cqe_mode_rx: Option<bool>,
-    /// Whether the transmit timer starts anew with each completion.
+    /// Whether each completion restarts the transmit timer.
     #[serde(default)]
     pub cqe_mode_tx: Option<bool>,
 }

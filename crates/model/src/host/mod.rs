@@ -4,6 +4,7 @@
 //! meet where a socket's incoming NAPI id is a queue's NAPI. Every edge that the kernel does not state itself
 //! carries a [`Confidence`].
 
+mod app_request;
 mod device;
 mod idle;
 mod listeners;
@@ -11,8 +12,8 @@ mod other;
 mod pressure;
 mod process;
 mod topology;
-mod wish;
 
+pub use app_request::{AppRequest, Requester};
 pub use device::{
     Channels, Coalesce, Confidence, Device, Features, Irq, IrqEdge, Napi, NapiEdge, PacketSizes, Pair,
     PlacedRule, Rings, RssContext, RxQueueState, TxQueueState,
@@ -23,7 +24,6 @@ pub use other::{Other, OtherKind};
 pub use pressure::{CpuPressure, DevicePressure, Pressure};
 pub use process::{Epoll, IoUring, Membership, Process, Socket, SocketState, Thread};
 pub use topology::{CpuInfo, Topology};
-pub use wish::{Wish, Wisher};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,12 +56,13 @@ pub struct Host {
     pub sysctls: BTreeMap<Sysctl, u64>,
     /// The interrupts that devices or operators asked about, by number.
     pub irqs: Vec<Irq>,
-    /// The processes that were asked for, by pid.
+    /// The observed processes, by pid.
     pub processes: Vec<Process>,
-    /// What processes and sockets of this host ask for by themselves. Empty where nobody may ask, or nobody looked.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub wishes: Vec<Wish>,
-    /// TCP listeners that share an address, by address. Empty where no process that was asked for has any.
+    /// The policies that processes and sockets of this host requested for themselves. Empty where no application may
+    /// request one, or where they were not read.
+    #[serde(default, rename = "wishes", skip_serializing_if = "Vec::is_empty")]
+    pub app_requests: Vec<AppRequest>,
+    /// TCP listeners that share an address, by address. Empty where no observed process has any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<SharedListeners>,
     /// What a NAPI's kernel thread begins with; `None` where that could not be read.
@@ -73,20 +74,20 @@ pub struct Host {
     /// The irqbalance that runs here; `None` where none does, or no device here has an interrupt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub irqbalance: Option<RunningIrqbalance>,
-    /// Where the receive path was too slow; `None` where nobody counted.
+    /// Where the receive path was too slow; `None` where it was not counted.
     #[serde(default)]
     pub pressure: Option<Pressure>,
-    /// What could not be read, and why; an empty list means that everything was.
+    /// What could not be read, and why; empty if everything was read.
     pub unread: Vec<Unread>,
 }
 
-/// An irqbalance that runs, and moves interrupts that it was not told to leave alone.
+/// A running irqbalance, which moves every interrupt that is not banned.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunningIrqbalance {
     /// Its process.
     pub pid: Pid,
-    /// The interrupts that it was told to leave alone, on its command line or its socket; `None` where it did not answer.
+    /// The interrupts that are banned, on its command line or over its socket; `None` where it did not answer.
     pub banned: Option<BTreeSet<IrqNumber>>,
 }
 

@@ -1,4 +1,4 @@
-//! Others that set what netpolicy sets: what they were told to, and where.
+//! Other tools that set what netpolicy sets: the configuration lines that make them do so.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::nic::Sysctl;
 
-/// Who else sets it.
+/// A kind of tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OtherKind {
-    /// A file of `sysctl.d`: at boot, and whenever somebody runs `sysctl --system`.
+    /// A file of `sysctl.d`: at boot, and on `sysctl --system`.
     SysctlFile,
     /// A `.link` file of systemd: when udev adds the device.
     LinkFile,
@@ -35,11 +35,11 @@ impl fmt::Display for OtherKind {
     }
 }
 
-/// One line by which somebody else sets what netpolicy may set, too.
+/// A configuration line by which another tool sets what netpolicy may set, too.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Other {
-    /// Whose line it is.
+    /// The tool.
     pub kind: OtherKind,
     /// File and line: `/etc/sysctl.d/90-net.conf:3`.
     pub place: String,

@@ -1,4 +1,4 @@
-//! Knobs of one NAPI, and of all NAPIs of a device at once.
+//! Knobs of one NAPI, and of all NAPIs of a device together.
 
 use super::facts::{Facts, Phase, Unit, family};
 use super::{Interface, Threading, Weight};
@@ -64,9 +64,9 @@ family! {
 }
 
 family! {
-    /// A knob of all NAPIs of a device at once, with a value: for kernels that have no setting per NAPI.
+    /// A knob of all NAPIs of a device together, with a value: for kernels that have no setting per NAPI.
     DeviceNapiKnob {
-        /// [`NapiKnob::DeferHardIrqs`] for every queue of a device at once, where the kernel has no per-NAPI setting.
+        /// [`NapiKnob::DeferHardIrqs`] for all queues of a device together, where the kernel has no per-NAPI setting.
         ///
         /// Kernel: 5.8, `/sys/class/net/DEV/napi_defer_hard_irqs`, `net/core/net-sysfs.c`.
         DeferHardIrqs(EmptyPolls) = DEVICE {
@@ -77,7 +77,7 @@ family! {
             rank: 2,
         },
 
-        /// [`NapiKnob::GroFlushTimeout`] for every queue of a device at once, where the kernel has no per-NAPI setting.
+        /// [`NapiKnob::GroFlushTimeout`] for all queues of a device together, where the kernel has no per-NAPI setting.
         ///
         /// Kernel: 3.19, `/sys/class/net/DEV/gro_flush_timeout`, `net/core/net-sysfs.c`.
         GroFlushTimeout(Nanoseconds) = DEVICE {
@@ -88,7 +88,7 @@ family! {
             rank: 3,
         },
 
-        /// [`NapiKnob::Threaded`] for every queue of a device at once, where the kernel has no per-NAPI setting.
+        /// [`NapiKnob::Threaded`] for all queues of a device together, where the kernel has no per-NAPI setting.
         ///
         /// Kernel: 5.12, `/sys/class/net/DEV/threaded`, `net/core/net-sysfs.c`.
         Threaded(Threading) = DEVICE { name: "threaded", since: KernelVersion::since(5, 12) },

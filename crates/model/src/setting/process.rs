@@ -45,14 +45,14 @@ family! {
 
         /// Which of the listeners at one address gets a new connection.
         ///
-        /// Our program is attached to the group by one of its sockets and goes with the last of them. One that somebody else
-        /// has attached is never replaced: it could not be put back.
+        /// Our program is attached through one socket of the group, and is freed with the last of them. A program that
+        /// another process attached is never replaced: it could not be restored.
         ///
         /// Kernel: 4.19 (`SO_ATTACH_REUSEPORT_EBPF` with `BPF_PROG_TYPE_SK_REUSEPORT`), 5.3 (`SO_DETACH_REUSEPORT_BPF`),
         /// 6.2 (`bpf_cast_to_kern_ctx()`); `net/core/sock_reuseport.c` `reuseport_select_sock()`.
         Reuseport(ListenerGroup, Spread) = LISTENERS {
             name: "reuseport",
-            irreversible: Some("a program of somebody else's"),
+            irreversible: Some("a BPF program that another process attached"),
         },
     }
 }

@@ -10,7 +10,7 @@ use apply::{Allow, Journal, Knobs};
 use linux::lab::{Lab, LabOptions, SERVER_DEVICE};
 use linux::{Kernel, Processes};
 use model::host::{Coalesce, Pair, Rings};
-use model::nic::{NicWish, Rss};
+use model::nic::{NicRequest, Rss};
 use model::{
     CoalesceParam, CpuSet, DeliveryMode, FlagName, Host, Intent, Nanoseconds, Offload, Plan, Policy,
     PolicyName, QdiscKind, QueueSpan, RingKind, Setting, Target,
@@ -94,7 +94,7 @@ fn planned(policy: &Policy, host: &Host) -> Done<Plan> {
     Ok(plan::diff(&desired, host).map_err(|r| r.to_string())?)
 }
 
-fn policy(nic: Vec<NicWish>) -> Policy {
+fn policy(nic: Vec<NicRequest>) -> Policy {
     let intent = Intent {
         target: Target::Device(SERVER_DEVICE.to_owned()),
         policy: PolicyName::Latency,
@@ -103,7 +103,7 @@ fn policy(nic: Vec<NicWish>) -> Policy {
         nic,
         goal: model::Goal::default(),
         budget: model::Budget::default(),
-        kthread: model::KthreadWish::default(),
+        kthread: model::KthreadRequest::default(),
         cpus: None,
         layout: None,
         queues: None,
@@ -113,13 +113,13 @@ fn policy(nic: Vec<NicWish>) -> Policy {
 }
 
 /// What every device of the lab can be told.
-fn of_a_veth() -> Done<Vec<NicWish>> {
+fn of_a_veth() -> Done<Vec<NicRequest>> {
     Ok(vec![
-        NicWish::Offload(Offload::Gso, false),
-        NicWish::RpsCpus("0".parse::<CpuSet>()?),
-        NicWish::RpsFlowCount(4096),
-        NicWish::Xps(true),
-        NicWish::Qdisc(QdiscKind::Pfifo),
+        NicRequest::Offload(Offload::Gso, false),
+        NicRequest::RpsCpus("0".parse::<CpuSet>()?),
+        NicRequest::RpsFlowCount(4096),
+        NicRequest::Xps(true),
+        NicRequest::Qdisc(QdiscKind::Pfifo),
     ])
 }
 
@@ -146,12 +146,12 @@ pub(super) fn in_memory(queues: u32) -> Done<()> {
         .collect::<Result<_, _>>()?;
     let flag = FlagName::new("rx_striding_rq").ok_or("a name")?;
     wishes.extend([
-        NicWish::Coalescing(CoalesceParam::RxUsecs, 8),
-        NicWish::Coalescing(CoalesceParam::TxUsecs, 8),
-        NicWish::Coalescing(CoalesceParam::AdaptiveRx, 0),
-        NicWish::RssQueues(queues / 2),
-        NicWish::RssContexts(vec![QueueSpan { first: queues / 2, count: queues / 2 }]),
-        NicWish::FlowRules(rules),
+        NicRequest::Coalescing(CoalesceParam::RxUsecs, 8),
+        NicRequest::Coalescing(CoalesceParam::TxUsecs, 8),
+        NicRequest::Coalescing(CoalesceParam::AdaptiveRx, 0),
+        NicRequest::RssQueues(queues / 2),
+        NicRequest::RssContexts(vec![QueueSpan { first: queues / 2, count: queues / 2 }]),
+        NicRequest::FlowRules(rules),
     ]);
     // The graph stays as it is, so that verifying finds all settings wanting, which is the longest that it can take.
     let timed = |policy: &Policy| {
@@ -164,10 +164,10 @@ pub(super) fn in_memory(queues: u32) -> Done<()> {
     ));
     // What makes the queues anew is a transaction of its own.
     let first = vec![
-        NicWish::Ring(RingKind::Rx, 1024),
-        NicWish::Ring(RingKind::Tx, 1024),
-        NicWish::Offload(Offload::Lro, false),
-        NicWish::PrivateFlags(vec![(flag, true)]),
+        NicRequest::Ring(RingKind::Rx, 1024),
+        NicRequest::Ring(RingKind::Tx, 1024),
+        NicRequest::Offload(Offload::Lro, false),
+        NicRequest::PrivateFlags(vec![(flag, true)]),
     ];
     let mut remaking = policy(first);
     remaking.intents[0].delivery = Some(DeliveryMode::Interrupt);

@@ -1,6 +1,6 @@
 //! `attach`: gives a running process and its queues a policy.
 
-use apply::AtTheEnd;
+use apply::AtExit;
 use linux::Signals;
 use model::{Intent, Pid, Policy, ProcessId, Target};
 use session::{Exit, Fault, fullbusy, wake};
@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
     let _held = wake::hold(arguments.cpu_dma_latency, &intent, &context.session, &context.console)?;
     // From here on a signal ends the attachment in order instead of ending this process.
     let signals = Signals::catch()?;
-    let at_the_end = if arguments.keep || arguments.once { AtTheEnd::Leave } else { AtTheEnd::PutBack };
+    let at_the_end = if arguments.keep || arguments.once { AtExit::Leave } else { AtExit::RollBack };
     let mut attachment = Attachment::begin(context, Tells::AsData, netns, process, intent, at_the_end)?;
     let ended = match stay(arguments, context, signals, &mut attachment) {
         Ok(ended) => ended,

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use apply::{AtTheEnd, Journal, RollBackError, TransactionName, Undone};
+use apply::{AtExit, Journal, RollBackError, TransactionName, Undone};
 use linux::Netns;
 use linux::follow::{Event, Follower, How};
 use model::{Change, EpollId, Intent, Object, Plan, Policy, ProcessId, Recipes, Setting, Target};
@@ -91,9 +91,9 @@ impl<'a> Attachment<'a> {
         netns: Netns,
         process: ProcessId,
         intent: Intent,
-        at_the_end: AtTheEnd,
+        at_the_end: AtExit,
     ) -> Result<Self, Fault> {
-        let journal = context.session.journal()?.attending(at_the_end)?;
+        let journal = context.session.journal()?.owned_by_session(at_the_end)?;
         let follower = Follower::new(&[process], How::Auto)?;
         context.console.detail(&format!("New epolls are heard of by: {}.", follower.how()));
         for refused in follower.refused() {

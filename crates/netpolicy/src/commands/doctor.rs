@@ -22,7 +22,7 @@ const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let processes = Processes::from(&arguments.processes);
-    let others = linux::others(std::path::Path::new("/"));
+    let others = linux::conflicting_tools(std::path::Path::new("/"));
     let idle = linux::idle_depth().unwrap_or_else(|error| {
         context.console.detail(&format!("how deep CPUs may sleep is left out of account: {error}"));
         None
@@ -76,7 +76,7 @@ fn held(context: &Context) -> Vec<Held> {
         history.transactions.iter().rev().filter(|transaction| transaction.standing().is_live())
     {
         let name = transaction.name();
-        let (by, end, is_attended) = match journal.attendant(transaction) {
+        let (by, end, is_attended) = match journal.owner(transaction) {
             Some(pid) => (
                 format!("process {pid} ({})", transaction.begin().asked.command),
                 format!("kill {pid}; tail --pid={pid} -f /dev/null"),

@@ -119,7 +119,7 @@ fn tell_what_is_not_back<'u>(undone: impl Iterator<Item = &'u Undone>, context: 
 
 /// A daemon that runs leaves alone what was rolled back.
 fn tell_of_daemon(journal: &Journal, context: &Context, what: &str) {
-    if let Some(pid) = journal.keeper() {
+    if let Some(pid) = journal.daemon() {
         context.console.say(&format!(
             "The daemon (pid {pid}) leaves {what} alone until it is asked again: kill -HUP {pid}"
         ));

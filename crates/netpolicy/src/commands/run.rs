@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
-use apply::AtTheEnd;
+use apply::AtExit;
 use linux::process::preload;
 use linux::{Arrived, Netns, Signals};
 use model::{Intent, Pid, Target};
@@ -63,7 +63,7 @@ fn followed(
 ) -> Result<ExitStatus, Fault> {
     let process = linux::process::identify(Pid(child.id()))?;
     let mut attachment =
-        Attachment::begin(context, Tells::AsTalk, netns, process, intent.clone(), AtTheEnd::PutBack)?;
+        Attachment::begin(context, Tells::AsTalk, netns, process, intent.clone(), AtExit::RollBack)?;
     match to_its_end(child, signals, &mut attachment) {
         Ok(status) => {
             for left in attachment.followed().filter(|left| *left != process) {

@@ -1,7 +1,7 @@
 //! `sockets`: where applications may choose a policy for their sockets, and what they chose.
 
 use linux::KernelError;
-use linux::bpf::wishes::{Cgroup, Choice, WishStore};
+use linux::bpf::app_requests::{Cgroup, Choice, RequestStore};
 use model::PolicyName;
 use session::{Exit, Fault};
 
@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &SocketPolicies, context: &Context) -> Result<Exit,
     }
 }
 
-fn enable(arguments: &SocketsEnable, store: &WishStore, context: &Context) -> Result<Exit, Fault> {
+fn enable(arguments: &SocketsEnable, store: &RequestStore, context: &Context) -> Result<Exit, Fault> {
     let cgroup = Cgroup::open(&arguments.cgroup)?;
     let anybody = Choice { uid: None, numbers: numbers(&arguments.allow) };
     let users = arguments.allow_user.iter();
@@ -59,7 +59,7 @@ fn numbers(policies: &[PolicyName]) -> u32 {
     policies.iter().fold(0, |set, policy| set | 1 << policy.number())
 }
 
-fn disable(arguments: &SocketsDisable, store: &WishStore, context: &Context) -> Result<Exit, Fault> {
+fn disable(arguments: &SocketsDisable, store: &RequestStore, context: &Context) -> Result<Exit, Fault> {
     let ids = match (&arguments.cgroup, arguments.id) {
         (Some(path), _) => vec![Cgroup::open(path)?.id()],
         (None, Some(id)) => vec![id],
@@ -81,7 +81,7 @@ fn disable(arguments: &SocketsDisable, store: &WishStore, context: &Context) -> 
     Ok(Exit::Done)
 }
 
-fn list(store: &WishStore, context: &Context) -> Result<Exit, Fault> {
+fn list(store: &RequestStore, context: &Context) -> Result<Exit, Fault> {
     let report = SocketsReport::of(&store.enabled()?, &store.tasks()?, &store.sockets()?);
     context.console.report(&report)?;
     if report.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::host::{Process, Wisher};
+use model::host::{Process, Requester};
 use model::{Fd, Host, PolicyName};
 use page::{Cell, Table};
 
@@ -12,7 +12,7 @@ use super::count;
 pub(super) fn asked_for(host: &Host) -> Table {
     let mut table = Table::new(&["ASKED BY", "WHICH", "POLICY"]);
     for process in &host.processes {
-        let own = host.wishes.iter().find(|wish| wish.of == Wisher::Task(process.id.pid));
+        let own = host.app_requests.iter().find(|wish| wish.of == Requester::Task(process.id.pid));
         let own = own.map(|wish| ("itself, and its children to come".to_owned(), wish.number));
         for (which, number) in own.into_iter().chain(of_sockets(host, process)) {
             let policy = PolicyName::from_number(number);
@@ -28,10 +28,10 @@ pub(super) fn asked_for(host: &Host) -> Table {
 
 fn of_sockets(host: &Host, process: &Process) -> Vec<(String, u32)> {
     let asked: BTreeMap<u64, u32> = host
-        .wishes
+        .app_requests
         .iter()
         .filter_map(
-            |wish| if let Wisher::Socket(inode) = wish.of { Some((inode, wish.number)) } else { None },
+            |wish| if let Requester::Socket(inode) = wish.of { Some((inode, wish.number)) } else { None },
         )
         .collect();
     let mut groups: BTreeMap<(Option<Fd>, u32), usize> = BTreeMap::new();
@@ -56,7 +56,7 @@ fn of_sockets(host: &Host, process: &Process) -> Vec<(String, u32)> {
 
 #[cfg(test)]
 mod test {
-    use model::host::Wish;
+    use model::host::AppRequest;
     use page::Page;
 
     use super::*;
@@ -67,10 +67,10 @@ mod test {
             serde_json::from_str(include_str!("../../tests/hosts/cache-server.json")).expect("a host");
         let process = host.processes[0].clone();
         let watched = process.epolls[0].members[0].inode;
-        host.wishes = vec![
-            Wish { of: Wisher::Task(process.id.pid), number: 2 },
-            Wish { of: Wisher::Socket(watched), number: 3 },
-            Wish { of: Wisher::Socket(u64::MAX), number: 3 },
+        host.app_requests = vec![
+            AppRequest { of: Requester::Task(process.id.pid), number: 2 },
+            AppRequest { of: Requester::Socket(watched), number: 3 },
+            AppRequest { of: Requester::Socket(u64::MAX), number: 3 },
         ];
         let mut page = Page::new(false);
         page.table(&asked_for(&host));

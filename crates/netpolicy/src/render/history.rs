@@ -95,7 +95,7 @@ impl Entry {
             unix_micros: begin.asked.at.unix_micros,
             command: begin.asked.command.clone(),
             standing: transaction.standing(),
-            attended_by: transaction.standing().is_live().then(|| journal.attendant(transaction)).flatten(),
+            attended_by: transaction.standing().is_live().then(|| journal.owner(transaction)).flatten(),
             abandoned: journal.is_abandoned(transaction),
             kernel: begin.asked.kernel_release.clone(),
             netpolicy: begin.asked.netpolicy.clone(),

@@ -52,7 +52,7 @@ impl Report for HostReport<'_> {
             record::<model::host::Irq>("irq", generator),
             record::<model::host::Process>("process", generator),
             record::<model::host::SharedListeners>("listeners", generator),
-            record::<model::host::Wish>("wish", generator),
+            record::<model::host::AppRequest>("wish", generator),
             record::<model::host::Unread>("unread", generator),
         ]
     }
@@ -63,7 +63,7 @@ impl Report for HostReport<'_> {
         lines.extend(host.irqs.iter().map(|irq| ("irq", to_json(irq))));
         lines.extend(host.processes.iter().map(|process| ("process", to_json(process))));
         lines.extend(host.listeners.iter().map(|group| ("listeners", to_json(group))));
-        lines.extend(host.wishes.iter().map(|wish| ("wish", to_json(wish))));
+        lines.extend(host.app_requests.iter().map(|wish| ("wish", to_json(wish))));
         lines.extend(host.unread.iter().map(|unread| ("unread", to_json(unread))));
         lines
     }

@@ -1,6 +1,6 @@
 //! What a policy comes to, mechanism by mechanism.
 
-use model::recipe::{Case, Dose, Mechanism};
+use model::recipe::{Case, Mechanism, RecipeValue};
 use model::{DeliveryMode, PolicyName, Reason, Recipes};
 use page::{Kind, Page, Report, Style, record, to_json};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -56,14 +56,14 @@ impl RecipeReport {
     pub(crate) fn of(policy: PolicyName, recipes: &Recipes) -> Self {
         let entry = |mechanism: Mechanism| {
             let found = recipes.of(policy, mechanism)?;
-            let brings = match &found.dose {
-                Dose::Delivery(mode) => brings(*mode),
+            let brings = match &found.value {
+                RecipeValue::Delivery(mode) => brings(*mode),
                 _ => Vec::new(),
             };
             let because = found.because.clone();
             Some(Entry {
                 mechanism: mechanism.as_str(),
-                value: found.dose.to_string(),
+                value: found.value.to_string(),
                 because,
                 brings,
                 measured_on: found.measured_on.clone(),
@@ -72,11 +72,11 @@ impl RecipeReport {
         let mut drivers = Vec::new();
         for (driver, by_policy) in &recipes.drivers {
             let layers = [by_policy.get(&None), by_policy.get(&Some(policy))];
-            for (mechanism, found) in layers.into_iter().flatten().flat_map(|recipe| &recipe.ingredients) {
+            for (mechanism, found) in layers.into_iter().flatten().flat_map(|recipe| &recipe.entries) {
                 drivers.push(DriverEntry {
                     driver: driver.clone(),
                     mechanism: mechanism.as_str(),
-                    value: found.dose.to_string(),
+                    value: found.value.to_string(),
                     because: found.because.clone(),
                     measured_on: found.measured_on.clone(),
                 });
@@ -85,12 +85,12 @@ impl RecipeReport {
         let mut cases = Vec::new();
         for (case, Case { when, policies }) in &recipes.cases {
             let layers = [policies.get(&None), policies.get(&Some(policy))];
-            for (mechanism, found) in layers.into_iter().flatten().flat_map(|recipe| &recipe.ingredients) {
+            for (mechanism, found) in layers.into_iter().flatten().flat_map(|recipe| &recipe.entries) {
                 cases.push(CaseEntry {
                     case: case.clone(),
                     when: when.to_string(),
                     mechanism: mechanism.as_str(),
-                    value: found.dose.to_string(),
+                    value: found.value.to_string(),
                     because: found.because.clone(),
                     measured_on: found.measured_on.clone(),
                 });

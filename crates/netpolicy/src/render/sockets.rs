@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use linux::bpf::wishes::{Enabled, SocketWish, WishSource};
+use linux::bpf::app_requests::{Enabled, RequestSource, SocketRequest};
 use model::{Pid, PolicyName};
 use page::{Page, Report};
 use schemars::JsonSchema;
@@ -48,10 +48,10 @@ struct SocketsLine {
 
 impl SocketsReport {
     /// This is so.
-    pub(crate) fn of(enabled: &[Enabled], tasks: &BTreeMap<Pid, u32>, sockets: &[SocketWish]) -> Self {
+    pub(crate) fn of(enabled: &[Enabled], tasks: &BTreeMap<Pid, u32>, sockets: &[SocketRequest]) -> Self {
         let mut groups: BTreeMap<(u32, bool), usize> = BTreeMap::new();
         for socket in sockets {
-            *groups.entry((socket.number, socket.source == WishSource::Task)).or_default() += 1;
+            *groups.entry((socket.number, socket.source == RequestSource::Task)).or_default() += 1;
         }
         Self {
             cgroups: enabled.iter().map(cgroup).collect(),

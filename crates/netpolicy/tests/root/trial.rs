@@ -123,7 +123,9 @@ fn taken() -> Result<(), Failed> {
     // Until the guard has given up waiting for the lock.
     let log = operator.state().join("guard.log");
     waited_for("the guard's complaint", || {
-        Ok(std::fs::read_to_string(&log)?.contains("another netpolicy is at work").then_some(()))
+        Ok(std::fs::read_to_string(&log)?
+            .contains("another netpolicy process holds the journal lock")
+            .then_some(()))
     })?;
     assert_eq!(flushes(&operator.host()?), [20_000]);
     drop(lock);

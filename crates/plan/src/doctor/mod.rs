@@ -27,7 +27,7 @@ mod waiting;
 use std::collections::BTreeMap;
 
 use model::{
-    Delivered, DeliveryMode, Dose, Finding, Host, Mechanism, Nanoseconds, NapiId, ProcessId, Recipes,
+    Delivered, DeliveryMode, Finding, Host, Mechanism, Nanoseconds, NapiId, ProcessId, RecipeValue, Recipes,
     RxQueue, Severity,
 };
 
@@ -59,13 +59,13 @@ impl Asked {
     /// What a placed request asks for.
     pub fn of(part: &Part, recipes: &Recipes) -> Self {
         let named = recipes.agreed(part.intent.policy, Mechanism::WakeLatency, &part.circumstances);
-        let wakes = named.ingredient.map(|named| &named.dose);
+        let wakes = named.entry.map(|named| &named.value);
         let wakes = wakes.filter(|_| part.intent.delivery.is_none());
         let goal = part.intent.goal;
         Self {
             goal: goal.p50.into_iter().chain(goal.p99).min(),
             wake_within: match wakes {
-                Some(Dose::Number(micros)) => Some(Nanoseconds(u64::from(*micros) * 1_000)),
+                Some(RecipeValue::Number(micros)) => Some(Nanoseconds(u64::from(*micros) * 1_000)),
                 _ => None,
             },
             origin: part.intent.origin.clone(),

@@ -1,7 +1,7 @@
 //! Contexts of the receive hash, rules for single flows, and queueing disciplines.
 
 use model::host::Device;
-use model::nic::NicWish;
+use model::nic::NicRequest;
 use model::qdisc::{Qdisc, QdiscKind, Qdiscs};
 use model::{FlowMatch, FlowRule, NicKnob, Offload, QueueSpan, Setting, SteerTo};
 
@@ -42,7 +42,7 @@ pub(super) fn rules(
         return Err(refused(part, device, message));
     }
     let wished = |offload: Offload| {
-        part.intent.nic.iter().any(|wish| matches!(wish, NicWish::Offload(of, true) if *of == offload))
+        part.intent.nic.iter().any(|wish| matches!(wish, NicRequest::Offload(of, true) if *of == offload))
     };
     if device.offloads.get(&Offload::Ntuple) == Some(&false) && !wished(Offload::Ntuple) {
         let message = "rules for single flows need rx-ntuple-filter, which is off".to_owned();
@@ -71,7 +71,7 @@ fn check_context(span: QueueSpan, flow: &FlowMatch, part: &Part, device: &Device
         .intent
         .nic
         .iter()
-        .any(|wish| matches!(wish, NicWish::RssContexts(spans) if spans.contains(&span)));
+        .any(|wish| matches!(wish, NicRequest::RssContexts(spans) if spans.contains(&span)));
     if there || wished {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 pub(crate) mod circumstances;
 pub(crate) mod of_device;
 
-use model::recipe::{Dose, Mechanism};
+use model::recipe::{Mechanism, RecipeValue};
 use model::{
     Circumstances, DeliveryMode, EmptyPolls, Intent, PolicyName, Reason, Recipes, Target, Threading,
 };
@@ -49,8 +49,8 @@ pub(crate) fn choose(
         return Ok(Chosen { mode, because: Reason::new(format!("{mode} was asked for by name"), source) });
     }
     let named = recipes.agreed(intent.policy, Mechanism::Delivery, places);
-    match named.ingredient.map(|ingredient| (&ingredient.dose, &ingredient.because)) {
-        Some((Dose::Delivery(mode), because)) => {
+    match named.entry.map(|entry| (&entry.value, &entry.because)) {
+        Some((RecipeValue::Delivery(mode), because)) => {
             let source = format!("{}: policy {} → {mode}, {}", intent.origin, intent.policy, because.source);
             Ok(Chosen { mode: *mode, because: Reason::new(because.why.clone(), source) })
         }
@@ -82,16 +82,14 @@ pub(crate) fn params(
     if intent.delivery.is_some() {
         return params;
     }
-    let dose = |mechanism| {
-        recipes.agreed(intent.policy, mechanism, places).ingredient.map(|ingredient| &ingredient.dose)
-    };
-    if let Some(Dose::Number(polls)) = dose(Mechanism::DeferHardIrqs) {
+    let value = |mechanism| recipes.agreed(intent.policy, mechanism, places).entry.map(|entry| &entry.value);
+    if let Some(RecipeValue::Number(polls)) = value(Mechanism::DeferHardIrqs) {
         params.defer_hard_irqs = EmptyPolls(*polls);
     }
-    if let Some(Dose::Span(span)) = dose(Mechanism::GroFlushTimeout) {
+    if let Some(RecipeValue::Span(span)) = value(Mechanism::GroFlushTimeout) {
         params.gro_flush_timeout = *span;
     }
-    if let Some(Dose::Span(span)) = dose(Mechanism::IrqSuspendTimeout) {
+    if let Some(RecipeValue::Span(span)) = value(Mechanism::IrqSuspendTimeout) {
         params.irq_suspend_timeout = *span;
     }
     params
@@ -124,7 +122,7 @@ pub(crate) fn notes(
     }
     let unmeasured = |place: &&Circumstances| {
         mode != DeliveryMode::Interrupt
-            && found.ingredient.is_some_and(|ingredient| ingredient.is_unmeasured_on(&place.driver))
+            && found.entry.is_some_and(|entry| entry.is_unmeasured_on(&place.driver))
     };
     let unmeasured = kinds(&mut places.iter().filter(unmeasured));
     if unmeasured.is_empty() {

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use model::host::{Device, RxQueueState};
-use model::nic::NicWish;
-use model::recipe::{Dose, Ingredient, Mechanism};
+use model::nic::NicRequest;
+use model::recipe::{Mechanism, RecipeEntry, RecipeValue};
 use model::{
     ChannelKind, CpuSet, DeviceId, HostKnob, NicKnob, PacketSize, Reason, Recipes, RingKind, RxQueueKnob,
     Setting, Sysctl, Target, TxQueue, TxQueueKnob,
@@ -36,15 +36,15 @@ pub(crate) fn wanted(part: &Part, device: &Device, placement: &Placement, index:
     let scope =
         Scope { part, device, index, of_device, whole: of_device && placement.is_undivided(device.id) };
     let there = circumstances::of_device(device);
-    for (mechanism, ingredient) in placement.recipes.under(part.intent.policy, &there) {
-        let Ingredient { dose, because, .. } = ingredient;
+    for (mechanism, entry) in placement.recipes.under(part.intent.policy, &there) {
+        let RecipeEntry { value, because, .. } = entry;
         if !mechanism.is_of_device() && !matches!(mechanism, Mechanism::Sysctl(_))
-            || *dose == Dose::Keep
+            || *value == RecipeValue::Keep
             || part.intent.nic.iter().any(|wish| names(wish, mechanism))
         {
             continue;
         }
-        let Some(settings) = scope.settings(mechanism, dose) else {
+        let Some(settings) = scope.settings(mechanism, value) else {
             if of_device {
                 found.lacks.insert(mechanism.as_str());
             }
@@ -83,12 +83,12 @@ pub(crate) fn channels_wanted(
 ) -> Option<u32> {
     let there = circumstances::of_device(device);
     let recipe = recipes.under(part.intent.policy, &there);
-    let ingredient = recipe.get(&Mechanism::Channels(kind))?;
-    Scope { part, device, index, of_device: true, whole: true }.channels(kind, &ingredient.dose)
+    let entry = recipe.get(&Mechanism::Channels(kind))?;
+    Scope { part, device, index, of_device: true, whole: true }.channels(kind, &entry.value)
 }
 
 /// Whether an expert's wish is about this mechanism, and so goes before the recipe.
-fn names(wish: &NicWish, mechanism: Mechanism) -> bool {
+fn names(wish: &NicRequest, mechanism: Mechanism) -> bool {
     wish.key().trim_start_matches("settings.") == mechanism.as_str()
 }
 
@@ -103,12 +103,12 @@ struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// The settings that a dose comes to; `None` if the device has nothing to set.
-    fn settings(&self, mechanism: Mechanism, dose: &Dose) -> Option<Vec<Setting>> {
+    /// The settings that a value comes to; `None` if the device has nothing to set.
+    fn settings(&self, mechanism: Mechanism, value: &RecipeValue) -> Option<Vec<Setting>> {
         let id = self.device.id;
         match mechanism {
             Mechanism::Coalescing(param) => {
-                let value = number(dose)?;
+                let value = number(value)?;
                 if self.whole {
                     self.device.coalesce?.of(param)?;
                     return Some(vec![Setting::Nic(id, NicKnob::Coalescing(param, value))]);
@@ -123,9 +123,9 @@ impl Scope<'_> {
                 })
             }
             Mechanism::RpsCpus => {
-                let cpus = match dose {
-                    Dose::Cpus(cpus) => cpus.intersection(&self.index.host.topology.online),
-                    Dose::CpusIfShort => self.cpus_if_short(),
+                let cpus = match value {
+                    RecipeValue::Cpus(cpus) => cpus.intersection(&self.index.host.topology.online),
+                    RecipeValue::CpusIfShort => self.cpus_if_short(),
                     _ => return None,
                 };
                 Some(
@@ -136,7 +136,7 @@ impl Scope<'_> {
                 )
             }
             Mechanism::RpsFlowCount => {
-                let flows = nic::flows_as_rounded(number(dose)?);
+                let flows = nic::flows_as_rounded(number(value)?);
                 Some(
                     self.own_queues()
                         .iter()
@@ -146,23 +146,23 @@ impl Scope<'_> {
             }
             _ if !self.of_device => Some(Vec::new()),
             Mechanism::Channels(kind) => {
-                self.channels(kind, dose).map(|n| vec![Setting::Nic(id, NicKnob::Channels(kind, n))])
+                self.channels(kind, value).map(|n| vec![Setting::Nic(id, NicKnob::Channels(kind, n))])
             }
             Mechanism::Ring(kind) => {
-                self.ring(kind, dose).map(|n| vec![Setting::Nic(id, NicKnob::Ring(kind, n))])
+                self.ring(kind, value).map(|n| vec![Setting::Nic(id, NicKnob::Ring(kind, n))])
             }
             Mechanism::Offload(offload) => {
-                let Dose::Switch(on) = dose else { return None };
+                let RecipeValue::Switch(on) = value else { return None };
                 self.device.offloads.get(&offload)?;
                 Some(vec![Setting::Nic(id, NicKnob::Offload(offload, *on))])
             }
-            Mechanism::PacketSize(size) => self.packet_size(size, dose),
+            Mechanism::PacketSize(size) => self.packet_size(size, value),
             Mechanism::Xps => {
-                let Dose::Switch(spread) = dose else { return None };
+                let RecipeValue::Switch(spread) = value else { return None };
                 // With a single queue there is nothing to choose, and the kernel refuses to be asked.
                 (self.device.tx_queues.len() > 1).then(|| self.xps(*spread))
             }
-            Mechanism::Sysctl(sysctl) => self.sysctl(sysctl, dose),
+            Mechanism::Sysctl(sysctl) => self.sysctl(sysctl, value),
             Mechanism::Delivery
             | Mechanism::DeferHardIrqs
             | Mechanism::GroFlushTimeout
@@ -197,12 +197,12 @@ impl Scope<'_> {
         if self.device.rx_queues.len() < near.local_cores() { near.local_cpus() } else { CpuSet::new() }
     }
 
-    fn channels(&self, kind: ChannelKind, dose: &Dose) -> Option<u32> {
+    fn channels(&self, kind: ChannelKind, value: &RecipeValue) -> Option<u32> {
         let max = self.device.channels?.of(kind).max;
-        let wanted = match dose {
-            Dose::Number(count) => *count,
-            Dose::Max => max,
-            Dose::PerCore => u32::try_from(self.near().local_cores()).ok()?,
+        let wanted = match value {
+            RecipeValue::Number(count) => *count,
+            RecipeValue::Max => max,
+            RecipeValue::PerCore => u32::try_from(self.near().local_cores()).ok()?,
             _ => return None,
         };
         let wanted = wanted.min(max);
@@ -212,27 +212,27 @@ impl Scope<'_> {
             .then_some(wanted)
     }
 
-    fn ring(&self, kind: RingKind, dose: &Dose) -> Option<u32> {
+    fn ring(&self, kind: RingKind, value: &RecipeValue) -> Option<u32> {
         let max = self.device.rings?.of(kind).max;
-        let wanted = match dose {
-            Dose::Number(size) => (*size).min(max),
-            Dose::Max => max,
+        let wanted = match value {
+            RecipeValue::Number(size) => (*size).min(max),
+            RecipeValue::Max => max,
             _ => return None,
         };
         (max > 0).then_some(wanted)
     }
 
     /// Not above 64 KiB, in neither direction, where the driver takes no packets above that.
-    fn packet_size(&self, size: PacketSize, dose: &Dose) -> Option<Vec<Setting>> {
+    fn packet_size(&self, size: PacketSize, value: &RecipeValue) -> Option<Vec<Setting>> {
         let sizes = &self.device.packet_sizes;
         let driver = sizes.of(size).and(sizes.tso_max_size)?;
         let most = match size {
             PacketSize::Gso | PacketSize::GsoIpv4 => driver,
             PacketSize::Gro | PacketSize::GroIpv4 => PacketSize::MAX,
         };
-        let asked = match dose {
-            Dose::Number(bytes) => *bytes,
-            Dose::Max => most,
+        let asked = match value {
+            RecipeValue::Number(bytes) => *bytes,
+            RecipeValue::Max => most,
             _ => return None,
         };
         let beyond = asked > PacketSize::LEGACY && driver <= PacketSize::LEGACY;
@@ -257,32 +257,32 @@ impl Scope<'_> {
     /// The table of the receive hash, where the layout leaves queues out.
     fn spread(&self) -> Option<Setting> {
         let count = self.part.objects.as_ref()?.spread.filter(|_| self.whole)?;
-        let own = |wish: &NicWish| matches!(wish, NicWish::RssQueues(_));
+        let own = |wish: &NicRequest| matches!(wish, NicRequest::RssQueues(_));
         let rss = self.device.rss.as_ref().filter(|_| !self.part.intent.nic.iter().any(own))?;
         let table = (0..count).cycle().take(rss.table.len()).collect();
         Some(Setting::Nic(self.device.id, NicKnob::RssTable(table)))
     }
 
-    fn sysctl(&self, sysctl: Sysctl, dose: &Dose) -> Option<Vec<Setting>> {
-        let value = number(dose)?;
+    fn sysctl(&self, sysctl: Sysctl, value: &RecipeValue) -> Option<Vec<Setting>> {
+        let value = number(value)?;
         self.index.host.sysctls.get(&sysctl)?;
         Some(vec![Setting::Host(HostKnob::Sysctl(sysctl, u64::from(value)))])
     }
 }
 
-fn number(dose: &Dose) -> Option<u32> {
-    match dose {
-        Dose::Number(number) => Some(*number),
-        Dose::Switch(on) => Some(u32::from(*on)),
-        Dose::Keep
-        | Dose::Delivery(_)
-        | Dose::Span(_)
-        | Dose::Max
-        | Dose::PerCore
-        | Dose::Cpus(_)
-        | Dose::CpusIfShort
-        | Dose::ByQueue
-        | Dose::Layout(_) => None,
+fn number(value: &RecipeValue) -> Option<u32> {
+    match value {
+        RecipeValue::Number(number) => Some(*number),
+        RecipeValue::Switch(on) => Some(u32::from(*on)),
+        RecipeValue::Keep
+        | RecipeValue::Delivery(_)
+        | RecipeValue::Span(_)
+        | RecipeValue::Max
+        | RecipeValue::PerCore
+        | RecipeValue::Cpus(_)
+        | RecipeValue::CpusIfShort
+        | RecipeValue::ByQueue
+        | RecipeValue::Layout(_) => None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 use model::host::{Membership, Process, Socket, SocketState};
-use model::nic::{NicWish, Rss};
+use model::nic::{NicRequest, Rss};
 use model::policy::Match;
 use model::{
     ChannelKind, Fd, Host, Intent, NapiId, NicKnob, Offload, Pid, Policy, PolicyName, Setting, Target,
@@ -214,11 +214,11 @@ fn queues_that_the_same_policy_makes_are_counted_and_given_when_they_are_there()
     let mut asked = asked(Some(PolicyName::Mix));
     let refusal = refused(&asked, &host);
     assert!(refusal.nearest.is_some_and(|nearest| nearest.contains("combined-channels = 6")));
-    asked.intents[0].nic = vec![NicWish::Channels(ChannelKind::Combined, 5)];
+    asked.intents[0].nic = vec![NicRequest::Channels(ChannelKind::Combined, 5)];
     let refusal = refused(&asked, &host);
     assert!(refusal.evidence[0].contains("will have 5 receive queues"), "{:?}", refusal.evidence);
     assert!(refusal.nearest.is_some_and(|nearest| nearest.contains("combined-channels = 6")));
-    asked.intents[0].nic = vec![NicWish::Channels(ChannelKind::Combined, 6)];
+    asked.intents[0].nic = vec![NicRequest::Channels(ChannelKind::Combined, 6)];
     let first = planned(&asked, &host, &resolved(&asked)).expect("planned");
     assert_eq!(settings(&first), ["eth0: combined-channels 6"]);
     let then = planned(&asked, &two_servers(6), &resolved(&asked)).expect("planned");

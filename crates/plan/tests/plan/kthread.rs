@@ -2,8 +2,8 @@
 
 use insta::assert_snapshot;
 use model::{
-    Budget, DeliveryMode, Finding, Host, Intent, KthreadWish, NapiKnob, PolicyName, PollCounts, RtThrottling,
-    Scheduling, Setting, Slice, Step, Threading, UtilClamp,
+    Budget, DeliveryMode, Finding, Host, Intent, KthreadRequest, NapiKnob, PolicyName, PollCounts,
+    RtThrottling, Scheduling, Setting, Slice, Step, Threading, UtilClamp,
 };
 use plan::{Refusal, RefusalKind, Resolved, doctor};
 
@@ -28,7 +28,7 @@ fn nic() -> Host {
 }
 
 fn threaded(cpus: &str, class: Option<&str>) -> Intent {
-    let kthread = KthreadWish {
+    let kthread = KthreadRequest {
         cpus: Some(cpus.parse().expect("a place")),
         scheduling: class.map(|class| class.parse().expect("a class")),
         util_clamp: None,

@@ -10,12 +10,12 @@ use model::host::{
 };
 use model::policy::Match;
 use model::{
-    ChannelKind, CoalesceParam, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, DeviceNapiKnob, Dose,
-    EmptyPolls, EpollId, EpollParams, Fd, Host, HostKnob, IfIndex, Ingredient, Intent, IrqKnob, IrqNumber,
-    KernelVersion, KthreadKnob, KthreadState, Label, Mechanism, Nanoseconds, NapiDelivered, NapiId, NapiKnob,
-    NetnsId, NicKnob, PacketSize, Pid, Policy, PolicyName, PollCounts, ProcessId, ProcessKnob, QueueIndex,
-    Reason, Recipes, RingKind, RtThrottling, RxQueue, RxQueueKnob, Scheduling, Setting, Slice, Target,
-    ThreadId, Threading, TxQueue, TxQueueKnob, UtilClamp,
+    ChannelKind, CoalesceParam, Cpu, CpuSet, Delivered, DeliveryMode, DeviceId, DeviceNapiKnob, EmptyPolls,
+    EpollId, EpollParams, Fd, Host, HostKnob, IfIndex, Intent, IrqKnob, IrqNumber, KernelVersion,
+    KthreadKnob, KthreadState, Label, Mechanism, Nanoseconds, NapiDelivered, NapiId, NapiKnob, NetnsId,
+    NicKnob, PacketSize, Pid, Policy, PolicyName, PollCounts, ProcessId, ProcessKnob, QueueIndex, Reason,
+    RecipeEntry, RecipeValue, Recipes, RingKind, RtThrottling, RxQueue, RxQueueKnob, Scheduling, Setting,
+    Slice, Target, ThreadId, Threading, TxQueue, TxQueueKnob, UtilClamp,
 };
 
 pub(crate) const NETNS: NetnsId = NetnsId(4_026_531_840);
@@ -59,7 +59,7 @@ pub(crate) fn host() -> Host {
         pressure: None,
         irqs: Vec::new(),
         processes: Vec::new(),
-        wishes: Vec::new(),
+        app_requests: Vec::new(),
         listeners: Vec::new(),
         unread: Vec::new(),
     }
@@ -292,9 +292,9 @@ pub(crate) fn recipes() -> Recipes {
     let mut recipes = Recipes::default();
     for (policy, mode) in modes {
         let because = Reason::new(format!("{mode} suits {policy}"), "recipe of a test");
-        let ingredient = Ingredient::new(Dose::Delivery(mode), because);
+        let entry = RecipeEntry::new(RecipeValue::Delivery(mode), because);
         let recipe = recipes.policies.entry(policy).or_default();
-        recipe.ingredients.insert(Mechanism::Delivery, ingredient);
+        recipe.entries.insert(Mechanism::Delivery, entry);
     }
     recipes
 }

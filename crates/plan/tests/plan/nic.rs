@@ -1,7 +1,7 @@
 //! What an expert wants of a device besides its mode.
 
 use model::host::{Coalesce, Pair, Rings, TxQueueState};
-use model::nic::{NicWish, Rss};
+use model::nic::{NicRequest, Rss};
 use model::{
     ChannelKind, CoalesceParam, CpuSet, FlowRule, Host, Nanoseconds, NicKnob, Offload, PolicyName, QdiscKind,
     Qdiscs, QueueIndex, QueueSpan, RingKind, Setting, Threading,
@@ -26,7 +26,7 @@ fn with_nic() -> Host {
     host
 }
 
-fn planned(host: &Host, nic: Vec<NicWish>) -> Result<(model::Plan, plan::Desired), plan::Refusal> {
+fn planned(host: &Host, nic: Vec<NicRequest>) -> Result<(model::Plan, plan::Desired), plan::Refusal> {
     let intent = model::Intent { nic, ..on_device(2, "eth0", PolicyName::None) };
     let placement = place(&policy(vec![intent]), host, &Resolved::default())?;
     let desired = desired(&placement, host)?;
@@ -39,9 +39,9 @@ fn a_value_is_one_change_and_the_values_of_one_request_are_one_step() {
     let (plan, desired) = planned(
         &host,
         vec![
-            NicWish::Coalescing(CoalesceParam::RxUsecs, 8),
-            NicWish::Offload(Offload::Gro, true),
-            NicWish::Coalescing(CoalesceParam::AdaptiveRx, 0),
+            NicRequest::Coalescing(CoalesceParam::RxUsecs, 8),
+            NicRequest::Offload(Offload::Gro, true),
+            NicRequest::Coalescing(CoalesceParam::AdaptiveRx, 0),
         ],
     )
     .expect("planned");
@@ -57,10 +57,10 @@ fn a_value_is_one_change_and_the_values_of_one_request_are_one_step() {
 fn what_makes_queues_anew_comes_alone_and_the_rest_when_they_are_there() {
     let mut host = with_nic();
     let wishes = vec![
-        NicWish::Coalescing(CoalesceParam::RxUsecs, 8),
-        NicWish::Channels(ChannelKind::Combined, 2),
-        NicWish::Ring(RingKind::Rx, 1024),
-        NicWish::Offload(Offload::Lro, false),
+        NicRequest::Coalescing(CoalesceParam::RxUsecs, 8),
+        NicRequest::Channels(ChannelKind::Combined, 2),
+        NicRequest::Ring(RingKind::Rx, 1024),
+        NicRequest::Offload(Offload::Lro, false),
     ];
     let (plan, desired) = planned(&host, wishes.clone()).expect("planned");
     assert!(desired.first_stage && desired.notes[0].contains("made anew"), "{:?}", desired.notes);
@@ -84,7 +84,7 @@ fn a_veth_that_would_lose_its_napis_is_not_given_a_mode_on_them() {
     host.devices.push(veth(2, "eth0", &[300]));
     host.devices[0].offloads.insert(Offload::Gro, true);
     let asked = |policy| model::Intent {
-        nic: vec![NicWish::Offload(Offload::Gro, false)],
+        nic: vec![NicRequest::Offload(Offload::Gro, false)],
         ..on_device(2, "eth0", policy)
     };
     let planned = |host: &Host, name| {
@@ -102,7 +102,7 @@ fn a_veth_does_not_lose_its_napis_with_values_of_their_own() {
     host.devices.push(veth(2, "eth0", &[300]));
     host.devices[0].offloads.insert(Offload::Gro, true);
     let asked = model::Intent {
-        nic: vec![NicWish::Offload(Offload::Gro, false)],
+        nic: vec![NicRequest::Offload(Offload::Gro, false)],
         ..on_device(2, "eth0", PolicyName::None)
     };
     let planned = |host: &Host| {
@@ -126,7 +126,7 @@ fn a_veth_does_not_lose_its_napis_with_values_of_their_own() {
 
 #[test]
 fn packets_are_spread_over_the_first_queues_by_a_table_of_the_devices_own_length() {
-    let (plan, _) = planned(&with_nic(), vec![NicWish::RssQueues(3)]).expect("planned");
+    let (plan, _) = planned(&with_nic(), vec![NicRequest::RssQueues(3)]).expect("planned");
     let to = plan.changes().next().expect("a change").to().clone();
     let Setting::Nic(_, NicKnob::RssTable(table)) = to else { panic!("{to}") };
     assert_eq!(table, [0, 1, 2, 0, 1, 2, 0, 1]);
@@ -134,32 +134,32 @@ fn packets_are_spread_over_the_first_queues_by_a_table_of_the_devices_own_length
 
 #[test]
 fn a_count_of_flows_is_wanted_as_the_kernel_rounds_it() {
-    let (plan, _) = planned(&with_nic(), vec![NicWish::RpsFlowCount(1000)]).expect("planned");
+    let (plan, _) = planned(&with_nic(), vec![NicRequest::RpsFlowCount(1000)]).expect("planned");
     assert!(plan.changes().all(|change| change.to().value() == "1024"));
     assert_eq!(plan.changes().count(), 4, "every receive queue");
 }
 
-fn refused(host: &Host, wish: NicWish) -> plan::Refusal {
+fn refused(host: &Host, wish: NicRequest) -> plan::Refusal {
     planned(host, vec![wish]).expect_err("refused")
 }
 
 #[test]
 fn what_the_driver_cannot_is_refused_before_anything_is_touched() {
     let mut host = with_nic();
-    let many = refused(&host, NicWish::Channels(ChannelKind::Combined, 64));
+    let many = refused(&host, NicRequest::Channels(ChannelKind::Combined, 64));
     assert_eq!((many.kind, many.nearest.as_deref()), (RefusalKind::Usage, Some("combined-channels = 8")));
-    let none = refused(&host, NicWish::Channels(ChannelKind::Combined, 0));
+    let none = refused(&host, NicRequest::Channels(ChannelKind::Combined, 0));
     assert!(none.to_string().contains("left without rx-channels"), "{none}");
-    let ring = refused(&host, NicWish::Ring(RingKind::Tx, 8192));
+    let ring = refused(&host, NicRequest::Ring(RingKind::Tx, 8192));
     assert_eq!(ring.nearest.as_deref(), Some("tx-ring = 4096"));
-    let wide = refused(&host, NicWish::RssQueues(5));
+    let wide = refused(&host, NicRequest::RssQueues(5));
     assert_eq!(wide.nearest.as_deref(), Some("rss-queues = 4"));
-    let lacking = refused(&host, NicWish::Coalescing(CoalesceParam::CqeModeRx, 1));
+    let lacking = refused(&host, NicRequest::Coalescing(CoalesceParam::CqeModeRx, 1));
     assert_eq!(lacking.kind, RefusalKind::Unsupported);
     host.devices[0].rss = None;
-    assert_eq!(refused(&host, NicWish::RssQueues(2)).kind, RefusalKind::Unsupported);
+    assert_eq!(refused(&host, NicRequest::RssQueues(2)).kind, RefusalKind::Unsupported);
     let none: CpuSet = CpuSet::new();
-    assert!(planned(&host, vec![NicWish::RpsCpus(none)]).expect("is so already").0.is_empty());
+    assert!(planned(&host, vec![NicRequest::RpsCpus(none)]).expect("is so already").0.is_empty());
 }
 
 fn rule(text: &str) -> FlowRule {
@@ -191,8 +191,11 @@ fn with_steering() -> Host {
 fn a_context_is_made_before_the_rule_that_leads_to_it_and_goes_after_it() {
     let host = with_steering();
     let wishes = vec![
-        NicWish::FlowRules(vec![rule("tcp4 dst-port 11211 context 2-3"), rule("udp4 dst-port 53 queue 1")]),
-        NicWish::RssContexts(vec![span("2-3")]),
+        NicRequest::FlowRules(vec![
+            rule("tcp4 dst-port 11211 context 2-3"),
+            rule("udp4 dst-port 53 queue 1"),
+        ]),
+        NicRequest::RssContexts(vec![span("2-3")]),
     ];
     let (plan, _) = planned(&host, wishes.clone()).expect("planned");
     let lines = |plan: &model::Plan| plan.changes().map(ToString::to_string).collect::<Vec<_>>();
@@ -213,9 +216,9 @@ fn a_context_is_made_before_the_rule_that_leads_to_it_and_goes_after_it() {
 #[test]
 fn contexts_and_rules_over_queues_that_are_not_there_are_refused() {
     let host = with_steering();
-    let rules = |texts: &[&str]| NicWish::FlowRules(texts.iter().map(|text| rule(text)).collect());
+    let rules = |texts: &[&str]| NicRequest::FlowRules(texts.iter().map(|text| rule(text)).collect());
     assert!(refused(&host, rules(&["tcp4 queue 4"])).to_string().contains("it has 4"));
-    assert!(refused(&host, NicWish::RssContexts(vec![span("3-4")])).to_string().contains("it has 4"));
+    assert!(refused(&host, NicRequest::RssContexts(vec![span("3-4")])).to_string().contains("it has 4"));
     let nowhere = refused(&host, rules(&["tcp4 dst-port 80 context 2-3"]));
     assert!(nowhere.to_string().contains("there is none"), "{nowhere}");
     assert_eq!(nowhere.nearest.as_deref(), Some("also rss-contexts = \"2-3\""));
@@ -227,7 +230,7 @@ fn contexts_and_rules_over_queues_that_are_not_there_are_refused() {
     assert!(refused(&off, rules(&["tcp4 queue 0"])).to_string().contains("rx-ntuple-filter"));
     let mut without = host;
     (without.devices[0].rss_contexts, without.devices[0].flow_rules) = (None, None);
-    let lacking = refused(&without, NicWish::RssContexts(vec![span("2-3")]));
+    let lacking = refused(&without, NicRequest::RssContexts(vec![span("2-3")]));
     assert_eq!(lacking.kind, RefusalKind::Unsupported);
     assert!(lacking.to_string().contains("no contexts of the receive hash"), "{lacking}");
     assert_eq!(refused(&without, rules(&["tcp4 queue 0"])).kind, RefusalKind::Unsupported);
@@ -236,17 +239,17 @@ fn contexts_and_rules_over_queues_that_are_not_there_are_refused() {
 #[test]
 fn a_discipline_is_wanted_of_every_transmit_queue_unless_the_kernel_gave_it() {
     let host = with_steering();
-    let (plan, desired) = planned(&host, vec![NicWish::Qdisc(QdiscKind::Fq)]).expect("planned");
+    let (plan, desired) = planned(&host, vec![NicRequest::Qdisc(QdiscKind::Fq)]).expect("planned");
     assert!(!desired.first_stage, "queues stay as they are");
     let lines: Vec<String> = plan.changes().map(ToString::to_string).collect();
     assert_eq!(lines, ["eth0: qdisc default (2 × pfifo_fast) → mq of 2 × fq"]);
-    assert!(planned(&host, vec![NicWish::Qdisc(QdiscKind::PfifoFast)]).expect("planned").0.is_empty());
-    let (plan, _) = planned(&host, vec![NicWish::Qdisc(QdiscKind::Noqueue)]).expect("planned");
+    assert!(planned(&host, vec![NicRequest::Qdisc(QdiscKind::PfifoFast)]).expect("planned").0.is_empty());
+    let (plan, _) = planned(&host, vec![NicRequest::Qdisc(QdiscKind::Noqueue)]).expect("planned");
     assert!(
         plan.changes()
             .all(|change| matches!(change.to(), Setting::Nic(_, NicKnob::Qdiscs(Qdiscs::Whole(_)))))
     );
     let mut down = host;
     down.devices[0].qdiscs = None;
-    assert_eq!(refused(&down, NicWish::Qdisc(QdiscKind::Fq)).kind, RefusalKind::Missing);
+    assert_eq!(refused(&down, NicRequest::Qdisc(QdiscKind::Fq)).kind, RefusalKind::Missing);
 }

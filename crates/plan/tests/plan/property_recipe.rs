@@ -8,9 +8,9 @@ use model::nic::Rss;
 use model::recipe::Mechanism;
 use model::setting::Disruption;
 use model::{
-    Budget, ChannelKind, CoalesceParam, Cpu, CpuSet, Dose, Fd, Host, Ingredient, Intent, IrqKnob, Layout,
-    NumaNode, Offload, PacketSize, Pid, Plan, Policy, PolicyName, ProcessKnob, Reason, RingKind, RxQueueKnob,
-    Setting, TxQueueKnob,
+    Budget, ChannelKind, CoalesceParam, Cpu, CpuSet, Fd, Host, Intent, IrqKnob, Layout, NumaNode, Offload,
+    PacketSize, Pid, Plan, Policy, PolicyName, ProcessKnob, Reason, RecipeEntry, RecipeValue, RingKind,
+    RxQueueKnob, Setting, TxQueueKnob,
 };
 use plan::{Desired, Placement, Resolved, desired, diff, place};
 use proptest::prelude::*;
@@ -100,28 +100,28 @@ prop_compose! {
     }
 }
 
-fn doses() -> impl Strategy<Value = (Mechanism, Dose)> {
-    let switch = |mechanism| any::<bool>().prop_map(move |on| (mechanism, Dose::Switch(on)));
+fn values() -> impl Strategy<Value = (Mechanism, RecipeValue)> {
+    let switch = |mechanism| any::<bool>().prop_map(move |on| (mechanism, RecipeValue::Switch(on)));
     prop_oneof![
-        (0_u32..500).prop_map(|n| (Mechanism::Coalescing(CoalesceParam::RxUsecs), Dose::Number(n))),
+        (0_u32..500).prop_map(|n| (Mechanism::Coalescing(CoalesceParam::RxUsecs), RecipeValue::Number(n))),
         switch(Mechanism::Coalescing(CoalesceParam::AdaptiveRx)),
-        select(vec![Dose::Max, Dose::Number(512), Dose::Keep])
-            .prop_map(|dose| (Mechanism::Ring(RingKind::Rx), dose)),
-        select(vec![Dose::PerCore, Dose::Max, Dose::Number(3)])
-            .prop_map(|dose| (Mechanism::Channels(ChannelKind::Combined), dose)),
+        select(vec![RecipeValue::Max, RecipeValue::Number(512), RecipeValue::Keep])
+            .prop_map(|value| (Mechanism::Ring(RingKind::Rx), value)),
+        select(vec![RecipeValue::PerCore, RecipeValue::Max, RecipeValue::Number(3)])
+            .prop_map(|value| (Mechanism::Channels(ChannelKind::Combined), value)),
         (select(Offload::ALL.to_vec()), any::<bool>())
-            .prop_map(|(offload, on)| (Mechanism::Offload(offload), Dose::Switch(on))),
+            .prop_map(|(offload, on)| (Mechanism::Offload(offload), RecipeValue::Switch(on))),
         (
             select(PacketSize::ALL.to_vec()),
-            select(vec![Dose::Max, Dose::Number(185_000), Dose::Number(16_384)])
+            select(vec![RecipeValue::Max, RecipeValue::Number(185_000), RecipeValue::Number(16_384)])
         )
-            .prop_map(|(size, dose)| (Mechanism::PacketSize(size), dose)),
-        select(vec![Dose::CpusIfShort, Dose::Cpus(CpuSet::new()), Dose::Keep])
-            .prop_map(|dose| (Mechanism::RpsCpus, dose)),
-        (0_u32..100).prop_map(|n| (Mechanism::RpsFlowCount, Dose::Number(n))),
+            .prop_map(|(size, value)| (Mechanism::PacketSize(size), value)),
+        select(vec![RecipeValue::CpusIfShort, RecipeValue::Cpus(CpuSet::new()), RecipeValue::Keep])
+            .prop_map(|value| (Mechanism::RpsCpus, value)),
+        (0_u32..100).prop_map(|n| (Mechanism::RpsFlowCount, RecipeValue::Number(n))),
         switch(Mechanism::Xps),
         switch(Mechanism::Threads),
-        layouts().prop_map(|layout| (Mechanism::Layout, Dose::Layout(layout))),
+        layouts().prop_map(|layout| (Mechanism::Layout, RecipeValue::Layout(layout))),
     ]
 }
 
@@ -140,7 +140,7 @@ prop_compose! {
         ),
         layout in prop::option::of(layouts()),
         cpus in prop::option::of(prop::collection::btree_set(0_u32..12, 1..5)),
-        recipe in prop::collection::vec((select(PolicyName::ALL.to_vec()), doses()), 0..12),
+        recipe in prop::collection::vec((select(PolicyName::ALL.to_vec()), values()), 0..12),
         disruptive in any::<bool>(),
     ) -> Policy {
         let set = |cpus: BTreeSet<u32>| cpus.into_iter().map(Cpu).collect::<CpuSet>();
@@ -154,9 +154,9 @@ prop_compose! {
             .map(|intent| Intent { budget: Budget { polling_cpus: Some(2), ..Budget::default() }, ..intent })
             .collect();
         let mut policy = policy(intents);
-        for (name, (mechanism, dose)) in recipe {
-            let ingredient = Ingredient::new(dose, Reason::new("test", "test"));
-            Arc::make_mut(&mut policy.recipes).policies.entry(name).or_default().ingredients.insert(mechanism, ingredient);
+        for (name, (mechanism, value)) in recipe {
+            let entry = RecipeEntry::new(value, Reason::new("test", "test"));
+            Arc::make_mut(&mut policy.recipes).policies.entry(name).or_default().entries.insert(mechanism, entry);
         }
         policy.disruptive = disruptive;
         policy

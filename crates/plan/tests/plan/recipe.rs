@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use model::host::{Coalesce, PacketSizes, Pair, Rings};
-use model::nic::NicWish;
+use model::nic::NicRequest;
 use model::{
-    Case, CoalesceParam, DeliveryMode, Dose, EpollNapis, Host, Ingredient, Intent, IrqKnob, Mechanism,
-    Offload, PacketSize, Pid, Policy, PolicyName, Reason, Recipe, RingKind, Setting, When,
+    Case, CoalesceParam, DeliveryMode, EpollNapis, Host, Intent, IrqKnob, Mechanism, Offload, PacketSize,
+    Pid, Policy, PolicyName, Reason, Recipe, RecipeEntry, RecipeValue, RingKind, Setting, When,
 };
 use plan::{Desired, Resolved, desired, diff, place};
 
@@ -14,27 +14,27 @@ use crate::made::{device, host, on_device, on_service, policy, server, tx_queues
 
 const BULK: PolicyName = PolicyName::Bulk;
 
-fn with(mut policy: Policy, name: PolicyName, mechanism: Mechanism, dose: Dose) -> Policy {
-    let because = Reason::new(format!("{mechanism} {dose} is good"), "recipe of a test");
+fn with(mut policy: Policy, name: PolicyName, mechanism: Mechanism, value: RecipeValue) -> Policy {
+    let because = Reason::new(format!("{mechanism} {value} is good"), "recipe of a test");
     let recipe = Arc::make_mut(&mut policy.recipes).policies.entry(name).or_default();
-    recipe.ingredients.insert(mechanism, Ingredient::new(dose, because));
+    recipe.entries.insert(mechanism, RecipeEntry::new(value, because));
     policy
 }
 
 /// What the bulk recipe of these tests wants.
 fn full(policy: Policy) -> Policy {
-    let doses = [
-        (Mechanism::Coalescing(CoalesceParam::RxUsecs), Dose::Number(50)),
-        (Mechanism::Coalescing(CoalesceParam::AdaptiveRx), Dose::Switch(false)),
-        (Mechanism::Ring(RingKind::Rx), Dose::Max),
-        (Mechanism::Offload(Offload::Gro), Dose::Switch(true)),
-        (Mechanism::Offload(Offload::GroHw), Dose::Switch(true)),
-        (Mechanism::RpsCpus, Dose::CpusIfShort),
-        (Mechanism::Xps, Dose::Switch(true)),
-        (Mechanism::WakeLatency, Dose::Number(100)),
-        (Mechanism::RpsFlowCount, Dose::Keep),
+    let values = [
+        (Mechanism::Coalescing(CoalesceParam::RxUsecs), RecipeValue::Number(50)),
+        (Mechanism::Coalescing(CoalesceParam::AdaptiveRx), RecipeValue::Switch(false)),
+        (Mechanism::Ring(RingKind::Rx), RecipeValue::Max),
+        (Mechanism::Offload(Offload::Gro), RecipeValue::Switch(true)),
+        (Mechanism::Offload(Offload::GroHw), RecipeValue::Switch(true)),
+        (Mechanism::RpsCpus, RecipeValue::CpusIfShort),
+        (Mechanism::Xps, RecipeValue::Switch(true)),
+        (Mechanism::WakeLatency, RecipeValue::Number(100)),
+        (Mechanism::RpsFlowCount, RecipeValue::Keep),
     ];
-    doses.into_iter().fold(policy, |policy, (mechanism, dose)| with(policy, BULK, mechanism, dose))
+    values.into_iter().fold(policy, |policy, (mechanism, value)| with(policy, BULK, mechanism, value))
 }
 
 /// Two queues on four CPUs, and a driver that has everything.
@@ -121,7 +121,7 @@ fn what_a_device_lacks_is_left_out_and_named_and_nothing_is_refused() {
 #[test]
 fn an_experts_word_goes_before_the_recipe() {
     let mut intent = on_device(2, "eth0", BULK);
-    intent.nic = vec![NicWish::Coalescing(CoalesceParam::RxUsecs, 12), NicWish::Xps(false)];
+    intent.nic = vec![NicRequest::Coalescing(CoalesceParam::RxUsecs, 12), NicRequest::Xps(false)];
     let settings = beside_the_mode(&wanted(&full(policy([intent])), &rich()));
     assert!(settings.contains(&"eth0: rx-usecs 12".to_owned()), "{settings:?}");
     assert!(settings.contains(&"eth0 tx-0: xps_cpus none".to_owned()), "{settings:?}");
@@ -131,14 +131,14 @@ fn an_experts_word_goes_before_the_recipe() {
 #[test]
 fn a_driver_may_be_left_alone() {
     let mut asked = full(policy([on_device(2, "eth0", BULK)]));
-    let keep = Ingredient::new(Dose::Keep, Reason::new("it refuses", "the driver"));
+    let keep = RecipeEntry::new(RecipeValue::Keep, Reason::new("it refuses", "the driver"));
     let of_driver = Arc::make_mut(&mut asked.recipes)
         .drivers
         .entry("ice".to_owned())
         .or_default()
         .entry(None)
         .or_default();
-    of_driver.ingredients.insert(Mechanism::Coalescing(CoalesceParam::RxUsecs), keep);
+    of_driver.entries.insert(Mechanism::Coalescing(CoalesceParam::RxUsecs), keep);
     let settings = beside_the_mode(&wanted(&asked, &rich()));
     assert!(!settings.iter().any(|setting| setting.contains("rx-usecs")), "{settings:?}");
 }
@@ -148,8 +148,12 @@ fn where_requests_share_a_device_each_sets_the_moderation_of_its_own_queues() {
     let mut host = rich();
     host.processes.push(server(812, "memcached", &[&[301]]));
     let asked = full(policy([on_device(2, "eth0", BULK), on_service(5, "memcached", PolicyName::Latency)]));
-    let asked =
-        with(asked, PolicyName::Latency, Mechanism::Coalescing(CoalesceParam::RxUsecs), Dose::Number(0));
+    let asked = with(
+        asked,
+        PolicyName::Latency,
+        Mechanism::Coalescing(CoalesceParam::RxUsecs),
+        RecipeValue::Number(0),
+    );
     let settings = beside_the_mode(&wanted(&asked, &host));
     assert!(settings.contains(&"eth0 rx-0: rx-usecs 50".to_owned()), "{settings:?}");
     assert!(settings.contains(&"eth0 rx-1: rx-usecs 0".to_owned()), "{settings:?}");
@@ -167,7 +171,7 @@ fn where_requests_share_a_device_each_sets_the_moderation_of_its_own_queues() {
 #[test]
 fn a_layout_of_the_recipe_moves_interrupts_and_one_without_cpus_for_it_is_a_note() {
     let mut host = rich();
-    let one_to_one = Dose::Layout("one-to-one".parse().expect("a layout"));
+    let one_to_one = RecipeValue::Layout("one-to-one".parse().expect("a layout"));
     let asked = with(policy([on_device(2, "eth0", BULK)]), BULK, Mechanism::Layout, one_to_one);
     let plan = diff(&wanted(&asked, &host), &host).expect("planned");
     let moved: Vec<String> = plan
@@ -192,37 +196,48 @@ fn packets_above_64_kib_are_for_drivers_that_take_them_and_as_large_as_these_do(
         };
         host
     };
-    let asked = |dose: Dose| {
+    let asked = |value: RecipeValue| {
         let sizes = [PacketSize::Gso, PacketSize::Gro];
         sizes.into_iter().fold(policy([on_device(2, "eth0", BULK)]), |policy, size| {
-            with(policy, BULK, Mechanism::PacketSize(size), dose.clone())
+            with(policy, BULK, Mechanism::PacketSize(size), value.clone())
         })
     };
-    let bounds = |dose, tso_max_size| beside_the_mode(&wanted(&asked(dose), &big(rich(), tso_max_size)));
+    let bounds = |value, tso_max_size| beside_the_mode(&wanted(&asked(value), &big(rich(), tso_max_size)));
     let cases = [
-        (Dose::Number(185_000), Some(PacketSize::MAX), vec!["gso_max_size 185000", "gro_max_size 185000"]),
-        (Dose::Number(185_000), Some(100_000), vec!["gso_max_size 100000", "gro_max_size 185000"]),
-        (Dose::Max, Some(100_000), vec!["gso_max_size 100000", "gro_max_size 524280"]),
-        (Dose::Number(185_000), Some(PacketSize::LEGACY), vec![]),
-        (Dose::Number(16_384), Some(PacketSize::LEGACY), vec!["gso_max_size 16384", "gro_max_size 16384"]),
-        (Dose::Number(185_000), None, vec![]),
+        (
+            RecipeValue::Number(185_000),
+            Some(PacketSize::MAX),
+            vec!["gso_max_size 185000", "gro_max_size 185000"],
+        ),
+        (RecipeValue::Number(185_000), Some(100_000), vec!["gso_max_size 100000", "gro_max_size 185000"]),
+        (RecipeValue::Max, Some(100_000), vec!["gso_max_size 100000", "gro_max_size 524280"]),
+        (RecipeValue::Number(185_000), Some(PacketSize::LEGACY), vec![]),
+        (
+            RecipeValue::Number(16_384),
+            Some(PacketSize::LEGACY),
+            vec!["gso_max_size 16384", "gro_max_size 16384"],
+        ),
+        (RecipeValue::Number(185_000), None, vec![]),
     ];
-    for (dose, driver, expected) in cases {
+    for (value, driver, expected) in cases {
         let expected: Vec<String> = expected.iter().map(|bound| format!("eth0: {bound}")).collect();
-        assert_eq!(bounds(dose.clone(), driver), expected, "{dose} with {driver:?}");
+        assert_eq!(bounds(value.clone(), driver), expected, "{value} with {driver:?}");
     }
-    let old = wanted(&asked(Dose::Max), &big(rich(), None));
+    let old = wanted(&asked(RecipeValue::Max), &big(rich(), None));
     assert_eq!(old.left_out, ["eth0 has no gro_max_size, gso_max_size: left out of policy bulk"]);
 }
 
 /// Recipes in which `latency` waits busily, but not on a veth, nor where the connections of an epoll come by several NAPIs.
 fn with_cases(mut policy: Policy) -> Policy {
     let of = |mode: DeliveryMode, measured_on: &[&str]| Recipe {
-        ingredients: [(
+        entries: [(
             Mechanism::Delivery,
-            Ingredient {
+            RecipeEntry {
                 measured_on: measured_on.iter().map(ToString::to_string).collect(),
-                ..Ingredient::new(Dose::Delivery(mode), Reason::new(format!("{mode} is best here"), "a test"))
+                ..RecipeEntry::new(
+                    RecipeValue::Delivery(mode),
+                    Reason::new(format!("{mode} is best here"), "a test"),
+                )
             },
         )]
         .into(),

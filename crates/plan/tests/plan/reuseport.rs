@@ -5,8 +5,8 @@ use std::sync::Arc;
 use model::host::{Listener, Membership, SharedListeners};
 use model::policy::Match;
 use model::{
-    Dose, EpollParams, Fd, Finding, Host, Ingredient, Intent, KernelVersion, ListenerGroup, Mechanism, Pid,
-    Policy, PolicyName, ProcessKnob, Reason, Setting, Severity, Spread, Target,
+    EpollParams, Fd, Finding, Host, Intent, KernelVersion, ListenerGroup, Mechanism, Pid, Policy, PolicyName,
+    ProcessKnob, Reason, RecipeEntry, RecipeValue, Setting, Severity, Spread, Target,
 };
 use plan::{Desired, Resolved, desired, diff, doctor, place};
 
@@ -36,9 +36,9 @@ fn asked(policy_name: PolicyName) -> Policy {
     let service = Intent { target, ..on_device(2, "eth0", policy_name) };
     let mut policy = policy(vec![on_device(1, "eth0", PolicyName::Latency), service]);
     let because = Reason::new("one NAPI", "test");
-    let ingredient = Ingredient::new(Dose::ByQueue, because);
+    let entry = RecipeEntry::new(RecipeValue::ByQueue, because);
     let latency = Arc::make_mut(&mut policy.recipes).policies.entry(PolicyName::Latency).or_default();
-    latency.ingredients.insert(Mechanism::Reuseport, ingredient);
+    latency.entries.insert(Mechanism::Reuseport, entry);
     policy
 }
 

@@ -1,6 +1,6 @@
 //! What applications ask for by themselves, beside what the operator asks for.
 
-use model::host::{Host, Wish, Wisher};
+use model::host::{AppRequest, Host, Requester};
 use model::{Fd, Pid, PolicyName, Target};
 use plan::wishes::{Joined, join};
 use plan::{Placement, Resolved, place};
@@ -17,12 +17,12 @@ fn two_epolls() -> Host {
 }
 
 /// The n-th socket of `proxy` asks.
-fn socket(n: u64, policy: PolicyName) -> Wish {
-    Wish { of: Wisher::Socket(812_000 + n), number: policy.number() }
+fn socket(n: u64, policy: PolicyName) -> AppRequest {
+    AppRequest { of: Requester::Socket(812_000 + n), number: policy.number() }
 }
 
-fn task(policy: PolicyName) -> Wish {
-    Wish { of: Wisher::Task(Pid(812)), number: policy.number() }
+fn task(policy: PolicyName) -> AppRequest {
+    AppRequest { of: Requester::Task(Pid(812)), number: policy.number() }
 }
 
 fn placed(joined: &Joined, host: &Host, resolved: &Resolved) -> Placement {
@@ -121,9 +121,9 @@ fn wishes_that_change_nothing_leave_the_policy_as_it_is() {
     let policy = policy([on_device(2, "eth0", PolicyName::Bulk)]);
     // A process that is not here, a socket that nobody holds, a number that is no policy.
     let wishes = [
-        Wish { of: Wisher::Task(Pid(1)), number: 3 },
-        Wish { of: Wisher::Socket(1), number: 3 },
-        Wish { of: Wisher::Task(Pid(812)), number: 4 },
+        AppRequest { of: Requester::Task(Pid(1)), number: 3 },
+        AppRequest { of: Requester::Socket(1), number: 3 },
+        AppRequest { of: Requester::Task(Pid(812)), number: 4 },
     ];
     let joined = join(&policy, &wishes, &host, &Resolved::default());
     assert_eq!(joined, Joined { policy, notes: Vec::new() });

@@ -38,7 +38,7 @@ impl Stage {
         Self::with_landmarks(boot_id, command, changes, Landmarks::new())
     }
 
-    /// With what tells the objects from later ones of the same number.
+    /// With landmarks, which later objects of the same number do not have.
     pub(crate) fn knowing(landmarks: Landmarks, changes: &[Change]) -> Result<Self, Failed> {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         Self::with_landmarks(boot_id.trim(), "netpolicy set device eth0 latency", changes, landmarks)

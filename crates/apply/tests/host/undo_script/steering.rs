@@ -62,7 +62,7 @@ pub(super) fn rules_and_contexts_go_back() -> Result<(), Failed> {
     let (status, said) = stage.run(&["--by-hand"])?;
     assert!(status == 0 && said.matches("already").count() == 4, "{said}");
 
-    // A context that a rule of somebody else leads to stays, and that is said.
+    // A context that another program's rule points to stays, and the script reports that.
     std::fs::write(&nic, format!("context 5 2 3 2 3\nrule 1 tcp4 dst-port 81 context 5\n{left}"))?;
     let (status, said) = stage.run(&["--by-hand"])?;
     assert!(status == 5 && said.contains("rss-context 2-3: there: NOT put back: should be no"), "{said}");
@@ -212,7 +212,7 @@ pub(super) fn disciplines_go_back() -> Result<(), Failed> {
             .output()?;
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    // The way there is the way back of the opposite change.
+    // A change is the undo of the opposite change.
     for (from, to, expected) in [
         (queues.clone(), default.clone(), "parent 8001:3 limit 77p"),
         (Qdiscs::Whole(short.clone()), queues.clone(), "root refcnt 4 limit 77p"),

@@ -17,7 +17,7 @@ const ONLY: [u8; 4] = [0; 4];
 
 /// Counts, from its loading until it is dropped, who polled which NAPI of this host, in all network namespaces.
 ///
-/// Any number of processes may count at once, each for itself. Needs CAP_BPF and CAP_PERFMON.
+/// Any number of processes may count at the same time, each for itself. Needs CAP_BPF and CAP_PERFMON.
 ///
 /// A poll takes about 50 ns longer while it is counted, nearly all of it the kernel's way to any program on a
 /// tracepoint. A server of tiny requests that takes a poll for each loses 2 to 5 % of its throughput (`cargo bench
@@ -27,7 +27,7 @@ const ONLY: [u8; 4] = [0; 4];
 pub struct DeliveryCounter {
     loaded: Loaded,
     timers_hidden: bool,
-    pids_told: bool,
+    pids_known: bool,
     /// Since when it counts; `None` while it pauses.
     since: Option<Instant>,
     /// How long it had counted before that.
@@ -41,7 +41,7 @@ impl DeliveryCounter {
     ///
     /// # Errors
     /// [`crate::Cause::Absent`] without kernel BTF and on PREEMPT_RT, where softirqs have no stack of their own to
-    /// tell them by; else the kernel's refusal with the verifier's words.
+    /// identify them by; else the kernel's refusal with the verifier's words.
     pub fn load() -> Result<Self, KernelError> {
         if rustix::system::uname().version().to_bytes().windows(10).any(|w| w == b"PREEMPT_RT") {
             let needs = "a kernel whose softirqs run on their own stack (not PREEMPT_RT)";
@@ -53,7 +53,7 @@ impl DeliveryCounter {
         Ok(Self {
             loaded,
             timers_hidden: napi_watchdog.is_none(),
-            pids_told: in_initial_pid_namespace(),
+            pids_known: in_initial_pid_namespace(),
             since: Some(Instant::now()),
             counted: Duration::ZERO,
             interval: 0,
@@ -109,7 +109,7 @@ impl DeliveryCounter {
         }
         let pollers = self.loaded.map("pollers")?;
         for key in pollers.keys() {
-            snapshot.add_poller(&key, &pollers.get_per_cpu(&key)?, self.pids_told);
+            snapshot.add_poller(&key, &pollers.get_per_cpu(&key)?, self.pids_known);
         }
         let missed: u64 = self.run_times()?.iter().map(|program| program.missed).sum();
         snapshot.add_lost(missed);

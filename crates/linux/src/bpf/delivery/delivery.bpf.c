@@ -22,7 +22,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 const volatile struct delivery_config config SEC(".rodata.config");
 
-/* Counted up by whoever takes a snapshot. */
+/* Incremented by the reader that takes a snapshot. */
 volatile __u64 interval SEC(".data.interval");
 
 struct {
@@ -232,7 +232,7 @@ int BPF_PROG(napi_timer_armed, struct hrtimer *timer)
 
 	/*
 	 * The span was set moments ago, so it is a little short of the value
-	 * it came from: the nearer of the two. Equal ones tell nothing.
+	 * it came from: the nearer of the two. Equal ones decide nothing.
 	 */
 	suspend = napi_irq_suspend_ns(napi);
 	if (suspend && distance(span, suspend) < distance(span, napi_gro_flush_ns(napi)))

@@ -61,7 +61,7 @@ impl Sampler {
         Ok(Self { orders: Some(orders), samples, thread: Some(thread), sampling: false })
     }
 
-    /// Begins to sample; anew, if it was begun and never ended.
+    /// Begins to sample; restarts if it was begun and not ended.
     pub fn begin(&mut self) {
         if self.sampling {
             drop(self.end());

@@ -77,10 +77,10 @@ impl Snapshot {
     }
 
     /// Adds an entry of `pollers`: `struct polls` of each CPU.
-    pub(super) fn add_poller(&mut self, key: &[u8], cpus: &[Vec<u8>], pids_told: bool) {
+    pub(super) fn add_poller(&mut self, key: &[u8], cpus: &[Vec<u8>], pids_known: bool) {
         let mut key = Record::new(key);
         let (napi, pid) = (NapiId(key.u32()), Pid(key.u32()));
-        let counts = self.pollers.entry((napi, pids_told.then_some(pid))).or_default();
+        let counts = self.pollers.entry((napi, pids_known.then_some(pid))).or_default();
         for bytes in cpus {
             *counts += polls(&mut Record::new(bytes));
         }
@@ -96,9 +96,8 @@ fn polls(record: &mut Record<'_>) -> PollCounts {
     PollCounts { polls: record.u64(), packets: record.u64(), empty: record.u64() }
 }
 
-/// What was counted between two snapshots of the same counter. NAPIs that nobody polled and whose timer nobody
-/// armed are left out. The interval is the time that was counted, without pauses, so that counts by interval are
-/// rates.
+/// What was counted between two snapshots of the same counter, without NAPIs that were neither polled nor had their timer
+/// armed. The interval is the time that was counted, without pauses, so that counts by interval are rates.
 ///
 /// `timer_armed_max` is of the interval that `later` ended: of the time since the snapshot before it.
 pub fn between(earlier: &Snapshot, later: &Snapshot) -> Delivered {

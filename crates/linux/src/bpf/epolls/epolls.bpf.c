@@ -17,8 +17,8 @@ static const char EPOLL_NAME[] = "[eventpoll]";
 /*
  * An epoll is known by the name of its anonymous inode. Its file operations
  * would be surer, but their address is a data symbol, which kernels without
- * CONFIG_KALLSYMS_ALL do not tell. Nobody else can make a file on anon_inodefs
- * with this name.
+ * CONFIG_KALLSYMS_ALL do not export. Only the kernel creates files on
+ * anon_inodefs, and only epolls have this name.
  */
 static __always_inline bool is_epoll(struct file *file)
 {

@@ -51,7 +51,7 @@ pub struct ScannedSocket {
 
 /// Finds the epolls and the internet sockets of processes.
 ///
-/// A scan reads the process's file table in the kernel: it opens no descriptors and asks nobody's leave. As in
+/// A scan reads the process's file table in the kernel: it opens no descriptors and needs no permission of the process. As in
 /// `/proc/PID/fd`, the table is that of the first thread. Needs CAP_BPF and CAP_PERFMON.
 #[derive(Debug)]
 pub struct EpollScanner {

@@ -1,4 +1,4 @@
-//! What the `ethtool` family can be told, and how one device is asked.
+//! Requests of the `ethtool` family to one device: set and get.
 //!
 //! Kernel: 6.18, `net/ethtool/{channels,rings,coalesce,features,privflags}.c`.
 
@@ -150,7 +150,7 @@ impl Ethtool {
                 count,
             );
         }
-        self.tell("ethtool channels-set", &body)
+        self.set("ethtool channels-set", &body)
     }
 
     /// Changes the sizes of a device's rings, all in one message.
@@ -166,7 +166,7 @@ impl Ethtool {
                 size,
             );
         }
-        self.tell("ethtool rings-set", &body)
+        self.set("ethtool rings-set", &body)
     }
 
     /// Changes a device's interrupt moderation, all in one message.
@@ -190,11 +190,11 @@ impl Ethtool {
                 body.u32(number, value);
             }
         }
-        self.tell("ethtool coalesce-set", &body)
+        self.set("ethtool coalesce-set", &body)
     }
 
-    /// Switches offloads of a device, all in one message. The kernel acknowledges wishes that a driver does not
-    /// fulfil, and remembers them: then what was asked for before is asked for again.
+    /// Switches offloads of a device, all in one message. The kernel acknowledges features that a driver does not switch,
+    /// and remembers them as wanted: the earlier ones are then requested again.
     ///
     /// # Errors
     /// The kernel's refusal; [`crate::Cause::Malformed`] if it acknowledged and a feature is not as asked.
@@ -228,7 +228,7 @@ impl Ethtool {
             h.u32(header::DEV_INDEX, device.0).u32(header::FLAGS, header::FLAG_OMIT_REPLY);
         });
         body.nested(WANTED, |set| write_bits(set, to));
-        self.tell("ethtool features-set", &body)
+        self.set("ethtool features-set", &body)
     }
 
     /// Sets and clears private flags of a device's driver, all in one message.
@@ -237,12 +237,12 @@ impl Ethtool {
         let mut body = self.about(device, command::PRIVFLAGS_SET);
         let named: Vec<(&str, bool)> = to.iter().map(|(flag, on)| (flag.as_str(), *on)).collect();
         body.nested(FLAGS, |set| write_bits(set, &named));
-        self.tell("ethtool privflags-set", &body)
+        self.set("ethtool privflags-set", &body)
     }
 
-    fn tell(&mut self, what: &str, body: &AttrBuf) -> Result<(), KernelError> {
-        let told = self.socket.request(what, self.family.id(), 0, body);
-        told.map_err(|error| error.needing("CAP_NET_ADMIN in the device's namespace"))
+    fn set(&mut self, what: &str, body: &AttrBuf) -> Result<(), KernelError> {
+        let done = self.socket.request(what, self.family.id(), 0, body);
+        done.map_err(|error| error.needing("CAP_NET_ADMIN in the device's namespace"))
     }
 }
 

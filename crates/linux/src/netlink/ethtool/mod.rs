@@ -1,7 +1,7 @@
 //! The `ethtool` family: channels, rings, coalescing, features, private flags.
 //!
-//! What is observed of all devices is one dump each; a device whose driver lacks a part is left out of its dump. What is
-//! asked of one device, and told it, is in [`change`].
+//! All devices are observed by one dump each; a device whose driver lacks a part is not in its dump. Requests to one device
+//! are in [`change`].
 //!
 //! Kernel: 6.18, `include/uapi/linux/ethtool_netlink_generated.h`, `net/ethtool/`.
 
@@ -168,7 +168,7 @@ pub struct RawFeatures {
     pub size: u32,
     /// Their bits in words of 32 (`ETHTOOL_A_BITSET_VALUE` of `ETHTOOL_A_FEATURES_ACTIVE`), feature 0 lowest in the first.
     pub active: Vec<u32>,
-    /// The features that somebody asked for, whether they are on or not (`ETHTOOL_A_FEATURES_WANTED`), as `active`.
+    /// The features that were requested, whether they are on or not (`ETHTOOL_A_FEATURES_WANTED`), as `active`.
     pub wanted: Vec<u32>,
     /// The features that the driver lets be switched (`ETHTOOL_A_FEATURES_HW`), as `active`.
     pub switchable: Vec<u32>,

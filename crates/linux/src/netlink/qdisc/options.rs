@@ -20,7 +20,7 @@ enum Form {
     Word,
     /// A `u8`.
     Byte,
-    /// Microseconds that the kernel keeps in units of 1024 ns: what it shows is a little less than what it was told.
+    /// Microseconds that the kernel keeps in units of 1024 ns: what it shows is a little less than what was set.
     CodelTime,
 }
 
@@ -72,7 +72,7 @@ fn attributes(kind: QdiscKind, circumstances: Circumstances) -> Vec<Known> {
     all.into_iter().map(|(option, number, form, default)| Known { option, number, form, default }).collect()
 }
 
-/// Attributes that are no single number, and what they are where nobody changed them: others cannot be recorded.
+/// Attributes that are no single number, and their defaults: other values cannot be recorded.
 fn constants(kind: QdiscKind) -> Vec<(u16, Vec<u8>)> {
     match kind {
         QdiscKind::Noqueue | QdiscKind::Pfifo | QdiscKind::PfifoFast => Vec::new(),
@@ -167,16 +167,16 @@ mod test {
 
     const ETHERNET: Circumstances = Circumstances { mtu: 1500, tx_queue_len: 1000, tx_queues: 2 };
 
-    /// What the kernel shows after it was told `value` microseconds: `codel_time_to_us(codel_usecs(value))`.
-    fn codel_shows(told: u32) -> u64 {
-        (((u64::from(told) * 1000) >> 10) << 10) / 1000
+    /// What the kernel shows after `value` microseconds were set: `codel_time_to_us(codel_usecs(value))`.
+    fn codel_shows(value: u32) -> u64 {
+        (((u64::from(value) * 1000) >> 10) << 10) / 1000
     }
 
     #[test]
     fn a_time_of_codel_is_written_so_that_the_kernel_shows_the_same_again() {
-        for told in (0..200_000).step_by(7).chain([5_000, 100_000]) {
-            let shown = u32::try_from(codel_shows(told)).expect("shown");
-            assert_eq!(codel_shows(shown + 1), u64::from(shown), "told {told}");
+        for value in (0..200_000).step_by(7).chain([5_000, 100_000]) {
+            let shown = u32::try_from(codel_shows(value)).expect("shown");
+            assert_eq!(codel_shows(shown + 1), u64::from(shown), "set {value}");
         }
         let mut codel = Qdisc::of(QdiscKind::FqCodel);
         codel.options.insert(QdiscOption::Target, 4_998);

@@ -83,8 +83,9 @@ fn bus_device(
 /// A file with one number; `None` where it is not there.
 pub(super) fn number<T: FromStr>(sysfs: &SysFs, path: &str, unread: &mut Vec<Unread>) -> Option<T> {
     let text = sysfs.read_if_any(path).or_unread(unread)?;
-    let parsed =
-        text.parse().map_err(|_| KernelError::malformed(sysfs.shown(path), format!("`{text}` is no number")));
+    let parsed = text
+        .parse()
+        .map_err(|_| KernelError::malformed(sysfs.shown(path), format!("`{text}` is not a number")));
     parsed.map(Some).or_unread(unread)
 }
 

@@ -12,7 +12,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use super::{PRELOAD_VARIABLE, libraries};
 use crate::error::KernelError;
 
-/// The variable that tells the library where to count.
+/// The variable that passes the library its file of counts.
 const COUNTS_VARIABLE: &str = "NETPOLICY_EPOLL_COUNTS";
 
 /// Threads that have a slot of their own; more share the last. As `THREADS_MAX` of `preload/epoll_count.c`.
@@ -78,7 +78,7 @@ impl EpollCounts {
         Ok(EpollCalls::parse(&bytes))
     }
 
-    /// Lets the most events of one call be counted anew, from here on.
+    /// Resets the maximum of events of one call.
     ///
     /// # Errors
     /// The kernel's; none is known.
@@ -167,7 +167,11 @@ mod test {
         assert_eq!(calls.failed_since(&EpollCalls::default()), 2);
         let nothing = calls.batch_since(&calls).expect("they counted");
         assert_eq!((nothing.waits, nothing.empty, nothing.empty_share()), (0, 0, None));
-        assert_eq!(EpollCalls::default().batch_since(&EpollCalls::default()), None, "nobody ever counted");
+        assert_eq!(
+            EpollCalls::default().batch_since(&EpollCalls::default()),
+            None,
+            "nothing was ever counted"
+        );
     }
 
     #[test]

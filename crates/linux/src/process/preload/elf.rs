@@ -155,7 +155,7 @@ mod test {
     }
 
     #[test]
-    fn what_cannot_be_preloaded_is_told_apart() {
+    fn programs_that_cannot_preload_are_classified() {
         assert_eq!(Executable::read(&executable(&[(1, GNU_NOTE)])), Executable::Static);
         let go = executable(&[(PT_INTERP, GNU_NOTE), (PT_NOTE, GO_NOTE)]);
         assert_eq!(Executable::read(&go), Executable::Go);

@@ -1,4 +1,4 @@
-//! Putting a library where a program can load it and nobody else can change it.
+//! Installs a library where a program can load it and no other user can change it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -40,14 +40,13 @@ const MODE: Mode = Mode::from_raw_mode(0o755);
 /// the content, so that programs of two versions of netpolicy do not disturb each other. A library that is there
 /// already stays untouched; a new one appears whole or not at all.
 ///
-/// Those of other versions stay, some 15 KB each, until `/run` is made anew at the next boot: that no process has one of
-/// them loaded does not say that none will load it, since `LD_PRELOAD` is passed on from parents that load nothing
-/// themselves.
+/// Libraries of other versions stay, some 15 KB each, until `/run` is recreated at the next boot. A library that no process
+/// has loaded may still be loaded later, since parents pass `LD_PRELOAD` on without loading it themselves.
 ///
 /// # Errors
 /// If the directory, or a file of that name in it, is a symbolic link, belongs to another user or may be changed by
-/// others: whoever could would run as the program that loads it. Also if the path has a blank or a colon, at which
-/// the dynamic linker would cut it.
+/// others: their code would run as the program that loads it. Also if the path has a blank or a colon, at which the
+/// dynamic linker would cut it.
 pub fn install(library: Library, directory: &Path) -> Result<PathBuf, KernelError> {
     let content = library.content();
     let name = format!("netpolicy-{}-{:016x}.so", library.name(), fnv1a(content));
@@ -101,7 +100,7 @@ fn existing(directory: &OwnedFd, name: &str, expected: &[u8]) -> Result<Existing
     if !is_file || !only_we_may_change(&file)? {
         return Ok(Existing::Foreign);
     }
-    // One byte more than ours tells a longer file.
+    // One byte more than ours, to detect a longer file.
     let mut content = vec![0; expected.len() + 1];
     let length = rustix::io::retry_on_intr(|| rustix::io::pread(&file, &mut content[..], 0))?;
     let same = content.get(..length) == Some(expected);
@@ -115,13 +114,13 @@ fn replace(directory: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Errno>
     let written = write_new(directory, &temporary, content)
         .and_then(|()| renameat(directory, temporary.as_str(), directory, name));
     if written.is_err() {
-        let _ = unlinkat(directory, temporary.as_str(), AtFlags::empty()); // the first failure is the one to tell
+        let _ = unlinkat(directory, temporary.as_str(), AtFlags::empty()); // the first failure is the one to report
     }
     written
 }
 
 fn write_new(directory: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Errno> {
-    // What a process with our pid left behind when it was killed is in the way.
+    // Remove the file of a killed process that had our pid.
     match unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno),
@@ -147,7 +146,7 @@ fn only_we_may_change(file: impl AsFd) -> Result<bool, Errno> {
     Ok(owned && !Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH))
 }
 
-/// The 64-bit FNV-1a hash, to tell versions apart; whether a file is ours is decided by its whole content.
+/// The 64-bit FNV-1a hash, to distinguish versions; whether a file is ours is decided by its whole content.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()

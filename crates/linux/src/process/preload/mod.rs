@@ -23,9 +23,9 @@ use std::path::Path;
 
 use model::Nanoseconds;
 
-/// The variable that tells [`Library::Cap`] its cap.
+/// The variable that passes [`Library::Cap`] its cap.
 pub const CAP_VARIABLE: &str = "NETPOLICY_EPOLL_WAIT_CAP_US";
-/// The variable that tells the dynamic linker which libraries to load first. See ld.so(8).
+/// The variable that lists the libraries that the dynamic linker loads first. See ld.so(8).
 pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
 /// The variables that start a program with [`Library::Cap`] and this cap, which is rounded up to whole microseconds.

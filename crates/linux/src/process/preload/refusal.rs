@@ -81,7 +81,7 @@ impl Image {
         }
     }
 
-    /// Whether the kernel would tell the dynamic linker to trust nothing from us.
+    /// Whether the kernel would set `AT_SECURE`, so that the dynamic linker ignores `LD_PRELOAD`.
     ///
     /// Kernel: 6.18, `security/commoncap.c` `cap_bprm_creds_from_file()` (`secureexec`).
     fn secure(&self) -> bool {

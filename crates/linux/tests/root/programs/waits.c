@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Waits on an empty epoll in every way there is, and prints how long each took, in microseconds. */
+/* Waits on an empty epoll by every call that can, and prints how long each took, in microseconds. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>

@@ -89,7 +89,7 @@ fn put_back(
                 | RollBackError::Journal(JournalError::NoSuchTransaction { .. }),
             ) => found = true,
             // What was built upon it shall stay, and so it stays as well.
-            Err(error @ (RollBackError::Overlaid { .. } | RollBackError::Attended { .. })) => {
+            Err(error @ (RollBackError::Overlaid { .. } | RollBackError::Owned { .. })) => {
                 context.console.say(&format!("What process {program} left is not put back: {error}"));
             }
             Err(error) => return Err(error.into()),

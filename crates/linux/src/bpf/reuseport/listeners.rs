@@ -55,13 +55,13 @@ impl ListenerScanner {
                 None,
             ));
         }
-        let loaded = Loaded::load("spread", OBJECT, |open| {
+        let loaded = Loaded::load("reuseport", OBJECT, |open| {
             for mut map in open.maps_mut() {
                 map.set_autocreate(false)?;
             }
             for mut program in open.progs_mut() {
                 let wanted = program.name() == ITERATOR;
-                debug_assert!(wanted || program.name() == PROGRAM, "spread.bpf.c has two programs");
+                debug_assert!(wanted || program.name() == PROGRAM, "reuseport.bpf.c has two programs");
                 program.set_autoload(wanted);
             }
             Ok(())

@@ -1,10 +1,10 @@
-//! A daemon's many small transactions: how one daemon at a time keeps them, and how they are folded into one.
+//! Compaction: folds a daemon's many small transactions into one. One daemon at a time owns a journal.
 //!
-//! A daemon commits whenever something happens, for years. Each of its transactions is as whole as any, so that a kill at
-//! any moment leaves nothing that cannot be undone; and as soon as there are more than [`FOLD_MAX`], all of them become
-//! one: each knob's changes taken together, from its first value to its last. That one is there, decided, in one
-//! rename, and says which transactions it stands for; from then on nobody sees these any more. So the journal of a
-//! daemon is bounded by what it holds and not by how long it runs, and a roll back has at most so many steps.
+//! A daemon commits on every event, for years. Each of its transactions is complete, so that a kill at any moment leaves
+//! nothing that cannot be undone. When there are more than [`FOLD_MAX`], they are folded into one that changes each knob
+//! from its first value to its last. One rename puts it in place, decided, with the names of the transactions that it
+//! replaces; every reader ignores these from then on. So the length of a daemon's journal depends on the settings in
+//! force, not on its uptime, and so does the number of steps of a rollback.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,33 +23,33 @@ use crate::undo_script::undo_script;
 /// How many transactions of a daemon there may be before they are folded into one.
 pub const FOLD_MAX: usize = 16;
 
-/// The file that a daemon holds locked for as long as it keeps the journal.
-const SIGN: &str = "daemon";
+/// The file that the daemon keeps locked while it runs.
+const LOCK_FILE: &str = "daemon";
 
-/// What tells a knob from all others.
+/// The identity of a knob: its object and its name.
 pub type Knob = (Object, &'static str);
 
-/// A daemon's hold on its journal, and what it knows of it.
+/// A daemon's lock on its journal, and its cache of the transactions.
 #[derive(Debug)]
-pub(crate) struct Keeping {
-    /// Held for its drop, and by the kernel's grace for a kill.
+pub(crate) struct DaemonLock {
+    /// Released on drop, or by the kernel after a kill.
     _lock: Lock,
     known: Mutex<Known>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Those that will not change any more.
+    /// Transactions that will not change any more.
     settled: BTreeSet<TransactionName>,
-    /// Those that may, as they were when their journal had as many bytes as they say.
+    /// Transactions that may change, with the length of the journal that they were read from.
     live: BTreeMap<TransactionName, Transaction>,
-    /// Those that must be in force for the daemon's plans to make sense.
+    /// Transactions that the daemon's plans assume to be in force.
     relied_on: BTreeSet<TransactionName>,
 }
 
-impl Keeping {
-    pub(crate) fn begin(directory: &Path) -> Result<Self, JournalError> {
-        let lock = Lock::take(&directory.join(SIGN), 0).map_err(|error| match error {
+impl DaemonLock {
+    pub(crate) fn take(directory: &Path) -> Result<Self, JournalError> {
+        let lock = Lock::take(&directory.join(LOCK_FILE), 0).map_err(|error| match error {
             JournalError::Busy { holder, .. } => {
                 JournalError::Kept { by: holder, directory: directory.to_owned() }
             }
@@ -58,12 +58,12 @@ impl Keeping {
         Ok(Self { _lock: lock, known: Mutex::default() })
     }
 
-    /// The daemon that keeps this journal, if one does.
-    pub(crate) fn keeper(directory: &Path) -> Option<Pid> {
-        Lock::holder(&directory.join(SIGN))
+    /// The daemon that runs on this journal, if there is one.
+    pub(crate) fn holder(directory: &Path) -> Option<Pid> {
+        Lock::holder(&directory.join(LOCK_FILE))
     }
 
-    /// Those of these that may be in force, the oldest first, and those that cannot be read. `read` reads one.
+    /// Of `names`, the transactions that may be in force, the oldest first, and the unreadable ones. `read` reads one.
     pub(crate) fn live(
         &self,
         names: Vec<TransactionName>,
@@ -100,7 +100,7 @@ impl Keeping {
         (live, unread)
     }
 
-    /// One that is relied on and is not in force.
+    /// A transaction that is relied on and is not in force.
     pub(crate) fn missing_among(&self, live: &[Transaction]) -> Option<TransactionName> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let there: BTreeSet<TransactionName> = live.iter().map(Transaction::name).collect();
@@ -108,7 +108,7 @@ impl Keeping {
     }
 }
 
-/// A journal only grows; a line that was cut short may be replaced by one of the same length.
+/// A journal only grows, except that a torn last line may be replaced by a line of the same length.
 fn is_as_it_was(known: &Transaction) -> bool {
     let bytes = std::fs::metadata(known.directory().join(JOURNAL)).map(|metadata| metadata.len());
     known.torn_bytes() == 0 && bytes.is_ok_and(|bytes| bytes == known.bytes())
@@ -117,21 +117,21 @@ fn is_as_it_was(known: &Transaction) -> bool {
 impl Journal {
     /// From here on, a commit is refused if one of these is not in force any more.
     pub fn rely_on(&self, names: impl IntoIterator<Item = TransactionName>) {
-        if let Some(kept) = self.kept() {
+        if let Some(kept) = self.daemon_lock() {
             kept.known.lock().unwrap_or_else(PoisonError::into_inner).relied_on = names.into_iter().collect();
         }
     }
 
-    /// Makes one transaction of a daemon's kept ones, or another of one that has something `gone`. What is `gone` (settings
-    /// of processes that have ended) is left out, and so is what is as it was at first. `None` if nothing was folded, or
-    /// nothing was left of it.
+    /// Folds a daemon's kept transactions into one; a single one is rewritten if it has changes that are `gone` (settings
+    /// of processes that have ended). Omits these, and knobs that have their first value again. `None` if there was
+    /// nothing to fold, or the result is empty.
     ///
-    /// What somebody else has changed since is not folded over: only transactions are that are newer than any of
-    /// others that share a knob with them.
+    /// A change by another program is a barrier: only transactions newer than every foreign one with which they share a
+    /// knob are folded.
     ///
     /// # Errors
-    /// If another process is writing, or a file cannot be written: all is as before then, or the old ones are there
-    /// beside the new one and count no more.
+    /// If another process is writing, or a file cannot be written. Then either nothing has changed, or the old
+    /// transactions remain beside the one that replaces them, and are ignored.
     pub fn fold(
         &self,
         asked: &Asked,
@@ -158,8 +158,8 @@ impl Journal {
         let replaces: Vec<TransactionName> = folded.iter().map(Transaction::name).collect();
         let newest = self.names()?.last().copied();
         let name = TransactionName::after(newest, asked.at, replaces.last().map_or(0, |last| last.tag()));
-        let one = (!plan.is_empty()).then_some(name);
-        if one.is_some() {
+        let folded_name = (!plan.is_empty()).then_some(name);
+        if folded_name.is_some() {
             let steps = plan.steps.len();
             let landmarks =
                 folded.iter().flat_map(|transaction| transaction.begin().landmarks.clone()).collect();
@@ -179,11 +179,11 @@ impl Journal {
             let records: Vec<Record> = each.chain([Record::Committed]).collect();
             Log::create_decided(self.directory(), name, Box::new(begin), &script, &records)?;
         }
-        // The newest first: what is left after a kill is then undone to what was there before.
+        // The newest first: what a kill leaves can still be undone to the first values.
         for name in replaces.into_iter().rev() {
             self.remove(lock, name)?;
         }
-        Ok(one)
+        Ok(folded_name)
     }
 
     /// The daemon's transactions that can be one, the oldest first.
@@ -203,7 +203,7 @@ impl Journal {
             foldable.push(ours.clone());
         }
         foldable.reverse();
-        // Somebody else's are only passed over, not folded.
+        // Transactions of other programs are skipped, not folded.
         Ok(foldable)
     }
 }
@@ -213,7 +213,7 @@ pub(crate) fn knob(change: &Change) -> Knob {
     (change.to().object(), change.to().knob())
 }
 
-/// What a row of transactions comes to: for each knob the value before the first, and the value after the last.
+/// The net effect of consecutive transactions: each knob's value before the first and after the last.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     changes: BTreeMap<Knob, (u64, Change)>,
@@ -221,7 +221,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// What these come to, the oldest first.
+    /// The net effect of these transactions, the oldest first.
     pub fn of<'t>(transactions: impl IntoIterator<Item = &'t Transaction>) -> Self {
         let mut ledger = Self::default();
         for transaction in transactions {
@@ -230,7 +230,7 @@ impl Ledger {
         ledger
     }
 
-    /// Notes one change more.
+    /// Adds a change.
     pub fn note(&mut self, change: &Change) {
         let knob = knob(change);
         let first = self.changes.get(&knob).map(|(order, first)| (*order, first.from().clone()));
@@ -244,12 +244,12 @@ impl Ledger {
         }
     }
 
-    /// What a knob was changed to, and from what at first; `None` if it is not held.
+    /// The change of a knob from its first value to its last; `None` if it has none.
     pub fn get(&self, knob: &Knob) -> Option<&Change> {
         self.changes.get(knob).map(|(_, change)| change)
     }
 
-    /// Lets a knob go.
+    /// Removes a knob.
     pub fn forget(&mut self, knob: &Knob) {
         self.changes.remove(knob);
     }

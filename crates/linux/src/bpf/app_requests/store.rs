@@ -1,8 +1,9 @@
-//! Where wishes are kept: programs and tables in the kernel, pinned in a directory so that they outlive a command.
+//! The store of applications' requests: programs and maps in the kernel, pinned in a directory so that they outlive a
+//! command.
 //!
-//! `DIRECTORY/registry` holds what is shared by all cgroups: the tables of sockets and processes, and the programs that
-//! pass a process's wish to its children. `DIRECTORY/cgroup_ID` holds the programs of one cgroup and what may be chosen
-//! there. Each is made under another name and renamed when it is whole.
+//! `DIRECTORY/registry` holds what all cgroups share: the maps of sockets and processes, and the programs that copy a
+//! process's policy to its children. `DIRECTORY/cgroup_ID` holds the programs of one cgroup and the policies that users may
+//! request there. Each is created under another name and renamed when it is complete.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,91 +22,89 @@ use crate::bpf::{in_initial_pid_namespace, iterated};
 use crate::error::{Cause, Errno, KernelError};
 use crate::sys;
 
-const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wishes.bpf.o"));
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/app_requests.bpf.o"));
 
 /// Kernel: `include/uapi/linux/magic.h` `BPF_FS_MAGIC`.
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
-/// `sizeof(struct wish_record)`.
+/// `sizeof(struct request_record)`.
 const RECORD_BYTES: usize = 16;
-/// The most that one look at the sockets reads: four million records.
+/// The most that one scan of the sockets reads: four million records.
 const SOCKETS_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
-/// `ANYBODY` of `wishes.bpf.c`.
-const ANYBODY: u32 = u32::MAX;
+/// `ANY_USER` of `app_requests.bpf.c`.
+const ANY_USER: u32 = u32::MAX;
 
 const SHARED_MAPS: [&str; 4] = ["sockets", "tasks", "lost", "asked"];
 const SHARED_PROGRAMS: [&str; 2] = ["process_forked", "process_exited"];
 const CGROUP_PROGRAMS: [&str; 3] = ["set_socket", "get_socket", "socket_made"];
 const PRCTL_PROGRAM: &str = "task_asks";
 
-/// Which numbers a user may choose in a cgroup: bit N for number N.
+/// The policies that a user may request in a cgroup: bit N for number N.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The user; `None` for anybody who is not named.
+    /// The user; `None` for all users without an entry.
     pub uid: Option<u32>,
-    /// The set. Number 0 may be chosen always, and everything by who has CAP_NET_ADMIN in the initial user namespace.
+    /// The set. Number 0 is always allowed, and every number with CAP_NET_ADMIN in the initial user namespace.
     pub numbers: u32,
 }
 
-/// A cgroup whose programs may ask.
+/// An enabled cgroup: its processes may request policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enabled {
     /// Its number.
     pub id: u64,
     /// Its directory; `None` if it was removed.
     pub path: Option<PathBuf>,
-    /// Who may choose what.
+    /// Which users may request which policies.
     pub choices: Vec<Choice>,
     /// Whether `prctl` is answered too.
     pub prctl: bool,
 }
 
-/// Who gave a socket its wish.
+/// Where a socket's policy comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WishSource {
+pub enum RequestSource {
     /// `setsockopt` on it, or on the listener that it was accepted from.
     Own,
     /// The process that made it.
     Task,
 }
 
-/// A socket with a wish.
+/// A socket with a requested policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketWish {
+pub struct SocketRequest {
     /// Its inode.
     pub inode: u64,
-    /// What it asks for, by number.
+    /// The policy's number.
     pub number: u32,
-    /// Who gave it.
-    pub source: WishSource,
+    /// Where it comes from.
+    pub source: RequestSource,
 }
 
-/// The wishes of this host.
+/// The requests on this host.
 #[derive(Clone, Debug)]
-pub struct WishStore {
+pub struct RequestStore {
     directory: PathBuf,
 }
 
-impl WishStore {
-    /// Where they are unless somebody says otherwise.
+impl RequestStore {
+    /// The default directory.
     pub const DIRECTORY: &'static str = "/sys/fs/bpf/netpolicy";
 
-    /// Where they are pinned.
+    /// The directory of the pins.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The wishes that are pinned in a directory. It needs not be there yet; the one that it is in must be of a BPF file
-    /// system.
+    /// The store that is pinned in a directory. The directory need not exist yet; its parent must be on a BPF file system.
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }
 
-    /// Lets the programs of a cgroup ask; if they may already, only who may choose what is changed. Answers with why
-    /// `prctl` is not to be had, if it is not.
+    /// Enables a cgroup; if it is enabled already, only its `choices` change. Returns why `prctl` is unavailable, if it is.
     ///
     /// # Errors
     /// [`Cause::Absent`] without a BPF file system, kernel BTF or the initial pid namespace;
-    /// EEXIST if a cgroup above or below it may ask already, for both would answer; else the kernel's refusal.
+    /// EEXIST if a cgroup above or below it is enabled, since both would answer; else the kernel's refusal.
     pub fn enable(&self, cgroup: &Cgroup, choices: &[Choice]) -> Result<Option<KernelError>, KernelError> {
         self.register()?;
         let own = self.of_cgroup(cgroup.id());
@@ -128,7 +127,7 @@ impl WishStore {
         Ok(self.enable_prctl(cgroup).err())
     }
 
-    /// Lets the programs of a cgroup that may ask already do so by `prctl`, too. Who may choose what stays as it is.
+    /// Enables `prctl` in an enabled cgroup. Its choices stay as they are.
     ///
     /// # Errors
     /// The kernel's refusal, where it lets no program answer `prctl`.
@@ -140,8 +139,8 @@ impl WishStore {
         self.load_prctl_for(cgroup, &own).and_then(|mut loaded| loaded.pin_links(&own))
     }
 
-    /// Lets the programs of a cgroup ask no more: from now on for sockets, a moment later for `prctl`. What its sockets
-    /// asked for is forgotten with the last cgroup, if no process has a wish by then. False if they might not anyway.
+    /// Disables a cgroup: immediately for sockets, a moment later for `prctl`. The policies of its sockets are removed with
+    /// the last cgroup, if no process has one by then. False if it was not enabled.
     ///
     /// # Errors
     /// The kernel's.
@@ -165,7 +164,7 @@ impl WishStore {
         Ok(())
     }
 
-    /// The cgroups whose programs may ask, by number.
+    /// The enabled cgroups, by number.
     ///
     /// # Errors
     /// The kernel's.
@@ -181,7 +180,7 @@ impl WishStore {
             .collect()
     }
 
-    /// The processes with a wish, by number.
+    /// The processes with a policy, and its number.
     ///
     /// # Errors
     /// The kernel's.
@@ -190,12 +189,12 @@ impl WishStore {
         Ok(tasks.as_ref().map(tasks_in).unwrap_or_default())
     }
 
-    /// Gives a process a wish, which its children will inherit; `None` takes it away.
+    /// Sets the policy of a process, which its children will inherit; `None` removes it.
     ///
     /// # Errors
-    /// As [`WishStore::enable`].
+    /// As [`RequestStore::enable`].
     pub fn set_task(&self, process: Pid, number: Option<u32>) -> Result<(), KernelError> {
-        let what = format!("wish of process {process}");
+        let what = format!("policy of process {process}");
         let key = process.0.to_ne_bytes();
         let done = match number {
             Some(number) => {
@@ -208,7 +207,7 @@ impl WishStore {
             },
         };
         match done {
-            // One that ended before its entry was there takes no entry away; the next process with its number would have it.
+            // A process that exited before its entry was written does not remove it: the next one with its pid would get it.
             Ok(()) if number.is_some() && has_ended(process) => self.set_task(process, None),
             Ok(()) if number.is_some() => Ok(()),
             Ok(()) => self.end_if_unused(),
@@ -217,7 +216,7 @@ impl WishStore {
         }
     }
 
-    /// How many children did not inherit a wish because the table was full.
+    /// How many children did not inherit a policy because the map was full.
     ///
     /// # Errors
     /// The kernel's.
@@ -228,11 +227,11 @@ impl WishStore {
         Ok(value.map_or(0, |value| Record::new(&value).u64()))
     }
 
-    /// The sockets with a wish that somebody holds open.
+    /// The open sockets with a policy.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn sockets(&self) -> Result<Vec<SocketWish>, KernelError> {
+    pub fn sockets(&self) -> Result<Vec<SocketRequest>, KernelError> {
         let Some(sockets) = pinned_if_any(&self.registry().join("sockets"))? else { return Ok(Vec::new()) };
         sockets_in(&iterator()?, &sockets)
     }
@@ -260,7 +259,7 @@ impl WishStore {
             return Ok(());
         }
         if !in_initial_pid_namespace() {
-            return Err(KernelError::absent("wishes of processes", "the initial pid namespace", None));
+            return Err(KernelError::absent("policies of processes", "the initial pid namespace", None));
         }
         let mut loaded = self.load(&SHARED_PROGRAMS, &[])?;
         loaded.attach()?;
@@ -293,7 +292,7 @@ impl WishStore {
     }
 
     fn load(&self, programs: &[&str], reused: &[(&str, PathBuf)]) -> Result<Loaded, KernelError> {
-        Loaded::load("wishes", OBJECT, |open| {
+        Loaded::load("app_requests", OBJECT, |open| {
             autoload(open, programs);
             for mut map in open.maps_mut() {
                 let name = map.name().to_string_lossy().into_owned();
@@ -345,7 +344,7 @@ impl WishStore {
     }
 }
 
-impl fmt::Display for WishStore {
+impl fmt::Display for RequestStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.directory.display().fmt(f)
     }
@@ -358,7 +357,7 @@ impl Making {
     fn becomes(self, path: &Path) -> Result<(), KernelError> {
         match std::fs::rename(&self.0, path) {
             Ok(()) => Ok(()),
-            // Somebody was quicker, and what they made is as good.
+            // Another process was faster, and its directory is as good.
             Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty) => {
                 Ok(())
             }
@@ -373,7 +372,7 @@ impl Drop for Making {
     }
 }
 
-/// Whether a process has ended, also if its parent has not asked for its exit code yet: it has no executable then.
+/// Whether a process has ended. A zombie counts, too: it has no executable.
 fn has_ended(process: Pid) -> bool {
     let link = std::fs::read_link(format!("/proc/{process}/exe"));
     link.is_err_and(|error| error.kind() == ErrorKind::NotFound)
@@ -387,26 +386,27 @@ fn autoload(open: &mut OpenObject, names: &[&str]) {
     }
 }
 
-/// The program that reads the sockets. It needs no map of its own: it is told which one to read.
+/// The program that reads the sockets. It needs no map of its own: the caller passes one.
 pub(super) fn iterator() -> Result<Loaded, KernelError> {
-    Loaded::load("wishes", OBJECT, |open| {
+    Loaded::load("app_requests", OBJECT, |open| {
         for mut map in open.maps_mut() {
             map.set_autocreate(false)?;
         }
-        autoload(open, &["wished"]);
+        autoload(open, &["socket_requests"]);
         Ok(())
     })
 }
 
-/// The sockets with a wish that somebody holds open.
-pub(super) fn sockets_in(iterator: &Loaded, sockets: &MapHandle) -> Result<Vec<SocketWish>, KernelError> {
-    let iterator = sys::bpf::iterate_sockets_in(iterator.program("wished")?.as_fd(), sockets.as_fd())
-        .map_err(|errno| KernelError::errno("sockets with a wish", errno))?;
+/// The open sockets with a policy.
+pub(super) fn sockets_in(iterator: &Loaded, sockets: &MapHandle) -> Result<Vec<SocketRequest>, KernelError> {
+    let iterator =
+        sys::bpf::iterate_sockets_in(iterator.program("socket_requests")?.as_fd(), sockets.as_fd())
+            .map_err(|errno| KernelError::errno("sockets with a policy", errno))?;
     let bytes = iterated::bytes(iterator, SOCKETS_BYTES_MAX)?;
-    Ok(bytes.chunks_exact(RECORD_BYTES).map(socket_wish).collect())
+    Ok(bytes.chunks_exact(RECORD_BYTES).map(socket_request).collect())
 }
 
-/// The processes with a wish, by number.
+/// The processes with a policy, and its number.
 pub(super) fn tasks_in(tasks: &MapHandle) -> BTreeMap<Pid, u32> {
     let most = usize::try_from(tasks.max_entries()).unwrap_or(usize::MAX);
     let mut found = BTreeMap::new();
@@ -429,8 +429,8 @@ pub(super) fn pinned_if_any(path: &Path) -> Result<Option<MapHandle>, KernelErro
 
 fn write_choices(allowed: &impl MapCore, choices: &[Choice]) -> Result<(), KernelError> {
     let failed = |_| refused("BPF map allowed".to_owned());
-    let key = |choice: &Choice| choice.uid.unwrap_or(ANYBODY).to_ne_bytes();
-    // First what is allowed from now on, then what is not any more: nobody is refused in between who is in both.
+    let key = |choice: &Choice| choice.uid.unwrap_or(ANY_USER).to_ne_bytes();
+    // First adds the new choices, then removes the old ones: a user who is in both is never refused in between.
     for choice in choices {
         allowed.update(&key(choice), &choice.numbers.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
     }
@@ -449,20 +449,20 @@ fn read_choices(allowed: &MapHandle) -> Result<Vec<Choice>, KernelError> {
     for key in allowed.keys().take(most) {
         let value = allowed.lookup(&key, MapFlags::ANY);
         let value = value.map_err(|_| refused("BPF map allowed: lookup".to_owned()))?.unwrap_or_default();
-        let uid = Some(Record::new(&key).u32()).filter(|uid| *uid != ANYBODY);
+        let uid = Some(Record::new(&key).u32()).filter(|uid| *uid != ANY_USER);
         choices.push(Choice { uid, numbers: Record::new(&value).u32() });
     }
     choices.sort_unstable_by_key(|choice| choice.uid);
     Ok(choices)
 }
 
-/// Reads `struct wish_record`.
-fn socket_wish(record: &[u8]) -> SocketWish {
+/// Reads `struct request_record`.
+fn socket_request(record: &[u8]) -> SocketRequest {
     let mut record = Record::new(record);
     let (inode, number) = (record.u64(), record.u32());
-    // `enum wish_source`.
-    let source = if record.u32() == 1 { WishSource::Own } else { WishSource::Task };
-    SocketWish { inode, number, source }
+    // `enum request_source`.
+    let source = if record.u32() == 1 { RequestSource::Own } else { RequestSource::Task };
+    SocketRequest { inode, number, source }
 }
 
 fn names_in(directory: &Path) -> Result<Vec<String>, KernelError> {
@@ -493,13 +493,16 @@ mod test {
     use super::*;
 
     #[test]
-    fn a_socket_with_a_wish_is_read_as_the_program_writes_it() {
+    fn a_socket_with_a_policy_is_read_as_the_program_writes_it() {
         let mut bytes = Vec::new();
         bytes.extend(35_845_u64.to_ne_bytes());
         bytes.extend([3_u32, 1].into_iter().flat_map(u32::to_ne_bytes));
-        assert_eq!(bytes.len(), RECORD_BYTES, "sizeof(struct wish_record)");
-        assert_eq!(socket_wish(&bytes), SocketWish { inode: 35_845, number: 3, source: WishSource::Own });
+        assert_eq!(bytes.len(), RECORD_BYTES, "sizeof(struct request_record)");
+        assert_eq!(
+            socket_request(&bytes),
+            SocketRequest { inode: 35_845, number: 3, source: RequestSource::Own }
+        );
         bytes[12] = 2;
-        assert_eq!(socket_wish(&bytes).source, WishSource::Task);
+        assert_eq!(socket_request(&bytes).source, RequestSource::Task);
     }
 }

@@ -19,7 +19,7 @@ use crate::sys;
 /// The listeners of each queue, by the inodes of their sockets.
 pub(crate) type Lists = BTreeMap<(IfIndex, QueueIndex), Vec<u64>>;
 
-/// The program's maps, in the order of [`SpreadProgram::maps`].
+/// The program's maps, in the order of [`ReuseportProgram::maps`].
 const MAPS: [&str; 6] = ["np_queues", "np_places", "np_listeners", "np_inodes", "np_facts", "np_counts"];
 const QUEUES: usize = 0;
 const PLACES: usize = 1;
@@ -28,7 +28,7 @@ const INODES: usize = 3;
 const FACTS: usize = 4;
 const COUNTS: usize = 5;
 
-/// `spread.h` `SPREAD_CLASSIC`: what a program counts as that has no number, as those of `SO_ATTACH_REUSEPORT_CBPF`.
+/// `reuseport.h` `REUSEPORT_CLASSIC`: what a program counts as that has no number, as those of `SO_ATTACH_REUSEPORT_CBPF`.
 pub(crate) const CLASSIC: u32 = u32::MAX;
 
 /// A socket is in one table at most, and leaves that of a program which was taken off a moment ago only when the kernel
@@ -38,18 +38,18 @@ const OFFER_PAUSE: Duration = Duration::from_millis(10);
 
 /// A program that gives connections to the listeners of their queues, attached or not yet.
 #[derive(Debug)]
-pub(crate) struct SpreadProgram {
+pub(crate) struct ReuseportProgram {
     descriptor: OwnedFd,
     maps: Vec<MapHandle>,
 }
 
-impl SpreadProgram {
+impl ReuseportProgram {
     /// A new one, with empty lists: the kernel's hash chooses.
     ///
     /// # Errors
     /// [`crate::Cause::Absent`] without kernel BTF; else the kernel's refusal with the verifier's words.
     pub(crate) fn load() -> Result<Self, KernelError> {
-        let loaded = Loaded::load("spread", OBJECT, |open| {
+        let loaded = Loaded::load("reuseport", OBJECT, |open| {
             for mut program in open.progs_mut() {
                 let wanted = program.name() != ITERATOR;
                 program.set_autoload(wanted);
@@ -69,7 +69,7 @@ impl SpreadProgram {
         Ok(Self { descriptor, maps })
     }
 
-    /// The one with this number; `None` if that is a program of somebody else's.
+    /// The program with this number; `None` if it is not ours.
     ///
     /// # Errors
     /// The kernel's: it takes CAP_SYS_ADMIN to find a program by its number.
@@ -100,7 +100,7 @@ impl SpreadProgram {
         self.descriptor.as_fd()
     }
 
-    /// The lists that it goes by.
+    /// Its lists.
     ///
     /// # Errors
     /// The kernel's.
@@ -123,8 +123,8 @@ impl SpreadProgram {
         Ok(lists)
     }
 
-    /// Gives it other lists. While they are written, the kernel's hash chooses. `copy` is asked for a descriptor of a
-    /// socket; `None` for one that is not in the group any more, whose places stay empty, as if it had been closed later.
+    /// Replaces the lists. While they are written, the kernel's hash chooses. `copy` returns a descriptor of a socket, or
+    /// `None` if it has left the group; its places then stay empty, as if it were closed later.
     ///
     /// # Errors
     /// The kernel's, and `copy`'s. The hash chooses on.
@@ -165,12 +165,12 @@ impl SpreadProgram {
             let values = values.map_err(|_| failed(COUNTS))?.unwrap_or_default();
             Ok::<u64, KernelError>(values.iter().map(|value| Record::new(value).u64()).sum())
         };
-        // `enum spread_count`.
+        // `enum reuseport_count`.
         Ok(SpreadCounts { by_queue: count(0)?, no_list: count(1)?, changed: count(2)?, gone: count(3)? })
     }
 
-    /// Seats every socket of the lists in the table that the program chooses from, and tells where, and how many there are.
-    /// Those that are there stay where they are.
+    /// Puts every socket of the lists into the table that the program chooses from. Returns the place of each, and how many
+    /// sockets there are. Sockets that are in the table stay where they are.
     fn seat(
         &self,
         lists: &Lists,
@@ -200,7 +200,7 @@ impl SpreadProgram {
                 return Err(KernelError::malformed(MAPS[LISTENERS], "more listeners than it has places for"));
             };
             if before != 0 {
-                // One that was closed has left by itself.
+                // A closed socket has left the table already.
                 let _ = self.maps[LISTENERS].delete(&at.to_ne_bytes());
             }
             if let Some(socket) = socket {
@@ -252,7 +252,7 @@ impl SpreadProgram {
     }
 }
 
-/// `spread.h` `SPREAD_LISTENERS_MAX`.
+/// `reuseport.h` `REUSEPORT_LISTENERS_MAX`.
 #[expect(clippy::cast_possible_truncation, reason = "it is 1024")]
 const LISTENERS_MAX: u32 = Spread::LISTENERS_MAX as u32;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use libtest_mimic::{Failed, Trial};
-use linux::bpf::wishes::{Cgroup, Choice, WishSource, WishStore};
+use linux::bpf::app_requests::{Cgroup, Choice, RequestSource, RequestStore};
 use linux::{Cause, Errno, socket_policy};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
@@ -18,19 +18,23 @@ pub(crate) fn tests() -> Vec<Trial> {
     const PRCTL: &[Need] = &[Need::Root, Need::Bpf, Need::Cgroups, Need::Fentry];
     const CC: &[Need] = &[Need::Root, Need::Bpf, Need::Cgroups, Need::Cc];
     vec![
-        test("wishes/a_socket_has_the_policy_that_it_was_given", NEEDS, a_socket_has_its_policy),
-        test("wishes/what_is_no_policy_of_a_socket_is_refused", NEEDS, what_is_no_policy_is_refused),
-        test("wishes/a_user_chooses_within_what_is_allowed", NEEDS, within_what_is_allowed),
-        test("wishes/other_options_are_the_kernels", CC, other_options_are_the_kernels),
-        test("wishes/a_child_and_its_sockets_inherit_from_their_process", NEEDS, children_inherit),
-        test("wishes/a_cgroup_within_an_enabled_one_is_refused", NEEDS, nested_cgroups_are_refused),
-        test("wishes/a_cgroup_that_was_removed_is_told_and_cleaned_up", NEEDS, a_removed_cgroup),
-        test("wishes/a_directory_on_another_file_system_is_refused", NEEDS, another_file_system),
-        test("wishes/the_example_in_c", CC, example_in_c),
-        test("wishes/the_example_in_rust", NEEDS, example_in_rust),
-        test("wishes/the_numbers_are_those_of_the_header", CC, numbers_of_the_header),
-        test("wishes/a_process_asks_for_itself_by_prctl", PRCTL, prctl_answers),
-        test("wishes/where_prctl_cannot_be_answered_that_is_said", NEEDS, prctl_is_absent_or_there),
+        test("app_requests/a_socket_has_the_policy_that_it_was_given", NEEDS, a_socket_has_its_policy),
+        test("app_requests/what_is_no_policy_of_a_socket_is_refused", NEEDS, what_is_no_policy_is_refused),
+        test("app_requests/a_user_chooses_within_what_is_allowed", NEEDS, within_what_is_allowed),
+        test("app_requests/other_options_are_the_kernels", CC, other_options_are_the_kernels),
+        test("app_requests/a_child_and_its_sockets_inherit_from_their_process", NEEDS, children_inherit),
+        test("app_requests/a_cgroup_within_an_enabled_one_is_refused", NEEDS, nested_cgroups_are_refused),
+        test("app_requests/a_cgroup_that_was_removed_is_reported_and_cleaned_up", NEEDS, a_removed_cgroup),
+        test("app_requests/a_directory_on_another_file_system_is_refused", NEEDS, another_file_system),
+        test("app_requests/the_example_in_c", CC, example_in_c),
+        test("app_requests/the_example_in_rust", NEEDS, example_in_rust),
+        test("app_requests/the_numbers_are_those_of_the_header", CC, numbers_of_the_header),
+        test("app_requests/a_process_asks_for_itself_by_prctl", PRCTL, prctl_answers),
+        test(
+            "app_requests/where_prctl_is_unavailable_the_reason_is_reported",
+            NEEDS,
+            prctl_is_absent_or_there,
+        ),
     ]
 }
 
@@ -53,7 +57,7 @@ struct Ground {
 
 impl Ground {
     fn new(test: &str) -> Result<Self, Failed> {
-        let scratch = Scratch::new(&format!("wishes-{test}"))?;
+        let scratch = Scratch::new(&format!("app-requests-{test}"))?;
         let none = None::<&std::ffi::CStr>;
         let pins = scratch.path("bpf");
         std::fs::create_dir(&pins)?;
@@ -76,11 +80,11 @@ impl Ground {
         Ok(Self { scratch, pins, cgroup, mounted })
     }
 
-    fn store(&self) -> WishStore {
-        WishStore::at(self.pins.join("netpolicy"))
+    fn store(&self) -> RequestStore {
+        RequestStore::at(self.pins.join("netpolicy"))
     }
 
-    fn enabled(&self, choices: &[Choice]) -> Result<WishStore, Failed> {
+    fn enabled(&self, choices: &[Choice]) -> Result<RequestStore, Failed> {
         let store = self.store();
         store.enable(&Cgroup::open(&self.cgroup)?, choices)?;
         Ok(store)
@@ -101,7 +105,7 @@ impl Ground {
     /// This binary in its role, inside of the cgroup.
     fn role(&self, uid: u32, role: &str) -> Result<Command, Failed> {
         let mut command = self.inside(uid, &std::env::current_exe()?);
-        command.env(ROLE, format!("wishes {role}"));
+        command.env(ROLE, format!("app-requests {role}"));
         Ok(command)
     }
 
@@ -168,14 +172,14 @@ pub(crate) fn play(words: &[&str]) -> Played {
             ("task", policy) => said(done(socket_policy::set_task(policy.parse()?))),
             ("own", _) => said(number(socket_policy::task())),
             ("child", _) => {
-                let mut child = role_command(&format!("wishes {}", words.last().unwrap_or(&"")));
+                let mut child = role_command(&format!("app-requests {}", words.last().unwrap_or(&"")));
                 print!("{}", String::from_utf8_lossy(&child.output()?.stdout));
                 return Ok(());
             }
             ("example", _) => super::example::main()?,
             ("hold", _) => {
                 println!("ready {}", std::process::id());
-                super::role::until_told();
+                super::role::until_stdin_closes();
             }
             _ => return Err(format!("there is no {word}").into()),
         }
@@ -187,11 +191,11 @@ fn a_socket_has_its_policy() -> Result<(), Failed> {
     let ground = Ground::new("own")?;
     let before = ground.says(0, "get set:3")?;
     let unknown = format!("errno:{}", Errno::NOPROTOOPT.raw_os_error());
-    assert_eq!(before, format!("{unknown} {unknown}"), "before anybody answers");
+    assert_eq!(before, format!("{unknown} {unknown}"), "before a program answers");
     let store = ground.enabled(ANYTHING)?;
     assert_eq!(ground.says(0, "get set:3 get accepted set:1 get accepted new")?, "0 ok 3 3 ok 1 1 0");
-    assert_eq!(said(&mut role_command("wishes get"))?, unknown, "outside of the cgroup");
-    // From outside, a socket with a wish is found by its inode.
+    assert_eq!(said(&mut role_command("app-requests get"))?, unknown, "outside of the cgroup");
+    // From outside, a socket with a policy is found by its inode.
     let mut subject = Subject::start(&mut ground.role(0, "set:3 hold")?)?;
     assert_eq!(subject.line()?, "ok");
     subject.line()?;
@@ -202,7 +206,7 @@ fn a_socket_has_its_policy() -> Result<(), Failed> {
         .collect();
     let of_subject = |inode: u64| links.contains(&format!("socket:[{inode}]"));
     let one = found.iter().find(|socket| of_subject(socket.inode)).ok_or("its socket was not found")?;
-    assert_eq!((one.number, one.source), (LATENCY, WishSource::Own));
+    assert_eq!((one.number, one.source), (LATENCY, RequestSource::Own));
     subject.kill();
     assert!(store.disable(Cgroup::open(&ground.cgroup)?.id())?);
     assert_eq!(ground.says(0, "get")?, unknown, "after it");
@@ -238,7 +242,7 @@ fn within_what_is_allowed() -> Result<(), Failed> {
     let refused = format!("errno:{}", Errno::PERM.raw_os_error());
     assert_eq!(ground.says(NOBODY, "set:3 set:2 get set:0")?, format!("{refused} ok 2 ok"));
     assert_eq!(ground.says(0, "set:3 get")?, "ok 3", "who administers the network chooses freely");
-    // The same user, by name: what anybody may is not added to it.
+    // The same user, by name: the choices of other users are not added.
     let named = Choice { uid: Some(NOBODY), numbers: 1 << 3 };
     ground.enabled(&[bulk, named])?;
     assert_eq!(ground.says(NOBODY, "set:3 set:2")?, format!("ok {refused}"));
@@ -266,21 +270,21 @@ fn other_options_are_the_kernels() -> Result<(), Failed> {
 fn children_inherit() -> Result<(), Failed> {
     let ground = Ground::new("tasks")?;
     let store = ground.enabled(ANYTHING)?;
-    // A shell that makes no socket gets a wish from outside; its children and theirs make sockets.
+    // A shell that makes no socket gets a policy from outside; its children and theirs make sockets.
     let mut shell = Subject::start(
         Command::new("sh")
             .args(["-c", "echo $$ > \"$1/cgroup.procs\"; echo ready; read _; said=$(\"$2\"); echo done; echo $said; read _", "sh"])
             .arg(&ground.cgroup)
             .arg(std::env::current_exe()?)
-            .env(ROLE, "wishes child get"),
+            .env(ROLE, "app-requests child get"),
     )?;
     assert_eq!(shell.line()?, "ready");
     store.set_task(shell.pid(), Some(LATENCY))?;
     assert_eq!(store.tasks()?.get(&shell.pid()), Some(&LATENCY));
-    // The grandchild's listener, made with nobody asking for it.
+    // The grandchild's listener, made without a request of its own.
     shell.go_on()?;
     assert_eq!(shell.line()?, "3");
-    eventually("the dead have no wish", || {
+    eventually("processes that exited have no policy", || {
         let tasks = store.tasks().ok()?;
         (tasks.len() == 1).then_some(())
     })?;
@@ -288,7 +292,7 @@ fn children_inherit() -> Result<(), Failed> {
     assert!(store.tasks()?.is_empty());
     store.set_task(shell.pid(), Some(1))?;
     shell.kill();
-    eventually("a dead process has no wish", || store.tasks().ok()?.is_empty().then_some(()))?;
+    eventually("a process that exited has no policy", || store.tasks().ok()?.is_empty().then_some(()))?;
     // One that has ended already gets none.
     store.set_task(shell.pid(), Some(1))?;
     assert!(store.tasks()?.is_empty());
@@ -332,7 +336,7 @@ fn a_removed_cgroup() -> Result<(), Failed> {
 
 fn another_file_system() -> Result<(), Failed> {
     let ground = Ground::new("elsewhere")?;
-    let store = WishStore::at(ground.scratch.path("netpolicy"));
+    let store = RequestStore::at(ground.scratch.path("netpolicy"));
     let error = store.enable(&Cgroup::open(&ground.cgroup)?, ANYTHING).err().ok_or("no BPF file system")?;
     assert!(matches!(error.cause, Cause::Absent { .. }), "{error}");
     assert!(!ground.scratch.path("netpolicy").exists());
@@ -361,7 +365,7 @@ fn example_in_rust() -> Result<(), Failed> {
 
 /// The numbers that the C compiler reads in the header, beside those that this room and the model write down.
 fn numbers_of_the_header() -> Result<(), Failed> {
-    let scratch = Scratch::new("wishes-numbers")?;
+    let scratch = Scratch::new("app-requests-numbers")?;
     let program = scratch.path("numbers");
     compile("crates/linux/tests/root/programs/numbers.c", &program)?;
     let numbers = said(&mut Command::new(&program))?;
@@ -374,7 +378,7 @@ fn prctl_answers() -> Result<(), Failed> {
     let ground = Ground::new("prctl")?;
     let store = ground.store();
     let invalid = format!("errno:{}", Errno::INVAL.raw_os_error());
-    assert_eq!(ground.says(0, "own task:3")?, format!("{invalid} {invalid}"), "before anybody answers");
+    assert_eq!(ground.says(0, "own task:3")?, format!("{invalid} {invalid}"), "before a program answers");
     let bulk = Choice { uid: None, numbers: 1 << 2 };
     let without = store.enable(&Cgroup::open(&ground.cgroup)?, &[bulk])?;
     assert!(without.is_none(), "{without:?}");
@@ -386,8 +390,8 @@ fn prctl_answers() -> Result<(), Failed> {
         format!("{refused} ok {invalid} {invalid} 2")
     );
     assert_eq!(ground.says(0, "task:2 child get")?, "ok 2", "a child's socket");
-    assert_eq!(said(&mut role_command("wishes own"))?, invalid, "outside of the cgroup");
-    eventually("the dead have no wish", || store.tasks().ok()?.is_empty().then_some(()))?;
+    assert_eq!(said(&mut role_command("app-requests own"))?, invalid, "outside of the cgroup");
+    eventually("processes that exited have no policy", || store.tasks().ok()?.is_empty().then_some(()))?;
     store.disable(Cgroup::open(&ground.cgroup)?.id())?;
     // The kernel takes a program off a function when it has time to.
     eventually("prctl is not answered any more", || (ground.says(0, "own").ok()? == invalid).then_some(()))?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * SO_NETPOLICY and PR_SET_NETPOLICY on a kernel that has neither: cgroup
- * programs answer for the socket option, and one where security modules are
- * asked about prctl() for that. They check and remember what is asked; what it means is decided in
- * user space.
+ * programs implement the socket option, and a program at the LSM hook of
+ * prctl() implements that. They check and store the requested policies; user
+ * space decides what these mean.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
@@ -11,7 +11,7 @@
 #include <bpf/bpf_tracing.h>
 #include "netpolicy.h"
 #include "../process.bpf.h"
-#include "wishes.h"
+#include "app_requests.h"
 
 #define TASKS_MAX 65536
 #define USERS_MAX 4096
@@ -38,8 +38,8 @@
  */
 #define SHOWN_BYTES_MAX 4096
 
-/* What anybody whom `allowed` does not name may choose. */
-#define ANYBODY ((__u32)-1)
+/* The key for users who are not in `allowed`. */
+#define ANY_USER ((__u32)-1)
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -59,15 +59,15 @@ struct bpf_sockopt {
 	__s32 retval;
 };
 
-/* What sockets shall be good at. An accepted socket gets its listener's. */
+/* The policies of sockets. An accepted socket gets its listener's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
 	__type(key, int);
-	__type(value, struct socket_wish);
+	__type(value, struct socket_request);
 } sockets SEC(".maps");
 
-/* What processes shall be good at, by tgid; children are added, the dead are taken away. */
+/* The policies of processes, by tgid; children are added, processes that exit are removed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -76,7 +76,7 @@ struct {
 	__type(value, __u32);
 } tasks SEC(".maps");
 
-/* Who has asked by itself, for a daemon that reads it. Where none does it fills up, and no more is told. */
+/* The processes that requested a policy, for a daemon. Without a reader it fills up, and drops the rest. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, ASKED_BYTES);
@@ -127,12 +127,12 @@ static __always_inline bool is_administrator(void)
 static __always_inline bool may_choose(__u32 policy)
 {
 	__u32 user = (__u32)bpf_get_current_uid_gid();
-	__u32 anybody = ANYBODY;
+	__u32 any_user = ANY_USER;
 	__u32 *set = bpf_map_lookup_elem(&allowed, &user);
 
 	if (!set)
-		set = bpf_map_lookup_elem(&allowed, &anybody);
-	/* NONE asks for nothing that the kernel does not do anyway. */
+		set = bpf_map_lookup_elem(&allowed, &any_user);
+	/* NONE is what the kernel does without a policy. */
 	if (policy == NET_POLICY_NONE || (set && (*set & (1U << (policy & 31)))))
 		return true;
 	return is_administrator();
@@ -146,8 +146,8 @@ static __always_inline int judged(__u32 policy)
 	return may_choose(policy) ? 0 : -EPERM;
 }
 
-/* Tells that the caller has asked for something. */
-static __always_inline void tell(void)
+/* Reports that the caller has requested a policy. */
+static __always_inline void report(void)
 {
 	struct asker asker = { .tgid = current_tgid() };
 
@@ -175,7 +175,7 @@ int set_socket(struct bpf_sockopt *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
 	int *value = ctx->optval;
-	struct socket_wish *wish;
+	struct socket_request *request;
 	__u32 policy;
 	int error;
 
@@ -189,12 +189,12 @@ int set_socket(struct bpf_sockopt *ctx)
 	error = judged(policy);
 	if (error)
 		return refuse(error);
-	wish = bpf_sk_storage_get(&sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!wish)
+	request = bpf_sk_storage_get(&sockets, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!request)
 		return refuse(-ENOMEM);
-	wish->policy = policy;
-	wish->source = WISH_OWN;
-	tell();
+	request->policy = policy;
+	request->source = REQUEST_OWN;
+	report();
 	/* The kernel itself is not asked. */
 	ctx->optlen = -1;
 	return 1;
@@ -205,7 +205,7 @@ int get_socket(struct bpf_sockopt *ctx)
 {
 	struct bpf_sock *sk = ctx->sk;
 	int *value = ctx->optval;
-	struct socket_wish *wish;
+	struct socket_request *request;
 
 	if (!is_ours(ctx))
 		return 1;
@@ -213,8 +213,8 @@ int get_socket(struct bpf_sockopt *ctx)
 		return refuse(-EOPNOTSUPP);
 	if ((void *)(value + 1) > ctx->optval_end)
 		return refuse(-EINVAL);
-	wish = bpf_sk_storage_get(&sockets, sk, 0, 0);
-	*value = wish ? wish->policy : NET_POLICY_NONE;
+	request = bpf_sk_storage_get(&sockets, sk, 0, 0);
+	*value = request ? request->policy : NET_POLICY_NONE;
 	ctx->optlen = sizeof(int);
 	/* The kernel itself has said ENOPROTOOPT. */
 	bpf_set_retval(0);
@@ -226,12 +226,12 @@ int socket_made(struct bpf_sock *ctx)
 {
 	__u32 tgid = current_tgid();
 	__u32 *policy = bpf_map_lookup_elem(&tasks, &tgid);
-	struct socket_wish wish = { .source = WISH_OF_TASK };
+	struct socket_request request = { .source = REQUEST_OF_TASK };
 
 	if (!policy)
 		return 1;
-	wish.policy = *policy;
-	bpf_sk_storage_get(&sockets, ctx, &wish, BPF_SK_STORAGE_GET_F_CREATE);
+	request.policy = *policy;
+	bpf_sk_storage_get(&sockets, ctx, &request, BPF_SK_STORAGE_GET_F_CREATE);
 	return 1;
 }
 
@@ -248,7 +248,7 @@ static __always_inline int set_task(unsigned long policy, bool rest)
 		return error;
 	if (bpf_map_update_elem(&tasks, &tgid, &number, BPF_ANY))
 		return -ENOMEM;
-	tell();
+	report();
 	return NETPOLICY_IS_SET | number;
 }
 
@@ -305,20 +305,20 @@ int BPF_PROG(process_exited, struct task_struct *task)
 }
 
 SEC("?iter/bpf_sk_storage_map")
-int wished(struct bpf_iter__bpf_sk_storage_map *ctx)
+int socket_requests(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
-	struct socket_wish *wish = ctx->value;
+	struct socket_request *request = ctx->value;
 	struct sock *sk = ctx->sk;
-	struct wish_record record = {};
+	struct request_record record = {};
 	struct socket *socket;
 
-	if (!wish || !sk)
+	if (!request || !sk)
 		return 0;
 	socket = BPF_CORE_READ(sk, sk_socket);
 	record.inode = socket ? BPF_CORE_READ(socket, file, f_inode, i_ino) : 0;
-	record.policy = wish->policy;
-	record.source = wish->source;
-	/* One that nobody holds open waits in a listener's queue, or is being closed. */
+	record.policy = request->policy;
+	record.source = request->source;
+	/* A socket without a file waits in a listener's queue, or is being closed. */
 	if (record.inode)
 		bpf_seq_write(ctx->meta->seq, &record, sizeof(record));
 	return 0;

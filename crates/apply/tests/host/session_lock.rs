@@ -1,11 +1,11 @@
-//! A program that puts its transactions back at its end, and others that come while it lives and after it was killed.
+//! A program that owns its transactions until it exits, and other programs while it runs and after it was killed.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use apply::{Allow, AtTheEnd, CommitFault, RollBackError};
+use apply::{Allow, AtExit, CommitFault, RollBackError};
 use libtest_mimic::{Failed, Trial};
 use model::{Change, Pid, Plan, Reason, Setting, Step};
 
@@ -13,33 +13,29 @@ use crate::file_host::FileHost;
 use crate::kill_nine::{announce, asked, journal, life, plan};
 use crate::test;
 
-/// Names the directory to the program that attends.
-pub(crate) const ATTENDANT: &str = "NETPOLICY_TEST_ATTENDS_IN";
+/// Passes the directory to the owner's process.
+pub(crate) const OWNER: &str = "NETPOLICY_TEST_OWNS_IN";
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test("what_a_living_program_attends_to_is_nobody_elses_until_it_ends", None, attended),
-        test(
-            "what_killed_programs_left_is_put_back_by_whoever_takes_over_also_if_that_is_killed",
-            None,
-            taken_over,
-        ),
+        test("other_programs_are_refused_what_a_running_program_owns_until_it_ends", None, owned),
+        test("a_successor_restores_what_killed_programs_left_also_if_it_is_killed_itself", None, taken_over),
     ]
 }
 
-/// Names the directory to a program that takes over what it finds.
+/// Passes the directory to the process of a successor.
 pub(crate) const SUCCESSOR: &str = "NETPOLICY_TEST_TAKES_OVER_IN";
 
 const SUCCESSORS: u32 = 40;
 
-/// What a successor does: puts back what is abandoned, its own of the round before too, and commits in its place; for ever.
+/// What a successor does: rolls back abandoned transactions, also its own of the round before, and commits; for ever.
 pub(crate) fn take_over_until_killed(directory: &Path) -> ! {
-    let journal = journal(directory).attending(AtTheEnd::PutBack).expect("attends");
+    let journal = journal(directory).owned_by_session(AtExit::RollBack).expect("owns");
     let mut host = FileHost::open(&directory.join("host"));
     announce();
     loop {
         for transaction in journal.abandoned().expect("reads") {
-            // Another one may be faster, here and below.
+            // Another successor may be faster, here and below.
             let _done_already = journal.roll_back(transaction.name(), &mut host, asked().at);
         }
         if let Ok(held) = apply::commit(plan(), &mut host, &journal, &asked(), Allow::default()) {
@@ -56,7 +52,7 @@ fn taken_over() -> Result<(), Failed> {
     let journal = journal(&base);
     let (mut found, mut changed) = (0, 0);
     for kill in 0..SUCCESSORS {
-        // Two at once, of which each finds what the last two left.
+        // Two at the same time, of which each finds what the last two left.
         let mut both = Vec::new();
         for _ in 0..2 {
             let program =
@@ -88,9 +84,9 @@ fn taken_over() -> Result<(), Failed> {
     Ok(())
 }
 
-/// What the attendant does: commits and keeps twice, the second on top of the first, and stays.
-pub(crate) fn attend_until_killed(directory: &Path) -> ! {
-    let journal = journal(directory).attending(AtTheEnd::PutBack).expect("attends");
+/// What the owner does: commits and keeps twice, the second on top of the first, and stays.
+pub(crate) fn own_until_killed(directory: &Path) -> ! {
+    let journal = journal(directory).owned_by_session(AtExit::RollBack).expect("owns");
     let mut host = FileHost::open(&directory.join("host"));
     for plan in [plan(), on_top()] {
         let held = apply::commit(plan, &mut host, &journal, &asked(), Allow::default()).expect("commits");
@@ -107,48 +103,54 @@ fn on_top() -> Plan {
     let plan = plan();
     let change = plan.changes().next().expect("a change");
     let (from, to) = (change.to().clone(), change.from().clone());
-    Plan { steps: vec![Step::new(vec![Change::new(from, to, Reason::new("other wishes", "test"))])] }
+    Plan { steps: vec![Step::new(vec![Change::new(from, to, Reason::new("another request", "test"))])] }
 }
 
-fn attended() -> Result<(), Failed> {
-    let base = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("attended-{}", std::process::id()));
+fn owned() -> Result<(), Failed> {
+    let base = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("owned-{}", std::process::id()));
     let before: Vec<Setting> = plan().changes().map(|c| c.from().clone()).collect();
     let mut host = FileHost::new(&base.join("host"), &before)?;
     let settings_before = host.settings()?;
-    let mut attendant =
-        Command::new(std::env::current_exe()?).env(ATTENDANT, &base).stdout(Stdio::piped()).spawn()?;
-    let by = Pid(attendant.id());
-    BufReader::new(attendant.stdout.take().ok_or("no pipe")?).read_line(&mut String::new())?;
+    let mut owner =
+        Command::new(std::env::current_exe()?).env(OWNER, &base).stdout(Stdio::piped()).spawn()?;
+    let by = Pid(owner.id());
+    BufReader::new(owner.stdout.take().ok_or("no pipe")?).read_line(&mut String::new())?;
 
     let journal = journal(&base);
     let settings = host.settings()?;
     let newest = journal.history()?.newest_live().ok_or("a transaction")?.name();
     let error = apply::commit(plan(), &mut host, &journal, &asked(), Allow::default()).expect_err("refuses");
-    assert!(matches!(&*error.fault, CommitFault::Attended { by: other, .. } if *other == by), "{error}");
+    assert!(matches!(&*error.fault, CommitFault::Owned { by: other, .. } if *other == by), "{error}");
     let error = journal.roll_back(newest, &mut host, asked().at).expect_err("refuses");
-    assert!(matches!(&error, RollBackError::Attended { by: other, .. } if *other == by), "{error}");
+    assert!(matches!(&error, RollBackError::Owned { by: other, .. } if *other == by), "{error}");
     assert_eq!(host.settings()?, settings, "nothing was changed");
     assert!(journal.abandoned()?.is_empty(), "its program lives");
 
-    attendant.kill()?;
-    attendant.wait()?;
+    owner.kill()?;
+    owner.wait()?;
     let abandoned: Vec<_> = journal.abandoned()?.iter().map(apply::Transaction::name).collect();
     assert_eq!((abandoned.len(), abandoned.first()), (2, Some(&newest)), "the newest first");
     while let Some(transaction) = journal.history()?.newest_live() {
         journal.roll_back(transaction.name(), &mut host, asked().at)?;
     }
-    assert_eq!(host.settings()?, settings_before, "after a kill its transactions are as free as any");
+    assert_eq!(host.settings()?, settings_before, "after a kill its transactions have no owner");
     assert!(journal.abandoned()?.is_empty(), "what is put back is not abandoned");
-    assert!(fs::read_dir(journal.directory())?.any(|entry| is_sign(&entry)), "the kill left its sign behind");
+    assert!(
+        fs::read_dir(journal.directory())?.any(|entry| is_lock_file(&entry)),
+        "the kill left its lock file behind"
+    );
     apply::commit(plan(), &mut host, &journal, &asked(), Allow::default())?.roll_back()?;
-    assert!(!fs::read_dir(journal.directory())?.any(|entry| is_sign(&entry)), "the next writer sweeps it");
-    let leaving = journal.attending(AtTheEnd::Leave)?;
+    assert!(
+        !fs::read_dir(journal.directory())?.any(|entry| is_lock_file(&entry)),
+        "the next writer sweeps it"
+    );
+    let leaving = journal.owned_by_session(AtExit::Leave)?;
     apply::commit(plan(), &mut host, &leaving, &asked(), Allow::default())?.keep()?;
     assert!(leaving.abandoned()?.is_empty(), "what is left on purpose is not abandoned");
     fs::remove_dir_all(&base)?;
     Ok(())
 }
 
-fn is_sign(entry: &std::io::Result<fs::DirEntry>) -> bool {
+fn is_lock_file(entry: &std::io::Result<fs::DirEntry>) -> bool {
     entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("attended-by-"))
 }

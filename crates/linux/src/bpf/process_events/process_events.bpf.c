@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Births of processes and of epolls, and deaths of processes, heard from the
- * scheduler's tracepoints and, where the kernel allows it, from the return of
- * do_epoll_create(). No system call tracepoint: any of them makes every
- * system call of the machine slower.
+ * Reports when processes fork, exec and exit, and when they create epolls. It
+ * attaches to the scheduler's tracepoints and, where the kernel allows it, to
+ * the return of do_epoll_create(). No system call tracepoint: any of them makes
+ * every system call of the machine slower.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 #include "../process.bpf.h"
-#include "births.h"
+#include "process_events.h"
 
 #define WATCHED_MAX 65536
 #define EVENTS_BYTES (256 * 1024)
@@ -35,7 +35,7 @@ struct {
 	__uint(max_entries, EVENTS_BYTES);
 } events SEC(".maps");
 
-/* What else is told: images by the names of their files, listeners by port. */
+/* What else is reported: images by the names of their files, listeners by port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -66,22 +66,22 @@ static __always_inline bool is_watched(__u32 tgid)
 	return bpf_map_lookup_elem(&watched, &tgid);
 }
 
-static __always_inline void tell(__u32 kind, struct task_struct *leader, __u32 other)
+static __always_inline void report(__u32 kind, struct task_struct *leader, __u32 other)
 {
-	struct birth *birth = bpf_ringbuf_reserve(&events, sizeof(*birth), 0);
+	struct process_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 
-	if (!birth) {
+	if (!event) {
 		count_lost();
 		return;
 	}
-	birth->kind = kind;
-	birth->tgid = leader->tgid;
-	birth->other = other;
-	birth->pad = 0;
-	birth->started_ns = leader->start_boottime;
-	birth->at_ns = bpf_ktime_get_ns();
-	bpf_probe_read_kernel(birth->comm, sizeof(birth->comm), &leader->comm);
-	bpf_ringbuf_submit(birth, 0);
+	event->kind = kind;
+	event->tgid = leader->tgid;
+	event->other = other;
+	event->pad = 0;
+	event->started_ns = leader->start_boottime;
+	event->at_ns = bpf_ktime_get_ns();
+	bpf_probe_read_kernel(event->comm, sizeof(event->comm), &leader->comm);
+	bpf_ringbuf_submit(event, 0);
 }
 
 SEC("tp_btf/sched_process_fork")
@@ -93,7 +93,7 @@ int BPF_PROG(process_forked, struct task_struct *parent, struct task_struct *chi
 		return 0;
 	if (bpf_map_update_elem(&watched, &tgid, &yes, BPF_ANY))
 		count_lost();
-	tell(BIRTH_CHILD, child, parent->tgid);
+	report(PROCESS_CHILD, child, parent->tgid);
 	return 0;
 }
 
@@ -123,11 +123,11 @@ SEC("tp_btf/sched_process_exec")
 int BPF_PROG(process_executed, struct task_struct *task, int old_pid, struct linux_binprm *bprm)
 {
 	if (is_watched(task->tgid) || is_wanted_image(task, bprm))
-		tell(BIRTH_EXEC, task->group_leader, 0);
+		report(PROCESS_EXEC, task->group_leader, 0);
 	return 0;
 }
 
-/* Runs in the context of whoever calls listen(2). Loaded where it is asked for. */
+/* Runs in the context of the caller of listen(2). Loaded on request. */
 SEC("?tp_btf/inet_sock_set_state")
 int BPF_PROG(socket_listens, const struct sock *sk, const int oldstate, const int newstate)
 {
@@ -144,7 +144,7 @@ int BPF_PROG(socket_listens, const struct sock *sk, const int oldstate, const in
 	port = sk->__sk_common.skc_num;
 	if (where->flags & WANTED_ALL_LISTENERS || is_watched(task->tgid) ||
 	    bpf_map_lookup_elem(&ports, &port))
-		tell(BIRTH_LISTENER, task->group_leader, port);
+		report(PROCESS_LISTENER, task->group_leader, port);
 	return 0;
 }
 
@@ -156,7 +156,7 @@ int BPF_PROG(process_exited, struct task_struct *task)
 	if (!is_watched(tgid) || !was_last_thread(task))
 		return 0;
 	bpf_map_delete_elem(&watched, &tgid);
-	tell(BIRTH_EXIT, task->group_leader, 0);
+	report(PROCESS_EXIT, task->group_leader, 0);
 	return 0;
 }
 
@@ -167,6 +167,6 @@ int BPF_PROG(epoll_created, int flags, int fd)
 	struct task_struct *task = bpf_get_current_task_btf();
 
 	if (fd >= 0 && is_watched(task->tgid))
-		tell(BIRTH_EPOLL, task->group_leader, fd);
+		report(PROCESS_EPOLL, task->group_leader, fd);
 	return 0;
 }

@@ -7,7 +7,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
-#include "spread.h"
+#include "reuseport.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -18,31 +18,31 @@ char LICENSE[] SEC("license") = "GPL";
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, SPREAD_QUEUES_MAX);
-	__type(key, struct spread_queue);
-	__type(value, struct spread_list);
+	__uint(max_entries, REUSEPORT_QUEUES_MAX);
+	__type(key, struct reuseport_queue);
+	__type(value, struct reuseport_list);
 } np_queues SEC(".maps");
 
 /* Which listener, by its number in np_listeners, has a place in a list. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SPREAD_PLACES_MAX);
+	__uint(max_entries, REUSEPORT_PLACES_MAX);
 	__type(key, __u32);
 	__type(value, __u32);
 } np_places SEC(".maps");
 
-/* A socket that is closed leaves it by itself. */
+/* The kernel removes closed sockets. */
 struct {
 	__uint(type, BPF_MAP_TYPE_REUSEPORT_SOCKARRAY);
-	__uint(max_entries, SPREAD_LISTENERS_MAX);
+	__uint(max_entries, REUSEPORT_LISTENERS_MAX);
 	__type(key, __u32);
 	__type(value, __u64);
 } np_listeners SEC(".maps");
 
-/* The inode of each, for whoever reads the lists back. */
+/* The inode of each, to read the lists back. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SPREAD_LISTENERS_MAX);
+	__uint(max_entries, REUSEPORT_LISTENERS_MAX);
 	__type(key, __u32);
 	__type(value, __u64);
 } np_inodes SEC(".maps");
@@ -51,12 +51,12 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct spread_facts);
+	__type(value, struct reuseport_facts);
 } np_facts SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, SPREAD_COUNTS);
+	__uint(max_entries, REUSEPORT_COUNTS);
 	__type(key, __u32);
 	__type(value, __u64);
 } np_counts SEC(".maps");
@@ -101,27 +101,27 @@ int np_spread(struct sk_reuseport_md *ctx)
 {
 	struct sk_reuseport_kern *kern = bpf_cast_to_kern_ctx(ctx);
 	struct sk_buff *skb = kern->skb;
-	struct spread_facts *facts;
-	struct spread_queue queue = {};
-	struct spread_list *list;
+	struct reuseport_facts *facts;
+	struct reuseport_queue queue = {};
+	struct reuseport_list *list;
 	__u32 zero = 0, index, place, *listener;
 
 	facts = bpf_map_lookup_elem(&np_facts, &zero);
 	if (!facts || kern->sk->sk_reuseport_cb->num_socks != facts->members)
-		return counted(SPREAD_CHANGED);
+		return counted(REUSEPORT_CHANGED);
 	index = queue_of(skb);
 	if (skb->napi_id < facts->napi_id_min || !index)
-		return counted(SPREAD_NO_LIST);
+		return counted(REUSEPORT_NO_LIST);
 	queue.ifindex = skb->skb_iif;
 	queue.index = index - 1;
 	list = bpf_map_lookup_elem(&np_queues, &queue);
 	if (!list || !list->count)
-		return counted(SPREAD_NO_LIST);
+		return counted(REUSEPORT_NO_LIST);
 	place = list->first + (__u32)(((__u64)ctx->hash * list->count) >> 32);
 	listener = bpf_map_lookup_elem(&np_places, &place);
 	if (!listener || bpf_sk_select_reuseport(ctx, &np_listeners, listener, 0))
-		return counted(SPREAD_GONE);
-	return counted(SPREAD_BY_QUEUE);
+		return counted(REUSEPORT_GONE);
+	return counted(REUSEPORT_BY_QUEUE);
 }
 
 SEC("?iter/task_file")
@@ -152,7 +152,7 @@ int listeners(struct bpf_iter__task_file *ctx)
 	record.fd = ctx->fd;
 	record.netns = sk->__sk_common.skc_net.net->ns.inum;
 	if (group->prog)
-		record.program = group->prog->aux->id ?: SPREAD_CLASSIC;
+		record.program = group->prog->aux->id ?: REUSEPORT_CLASSIC;
 	record.members = group->num_socks;
 	record.family = sk->__sk_common.skc_family;
 	record.port = sk->__sk_common.skc_num;

@@ -1,4 +1,4 @@
-//! The listening programs in the kernel, and what they tell.
+//! The programs in the kernel, and the events that they report.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,25 +15,23 @@ use crate::bpf::record::Record;
 use crate::error::KernelError;
 use crate::sys;
 
-const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/births.bpf.o"));
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process_events.bpf.o"));
 
 /// The longest that one wait lasts; longer ones are waits in a row.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// How many images and ports can be waited for. `births.bpf.c`, `NAMES_MAX`.
+/// How many images and ports can be requested. `process_events.bpf.c`, `NAMES_MAX`.
 pub const NAMES_MAX: usize = 4096;
 
-/// The longest piece of an image's file name that tells images apart, with a closing zero. `births.h`, `IMAGE_BYTES`.
+/// How much of an image's file name is compared, with a closing zero. `process_events.h`, `IMAGE_BYTES`.
 const IMAGE_BYTES: usize = 32;
 
-/// What is told beside what happens to watched processes. All of it only of processes and sockets in one network
-/// namespace.
+/// Events that are reported beside those of watched processes, all in one network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// Every new image. It costs each `execve` there a record, and the reader a look at the process.
+    /// Every new image. Each `execve` there writes a record, and the reader looks at the process.
     pub all_images: bool,
-    /// New images of files that are called so, without their directory. Of a name that is longer than 31 bytes the
-    /// beginning counts.
+    /// New images of files with these names, without their directory. Only the first 31 bytes of a name are compared.
     pub images: BTreeSet<String>,
     /// Every TCP socket that listens.
     pub all_listeners: bool,
@@ -41,18 +39,18 @@ pub struct Waited {
     pub ports: BTreeSet<u16>,
 }
 
-/// Something that was born, changed or died, and when.
+/// An event, and when it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
-    /// What.
-    pub birth: Birth,
+pub struct TimedEvent {
+    /// The event.
+    pub event: ProcessEvent,
     /// When, by `CLOCK_MONOTONIC`.
     pub at: Nanoseconds,
 }
 
-/// Something that was born, changed or died.
+/// An event of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Birth {
+pub enum ProcessEvent {
     /// A watched process has forked; its child is watched too.
     Child {
         /// The new process.
@@ -62,7 +60,7 @@ pub enum Birth {
     },
     /// A watched process has a new image.
     Exec(ProcessId),
-    /// A watched process has ended, and is watched no more.
+    /// A watched process has ended, and is no longer watched.
     Exit(ProcessId),
     /// A watched process has a new epoll.
     Epoll(EpollId),
@@ -75,23 +73,23 @@ pub enum Birth {
     },
 }
 
-/// Listens to the scheduler for watched processes and their children.
-pub struct Births {
+/// Reports events of watched processes and their children.
+pub struct ProcessEvents {
     loaded: Loaded,
     ring: RingBuffer<'static>,
-    told: Receiver<Told>,
+    events: Receiver<TimedEvent>,
     waited: Waited,
     lost: u64,
 }
 
-impl fmt::Debug for Births {
+impl fmt::Debug for ProcessEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Births({:?}, {} lost)", self.loaded, self.lost)
+        write!(f, "ProcessEvents({:?}, {} lost)", self.loaded, self.lost)
     }
 }
 
-impl Births {
-    /// Listens to births and deaths of processes.
+impl ProcessEvents {
+    /// Reports fork, exec and exit.
     ///
     /// # Errors
     /// [`crate::Cause::Absent`] without kernel BTF or outside the initial pid namespace; else the kernel's refusal.
@@ -99,20 +97,20 @@ impl Births {
         Self::load(|_| Ok(()))
     }
 
-    /// Listens to births of epolls as well, at the return of `do_epoll_create()`.
+    /// Reports new epolls as well, at the return of `do_epoll_create()`.
     ///
     /// # Errors
-    /// As [`Births::of_processes`]; also the kernel's refusal where it admits no programs at function returns: it
+    /// As [`ProcessEvents::of_processes`]; also the kernel's refusal where it admits no programs at function returns: it
     /// is locked down, or built without them.
     pub fn of_processes_and_epolls() -> Result<Self, KernelError> {
         Self::load(|open| load_too(open, &[EPOLLS])).map_err(not_at_epolls)
     }
 
-    /// Listens to births of processes and listeners, and of epolls as well where `epolls` says so. What is waited for
-    /// beside watched processes is said by [`Births::wait_for`].
+    /// Reports events of processes and listeners, and new epolls if `epolls`. [`ProcessEvents::wait_for`] requests events
+    /// beside those of watched processes.
     ///
     /// # Errors
-    /// As [`Births::of_processes`], with `epolls` as [`Births::of_processes_and_epolls`].
+    /// As [`ProcessEvents::of_processes`], with `epolls` as [`ProcessEvents::of_processes_and_epolls`].
     pub fn of_processes_and_listeners(epolls: bool) -> Result<Self, KernelError> {
         match epolls {
             true => Self::load(|open| load_too(open, &[LISTENERS, EPOLLS])).map_err(not_at_epolls),
@@ -120,8 +118,8 @@ impl Births {
         }
     }
 
-    /// From here on, tells of these too, in this namespace. What does not fit into the tables is an error, and nothing
-    /// of it is told then.
+    /// From here on, reports these too, in this namespace. If they do not fit into the tables, none of the new ones is
+    /// reported.
     ///
     /// # Errors
     /// The kernel's, when the tables are full ([`NAMES_MAX`]).
@@ -147,24 +145,20 @@ impl Births {
         Ok(())
     }
 
-    /// Becomes readable when something is told.
+    /// Becomes readable when there is an event.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         sys::bpf::ring_descriptor(&self.ring)
     }
 
     fn load(prepare: impl FnOnce(&mut OpenObject) -> libbpf_rs::Result<()>) -> Result<Self, KernelError> {
         if !in_initial_pid_namespace() {
-            return Err(KernelError::absent(
-                "listen to births of processes",
-                "the initial pid namespace",
-                None,
-            ));
+            return Err(KernelError::absent("watch events of processes", "the initial pid namespace", None));
         }
-        let mut loaded = Loaded::load("births", OBJECT, prepare)?;
-        let (tell, told) = channel();
-        let ring = ring(&loaded, tell)?;
+        let mut loaded = Loaded::load("process_events", OBJECT, prepare)?;
+        let (sender, events) = channel();
+        let ring = ring(&loaded, sender)?;
         loaded.attach()?;
-        Ok(Self { loaded, ring, told, waited: Waited::default(), lost: 0 })
+        Ok(Self { loaded, ring, events, waited: Waited::default(), lost: 0 })
     }
 
     /// Watches a process and all children that it will have.
@@ -175,7 +169,7 @@ impl Births {
         self.loaded.map("watched")?.set(&process.0.to_ne_bytes(), &[1])
     }
 
-    /// Watches a process no more; its children stay watched.
+    /// Stops watching a process; its children stay watched.
     ///
     /// # Errors
     /// The kernel's, which means that the table is gone.
@@ -183,35 +177,37 @@ impl Births {
         self.loaded.map("watched")?.remove(&process.0.to_ne_bytes())
     }
 
-    /// What was told next, in the order in which it happened on its CPU; `None` if nothing was for so long.
+    /// The next event, in the order in which events happened on a CPU; `None` after the timeout.
     ///
     /// # Errors
     /// The kernel's, which means that the buffer is gone.
-    pub fn next(&mut self, timeout: Duration) -> Result<Option<Birth>, KernelError> {
-        Ok(self.next_told(timeout)?.map(|told| told.birth))
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<ProcessEvent>, KernelError> {
+        Ok(self.next_timed(timeout)?.map(|timed| timed.event))
     }
 
-    /// As [`Births::next`], with the time at which it happened.
+    /// As [`ProcessEvents::next`], with the time at which it happened.
     ///
     /// # Errors
-    /// As [`Births::next`].
-    pub fn next_told(&mut self, timeout: Duration) -> Result<Option<Told>, KernelError> {
-        if let Ok(birth) = self.told.try_recv() {
-            return Ok(Some(birth));
+    /// As [`ProcessEvents::next`].
+    pub fn next_timed(&mut self, timeout: Duration) -> Result<Option<TimedEvent>, KernelError> {
+        if let Ok(event) = self.events.try_recv() {
+            return Ok(Some(event));
         }
         // The system call counts milliseconds; waking early would mean spinning for the rest.
         let whole = Duration::from_millis(
             u64::try_from(timeout.min(WAIT_MAX).as_micros()).unwrap_or(0).div_ceil(1000),
         );
         match self.ring.poll(whole) {
-            Ok(()) => Ok(self.told.try_recv().ok()),
-            Err(error) if error.kind() == libbpf_rs::ErrorKind::Interrupted => Ok(self.told.try_recv().ok()),
+            Ok(()) => Ok(self.events.try_recv().ok()),
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::Interrupted => {
+                Ok(self.events.try_recv().ok())
+            }
             Err(_) => Err(refused("BPF map events: poll".to_owned())),
         }
     }
 
-    /// How many events were lost since this was last asked, because nobody asked for them in time. After a loss it
-    /// takes a look at every watched process to know again.
+    /// How many events were lost since the last call, because they were not read in time. After a loss the caller has to
+    /// look at every watched process again.
     ///
     /// # Errors
     /// The kernel's, which means that the table is gone.
@@ -224,19 +220,19 @@ impl Births {
     }
 }
 
-fn ring(loaded: &Loaded, tell: Sender<Told>) -> Result<RingBuffer<'static>, KernelError> {
+fn ring(loaded: &Loaded, sender: Sender<TimedEvent>) -> Result<RingBuffer<'static>, KernelError> {
     let events = loaded.map("events")?;
-    let hear = move |bytes: &[u8]| {
-        // Nobody listens any more only while this is being dropped.
-        let _ = read(bytes).map(|birth| tell.send(birth));
+    let on_record = move |bytes: &[u8]| {
+        // The receiver is gone only while this is being dropped.
+        let _ = read(bytes).map(|event| sender.send(event));
         0
     };
     let mut builder = RingBufferBuilder::new();
-    builder.add(events.map(), hear).map_err(|_| refused("BPF map events".to_owned()))?;
+    builder.add(events.map(), on_record).map_err(|_| refused("BPF map events".to_owned()))?;
     builder.build().map_err(|_| refused("BPF map events: map into memory".to_owned()))
 }
 
-/// The programs that are loaded only where they are asked for.
+/// The programs that are loaded on request.
 const EPOLLS: &str = "epoll_created";
 const LISTENERS: &str = "socket_listens";
 
@@ -248,7 +244,7 @@ fn load_too(open: &mut OpenObject, names: &[&str]) -> libbpf_rs::Result<()> {
 }
 
 fn not_at_epolls(error: KernelError) -> KernelError {
-    KernelError { what: "listen at the return of do_epoll_create()".to_owned(), ..error }
+    KernelError { what: "attach to the return of do_epoll_create()".to_owned(), ..error }
 }
 
 /// A file name as the program reads it: cut to its length, the rest zeros.
@@ -259,8 +255,8 @@ fn image(name: &str) -> [u8; IMAGE_BYTES] {
     key
 }
 
-/// Reads `struct birth`; `None` for a kind that we do not know.
-fn read(bytes: &[u8]) -> Option<Told> {
+/// Reads `struct process_event`; `None` for a kind that we do not know.
+fn read(bytes: &[u8]) -> Option<TimedEvent> {
     /// How long a clock tick of `/proc` is, in nanoseconds: `USER_HZ` is 100 wherever we run.
     /// Kernel: 6.18, `include/uapi/asm-generic/param.h`.
     const TICK_NS: u64 = 10_000_000;
@@ -272,15 +268,15 @@ fn read(bytes: &[u8]) -> Option<Told> {
     let started = record.u64() / TICK_NS;
     let at = Nanoseconds(record.u64());
     let process = ProcessId { pid, started, comm: Label::new(&record.name()) };
-    let birth = match kind {
-        1 => Birth::Child { child: process, parent: Pid(other) },
-        2 => Birth::Exec(process),
-        3 => Birth::Exit(process),
-        4 => Birth::Epoll(EpollId { process, fd: Fd(other) }),
-        5 => Birth::Listener { process, port: u16::try_from(other).ok()? },
+    let event = match kind {
+        1 => ProcessEvent::Child { child: process, parent: Pid(other) },
+        2 => ProcessEvent::Exec(process),
+        3 => ProcessEvent::Exit(process),
+        4 => ProcessEvent::Epoll(EpollId { process, fd: Fd(other) }),
+        5 => ProcessEvent::Listener { process, port: u16::try_from(other).ok()? },
         _ => return None,
     };
-    Some(Told { birth, at })
+    Some(TimedEvent { event, at })
 }
 
 #[cfg(test)]
@@ -288,7 +284,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn a_birth_is_read_as_the_program_writes_it() {
+    fn an_event_is_read_as_the_program_writes_it() {
         let mut bytes = Vec::new();
         for number in [4_u32, 812, 17, 0] {
             bytes.extend(number.to_ne_bytes());
@@ -296,13 +292,15 @@ mod test {
         bytes.extend(77_319_999_999_u64.to_ne_bytes());
         bytes.extend(88_000_000_001_u64.to_ne_bytes());
         bytes.extend(*b"memcached\0\0\0\0\0\0\0");
-        assert_eq!(bytes.len(), 48, "sizeof(struct birth)");
+        assert_eq!(bytes.len(), 48, "sizeof(struct process_event)");
         let process = ProcessId { pid: Pid(812), started: 7731, comm: Label::new("memcached") };
-        let told = read(&bytes);
-        assert_eq!(told.map(|told| told.at), Some(Nanoseconds(88_000_000_001)));
-        let birth = told.map(|told| told.birth);
-        assert_eq!(birth, Some(Birth::Epoll(EpollId { process, fd: Fd(17) })));
-        assert!(matches!(birth, Some(Birth::Epoll(epoll)) if epoll.process.comm.as_str() == "memcached"));
+        let timed = read(&bytes);
+        assert_eq!(timed.map(|timed| timed.at), Some(Nanoseconds(88_000_000_001)));
+        let event = timed.map(|timed| timed.event);
+        assert_eq!(event, Some(ProcessEvent::Epoll(EpollId { process, fd: Fd(17) })));
+        assert!(
+            matches!(event, Some(ProcessEvent::Epoll(epoll)) if epoll.process.comm.as_str() == "memcached")
+        );
         bytes[0] = 9;
         assert_eq!(read(&bytes), None);
     }

@@ -1,25 +1,25 @@
-//! What applications ask for by themselves.
+//! Policies that applications request for themselves.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Pid;
 
-/// A process or a socket with a wish.
+/// A policy that a process or a socket requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wish {
-    /// Whose.
-    pub of: Wisher,
+pub struct AppRequest {
+    /// The requester.
+    pub of: Requester,
     /// The number of the policy: [`crate::PolicyName::number`].
     pub number: u32,
 }
 
-/// Who asks.
+/// Who requested a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Wisher {
-    /// A process, for itself and its children to come.
+pub enum Requester {
+    /// A process, for itself and its future children.
     Task(Pid),
     /// A socket, by its inode.
     Socket(u64),

@@ -35,25 +35,25 @@ fn names(journal: &Journal) -> Vec<TransactionName> {
 #[test]
 fn a_second_daemon_is_refused_with_the_number_of_the_first() {
     let scene = Scene::new();
-    assert_eq!(scene.journal.keeper(), None);
-    let first = scene.journal.clone().keeping().expect("the first");
-    assert_eq!(first.keeper().map(|pid| pid.0), Some(std::process::id()));
-    match scene.journal.clone().keeping() {
+    assert_eq!(scene.journal.daemon(), None);
+    let first = scene.journal.clone().kept_by_this_daemon().expect("the first");
+    assert_eq!(first.daemon().map(|pid| pid.0), Some(std::process::id()));
+    match scene.journal.clone().kept_by_this_daemon() {
         Err(JournalError::Kept { by: Some(by), .. }) => assert_eq!(by.0, std::process::id()),
         other => panic!("{other:?}"),
     }
     drop(first);
-    scene.journal.clone().keeping().expect("the next one");
+    scene.journal.clone().kept_by_this_daemon().expect("the next one");
 }
 
 #[test]
 fn what_a_daemon_set_is_found_by_the_next_one_and_what_others_set_is_not() {
     let (scene, mut host) = (Scene::new(), host_of(2));
-    let daemon = scene.journal.clone().keeping().expect("a daemon");
+    let daemon = scene.journal.clone().kept_by_this_daemon().expect("a daemon");
     let ours = keep(&daemon, one(gro(0, 0, 10)), &mut host);
     scene.keep(one(gro(1, 0, 30)), &mut host);
     drop(daemon);
-    let next = scene.journal.clone().keeping().expect("the next one");
+    let next = scene.journal.clone().kept_by_this_daemon().expect("the next one");
     let found: Vec<_> = next.kept_by_daemon().expect("reads").iter().map(Transaction::name).collect();
     assert_eq!(found, [ours]);
 }
@@ -61,7 +61,7 @@ fn what_a_daemon_set_is_found_by_the_next_one_and_what_others_set_is_not() {
 #[test]
 fn many_transactions_become_one_that_puts_back_what_was_there_before_the_first() {
     let (scene, mut host) = (Scene::new(), host_of(3));
-    let daemon = scene.journal.clone().keeping().expect("a daemon");
+    let daemon = scene.journal.clone().kept_by_this_daemon().expect("a daemon");
     let before = host.settings.clone();
     for plan in [gro(0, 0, 10), gro(1, 0, 30), gro(0, 10, 20), gro(2, 0, 7), gro(2, 7, 0)] {
         keep(&daemon, one(plan), &mut host);
@@ -81,7 +81,7 @@ fn many_transactions_become_one_that_puts_back_what_was_there_before_the_first()
 #[test]
 fn what_is_gone_is_not_folded_in_and_of_nothing_nothing_is_left() {
     let (scene, mut host) = (Scene::new(), host_of(2));
-    let daemon = scene.journal.clone().keeping().expect("a daemon");
+    let daemon = scene.journal.clone().kept_by_this_daemon().expect("a daemon");
     keep(&daemon, one(gro(0, 0, 10)), &mut host);
     keep(&daemon, one(gro(1, 0, 10)), &mut host);
     assert_eq!(daemon.fold(&asked(), |_| true).expect("folds"), None);
@@ -89,9 +89,9 @@ fn what_is_gone_is_not_folded_in_and_of_nothing_nothing_is_left() {
 }
 
 #[test]
-fn what_somebody_else_has_built_upon_is_not_folded_over() {
+fn a_fold_stops_at_a_transaction_of_another_program() {
     let (scene, mut host) = (Scene::new(), host_of(2));
-    let daemon = scene.journal.clone().keeping().expect("a daemon");
+    let daemon = scene.journal.clone().kept_by_this_daemon().expect("a daemon");
     let first = keep(&daemon, one(gro(0, 0, 10)), &mut host);
     let foreign = scene.keep(one(gro(0, 10, 15)), &mut host);
     let rest = [gro(0, 15, 20), gro(1, 0, 3)].map(|change| keep(&daemon, one(change), &mut host));
@@ -107,7 +107,7 @@ fn what_somebody_else_has_built_upon_is_not_folded_over() {
 #[test]
 fn a_commit_is_refused_when_what_it_relies_on_was_rolled_back() {
     let (scene, mut host) = (Scene::new(), host_of(2));
-    let daemon = scene.journal.clone().keeping().expect("a daemon");
+    let daemon = scene.journal.clone().kept_by_this_daemon().expect("a daemon");
     let name = keep(&daemon, one(gro(0, 0, 10)), &mut host);
     daemon.rely_on([name]);
     keep(&daemon, one(gro(1, 0, 10)), &mut host);
@@ -126,7 +126,7 @@ fn a_commit_is_refused_when_what_it_relies_on_was_rolled_back() {
 #[test]
 fn old_ones_that_a_kill_left_beside_the_new_one_count_no_more_and_are_swept() {
     let (scene, mut host) = (Scene::new(), host_of(2));
-    let daemon = scene.journal.clone().keeping().expect("a daemon");
+    let daemon = scene.journal.clone().kept_by_this_daemon().expect("a daemon");
     let before = host.settings.clone();
     let old = [gro(0, 0, 10), gro(0, 10, 20)].map(|change| keep(&daemon, one(change), &mut host));
     let saved = scene.journal.directory().join("saved");
@@ -149,14 +149,14 @@ fn old_ones_that_a_kill_left_beside_the_new_one_count_no_more_and_are_swept() {
     scene.journal.roll_back(folded, &mut host, second(2)).expect("is not overlaid");
     assert_eq!(host.settings, before);
     assert_eq!(names(&scene.journal), [folded]);
-    let _next = scene.journal.clone().keeping().expect("the next daemon");
+    let _next = scene.journal.clone().kept_by_this_daemon().expect("the next daemon");
     assert!(old.iter().all(|name| !scene.journal.directory().join(name.to_string()).exists()), "swept");
 }
 
 #[test]
 fn a_fold_that_is_rolled_back_leaves_what_others_set_alone() {
     let (scene, mut host) = (Scene::new(), host_of(2));
-    let daemon = scene.journal.clone().keeping().expect("a daemon");
+    let daemon = scene.journal.clone().kept_by_this_daemon().expect("a daemon");
     keep(&daemon, one(gro(0, 0, 10)), &mut host);
     keep(&daemon, one(gro(1, 0, 10)), &mut host);
     let folded = daemon.fold(&asked(), |_| false).expect("folds").expect("one");
@@ -170,7 +170,7 @@ fn a_fold_that_is_rolled_back_leaves_what_others_set_alone() {
 fn after_a_repair_all_goes_back_to_what_was_there_before_the_daemon() {
     let (scene, mut host) = (Scene::new(), host_of(2));
     let before = host.settings.clone();
-    let daemon = scene.journal.clone().keeping().expect("a daemon");
+    let daemon = scene.journal.clone().kept_by_this_daemon().expect("a daemon");
     keep(&daemon, one(gro(0, 0, 200)), &mut host);
     keep(&daemon, one(gro(1, 0, 200)), &mut host);
     host.set(gro(0, 200, 50).to());
@@ -179,16 +179,16 @@ fn after_a_repair_all_goes_back_to_what_was_there_before_the_daemon() {
     assert!(failed.is_none(), "{failed:?}");
     let fates: Vec<&Fate> =
         undone.iter().flat_map(|(_, undone)| &undone.changes).map(|change| &change.fate).collect();
-    assert_eq!(fates, [&Fate::Restored; 2], "as one, and no value on the way that nobody asked for");
+    assert_eq!(fates, [&Fate::Restored; 2], "as one, without intermediate values");
     assert_eq!(host.settings, before);
     let (again, failed) = scene.journal.roll_back_daemons(&mut host, &asked());
     assert!(again.is_empty() && failed.is_none());
 }
 
 #[test]
-fn what_somebody_else_has_set_since_the_last_repair_stays_and_is_told() {
+fn a_value_that_another_program_set_since_the_last_repair_stays_and_is_reported() {
     let (scene, mut host) = (Scene::new(), host_of(2));
-    let daemon = scene.journal.clone().keeping().expect("a daemon");
+    let daemon = scene.journal.clone().kept_by_this_daemon().expect("a daemon");
     keep(&daemon, one(gro(0, 0, 200)), &mut host);
     host.set(gro(0, 200, 50).to());
     keep(&daemon, one(gro(0, 50, 200)), &mut host);
@@ -202,7 +202,7 @@ fn what_somebody_else_has_set_since_the_last_repair_stays_and_is_told() {
 #[test]
 fn what_another_command_has_built_upon_a_daemons_is_not_undone_beneath_it() {
     let (scene, mut host) = (Scene::new(), host_of(2));
-    let daemon = scene.journal.clone().keeping().expect("a daemon");
+    let daemon = scene.journal.clone().kept_by_this_daemon().expect("a daemon");
     keep(&daemon, one(gro(0, 0, 10)), &mut host);
     let foreign = scene.keep(one(gro(0, 10, 15)), &mut host);
     let newest = keep(&daemon, one(gro(0, 15, 20)), &mut host);
@@ -224,12 +224,12 @@ proptest! {
         acts in proptest::collection::vec((0_u32..3, 0_u64..4, proptest::option::of(4_u64..9), any::<bool>()), 1..24),
     ) {
         let (scene, mut host) = (Scene::new(), host_of(3));
-        let daemon = scene.journal.clone().keeping().expect("a daemon");
+        let daemon = scene.journal.clone().kept_by_this_daemon().expect("a daemon");
         let mut values = [0_u64; 3];
         let before = host.settings.clone();
         for (queue, to, drift, fold) in acts {
             let value = &mut values[queue as usize];
-            // Nobody repairs what the daemon does not hold.
+            // The daemon repairs only what it has set.
             if let Some(drift) = drift.filter(|_| *value != 0) {
                 host.set(gro(queue, *value, drift).to());
                 *value = drift;
@@ -255,11 +255,11 @@ proptest! {
     /// However commits and folds follow each other: rolling back all that is left gives the host that was there first,
     /// and there are never more transactions than commits since the last fold, and one.
     #[test]
-    fn folding_at_any_time_changes_nothing_about_the_way_back(
+    fn folding_at_any_time_does_not_change_the_result_of_a_rollback(
         acts in proptest::collection::vec((0_u32..3, 0_u64..4, any::<bool>()), 1..24),
     ) {
         let (scene, mut host) = (Scene::new(), host_of(3));
-        let daemon = scene.journal.clone().keeping().expect("a daemon");
+        let daemon = scene.journal.clone().kept_by_this_daemon().expect("a daemon");
         let before = host.settings.clone();
         let mut values = [0_u64; 3];
         let mut since = 0;

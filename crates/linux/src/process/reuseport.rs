@@ -8,7 +8,7 @@ use model::{DeviceId, IfIndex, Label, ListenerGroup, ProcessKnob, QueueListeners
 use rustix::fs::fstat;
 
 use super::Pinned;
-use crate::bpf::spread::{CLASSIC, FoundListener, ListenerScanner, Lists, SpreadProgram};
+use crate::bpf::reuseport::{CLASSIC, FoundListener, ListenerScanner, Lists, ReuseportProgram};
 use crate::error::{Cause, Errno, KernelError};
 use crate::sys;
 
@@ -18,7 +18,7 @@ const TWO_GROUPS: &str = "two groups of sockets have this address: of two users,
 /// How connections are given to the listeners of a group. Devices have the names that they have in `like`.
 ///
 /// # Errors
-/// [`Cause::Gone`] if nobody listens there with `SO_REUSEPORT` any more, [`Cause::Absent`] where BPF cannot tell.
+/// [`Cause::Gone`] if no socket listens there with `SO_REUSEPORT` any more, [`Cause::Absent`] where BPF cannot read it.
 pub(crate) fn read_spread(group: &ListenerGroup, like: &Spread) -> Result<Spread, KernelError> {
     let names: BTreeMap<IfIndex, Label> =
         like.devices().into_iter().map(|device| (device.ifindex, device.name)).collect();
@@ -26,16 +26,16 @@ pub(crate) fn read_spread(group: &ListenerGroup, like: &Spread) -> Result<Spread
     spread(group, found[0].program, |ifindex| names.get(&ifindex).copied()).map(|(spread, _)| spread)
 }
 
-/// Gives new connections to the listeners of a group in another way.
+/// Changes how new connections are given to the listeners of a group.
 ///
 /// # Errors
-/// As [`read_spread`]; EBUSY where a program that is not ours chooses: it could not be put back.
+/// As [`read_spread`]; EBUSY where a foreign program chooses: it could not be restored.
 pub(crate) fn write_spread(group: &ListenerGroup, wanted: &Spread) -> Result<(), KernelError> {
     let what = || Setting::Process(ProcessKnob::Reuseport(*group, wanted.clone())).to_string();
     let found = members(group)?;
     let own = match found[0].program {
         None => None,
-        Some(number) => match SpreadProgram::attached(number)? {
+        Some(number) => match ReuseportProgram::attached(number)? {
             Some(program) if *wanted != Spread::Foreign => Some(program),
             _ => return Err(KernelError { what: what(), cause: foreign(number) }),
         },
@@ -50,7 +50,7 @@ pub(crate) fn write_spread(group: &ListenerGroup, wanted: &Spread) -> Result<(),
             program.write(&by_queue(lists), |inode| copy_if_any(&found, inode))
         }
         (Spread::Queues(lists), None) => {
-            let program = SpreadProgram::load()?;
+            let program = ReuseportProgram::load()?;
             program.write(&by_queue(lists), |inode| copy_if_any(&found, inode))?;
             let socket = copy(&found, found[0].inode)?;
             sys::reuseport::attach(socket, program.descriptor())
@@ -59,7 +59,7 @@ pub(crate) fn write_spread(group: &ListenerGroup, wanted: &Spread) -> Result<(),
     }
 }
 
-/// The groups of listeners at these addresses, by address. `name` tells what devices are called.
+/// The groups of listeners at these addresses, by address. `name` returns the names of devices.
 ///
 /// # Errors
 /// The kernel's.
@@ -78,7 +78,7 @@ pub(crate) fn shared_listeners(
     let mut shared = Vec::with_capacity(groups.len());
     for (id, found) in groups {
         if found.iter().any(|other| other.group != found[0].group) {
-            continue; // nobody could say which of the two is meant
+            continue; // the address does not identify one of the two
         }
         let (spread, counts) = spread(&id, found[0].program, &name)?;
         let sockets = found[0].members;
@@ -106,7 +106,7 @@ fn spread(
     name: impl Fn(IfIndex) -> Option<Label>,
 ) -> Result<(Spread, Option<SpreadCounts>), KernelError> {
     let Some(number) = program else { return Ok((Spread::Hash, None)) };
-    let Some(program) = SpreadProgram::attached(number)? else { return Ok((Spread::Foreign, None)) };
+    let Some(program) = ReuseportProgram::attached(number)? else { return Ok((Spread::Foreign, None)) };
     let lists = program.lists()?.into_iter().map(|((ifindex, index), listeners)| {
         let named = name(ifindex).unwrap_or_else(|| Label::new(&format!("if{ifindex}")));
         let device = DeviceId { netns: group.netns, ifindex, name: named };
@@ -121,7 +121,7 @@ fn members(group: &ListenerGroup) -> Result<Vec<FoundListener>, KernelError> {
     let mut found = ListenerScanner::load()?.all()?;
     found.retain(|found| found.netns == group.netns && found.address == group.address);
     let Some(first) = found.first() else {
-        return Err(KernelError::gone(what(), "nobody listens there with SO_REUSEPORT"));
+        return Err(KernelError::gone(what(), "no socket listens there with SO_REUSEPORT"));
     };
     if found.iter().any(|other| other.group != first.group) {
         return Err(KernelError::malformed(what(), TWO_GROUPS));
@@ -159,7 +159,8 @@ fn by_queue(lists: &[QueueListeners]) -> Lists {
 fn foreign(program: u32) -> Cause {
     let which =
         if program == CLASSIC { "a classic program".to_owned() } else { format!("program {program}") };
-    let message =
-        format!("{which}, which is not ours, chooses among these sockets; it could not be put back");
+    let message = format!(
+        "{which}, which another process attached, chooses among these sockets, and could not be restored"
+    );
     Cause::Extack { errno: Errno::BUSY, message }
 }

@@ -1,5 +1,5 @@
-//! Others that set what netpolicy sets: found by reading their files, and by whether they run. Nothing is asked of them,
-//! and nothing is changed.
+//! Other tools that set what netpolicy sets, found by reading their files, and by whether they run. They are neither
+//! contacted nor changed.
 //!
 //! sysctl.d(5), systemd.link(5), nm-settings-keyfile(5), interfaces(5) and ethtool's hooks for it, tuned.conf(5).
 
@@ -14,11 +14,11 @@ use model::host::{Other, OtherKind};
 const FILES_MAX: usize = 512;
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// How many lines are told of.
+/// How many lines are reported.
 const LINES_MAX: usize = 256;
 
-/// What others were told to set. `root` is `/`, or a recorded host's.
-pub fn others(root: &Path) -> Vec<Other> {
+/// The configuration lines of other tools. `root` is `/`, or that of a recorded host.
+pub fn conflicting_tools(root: &Path) -> Vec<Other> {
     let mut found = sysctl_files(root);
     found.extend(link_files(root));
     found.extend(network_manager(root));
@@ -272,7 +272,7 @@ mod test {
                 let device = other.device.map(|device| format!(" of {device}")).unwrap_or_default();
                 format!("{} {}{device}: {}", other.kind, other.place, other.line)
             };
-            others(&self.0).into_iter().map(shown).collect()
+            conflicting_tools(&self.0).into_iter().map(shown).collect()
         }
     }
 

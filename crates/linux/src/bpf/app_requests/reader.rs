@@ -1,4 +1,4 @@
-//! Wishes as a daemon reads them: again and again, and at once when somebody asks.
+//! Applications' requests as a daemon reads them: repeatedly, and immediately when a process requests a policy.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use model::Pid;
-use model::host::{Wish, Wisher};
+use model::host::{AppRequest, Requester};
 
-use super::store::{WishStore, iterator, pinned, pinned_if_any, sockets_in, tasks_in};
+use super::store::{RequestStore, iterator, pinned, pinned_if_any, sockets_in, tasks_in};
 use crate::bpf::loaded::{Loaded, refused};
 use crate::bpf::record::Record;
 use crate::error::KernelError;
 use crate::sys;
 
-/// Reads a store of wishes for as long as it lives, whether or not there is one at the moment.
+/// Reads a store of requests, which may be created and removed meanwhile.
 #[derive(Debug)]
-pub struct WishReader {
-    store: WishStore,
+pub struct RequestReader {
+    store: RequestStore,
     opened: Option<Opened>,
 }
 
@@ -40,14 +40,14 @@ impl fmt::Debug for Opened {
     }
 }
 
-impl WishReader {
+impl RequestReader {
     /// A reader of this store. Opens nothing yet.
-    pub fn of(store: WishStore) -> Self {
+    pub fn of(store: RequestStore) -> Self {
         Self { store, opened: None }
     }
 
-    /// Opens what is there by now, and lets go of what is not. Says whether it is something new, which has a
-    /// [`WishReader::descriptor`] of its own.
+    /// Opens the store if it was created since, and closes it if it was removed. Returns whether it opened another one,
+    /// which has its own [`RequestReader::descriptor`].
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -72,54 +72,55 @@ impl WishReader {
         self.opened.is_some()
     }
 
-    /// Becomes readable when somebody asks for something; `None` where nothing tells of it.
+    /// Becomes readable when a process requests a policy; `None` where the store does not report that.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         let (ring, _) = self.opened.as_ref()?.asked.as_ref()?;
         Some(sys::bpf::ring_descriptor(ring))
     }
 
-    /// Who has asked for something since this was last called. Of two readers of one store each hears of some: the others
-    /// are found by looking.
+    /// The processes that requested a policy since the last call. Of two readers of one store each gets some of them: the
+    /// others are found by [`RequestReader::requests`].
     ///
     /// # Errors
     /// The kernel's, which means that the buffer is gone.
     pub fn asked(&mut self) -> Result<Vec<Pid>, KernelError> {
-        let Some((ring, told)) = self.opened.as_ref().and_then(|opened| opened.asked.as_ref()) else {
+        let Some((ring, processes)) = self.opened.as_ref().and_then(|opened| opened.asked.as_ref()) else {
             return Ok(Vec::new());
         };
         match ring.poll(Duration::ZERO) {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => {
                 Err(refused("BPF map asked: poll".to_owned()))
             }
-            _ => Ok(told.try_iter().collect()),
+            _ => Ok(processes.try_iter().collect()),
         }
     }
 
-    /// All wishes of this machine, those of processes first.
+    /// All requests on this machine, those of processes first.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn wishes(&self) -> Result<Vec<Wish>, KernelError> {
+    pub fn requests(&self) -> Result<Vec<AppRequest>, KernelError> {
         let Some(opened) = &self.opened else { return Ok(Vec::new()) };
         let tasks = tasks_in(&opened.tasks).into_iter();
-        let tasks = tasks.map(|(pid, number)| Wish { of: Wisher::Task(pid), number });
+        let tasks = tasks.map(|(pid, number)| AppRequest { of: Requester::Task(pid), number });
         let sockets = sockets_in(&opened.iterator, &opened.sockets)?.into_iter();
-        let sockets = sockets.map(|socket| Wish { of: Wisher::Socket(socket.inode), number: socket.number });
-        let mut wishes: Vec<Wish> = tasks.chain(sockets).collect();
-        wishes.sort_unstable();
-        Ok(wishes)
+        let sockets =
+            sockets.map(|socket| AppRequest { of: Requester::Socket(socket.inode), number: socket.number });
+        let mut requests: Vec<AppRequest> = tasks.chain(sockets).collect();
+        requests.sort_unstable();
+        Ok(requests)
     }
 }
 
 fn ring(asked: &MapHandle) -> Result<(RingBuffer<'static>, Receiver<Pid>), KernelError> {
-    let (tell, told) = channel();
-    let hear = move |bytes: &[u8]| {
-        // `struct asker`. Nobody listens any more only while this is being dropped.
-        let _ = tell.send(Pid(Record::new(bytes).u32()));
+    let (sender, processes) = channel();
+    let on_record = move |bytes: &[u8]| {
+        // `struct asker`. The receiver is gone only while this is being dropped.
+        let _ = sender.send(Pid(Record::new(bytes).u32()));
         0
     };
     let mut builder = RingBufferBuilder::new();
-    builder.add(asked, hear).map_err(|_| refused("BPF map asked".to_owned()))?;
+    builder.add(asked, on_record).map_err(|_| refused("BPF map asked".to_owned()))?;
     let ring = builder.build().map_err(|_| refused("BPF map asked: map into memory".to_owned()))?;
-    Ok((ring, told))
+    Ok((ring, processes))
 }

@@ -1,0 +1,99 @@
+//! Programs that own their transactions while they run, and end them at exit.
+//!
+//! A transaction that is kept stays until someone rolls it back, and other programs may build upon it. A transaction
+//! that a running command owns ends at a moment that no other program can predict. A second program that changed the same
+//! knobs would be left with half of its settings, and the owner could not restore its own. So other programs are refused
+//! these knobs until the owner exits.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use model::Pid;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::lock::{LOCK_RETRY_AFTER, Lock};
+use crate::log::{JournalError, io_error};
+use crate::regular;
+
+/// How the name of a lock file begins; the pid of its owner follows.
+const PREFIX: &str = "attended-by-";
+
+/// How often the lock is tried while another process tests it.
+const RETRIES_MAX: u32 = 50;
+
+/// What a program does with the transactions it owns when it exits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtExit {
+    /// It rolls them back. If it is killed, they are [abandoned](crate::Journal::abandoned).
+    RollBack,
+    /// It leaves them in force. It owns them until then.
+    Leave,
+}
+
+/// A lock on a file named after this process, held while the process owns transactions. The kernel releases the lock
+/// when the process ends, for whatever reason; its transactions then have no owner.
+#[derive(Debug)]
+pub(crate) struct SessionLock {
+    /// What the process does with its transactions when it exits.
+    pub(crate) at_exit: AtExit,
+    path: PathBuf,
+    /// Held for its lock.
+    _file: File,
+}
+
+impl SessionLock {
+    /// Takes the lock for this process.
+    pub(crate) fn take(_lock: &Lock, journal: &Path, at_exit: AtExit) -> Result<Self, JournalError> {
+        let path = lock_file(journal, own_pid());
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = regular::open(&path, &mut options).map_err(io_error(&path, "open"))?;
+        for _ in 0..RETRIES_MAX {
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                return Ok(Self { at_exit, path, _file: file });
+            }
+            thread::sleep(LOCK_RETRY_AFTER);
+        }
+        Err(io_error(&path, "lock")(std::io::ErrorKind::WouldBlock.into()))
+    }
+
+    /// Removes `path` if it is the lock file of a program that was killed. The caller holds the journal's lock, and so does
+    /// [`take`](Self::take): a file that is not locked yet cannot be mistaken for a stale one.
+    pub(crate) fn sweep(_lock: &Lock, path: &Path) {
+        let is_stale = path
+            .file_name()
+            .and_then(|name| name.to_str()?.strip_prefix(PREFIX)?.parse().ok())
+            .is_some_and(|program| {
+                path.parent().is_some_and(|journal| !is_held(journal, Pid(program)))
+                    && Pid(program) != own_pid()
+            });
+        if is_stale {
+            let _best_effort = fs::remove_file(path);
+        }
+    }
+}
+
+impl Drop for SessionLock {
+    fn drop(&mut self) {
+        // A file without a lock has no meaning, so a failure does no harm.
+        let _best_effort = fs::remove_file(&self.path);
+    }
+}
+
+/// Whether a program other than this one runs and holds its lock.
+pub(crate) fn is_held(journal: &Path, program: Pid) -> bool {
+    program != own_pid()
+        && regular::open_to_read(&lock_file(journal, program))
+            .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+}
+
+/// The pid of this process.
+pub(crate) fn own_pid() -> Pid {
+    Pid(std::process::id())
+}
+
+fn lock_file(journal: &Path, program: Pid) -> PathBuf {
+    journal.join(format!("{PREFIX}{program}"))
+}

@@ -1,0 +1,11 @@
+//! `SO_NETPOLICY` and `PR_SET_NETPOLICY`: the policies that applications request for their sockets and themselves.
+//!
+//! The numbers are those of `include/netpolicy.h`; what they mean is decided elsewhere.
+
+mod cgroup;
+mod reader;
+mod store;
+
+pub use cgroup::Cgroup;
+pub use reader::RequestReader;
+pub use store::{Choice, Enabled, RequestSource, RequestStore, SocketRequest};

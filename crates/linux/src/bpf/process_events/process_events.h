@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* All that process_events.bpf.c and process_events/mod.rs share. */
+#ifndef __PROCESS_EVENTS_H__
+#define __PROCESS_EVENTS_H__
+
+enum process_event_kind {
+	PROCESS_CHILD = 1,	/* A watched process has forked. */
+	PROCESS_EXEC = 2,		/* A watched process has a new image. */
+	PROCESS_EXIT = 3,		/* The last thread of a watched process is gone. */
+	PROCESS_EPOLL = 4,	/* A watched process has a new epoll. */
+	PROCESS_LISTENER = 5,	/* A requested or watched socket listens. */
+};
+
+/* Events that are reported beside those of watched processes. */
+enum wanted {
+	WANTED_ALL_IMAGES = 1,		/* Every new image. */
+	WANTED_ALL_LISTENERS = 2,	/* Every socket that listens. */
+};
+
+struct wanted_where {
+	/* The network namespace that processes and sockets must be in. */
+	__u32 netns;
+	__u32 flags;
+};
+
+/* How much of an image's file name is compared. */
+#define IMAGE_BYTES 32
+
+struct image_name {
+	char bytes[IMAGE_BYTES];
+};
+
+struct process_event {
+	__u32 kind;
+	/* The process; the new one for PROCESS_CHILD. */
+	__u32 tgid;
+	/*
+	 * Its parent for PROCESS_CHILD, the descriptor for PROCESS_EPOLL, the port
+	 * for PROCESS_LISTENER, else 0.
+	 */
+	__u32 other;
+	__u32 pad;
+	/* When that process started, in ns since boot. */
+	__u64 started_ns;
+	/* When this happened: CLOCK_MONOTONIC in ns. */
+	__u64 at_ns;
+	char comm[16];
+};
+
+_Static_assert(sizeof(struct process_event) == 48, "mirrored by process_events::ProcessEvent");
+
+#endif
