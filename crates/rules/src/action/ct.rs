@@ -5,8 +5,8 @@
 use super::control::Control;
 use super::{Instance, Kind};
 use crate::attr::{AttrBuf, Attrs, Malformed, last_of_each};
-use crate::few::Few;
 use crate::number::{self, Address, Base};
+use crate::small_vec::SmallVec;
 use crate::words::{Read, Words, abbreviates, keywords};
 
 const PARMS: u16 = 1;
@@ -58,7 +58,7 @@ pub struct Ct {
     /// What is done, the kernel's bits `TCA_CT_ACT_*`.
     pub what: u16,
     /// What is set, in the order of the line.
-    pub fields: Few<Field, FIELDS_MAX>,
+    pub fields: SmallVec<Field, FIELDS_MAX>,
 }
 
 /// A part of what is set.
@@ -79,8 +79,11 @@ pub enum Field {
 impl Ct {
     pub(super) fn parse(words: &mut Words<'_>) -> Read<Self> {
         words.skip();
-        let mut action =
-            Self { instance: Instance { index: 0, control: Control::PIPE }, what: 0, fields: Few::new() };
+        let mut action = Self {
+            instance: Instance { index: 0, control: Control::PIPE },
+            what: 0,
+            fields: SmallVec::new(),
+        };
         while let Some(word) = words.peek().and_then(Word::find) {
             words.skip();
             let field = match word {
@@ -192,7 +195,8 @@ impl Ct {
     }
 
     pub(super) fn decode(attrs: Attrs<'_>) -> Result<Self, Malformed> {
-        let mut action = Self { instance: Instance::decode(attrs, PARMS)?.0, what: 0, fields: Few::new() };
+        let mut action =
+            Self { instance: Instance::decode(attrs, PARMS)?.0, what: 0, fields: SmallVec::new() };
         if let Some(what) = attrs.find(ACTION)? {
             action.what = what.u16()?;
         }
@@ -236,7 +240,7 @@ impl Ct {
     pub(super) fn canonical(mut self) -> Self {
         let mut fields: Vec<Field> = self.fields.iter().copied().collect();
         if self.what & CLEAR == 0 && !fields.iter().any(|field| matches!(field, Field::Zone(_))) {
-            fields.push(Field::Zone(0)); // the kernel tells the zone that it took
+            fields.push(Field::Zone(0)); // the kernel dumps the zone that it took
         }
         let attribute = |field: &Field| match field {
             Field::Zone(_) => (0, false),
@@ -247,7 +251,7 @@ impl Ct {
         };
         fields.sort_by_key(attribute);
         last_of_each(&mut fields, attribute);
-        self.fields = Few::new();
+        self.fields = SmallVec::new();
         for field in fields {
             // There is room: as many fields as before, and the zone.
             let _ = self.fields.push(field);

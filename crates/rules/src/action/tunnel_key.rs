@@ -5,8 +5,8 @@
 use super::control::Control;
 use super::{Instance, index};
 use crate::attr::{AttrBuf, Attrs, Malformed, last_of_each};
-use crate::few::Few;
 use crate::number::{self, Address, Base};
+use crate::small_vec::SmallVec;
 use crate::tunnel_options::TunnelOptions;
 use crate::words::{Read, Words, keywords};
 
@@ -57,7 +57,7 @@ pub struct TunnelKey {
     /// `SET`, `RELEASE`, or 0 for an instance that is only named.
     pub what: u32,
     /// What is set, in the order of the line.
-    pub fields: Few<Field, FIELDS_MAX>,
+    pub fields: SmallVec<Field, FIELDS_MAX>,
     /// Whether the outer UDP checksum is left out.
     pub no_csum: bool,
 }
@@ -81,7 +81,7 @@ impl TunnelKey {
         let mut action = Self {
             instance: Instance { index: 0, control: Control::PIPE },
             what: 0,
-            fields: Few::new(),
+            fields: SmallVec::new(),
             no_csum: false,
         };
         let (mut source, mut destination) = (false, false);
@@ -163,7 +163,7 @@ impl TunnelKey {
 
     pub(super) fn decode(attrs: Attrs<'_>) -> Result<Self, Malformed> {
         let (instance, parms) = Instance::decode(attrs, PARMS)?;
-        let mut action = Self { instance, what: parms.word_at(20)?, fields: Few::new(), no_csum: false };
+        let mut action = Self { instance, what: parms.word_at(20)?, fields: SmallVec::new(), no_csum: false };
         for attr in attrs {
             let attr = attr?;
             let ip = || Address::from_bytes(attr.payload).ok_or(Malformed("an address has another size"));
@@ -191,7 +191,7 @@ impl TunnelKey {
             action.fields.push(field).map_err(|_| Malformed("a tunnel's metadata has too many parts"))?;
         }
         if action.what == RELEASE {
-            action.fields = Few::new();
+            action.fields = SmallVec::new();
             action.no_csum = false;
         }
         Ok(action)
@@ -217,7 +217,7 @@ impl TunnelKey {
                 options.canonicalize();
             }
         }
-        self.fields = Few::new();
+        self.fields = SmallVec::new();
         for field in fields {
             // There is room: no more fields than before.
             let _ = self.fields.push(field);

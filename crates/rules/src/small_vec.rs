@@ -2,12 +2,12 @@
 
 /// At most `N` values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Few<T, const N: usize> {
+pub struct SmallVec<T, const N: usize> {
     items: [Option<T>; N],
     count: usize,
 }
 
-impl<T, const N: usize> Few<T, N> {
+impl<T, const N: usize> SmallVec<T, N> {
     /// None yet.
     pub const fn new() -> Self {
         Self { items: [const { None }; N], count: 0 }
@@ -34,7 +34,7 @@ impl<T, const N: usize> Few<T, N> {
     }
 }
 
-impl<T, const N: usize> Default for Few<T, N> {
+impl<T, const N: usize> Default for SmallVec<T, N> {
     fn default() -> Self {
         Self::new()
     }
