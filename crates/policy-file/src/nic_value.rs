@@ -1,12 +1,12 @@
-//! What an expert wants of a device, as a policy file writes it.
+//! The value of a device's setting, as a policy file writes it.
 
 use model::nic::NicWish;
 
 use crate::value::quoted;
 
-/// The value behind the wish's key.
-pub(crate) fn toml(wish: &NicWish) -> String {
-    match wish {
+/// The value behind the request's key.
+pub(crate) fn toml(request: &NicWish) -> String {
+    match request {
         NicWish::Channels(_, n)
         | NicWish::Ring(_, n)
         | NicWish::PacketSize(_, n)
