@@ -38,7 +38,8 @@ fn preload_libraries() {
 /// Clang alone does it: the types of the kernel that our programs read are written down in `vmlinux_min.h`, and
 /// libbpf's headers come with the libbpf that is linked.
 fn bpf_programs() {
-    const PROGRAMS: [&str; 6] = ["births", "delivery", "epolls", "softirqs", "spread", "wishes"];
+    const PROGRAMS: [&str; 8] =
+        ["births", "delivery", "epolls", "live", "softirqs", "spread", "wire", "wishes"];
     /// What applications include; the programs answer by the same numbers.
     const HEADERS: &str = "../../include";
     println!("cargo::rerun-if-env-changed=CLANG");
@@ -60,6 +61,7 @@ fn bpf_programs() {
     };
     println!("cargo::rerun-if-changed={}", source.join("vmlinux_min.h").display());
     println!("cargo::rerun-if-changed={}", source.join("compat.bpf.h").display());
+    println!("cargo::rerun-if-changed={}", source.join("poller.bpf.h").display());
     println!("cargo::rerun-if-changed={}", source.join("process.bpf.h").display());
     println!("cargo::rerun-if-changed={HEADERS}/netpolicy.h");
     for name in PROGRAMS {

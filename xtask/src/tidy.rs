@@ -42,6 +42,15 @@ const RULES: &[Rule] = &[
         wrong: |_, text| knobs_without_kernel(text),
     },
     Rule {
+        sentence: "in the simulator a CPU, a NAPI or a task is an id of its kind",
+        applies: |path| {
+            let counted = ["ids.rs", "index_vec.rs", "histogram.rs"];
+            path.strip_prefix("crates/sim/src/")
+                .is_some_and(|file| !file.starts_with("fit/") && !counted.contains(&file))
+        },
+        wrong: |_, text| bare_indices(text),
+    },
+    Rule {
         sentence: "no test is switched off, and none asserts by panicking",
         applies: |path| path.ends_with(".rs") && !path.starts_with("xtask/"),
         wrong: |_, text| {
@@ -197,9 +206,41 @@ fn knobs_without_kernel(text: &str) -> Vec<(usize, String)> {
     wrong
 }
 
+/// Parameters of functions and closures that are a bare `usize`, but for amounts, and collections of bare ones. Tests may
+/// count as they like.
+fn bare_indices(text: &str) -> Vec<(usize, String)> {
+    const AMOUNTS: [&str; 3] = ["count", "limit", "sources"];
+    let word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut wrong = Vec::new();
+    let mut signature = false;
+    for (line, number) in text.lines().zip(1..).take_while(|(line, _)| *line != "mod test {") {
+        let code = code(line);
+        signature |= code.split_whitespace().any(|word| word == "fn");
+        let parameter = code.match_indices(": ").any(|(colon, _)| {
+            let (before, after) = (&code[..colon], code[colon + 2..].trim_start_matches('&'));
+            let name = before.rsplit(|c| !word(c)).next().unwrap_or_default();
+            let bare = after.split(|c| !word(c)).next() == Some("usize");
+            bare && !AMOUNTS.contains(&name) && (signature || before.contains('|'))
+        });
+        if parameter || code.contains("<usize>") {
+            wrong.push((number, line.to_owned()));
+        }
+        signature &= !code.contains(['{', ';']);
+    }
+    wrong
+}
+
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn a_bare_index_is_found_in_signatures_closures_and_collections_but_not_an_amount_or_a_field() {
+        let text = "fn a(c: usize) {\nfn b(\n    cpu: CpuId,\n    n: &usize,\n) {\nlet f = |a: u8, t: usize| t;\n\
+                    list: Vec<usize>,\nfn c(count: usize) -> usize {\n    ring_size: usize,\nmod test {\nfn d(c: usize) {\n";
+        let found: Vec<usize> = bare_indices(text).into_iter().map(|(n, _)| n).collect();
+        assert_eq!(found, [1, 4, 6, 7]);
+    }
 
     #[test]
     fn a_knob_without_its_kernel_line_is_found() {

@@ -18,6 +18,7 @@ pub mod irqbalance;
 mod kernel;
 pub mod lab;
 mod latency;
+pub mod live;
 pub mod machine;
 pub mod netlink;
 pub mod netns;

@@ -103,7 +103,7 @@ pub fn paired_difference(before: &[f64], after: &[f64]) -> Option<Interval> {
 
 /// The 97.5th percentile of Student's t distribution, for so many degrees of freedom: from the table up to 30,
 /// beyond by the first terms of its expansion around the normal distribution, to three decimals.
-fn student_t(degrees: usize) -> f64 {
+pub(crate) fn student_t(degrees: usize) -> f64 {
     const TABLE: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
         2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048,

@@ -6,7 +6,7 @@
 //! (serde and schemars alone), by `clippy.toml` beside `src/`, and by `forbid(unsafe_code)`.
 //!
 //! Read in this order: [`units`] and [`cpu_set`] (words), [`host`] (what is), [`setting`] and [`plan`] (what
-//! shall be), [`policy`] (what was asked), [`recipe`] and [`layout`] (what that comes to), [`workload`], [`delivered`] and
+//! shall be), [`policy`] (what was asked), [`recipe`] and [`layout`] (what that comes to), [`workload`], [`delivered`], [`live`] and
 //! [`evidence`] (what happened), [`chance`] (what is drawn).
 #![forbid(unsafe_code)]
 
@@ -20,6 +20,7 @@ pub mod finding;
 pub mod host;
 pub mod ids;
 pub mod layout;
+pub mod live;
 pub mod nic;
 pub mod plan;
 pub mod policy;
@@ -49,6 +50,7 @@ pub use ids::{
     QueueIndex, RingId, RxQueue, ThreadId, TxQueue,
 };
 pub use layout::{Layout, ObjectWish};
+pub use live::{LiveCounts, LivePart, LivePolls, LiveSpans, LiveWaiting, LiveWindow, SpanCounts};
 pub use nic::{ChannelKind, CoalesceParam, FlagName, NicWish, Offload, PacketSize, RingKind, Rss, Sysctl};
 pub use plan::{Change, Plan, Reason, Step};
 pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};

@@ -16,6 +16,7 @@ pub use crate::daemon_args::{AttachService, Daemon, OnStop};
 pub use crate::lab::Lab;
 pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};
 pub use crate::tc_args::{BenchPart, Percpu, Tc, TcBench, TcCommand, TcDiff, TcDump, TcLoad};
+pub use crate::watch_args::Watch;
 use crate::wish::word;
 pub use crate::wish::{Asked, Cost, Kthread, Word};
 pub use experiments::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
@@ -225,6 +226,7 @@ pub enum Command {
     Show(Show),
     Doctor(Doctor),
     Top(Top),
+    Watch(Box<Watch>),
     Plan(Plan),
     Apply(Apply),
     Try(Try),
@@ -635,6 +637,8 @@ pub enum SchemaOf {
     Tc,
     /// What sim prints.
     Sim,
+    /// What watch prints, likewise.
+    Watch,
 }
 
 /// The shells that can be completed for.

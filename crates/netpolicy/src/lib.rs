@@ -20,6 +20,7 @@ mod show;
 pub mod sockets_args;
 pub mod tc_args;
 mod top;
+mod watch_args;
 pub mod wish;
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! A short list without memory of its own, so that a rule can be read again and again without allocating.
+//! A vector of fixed capacity, held in place, so that a rule can be read again and again without allocating.
 
 /// At most `N` values.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@
 //! thread moves at the end of its step; one that loops for events stays. At zero no running thread moves.
 
 use crate::balance::Use;
+use crate::ids::{CpuId, TaskId};
 use crate::scheduler::State;
 use crate::watch::Watch;
 use crate::world::World;
@@ -32,45 +33,46 @@ impl<W: Watch> World<W> {
 
     /// Once a millisecond: who is to move.
     pub(crate) fn balance_running(&mut self) {
-        for t in 0..self.threads.len() {
-            if self.tasks[t].state != State::Running {
+        for thread in self.threads.ids() {
+            if self.tasks[thread.task()].state != State::Running {
                 continue;
             }
             if self.costs.thread_moves > 0.0 && self.chance.unit() < self.costs.thread_moves {
-                self.leaving[t] = Some(Occasion::Crowded);
+                self.leaving[thread] = Some(Occasion::Crowded);
             } else if self.costs.active_balance > 0.0
-                && self.uses[self.tasks[t].cpu].interrupted()
+                && self.uses[self.tasks[thread.task()].cpu].interrupted()
                 && self.chance.unit() < self.costs.active_balance
             {
-                self.leaving[t] = Some(Occasion::Interrupted);
+                self.leaving[thread] = Some(Occasion::Interrupted);
             }
         }
     }
 
     /// The running task of a CPU leaves it at the end of its step, if it is to move and an idle CPU will have it.
     #[cold]
-    pub(crate) fn leaves_running(&mut self, c: usize, task: usize) -> bool {
-        let Some(occasion) = self.leaving.get_mut(task).and_then(Option::take) else { return false };
+    pub(crate) fn leaves_running(&mut self, cpu: CpuId, task: TaskId) -> bool {
+        let Some(thread) = self.slots.thread_of(task) else { return false };
+        let Some(occasion) = self.leaving[thread].take() else { return false };
         let allowed = self.tasks[task].allowed;
-        let here = self.uses[c];
-        let takes = |&other: &usize| {
-            allowed >> other & 1 == 1
+        let here = self.uses[cpu];
+        let takes = |&other: &CpuId| {
+            allowed.has(other)
                 && self.is_idle(other)
                 && match occasion {
                     Occasion::Crowded => true,
                     Occasion::Interrupted => here.leaves_less_than(self.uses[other]),
-                    Occasion::Uneven => self.llc(other) != self.llc(c),
+                    Occasion::Uneven => self.llc(other) != self.llc(cpu),
                 }
         };
-        let takers: Vec<usize> = (0..self.cpus.len()).filter(takes).collect();
+        let takers: Vec<CpuId> = self.cpus.ids().filter(takes).collect();
         let Ok(count) = u32::try_from(takers.len()) else { return false };
         if count == 0 {
             return false;
         }
         let taker = takers[self.chance.below(count) as usize];
         self.enqueue(task, taker);
-        self.cpus[c].task = None;
-        self.dispatch(c);
+        self.cpus[cpu].task = None;
+        self.dispatch(cpu);
         true
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::cpu::Doing;
+use crate::ids::{Compact, ConnectionId, CpuId, NapiId};
 use crate::watch::Watch;
 use crate::world::{Step, World};
 
@@ -21,7 +22,7 @@ pub(crate) struct Thread {
     pub(crate) locality: u64,
     pub(crate) max_events: u32,
     /// The NAPI that its epoll polls: that of the last connection with events.
-    pub(crate) napi: usize,
+    pub(crate) napi: NapiId,
     pub(crate) owns_napi: bool,
     pub(crate) spin_began: u64,
     /// Whether it stopped busy polling only to let others run.
@@ -33,35 +34,35 @@ pub(crate) struct Thread {
 /// A connection with a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ready {
-    pub(crate) connection: u32,
+    pub(crate) connection: ConnectionId,
     /// The CPU that handled its packet.
-    pub(crate) handled_on: u32,
+    pub(crate) handled_on: Compact<CpuId>,
     /// From when its response time counts: looked up now, so that the connection is at hand when it is answered.
     pub(crate) from: u64,
 }
 
 impl<W: Watch> World<W> {
     /// The next request of the batch, or `epoll_wait` again.
-    pub(crate) fn next_request(&mut self, c: usize) {
-        let t = self.running_thread(c);
-        let Some(request) = self.threads[t].batch.front() else { return self.epoll_enter(c) };
-        let remote = self.remote(c, request.handled_on as usize, self.costs.request_remote);
+    pub(crate) fn next_request(&mut self, cpu: CpuId) {
+        let thread = self.running_thread(cpu);
+        let Some(request) = self.threads[thread].batch.front() else { return self.epoll_enter(cpu) };
+        let remote = self.remote(cpu, request.handled_on.get(), self.costs.request_remote);
         let work = self.costs.request.drawn(&mut self.chance);
-        let cost = work + self.threads[t].locality + self.costs.response_copy + remote;
-        self.segment(c, Doing::Request, cost);
+        let cost = work + self.threads[thread].locality + self.costs.response_copy + remote;
+        self.segment(cpu, Doing::Request, cost);
     }
 
     /// An answer is sent.
-    pub(crate) fn request_done(&mut self, c: usize) {
-        let t = self.running_thread(c);
-        if let Some(request) = self.threads[t].batch.pop_front() {
-            self.transmit(c);
-            let thread = &mut self.threads[t];
-            thread.answered = thread.answered.wrapping_add(1);
-            self.clients.connections[request.connection as usize].touched = thread.answered;
+    pub(crate) fn request_done(&mut self, cpu: CpuId) {
+        let thread = self.running_thread(cpu);
+        if let Some(request) = self.threads[thread].batch.pop_front() {
+            self.transmit(cpu);
+            let state = &mut self.threads[thread];
+            state.answered = state.answered.wrapping_add(1);
+            self.clients.connections[request.connection].touched = state.answered;
             self.answer(request);
         }
-        let next = if self.threads[t].batch.is_empty() { Step::EpollEnter } else { Step::NextRequest };
-        self.boundary(c, next);
+        let next = if self.threads[thread].batch.is_empty() { Step::EpollEnter } else { Step::NextRequest };
+        self.boundary(cpu, next);
     }
 }

@@ -5,6 +5,7 @@
 //! due soon is sorted. A request moves at most once for each level, with its neighbours, so that its cost hardly
 //! depends on how many others there are.
 
+use crate::ids::ConnectionId;
 use crate::nic::NEVER;
 
 /// Requests on their way.
@@ -78,10 +79,10 @@ impl Arrivals {
 
     /// A connection's request will be here at this time.
     #[inline]
-    pub(crate) fn expect(&mut self, at: u64, connection: u32) {
+    pub(crate) fn expect(&mut self, at: u64, connection: ConnectionId) {
         self.sequence = self.sequence.wrapping_add(1);
         let order = u128::from(self.sequence) << SEQUENCE_SHIFT;
-        let key = u128::from(at) << DUE_SHIFT | order | u128::from(connection);
+        let key = u128::from(at) << DUE_SHIFT | order | connection.index() as u128;
         self.next = self.next.min(at);
         if slot_of(key) > self.cursor {
             self.file(key);
@@ -93,14 +94,14 @@ impl Arrivals {
 
     /// Takes the next request off: its connection.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<u32> {
+    pub(crate) fn take(&mut self) -> Option<ConnectionId> {
         if self.near.is_empty() {
             self.advance();
         }
         let key = self.near.pop()?;
         self.next = self.near.last().map_or_else(|| self.next_far(), |&key| due(key));
         #[expect(clippy::cast_possible_truncation, reason = "the lowest 32 bits of the key")]
-        Some(key as u32)
+        Some(ConnectionId::new(key as u32 as usize))
     }
 
     /// Puts a request into the slot that is as fine as it can be: of the level of the first digit in which its slot
@@ -172,7 +173,7 @@ mod test {
                     let bits = chance.below(u32::try_from(mean_bits).expect("small") + 1);
                     let at = now.saturating_add(chance.bits() & ((1 << bits) - 1)).min(NEVER - 1);
                     sent += 1;
-                    arrivals.expect(at, step);
+                    arrivals.expect(at, ConnectionId::new(step as usize));
                     heap.push(Reverse((at, sent, step)));
                 }
                 assert_eq!(arrivals.next(), heap.peek().map_or(NEVER, |Reverse((at, ..))| *at));
@@ -184,8 +185,8 @@ mod test {
                 now = later.min(NEVER - 1);
                 while arrivals.next() <= now {
                     let Reverse((at, _, expected)) = heap.pop().expect("as many");
-                    let found = (arrivals.take(), at <= now);
-                    assert_eq!(found, (Some(expected), true), "gaps of 2^{mean_bits} ns");
+                    let found = (arrivals.take().map(ConnectionId::index), at <= now);
+                    assert_eq!(found, (Some(expected as usize), true), "gaps of 2^{mean_bits} ns");
                 }
                 assert!(heap.peek().is_none_or(|Reverse((at, ..))| *at > now));
             }

@@ -9,6 +9,7 @@
 //! moved; a parameter says how often one is. At zero no group counts as overloaded, and no thread leaves one that way.
 
 use crate::active_balance::Occasion;
+use crate::ids::{CpuId, LlcId, ThreadId};
 use crate::scheduler::State;
 use crate::watch::{Class, Watch};
 use crate::world::World;
@@ -55,11 +56,11 @@ impl Use {
 
 impl<W: Watch> World<W> {
     /// Whether a group's tasks want more than interrupts leave them.
-    pub(crate) fn overloaded(&self, llc: usize) -> bool {
+    pub(crate) fn overloaded(&self, llc: LlcId) -> bool {
         if self.costs.group_moves <= 0.0 {
             return false;
         }
-        let group = &self.uses[self.members(llc)];
+        let group = self.uses.range(self.members(llc));
         let capacity: f64 = group.iter().map(|cpu| 1.0 - cpu.interrupts).sum();
         capacity < IMBALANCE * group.iter().map(|cpu| cpu.tasks).sum::<f64>()
     }
@@ -69,9 +70,9 @@ impl<W: Watch> World<W> {
         if !self.threads_move() {
             return;
         }
-        for c in 0..self.cpus.len() {
-            self.account(c);
-            self.uses[c].learn(*self.cpus[c].spent());
+        for cpu in self.cpus.ids() {
+            self.account(cpu);
+            self.uses[cpu].learn(*self.cpus[cpu].spent());
         }
         if self.costs.group_moves > 0.0 {
             self.balance_groups();
@@ -80,7 +81,7 @@ impl<W: Watch> World<W> {
     }
 
     fn balance_groups(&mut self) {
-        for llc in 0..=self.llc(self.cpus.len() - 1) {
+        for llc in self.llcs() {
             if self.chance.unit() < self.costs.group_moves {
                 self.push_from(llc);
             }
@@ -88,25 +89,23 @@ impl<W: Watch> World<W> {
     }
 
     /// Tasks of a group that run or wait for a CPU.
-    fn runnable(&self, llc: usize) -> usize {
-        self.cpus[self.members(llc)]
-            .iter()
-            .map(|cpu| usize::from(cpu.task.is_some()) + cpu.waiting.len())
-            .sum()
+    fn runnable(&self, llc: LlcId) -> usize {
+        let group = self.cpus.range(self.members(llc));
+        group.iter().map(|cpu| usize::from(cpu.task.is_some()) + cpu.waiting.len()).sum()
     }
 
     /// A thread that runs in this group is to leave it, if another has an idle CPU and runs two tasks less.
-    fn push_from(&mut self, llc: usize) {
-        let even = |c: usize| self.runnable(llc) < self.runnable(self.llc(c)) + 2;
-        let idle = (0..self.cpus.len()).find(|&c| self.llc(c) != llc && self.is_idle(c));
+    fn push_from(&mut self, llc: LlcId) {
+        let even = |cpu: CpuId| self.runnable(llc) < self.runnable(self.llc(cpu)) + 2;
+        let idle = self.cpus.ids().find(|&cpu| self.llc(cpu) != llc && self.is_idle(cpu));
         if idle.is_none_or(even) {
             return;
         }
-        let runs_here = |&t: &usize| {
-            let task = &self.tasks[t];
+        let runs_here = |thread: &ThreadId| {
+            let task = &self.tasks[thread.task()];
             task.state == State::Running && self.llc(task.cpu) == llc
         };
-        let here: Vec<usize> = (0..self.threads.len()).filter(runs_here).collect();
+        let here: Vec<ThreadId> = self.threads.ids().filter(runs_here).collect();
         let Ok(count) = u32::try_from(here.len()) else { return };
         if count > 0 {
             self.leaving[here[self.chance.below(count) as usize]] = Some(Occasion::Uneven);
@@ -117,6 +116,7 @@ impl<W: Watch> World<W> {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::index_vec::IndexVec;
     use crate::scenario::Scenario;
     use crate::watch::Nobody;
     use crate::world::Step;
@@ -126,32 +126,34 @@ mod test {
         let mut scenario = Scenario::default();
         scenario.costs.group_moves = 1000.0;
         let mut world = World::new(&scenario, 1, Nobody);
-        for cpu in &mut world.cpus {
-            cpu.task = None;
-            cpu.waiting.clear();
+        for cpu in world.cpus.ids() {
+            let state = &mut world.cpus[cpu];
+            state.task = None;
+            state.waiting.clear();
         }
-        for (t, c) in (0..first).chain(4..4 + second).enumerate() {
-            world.tasks[t].state = State::Running;
-            world.tasks[t].cpu = c;
-            world.cpus[c].task = Some(t);
+        let mut cpus = (0..first).chain(4..4 + second).map(CpuId::new);
+        for task in world.threads.ids().map(ThreadId::task) {
+            world.tasks[task].state = State::Sleeping;
+            if let Some(cpu) = cpus.next() {
+                world.tasks[task].state = State::Running;
+                world.tasks[task].cpu = cpu;
+                world.cpus[cpu].task = Some(task);
+            }
         }
-        for t in first + second..world.threads.len() {
-            world.tasks[t].state = State::Sleeping;
-        }
-        for c in 0..world.cpus.len() {
-            world.stand(c);
+        for cpu in world.cpus.ids() {
+            world.stand(cpu);
         }
         world
     }
 
-    fn leaving(world: &World<Nobody>) -> Vec<usize> {
-        (0..world.threads.len()).filter(|&t| world.leaving[t].is_some()).collect()
+    fn leaving(world: &World<Nobody>) -> Vec<ThreadId> {
+        world.threads.ids().filter(|&thread| world.leaving[thread].is_some()).collect()
     }
 
     fn overloaded(tasks: f64, interrupts: f64) -> bool {
         let mut world = running(0, 0);
-        world.uses = vec![Use { tasks, interrupts, ..Use::default() }; 8];
-        world.overloaded(0)
+        world.uses = IndexVec::filled(Use { tasks, interrupts, ..Use::default() }, 8);
+        world.overloaded(LlcId::new(0))
     }
 
     #[test]
@@ -163,19 +165,20 @@ mod test {
     #[test]
     fn an_idle_cpu_takes_a_thread_from_a_group_that_runs_two_more() {
         let mut world = running(4, 2);
-        world.push_from(0);
-        let [t] = leaving(&world)[..] else { panic!("one is to leave") };
-        let from = world.tasks[t].cpu;
+        world.push_from(LlcId::new(0));
+        let [thread] = leaving(&world)[..] else { panic!("one is to leave") };
+        let task = thread.task();
+        let from = world.tasks[task].cpu;
         world.boundary(from, Step::EpollEnter);
-        assert_eq!(world.tasks[t].state, State::Queued);
-        assert!(world.llc(world.tasks[t].cpu) == 1 && world.cpus[from].task.is_none());
+        assert_eq!(world.tasks[task].state, State::Queued);
+        assert!(world.llc(world.tasks[task].cpu) == LlcId::new(1) && world.cpus[from].task.is_none());
     }
 
     #[test]
     fn no_thread_leaves_a_group_that_runs_one_more_or_when_no_cpu_elsewhere_is_idle() {
         for (first, second) in [(3, 2), (4, 4), (2, 3)] {
             let mut world = running(first, second);
-            world.push_from(0);
+            world.push_from(LlcId::new(0));
             assert!(leaving(&world).is_empty(), "{first} and {second}");
         }
     }
@@ -183,9 +186,10 @@ mod test {
     #[test]
     fn without_moves_no_group_counts_as_overloaded() {
         let mut world = running(0, 0);
-        world.uses = vec![Use { tasks: 0.9, interrupts: 0.4, ..Use::default() }; 8];
-        assert!(world.overloaded(0));
+        let tired = Use { tasks: 0.9, interrupts: 0.4, ..Use::default() };
+        world.uses = IndexVec::filled(tired, 8);
+        assert!(world.overloaded(LlcId::new(0)));
         world.costs.group_moves = 0.0;
-        assert!(!world.overloaded(0));
+        assert!(!world.overloaded(LlcId::new(0)));
     }
 }

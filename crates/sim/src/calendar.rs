@@ -1,5 +1,7 @@
 //! What happens next.
 
+use crate::ids::SourceId;
+
 /// The next event of every source: at most one per source, the earliest first, and among equals the one that was
 /// set first.
 ///
@@ -44,43 +46,43 @@ impl Calendar {
 
     /// The next event: when, and of which source. `None` if nothing will happen any more.
     #[inline]
-    pub(crate) fn next(&self) -> Option<(u64, usize)> {
+    pub(crate) fn next(&self) -> Option<(u64, SourceId)> {
         let source = self.first & (self.step - 1);
         #[expect(clippy::cast_possible_truncation, reason = "at most 1023 sources")]
-        (self.first != NEVER).then_some((self.first >> BELOW_DUE, source as usize))
+        (self.first != NEVER).then_some((self.first >> BELOW_DUE, SourceId::new(source as usize)))
     }
 
     /// When this source is due, `u64::MAX` if it is not. After [`LAST`], it is due at [`LAST`].
     #[inline]
-    pub(crate) fn due(&self, source: usize) -> u64 {
+    pub(crate) fn due(&self, source: SourceId) -> u64 {
         let key = self.key(source);
         if key == NEVER { NEVER } else { key >> BELOW_DUE }
     }
 
     /// Gives a source its next event, in place of the one it had.
     #[inline]
-    pub(crate) fn set(&mut self, source: usize, due: u64) {
+    pub(crate) fn set(&mut self, source: SourceId, due: u64) {
         self.sequence += self.step;
         if self.sequence >> BELOW_DUE != 0 {
             self.number_again();
         }
-        self.put(source, due.min(LAST) << BELOW_DUE | self.sequence | source as u64);
+        self.put(source, due.min(LAST) << BELOW_DUE | self.sequence | source.index() as u64);
     }
 
     /// Takes a source's event away.
     #[inline]
-    pub(crate) fn clear(&mut self, source: usize) {
+    pub(crate) fn clear(&mut self, source: SourceId) {
         self.put(source, NEVER);
     }
 
     #[inline]
-    fn key(&self, source: usize) -> u64 {
-        self.places[(self.start + source) % PLACES]
+    fn key(&self, source: SourceId) -> u64 {
+        self.places[(self.start + source.index()) % PLACES]
     }
 
     #[inline]
-    fn put(&mut self, source: usize, mut key: u64) {
-        let mut place = self.start + source;
+    fn put(&mut self, source: SourceId, mut key: u64) {
+        let mut place = self.start + source.index();
         while place > 1 {
             self.places[place % PLACES] = key;
             key = key.min(self.places[(place ^ 1) % PLACES]);
@@ -92,7 +94,7 @@ impl Calendar {
     /// The sequence numbers are used up: the events under way get the first ones, in the order they have.
     #[cold]
     fn number_again(&mut self) {
-        let mut keys: Vec<u64> = (0..self.start).map(|source| self.key(source)).collect();
+        let mut keys: Vec<u64> = (0..self.start).map(SourceId::new).map(|source| self.key(source)).collect();
         keys.retain(|&key| key != NEVER);
         keys.sort_unstable();
         self.sequence = 0;
@@ -101,7 +103,7 @@ impl Calendar {
             let source = key & (self.step - 1);
             self.sequence += self.step;
             #[expect(clippy::cast_possible_truncation, reason = "at most 1023 sources")]
-            self.put(source as usize, due | self.sequence | source);
+            self.put(SourceId::new(source as usize), due | self.sequence | source);
         }
         self.sequence += self.step;
     }
@@ -115,7 +117,7 @@ mod test {
         std::iter::from_fn(|| {
             let (due, source) = calendar.next()?;
             calendar.clear(source);
-            Some((due, source))
+            Some((due, source.index()))
         })
         .collect()
     }
@@ -124,9 +126,9 @@ mod test {
     fn events_come_by_due_time_and_equals_in_the_order_they_were_set() {
         let mut calendar = Calendar::new(5);
         for (source, due) in [(4, 20), (1, 10), (3, 20), (0, 20)] {
-            calendar.set(source, due);
+            calendar.set(SourceId::new(source), due);
         }
-        calendar.set(4, 20);
+        calendar.set(SourceId::new(4), 20);
         assert_eq!(drained(&mut calendar), [(10, 1), (20, 3), (20, 0), (20, 4)]);
     }
 
@@ -137,9 +139,9 @@ mod test {
             // Source 0 is set again until the numbers have been used up more than once.
             let last = sources - 1;
             for step in 0..3 * (1 << BELOW_DUE) / calendar.step {
-                calendar.set(last, 7);
-                calendar.set(last / 2, 7);
-                calendar.set(0, 7 + step % 2);
+                calendar.set(SourceId::new(last), 7);
+                calendar.set(SourceId::new(last / 2), 7);
+                calendar.set(SourceId::new(0), 7 + step % 2);
             }
             let order: Vec<(u64, usize)> = match sources {
                 1 => vec![(8, 0)],
@@ -152,9 +154,10 @@ mod test {
     #[test]
     fn what_is_due_after_the_longest_run_waits_at_the_end() {
         let mut calendar = Calendar::new(2);
-        calendar.set(0, u64::MAX - 1);
-        assert_eq!((calendar.due(0), calendar.due(1)), (LAST, u64::MAX));
-        calendar.set(1, LAST - 1);
+        let (first, second) = (SourceId::new(0), SourceId::new(1));
+        calendar.set(first, u64::MAX - 1);
+        assert_eq!((calendar.due(first), calendar.due(second)), (LAST, u64::MAX));
+        calendar.set(second, LAST - 1);
         assert_eq!(drained(&mut calendar), [(LAST - 1, 1), (LAST, 0)]);
     }
 }

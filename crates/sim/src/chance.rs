@@ -2,7 +2,7 @@
 
 pub use model::Chance;
 
-use crate::elementary::{exp, ln};
+use crate::math::{exp, ln};
 
 /// Draws with mean 0 or 1, the same bytes on every machine.
 pub trait Draws {

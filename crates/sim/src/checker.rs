@@ -4,6 +4,8 @@
 //! time adds up to the time that passed; a connection has one request under way. Little's law is a matter of averages,
 //! and held by a test.
 
+use crate::ids::{ConnectionId, CpuId, QueueId};
+use crate::index_vec::IndexVec;
 use crate::softirq::BUDGET;
 use crate::watch::{Fact, Watch};
 
@@ -11,12 +13,12 @@ use crate::watch::{Fact, Watch};
 #[derive(Clone, Debug)]
 pub struct Checker {
     now: u64,
-    queues: Vec<Ring>,
-    /// Time accounted by CPU.
-    spent: Vec<u64>,
+    queues: IndexVec<QueueId, Ring>,
+    /// Time accounted.
+    spent: IndexVec<CpuId, u64>,
     sent: u64,
     answered: u64,
-    waiting: Vec<bool>,
+    waiting: IndexVec<ConnectionId, bool>,
     wrong: Option<String>,
 }
 
@@ -35,11 +37,11 @@ impl Checker {
     pub const fn new() -> Self {
         Self {
             now: 0,
-            queues: Vec::new(),
-            spent: Vec::new(),
+            queues: IndexVec::new(),
+            spent: IndexVec::new(),
             sent: 0,
             answered: 0,
-            waiting: Vec::new(),
+            waiting: IndexVec::new(),
             wrong: None,
         }
     }
@@ -56,10 +58,10 @@ impl Checker {
     /// What went wrong first.
     pub fn verdict(mut self, end: u64) -> Result<(), String> {
         self.now = end;
-        for c in 0..self.spent.len() {
-            let spent = self.spent[c];
+        for cpu in self.spent.ids() {
+            let spent = self.spent[cpu];
             if spent != end {
-                self.wrong(|| format!("CPU {c} accounts for {spent} ns of {end}"));
+                self.wrong(|| format!("CPU {cpu} accounts for {spent} ns of {end}"));
             }
         }
         let under_way = self.waiting.iter().filter(|&&waits| waits).count() as u64;
@@ -70,20 +72,6 @@ impl Checker {
             });
         }
         self.wrong.map_or(Ok(()), Err)
-    }
-
-    fn ring(&mut self, queue: usize) -> &mut Ring {
-        if self.queues.len() <= queue {
-            self.queues.resize(queue + 1, Ring::default());
-        }
-        &mut self.queues[queue]
-    }
-
-    fn flight(&mut self, connection: usize) -> &mut bool {
-        if self.waiting.len() <= connection {
-            self.waiting.resize(connection + 1, false);
-        }
-        &mut self.waiting[connection]
     }
 }
 
@@ -100,9 +88,9 @@ impl Watch for Checker {
         }
         self.now = now;
         match fact {
-            Fact::Arrived { queue } => self.ring(queue).arrived += 1,
+            Fact::Arrived { queue } => self.queues.entry(queue).arrived += 1,
             Fact::Taken { queue } => {
-                let ring = self.ring(queue);
+                let ring = self.queues.entry(queue);
                 ring.taken += 1;
                 let Ring { arrived, taken } = *ring;
                 if taken > arrived {
@@ -125,24 +113,22 @@ impl Watch for Checker {
                 }
             }
             Fact::Spent { cpu, span, .. } => {
-                if self.spent.len() <= cpu {
-                    self.spent.resize(cpu + 1, 0);
-                }
-                self.spent[cpu] += span;
-                let spent = self.spent[cpu];
+                let account = self.spent.entry(cpu);
+                *account += span;
+                let spent = *account;
                 if spent > now {
                     self.wrong(|| format!("CPU {cpu} accounts for {spent} ns of {now}"));
                 }
             }
             Fact::Sent { connection } => {
                 self.sent += 1;
-                if std::mem::replace(self.flight(connection), true) {
+                if std::mem::replace(self.waiting.entry(connection), true) {
                     self.wrong(|| format!("connection {connection} sent before it was answered"));
                 }
             }
             Fact::Answered { connection, .. } => {
                 self.answered += 1;
-                if !std::mem::replace(self.flight(connection), false) {
+                if !std::mem::replace(self.waiting.entry(connection), false) {
                     self.wrong(|| format!("connection {connection} was answered without asking"));
                 }
             }
@@ -172,23 +158,21 @@ mod test {
 
     #[test]
     fn what_may_not_be_is_said() {
+        let (queue, cpu, connection) = (QueueId::new(0), CpuId::new(0), ConnectionId::new(3));
         let wrongs: [(&str, &[(u64, Fact)]); 5] = [
-            ("time runs back", &[(5, Fact::Arrived { queue: 0 }), (4, Fact::Taken { queue: 0 })]),
-            ("gave 1 packets", &[(5, Fact::Taken { queue: 0 })]),
-            ("masked interrupt", &[(5, Fact::Irq { queue: 0, cpu: 0, armed: false })]),
-            (
-                "before it was answered",
-                &[(5, Fact::Sent { connection: 3 }), (6, Fact::Sent { connection: 3 })],
-            ),
+            ("time runs back", &[(5, Fact::Arrived { queue }), (4, Fact::Taken { queue })]),
+            ("gave 1 packets", &[(5, Fact::Taken { queue })]),
+            ("masked interrupt", &[(5, Fact::Irq { queue, cpu, armed: false })]),
+            ("before it was answered", &[(5, Fact::Sent { connection }), (6, Fact::Sent { connection })]),
             (
                 "accounts for 7 ns of 6",
-                &[(6, Fact::Spent { cpu: 0, class: crate::watch::Class::Idle, span: 7 })],
+                &[(6, Fact::Spent { cpu, class: crate::watch::Class::Idle, span: 7 })],
             ),
         ];
         for (words, facts) in wrongs {
             let said = judged(facts).expect_err(words);
             assert!(said.contains(words), "{said}");
         }
-        assert_eq!(judged(&[(5, Fact::Arrived { queue: 0 }), (5, Fact::Taken { queue: 0 })]), Ok(()));
+        assert_eq!(judged(&[(5, Fact::Arrived { queue }), (5, Fact::Taken { queue })]), Ok(()));
     }
 }

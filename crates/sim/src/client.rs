@@ -7,6 +7,8 @@
 
 use crate::application::Ready;
 use crate::chance::Draws;
+use crate::ids::{Compact, ConnectionId, QueueId, ThreadId};
+use crate::index_vec::IndexVec;
 use crate::nic::NEVER;
 use crate::watch::{Fact, Watch};
 use crate::wire::Link;
@@ -25,8 +27,8 @@ const LATE_TIMES_MAX: u32 = 8;
 /// All clients.
 #[derive(Clone, Debug)]
 pub(crate) struct Clients {
-    pub(crate) connections: Vec<Connection>,
-    pub(crate) homes: Vec<Home>,
+    pub(crate) connections: IndexVec<ConnectionId, Connection>,
+    pub(crate) homes: IndexVec<ConnectionId, Home>,
     /// Whether no thread has connections of more than one queue.
     pub(crate) one_queue_each: bool,
     /// Mean gap between a connection's requests; `NEVER` in a closed loop.
@@ -53,8 +55,26 @@ pub(crate) struct Connection {
 /// Where a connection belongs: small, since a packet looks for nothing else.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Home {
-    pub(crate) queue: u16,
-    pub(crate) thread: u16,
+    queue: Compact<QueueId>,
+    thread: Compact<ThreadId>,
+}
+
+impl Home {
+    pub(crate) fn new(queue: QueueId, thread: ThreadId) -> Self {
+        Self { queue: Compact::new(queue), thread: Compact::new(thread) }
+    }
+
+    /// The queue that its packets come by.
+    #[inline]
+    pub(crate) fn queue(self) -> QueueId {
+        self.queue.get()
+    }
+
+    /// The thread that answers it.
+    #[inline]
+    pub(crate) fn thread(self) -> ThreadId {
+        self.thread.get()
+    }
 }
 
 impl<W: Watch> World<W> {
@@ -73,80 +93,80 @@ impl<W: Watch> World<W> {
     /// after most others, and what is brought near for it would have to be sorted in one by one.
     #[expect(clippy::cast_precision_loss, reason = "a gap of nanoseconds, far below 2^53")]
     pub(crate) fn start_clients(&mut self) {
-        for i in 0..self.clients.connections.len() {
+        for connection in self.clients.connections.ids() {
             let spread = if self.clients.gap == NEVER { CLOSED_LOOP_START } else { self.clients.gap };
             let first = crate::scenario::nanos(self.chance.unit() * spread as f64 / 1000.0);
-            self.clients.connections[i].next = first;
-            self.send(i, first);
+            self.clients.connections[connection].next = first;
+            self.send(connection, first);
         }
     }
 
     /// A connection sends its request at this time: by which queue and when it arrives.
-    fn send(&mut self, i: usize, at: u64) -> (usize, u64) {
-        let q = usize::from(self.clients.homes[i].queue);
+    fn send(&mut self, connection: ConnectionId, at: u64) -> (QueueId, u64) {
+        let queue = self.clients.homes[connection].queue();
         let closed_loop = self.clients.gap == NEVER;
         let gap = if closed_loop { 0 } else { self.draw_gap() };
-        let connection = &mut self.clients.connections[i];
+        let state = &mut self.clients.connections[connection];
         // In a closed loop a request is due when the answer before it has come.
-        connection.from = if self.clients.from_due && !closed_loop { connection.next.min(at) } else { at };
-        connection.next += gap;
+        state.from = if self.clients.from_due && !closed_loop { state.next.min(at) } else { at };
+        state.next += gap;
         self.tally.sent += 1;
         if W::ON {
-            self.watch.see(self.now, Fact::Sent { connection: i });
+            self.watch.see(self.now, Fact::Sent { connection });
         }
         let arrival = (at + self.costs.client_rtt / 2 + self.clients.request_span).max(self.now + 1);
-        #[expect(clippy::cast_possible_truncation, reason = "at most four million connections")]
-        self.queues[q].expect_request(arrival, i as u32);
-        (q, arrival)
+        self.queues[queue].expect_request(arrival, connection);
+        (queue, arrival)
     }
 
     /// The server has sent its answer: when it arrives, what it measures, and what the client does next.
     pub(crate) fn answer(&mut self, request: Ready) {
-        let i = request.connection as usize;
+        let connection = request.connection;
         let now = self.now;
         let sent = self.clients.answers.pass(now);
         let mut at = sent + self.costs.client_rtt / 2 + self.costs.client_jitter.drawn(&mut self.chance);
         at += self.lateness();
         let hosted = self.client_host.present();
         if !hosted {
-            self.answered(i, at - request.from);
+            self.answered(connection, at - request.from);
         }
         if self.clients.acks {
-            let q = usize::from(self.clients.homes[i].queue);
+            let queue = self.clients.homes[connection].queue();
             let ack = now + self.costs.ack_delay;
-            self.queues[q].expect_ack(ack);
-            if self.queues[q].armed {
-                if ack < self.calendar.due(self.slots.nic(q)) {
-                    self.await_nic(q);
+            self.queues[queue].expect_ack(ack);
+            if self.queues[queue].armed {
+                if ack < self.calendar.due(self.slots.nic(queue)) {
+                    self.await_nic(queue);
                 }
             } else {
-                self.hurry_spinner(q, ack);
+                self.hurry_spinner(queue.napi(), ack);
             }
         }
-        if hosted { self.expect_answer(i, at) } else { self.next_turn(i, at + TURNAROUND) }
+        if hosted { self.expect_answer(connection, at) } else { self.next_turn(connection, at + TURNAROUND) }
     }
 
     /// An answer counts.
-    pub(crate) fn answered(&mut self, i: usize, latency: u64) {
+    pub(crate) fn answered(&mut self, connection: ConnectionId, latency: u64) {
         self.tally.answered += 1;
         if self.recording {
             self.tally.latency.record(latency);
         }
         if W::ON {
-            self.watch.see(self.now, Fact::Answered { connection: i, latency });
+            self.watch.see(self.now, Fact::Answered { connection, latency });
         }
     }
 
     /// A connection whose client has its answer since this time sends again, then or when it is due.
-    pub(crate) fn next_turn(&mut self, i: usize, ready: u64) {
-        let due = self.clients.connections[i].next;
-        let (q, arrival) = self.send(i, if self.clients.gap == NEVER { ready } else { due.max(ready) });
-        if self.queues[q].armed {
-            if arrival < self.calendar.due(self.slots.nic(q)) {
-                self.await_nic(q);
+    pub(crate) fn next_turn(&mut self, connection: ConnectionId, ready: u64) {
+        let due = self.clients.connections[connection].next;
+        let (queue, arrival) =
+            self.send(connection, if self.clients.gap == NEVER { ready } else { due.max(ready) });
+        if self.queues[queue].armed {
+            if arrival < self.calendar.due(self.slots.nic(queue)) {
+                self.await_nic(queue);
             }
         } else {
-            self.hurry_spinner(q, arrival);
+            self.hurry_spinner(queue.napi(), arrival);
         }
     }
 

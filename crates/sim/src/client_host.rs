@@ -10,6 +10,8 @@
 use std::collections::VecDeque;
 
 use crate::arrivals::Arrivals;
+use crate::ids::{ClientQueueId, ClientThreadId, Compact, ConnectionId};
+use crate::index_vec::IndexVec;
 use crate::nic::NEVER;
 use crate::scenario::{Scenario, Waits};
 use crate::watch::Watch;
@@ -18,10 +20,10 @@ use crate::world::World;
 /// The clients' machine; without threads there is none.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientHost {
-    queues: Vec<ClientQueue>,
-    threads: Vec<ClientThread>,
+    queues: IndexVec<ClientQueueId, ClientQueue>,
+    threads: IndexVec<ClientThreadId, ClientThread>,
     /// Each connection's queue.
-    homes: Vec<u16>,
+    homes: IndexVec<ConnectionId, Compact<ClientQueueId>>,
     moderation: Moderation,
 }
 
@@ -38,9 +40,9 @@ struct Moderation {
 #[derive(Clone, Debug)]
 struct ClientQueue {
     arrivals: Arrivals,
-    ring: VecDeque<u32>,
+    ring: VecDeque<ConnectionId>,
     /// The softirq runs: it is bringing this answer to its thread, or has none left.
-    polling: Option<Option<u32>>,
+    polling: Option<Option<ConnectionId>>,
     /// When the interrupt is due that the first answer of the ring set off.
     deadline: u64,
 }
@@ -49,9 +51,9 @@ struct ClientQueue {
 #[derive(Clone, Debug)]
 struct ClientThread {
     /// The epoll's ready list.
-    ready: VecDeque<u32>,
+    ready: VecDeque<ConnectionId>,
     /// What the last `epoll_wait` returned.
-    batch: VecDeque<u32>,
+    batch: VecDeque<ConnectionId>,
     doing: Doing,
 }
 
@@ -72,7 +74,7 @@ enum Doing {
 
 impl ClientHost {
     /// The host of a scenario, with each connection's queue.
-    pub(crate) fn new(scenario: &Scenario, homes: Vec<u16>) -> Self {
+    pub(crate) fn new(scenario: &Scenario, homes: IndexVec<ConnectionId, Compact<ClientQueueId>>) -> Self {
         let (clients, coalescing) = (&scenario.clients, &scenario.hardware.coalescing);
         let queue =
             ClientQueue { arrivals: Arrivals::new(), ring: VecDeque::new(), polling: None, deadline: NEVER };
@@ -80,8 +82,8 @@ impl ClientHost {
             ClientThread { ready: VecDeque::new(), batch: VecDeque::new(), doing: Doing::Waiting(0) };
         let queues = if clients.threads > 0 { clients.queues } else { 0 };
         Self {
-            queues: vec![queue; queues as usize],
-            threads: vec![thread; clients.threads as usize],
+            queues: IndexVec::filled(queue, queues as usize),
+            threads: IndexVec::filled(thread, clients.threads as usize),
             homes,
             moderation: Moderation {
                 span: u64::from(coalescing.rx_usecs) * 1000,
@@ -93,101 +95,88 @@ impl ClientHost {
 
     /// Whether there is such a host.
     pub(crate) const fn present(&self) -> bool {
-        !self.threads.is_empty()
-    }
-
-    /// Its sources of events: queues first, then threads.
-    pub(crate) const fn sources(&self) -> usize {
-        self.queues.len() + self.threads.len()
+        self.threads.len() > 0
     }
 }
 
 impl<W: Watch> World<W> {
     /// A connection's answer reaches the clients' NIC at this time.
-    pub(crate) fn expect_answer(&mut self, i: usize, at: u64) {
-        let q = usize::from(self.client_host.homes[i]);
-        let queue = &mut self.client_host.queues[q];
-        #[expect(clippy::cast_possible_truncation, reason = "at most four million connections")]
-        queue.arrivals.expect(at, i as u32);
-        if queue.polling.is_none() {
-            self.client_nic_waits(q);
-        }
-    }
-
-    /// Something of the clients' host is due.
-    pub(crate) fn client_event(&mut self, source: usize) {
-        match source.checked_sub(self.client_host.queues.len()) {
-            Some(k) => self.client_thread_event(k),
-            None => self.client_queue_event(source),
+    pub(crate) fn expect_answer(&mut self, connection: ConnectionId, at: u64) {
+        let queue = self.client_host.homes[connection].get();
+        let state = &mut self.client_host.queues[queue];
+        state.arrivals.expect(at, connection);
+        if state.polling.is_none() {
+            self.client_nic_waits(queue);
         }
     }
 
     /// Until the next answer, or the interrupt.
-    fn client_nic_waits(&mut self, q: usize) {
-        let queue = &self.client_host.queues[q];
-        let due = queue.arrivals.next().min(queue.deadline);
+    fn client_nic_waits(&mut self, queue: ClientQueueId) {
+        let state = &self.client_host.queues[queue];
+        let due = state.arrivals.next().min(state.deadline);
         if due == NEVER {
-            self.calendar.clear(self.slots.client(q));
+            self.calendar.clear(self.slots.client_queue(queue));
         } else {
-            self.calendar.set(self.slots.client(q), due.max(self.now));
+            self.calendar.set(self.slots.client_queue(queue), due.max(self.now));
         }
     }
 
-    fn client_queue_event(&mut self, q: usize) {
+    /// A queue of the clients' NIC has an answer, an interrupt or a poll that ends.
+    pub(crate) fn client_queue_event(&mut self, queue: ClientQueueId) {
         let now = self.now;
         let Moderation { span, frames, restarts } = self.client_host.moderation;
-        let queue = &mut self.client_host.queues[q];
-        while queue.arrivals.next() <= now
-            && let Some(connection) = queue.arrivals.take()
+        let state = &mut self.client_host.queues[queue];
+        while state.arrivals.next() <= now
+            && let Some(connection) = state.arrivals.take()
         {
-            queue.ring.push_back(connection);
-            if restarts || queue.deadline == NEVER {
-                queue.deadline = now + span;
+            state.ring.push_back(connection);
+            if restarts || state.deadline == NEVER {
+                state.deadline = now + span;
             }
         }
-        match queue.polling {
-            None if queue.deadline <= now || queue.ring.len() >= frames => {
-                queue.polling = Some(None);
-                queue.deadline = NEVER;
+        match state.polling {
+            None if state.deadline <= now || state.ring.len() >= frames => {
+                state.polling = Some(None);
+                state.deadline = NEVER;
                 let entry = self.costs.idle_exit + self.costs.irq + self.costs.poll;
-                self.calendar.set(self.slots.client(q), now + entry);
+                self.calendar.set(self.slots.client_queue(queue), now + entry);
             }
-            None => self.client_nic_waits(q),
-            Some(None) => self.client_polls(q, 0),
+            None => self.client_nic_waits(queue),
+            Some(None) => self.client_polls(queue, 0),
             Some(Some(connection)) => {
                 let wake = self.client_delivers(connection);
-                self.client_polls(q, wake);
+                self.client_polls(queue, wake);
             }
         }
     }
 
     /// The softirq takes its next answer, after what waking a thread took, or ends.
-    fn client_polls(&mut self, q: usize, wake: u64) {
+    fn client_polls(&mut self, queue: ClientQueueId, wake: u64) {
         let cost = self.costs.packet + self.costs.response_in;
-        let queue = &mut self.client_host.queues[q];
-        match queue.ring.pop_front() {
+        let state = &mut self.client_host.queues[queue];
+        match state.ring.pop_front() {
             Some(connection) => {
-                queue.polling = Some(Some(connection));
-                self.calendar.set(self.slots.client(q), self.now + wake + cost);
+                state.polling = Some(Some(connection));
+                self.calendar.set(self.slots.client_queue(queue), self.now + wake + cost);
             }
             None if wake > 0 => {
-                queue.polling = Some(None);
-                self.calendar.set(self.slots.client(q), self.now + wake);
+                state.polling = Some(None);
+                self.calendar.set(self.slots.client_queue(queue), self.now + wake);
             }
             None => {
-                queue.polling = None;
-                queue.deadline = NEVER;
-                self.client_nic_waits(q);
+                state.polling = None;
+                state.deadline = NEVER;
+                self.client_nic_waits(queue);
             }
         }
     }
 
     /// An answer reaches its thread's epoll: what waking the thread costs the softirq.
-    fn client_delivers(&mut self, connection: u32) -> u64 {
-        let k = connection as usize % self.client_host.threads.len();
-        let thread = &mut self.client_host.threads[k];
-        thread.ready.push_back(connection);
-        let Doing::Waiting(since) = thread.doing else { return 0 };
+    fn client_delivers(&mut self, connection: ConnectionId) -> u64 {
+        let thread = ClientThreadId::new(connection.index() % self.client_host.threads.len());
+        let state = &mut self.client_host.threads[thread];
+        state.ready.push_back(connection);
+        let Doing::Waiting(since) = state.doing else { return 0 };
         let costs = &self.costs;
         let waited = self.now - since;
         let spins = match self.waits {
@@ -203,51 +192,49 @@ impl<W: Watch> World<W> {
             let woken = costs.wake + costs.ipi + costs.idle_exit + costs.switch_in;
             (woken, costs.wake + costs.ipi / 2)
         };
-        self.client_does(k, Doing::Noticing, noticing);
+        self.client_does(thread, Doing::Noticing, noticing);
         wake
     }
 
-    fn client_does(&mut self, k: usize, doing: Doing, span: u64) {
-        self.client_host.threads[k].doing = doing;
-        let source = self.slots.client(self.client_host.queues.len() + k);
-        self.calendar.set(source, self.now + span);
+    fn client_does(&mut self, thread: ClientThreadId, doing: Doing, span: u64) {
+        self.client_host.threads[thread].doing = doing;
+        self.calendar.set(self.slots.client_thread(thread), self.now + span);
     }
 
     /// A thread of the clients has done what it did.
-    fn client_thread_event(&mut self, k: usize) {
-        let thread = &mut self.client_host.threads[k];
-        match thread.doing {
-            Doing::Request => self.client_answered(k),
-            Doing::Noticing | Doing::Epoll | Doing::FallingAsleep if !thread.ready.is_empty() => {
-                std::mem::swap(&mut thread.ready, &mut thread.batch);
-                self.client_goes_on(k);
+    pub(crate) fn client_thread_event(&mut self, thread: ClientThreadId) {
+        let state = &mut self.client_host.threads[thread];
+        match state.doing {
+            Doing::Request => self.client_answered(thread),
+            Doing::Noticing | Doing::Epoll | Doing::FallingAsleep if !state.ready.is_empty() => {
+                std::mem::swap(&mut state.ready, &mut state.batch);
+                self.client_goes_on(thread);
             }
             Doing::Epoll if self.waits == Waits::Sleep => {
-                self.client_does(k, Doing::FallingAsleep, self.costs.sleep);
+                self.client_does(thread, Doing::FallingAsleep, self.costs.sleep);
             }
             Doing::Waiting(_) | Doing::Noticing | Doing::Epoll | Doing::FallingAsleep => {
-                thread.doing = Doing::Waiting(self.now);
-                self.calendar.clear(self.slots.client(self.client_host.queues.len() + k));
+                state.doing = Doing::Waiting(self.now);
+                self.calendar.clear(self.slots.client_thread(thread));
             }
         }
     }
 
     /// The next answer of the batch, or `epoll_wait` again.
-    fn client_goes_on(&mut self, k: usize) {
-        if self.client_host.threads[k].batch.is_empty() {
-            return self.client_does(k, Doing::Epoll, self.costs.epoll);
+    fn client_goes_on(&mut self, thread: ClientThreadId) {
+        if self.client_host.threads[thread].batch.is_empty() {
+            return self.client_does(thread, Doing::Epoll, self.costs.epoll);
         }
         let work = self.costs.client_request.drawn(&mut self.chance) + self.costs.request_out;
-        self.client_does(k, Doing::Request, work);
+        self.client_does(thread, Doing::Request, work);
     }
 
     /// An answer is read, and the next request sent.
-    fn client_answered(&mut self, k: usize) {
-        if let Some(connection) = self.client_host.threads[k].batch.pop_front() {
-            let i = connection as usize;
-            self.answered(i, self.now - self.clients.connections[i].from);
-            self.next_turn(i, self.now);
+    fn client_answered(&mut self, thread: ClientThreadId) {
+        if let Some(connection) = self.client_host.threads[thread].batch.pop_front() {
+            self.answered(connection, self.now - self.clients.connections[connection].from);
+            self.next_turn(connection, self.now);
         }
-        self.client_goes_on(k);
+        self.client_goes_on(thread);
     }
 }

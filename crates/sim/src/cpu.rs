@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use crate::gro::List;
+use crate::ids::{CpuId, NapiId, QueueId, TaskId, ThreadId};
 use crate::napi::Poll;
+use crate::nic::Packet;
 use crate::softirq::Softirq;
 use crate::watch::{Class, Fact, Watch};
 use crate::world::World;
@@ -21,10 +23,10 @@ pub(crate) enum Doing {
     HardIrq,
     /// It is in a driver's poll: it enters, or packets get as far as a list.
     Poll,
-    /// It brings packets of the list to their sockets, the last one this: a connection's number, or [`crate::nic::ACK`].
-    Packet(u32),
-    /// It brings packets to their sockets and wakes the task of the last one.
-    Wake(usize),
+    /// It brings packets of the list to their sockets, the last one this.
+    Packet(Packet),
+    /// It brings packets to their sockets and wakes the thread of the last one.
+    Wake(ThreadId),
     /// It looks into an epoll.
     Epoll,
     /// It puts a thread to sleep.
@@ -87,26 +89,26 @@ pub(crate) struct Cpu {
     /// Time of the rest of the running segment that interrupts took.
     irq_time: u64,
     /// `rq->curr`; `None` is the idle task.
-    pub(crate) task: Option<usize>,
+    pub(crate) task: Option<TaskId>,
     /// The others of the run queue, first in, first out.
-    pub(crate) waiting: VecDeque<usize>,
+    pub(crate) waiting: VecDeque<TaskId>,
     pub(crate) slice_end: u64,
     /// What an interrupt interrupted, and how much of it was left.
     pub(crate) paused: Option<(Doing, u64)>,
     /// Interrupts to handle once the idle state is left.
     irq_cost: u64,
     /// `softnet_data.poll_list`.
-    pub(crate) poll_list: VecDeque<usize>,
+    pub(crate) poll_list: VecDeque<NapiId>,
     pub(crate) softirq: Softirq,
     pub(crate) poll: Poll,
     pub(crate) list: List,
     spent: [u64; 5],
     /// The queue that its answers leave by.
-    pub(crate) transmit_queue: usize,
+    pub(crate) transmit_queue: QueueId,
 }
 
 impl Cpu {
-    pub(crate) fn new(transmit_queue: usize) -> Self {
+    pub(crate) fn new(transmit_queue: QueueId) -> Self {
         Self {
             doing: Doing::Idle,
             class: Class::Idle,
@@ -145,16 +147,16 @@ impl Cpu {
 impl<W: Watch> World<W> {
     /// Begins a segment of work.
     #[inline]
-    pub(crate) fn segment(&mut self, c: usize, doing: Doing, cost: u64) {
-        let cost = self.slowed(c, cost);
-        self.cpus[c].begin(doing, self.now);
-        self.calendar.set(c, self.now + cost);
+    pub(crate) fn segment(&mut self, cpu: CpuId, doing: Doing, cost: u64) {
+        let cost = self.slowed(cpu, cost);
+        self.cpus[cpu].begin(doing, self.now);
+        self.calendar.set(cpu.source(), self.now + cost);
     }
 
     /// Work takes longer while the hyper-thread beside is busy.
     #[inline]
-    fn slowed(&self, c: usize, cost: u64) -> u64 {
-        match self.sibling(c) {
+    fn slowed(&self, cpu: CpuId, cost: u64) -> u64 {
+        match self.sibling(cpu) {
             Some(sibling) if self.cpus[sibling].doing != Doing::Idle => cost * self.costs.smt_permille / 1000,
             Some(_) | None => cost,
         }
@@ -162,145 +164,146 @@ impl<W: Watch> World<W> {
 
     /// The other hyper-thread of a CPU's core.
     #[inline]
-    pub(crate) fn sibling(&self, c: usize) -> Option<usize> {
+    pub(crate) fn sibling(&self, cpu: CpuId) -> Option<CpuId> {
         if !self.topology.smt {
             return None;
         }
         let half = self.cpus.len() / 2;
-        Some(if c < half { c + half } else { c - half })
+        let number = cpu.index();
+        Some(CpuId::new(if number < half { number + half } else { number - half }))
     }
 
     /// Writes the time since the segment began, or was last accounted, to the CPU's account.
     #[inline]
-    pub(crate) fn account(&mut self, c: usize) {
-        let cpu = &self.cpus[c];
-        if cpu.since < cpu.handled_at || cpu.irq_time > 0 {
-            self.account_irqs(c);
+    pub(crate) fn account(&mut self, cpu: CpuId) {
+        let state = &self.cpus[cpu];
+        if state.since < state.handled_at || state.irq_time > 0 {
+            self.account_irqs(cpu);
         }
-        self.spend_until(c, self.cpus[c].class, self.now);
+        self.spend_until(cpu, self.cpus[cpu].class, self.now);
     }
 
     /// Writes what of that time interrupts took, or leaving the idle state for one.
-    fn account_irqs(&mut self, c: usize) {
-        if self.cpus[c].since < self.cpus[c].handled_at {
-            self.spend_until(c, Class::Idle, self.cpus[c].awake_at);
-            self.spend_until(c, Class::Irq, self.cpus[c].handled_at);
+    fn account_irqs(&mut self, cpu: CpuId) {
+        if self.cpus[cpu].since < self.cpus[cpu].handled_at {
+            self.spend_until(cpu, Class::Idle, self.cpus[cpu].awake_at);
+            self.spend_until(cpu, Class::Irq, self.cpus[cpu].handled_at);
         }
-        let cpu = &mut self.cpus[c];
-        let irq = cpu.irq_time.min(self.now - cpu.since);
-        cpu.irq_time -= irq;
-        let until = cpu.since + irq;
-        self.spend_until(c, Class::Irq, until);
+        let state = &mut self.cpus[cpu];
+        let irq = state.irq_time.min(self.now - state.since);
+        state.irq_time -= irq;
+        let until = state.since + irq;
+        self.spend_until(cpu, Class::Irq, until);
     }
 
     /// Writes time to the CPU's account, up to this moment or to now if that is sooner.
     #[inline]
-    fn spend_until(&mut self, c: usize, class: Class, until: u64) {
-        let cpu = &mut self.cpus[c];
-        let until = until.min(self.now).max(cpu.since);
-        let span = until - std::mem::replace(&mut cpu.since, until);
-        cpu.spent[class as usize] += span;
+    fn spend_until(&mut self, cpu: CpuId, class: Class, until: u64) {
+        let state = &mut self.cpus[cpu];
+        let until = until.min(self.now).max(state.since);
+        let span = until - std::mem::replace(&mut state.since, until);
+        state.spent[class as usize] += span;
         if W::ON {
-            self.watch.see(self.now, Fact::Spent { cpu: c, class, span });
+            self.watch.see(self.now, Fact::Spent { cpu, class, span });
         }
     }
 
     /// The CPU has nothing to do.
-    pub(crate) fn go_idle(&mut self, c: usize) {
-        self.cpus[c].begin(Doing::Idle, self.now);
-        self.calendar.clear(c);
+    pub(crate) fn go_idle(&mut self, cpu: CpuId) {
+        self.cpus[cpu].begin(Doing::Idle, self.now);
+        self.calendar.clear(cpu.source());
     }
 
     /// An interrupt takes the CPU for `cost`.
-    pub(crate) fn interrupt(&mut self, c: usize, cost: u64) {
-        let doing = self.cpus[c].doing;
+    pub(crate) fn interrupt(&mut self, cpu: CpuId, cost: u64) {
+        let doing = self.cpus[cpu].doing;
         match doing {
             Doing::Idle => {
-                self.account(c);
-                let idle_exit = self.slowed(c, self.costs.idle_exit);
-                self.handle_irq(c, self.now + idle_exit, cost);
+                self.account(cpu);
+                let idle_exit = self.slowed(cpu, self.costs.idle_exit);
+                self.handle_irq(cpu, self.now + idle_exit, cost);
             }
-            Doing::IdleExit => self.cpus[c].irq_cost += cost,
+            Doing::IdleExit => self.cpus[cpu].irq_cost += cost,
             _ if doing.softirq_may_run() => {
-                self.account(c);
+                self.account(cpu);
                 let extra = if doing == Doing::Request { self.costs.preempted } else { 0 };
-                let left = self.calendar.due(c).saturating_sub(self.now) + extra;
-                self.cpus[c].paused = Some((doing, left));
-                self.handle_irq(c, self.now, cost);
+                let left = self.calendar.due(cpu.source()).saturating_sub(self.now) + extra;
+                self.cpus[cpu].paused = Some((doing, left));
+                self.handle_irq(cpu, self.now, cost);
             }
             _ => {
-                let cpu = &mut self.cpus[c];
-                if self.now < cpu.handled_at {
-                    cpu.handled_at += cost;
+                let state = &mut self.cpus[cpu];
+                if self.now < state.handled_at {
+                    state.handled_at += cost;
                 } else {
-                    cpu.irq_time += cost;
+                    state.irq_time += cost;
                 }
-                let due = self.calendar.due(c) + cost;
-                self.calendar.set(c, due);
+                let due = self.calendar.due(cpu.source()) + cost;
+                self.calendar.set(cpu.source(), due);
             }
         }
     }
 
     /// Handles an interrupt, from when the CPU is awake. Nobody sees it turn to the softirq that follows, so that this, the
     /// interrupt and the beginning of the poll are one segment.
-    pub(crate) fn handle_irq(&mut self, c: usize, awake_at: u64, cost: u64) {
+    pub(crate) fn handle_irq(&mut self, cpu: CpuId, awake_at: u64, cost: u64) {
         let now = self.now;
-        if self.softirqs_wait(c) {
+        if self.softirqs_wait(cpu) {
             if awake_at == now {
-                return self.segment(c, Doing::HardIrq, cost);
+                return self.segment(cpu, Doing::HardIrq, cost);
             }
-            self.cpus[c].irq_cost = cost;
-            self.cpus[c].begin(Doing::IdleExit, now);
-            return self.calendar.set(c, awake_at);
+            self.cpus[cpu].irq_cost = cost;
+            self.cpus[cpu].begin(Doing::IdleExit, now);
+            return self.calendar.set(cpu.source(), awake_at);
         }
-        let handled_at = awake_at + self.slowed(c, cost);
+        let handled_at = awake_at + self.slowed(cpu, cost);
         self.now = handled_at;
-        self.softirq_begin(c);
+        self.softirq_begin(cpu);
         self.now = now;
-        let cpu = &mut self.cpus[c];
-        (cpu.since, cpu.awake_at, cpu.handled_at) = (now, awake_at, handled_at);
+        let state = &mut self.cpus[cpu];
+        (state.since, state.awake_at, state.handled_at) = (now, awake_at, handled_at);
     }
 
     /// When softirqs have run, the CPU's task takes its next step, as if it had been switched to in no time.
-    pub(crate) fn pause_before_onward(&mut self, c: usize) {
-        self.cpus[c].paused = Some((Doing::SwitchIn, 0));
+    pub(crate) fn pause_before_onward(&mut self, cpu: CpuId) {
+        self.cpus[cpu].paused = Some((Doing::SwitchIn, 0));
     }
 
     /// Softirqs are done: back to what was interrupted.
-    pub(crate) fn resume(&mut self, c: usize) {
-        match self.cpus[c].paused.take() {
+    pub(crate) fn resume(&mut self, cpu: CpuId) {
+        match self.cpus[cpu].paused.take() {
             Some((Doing::EventSpin, left)) => {
-                let left = if self.cpu_has_events(c) { self.spin_step() } else { left };
-                self.segment(c, Doing::EventSpin, left);
+                let left = if self.cpu_has_events(cpu) { self.spin_step() } else { left };
+                self.segment(cpu, Doing::EventSpin, left);
             }
-            Some((Doing::SwitchIn, 0)) => self.perform(c),
+            Some((Doing::SwitchIn, 0)) => self.perform(cpu),
             Some((doing, left)) => {
-                self.cpus[c].begin(doing, self.now);
-                self.calendar.set(c, self.now + left);
+                self.cpus[cpu].begin(doing, self.now);
+                self.calendar.set(cpu.source(), self.now + left);
             }
-            None => self.dispatch(c),
+            None => self.dispatch(cpu),
         }
     }
 
     /// A segment is over.
-    pub(crate) fn cpu_event(&mut self, c: usize) {
-        self.account(c);
-        match self.cpus[c].doing {
-            Doing::Idle => self.go_idle(c),
-            Doing::IdleExit => match std::mem::take(&mut self.cpus[c].irq_cost) {
-                0 => self.dispatch(c),
-                cost => self.handle_irq(c, self.now, cost),
+    pub(crate) fn cpu_event(&mut self, cpu: CpuId) {
+        self.account(cpu);
+        match self.cpus[cpu].doing {
+            Doing::Idle => self.go_idle(cpu),
+            Doing::IdleExit => match std::mem::take(&mut self.cpus[cpu].irq_cost) {
+                0 => self.dispatch(cpu),
+                cost => self.handle_irq(cpu, self.now, cost),
             },
-            Doing::SwitchIn => self.perform(c),
-            Doing::HardIrq => self.irq_exit(c),
-            Doing::Poll => self.next_packet(c),
-            Doing::Packet(packet) => self.delivered(c, packet),
-            Doing::Wake(task) => self.woken(c, task),
-            Doing::Epoll => self.epoll_looked(c),
-            Doing::Sleep => self.fall_asleep(c),
-            Doing::Request => self.request_done(c),
-            Doing::Contend | Doing::Spin => self.busy_poll_turn(c),
-            Doing::EventSpin => self.event_spun(c),
+            Doing::SwitchIn => self.perform(cpu),
+            Doing::HardIrq => self.irq_exit(cpu),
+            Doing::Poll => self.next_packet(cpu),
+            Doing::Packet(packet) => self.delivered(cpu, packet),
+            Doing::Wake(thread) => self.woken(cpu, thread),
+            Doing::Epoll => self.epoll_looked(cpu),
+            Doing::Sleep => self.fall_asleep(cpu),
+            Doing::Request => self.request_done(cpu),
+            Doing::Contend | Doing::Spin => self.busy_poll_turn(cpu),
+            Doing::EventSpin => self.event_spun(cpu),
         }
     }
 }

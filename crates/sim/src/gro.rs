@@ -9,8 +9,9 @@
 use model::KernelVersion;
 
 use crate::cpu::Doing;
+use crate::ids::CpuId;
 use crate::napi::{Poll, Running};
-use crate::nic::ACK;
+use crate::nic::Packet;
 use crate::socket::Reach;
 use crate::watch::Watch;
 use crate::world::World;
@@ -19,9 +20,9 @@ use crate::world::World;
 const GRO_NORMAL_BATCH: u32 = 8;
 
 /// Packets between the ring and their sockets. Kernel: `napi_struct.rx_list`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct List {
-    packets: [u32; GRO_NORMAL_BATCH as usize],
+    packets: [Packet; GRO_NORMAL_BATCH as usize],
     length: u32,
     /// How many of them have been handed on.
     handed: u32,
@@ -29,8 +30,16 @@ pub(crate) struct List {
     goes: bool,
 }
 
+impl Default for List {
+    /// Without packets.
+    fn default() -> Self {
+        let packets = [Packet::ACK; GRO_NORMAL_BATCH as usize];
+        Self { packets, length: 0, handed: 0, goes: false }
+    }
+}
+
 impl List {
-    fn next(&mut self) -> Option<u32> {
+    fn next(&mut self) -> Option<Packet> {
         if self.handed == self.length {
             (self.length, self.handed, self.goes) = (0, 0, false);
             return None;
@@ -48,100 +57,98 @@ pub(crate) fn list_length(kernel: KernelVersion) -> u32 {
 impl<W: Watch> World<W> {
     /// The poll's packets move on, from the ring to a list or from the list to their sockets; `false` if there are none.
     #[inline]
-    pub(crate) fn packets_move(&mut self, c: usize) -> bool {
-        if self.cpus[c].list.goes && self.list_goes(c, 0) {
+    pub(crate) fn packets_move(&mut self, cpu: CpuId) -> bool {
+        if self.cpus[cpu].list.goes && self.list_goes(cpu, 0) {
             return true;
         }
-        let before = self.list_grows(c);
+        let before = self.list_grows(cpu);
         if before == 0 {
             // The poll is over, and its list goes.
-            return self.list_goes(c, 0);
+            return self.list_goes(cpu, 0);
         }
-        if self.cpus[c].list.goes {
-            return self.list_goes(c, before);
+        if self.cpus[cpu].list.goes {
+            return self.list_goes(cpu, before);
         }
-        self.segment(c, Doing::Poll, before);
+        self.segment(cpu, Doing::Poll, before);
         true
     }
 
     /// The driver takes what is in the ring, as far as budget and list allow, and GRO and IP do their part. Returns what that
     /// costs.
-    fn list_grows(&mut self, c: usize) -> u64 {
-        let Poll { napi, mut work, budget, running } = self.cpus[c].poll;
+    fn list_grows(&mut self, cpu: CpuId) -> u64 {
+        let Poll { napi, mut work, budget, running } = self.cpus[cpu].poll;
         let mut cost = if work == 0 { self.costs.packet_first } else { 0 };
         let mut taken = 0;
-        self.receive(napi);
+        self.receive(napi.queue());
         while work < budget
-            && self.cpus[c].list.length < self.list_length
-            && let Some(packet) = self.take_packet(napi)
+            && self.cpus[cpu].list.length < self.list_length
+            && let Some(packet) = self.take_packet(napi.queue())
         {
-            let list = &mut self.cpus[c].list;
+            let list = &mut self.cpus[cpu].list;
             list.packets[list.length as usize] = packet;
             list.length += 1;
             taken += 1;
-            work = (work + if packet == ACK { 1 } else { self.request_frames }).min(budget);
+            work = (work + if packet == Packet::ACK { 1 } else { self.request_frames }).min(budget);
             cost += self.costs.before_socket(packet, running);
         }
         if taken == 0 {
             return 0;
         }
-        self.unsettle(c, taken);
-        let cpu = &mut self.cpus[c];
-        cpu.poll.work = work;
-        cpu.list.goes = work == budget || cpu.list.length == self.list_length;
+        self.unsettle(cpu, taken);
+        let state = &mut self.cpus[cpu];
+        state.poll.work = work;
+        state.list.goes = work == budget || state.list.length == self.list_length;
         cost.max(1)
     }
 
     /// The list's packets reach their sockets, up to the first that someone can see, after what was done `before`.
-    fn list_goes(&mut self, c: usize, before: u64) -> bool {
-        let running = self.cpus[c].poll.running;
+    fn list_goes(&mut self, cpu: CpuId, before: u64) -> bool {
+        let running = self.cpus[cpu].poll.running;
         let (mut cost, mut last) = (before, None);
-        while let Some(packet) = self.cpus[c].list.next() {
-            self.cpus[c].list.goes = true;
-            cost += self.at_socket(c, packet, running);
-            match self.reach(c, packet) {
+        while let Some(packet) = self.cpus[cpu].list.next() {
+            self.cpus[cpu].list.goes = true;
+            cost += self.at_socket(cpu, packet, running);
+            match self.reach(cpu, packet) {
                 Reach::Unseen => {
-                    self.deliver(c, packet);
+                    self.deliver(cpu, packet);
                     last = Some(packet);
                 }
-                Reach::Sleeper(t) => {
-                    self.deliver(c, packet);
-                    self.wake(c, t, cost);
+                Reach::Sleeper(thread) => {
+                    self.deliver(cpu, packet);
+                    self.wake(cpu, thread, cost);
                     return true;
                 }
                 Reach::Seen => {
-                    self.segment(c, Doing::Packet(packet), cost);
+                    self.segment(cpu, Doing::Packet(packet), cost);
                     return true;
                 }
             }
         }
         if last.is_some() {
             // They are there already.
-            self.segment(c, Doing::Poll, cost);
+            self.segment(cpu, Doing::Poll, cost);
         }
         last.is_some()
     }
 
     /// Packets handled on top of a request displace what that request had in the caches.
     #[inline]
-    fn unsettle(&mut self, c: usize, packets: u32) {
-        if let Some((Doing::Request, left)) = &mut self.cpus[c].paused {
+    fn unsettle(&mut self, cpu: CpuId, packets: u32) {
+        if let Some((Doing::Request, left)) = &mut self.cpus[cpu].paused {
             *left += self.costs.preempted_packet * u64::from(packets);
         }
     }
 
     /// What a packet costs once its list goes to the sockets.
     #[inline]
-    fn at_socket(&self, c: usize, packet: u32, running: Running) -> u64 {
+    fn at_socket(&self, cpu: CpuId, packet: Packet, running: Running) -> u64 {
         let costs = &self.costs;
         let part = costs.socket_part(packet);
-        if packet == ACK {
-            return costs.in_context(part, running);
-        }
-        let thread = usize::from(self.clients.homes[packet as usize].thread);
-        let remote = self.remote(c, self.tasks[thread].cpu, costs.packet_remote);
+        let Some(connection) = packet.connection() else { return costs.in_context(part, running) };
+        let thread = self.clients.homes[connection].thread();
+        let remote = self.remote(cpu, self.tasks[thread.task()].cpu, costs.packet_remote);
         let cold = if costs.connections_cool {
-            let touched = self.clients.connections[packet as usize].touched;
+            let touched = self.clients.connections[connection].touched;
             costs.cold_after(self.threads[thread].answered.wrapping_sub(touched))
         } else {
             0
@@ -191,7 +198,7 @@ mod test {
     /// Packets that a poll had taken when it first woke the thread.
     fn taken_before_wakeups(kernel: &str) -> f64 {
         let Seen { taken, woken } = seen(kernel);
-        let before = |at: u64| taken.iter().filter(|&&t| t <= at && at - t < 50_000).count();
+        let before = |at: u64| taken.iter().filter(|&&thread| thread <= at && at - thread < 50_000).count();
         let all: usize = woken.iter().map(|&at| before(at)).sum();
         all as f64 / woken.len() as f64
     }

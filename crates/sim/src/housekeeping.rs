@@ -1,4 +1,4 @@
-//! Short tasks of the kernel, one bound to each CPU: what workers, RCU and the scheduler's own threads take now and then.
+//! Compact tasks of the kernel, one bound to each CPU: what workers, RCU and the scheduler's own threads take now and then.
 //!
 //! They hardly cost time, but a thread that wakes while one runs on its CPU goes elsewhere. Without them threads
 //! that have found a CPU each stay there for good; on a real host they move. Kernel: 6.11, `kernel/workqueue.c`
@@ -6,6 +6,7 @@
 //! to no CPU.
 
 use crate::cpu::Doing;
+use crate::ids::CpuId;
 use crate::scheduler::State;
 use crate::watch::Watch;
 use crate::world::World;
@@ -16,16 +17,16 @@ impl<W: Watch> World<W> {
         if self.costs.housekeeping <= 0.0 {
             return;
         }
-        for c in 0..self.cpus.len() {
-            let task = self.slots.housekeeper(c);
+        for cpu in self.cpus.ids() {
+            let task = self.slots.housekeeper(cpu);
             if self.chance.unit() < self.costs.housekeeping && self.tasks[task].state == State::Sleeping {
-                self.enqueue(task, c);
+                self.enqueue(task, cpu);
             }
         }
     }
 
     /// The task works, and sleeps.
-    pub(crate) fn housekeeper_turn(&mut self, c: usize) {
-        self.segment(c, Doing::Sleep, self.costs.housekeeping_span);
+    pub(crate) fn housekeeper_turn(&mut self, cpu: CpuId) {
+        self.segment(cpu, Doing::Sleep, self.costs.housekeeping_span);
     }
 }

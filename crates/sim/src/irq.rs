@@ -4,6 +4,7 @@
 //! `napi_watchdog()`; `kernel/softirq.c` `irq_exit_rcu()`. Left out: forced threading, other devices' interrupts, the
 //! timer tick's own cost.
 
+use crate::ids::{CpuId, NapiId};
 use crate::scenario::Processing;
 use crate::softirq::ksoftirqd_holds_softirqs_back;
 use crate::watch::{Fact, Watch};
@@ -11,50 +12,51 @@ use crate::world::World;
 
 impl<W: Watch> World<W> {
     /// The NIC's interrupt: schedules the NAPI.
-    pub(crate) fn hard_irq(&mut self, c: usize, cost: u64, n: usize) {
-        self.raise(c, cost, Some(n));
+    pub(crate) fn hard_irq(&mut self, cpu: CpuId, cost: u64, napi: NapiId) {
+        self.raise(cpu, cost, Some(napi));
     }
 
     /// `napi_watchdog()`: schedules the NAPI on the CPU that set the timer, unless someone has it.
-    pub(crate) fn timer_event(&mut self, n: usize) {
-        let c = self.napis[n].timer_cpu;
-        self.calendar.clear(self.slots.timer(n));
+    pub(crate) fn timer_event(&mut self, napi: NapiId) {
+        let cpu = self.napis[napi].timer_cpu;
+        self.calendar.clear(self.slots.timer(napi));
         self.tally.timers += 1;
         if W::ON {
-            self.watch.see(self.now, Fact::Timer { napi: n, cpu: c });
+            self.watch.see(self.now, Fact::Timer { napi, cpu });
         }
-        let free = !self.napis[n].scheduled;
+        let free = !self.napis[napi].scheduled;
         if free {
-            self.napis[n].preferred = false;
+            self.napis[napi].preferred = false;
         }
-        self.raise(c, self.costs.timer, free.then_some(n));
+        self.raise(cpu, self.costs.timer, free.then_some(napi));
     }
 
     /// An interrupt comes that may schedule a NAPI. A softirq's is on the list before the CPU turns to the interrupt; whoever
     /// wakes a thread is interrupted already.
-    fn raise(&mut self, c: usize, cost: u64, n: Option<usize>) {
+    fn raise(&mut self, cpu: CpuId, cost: u64, napi: Option<NapiId>) {
         let in_softirq = self.processing == Processing::Softirq;
-        if let Some(n) = n.filter(|_| in_softirq) {
-            self.napi_schedule(c, n);
+        if let Some(napi) = napi.filter(|_| in_softirq) {
+            self.napi_schedule(cpu, napi);
         }
-        self.interrupt(c, cost);
-        if let Some(n) = n.filter(|_| !in_softirq) {
-            self.napi_schedule(c, n);
+        self.interrupt(cpu, cost);
+        if let Some(napi) = napi.filter(|_| !in_softirq) {
+            self.napi_schedule(cpu, napi);
         }
     }
 
     /// The interrupt is handled: softirqs run now, unless ksoftirqd is to do it.
-    pub(crate) fn irq_exit(&mut self, c: usize) {
-        if self.softirqs_wait(c) {
-            self.resume(c);
+    pub(crate) fn irq_exit(&mut self, cpu: CpuId) {
+        if self.softirqs_wait(cpu) {
+            self.resume(cpu);
         } else {
-            self.softirq_begin(c);
+            self.softirq_begin(cpu);
         }
     }
 
     /// Whether no softirq will run when an interrupt is handled: there is none, or ksoftirqd is to do it.
-    pub(crate) fn softirqs_wait(&self, c: usize) -> bool {
-        let cpu = &self.cpus[c];
-        cpu.poll_list.is_empty() || cpu.softirq.ksoftirqd_awake && ksoftirqd_holds_softirqs_back(self.kernel)
+    pub(crate) fn softirqs_wait(&self, cpu: CpuId) -> bool {
+        let state = &self.cpus[cpu];
+        state.poll_list.is_empty()
+            || state.softirq.ksoftirqd_awake && ksoftirqd_holds_softirqs_back(self.kernel)
     }
 }

@@ -8,6 +8,7 @@
 //! Left out: that a worker which queues its work again may be the first to ask for it, and wakes another in vain.
 
 use crate::cpu::Doing;
+use crate::ids::{CpuId, NapiId, TaskId};
 use crate::napi::{NAPI_WEIGHT, Poll, Running};
 use crate::scenario::Processing;
 use crate::scheduler::State;
@@ -16,11 +17,11 @@ use crate::world::{Step, World};
 
 impl<W: Watch> World<W> {
     /// Wakes the thread of a NAPI.
-    pub(crate) fn wake_kthread(&mut self, n: usize, waker: usize) {
-        let task = self.slots.kthread(n);
+    pub(crate) fn wake_kthread(&mut self, napi: NapiId, waker: CpuId) {
+        let task = self.slots.kthread(napi);
         if self.tasks[task].state == State::Sleeping {
             if self.processing == Processing::Workqueue {
-                self.take_worker(n);
+                self.take_worker(napi);
             }
             self.tasks[task].state = State::Waking;
             self.enqueue_woken(task, waker);
@@ -28,68 +29,68 @@ impl<W: Watch> World<W> {
     }
 
     /// `first_idle_worker()`: the worker that went idle last takes the work of a NAPI.
-    fn take_worker(&mut self, n: usize) {
+    fn take_worker(&mut self, napi: NapiId) {
         if let Some(cpu) = self.idle_workers.pop() {
-            self.tasks[self.slots.kthread(n)].cpu = cpu;
+            self.tasks[self.slots.kthread(napi)].cpu = cpu;
         }
     }
 
     /// The worker queues its work again, and goes idle: another one is woken for it.
-    fn requeue_work(&mut self, c: usize, n: usize) {
-        let task = self.slots.kthread(n);
-        self.fresh_workers[n] = true;
+    fn requeue_work(&mut self, cpu: CpuId, napi: NapiId) {
+        let task = self.slots.kthread(napi);
+        self.fresh_workers[napi] = true;
         self.tasks[task].step = Step::Kthread;
-        self.take_worker(n);
-        self.idle_workers.push(c);
+        self.take_worker(napi);
+        self.idle_workers.push(cpu);
         self.tasks[task].state = State::Waking;
-        self.enqueue_woken(task, c);
-        self.cpus[c].task = None;
-        self.dispatch(c);
+        self.enqueue_woken(task, cpu);
+        self.cpus[cpu].task = None;
+        self.dispatch(cpu);
     }
 
     /// The thread polls.
-    pub(crate) fn kthread_poll(&mut self, c: usize, n: usize) {
-        self.cpus[c].poll = Poll { napi: n, work: 0, budget: NAPI_WEIGHT, running: Running::Kthread };
-        let woken = std::mem::take(&mut self.fresh_workers[n]) && self.processing == Processing::Workqueue;
+    pub(crate) fn kthread_poll(&mut self, cpu: CpuId, napi: NapiId) {
+        self.cpus[cpu].poll = Poll { napi, work: 0, budget: NAPI_WEIGHT, running: Running::Kthread };
+        let woken = std::mem::take(&mut self.fresh_workers[napi]) && self.processing == Processing::Workqueue;
         let extra = if woken { self.costs.workqueue_wake } else { 0 };
-        self.poll_begins(c, self.costs.poll + extra);
+        self.poll_begins(cpu, self.costs.poll + extra);
     }
 
     /// A poll of a NAPI thread is over.
-    pub(crate) fn kthread_polled(&mut self, c: usize) {
-        let Poll { napi: n, work, .. } = self.cpus[c].poll;
+    pub(crate) fn kthread_polled(&mut self, cpu: CpuId) {
+        let Poll { napi, work, .. } = self.cpus[cpu].poll;
         if self.processing == Processing::BusyKthread {
-            return self.busy_kthread_turn(c);
+            return self.busy_kthread_turn(cpu);
         }
         if work < NAPI_WEIGHT {
-            self.napi_complete_done(c, n, work);
-        } else if !self.leaves_to_busy_poll(c, n, work)
+            self.napi_complete_done(cpu, napi, work);
+        } else if !self.leaves_to_busy_poll(cpu, napi, work)
             && self.costs.workqueue_requeue > 0.0
             && self.processing == Processing::Workqueue
             && self.chance.unit() < self.costs.workqueue_requeue
         {
-            return self.requeue_work(c, n);
+            return self.requeue_work(cpu, napi);
         }
-        if self.napis[n].scheduled { self.boundary(c, Step::Kthread) } else { self.sleep_kthread(c) }
+        if self.napis[napi].scheduled { self.boundary(cpu, Step::Kthread) } else { self.sleep_kthread(cpu) }
     }
 
     /// The kernel thread on this CPU goes to sleep.
-    pub(crate) fn sleep_kthread(&mut self, c: usize) {
-        self.segment(c, Doing::Sleep, self.costs.sleep);
+    pub(crate) fn sleep_kthread(&mut self, cpu: CpuId) {
+        self.segment(cpu, Doing::Sleep, self.costs.sleep);
     }
 
     /// It is asleep, unless it was scheduled again meanwhile.
-    pub(crate) fn kthread_asleep(&mut self, c: usize, task: usize) {
-        if let Some(n) = self.slots.napi_of_kthread(task) {
-            if self.napis[n].scheduled {
-                return self.boundary(c, Step::Kthread);
+    pub(crate) fn kthread_asleep(&mut self, cpu: CpuId, task: TaskId) {
+        if let Some(napi) = self.slots.napi_of(task) {
+            if self.napis[napi].scheduled {
+                return self.boundary(cpu, Step::Kthread);
             }
-            self.fresh_workers[n] = true;
+            self.fresh_workers[napi] = true;
             self.tasks[task].step = Step::Kthread;
             if self.processing == Processing::Workqueue {
-                self.idle_workers.push(c);
+                self.idle_workers.push(cpu);
             }
         }
-        self.leave_cpu(c, task);
+        self.leave_cpu(cpu, task);
     }
 }

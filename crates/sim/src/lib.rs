@@ -3,9 +3,9 @@
 //! This room knows how packets travel in time: NIC queue, interrupt, softirq, NAPI, socket, epoll, thread, answer. It
 //! must not know files, sockets, clocks or threads of its own host, nor recipes. Chance and time come in by the
 //! door: the same scenario with the same seed gives the same bytes on every machine. Times are whole nanoseconds;
-//! mathematics beyond the four operations is [`elementary`]; whatever is iterated has a fixed order.
+//! mathematics beyond the four operations is [`math`]; whatever is iterated has a fixed order.
 //!
-//! Read in this order: [`scenario`] (what is simulated), `world` (the state and the loop), then the stations in the
+//! Read in this order: [`scenario`] (what is simulated), [`ids`] (how things are named in code), `world` (the state and the loop), then the stations in the
 //! order of a packet: `arrivals`, `nic`, `dim`, `irq`, `softirq`, `napi`, `busy_poll`, `kthread`, `gro`, `socket`, `scheduler`,
 //! `balance`, `active_balance`, `housekeeping`, `epoll`, `application`, `client`, `client_host`, `wire`; then [`watch`], [`checker`]
 //! and [`trace`] (who looks on), [`outcome`], and [`fit`].
@@ -22,20 +22,24 @@ pub mod checker;
 mod client;
 mod client_host;
 mod cpu;
+mod cpu_mask;
 mod dim;
-pub mod elementary;
 mod epoll;
 pub mod fit;
 mod gro;
 mod histogram;
 mod housekeeping;
+pub mod ids;
+mod index_vec;
 mod irq;
 mod kthread;
+pub mod math;
 mod napi;
 mod nic;
 pub mod outcome;
 pub mod scenario;
 mod scheduler;
+mod slots;
 mod socket;
 mod softirq;
 pub mod trace;

@@ -5,6 +5,8 @@
 //! pinned to the CPU that sets it (`HRTIMER_MODE_REL_PINNED`), so a NAPI follows whoever completed it last.
 //! Left out: GRO's own flushing, disabling, netpoll.
 
+use crate::cpu::Doing;
+use crate::ids::{CpuId, NapiId};
 use crate::scenario::Processing;
 use crate::watch::{Fact, Poller, Watch};
 use crate::world::World;
@@ -24,15 +26,15 @@ pub(crate) struct Napi {
     /// `defer_hard_irqs_count`.
     pub(crate) deferrals: u32,
     /// Where its timer was set.
-    pub(crate) timer_cpu: usize,
+    pub(crate) timer_cpu: CpuId,
     /// The CPU that busy-polls its empty ring up to the next arrival that was known.
-    pub(crate) spinner: Option<usize>,
+    pub(crate) spinner: Option<CpuId>,
 }
 
 /// A poll under way on a CPU.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Poll {
-    pub(crate) napi: usize,
+    pub(crate) napi: NapiId,
     pub(crate) work: u32,
     pub(crate) budget: u32,
     pub(crate) running: Running,
@@ -66,84 +68,86 @@ impl Running {
 
 impl<W: Watch> World<W> {
     /// `napi_schedule()` on this CPU.
-    pub(crate) fn napi_schedule(&mut self, c: usize, n: usize) {
-        if std::mem::replace(&mut self.napis[n].scheduled, true) {
-            self.napis[n].missed = true;
+    pub(crate) fn napi_schedule(&mut self, cpu: CpuId, napi: NapiId) {
+        if std::mem::replace(&mut self.napis[napi].scheduled, true) {
+            self.napis[napi].missed = true;
             return;
         }
-        self.put_on_poll_list(c, n);
+        self.put_on_poll_list(cpu, napi);
     }
 
-    fn put_on_poll_list(&mut self, c: usize, n: usize) {
+    fn put_on_poll_list(&mut self, cpu: CpuId, napi: NapiId) {
         match self.processing {
-            Processing::Softirq => self.cpus[c].poll_list.push_back(n),
-            Processing::Kthread | Processing::Workqueue | Processing::BusyKthread => self.wake_kthread(n, c),
+            Processing::Softirq => self.cpus[cpu].poll_list.push_back(napi),
+            Processing::Kthread | Processing::Workqueue | Processing::BusyKthread => {
+                self.wake_kthread(napi, cpu)
+            }
         }
     }
 
     /// A poll begins: the driver cleans transmitted packets first.
-    pub(crate) fn poll_begins(&mut self, c: usize, cost: u64) {
-        self.clean_transmitted(self.cpus[c].poll.napi);
-        self.segment(c, crate::cpu::Doing::Poll, cost);
+    pub(crate) fn poll_begins(&mut self, cpu: CpuId, cost: u64) {
+        self.clean_transmitted(self.cpus[cpu].poll.napi.queue());
+        self.segment(cpu, Doing::Poll, cost);
     }
 
     /// The poll goes on with its packets, or is over.
     #[inline]
-    pub(crate) fn next_packet(&mut self, c: usize) {
-        if self.packets_move(c) {
+    pub(crate) fn next_packet(&mut self, cpu: CpuId) {
+        if self.packets_move(cpu) {
             return;
         }
-        let poll = self.cpus[c].poll;
+        let poll = self.cpus[cpu].poll;
         self.tally.polls += 1;
         if W::ON {
             let Poll { napi, work, budget, running } = poll;
-            self.watch.see(self.now, Fact::Polled { napi, cpu: c, work, budget, by: running.poller() });
+            self.watch.see(self.now, Fact::Polled { napi, cpu, work, budget, by: running.poller() });
         }
         match poll.running {
-            Running::Softirq | Running::Ksoftirqd => self.softirq_polled(c),
-            Running::Kthread => self.kthread_polled(c),
-            Running::BusyLoop => self.busy_poll_turn(c),
-            Running::BusyStop => self.busy_stop_polled(c),
+            Running::Softirq | Running::Ksoftirqd => self.softirq_polled(cpu),
+            Running::Kthread => self.kthread_polled(cpu),
+            Running::BusyLoop => self.busy_poll_turn(cpu),
+            Running::BusyStop => self.busy_stop_polled(cpu),
         }
     }
 
     /// `napi_complete_done()`: the owner gives the NAPI up; a timer takes over, or the interrupt.
-    pub(crate) fn napi_complete_done(&mut self, c: usize, n: usize, work: u32) {
+    pub(crate) fn napi_complete_done(&mut self, cpu: CpuId, napi: NapiId, work: u32) {
         if work > 0 {
-            self.napis[n].deferrals = self.defer_hard_irqs;
+            self.napis[napi].deferrals = self.defer_hard_irqs;
         }
-        let napi = &mut self.napis[n];
-        napi.scheduled = false;
-        napi.preferred = false;
-        let deferred = napi.deferrals > 0 && self.gro_flush > 0;
-        if std::mem::take(&mut napi.missed) {
-            napi.scheduled = true;
-            self.put_on_poll_list(c, n);
+        let state = &mut self.napis[napi];
+        state.scheduled = false;
+        state.preferred = false;
+        let deferred = state.deferrals > 0 && self.gro_flush > 0;
+        if std::mem::take(&mut state.missed) {
+            state.scheduled = true;
+            self.put_on_poll_list(cpu, napi);
         }
         if deferred {
-            self.napis[n].deferrals -= 1;
-            self.set_timer(c, n, self.gro_flush);
-        } else if !self.napis[n].scheduled {
-            self.arm(n);
+            self.napis[napi].deferrals -= 1;
+            self.set_timer(cpu, napi, self.gro_flush);
+        } else if !self.napis[napi].scheduled {
+            self.arm(napi.queue());
         }
     }
 
     /// `__napi_poll()`: a poll that found its whole budget ends all the same if busy polling is preferred.
-    pub(crate) fn leaves_to_busy_poll(&mut self, c: usize, n: usize, work: u32) -> bool {
-        if !self.napis[n].preferred {
+    pub(crate) fn leaves_to_busy_poll(&mut self, cpu: CpuId, napi: NapiId, work: u32) -> bool {
+        if !self.napis[napi].preferred {
             return false;
         }
-        self.napi_complete_done(c, n, work);
+        self.napi_complete_done(cpu, napi, work);
         // Without a timer that would come back to it, it is scheduled again.
-        if self.queues[n].armed {
-            self.napi_schedule(c, n);
+        if self.queues[napi.queue()].armed {
+            self.napi_schedule(cpu, napi);
         }
         true
     }
 
     /// Starts the NAPI's hrtimer on this CPU, in place of where it ran.
-    pub(crate) fn set_timer(&mut self, c: usize, n: usize, span: u64) {
-        self.napis[n].timer_cpu = c;
-        self.calendar.set(self.slots.timer(n), self.now + span);
+    pub(crate) fn set_timer(&mut self, cpu: CpuId, napi: NapiId, span: u64) {
+        self.napis[napi].timer_cpu = cpu;
+        self.calendar.set(self.slots.timer(napi), self.now + span);
     }
 }

@@ -14,14 +14,34 @@ use std::collections::VecDeque;
 
 use crate::arrivals::Arrivals;
 use crate::dim::{Dim, RX_CQE, RX_EQE, Sample, TX_EQE};
+use crate::ids::{ConnectionId, CpuId, QueueId};
 use crate::scenario::{Coalescing, Hardware};
 use crate::watch::{Fact, Watch};
 use crate::world::World;
 
-/// A pure ACK, where otherwise a connection's number stands.
-pub(crate) const ACK: u32 = u32::MAX;
 /// No moment at all.
 pub(crate) const NEVER: u64 = u64::MAX;
+
+/// A packet of a ring: a connection's request, or a pure ACK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packet(ConnectionId);
+
+impl Packet {
+    /// A pure ACK, of whichever connection.
+    pub(crate) const ACK: Self = Self(ConnectionId::new(u32::MAX as usize));
+
+    /// A connection's request.
+    #[inline]
+    pub(crate) const fn request(connection: ConnectionId) -> Self {
+        Self(connection)
+    }
+
+    /// Whose request it is, unless it is an ACK.
+    #[inline]
+    pub(crate) fn connection(self) -> Option<ConnectionId> {
+        (self != Self::ACK).then_some(self.0)
+    }
+}
 
 /// One channel of the NIC.
 #[derive(Clone, Debug)]
@@ -31,10 +51,10 @@ pub(crate) struct Queue {
     /// ACKs on their way here, by arrival.
     acks: VecDeque<u64>,
     next_arrival: u64,
-    /// What arrived and was not polled yet: connections, or `ACK`.
-    ring: VecDeque<u32>,
+    /// What arrived and was not polled yet.
+    ring: VecDeque<Packet>,
     ring_size: usize,
-    pub(crate) irq_cpu: usize,
+    pub(crate) irq_cpu: CpuId,
     pub(crate) armed: bool,
     coalescing: Coalescing,
     rx: Option<Dim>,
@@ -61,7 +81,7 @@ struct Counted {
 const SMALL_PACKET_BYTES: u64 = 100;
 
 impl Queue {
-    pub(crate) fn new(hardware: &Hardware, irq_cpu: usize) -> Self {
+    pub(crate) fn new(hardware: &Hardware, irq_cpu: CpuId) -> Self {
         let coalescing = hardware.coalescing;
         let dim = |profiles| coalescing.adaptive.then(|| Dim::new(profiles));
         Self {
@@ -85,7 +105,7 @@ impl Queue {
     }
 
     /// A request will be here at this time.
-    pub(crate) fn expect_request(&mut self, at: u64, connection: u32) {
+    pub(crate) fn expect_request(&mut self, at: u64, connection: ConnectionId) {
         self.requests.expect(at, connection);
         self.next_arrival = self.next_arrival.min(at);
     }
@@ -152,35 +172,35 @@ impl Queue {
 
 impl<W: Watch> World<W> {
     /// Brings what has arrived by now into the ring; packets that find it full are lost.
-    pub(crate) fn receive(&mut self, q: usize) {
+    pub(crate) fn receive(&mut self, queue: QueueId) {
         let now = self.now;
-        let queue = &mut self.queues[q];
-        while queue.next_arrival <= now {
-            let at = queue.next_arrival;
-            let packet = if queue.next_ack() <= queue.requests.next() {
-                queue.acks.pop_front();
-                ACK
+        let state = &mut self.queues[queue];
+        while state.next_arrival <= now {
+            let at = state.next_arrival;
+            let packet = if state.next_ack() <= state.requests.next() {
+                state.acks.pop_front();
+                Packet::ACK
             } else {
-                queue.requests.take().expect("the next arrival is a request")
+                Packet::request(state.requests.take().expect("the next arrival is a request"))
             };
-            queue.next_arrival = queue.requests.next().min(queue.next_ack());
-            if queue.ring.len() < queue.ring_size {
-                queue.ring.push_back(packet);
-                queue.counted.rx_packets += 1;
-                if queue.armed {
-                    queue.moderate(at);
+            state.next_arrival = state.requests.next().min(state.next_ack());
+            if state.ring.len() < state.ring_size {
+                state.ring.push_back(packet);
+                state.counted.rx_packets += 1;
+                if state.armed {
+                    state.moderate(at);
                 }
                 if W::ON {
-                    self.watch.see(now, Fact::Arrived { queue: q });
+                    self.watch.see(now, Fact::Arrived { queue });
                 }
             } else {
                 self.tally.dropped += 1;
                 if W::ON {
-                    self.watch.see(now, Fact::Dropped { queue: q });
+                    self.watch.see(now, Fact::Dropped { queue });
                 }
-                if packet != ACK {
+                if let Some(connection) = packet.connection() {
                     // TCP sends it again when its timer runs out.
-                    queue.expect_request(at + crate::client::RETRANSMISSION_TIMEOUT, packet);
+                    state.expect_request(at + crate::client::RETRANSMISSION_TIMEOUT, connection);
                     self.tally.retransmitted += 1;
                 }
             }
@@ -189,98 +209,98 @@ impl<W: Watch> World<W> {
 
     /// Takes the next packet off the ring.
     #[inline]
-    pub(crate) fn take_packet(&mut self, q: usize) -> Option<u32> {
-        let packet = self.queues[q].ring.pop_front()?;
+    pub(crate) fn take_packet(&mut self, queue: QueueId) -> Option<Packet> {
+        let packet = self.queues[queue].ring.pop_front()?;
         self.tally.packets += 1;
         if W::ON {
-            self.watch.see(self.now, Fact::Taken { queue: q });
+            self.watch.see(self.now, Fact::Taken { queue });
         }
         Some(packet)
     }
 
     /// A poll cleans the transmit completions that have come.
-    pub(crate) fn clean_transmitted(&mut self, q: usize) {
+    pub(crate) fn clean_transmitted(&mut self, queue: QueueId) {
         let now = self.now;
-        let queue = &mut self.queues[q];
-        if queue.tx_last <= now {
-            queue.tx_first = NEVER;
-        } else if queue.tx_first <= now {
-            queue.tx_first = queue.tx_last;
+        let state = &mut self.queues[queue];
+        if state.tx_last <= now {
+            state.tx_first = NEVER;
+        } else if state.tx_first <= now {
+            state.tx_first = state.tx_last;
         }
     }
 
     /// A CPU hands an answer to its transmit queue (XPS: one queue for each CPU, as far as they go round).
-    pub(crate) fn transmit(&mut self, c: usize) {
-        let q = self.cpus[c].transmit_queue;
+    pub(crate) fn transmit(&mut self, cpu: CpuId) {
+        let queue = self.cpus[cpu].transmit_queue;
         let completed = self.now + self.costs.transmit;
-        let queue = &mut self.queues[q];
-        queue.counted.tx_packets += 1;
-        queue.tx_last = queue.tx_last.max(completed);
-        if queue.tx_first == NEVER {
-            queue.tx_first = completed;
-            if queue.armed {
-                self.await_nic(q);
+        let state = &mut self.queues[queue];
+        state.counted.tx_packets += 1;
+        state.tx_last = state.tx_last.max(completed);
+        if state.tx_first == NEVER {
+            state.tx_first = completed;
+            if state.armed {
+                self.await_nic(queue);
             }
         }
     }
 
     /// Arms the interrupt, as the driver does when its NAPI has completed.
-    pub(crate) fn arm(&mut self, q: usize) {
+    pub(crate) fn arm(&mut self, queue: QueueId) {
         let now = self.now;
-        self.receive(q);
-        let queue = &mut self.queues[q];
-        queue.armed = true;
-        let counted = queue.counted;
+        self.receive(queue);
+        let state = &mut self.queues[queue];
+        state.armed = true;
+        let counted = state.counted;
         let sample =
             |packets: u64, events| Sample { at: now, packets, bytes: packets * SMALL_PACKET_BYTES, events };
-        if let Some(dim) = &mut queue.rx {
+        if let Some(dim) = &mut state.rx {
             dim.sample(sample(counted.rx_packets, counted.rx_events));
         }
-        if let Some(dim) = &mut queue.tx {
+        if let Some(dim) = &mut state.tx {
             dim.sample(sample(counted.tx_packets, counted.tx_events));
         }
-        queue.unseen = u32::try_from(queue.ring.len()).unwrap_or(u32::MAX);
-        queue.rx_deadline = if queue.unseen > 0 { now + queue.rx_moderation().0 } else { NEVER };
-        self.await_nic(q);
+        state.unseen = u32::try_from(state.ring.len()).unwrap_or(u32::MAX);
+        state.rx_deadline = if state.unseen > 0 { now + state.rx_moderation().0 } else { NEVER };
+        self.await_nic(queue);
     }
 
     /// Sets the queue's next event.
-    pub(crate) fn await_nic(&mut self, q: usize) {
-        let queue = &mut self.queues[q];
-        let due = if queue.armed { queue.rx_due().min(queue.tx_due()) } else { NEVER };
+    pub(crate) fn await_nic(&mut self, queue: QueueId) {
+        let state = &mut self.queues[queue];
+        let due = if state.armed { state.rx_due().min(state.tx_due()) } else { NEVER };
         match due {
-            NEVER => self.calendar.clear(self.slots.nic(q)),
-            _ => self.calendar.set(self.slots.nic(q), due.max(self.now)),
+            NEVER => self.calendar.clear(self.slots.nic(queue)),
+            _ => self.calendar.set(self.slots.nic(queue), due.max(self.now)),
         }
     }
 
     /// An armed queue's event is due.
-    pub(crate) fn nic_event(&mut self, q: usize) {
+    pub(crate) fn nic_event(&mut self, queue: QueueId) {
         let now = self.now;
-        self.receive(q);
-        let queue = &mut self.queues[q];
-        let (_, frames) = queue.rx_moderation();
-        if queue.unseen > 0 && (queue.unseen >= frames || queue.rx_deadline <= now) {
-            queue.counted.rx_events += 1;
-            self.interrupt_by_nic(q);
-        } else if queue.tx_due() <= now {
-            queue.counted.tx_events += 1;
-            queue.tx_event = now;
-            self.interrupt_by_nic(q);
+        self.receive(queue);
+        let state = &mut self.queues[queue];
+        let (_, frames) = state.rx_moderation();
+        if state.unseen > 0 && (state.unseen >= frames || state.rx_deadline <= now) {
+            state.counted.rx_events += 1;
+            self.interrupt_by_nic(queue);
+        } else if state.tx_due() <= now {
+            state.counted.tx_events += 1;
+            state.tx_event = now;
+            self.interrupt_by_nic(queue);
         } else {
-            self.await_nic(q);
+            self.await_nic(queue);
         }
     }
 
-    fn interrupt_by_nic(&mut self, q: usize) {
-        let cpu = self.queues[q].irq_cpu;
+    fn interrupt_by_nic(&mut self, queue: QueueId) {
+        let cpu = self.queues[queue].irq_cpu;
         if W::ON {
-            self.watch.see(self.now, Fact::Irq { queue: q, cpu, armed: self.queues[q].armed });
+            self.watch.see(self.now, Fact::Irq { queue, cpu, armed: self.queues[queue].armed });
         }
-        self.queues[q].armed = false;
-        self.calendar.clear(self.slots.nic(q));
+        self.queues[queue].armed = false;
+        self.calendar.clear(self.slots.nic(queue));
         self.tally.irqs += 1;
-        self.hard_irq(cpu, self.costs.irq, q);
+        self.hard_irq(cpu, self.costs.irq, queue.napi());
     }
 }
 
@@ -333,16 +353,17 @@ mod test {
             coalescing.rx_frames = 1 + chance.below(20);
             let coalescing = *coalescing;
             let mut world = World::new(&scenario, 1, FirstIrq(None));
+            let queue = QueueId::new(0);
             let gap = 1 + chance.below(60_000);
             let mut arrivals: Vec<u64> = Vec::new();
             for _ in 0..=chance.below(30) {
                 let at = arrivals.last().copied().unwrap_or(1000) + u64::from(chance.below(gap));
                 arrivals.push(at);
                 match chance.below(2) {
-                    0 => world.queues[0].expect_request(at, 0),
-                    _ => world.queues[0].expect_ack(at),
+                    0 => world.queues[queue].expect_request(at, ConnectionId::new(0)),
+                    _ => world.queues[queue].expect_ack(at),
                 }
-                world.await_nic(0);
+                world.await_nic(queue);
             }
             for us in 0..3000 {
                 if world.watch.0.is_none() {

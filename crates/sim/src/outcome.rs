@@ -124,11 +124,10 @@ pub fn run_watched<W: Watch>(
     world.run_until(length.warmup + length.window);
     let spent_after = spent(&world);
     let backlog = [backlog_before, world.backlog()];
+    let spent: [u64; 5] = std::array::from_fn(|class| spent_after[class] - spent_before[class]);
+    let all: u64 = spent.iter().sum();
     #[expect(clippy::cast_precision_loss, reason = "times of a run, below 2^53 ns")]
-    let shares = [0, 1, 2, 3, 4].map(|class: usize| {
-        let all: u64 = (0..5).map(|i| spent_after[i] - spent_before[i]).sum();
-        (spent_after[class] - spent_before[class]) as f64 / all as f64
-    });
+    let shares = spent.map(|spent| spent as f64 / all as f64);
     let Tally { sent, answered, latency, packets, dropped, retransmitted, irqs, timers, polls, .. } =
         world.tally.clone();
     let tally = &world.tally;
@@ -162,7 +161,7 @@ pub fn run_watched<W: Watch>(
 
 fn spent<W>(world: &World<W>) -> [u64; 5] {
     let mut sum = [0; 5];
-    for cpu in &world.cpus {
+    for cpu in world.cpus.iter() {
         for (sum, spent) in sum.iter_mut().zip(cpu.spent()) {
             *sum += spent;
         }

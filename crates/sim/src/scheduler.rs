@@ -6,7 +6,12 @@
 //! Left out: weights, virtual run times and deadlines (run queues are first in, first out, with a slice), the
 //! periodic balancer within a group of CPUs (between groups: `balance`), preemption by wake-ups, real-time classes.
 
+use std::ops::Range;
+
 use crate::cpu::Doing;
+use crate::cpu_mask::CpuMask;
+use crate::ids::{CpuId, LlcId, NodeId, TaskId, ThreadId};
+use crate::index_vec::IndexVec;
 use crate::scenario::Hardware;
 use crate::watch::Watch;
 use crate::world::{Step, World};
@@ -15,10 +20,10 @@ use crate::world::{Step, World};
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     /// Where it runs, or ran last.
-    pub(crate) cpu: usize,
+    pub(crate) cpu: CpuId,
     pub(crate) state: State,
     /// CPUs that it may use.
-    pub(crate) allowed: u128,
+    pub(crate) allowed: CpuMask,
     /// What it does when it runs next.
     pub(crate) step: Step,
     /// What the interrupt that woke it takes where it runs.
@@ -41,7 +46,7 @@ pub(crate) enum State {
 /// How CPUs are related.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
-    places: Vec<Place>,
+    places: IndexVec<CpuId, Place>,
     llc_cpus: usize,
     pub(crate) smt: bool,
     node_distance: u64,
@@ -50,22 +55,22 @@ pub(crate) struct Topology {
 /// Where a CPU is.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// The CPUs of its LLC group, one bit each.
-    llc: u128,
-    node: usize,
+    /// The CPUs of its LLC group.
+    llc: CpuMask,
+    node: NodeId,
 }
 
 impl Topology {
     pub(crate) fn of(hardware: &Hardware) -> Self {
         let cpus = hardware.cpus as usize;
         let (llc, node) = (hardware.llc_cpus as usize, hardware.node_cpus as usize);
-        let place = |c: usize| {
-            let first = c / llc * llc;
+        let place = |cpu: CpuId| {
+            let first = cpu.index() / llc * llc;
             let group = first..(first + llc).min(cpus);
-            Place { llc: group.fold(0, |mask, c| mask | 1 << c), node: c / node }
+            Place { llc: group.map(CpuId::new).collect(), node: NodeId::new(cpu.index() / node) }
         };
         Self {
-            places: (0..cpus).map(place).collect(),
+            places: IndexVec::from_fn(cpus, place),
             llc_cpus: llc,
             smt: hardware.smt,
             node_distance: u64::from(hardware.node_distance),
@@ -73,39 +78,29 @@ impl Topology {
     }
 }
 
-/// Sets of CPUs, one bit each, that follow what the CPUs do.
+/// Sets of CPUs that follow what the CPUs do.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Standing {
     /// Those that run no task and have none to run.
-    idle: u128,
+    idle: CpuMask,
     /// Those with tasks that wait.
-    queued: u128,
-}
-
-/// The CPUs of a set, in the order of their numbers.
-fn each(mut set: u128) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let first = set.trailing_zeros() as usize;
-        set &= set.wrapping_sub(1);
-        (first < u128::BITS as usize).then_some(first)
-    })
+    queued: CpuMask,
 }
 
 impl<W: Watch> World<W> {
     /// A CPU's task or its run queue changed.
     #[inline]
-    pub(crate) fn stand(&mut self, c: usize) {
-        let cpu = &self.cpus[c];
-        let queued = u128::from(!cpu.waiting.is_empty());
-        let idle = u128::from(cpu.task.is_none()) & !queued;
-        let others = !(1 << c);
-        self.standing.queued = self.standing.queued & others | queued << c;
-        self.standing.idle = self.standing.idle & others | (idle & 1) << c;
+    pub(crate) fn stand(&mut self, cpu: CpuId) {
+        let state = &self.cpus[cpu];
+        let queued = !state.waiting.is_empty();
+        let idle = state.task.is_none() & !queued;
+        self.standing.queued.put(cpu, queued);
+        self.standing.idle.put(cpu, idle);
     }
 
     /// A cost that arises between two CPUs: nothing on one and the same, more between caches, nodes and under contention.
     #[inline]
-    pub(crate) fn remote(&self, here: usize, there: usize, cost: u64) -> u64 {
+    pub(crate) fn remote(&self, here: CpuId, there: CpuId, cost: u64) -> u64 {
         if here == there {
             return 0;
         }
@@ -117,40 +112,45 @@ impl<W: Watch> World<W> {
     }
 
     /// `available_idle_cpu()`.
-    pub(crate) const fn is_idle(&self, c: usize) -> bool {
-        self.standing.idle >> c & 1 == 1
+    pub(crate) const fn is_idle(&self, cpu: CpuId) -> bool {
+        self.standing.idle.has(cpu)
     }
 
-    /// The number of a CPU's group of those that share a last-level cache.
-    pub(crate) const fn llc(&self, c: usize) -> usize {
-        c / self.topology.llc_cpus
+    /// A CPU's group of those that share a last-level cache.
+    pub(crate) const fn llc(&self, cpu: CpuId) -> LlcId {
+        LlcId::new(cpu.index() / self.topology.llc_cpus)
     }
 
     /// The CPUs of a group.
-    pub(crate) fn members(&self, llc: usize) -> std::ops::Range<usize> {
-        let first = llc * self.topology.llc_cpus;
-        first..(first + self.topology.llc_cpus).min(self.cpus.len())
+    pub(crate) fn members(&self, llc: LlcId) -> Range<CpuId> {
+        let first = llc.index() * self.topology.llc_cpus;
+        let end = (first + self.topology.llc_cpus).min(self.cpus.len());
+        CpuId::new(first)..CpuId::new(end)
+    }
+
+    /// All groups.
+    pub(crate) fn llcs(&self) -> impl Iterator<Item = LlcId> + use<W> {
+        (0..self.cpus.len().div_ceil(self.topology.llc_cpus)).map(LlcId::new)
     }
 
     /// Whether two CPUs share their last-level cache.
-    fn same_llc(&self, here: usize, there: usize) -> bool {
-        self.topology.places[here].llc >> there & 1 == 1
+    fn same_llc(&self, here: CpuId, there: CpuId) -> bool {
+        self.topology.places[here].llc.has(there)
     }
 
     /// Whether the scheduler would rather run someone else here.
     #[inline]
-    pub(crate) fn need_resched(&self, c: usize) -> bool {
-        let cpu = &self.cpus[c];
-        !cpu.waiting.is_empty() && (cpu.task.is_none() || self.now >= cpu.slice_end)
+    pub(crate) fn need_resched(&self, cpu: CpuId) -> bool {
+        let state = &self.cpus[cpu];
+        !state.waiting.is_empty() && (state.task.is_none() || self.now >= state.slice_end)
     }
 
     /// `select_task_rq_fair()` for a task that this CPU wakes.
-    fn place(&mut self, task: usize, waker: usize) -> usize {
+    fn place(&mut self, task: TaskId, waker: CpuId) -> CpuId {
         let Task { cpu: previous, allowed, .. } = self.tasks[task];
-        let may = |c: usize| allowed >> c & 1 == 1;
         let same_llc = self.same_llc(waker, previous);
         let mut target = previous;
-        if may(waker) && waker != previous {
+        if allowed.has(waker) && waker != previous {
             if same_llc {
                 if self.is_idle(waker) && !self.is_idle(previous) {
                     target = waker;
@@ -162,89 +162,91 @@ impl<W: Watch> World<W> {
                 target = waker;
             }
         }
-        if !may(target) {
-            target = allowed.trailing_zeros() as usize;
+        if !allowed.has(target)
+            && let Some(first) = allowed.first()
+        {
+            target = first;
         }
         self.idle_sibling(target, previous, allowed)
     }
 
     /// `select_idle_sibling()`.
-    fn idle_sibling(&self, target: usize, previous: usize, allowed: u128) -> usize {
+    fn idle_sibling(&self, target: CpuId, previous: CpuId, allowed: CpuMask) -> CpuId {
         if self.is_idle(target) {
             return target;
         }
-        if allowed >> previous & 1 == 1 && self.same_llc(previous, target) && self.is_idle(previous) {
+        if allowed.has(previous) && self.same_llc(previous, target) && self.is_idle(previous) {
             return previous;
         }
         let free = self.topology.places[target].llc & self.standing.idle & allowed;
         // The CPUs after this one first, then those before it.
-        let after = free & !((1 << target) | ((1 << target) - 1));
-        let ring = || each(after).chain(each(free & !after));
+        let after = free.after(target);
+        let ring = || after.into_iter().chain(free & !after);
         if self.topology.smt {
-            let core_idle = |c: &usize| self.sibling(*c).is_none_or(|s| self.is_idle(s));
-            if let Some(c) = ring().find(core_idle) {
-                return c;
+            let core_idle = |&cpu: &CpuId| self.sibling(cpu).is_none_or(|sibling| self.is_idle(sibling));
+            if let Some(cpu) = ring().find(core_idle) {
+                return cpu;
             }
         }
         ring().next().unwrap_or(target)
     }
 
     /// `try_to_wake_up()`: puts a waking task on a run queue.
-    pub(crate) fn enqueue_woken(&mut self, task: usize, waker: usize) {
-        let c = self.place(task, waker);
-        self.tasks[task].interrupt = self.remote(waker, c, self.costs.ipi / 2);
-        self.enqueue(task, c);
+    pub(crate) fn enqueue_woken(&mut self, task: TaskId, waker: CpuId) {
+        let cpu = self.place(task, waker);
+        self.tasks[task].interrupt = self.remote(waker, cpu, self.costs.ipi / 2);
+        self.enqueue(task, cpu);
     }
 
     /// Puts a task on the run queue of a CPU.
-    pub(crate) fn enqueue(&mut self, task: usize, c: usize) {
-        if self.tasks[task].cpu != c {
+    pub(crate) fn enqueue(&mut self, task: TaskId, cpu: CpuId) {
+        if self.tasks[task].cpu != cpu {
             self.tally.migrations += 1;
         }
-        self.tasks[task].cpu = c;
+        self.tasks[task].cpu = cpu;
         self.tasks[task].state = State::Queued;
-        self.cpus[c].waiting.push_back(task);
-        self.stand(c);
-        match self.cpus[c].doing {
+        self.cpus[cpu].waiting.push_back(task);
+        self.stand(cpu);
+        match self.cpus[cpu].doing {
             Doing::Idle => {
-                self.account(c);
-                self.segment(c, Doing::IdleExit, self.costs.idle_exit);
+                self.account(cpu);
+                self.segment(cpu, Doing::IdleExit, self.costs.idle_exit);
             }
             Doing::Spin | Doing::EventSpin => {
-                let due = self.calendar.due(c).min(self.cpus[c].slice_end.max(self.now));
-                self.calendar.set(c, due);
+                let due = self.calendar.due(cpu.source()).min(self.cpus[cpu].slice_end.max(self.now));
+                self.calendar.set(cpu.source(), due);
             }
             _ => {}
         }
     }
 
     /// The CPU has no task: the next of its run queue, one of another's, or none.
-    pub(crate) fn dispatch(&mut self, c: usize) {
-        let next = self.cpus[c].waiting.pop_front().or_else(|| self.newidle_balance(c));
-        self.cpus[c].task = next;
-        self.stand(c);
-        let Some(task) = next else { return self.go_idle(c) };
+    pub(crate) fn dispatch(&mut self, cpu: CpuId) {
+        let next = self.cpus[cpu].waiting.pop_front().or_else(|| self.newidle_balance(cpu));
+        self.cpus[cpu].task = next;
+        self.stand(cpu);
+        let Some(task) = next else { return self.go_idle(cpu) };
         self.tasks[task].state = State::Running;
-        self.tasks[task].cpu = c;
-        self.cpus[c].slice_end = self.now + self.costs.slice;
+        self.tasks[task].cpu = cpu;
+        self.cpus[cpu].slice_end = self.now + self.costs.slice;
         self.tally.switches += 1;
         let interrupt = std::mem::take(&mut self.tasks[task].interrupt);
-        self.segment(c, Doing::SwitchIn, self.costs.switch_in + interrupt);
+        self.segment(cpu, Doing::SwitchIn, self.costs.switch_in + interrupt);
     }
 
     /// `sched_balance_newidle()`: pulls a waiting task from a CPU with two or more, its own LLC group first.
-    fn newidle_balance(&mut self, c: usize) -> Option<usize> {
-        let group = self.topology.places[c].llc;
+    fn newidle_balance(&mut self, cpu: CpuId) -> Option<TaskId> {
+        let group = self.topology.places[cpu].llc;
         let queued = self.standing.queued;
-        if queued == 0 {
+        if queued.is_empty() {
             return None;
         }
-        for other in each(queued & group).chain(each(queued & !group)) {
+        for other in (queued & group).into_iter().chain(queued & !group) {
             let busy = &self.cpus[other];
             if usize::from(busy.task.is_some()) + busy.waiting.len() < 2 {
                 continue;
             }
-            let found = busy.waiting.iter().position(|&task| self.tasks[task].allowed >> c & 1 == 1);
+            let found = busy.waiting.iter().position(|&task| self.tasks[task].allowed.has(cpu));
             if let Some(place) = found {
                 self.tally.migrations += 1;
                 let pulled = self.cpus[other].waiting.remove(place);
@@ -258,23 +260,23 @@ impl<W: Watch> World<W> {
     /// A task's step is over. Someone else runs, if it is their turn; otherwise softirqs that were raised meanwhile, then
     /// the task's next step.
     #[inline]
-    pub(crate) fn boundary(&mut self, c: usize, step: Step) {
-        let task = self.running_thread(c);
+    pub(crate) fn boundary(&mut self, cpu: CpuId, step: Step) {
+        let task = self.running_task(cpu);
         self.tasks[task].step = step;
-        if self.need_resched(c) {
+        if self.need_resched(cpu) {
             self.tasks[task].state = State::Queued;
-            self.cpus[c].waiting.push_back(task);
-            self.cpus[c].task = None;
-            return self.dispatch(c);
+            self.cpus[cpu].waiting.push_back(task);
+            self.cpus[cpu].task = None;
+            return self.dispatch(cpu);
         }
-        if self.threads_move() && self.leaves_running(c, task) {
+        if self.threads_move() && self.leaves_running(cpu, task) {
             return;
         }
-        if !self.cpus[c].poll_list.is_empty() && step != Step::Ksoftirqd {
-            self.pause_before_onward(c);
-            return self.softirq_begin(c);
+        if !self.cpus[cpu].poll_list.is_empty() && step != Step::Ksoftirqd {
+            self.pause_before_onward(cpu);
+            return self.softirq_begin(cpu);
         }
-        self.take_step(c, task, step);
+        self.take_step(cpu, task, step);
     }
 
     /// The task that runs on a CPU.
@@ -282,37 +284,48 @@ impl<W: Watch> World<W> {
     /// # Panics
     /// If there is none: a segment of a task's work always has one.
     #[inline]
-    pub(crate) fn running_thread(&self, c: usize) -> usize {
-        self.cpus[c].task.expect("a task's segment runs with a task")
+    pub(crate) fn running_task(&self, cpu: CpuId) -> TaskId {
+        self.cpus[cpu].task.expect("a task's segment runs with a task")
+    }
+
+    /// The application's thread that runs on a CPU.
+    ///
+    /// # Panics
+    /// If no task runs there, or another than a thread of the application, as soon as the thread is looked for.
+    #[inline]
+    pub(crate) fn running_thread(&self, cpu: CpuId) -> ThreadId {
+        let task = self.running_task(cpu);
+        debug_assert!(self.slots.thread_of(task).is_some(), "a thread's step runs with a thread");
+        ThreadId::new(task.index())
     }
 
     /// A task sleeps from now on.
-    pub(crate) fn leave_cpu(&mut self, c: usize, task: usize) {
+    pub(crate) fn leave_cpu(&mut self, cpu: CpuId, task: TaskId) {
         self.tasks[task].state = State::Sleeping;
-        self.cpus[c].task = None;
-        self.dispatch(c);
+        self.cpus[cpu].task = None;
+        self.dispatch(cpu);
     }
 
     /// The running task does its next step.
-    pub(crate) fn perform(&mut self, c: usize) {
-        let task = self.running_thread(c);
-        self.take_step(c, task, self.tasks[task].step);
+    pub(crate) fn perform(&mut self, cpu: CpuId) {
+        let task = self.running_task(cpu);
+        self.take_step(cpu, task, self.tasks[task].step);
     }
 
     #[inline]
-    fn take_step(&mut self, c: usize, task: usize, step: Step) {
+    fn take_step(&mut self, cpu: CpuId, task: TaskId, step: Step) {
         match step {
-            Step::EpollEnter => self.epoll_enter(c),
-            Step::EpollTake => self.epoll_take(c),
-            Step::NextRequest => self.next_request(c),
-            Step::BusyPollDone => self.busy_poll_done(c),
-            Step::Sleep => self.epoll_sleep(c),
+            Step::EpollEnter => self.epoll_enter(cpu),
+            Step::EpollTake => self.epoll_take(cpu),
+            Step::NextRequest => self.next_request(cpu),
+            Step::BusyPollDone => self.busy_poll_done(cpu),
+            Step::Sleep => self.epoll_sleep(cpu),
             Step::Kthread => {
-                let n = self.slots.napi_of_kthread(task).unwrap_or(0);
-                self.kthread_poll(c, n);
+                let napi = self.slots.napi_of(task).expect("this step is a NAPI thread's");
+                self.kthread_poll(cpu, napi);
             }
-            Step::Ksoftirqd => self.ksoftirqd_turn(c),
-            Step::Housekeeping => self.housekeeper_turn(c),
+            Step::Ksoftirqd => self.ksoftirqd_turn(cpu),
+            Step::Housekeeping => self.housekeeper_turn(cpu),
         }
     }
 }

@@ -6,7 +6,8 @@
 
 use crate::application::Ready;
 use crate::cpu::Doing;
-use crate::nic::ACK;
+use crate::ids::{Compact, CpuId, ThreadId};
+use crate::nic::Packet;
 use crate::scheduler::State;
 use crate::watch::{Fact, Watch};
 use crate::world::World;
@@ -17,7 +18,7 @@ pub(crate) enum Reach {
     /// Nobody: it is an ACK, or its thread is the one that polls or was interrupted, or waits for this CPU alone.
     Unseen,
     /// Nobody before this thread has been woken, which sleeps and has no other queue.
-    Sleeper(usize),
+    Sleeper(ThreadId),
     /// Its thread.
     Seen,
 }
@@ -25,59 +26,53 @@ pub(crate) enum Reach {
 impl<W: Watch> World<W> {
     /// Who can tell when a packet that this CPU polls reaches its socket.
     #[inline]
-    pub(crate) fn reach(&self, c: usize, packet: u32) -> Reach {
-        if packet == ACK {
-            return Reach::Unseen;
-        }
-        let t = usize::from(self.clients.homes[packet as usize].thread);
-        let task = &self.tasks[t];
+    pub(crate) fn reach(&self, cpu: CpuId, packet: Packet) -> Reach {
+        let Some(connection) = packet.connection() else { return Reach::Unseen };
+        let thread = self.clients.homes[connection].thread();
+        let task = &self.tasks[thread.task()];
         match task.state {
-            State::Sleeping if self.clients.one_queue_each => Reach::Sleeper(t),
-            State::Running if task.cpu == c => Reach::Unseen,
-            State::Queued if task.cpu == c && self.cpus[c].task.is_none() => Reach::Unseen,
+            State::Sleeping if self.clients.one_queue_each => Reach::Sleeper(thread),
+            State::Running if task.cpu == cpu => Reach::Unseen,
+            State::Queued if task.cpu == cpu && self.cpus[cpu].task.is_none() => Reach::Unseen,
             _ => Reach::Seen,
         }
     }
 
     /// A packet has reached its socket, after a segment.
-    pub(crate) fn delivered(&mut self, c: usize, packet: u32) {
-        match self.deliver(c, packet) {
-            Some(sleeper) => self.wake(c, sleeper, 0),
-            None => self.next_packet(c),
+    pub(crate) fn delivered(&mut self, cpu: CpuId, packet: Packet) {
+        match self.deliver(cpu, packet) {
+            Some(sleeper) => self.wake(cpu, sleeper, 0),
+            None => self.next_packet(cpu),
         }
     }
 
     /// A packet reaches its socket: its connection becomes ready. Returns its thread if that sleeps.
     #[inline]
-    pub(crate) fn deliver(&mut self, c: usize, packet: u32) -> Option<usize> {
-        if packet == ACK {
-            return None;
+    pub(crate) fn deliver(&mut self, cpu: CpuId, packet: Packet) -> Option<ThreadId> {
+        let connection = packet.connection()?;
+        let thread = self.clients.homes[connection].thread();
+        let from = self.clients.connections[connection].from;
+        self.threads[thread].ready.push_back(Ready { connection, handled_on: Compact::new(cpu), from });
+        if self.tasks[thread.task()].state == State::Running {
+            self.interrupt_event_spin(thread);
         }
-        let i = packet as usize;
-        let t = usize::from(self.clients.homes[i].thread);
-        let from = self.clients.connections[i].from;
-        #[expect(clippy::cast_possible_truncation, reason = "at most 128 CPUs")]
-        self.threads[t].ready.push_back(Ready { connection: packet, handled_on: c as u32, from });
-        if self.tasks[t].state == State::Running {
-            self.interrupt_event_spin(t);
-        }
-        (self.tasks[t].state == State::Sleeping).then_some(t)
+        (self.tasks[thread.task()].state == State::Sleeping).then_some(thread)
     }
 
     /// After what led to it, wakes the thread of a packet, which sleeps.
-    pub(crate) fn wake(&mut self, c: usize, t: usize, cost: u64) {
-        self.tasks[t].state = State::Waking;
-        let remote = self.remote(c, self.tasks[t].cpu, self.costs.ipi / 2);
-        self.segment(c, Doing::Wake(t), cost + self.costs.wake + remote);
+    pub(crate) fn wake(&mut self, cpu: CpuId, thread: ThreadId, cost: u64) {
+        self.tasks[thread.task()].state = State::Waking;
+        let remote = self.remote(cpu, self.tasks[thread.task()].cpu, self.costs.ipi / 2);
+        self.segment(cpu, Doing::Wake(thread), cost + self.costs.wake + remote);
     }
 
     /// The thread is awake, and the poll goes on.
-    pub(crate) fn woken(&mut self, c: usize, t: usize) {
+    pub(crate) fn woken(&mut self, cpu: CpuId, thread: ThreadId) {
         self.tally.wakeups += 1;
         if W::ON {
-            self.watch.see(self.now, Fact::Woken { thread: t, by: c });
+            self.watch.see(self.now, Fact::Woken { thread, by: cpu });
         }
-        self.enqueue_woken(t, c);
-        self.next_packet(c);
+        self.enqueue_woken(thread.task(), cpu);
+        self.next_packet(cpu);
     }
 }

@@ -7,6 +7,7 @@
 
 use model::KernelVersion;
 
+use crate::ids::CpuId;
 use crate::napi::{NAPI_WEIGHT, Poll, Running};
 use crate::watch::{Fact, Watch};
 use crate::world::{Step, World};
@@ -46,80 +47,81 @@ pub(crate) fn ksoftirqd_holds_softirqs_back(kernel: KernelVersion) -> bool {
 
 impl<W: Watch> World<W> {
     /// Softirqs begin on top of whatever the CPU did.
-    pub(crate) fn softirq_begin(&mut self, c: usize) {
-        self.begin(c, Running::Softirq);
+    pub(crate) fn softirq_begin(&mut self, cpu: CpuId) {
+        self.begin(cpu, Running::Softirq);
     }
 
     /// ksoftirqd begins to work.
-    pub(crate) fn ksoftirqd_turn(&mut self, c: usize) {
-        if self.cpus[c].poll_list.is_empty() {
-            self.cpus[c].softirq.ksoftirqd_awake = false;
-            self.sleep_kthread(c);
+    pub(crate) fn ksoftirqd_turn(&mut self, cpu: CpuId) {
+        if self.cpus[cpu].poll_list.is_empty() {
+            self.cpus[cpu].softirq.ksoftirqd_awake = false;
+            self.sleep_kthread(cpu);
         } else {
-            self.begin(c, Running::Ksoftirqd);
+            self.begin(cpu, Running::Ksoftirqd);
         }
     }
 
-    fn begin(&mut self, c: usize, running: Running) {
+    fn begin(&mut self, cpu: CpuId, running: Running) {
         let now = self.now;
-        let softirq = &mut self.cpus[c].softirq;
+        let softirq = &mut self.cpus[cpu].softirq;
         softirq.running = Some(running);
         softirq.began = now;
         softirq.rounds = 0;
-        self.round(c);
+        self.round(cpu);
     }
 
-    fn round(&mut self, c: usize) {
+    fn round(&mut self, cpu: CpuId) {
         let now = self.now;
-        let softirq = &mut self.cpus[c].softirq;
+        let softirq = &mut self.cpus[cpu].softirq;
         softirq.round_began = now;
         softirq.rounds += 1;
         softirq.packets = 0;
-        self.poll_first(c);
+        self.poll_first(cpu);
     }
 
-    fn poll_first(&mut self, c: usize) {
-        let cpu = &mut self.cpus[c];
-        let Some(n) = cpu.poll_list.pop_front() else { return self.round_ends(c) };
-        let running = cpu.softirq.running.unwrap_or(Running::Softirq);
-        cpu.poll = Poll { napi: n, work: 0, budget: NAPI_WEIGHT, running };
-        self.poll_begins(c, self.costs.poll);
+    fn poll_first(&mut self, cpu: CpuId) {
+        let state = &mut self.cpus[cpu];
+        let Some(napi) = state.poll_list.pop_front() else { return self.round_ends(cpu) };
+        let running = state.softirq.running.unwrap_or(Running::Softirq);
+        state.poll = Poll { napi, work: 0, budget: NAPI_WEIGHT, running };
+        self.poll_begins(cpu, self.costs.poll);
     }
 
     /// A poll of `net_rx_action` is over.
-    pub(crate) fn softirq_polled(&mut self, c: usize) {
-        let Poll { napi: n, work, .. } = self.cpus[c].poll;
-        self.cpus[c].softirq.packets += work;
+    pub(crate) fn softirq_polled(&mut self, cpu: CpuId) {
+        let Poll { napi, work, .. } = self.cpus[cpu].poll;
+        self.cpus[cpu].softirq.packets += work;
         if work < NAPI_WEIGHT {
-            self.napi_complete_done(c, n, work);
-        } else if !self.leaves_to_busy_poll(c, n, work) {
-            self.cpus[c].poll_list.push_back(n);
+            self.napi_complete_done(cpu, napi, work);
+        } else if !self.leaves_to_busy_poll(cpu, napi, work) {
+            self.cpus[cpu].poll_list.push_back(napi);
         }
-        let cpu = &self.cpus[c];
-        let over = cpu.softirq.packets >= BUDGET || self.now - cpu.softirq.round_began >= TIME_LIMIT;
-        if over || cpu.poll_list.is_empty() { self.round_ends(c) } else { self.poll_first(c) }
+        let state = &self.cpus[cpu];
+        let over = state.softirq.packets >= BUDGET || self.now - state.softirq.round_began >= TIME_LIMIT;
+        if over || state.poll_list.is_empty() { self.round_ends(cpu) } else { self.poll_first(cpu) }
     }
 
-    fn round_ends(&mut self, c: usize) {
-        let need_resched = self.need_resched(c);
+    fn round_ends(&mut self, cpu: CpuId) {
+        let need_resched = self.need_resched(cpu);
         let now = self.now;
-        let cpu = &mut self.cpus[c];
+        let state = &mut self.cpus[cpu];
         if W::ON {
-            self.watch.see(now, Fact::Round { cpu: c, packets: cpu.softirq.packets });
+            self.watch.see(now, Fact::Round { cpu, packets: state.softirq.packets });
         }
-        let pending = !cpu.poll_list.is_empty();
-        let again = now - cpu.softirq.began < TIME_LIMIT && !need_resched && cpu.softirq.rounds < ROUNDS_MAX;
+        let pending = !state.poll_list.is_empty();
+        let again =
+            now - state.softirq.began < TIME_LIMIT && !need_resched && state.softirq.rounds < ROUNDS_MAX;
         if pending && again {
-            return self.round(c);
+            return self.round(cpu);
         }
-        match cpu.softirq.running.take() {
-            Some(Running::Ksoftirqd) => self.boundary(c, Step::Ksoftirqd),
+        match state.softirq.running.take() {
+            Some(Running::Ksoftirqd) => self.boundary(cpu, Step::Ksoftirqd),
             Some(_) | None => {
-                if pending && !std::mem::replace(&mut self.cpus[c].softirq.ksoftirqd_awake, true) {
+                if pending && !std::mem::replace(&mut self.cpus[cpu].softirq.ksoftirqd_awake, true) {
                     self.tally.ksoftirqd += 1;
-                    self.enqueue(self.slots.ksoftirqd(c), c);
+                    self.enqueue(self.slots.ksoftirqd(cpu), cpu);
                 }
-                self.resume(c);
+                self.resume(cpu);
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Looking on: what happens in a run, told to someone who cannot interfere.
 
+use crate::ids::{ConnectionId, CpuId, NapiId, QueueId, ThreadId};
+
 /// How a CPU spends time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
@@ -26,40 +28,40 @@ pub enum Fact {
     /// A packet came from the wire into the ring of this queue.
     Arrived {
         /// The queue.
-        queue: usize,
+        queue: QueueId,
     },
     /// A packet found the ring of this queue full.
     Dropped {
         /// The queue.
-        queue: usize,
+        queue: QueueId,
     },
     /// A poll took a packet off the ring of this queue.
     Taken {
         /// The queue.
-        queue: usize,
+        queue: QueueId,
     },
     /// The NIC interrupted.
     Irq {
         /// The queue.
-        queue: usize,
+        queue: QueueId,
         /// The CPU.
-        cpu: usize,
+        cpu: CpuId,
         /// Whether the queue's interrupt was armed.
         armed: bool,
     },
     /// A NAPI's timer ran out.
     Timer {
         /// The NAPI.
-        napi: usize,
+        napi: NapiId,
         /// The CPU.
-        cpu: usize,
+        cpu: CpuId,
     },
     /// A poll ended.
     Polled {
         /// The NAPI.
-        napi: usize,
+        napi: NapiId,
         /// The CPU.
-        cpu: usize,
+        cpu: CpuId,
         /// Packets it took.
         work: u32,
         /// How many it might have taken.
@@ -70,43 +72,43 @@ pub enum Fact {
     /// A round of `net_rx_action` ended.
     Round {
         /// The CPU.
-        cpu: usize,
+        cpu: CpuId,
         /// Packets it took.
         packets: u32,
     },
     /// `epoll_wait` returned.
     EpollReturned {
         /// The thread.
-        thread: usize,
+        thread: ThreadId,
         /// With this many events.
         events: u32,
     },
     /// A thread went to sleep in `epoll_wait`.
     Slept {
         /// The thread.
-        thread: usize,
+        thread: ThreadId,
     },
     /// A thread was woken.
     Woken {
         /// The thread.
-        thread: usize,
+        thread: ThreadId,
         /// By this CPU.
-        by: usize,
+        by: CpuId,
     },
     /// `ep_suspend_napi_irqs`: the NAPI's timer was set to `irq-suspend-timeout`.
     Suspended {
         /// The NAPI.
-        napi: usize,
+        napi: NapiId,
     },
     /// `napi_resume_irqs`: back to deferral.
     Resumed {
         /// The NAPI.
-        napi: usize,
+        napi: NapiId,
     },
     /// A CPU spent time.
     Spent {
         /// The CPU.
-        cpu: usize,
+        cpu: CpuId,
         /// In this.
         class: Class,
         /// Nanoseconds.
@@ -115,12 +117,12 @@ pub enum Fact {
     /// A request was sent.
     Sent {
         /// Its connection.
-        connection: usize,
+        connection: ConnectionId,
     },
     /// An answer reached its client.
     Answered {
         /// Its connection.
-        connection: usize,
+        connection: ConnectionId,
         /// Nanoseconds since the request was sent, or due.
         latency: u64,
     },

@@ -10,13 +10,17 @@ use crate::chance::{Chance, Draws, Stream};
 use crate::client::{Clients, Connection, Home};
 use crate::client_host::ClientHost;
 use crate::cpu::Cpu;
-use crate::elementary::exp;
+use crate::cpu_mask::CpuMask;
 use crate::gro::list_length;
 use crate::histogram::Histogram;
+use crate::ids::{ClientQueueId, Compact, ConnectionId, CpuId, NapiId, QueueId, TaskId, ThreadId};
+use crate::index_vec::IndexVec;
+use crate::math::exp;
 use crate::napi::{Napi, Running};
-use crate::nic::{ACK, NEVER, Queue};
-use crate::scenario::{Processing, Scenario, Waits, nanos};
+use crate::nic::{NEVER, Packet, Queue};
+use crate::scenario::{Layout, Processing, Scenario, Waits, nanos};
 use crate::scheduler::{Standing, State, Task, Topology};
+use crate::slots::{Owner, Slots};
 use crate::watch::{Class, Watch};
 use crate::wire::Link;
 
@@ -32,19 +36,19 @@ pub(crate) struct World<W> {
     pub(crate) kernel: KernelVersion,
     pub(crate) list_length: u32,
     pub(crate) costs: Spans,
-    pub(crate) cpus: Vec<Cpu>,
-    /// By CPU, for the balance between groups.
-    pub(crate) uses: Vec<Use>,
-    pub(crate) queues: Vec<Queue>,
-    pub(crate) napis: Vec<Napi>,
-    /// Application threads first, then one kernel thread for each NAPI, then one ksoftirqd and one housekeeper for each CPU.
-    pub(crate) tasks: Vec<Task>,
-    pub(crate) threads: Vec<Thread>,
-    pub(crate) fresh_workers: Vec<bool>,
+    pub(crate) cpus: IndexVec<CpuId, Cpu>,
+    /// For the balance between groups.
+    pub(crate) uses: IndexVec<CpuId, Use>,
+    pub(crate) queues: IndexVec<QueueId, Queue>,
+    pub(crate) napis: IndexVec<NapiId, Napi>,
+    /// In the order of [`Slots`].
+    pub(crate) tasks: IndexVec<TaskId, Task>,
+    pub(crate) threads: IndexVec<ThreadId, Thread>,
+    pub(crate) fresh_workers: IndexVec<NapiId, bool>,
     /// Where idle workers of the workqueue ran last, the one that went idle last at the end.
-    pub(crate) idle_workers: Vec<usize>,
+    pub(crate) idle_workers: Vec<CpuId>,
     /// Application threads that leave their CPU at the end of their step.
-    pub(crate) leaving: Vec<Option<Occasion>>,
+    pub(crate) leaving: IndexVec<ThreadId, Option<Occasion>>,
     pub(crate) clients: Clients,
     pub(crate) client_host: ClientHost,
     pub(crate) processing: Processing,
@@ -94,52 +98,6 @@ pub(crate) enum Step {
     Ksoftirqd,
     /// Something short for the kernel itself.
     Housekeeping,
-}
-
-/// Which event source and which task belongs to whom.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Slots {
-    cpus: usize,
-    queues: usize,
-    threads: usize,
-}
-
-impl Slots {
-    pub(crate) const fn nic(self, q: usize) -> usize {
-        self.cpus + q
-    }
-
-    pub(crate) const fn timer(self, n: usize) -> usize {
-        self.cpus + self.queues + n
-    }
-
-    const fn tick(self) -> usize {
-        self.cpus + 2 * self.queues
-    }
-
-    pub(crate) const fn client(self, source: usize) -> usize {
-        self.tick() + 1 + source
-    }
-
-    pub(crate) const fn kthread(self, n: usize) -> usize {
-        self.threads + n
-    }
-
-    pub(crate) const fn ksoftirqd(self, c: usize) -> usize {
-        self.threads + self.queues + c
-    }
-
-    pub(crate) const fn housekeeper(self, c: usize) -> usize {
-        self.threads + self.queues + self.cpus + c
-    }
-
-    pub(crate) const fn napi_of_kthread(self, task: usize) -> Option<usize> {
-        if task >= self.threads && task < self.threads + self.queues {
-            Some(task - self.threads)
-        } else {
-            None
-        }
-    }
 }
 
 /// Costs in nanoseconds.
@@ -282,14 +240,14 @@ impl Spans {
     }
 
     /// A packet's work until its list goes to the sockets: driver, GRO and IP.
-    pub(crate) const fn before_socket(&self, packet: u32, running: Running) -> u64 {
-        let all = if packet == ACK { self.ack } else { self.packet };
+    pub(crate) fn before_socket(&self, packet: Packet, running: Running) -> u64 {
+        let all = if packet == Packet::ACK { self.ack } else { self.packet };
         self.in_context(all * self.before_socket_permille / 1000, running)
     }
 
     /// A packet's work from there on, without what depends on its connection.
-    pub(crate) const fn socket_part(&self, packet: u32) -> u64 {
-        let all = if packet == ACK { self.ack } else { self.packet };
+    pub(crate) fn socket_part(&self, packet: Packet) -> u64 {
+        let all = if packet == Packet::ACK { self.ack } else { self.packet };
         all - all * self.before_socket_permille / 1000
     }
 
@@ -350,13 +308,9 @@ impl<W: Watch> World<W> {
     pub(crate) fn new(scenario: &Scenario, seed: u64, watch: W) -> Self {
         let mut chance = Chance::new(seed);
         let (hardware, layout) = (&scenario.hardware, &scenario.layout);
-        let slots = Slots {
-            cpus: hardware.cpus as usize,
-            queues: hardware.queues as usize,
-            threads: scenario.application.threads as usize,
-        };
+        let (cpus, queues) = (hardware.cpus as usize, hardware.queues as usize);
+        let threads = scenario.application.threads as usize;
         let params = scenario.delivery.params;
-        let irq_cpu = |q: usize| layout.irq_cpus[q % layout.irq_cpus.len()] as usize;
         let gap = match scenario.clients.load {
             model::OfferedLoad::Max => NEVER,
             model::OfferedLoad::PerSecond(rate) => {
@@ -365,10 +319,11 @@ impl<W: Watch> World<W> {
         };
         let homes = place_connections(scenario, &mut chance);
         let client_host = ClientHost::new(scenario, place_answers(scenario, &mut chance));
-        let tasks = place_tasks(scenario, slots, &mut chance);
+        let tasks = place_tasks(scenario, &mut chance);
+        let slots = Slots::of(scenario);
         let mut world = Self {
             now: 0,
-            calendar: Calendar::new(slots.client(client_host.sources())),
+            calendar: Calendar::new(slots.sources()),
             chance: Stream::new(chance),
             slots,
             topology: Topology::of(hardware),
@@ -376,19 +331,19 @@ impl<W: Watch> World<W> {
             kernel: hardware.kernel,
             list_length: list_length(hardware.kernel),
             costs: Spans::of(scenario),
-            cpus: (0..slots.cpus).map(|c| Cpu::new(c % slots.queues)).collect(),
-            uses: vec![Use::default(); slots.cpus],
-            queues: (0..slots.queues).map(|q| Queue::new(hardware, irq_cpu(q))).collect(),
-            napis: vec![Napi::default(); slots.queues],
-            threads: (0..slots.threads).map(|t| new_thread(scenario, t)).collect(),
+            cpus: IndexVec::from_fn(cpus, |cpu: CpuId| Cpu::new(QueueId::new(cpu.index() % queues))),
+            uses: IndexVec::filled(Use::default(), cpus),
+            queues: IndexVec::from_fn(queues, |queue| Queue::new(hardware, irq_cpu(layout, queue))),
+            napis: IndexVec::filled(Napi::default(), queues),
+            threads: IndexVec::from_fn(threads, |thread| new_thread(scenario, thread)),
             tasks,
-            fresh_workers: vec![true; slots.queues],
-            idle_workers: (0..2 * slots.queues).map(irq_cpu).collect(),
-            leaving: vec![None; slots.threads],
+            fresh_workers: IndexVec::filled(true, queues),
+            idle_workers: cpu_ids(&layout.irq_cpus).cycle().take(2 * queues).collect(),
+            leaving: IndexVec::filled(None, threads),
             clients: Clients {
-                connections: vec![Connection::default(); homes.len()],
+                connections: IndexVec::filled(Connection::default(), homes.len()),
                 homes,
-                one_queue_each: layout.by_napi && slots.queues <= slots.threads,
+                one_queue_each: layout.by_napi && queues <= threads,
                 gap,
                 arrivals: scenario.clients.arrivals,
                 from_due: scenario.clients.from_due,
@@ -426,22 +381,22 @@ impl<W: Watch> World<W> {
     }
 
     fn start(&mut self) {
-        for c in 0..self.cpus.len() {
-            self.stand(c);
+        for cpu in self.cpus.ids() {
+            self.stand(cpu);
         }
-        for t in 0..self.threads.len() {
-            let c = self.tasks[t].cpu;
-            self.enqueue(t, c);
+        for thread in self.threads.ids() {
+            let cpu = self.tasks[thread.task()].cpu;
+            self.enqueue(thread.task(), cpu);
         }
         self.start_clients();
-        for n in 0..self.napis.len() {
+        for napi in self.napis.ids() {
             if self.processing == Processing::BusyKthread {
-                self.napis[n].scheduled = true;
-                self.queues[n].armed = false;
-                let c = self.tasks[self.slots.kthread(n)].cpu;
-                self.enqueue(self.slots.kthread(n), c);
+                self.napis[napi].scheduled = true;
+                self.queues[napi.queue()].armed = false;
+                let task = self.slots.kthread(napi);
+                self.enqueue(task, self.tasks[task].cpu);
             }
-            self.await_nic(n);
+            self.await_nic(napi.queue());
         }
         self.calendar.set(self.slots.tick(), TICK);
     }
@@ -454,21 +409,18 @@ impl<W: Watch> World<W> {
             }
             self.now = due;
             self.tally.events += 1;
-            if source < self.slots.cpus {
-                self.cpu_event(source);
-            } else if source < self.slots.timer(0) {
-                self.nic_event(source - self.slots.cpus);
-            } else if source < self.slots.tick() {
-                self.timer_event(source - self.slots.timer(0));
-            } else if source == self.slots.tick() {
-                self.tick();
-            } else {
-                self.client_event(source - self.slots.client(0));
+            match self.slots.owner(source) {
+                Owner::Cpu(cpu) => self.cpu_event(cpu),
+                Owner::Nic(queue) => self.nic_event(queue),
+                Owner::Timer(napi) => self.timer_event(napi),
+                Owner::Tick => self.tick(),
+                Owner::ClientQueue(queue) => self.client_queue_event(queue),
+                Owner::ClientThread(thread) => self.client_thread_event(thread),
             }
         }
         self.now = end;
-        for c in 0..self.cpus.len() {
-            self.account(c);
+        for cpu in self.cpus.ids() {
+            self.account(cpu);
         }
     }
 
@@ -492,8 +444,8 @@ impl<W: Watch> World<W> {
         self.keep_house();
         self.balance();
         if self.contention > 0.0 {
-            for c in 0..self.cpus.len() {
-                self.account(c);
+            for cpu in self.cpus.ids() {
+                self.account(cpu);
             }
             let busy = self.busy();
             let spent = busy - std::mem::replace(&mut self.tick_busy, busy);
@@ -504,74 +456,84 @@ impl<W: Watch> World<W> {
     }
 }
 
+/// CPUs of a scenario by their ids.
+fn cpu_ids(cpus: &[u32]) -> impl Iterator<Item = CpuId> + Clone {
+    cpus.iter().map(|&cpu| CpuId::new(cpu as usize))
+}
+
+/// The CPU that a queue interrupts.
+fn irq_cpu(layout: &Layout, queue: QueueId) -> CpuId {
+    CpuId::new(layout.irq_cpus[queue.index() % layout.irq_cpus.len()] as usize)
+}
+
 /// Each connection's queue and thread.
-#[expect(clippy::cast_possible_truncation, reason = "at most 256 queues and 1024 threads")]
-fn place_connections(scenario: &Scenario, chance: &mut Chance) -> Vec<Home> {
+fn place_connections(scenario: &Scenario, chance: &mut Chance) -> IndexVec<ConnectionId, Home> {
     let (queues, threads) = (scenario.hardware.queues, scenario.application.threads);
     (0..scenario.clients.connections)
-        .map(|i| {
-            let queue = if scenario.layout.even_queues { i % queues } else { chance.below(queues) };
+        .map(|connection| {
+            let queue = if scenario.layout.even_queues { connection % queues } else { chance.below(queues) };
             let thread = match (scenario.layout.by_napi, scenario.layout.even_threads) {
                 (true, _) => queue % threads,
-                (false, true) => i % threads,
+                (false, true) => connection % threads,
                 (false, false) => chance.below(threads),
             };
-            Home { queue: queue as u16, thread: thread as u16 }
+            Home::new(QueueId::new(queue as usize), ThreadId::new(thread as usize))
         })
         .collect()
 }
 
 /// Each connection's queue at the clients' host, if there is one.
-#[expect(clippy::cast_possible_truncation, reason = "at most 256 queues")]
-fn place_answers(scenario: &Scenario, chance: &mut Chance) -> Vec<u16> {
+fn place_answers(scenario: &Scenario, chance: &mut Chance) -> IndexVec<ConnectionId, Compact<ClientQueueId>> {
     let clients = &scenario.clients;
     let connections = if clients.threads > 0 { clients.connections } else { 0 };
-    let queues = clients.queues;
-    let even = scenario.layout.even_queues;
-    (0..connections).map(|i| (if even { i % queues } else { chance.below(queues) }) as u16).collect()
+    (0..connections)
+        .map(|connection| match scenario.layout.even_queues {
+            true => connection % clients.queues,
+            false => chance.below(clients.queues),
+        })
+        .map(|queue| Compact::new(ClientQueueId::new(queue as usize)))
+        .collect()
 }
 
-/// Tasks with the CPUs that they may use and the one they start on.
-fn place_tasks(scenario: &Scenario, slots: Slots, chance: &mut Chance) -> Vec<Task> {
+/// Tasks with the CPUs that they may use and the one they start on, in the order of [`Slots`].
+fn place_tasks(scenario: &Scenario, chance: &mut Chance) -> IndexVec<TaskId, Task> {
     let layout = &scenario.layout;
-    let mask = layout.thread_cpus.iter().fold(0_u128, |mask, cpu| mask | 1 << cpu);
-    let mut order = layout.thread_cpus.clone();
+    let mut order: Vec<CpuId> = cpu_ids(&layout.thread_cpus).collect();
     if !layout.pinned {
         chance.shuffle(&mut order);
     }
-    let task = |cpu: u32, allowed: u128, step: Step| Task {
-        cpu: cpu as usize,
+    let task = |cpu: CpuId, allowed: CpuMask, step: Step| Task {
+        cpu,
         state: State::Sleeping,
         allowed,
         step,
         interrupt: 0,
     };
-    let mut tasks = Vec::new();
-    for t in 0..slots.threads {
-        let cpu = order[t % order.len()];
-        tasks.push(task(cpu, if layout.pinned { 1 << cpu } else { mask }, Step::EpollEnter));
-    }
-    let everywhere = (0..scenario.hardware.cpus).fold(0_u128, |mask, cpu| mask | 1 << cpu);
-    for n in 0..slots.queues {
-        tasks.push(task(layout.irq_cpus[n % layout.irq_cpus.len()], everywhere, Step::Kthread));
-    }
-    for c in 0..scenario.hardware.cpus {
-        tasks.push(task(c, 1 << c, Step::Ksoftirqd));
-    }
-    for c in 0..scenario.hardware.cpus {
-        tasks.push(task(c, 1 << c, Step::Housekeeping));
-    }
-    tasks
+    let bound = |cpu: CpuId, step: Step| task(cpu, CpuMask::of(cpu), step);
+    let shared: CpuMask = cpu_ids(&layout.thread_cpus).collect();
+    let threads =
+        order.iter().cycle().take(scenario.application.threads as usize).map(|&cpu| match layout.pinned {
+            true => bound(cpu, Step::EpollEnter),
+            false => task(cpu, shared, Step::EpollEnter),
+        });
+    let all = || (0..scenario.hardware.cpus as usize).map(CpuId::new);
+    let everywhere: CpuMask = all().collect();
+    let kthreads = (0..scenario.hardware.queues as usize)
+        .map(QueueId::new)
+        .map(|queue| task(irq_cpu(layout, queue), everywhere, Step::Kthread));
+    let ksoftirqds = all().map(|cpu| bound(cpu, Step::Ksoftirqd));
+    let housekeepers = all().map(|cpu| bound(cpu, Step::Housekeeping));
+    threads.chain(kthreads).chain(ksoftirqds).chain(housekeepers).collect()
 }
 
-fn new_thread(scenario: &Scenario, t: usize) -> Thread {
+fn new_thread(scenario: &Scenario, thread: ThreadId) -> Thread {
     Thread {
         ready: std::collections::VecDeque::new(),
         batch: std::collections::VecDeque::new(),
         last_batch: 0,
         locality: 0,
         max_events: scenario.application.max_events,
-        napi: t % scenario.hardware.queues as usize,
+        napi: NapiId::new(thread.index() % scenario.hardware.queues as usize),
         owns_napi: false,
         spin_began: 0,
         polls_on: false,

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use model::{Arrivals, DeliveryMode, KeySize, MemcachedWorkload, Nanoseconds, ValueSize, Waiting};
 
 use super::exchange_args::{Serve, Storage, TcpRr, TcpStream, Threaded};
+use super::live_args::Live;
 use super::load::Load;
 use super::policies_args::Policies;
 
@@ -24,6 +25,7 @@ pub struct Bench {
 #[expect(missing_docs, reason = "each command's own help says what it does")]
 pub enum Application {
     Memcached(Box<Memcached>),
+    Live(Box<Live>),
     Report(FromEvidence),
     TcpRr(Box<TcpRr>),
     TcpStream(Box<TcpStream>),
@@ -39,10 +41,11 @@ pub enum Application {
 Examples:
   netpolicy bench report evidence.json --report report.html
   netpolicy bench report evidence.json.gz
+  netpolicy bench report day.jsonl --report day.html
   netpolicy bench report monday.json tuesday.json --gates wanted.gates")]
 pub struct FromEvidence {
     /// What a bench wrote with `--json` or printed with `-o json`, as it is or packed by gzip; - for standard input.
-    /// Several of the benches with netpolicy's own server are shown side by side.
+    /// Several of the benches with netpolicy's own server are shown side by side. Or what `watch` wrote with --record.
     #[arg(value_name = "FILE", required = true)]
     pub evidence: Vec<PathBuf>,
     /// What configurations must reach of others, for the benches with netpolicy's own server.

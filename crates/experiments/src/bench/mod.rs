@@ -11,6 +11,8 @@
 //!
 //! And the evaluation of the NET-policy document: [`policies_args`] (what can be asked), [`mixture`] (how many workloads of
 //! which kind), [`foreign`] (or a server of the operator's choice), [`tuning`] (what is compared), [`policies_stage`] (one cell).
+//!
+//! And what `watch` says, against the truth on the wire: [`live_args`] (what can be asked), [`live_stage`] (one run).
 
 pub mod args;
 mod background;
@@ -20,6 +22,8 @@ mod exchange_stage;
 pub mod foreign;
 mod lab_stage;
 mod layout;
+pub mod live_args;
+mod live_stage;
 pub mod load;
 pub mod mixture;
 mod option;
@@ -38,6 +42,7 @@ pub(crate) use exchange_args::{Case, Compares};
 pub(crate) use exchange_stage::ExchangeStage;
 pub(crate) use lab_stage::LabStage;
 pub use layout::Layout;
+pub(crate) use live_stage::{LiveStage, pace};
 pub(crate) use mixture::Mixture;
 pub(crate) use option::{describe, impossible};
 pub(crate) use plain_stage::PlainStage;

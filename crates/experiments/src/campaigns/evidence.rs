@@ -5,6 +5,7 @@ use std::io::{self, BufRead, Read};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
+use live::Recording;
 use measure::{Grid, Results};
 use session::{Exit, Fault};
 
@@ -20,6 +21,8 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 pub(crate) enum Written {
     Results(Box<Results>),
     Grid(Box<Grid>),
+    /// What `watch --record` wrote.
+    Watch(Box<Recording>),
 }
 
 /// Reads what a bench wrote with `--json`, or printed with `-o json`, where it is one part of the document; `-` is standard
@@ -58,6 +61,9 @@ fn written(path: &Path, text: &str) -> Result<Written, Fault> {
     let told = |error: serde_json::Error| error.to_string().chars().take(TOLD_CHARS_MAX).collect::<String>();
     let no_evidence = |error| wrong(format!("no evidence: {}", told(error)));
     let text = text.strip_prefix(MARK).unwrap_or(text);
+    if Recording::begins(text) {
+        return Recording::parse(text).map(|recording| Written::Watch(Box::new(recording))).map_err(wrong);
+    }
     let Unique(mut value) = serde_json::from_str(text).map_err(no_evidence)?;
     if !value.is_object() {
         return Err(wrong("JSON, but no evidence of a bench, which is an object".to_owned()));

@@ -2,10 +2,12 @@
 
 pub(crate) mod evidence;
 mod exchange;
+mod live;
 mod policies;
 mod policies_simulated;
 mod serve;
 mod unique;
+mod watched;
 
 use std::io::Write;
 use std::path::Path;
@@ -25,6 +27,7 @@ use crate::reports::{BenchReport, GridReport};
 pub fn run(arguments: &Bench, context: &Context<'_>) -> Result<Exit, Fault> {
     match &arguments.application {
         Application::Memcached(arguments) => memcached(arguments, context),
+        Application::Live(arguments) => live::run(arguments, context),
         Application::TcpRr(arguments) => exchange::run(&**arguments, context),
         Application::TcpStream(arguments) => exchange::run(&**arguments, context),
         Application::Threaded(arguments) => exchange::run_threaded(arguments, context),
@@ -187,6 +190,13 @@ fn from_evidence(arguments: &FromEvidence, context: &Context<'_>) -> Result<Exit
                     write_report(path, &results, context)?;
                 }
                 return Ok(Exit::Done);
+            }
+            Written::Watch(recording) if arguments.evidence.len() == 1 && gates.is_none() => {
+                return watched::report(&recording, arguments.report.as_deref(), context);
+            }
+            Written::Watch(_) => {
+                let why = format!("{}: a record of `watch` is shown alone and has no gates", path.display());
+                return Err(Fault::new(Exit::Usage, why));
             }
             Written::Results(_) => {
                 let why = format!(

@@ -3,12 +3,16 @@
 mod bench;
 mod calibration;
 mod curves;
+mod live_bench;
 mod prediction;
 mod rule_loading;
 mod validation;
+mod watch;
 
 pub use bench::{BenchReport, GridReport};
 pub use calibration::CalibrationReport;
+pub use live_bench::{LiveBenchReport, LiveCostReport};
 pub use prediction::PredictionReport;
 pub use rule_loading::{BenchRow, RuleBenchReport};
 pub use validation::ValidationReport;
+pub use watch::{WatchReport, WatchRow, WatchWindowReport};

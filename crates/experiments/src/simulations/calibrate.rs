@@ -228,7 +228,7 @@ fn missed(row: &MeasuredRow, metric: Metric, measured: f64, outcome: &Outcome) -
     let predicted = value(outcome, metric);
     let off = match metric {
         Metric::Cpu => predicted - measured,
-        _ => 100.0 * sim::elementary::ln(predicted.max(1e-9) / measured.max(1e-9)),
+        _ => 100.0 * sim::math::ln(predicted.max(1e-9) / measured.max(1e-9)),
     };
     off / good(row.class, metric)
 }

@@ -41,6 +41,35 @@ static __always_inline __u64 napi_gro_flush_ns(struct napi_struct *napi)
 }
 
 /*
+ * Whether the NAPI's timer runs: its interrupt stays masked until it expires.
+ * Linux 6.18 has bits, of which the lowest is HRTIMER_STATE_ENQUEUED; kernels
+ * that made a flag of them are read by it.
+ */
+static __always_inline bool napi_timer_runs(struct napi_struct *napi)
+{
+	if (bpf_core_field_exists(napi->timer.state))
+		return BPF_CORE_READ(napi, timer.state) & 1;
+	if (bpf_core_field_exists(napi->timer.is_queued))
+		return BPF_CORE_READ(napi, timer.is_queued);
+	return false;
+}
+
+/*
+ * Where the low byte of a segment's flags is, as in its header: FIN is 1, PSH
+ * is 8. Linux 6.18 has two bytes, kernels before accurate ECN one.
+ */
+static __always_inline __u64 tcp_flags_offset(void)
+{
+	struct tcp_skb_cb *cb = 0;
+	__u64 at = bpf_core_field_offset(cb->tcp_flags);
+
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+	at += bpf_core_field_size(cb->tcp_flags) - 1;
+#endif
+	return at;
+}
+
+/*
  * Whether the task's own stack may carry softirqs now, because the interrupt
  * that raised them came from user mode. x86 handles such interrupts, and the
  * softirqs after them, on the task's stack, which is empty then: Linux 5.8,

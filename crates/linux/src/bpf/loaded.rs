@@ -58,20 +58,29 @@ impl Loaded {
 
     /// Attaches every program to what its section names.
     pub(super) fn attach(&mut self) -> Result<(), KernelError> {
-        self.attach_by(|program| program.attach())
+        self.attach_by(|_| true, |program| program.attach())
+    }
+
+    /// The same with those programs alone whose names are wanted.
+    pub(super) fn attach_if(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), KernelError> {
+        self.attach_by(wanted, |program| program.attach())
     }
 
     /// Attaches every program to a cgroup.
     pub(super) fn attach_to_cgroup(&mut self, cgroup: BorrowedFd<'_>) -> Result<(), KernelError> {
-        self.attach_by(|program| program.attach_cgroup(cgroup.as_raw_fd()))
+        self.attach_by(|_| true, |program| program.attach_cgroup(cgroup.as_raw_fd()))
     }
 
     fn attach_by(
         &mut self,
+        wanted: impl Fn(&str) -> bool,
         attach: impl Fn(&mut ProgramMut<'_>) -> libbpf_rs::Result<Link>,
     ) -> Result<(), KernelError> {
         for mut program in self.object.progs_mut().filter(|program| program.autoload()) {
             let name = program.name().to_string_lossy().into_owned();
+            if !wanted(&name) {
+                continue;
+            }
             let link = attach(&mut program).map_err(|_| refused(format!("attach BPF program {name}")))?;
             self.links.push((name, link));
         }
@@ -161,6 +170,13 @@ impl<'a> Table<'a> {
     pub(super) fn get_per_cpu(&self, key: &[u8]) -> Result<Vec<Vec<u8>>, KernelError> {
         let values = self.map.lookup_percpu(key, MapFlags::ANY);
         values.map(Option::unwrap_or_default).map_err(|_| refused(format!("BPF map {}: lookup", self.name)))
+    }
+
+    /// Sets the values of a key, one for each CPU.
+    pub(super) fn set_per_cpu(&self, key: &[u8], values: &[Vec<u8>]) -> Result<(), KernelError> {
+        self.map
+            .update_percpu(key, values, MapFlags::ANY)
+            .map_err(|_| refused(format!("BPF map {}: update", self.name)))
     }
 
     /// The keys; never more than the map can hold, even while it changes.

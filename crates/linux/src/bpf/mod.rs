@@ -1,4 +1,5 @@
-//! Programs of ours in the kernel: who polled which NAPI, which epolls a process has, who was born, what sockets ask.
+//! Programs of ours in the kernel: who polled which NAPI, how long requests took, which epolls a process has, who was born, what
+//! sockets ask.
 //!
 //! Each room below is C beside the Rust that loads it, with one header that is all they share. The programs count
 //! and copy; what the counts mean is decided elsewhere. Nothing is pinned but `wishes`, which applications rely on: a
@@ -9,10 +10,13 @@ mod cost;
 pub mod delivery;
 pub mod epolls;
 mod iterated;
+pub mod live;
 mod loaded;
+mod mirrored;
 mod record;
 pub mod softirqs;
 pub(crate) mod spread;
+pub mod wire;
 pub mod wishes;
 
 pub use cost::{RunTime, Statistics};

@@ -77,8 +77,9 @@ struct sk_reuseport_md {
 /* include/linux/sched.h */
 #define PF_KTHREAD 0x00200000
 
-/* include/linux/netdevice.h: NAPI_STATE_SCHED is bit 0. */
+/* include/linux/netdevice.h: NAPI_STATE_SCHED is bit 0, NAPI_STATE_IN_BUSY_POLL bit 6. */
 #define NAPIF_STATE_SCHED 1UL
+#define NAPIF_STATE_IN_BUSY_POLL (1UL << 6)
 
 /* include/uapi/linux/magic.h */
 #define ANON_INODE_FS_MAGIC 0x09041934
@@ -122,8 +123,15 @@ struct cred {
 	struct user_namespace *user_ns;
 };
 
+struct sched_info {
+	unsigned long pcount;
+	unsigned long long run_delay;
+};
+
 struct task_struct {
 	unsigned int flags;
+	unsigned long nvcsw;
+	struct sched_info sched_info;
 	struct nsproxy *nsproxy;
 	int pid;
 	int tgid;
@@ -148,6 +156,8 @@ struct timerqueue_node {
 struct hrtimer {
 	struct timerqueue_node node;
 	void *function;
+	u8 state;
+	bool is_queued;
 };
 
 struct rtnl_link_ops {
@@ -220,6 +230,7 @@ struct in6_addr {
 
 struct sock_common {
 	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
 	__u16 skc_num;
 	unsigned short skc_family;
 	volatile unsigned char skc_state;
@@ -242,16 +253,40 @@ struct sock_reuseport {
 
 struct socket;
 
+typedef struct {
+	int owned;
+} socket_lock_t;
+
 struct sock {
 	struct sock_common __sk_common;
+	socket_lock_t sk_lock;
 	struct socket *sk_socket;
 	unsigned int sk_napi_id;
 	u16 sk_protocol;
 	struct sock_reuseport *sk_reuseport_cb;
 };
 
+/* By bpf_skc_to_tcp_sock(). */
+struct tcp_sock {
+	u32 copied_seq;
+	u32 write_seq;
+	u32 snd_una;
+};
+
+struct tcp_skb_cb {
+	__u32 seq;
+	__u32 end_seq;
+	__u16 tcp_flags;
+};
+
 struct sk_buff {
 	struct net_device *dev;
+	struct sock *sk;
+	char cb[48];
+	unsigned int len;
+	__u16 transport_header;
+	__u16 mac_header;
+	unsigned char *head;
 	int skb_iif;
 	unsigned int napi_id;
 	__u16 queue_mapping;

@@ -13,6 +13,7 @@ mod epoll;
 mod find;
 pub(crate) mod kthread;
 mod pinned;
+mod ports;
 pub mod preload;
 mod ring;
 mod same_epoll;
@@ -26,6 +27,7 @@ pub use epoll::{read_epoll, write_epoll};
 pub use find::{Criteria, find, holders_of_sockets, meets};
 pub use kthread::by_name as napi_threads_named;
 pub use pinned::{identify, identify_kernel_thread};
+pub(crate) use ports::ports_of;
 pub use ring::{read_ring_napi, write_ring_napi};
 pub use same_epoll::same_epoll;
 

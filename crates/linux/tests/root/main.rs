@@ -19,6 +19,7 @@ mod irqbalance;
 mod knobs;
 mod kthread;
 mod lab;
+mod live;
 mod netdevsim;
 mod netns;
 mod nic;
@@ -232,6 +233,7 @@ fn main() {
         events_only::tests(),
         follow::tests(),
         lab::tests(),
+        live::tests(),
         guest_nics::tests(),
         guest_steering::tests(),
         interrupts::tests(),

@@ -25,6 +25,7 @@ pub(crate) fn play(line: &str) -> Played {
         ["kinds"] => kinds(None),
         ["kinds", pid] => kinds(Some(Pid(pid.parse()?))),
         ["counter"] => counter(),
+        ["meter"] => super::live::play(),
         ["wishes", what @ ..] => super::wishes::play(what),
         ["lab"] => super::lab::hold(),
         ["bans-and-dies"] => Ok(super::irqbalance::ban_and_die().map_err(|failed| format!("{failed:?}"))?),

@@ -40,23 +40,23 @@ pub(super) struct Chart<'a> {
 }
 
 /// From values to places along one direction of the picture.
-struct Scale {
-    low: f64,
-    high: f64,
-    from: f64,
-    to: f64,
-    logarithmic: bool,
+pub(super) struct Scale {
+    pub(super) low: f64,
+    pub(super) high: f64,
+    pub(super) from: f64,
+    pub(super) to: f64,
+    pub(super) logarithmic: bool,
 }
 
 impl Scale {
-    fn place(&self, value: f64) -> f64 {
+    pub(super) fn place(&self, value: f64) -> f64 {
         let along = |v: f64| if self.logarithmic { v.max(f64::MIN_POSITIVE).ln() } else { v };
         let share = (along(value) - along(self.low)) / (along(self.high) - along(self.low));
         self.from + share.clamp(0.0, 1.0) * (self.to - self.from)
     }
 
     /// Round values within the scale, about so many.
-    fn ticks(&self, about: f64) -> Vec<f64> {
+    pub(super) fn ticks(&self, about: f64) -> Vec<f64> {
         /// More would be a fault of the scale, not of the data.
         const TICKS_MAX: usize = 40;
         if self.logarithmic {
@@ -80,7 +80,7 @@ impl Scale {
 }
 
 /// A number on an axis: `200`, `1.5K`, `20K`, `1M`.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     let (scaled, suffix) = match value {
         v if v >= 1e6 => (v / 1e6, "M"),
         v if v >= 1e4 => (v / 1e3, "K"),

@@ -7,6 +7,7 @@
 mod chart;
 mod grid;
 mod style;
+mod watch;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -22,6 +23,7 @@ use chart::{Axis, Chart};
 use style::{SeriesStyle, styles};
 
 pub use grid::html as html_of_grid;
+pub use watch::{Mark, POINTS_MAX, WatchPoint, html_of_watch};
 
 /// Text that is safe inside HTML elements and attributes.
 struct Escaped<'a>(&'a str);

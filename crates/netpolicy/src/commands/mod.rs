@@ -27,6 +27,7 @@ mod tc;
 mod top;
 mod try_out;
 mod verify;
+mod watch;
 
 use session::{Exit, Fault, expire};
 
@@ -87,6 +88,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<Exit, Fault> {
         Command::Cat(_) => cat::run(context),
         Command::Tc(arguments) => tc::run(arguments, context),
         Command::Top(arguments) => top::run(arguments, context),
+        Command::Watch(arguments) => watch::run(arguments, context),
         Command::Schema(arguments) => schema::run(arguments, context),
         Command::Completions(arguments) => completions::run(arguments, context),
         Command::Man(arguments) => man::run(arguments, context),
@@ -120,6 +122,7 @@ fn looks_at_host(command: &Command) -> bool {
         | Command::Daemon(_) => true,
         // Their lab is a host of its own.
         Command::SocketPolicies(_)
+        | Command::Watch(_)
         | Command::Bench(_)
         | Command::Lab(_)
         | Command::Cat(_)

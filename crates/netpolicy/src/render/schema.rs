@@ -1,7 +1,8 @@
 //! What programs read, as JSON Schema: derived from the types that are printed.
 
 use experiments::reports::{
-    BenchReport, CalibrationReport, GridReport, PredictionReport, RuleBenchReport, ValidationReport,
+    BenchReport, CalibrationReport, GridReport, LiveBenchReport, LiveCostReport, PredictionReport,
+    RuleBenchReport, ValidationReport, WatchReport, WatchWindowReport,
 };
 use page::{Kind, Report, SCHEMA, record};
 use schemars::SchemaGenerator;
@@ -40,7 +41,17 @@ pub(crate) fn output_schema(what: SchemaOf) -> Option<Value> {
         SchemaOf::Sockets => ("sockets", &[of::<SocketsReport>]),
         SchemaOf::Cat => ("cat", &[of::<MergedReport>]),
         SchemaOf::Lab => ("lab", &[of::<LabReport>]),
-        SchemaOf::Bench => ("bench", &[of::<BenchReport<'_>>, of::<GridReport<'_>>]),
+        SchemaOf::Bench => (
+            "bench",
+            &[
+                of::<BenchReport<'_>>,
+                of::<GridReport<'_>>,
+                of::<LiveBenchReport<'_>>,
+                of::<LiveCostReport>,
+                of::<WatchReport<'_>>,
+            ],
+        ),
+        SchemaOf::Watch => ("watch", &[of::<WatchReport<'_>>, of::<WatchWindowReport<'_>>]),
         SchemaOf::Tc => (
             "tc",
             &[

@@ -61,6 +61,7 @@ mod top;
 mod trial;
 mod undone;
 mod units;
+mod watched;
 #[path = "../../../linux/tests/root/wire.rs"]
 #[expect(dead_code, reason = "the tests of the room below have other wires")]
 mod wire;
@@ -281,6 +282,7 @@ fn main() {
         wishes::tests(),
         // Last: what comes after has another process 1.
         units::tests(),
+        watched::tests(),
     ];
     libtest_mimic::run(&arguments, only::only(trials.into_iter().flatten().collect())).exit();
 }

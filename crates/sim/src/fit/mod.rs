@@ -10,7 +10,7 @@ mod cholesky;
 mod surface;
 
 use crate::chance::{Chance, Draws};
-use crate::elementary::{exp, ln};
+use crate::math::{exp, ln};
 use crate::scenario::{Costs, Parameter};
 
 use cholesky::Cholesky;

@@ -3,7 +3,7 @@
 use super::cholesky::Cholesky;
 use super::{bend, root};
 use crate::chance::Chance;
-use crate::elementary::exp;
+use crate::math::exp;
 
 /// How residuals depend on the place in a box, whose coordinates run from -1 to 1.
 #[derive(Clone, Debug)]

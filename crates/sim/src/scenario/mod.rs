@@ -6,6 +6,7 @@ mod parameter;
 
 use model::{Arrivals, DeliveryMode, DeliveryParams, KernelVersion, Nanoseconds, OfferedLoad, Threading};
 
+pub(crate) use check::CPUS_MAX;
 pub use check::Impossible;
 pub use key::{KEYS, Key, Refused, Takes};
 pub use parameter::{Costs, Parameter};

@@ -55,6 +55,27 @@ impl SoftirqTime {
         Ok(Self { loaded })
     }
 
+    /// Stops counting until [`SoftirqTime::resume`]; what was counted stays, and nothing is attached.
+    pub fn pause(&mut self) {
+        self.loaded.detach();
+    }
+
+    /// Goes on counting.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn resume(&mut self) -> Result<(), KernelError> {
+        self.loaded.detach();
+        // A softirq whose end was not seen has not lasted until now.
+        let spent = self.loaded.map("spent")?;
+        let mut of_cpus = spent.get_per_cpu(&ONLY)?;
+        for of_cpu in &mut of_cpus {
+            of_cpu.iter_mut().take(size_of::<u64>()).for_each(|byte| *byte = 0);
+        }
+        spent.set_per_cpu(&ONLY, &of_cpus)?;
+        self.loaded.attach()
+    }
+
     /// What was counted so far.
     ///
     /// # Errors

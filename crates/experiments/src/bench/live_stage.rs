@@ -1,0 +1,477 @@
+//! A memcached in a lab that is measured as `watch` does, and on the wire.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use apply::{Allow, Journal, TransactionName};
+use linux::bpf::live::{LiveMeter, LiveTarget};
+use linux::bpf::wire::{Seen, Wire};
+use linux::bpf::{RunTime, Statistics};
+use linux::lab::{Lab, LabOptions, Memcached as Server, MemcachedOptions, SERVER_ADDRESS};
+use linux::{Kernel, KernelError, Netns, Signals};
+use measure::live::agreement::{estimates_of, percentiles_of};
+use measure::live::{Estimator, Series, Trial, Turnarounds, usual_size};
+use measure::{Edge, Surroundings};
+use model::live::LiveWindow;
+use model::{CpuSet, DeliveryMode, Evidence, Nanoseconds, Origin, Pid, SimulatedFrom};
+use rustix::process::setpriority_process;
+use session::{Fault, clock, cycle};
+
+use super::error::BenchError;
+use super::lab_stage::{interruptible, policy};
+use super::label;
+use super::layout::Layout;
+use super::live_args::{Live, LiveLoad};
+use crate::Context;
+
+/// The niceness of server and client: response times shall be those of the lab, not of what else the machine does.
+const NICE: i32 = -10;
+
+/// memcached's own port.
+const PORT: u16 = 11211;
+
+/// How much of a second [`Measuring::Sampled`] measures: the default of a daemon.
+const SAMPLED: Duration = Duration::from_millis(20);
+
+/// How a run is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Measuring {
+    /// Not at all.
+    Off,
+    /// A little of each second.
+    Sampled,
+    /// All the time.
+    Attached,
+}
+
+impl Measuring {
+    /// Its place in a row.
+    const fn place(self) -> usize {
+        match self {
+            Self::Off => 0,
+            Self::Sampled => 1,
+            Self::Attached => 2,
+        }
+    }
+}
+
+/// A lab with the place for one server at a time, and what measures it.
+pub(crate) struct LiveStage<'a> {
+    context: &'a Context<'a>,
+    signals: &'a mut Signals,
+    arguments: &'a Live,
+    layout: Layout,
+    journal: Journal,
+    meter: LiveMeter,
+    wire: Wire,
+    /// What was learned of clients under the kernel's own mode, at the load it was.
+    turnarounds: Option<(String, Turnarounds)>,
+    lab: Lab,
+}
+
+impl<'a> LiveStage<'a> {
+    /// Makes the lab, and loads what measures.
+    pub(crate) fn new(
+        context: &'a Context<'a>,
+        signals: &'a mut Signals,
+        layout: Layout,
+        arguments: &'a Live,
+    ) -> Result<Self, Fault> {
+        let lab = Lab::new(&LabOptions::with_queues(1))?;
+        let journal = context.session.journal_in(&lab.scratch())?;
+        let meter = LiveMeter::load(&LiveTarget { netns: lab.server().id(), ports: vec![PORT] })?;
+        let wire = Wire::load(PORT, lab.server().id(), lab.client().id())?;
+        Ok(Self { context, signals, arguments, layout, journal, meter, wire, turnarounds: None, lab })
+    }
+
+    /// A server under a mode.
+    fn start(&mut self, mode: DeliveryMode) -> Result<(Server, Option<TransactionName>), BenchError> {
+        let options = MemcachedOptions {
+            cpus: self.layout.server.clone(),
+            connections_max: CONNECTIONS_MAX,
+            ..MemcachedOptions::default()
+        };
+        let server = self.lab.start_memcached(&options).map_err(super::server_fault)?;
+        first_in_line(server.process().pid);
+        let planned = cycle::plan(&policy(server.process().pid, mode), self.lab.server())?;
+        let asked = self.context.session.asked(None);
+        let transaction = cycle::keep(planned.plan, &self.journal, &asked, Allow::default())?;
+        Ok((server, transaction))
+    }
+
+    fn put_back(&self, transaction: Option<TransactionName>) -> Result<(), BenchError> {
+        if let Some(transaction) = transaction {
+            let undone = self.journal.roll_back(transaction, &mut Kernel::new(), clock::now());
+            undone.map_err(Fault::from)?;
+        }
+        Ok(())
+    }
+
+    /// One run with the estimates and the truth.
+    pub(crate) fn trial(
+        &mut self,
+        mode: DeliveryMode,
+        load: LiveLoad,
+        round: u32,
+    ) -> Result<Trial, BenchError> {
+        let words = load.to_string();
+        if self.turnarounds.as_ref().is_none_or(|(learned, _)| *learned != words) {
+            // Other clients come back otherwise.
+            self.turnarounds = Some((words.clone(), Turnarounds::default()));
+            self.meter.suppose(&model::SpanCounts::new())?;
+        }
+        let (mut server, transaction) = {
+            let (server, transaction) = self.start(mode)?;
+            (Some(server), transaction)
+        };
+        let address = server.as_ref().map(Server::address);
+        let Some(address) = address else { return Err(Fault::failed("the server was stopped").into()) };
+        let workload = self.arguments.workload(load, round);
+        let ears = Ears {
+            netns: self.lab.client(),
+            layout: &self.layout,
+            heard: Mutex::new(Heard {
+                meter: &mut self.meter,
+                wire: &mut self.wire,
+                window: None,
+                seen: None,
+                wrong: None,
+            }),
+        };
+        let attraction = Attraction::new(self.lab.client(), &self.layout);
+        let run = interruptible(
+            self.signals,
+            || attraction.during(|| measure::memcached(address, &workload, load.offered, &ears)),
+            || drop(server.take()),
+        );
+        let heard = ears.heard.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (window, seen, wrong) = (heard.window, heard.seen, heard.wrong);
+        self.put_back(transaction)?;
+        let evidence: Evidence = run?.into_evidence(words.clone(), nowhere());
+        if let Some(wrong) = wrong {
+            return Err(wrong.into());
+        }
+        let (Some(window), Some(seen)) = (window, seen) else {
+            return Err(Fault::failed("an edge of the window was not seen").into());
+        };
+        self.learn(mode, &window)?;
+        Ok(trial(mode, load, round, &window, &seen, &evidence))
+    }
+
+    fn learn(&mut self, mode: DeliveryMode, window: &LiveWindow) -> Result<(), KernelError> {
+        self.meter.weigh_by(usual_size(&window.spans.bytes));
+        let Some((_, turnarounds)) = &mut self.turnarounds else { return Ok(()) };
+        if mode == DeliveryMode::Interrupt
+            && turnarounds.learn(window)
+            && let Some(known) = turnarounds.known()
+        {
+            self.meter.suppose(known)?;
+        }
+        Ok(())
+    }
+
+    /// The CPU time that the server takes for each request, in nanoseconds, run by run and each way of measuring in turn.
+    pub(crate) fn costs(
+        &mut self,
+        load: LiveLoad,
+        rounds: u32,
+        mut tell: impl FnMut(u32),
+    ) -> Result<Costs, BenchError> {
+        let (mut server, transaction) = {
+            let (server, transaction) = self.start(DeliveryMode::Interrupt)?;
+            (Some(server), transaction)
+        };
+        let Some((address, pid)) = server.as_ref().map(|server| (server.address(), server.process().pid))
+        else {
+            return Err(Fault::failed("the server was stopped").into());
+        };
+        let (mut chance, mut found) = (model::Chance::stream(self.arguments.seed, &[]), Vec::new());
+        for round in 0..rounds {
+            tell(round);
+            let mut order = [Measuring::Off, Measuring::Sampled, Measuring::Attached];
+            // Each order as likely as another: what the machine does meanwhile shall fall on all alike.
+            for last in (1..order.len()).rev() {
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below three")]
+                #[expect(clippy::cast_precision_loss, reason = "below three")]
+                let with = (chance.unit() * (last + 1) as f64) as usize;
+                order.swap(last, with.min(last));
+            }
+            let mut of_round = [0.0; 3];
+            for way in order {
+                let workload = self.arguments.workload(load, round);
+                let spender = Spender::new(self.lab.client(), &self.layout, pid, way, &mut self.meter);
+                let run = interruptible(
+                    self.signals,
+                    || measure::memcached(address, &workload, load.offered, &spender),
+                    || drop(server.take()),
+                );
+                let spent = spender.spent();
+                let evidence = run?.into_evidence("", nowhere());
+                let answers = evidence.throughput * evidence.window.as_secs_f64();
+                of_round[way.place()] = spent? / answers.max(1.0);
+            }
+            found.push(of_round);
+        }
+        let profile = self.profile(address, load, pid);
+        self.put_back(transaction)?;
+        Ok((found, profile?))
+    }
+
+    /// How often each program runs for a request, and how long, in nanoseconds.
+    fn profile(
+        &mut self,
+        address: std::net::SocketAddr,
+        load: LiveLoad,
+        server: Pid,
+    ) -> Result<Vec<(String, f64, f64)>, BenchError> {
+        let before = self.meter.run_times()?;
+        let statistics = Statistics::enable()?;
+        let workload = self.arguments.workload(load, 0);
+        let spender =
+            Spender::new(self.lab.client(), &self.layout, server, Measuring::Attached, &mut self.meter);
+        let run = interruptible(
+            self.signals,
+            || measure::memcached(address, &workload, load.offered, &spender),
+            || {},
+        );
+        spender.spent()?;
+        drop(statistics);
+        let evidence = run?.into_evidence("", nowhere());
+        let answers = evidence.throughput * evidence.window.as_secs_f64();
+        let after = self.meter.run_times()?;
+        #[expect(clippy::cast_precision_loss, reason = "runs and spans of a second, below 2^53")]
+        let of_program = |(before, after): (&RunTime, &RunTime)| {
+            let (runs, time) = (after.runs - before.runs, after.time.0 - before.time.0);
+            let each = (runs > 0).then(|| time as f64 / runs as f64)?;
+            Some((after.program.clone(), runs as f64 / answers.max(1.0), each))
+        };
+        Ok(before.iter().zip(&after).filter_map(of_program).collect())
+    }
+}
+
+/// Rounds of costs without, sampled and attached; and of each program, how often it runs for a request, and how long.
+pub(crate) type Costs = (Vec<[f64; 3]>, Vec<(String, f64, f64)>);
+
+/// More than any load has.
+const CONNECTIONS_MAX: u32 = 2_048;
+
+/// Lets the threads of a process, or with 0 this thread, run before others. One that has ended needs none of it.
+fn first_in_line(pid: Pid) {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    for thread in threads {
+        let tid = thread.file_name().to_str().and_then(|tid| tid.parse().ok());
+        if let Some(tid) = tid.and_then(rustix::process::Pid::from_raw) {
+            let _ = setpriority_process(Some(tid), NICE);
+        }
+    }
+}
+
+/// Nothing of such a run is kept but its numbers.
+fn nowhere() -> Origin {
+    Origin::Simulated(SimulatedFrom {
+        scenario: String::new(),
+        seed: 0,
+        parameters: std::collections::BTreeMap::new(),
+    })
+}
+
+fn trial(
+    mode: DeliveryMode,
+    load: LiveLoad,
+    round: u32,
+    window: &LiveWindow,
+    seen: &Seen,
+    evidence: &Evidence,
+) -> Trial {
+    let mut series = Series::new();
+    series.add(window);
+    let latency = &evidence.latency;
+    #[expect(clippy::cast_precision_loss, reason = "spans of a run, below 2^53 ns")]
+    let client = [latency.p50, latency.p90, latency.p99].map(|span| Some(span.0 as f64));
+    Trial {
+        mode: label(mode),
+        load: load.to_string(),
+        closed: load.is_closed(),
+        round,
+        answered: seen.answered,
+        counted: window.counts.requests,
+        wire: percentiles_of(&seen.spans),
+        client,
+        residence: estimates_of(&series, Estimator::Residence),
+        uniform: estimates_of(&series, Estimator::Uniform),
+        conditional: estimates_of(&series, Estimator::Conditional),
+    }
+}
+
+/// What listens while a run is made.
+struct Ears<'a> {
+    netns: &'a Netns,
+    layout: &'a Layout,
+    heard: Mutex<Heard<'a>>,
+}
+
+struct Heard<'a> {
+    meter: &'a mut LiveMeter,
+    wire: &'a mut Wire,
+    window: Option<LiveWindow>,
+    seen: Option<Seen>,
+    wrong: Option<KernelError>,
+}
+
+/// Draws the NAPI's timer to the server's CPU.
+///
+/// A veth has no interrupt: who sends a packet polls for it. So the client polls the server's NAPI on the client's CPU, and the
+/// timer that it arms expires there, too; while its softirq runs, the client sends nothing, which a client on a host of its own
+/// would. A datagram now and then from the server's CPU takes the poll there, and the timer stays, as that of a NIC whose
+/// interrupt is the server's.
+struct Attraction<'a> {
+    netns: &'a Netns,
+    cpu: Option<CpuSet>,
+}
+
+impl<'a> Attraction<'a> {
+    /// How often a datagram is sent.
+    const EVERY: Duration = Duration::from_millis(1);
+
+    fn new(netns: &'a Netns, layout: &Layout) -> Self {
+        let cpu = (!layout.is_shared()).then(|| layout.server.iter().take(1).collect());
+        Self { netns, cpu }
+    }
+
+    /// While something else is done.
+    fn during<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // Where it cannot be, the run is as it would be without.
+            scope.spawn(|| self.attract(&done).ok());
+            let result = body();
+            done.store(true, Ordering::Relaxed);
+            result
+        })
+    }
+
+    fn attract(&self, done: &AtomicBool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        /// Nobody listens there.
+        const DISCARD: u16 = 9;
+        let Some(cpu) = &self.cpu else { return Ok(()) };
+        self.netns.enter()?;
+        linux::process::pin_this_thread(cpu)?;
+        setpriority_process(None, NICE)?;
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+        while !done.load(Ordering::Relaxed) {
+            // That nobody listens comes back as an error now and then.
+            let _ = socket.send_to(b"x", (SERVER_ADDRESS, DISCARD));
+            std::thread::sleep(Self::EVERY);
+        }
+        Ok(())
+    }
+}
+
+/// Where a client thread belongs.
+fn place(
+    netns: &Netns,
+    layout: &Layout,
+    thread: u32,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    netns.enter()?;
+    if let Some(cpus) = layout.client_cpus(thread) {
+        linux::process::pin_this_thread(&cpus)?;
+    }
+    setpriority_process(None, NICE)?;
+    Ok(())
+}
+
+impl Surroundings for Ears<'_> {
+    fn on_thread_start(&self, thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        place(self.netns, self.layout, thread)
+    }
+
+    fn at_edge(&self, edge: Edge) {
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = &mut *heard;
+        let done = match edge {
+            Edge::Opens => heard.wire.begin().and_then(|()| heard.meter.begin_with_stack()),
+            Edge::Closes => heard.meter.end().and_then(|window| {
+                heard.window = Some(window);
+                heard.seen = Some(heard.wire.end()?);
+                Ok(())
+            }),
+        };
+        if let Err(error) = done {
+            heard.wrong.get_or_insert(error);
+        }
+    }
+}
+
+/// Measures, or not, while a run is made, and sees what the server spends.
+struct Spender<'a> {
+    netns: &'a Netns,
+    layout: &'a Layout,
+    server: Pid,
+    way: Measuring,
+    state: Mutex<Spending<'a>>,
+}
+
+struct Spending<'a> {
+    meter: &'a mut LiveMeter,
+    edges: Vec<Nanoseconds>,
+    wrong: Option<KernelError>,
+}
+
+impl<'a> Spender<'a> {
+    fn new(
+        netns: &'a Netns,
+        layout: &'a Layout,
+        server: Pid,
+        way: Measuring,
+        meter: &'a mut LiveMeter,
+    ) -> Self {
+        let state = Spending { meter, edges: Vec::with_capacity(2), wrong: None };
+        Self { netns, layout, server, way, state: Mutex::new(state) }
+    }
+
+    /// What the server spent between the edges, in nanoseconds.
+    fn spent(self) -> Result<f64, BenchError> {
+        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if let Some(wrong) = state.wrong {
+            return Err(wrong.into());
+        }
+        let [before, after] = state.edges[..] else {
+            return Err(Fault::failed("an edge of the window was not seen").into());
+        };
+        #[expect(clippy::cast_precision_loss, reason = "run time of seconds, below 2^53 ns")]
+        Ok(after.0.saturating_sub(before.0) as f64)
+    }
+}
+
+impl Surroundings for Spender<'_> {
+    fn on_thread_start(&self, thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        place(self.netns, self.layout, thread)
+    }
+
+    fn at_edge(&self, edge: Edge) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = &mut *state;
+        if edge == Edge::Opens && self.way != Measuring::Off {
+            state.wrong = state.meter.begin().err();
+        }
+        let now = linux::live::run_time(&[self.server]);
+        state.edges.extend(now);
+        match (edge, self.way) {
+            (Edge::Closes, Measuring::Attached) => state.wrong = state.meter.end().err(),
+            (Edge::Opens, Measuring::Sampled) => {
+                std::thread::sleep(SAMPLED);
+                state.wrong = state.meter.end().err();
+            }
+            (Edge::Opens | Edge::Closes, _) => {}
+        }
+    }
+}
+
+/// When a bench that may take long says how far it is.
+pub(crate) fn pace(done: usize, all: usize, since: Instant) -> String {
+    let each = since.elapsed().as_secs_f64() / f64::from(u32::try_from(done.max(1)).unwrap_or(1));
+    let left = each * f64::from(u32::try_from(all - done).unwrap_or(0));
+    format!("run {} of {all}, {left:.0} s left", done + 1)
+}

@@ -1,0 +1,68 @@
+//! A watch that was recorded, shown and drawn.
+
+use std::path::Path;
+
+use live::{Header, Recording};
+use measure::live::series::requests_for;
+use measure::live::{Estimate, Series, Summary, doubts};
+use measure::report::{Mark, POINTS_MAX, WatchPoint, html_of_watch};
+use session::{Exit, Fault};
+
+use crate::Context;
+use crate::reports::WatchReport;
+
+/// The fewest points of a chart, where there are windows for so many: with fewer requests, p99 is left out.
+const POINTS_MIN: usize = 20;
+
+/// Shows a watch that was recorded, and draws it.
+pub(super) fn report(
+    recording: &Recording,
+    into: Option<&Path>,
+    context: &Context<'_>,
+) -> Result<Exit, Fault> {
+    let Header { service, host, kernel, started, .. } = &recording.header;
+    let mut all = Series::new();
+    recording.windows.iter().for_each(|recorded| all.add(&recorded.window));
+    let summary = Summary::of(&all, doubts(service, &all, false));
+    context.console.report(&WatchReport::of_record(&recording.header, &summary))?;
+    let Some(path) = into else { return Ok(Exit::Done) };
+    // As many windows in a point as make few enough points, and have enough requests for p99.
+    let windows = recording.windows.len();
+    let enough = requests_for(0.99).saturating_mul(u64::try_from(windows).unwrap_or(u64::MAX));
+    let together = usize::try_from(enough.div_ceil(summary.requests.max(1))).unwrap_or(windows);
+    let together = together.min(windows / POINTS_MIN).max(windows.div_ceil(POINTS_MAX)).max(1);
+    let since = |at: u64| {
+        #[expect(clippy::cast_precision_loss, reason = "seconds of a watch")]
+        let seconds = at.saturating_sub(*started) as f64;
+        seconds
+    };
+    let points: Vec<WatchPoint> = recording
+        .windows
+        .chunks(together)
+        .filter_map(|windows| {
+            let mut series = Series::new();
+            windows.iter().for_each(|recorded| series.add(&recorded.window));
+            let of = Summary::of(&series, Vec::new());
+            let micros = |found: Option<Estimate>| found.map(|found| found.interval.estimate / 1e3);
+            Some(WatchPoint {
+                at: since(windows.last()?.at),
+                p50: micros(of.response.p50),
+                p90: micros(of.response.p90),
+                p99: micros(of.response.p99),
+                ring: micros(of.ring.p50),
+                wakeup: micros(of.wakeup.p50),
+                service: micros(of.service_time.p50),
+            })
+        })
+        .collect();
+    let marks: Vec<Mark> = recording
+        .windows
+        .iter()
+        .filter_map(|recorded| Some((since(recorded.at), recorded.settings.as_ref()?.join("; "))))
+        .collect();
+    let place = format!("Measured on {host}, Linux {kernel}, from outside.");
+    let page = html_of_watch(&format!("Response times of {service}"), &place, &points, &marks);
+    std::fs::write(path, page).map_err(|error| Fault::file(path, error))?;
+    context.console.say(&format!("Report: {}", path.display()));
+    Ok(Exit::Done)
+}

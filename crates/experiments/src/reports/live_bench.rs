@@ -1,0 +1,221 @@
+//! How far estimates of response times are from the truth on the wire, and what measuring costs.
+
+use measure::live::{Errors, Estimator, Ordered, Trial};
+use measure::statistics::{Interval, median, paired_ratio};
+use page::{Cell, Page, Report, Style, Table};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::bench::live_args::LiveLoad;
+
+/// `bench live`'s data.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct LiveBenchReport<'a> {
+    /// By estimator, over all runs.
+    overall: Vec<Overall>,
+    /// By mode, open and closed loops apart.
+    by_mode: Vec<ByMode>,
+    /// The runs.
+    trials: &'a [Trial],
+}
+
+#[derive(Debug, JsonSchema, Serialize)]
+struct Overall {
+    estimator: Estimator,
+    errors: Errors,
+    open: Errors,
+    closed: Errors,
+    ordered: Ordered,
+}
+
+#[derive(Debug, JsonSchema, Serialize)]
+struct ByMode {
+    mode: String,
+    closed: bool,
+    residence: Errors,
+    uniform: Errors,
+    conditional: Errors,
+    larger: Errors,
+    /// The median of what the wire has, in nanoseconds.
+    wire: [Option<f64>; 3],
+}
+
+impl<'a> LiveBenchReport<'a> {
+    /// Of these runs.
+    pub(crate) fn of(trials: &'a [Trial]) -> Self {
+        let overall = Estimator::ALL.map(|estimator| Overall {
+            estimator,
+            errors: Errors::of(trials, estimator),
+            open: Errors::of(trials.iter().filter(|trial| !trial.closed), estimator),
+            closed: Errors::of(trials.iter().filter(|trial| trial.closed), estimator),
+            ordered: Ordered::of(trials, estimator),
+        });
+        let mut modes: Vec<&str> = Vec::new();
+        for trial in trials {
+            if !modes.contains(&trial.mode.as_str()) {
+                modes.push(&trial.mode);
+            }
+        }
+        let mut by_mode = Vec::new();
+        for closed in [false, true] {
+            for mode in &modes {
+                let of_mode: Vec<&Trial> =
+                    trials.iter().filter(|trial| trial.mode == *mode && trial.closed == closed).collect();
+                if of_mode.is_empty() {
+                    continue;
+                }
+                let errors = |estimator| Errors::of(of_mode.iter().copied(), estimator);
+                let wire = [0, 1, 2]
+                    .map(|at| median(&of_mode.iter().filter_map(|trial| trial.wire[at]).collect::<Vec<_>>()));
+                by_mode.push(ByMode {
+                    mode: (*mode).to_owned(),
+                    closed,
+                    residence: errors(Estimator::Residence),
+                    uniform: errors(Estimator::Uniform),
+                    conditional: errors(Estimator::Conditional),
+                    larger: errors(Estimator::Larger),
+                    wire,
+                });
+            }
+        }
+        Self { overall: overall.into(), by_mode, trials }
+    }
+}
+
+fn percents(values: [Option<f64>; 3], sign: bool) -> String {
+    let one = |value: Option<f64>| match value {
+        None => "-".to_owned(),
+        Some(value) if sign => format!("{value:+.0}"),
+        Some(value) => format!("{value:.1}"),
+    };
+    values.map(one).join(" / ")
+}
+
+impl Report for LiveBenchReport<'_> {
+    const KIND: &'static str = "bench-live";
+
+    fn page(&self, page: &mut Page) {
+        page.styled(Style::Strong, "median error against the wire, %, p50 / p90 / p99");
+        let mut table = Table::new(&["MODE", "LOOP", "WIRE US", "RESIDENCE", "U", "C", "U|C"]);
+        for row in &self.by_mode {
+            let micros =
+                row.wire.map(|wire| wire.map_or_else(|| "-".to_owned(), |ns| format!("{:.0}", ns / 1e3)));
+            table.row([
+                Cell::new(row.mode.clone()),
+                Cell::new(if row.closed { "closed" } else { "open" }),
+                Cell::new(micros.join(" / ")),
+                Cell::new(percents(row.residence.signed, true)),
+                Cell::new(percents(row.uniform.signed, true)),
+                Cell::new(percents(row.conditional.signed, true)),
+                Cell::new(percents(row.larger.signed, true)),
+            ]);
+        }
+        page.table(&table);
+        page.gap();
+        page.styled(
+            Style::Strong,
+            "median of the error's amount, %, p50 / p90 / p99; pairs of modes ordered right",
+        );
+        let mut table = Table::new(&["ESTIMATOR", "RUNS", "ALL", "OPEN", "CLOSED", "P50", "P90", "P99"]);
+        for row in &self.overall {
+            let pairs =
+                |at: usize| Cell::new(format!("{} of {}", row.ordered.right[at], row.ordered.pairs[at]));
+            table.row([
+                Cell::new(row.estimator.letter()),
+                Cell::number(row.errors.trials),
+                Cell::new(percents(row.errors.absolute, false)),
+                Cell::new(percents(row.open.absolute, false)),
+                Cell::new(percents(row.closed.absolute, false)),
+                pairs(0),
+                pairs(1),
+                pairs(2),
+            ]);
+        }
+        page.table(&table);
+        let (answered, counted) = self
+            .trials
+            .iter()
+            .fold((0, 0), |(answered, counted), trial| (answered + trial.answered, counted + trial.counted));
+        page.line(format!("{answered} requests were answered on the wire, {counted} were counted"));
+    }
+}
+
+/// `bench live --cost`'s data.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct LiveCostReport {
+    load: String,
+    rounds: usize,
+    /// CPU time of the server for each request without measuring, in nanoseconds.
+    off: Option<f64>,
+    /// The ratio with 20 ms of each second measured, to without.
+    sampled: Option<Interval>,
+    /// The ratio with the programs attached all the time.
+    attached: Option<Interval>,
+    /// The programs.
+    profile: Vec<ProgramCost>,
+}
+
+#[derive(Debug, JsonSchema, Serialize)]
+struct ProgramCost {
+    program: String,
+    /// Runs for each request.
+    runs: f64,
+    /// Nanoseconds of a run, with those that reading the clock takes.
+    nanoseconds: f64,
+}
+
+impl LiveCostReport {
+    /// Of these rounds: without, sampled, attached.
+    pub(crate) fn of(load: LiveLoad, rounds: &[[f64; 3]], profile: Vec<(String, f64, f64)>) -> Self {
+        let column = |at: usize| rounds.iter().map(|round| round[at]).collect::<Vec<f64>>();
+        Self {
+            load: load.to_string(),
+            rounds: rounds.len(),
+            off: median(&column(0)),
+            sampled: paired_ratio(&column(0), &column(1)),
+            attached: paired_ratio(&column(0), &column(2)),
+            profile: profile
+                .into_iter()
+                .map(|(program, runs, nanoseconds)| ProgramCost { program, runs, nanoseconds })
+                .collect(),
+        }
+    }
+}
+
+impl Report for LiveCostReport {
+    const KIND: &'static str = "bench-live-cost";
+
+    fn page(&self, page: &mut Page) {
+        let percent = |ratio: Option<Interval>| {
+            ratio.map_or_else(
+                || "-".to_owned(),
+                |found| {
+                    let change = |ratio: f64| (ratio - 1.0) * 100.0;
+                    format!(
+                        "{:+.1} % ({:+.1} to {:+.1})",
+                        change(found.estimate),
+                        change(found.low),
+                        change(found.high)
+                    )
+                },
+            )
+        };
+        let off = self.off.map_or_else(|| "-".to_owned(), |off| format!("{:.2} us", off / 1e3));
+        page.line(format!(
+            "CPU time of the server for each request at {}, {} rounds: {off}",
+            self.load, self.rounds
+        ));
+        page.line(format!("20 ms of each second measured: {}", percent(self.sampled)));
+        page.line(format!("measured all the time:         {}", percent(self.attached)));
+        let mut table = Table::new(&["PROGRAM", "RUNS/REQUEST", "NS/RUN"]);
+        for of in &self.profile {
+            table.row([
+                Cell::new(of.program.clone()),
+                Cell::number(format!("{:.2}", of.runs)),
+                Cell::number(format!("{:.0}", of.nanoseconds)),
+            ]);
+        }
+        page.gap();
+        page.table(&table);
+    }
+}

@@ -1,0 +1,285 @@
+//! The response times of a service: a line a window, and a report at the end.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use live::{Cost, Header, Shown, Target};
+use measure::live::summary::PartSummary;
+use measure::live::{Estimate, Percentiles, Summary};
+use model::{Finding, NapiId, Severity};
+use page::{Cell, Page, Report, Style, Table};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// One queue or thread of a report.
+#[derive(Debug, JsonSchema, Serialize)]
+struct Part {
+    /// The queue or thread, by name.
+    name: String,
+    #[serde(flatten)]
+    part: PartSummary,
+}
+
+/// `watch`'s data: what all windows together say.
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct WatchReport<'a> {
+    service: &'a str,
+    ports: &'a [u16],
+    /// How long was watched, in seconds.
+    seconds: f64,
+    #[serde(flatten)]
+    summary: &'a Summary,
+    cost: Cost,
+    by_queue: Vec<Part>,
+    by_worker: Vec<Part>,
+}
+
+/// The same of one window.
+#[derive(Debug, JsonSchema, Serialize)]
+#[serde(transparent)]
+pub struct WatchWindowReport<'a>(WatchReport<'a>);
+
+impl<'a> WatchReport<'a> {
+    /// What these windows of a service say.
+    pub fn of(target: &'a Target, summary: &'a Summary, cost: Cost, watched: Duration) -> Self {
+        let queue = |part: &PartSummary| target.queue_of(NapiId(part.id.unwrap_or(0)));
+        let named = |parts: &[PartSummary], name: &dyn Fn(&PartSummary) -> String| {
+            parts.iter().map(|part| Part { name: name(part), part: *part }).collect()
+        };
+        Self {
+            service: &target.name,
+            ports: &target.ports,
+            seconds: watched.as_secs_f64(),
+            summary,
+            cost,
+            by_queue: named(&summary.napis, &queue),
+            by_worker: named(&summary.workers, &|part| thread(part.id)),
+        }
+    }
+}
+
+impl<'a> WatchReport<'a> {
+    /// What a record of a watch says. Its queues and threads are known by their numbers alone.
+    pub fn of_record(header: &'a Header, summary: &'a Summary) -> Self {
+        let numbered = |parts: &[PartSummary], word: &str| {
+            let name = |id: Option<u32>| id.map_or_else(|| "others".to_owned(), |id| format!("{word} {id}"));
+            parts.iter().map(|part| Part { name: name(part.id), part: *part }).collect()
+        };
+        Self {
+            service: &header.service,
+            ports: &header.ports,
+            seconds: summary.measured_seconds,
+            summary,
+            cost: Cost::default(),
+            by_queue: numbered(&summary.napis, "napi"),
+            by_worker: numbered(&summary.workers, "thread"),
+        }
+    }
+}
+
+/// A thread by its name and number, as far as it still runs.
+fn thread(tid: Option<u32>) -> String {
+    let Some(tid) = tid else { return "other threads".to_owned() };
+    let comm = std::fs::read_to_string(format!("/proc/{tid}/comm")).unwrap_or_default();
+    format!("{}[{tid}]", comm.trim_end())
+}
+
+impl<'a> WatchWindowReport<'a> {
+    /// What one window says by itself.
+    pub fn of(target: &'a Target, shown: &'a Shown, watched: Duration) -> Self {
+        Self(WatchReport::of(target, &shown.summary, shown.cost, watched))
+    }
+}
+
+/// A span of nanoseconds, as people read it.
+fn span(nanoseconds: f64) -> String {
+    match nanoseconds {
+        ns if ns < 9_950.0 => format!("{:.1}us", ns / 1e3),
+        ns if ns < 9.95e6 => format!("{:.0}us", ns / 1e3),
+        ns if ns < 9.95e9 => format!("{:.0}ms", ns / 1e6),
+        ns => format!("{:.0}s", ns / 1e9),
+    }
+}
+
+fn short(estimate: Option<Estimate>) -> String {
+    estimate.map_or_else(
+        || "-".to_owned(),
+        |found| format!("{}{}", if found.at_least { ">" } else { "" }, span(found.interval.estimate)),
+    )
+}
+
+/// An estimate with its interval: `118us (112us to 131us)`.
+fn long(estimate: Option<Estimate>) -> String {
+    let Some(found) = estimate else { return "-".to_owned() };
+    let high = if found.open_end { "more".to_owned() } else { span(found.interval.high) };
+    format!("{} ({} to {high})", short(estimate), span(found.interval.low))
+}
+
+/// The lines of a table that grows, with its headings again now and then.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WatchRow {
+    lines: usize,
+}
+
+impl WatchRow {
+    /// After so many lines the headings have left the screen.
+    const LINES: usize = 20;
+
+    /// The next line.
+    pub fn text(&mut self, window: &WatchWindowReport<'_>) -> String {
+        let WatchReport { summary, cost, seconds, .. } = &window.0;
+        let mut text = String::new();
+        let mut line = |cells: [&str; 11]| {
+            let [time, rest @ ..] = cells;
+            let _ = write!(text, "{time:>6}");
+            for cell in rest {
+                let _ = write!(text, " {cell:>9}");
+            }
+            text.push('\n');
+        };
+        if self.lines.is_multiple_of(Self::LINES) {
+            line([
+                "TIME", "REQ/S", "P50", "P90", "P99", "RING", "WAKE-UP", "SERVICE", "CPU/REQ", "MASKED",
+                "WAITING",
+            ]);
+        }
+        self.lines += 1;
+        let cpu = cost.service.map(|service| span(service + cost.delivery.unwrap_or(0.0)));
+        let masked = summary.masked_share.map(|share| format!("{:.0} %", share * 100.0));
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        line([
+            &format!("{seconds:.0}s"),
+            &format!("{:.0}", summary.rate),
+            &short(summary.response.p50),
+            &short(summary.response.p90),
+            &short(summary.response.p99),
+            &short(summary.ring.p50),
+            &short(summary.wakeup.p50),
+            &short(summary.service_time.p50),
+            &or_dash(cpu),
+            &or_dash(masked),
+            &summary.waiting.to_string(),
+        ]);
+        text
+    }
+}
+
+impl Report for WatchReport<'_> {
+    const KIND: &'static str = "watch";
+
+    fn page(&self, page: &mut Page) {
+        let Self { service, summary, cost, .. } = self;
+        page.gap();
+        page.styled(
+            Style::Strong,
+            format!(
+                "{service}: {} requests in {} windows of {:.1} s together, {:.0} a second, over {} connections",
+                summary.requests, summary.windows, summary.measured_seconds, summary.rate, summary.connections
+            ),
+        );
+        let mut table = Table::new(&["", "P50", "P90", "P99"]);
+        let mut row = |name: String, percentiles: &Percentiles| {
+            let [p50, p90, p99] = percentiles.all().map(|found| Cell::new(long(found)));
+            table.row([Cell::new(name), p50, p90, p99]);
+        };
+        row(format!("response time ({})", summary.estimator.letter()), &summary.response);
+        row("  wait in the ring".to_owned(), &summary.ring);
+        row("  wake-up".to_owned(), &summary.wakeup);
+        row("  service".to_owned(), &summary.service_time);
+        if summary.stack > 0.0 {
+            table.row([Cell::new("  stack"), Cell::new(span(summary.stack))]);
+        }
+        let mut row = |name: String, percentiles: &Percentiles| {
+            let [p50, p90, p99] = percentiles.all().map(|found| Cell::new(long(found)));
+            table.row([Cell::new(name), p50, p90, p99]);
+        };
+        if summary.estimator != measure::live::Estimator::Residence {
+            row("without the ring (R)".to_owned(), &summary.residence);
+        }
+        if summary.estimator == measure::live::Estimator::Larger {
+            row("by U".to_owned(), &summary.uniform);
+            row("by C".to_owned(), &summary.conditional);
+        }
+        page.table(&table);
+        let mut costs = Vec::new();
+        costs.extend(cost.service.map(|service| format!("{} of the service", span(service))));
+        costs
+            .extend(cost.delivery.map(|delivery| format!("{} of softirqs and NAPI threads", span(delivery))));
+        costs.extend(cost.switches.map(|switches| format!("{switches:.2} context switches")));
+        if !costs.is_empty() {
+            page.line(format!("each request costs {}", costs.join(", ")));
+        }
+        if let Some(masked) = summary.masked_share {
+            page.line(format!("{:.1} % of requests came while the interrupt was masked", masked * 100.0));
+        }
+        if let Some(oldest) = summary.oldest {
+            #[expect(clippy::cast_precision_loss, reason = "a span of hours, below 2^53")]
+            let oldest = oldest as f64;
+            page.line(format!("{} wait for an answer, the oldest for {}", summary.waiting, span(oldest)));
+        }
+        parts(page, "QUEUE", &self.by_queue, true);
+        parts(page, "WORKER", &self.by_worker, false);
+        if !summary.findings.is_empty() {
+            page.gap();
+            summary.findings.iter().for_each(|finding| found(page, finding));
+        }
+    }
+}
+
+fn parts(page: &mut Page, heading: &'static str, parts: &[Part], polls: bool) {
+    if parts.is_empty() {
+        return;
+    }
+    let mut table = Table::new(&[
+        heading, "REQUESTS", "P50", "P99", "RING", "WAKE-UP", "SERVICE", "IRQ", "TIMER", "APP", "KTHREAD",
+    ]);
+    for Part { name, part } in parts {
+        let shared = |number: u64| {
+            let all = part.packets.total();
+            #[expect(clippy::cast_precision_loss, reason = "counts of packets, below 2^53")]
+            let share = (polls && all > 0).then(|| format!("{:.0} %", number as f64 / all as f64 * 100.0));
+            Cell::optional(share)
+        };
+        table.row([
+            Cell::new(name.clone()),
+            Cell::number(part.requests),
+            Cell::optional(part.p50.map(span)),
+            Cell::optional(part.p99.map(span)),
+            Cell::new(span(part.ring)),
+            Cell::new(span(part.wakeup)),
+            Cell::new(span(part.service)),
+            shared(part.packets.interrupt),
+            shared(part.packets.timer),
+            shared(part.packets.application),
+            shared(part.packets.kthread),
+        ]);
+    }
+    page.gap();
+    page.table(&table);
+}
+
+/// A finding, as `doctor` shows it.
+fn found(page: &mut Page, finding: &Finding) {
+    let style = match finding.severity {
+        Severity::Problem => Style::Bad,
+        Severity::Warning => Style::Warning,
+        Severity::Note => Style::Plain,
+        Severity::Ok => Style::Good,
+    };
+    let severity = page.word(style, &format!("{:<7}", finding.severity.to_string()));
+    page.line(format!("{severity}  {}: {} [{}]", finding.object, finding.summary, finding.rule));
+    for evidence in &finding.evidence {
+        page.line(format!("         · {evidence}"));
+    }
+    if let Some(remedy) = &finding.remedy {
+        page.line(format!("         → {remedy}"));
+    }
+}
+
+impl Report for WatchWindowReport<'_> {
+    const KIND: &'static str = "watch-window";
+
+    fn page(&self, page: &mut Page) {
+        page.line(WatchRow::default().text(self).trim_end());
+    }
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * All that live.bpf.c and live/ share. Times are CLOCK_MONOTONIC, in
+ * nanoseconds. A test compares each field's place with the Rust beside it, by
+ * the BTF of the compiled object.
+ */
+#ifndef __LIVE_H__
+#define __LIVE_H__
+
+/*
+ * Spans are counted in buckets of a sixteenth of a power of two: 0 to 15 by
+ * themselves, then 16 buckets for each power up to 2^32. The last one holds
+ * whatever is longer.
+ */
+#define LIVE_BUCKETS 464
+
+/* The same for one queue or thread, in eighths. */
+#define LIVE_PART_BUCKETS 232
+
+#define LIVE_PORTS_MAX 16
+
+/* Queues and threads that are told apart. Thread 0 stands for all beyond. */
+#define LIVE_NAPIS_MAX 128
+#define LIVE_WORKERS_MAX 64
+
+/* The unit of the turnarounds' distribution: all of it. */
+#define LIVE_WHOLE (1U << 31)
+
+/* Set before load; the map .rodata.config. */
+struct live_config {
+	/* The network namespace of the service's sockets: its inode. */
+	__u64 netns;
+	/* Ports of ports[] that count. */
+	__u32 ports_count;
+	/* New sockets in one window; those beyond are not measured. */
+	__u32 sockets_max;
+	/* Local ports, in the order of the host. */
+	__u16 ports[LIVE_PORTS_MAX];
+};
+
+/* The map .data.gate, written before each window. */
+struct live_gate {
+	/* Counted up: what was under way before is forgotten. */
+	__u64 window;
+	/* Arrivals count from then on; 0: not yet. */
+	__u64 opens;
+	/* The bytes of a usual request; 0: each arrival is one. */
+	__u32 request_bytes;
+	/* Sockets that were given a state; counted by the programs. */
+	__u32 sockets;
+	/* The programs that see the stack are attached. */
+	__u64 looks_at_stack;
+};
+
+/* The map spans, of one entry. Every value is per CPU. */
+struct live_spans {
+	/* From arrival at TCP to the answer. */
+	__u32 residence[LIVE_BUCKETS];
+	/* From arrival at TCP to the read. */
+	__u32 wakeup[LIVE_BUCKETS];
+	/* From the read to the answer. */
+	__u32 service[LIVE_BUCKETS];
+	/* From the ring to TCP, by the best estimator that there is. */
+	__u32 ring[LIVE_BUCKETS];
+	/* From the ring to the answer, by estimator U. */
+	__u32 uniform[LIVE_BUCKETS];
+	/* The same by estimator C. */
+	__u32 conditional[LIVE_BUCKETS];
+	/* From an answer to the next arrival while interrupts were enabled. */
+	__u32 turnaround[LIVE_BUCKETS];
+	/* Bytes of an arrival. */
+	__u32 bytes[LIVE_BUCKETS];
+	/* From the softirq to TCP, for the first packet of a poll; in windows that look at the stack. */
+	__u32 receive[LIVE_BUCKETS];
+	/* From the answer to the device, likewise. */
+	__u32 transmit[LIVE_BUCKETS];
+};
+
+/* The map counts, of one entry. Every value is per CPU. */
+struct live_counts {
+	/* Segments with data. */
+	__u64 segments;
+	/* Arrivals: segments up to one with PSH are one. */
+	__u64 arrivals;
+	/* Arrivals that were answered. */
+	__u64 answered;
+	/* Of these, those that an answer to a later one answered, too. */
+	__u64 batched;
+	/* Requests in them, as far as their bytes tell. */
+	__u64 requests;
+	/* Calls that sent. */
+	__u64 sends;
+	/* Of these, those that went on with an answer. */
+	__u64 continued;
+	/* Of these, those that no request was waiting for. */
+	__u64 unsolicited;
+	/* Arrivals that found their socket's list full and joined its last. */
+	__u64 overflown;
+	/* Segments of sockets beyond sockets_max, or without memory. */
+	__u64 unmeasured;
+	/* Answered arrivals that name no NAPI which polls. */
+	__u64 without_napi;
+	/* Answered arrivals whose poll was forgotten before. */
+	__u64 without_poll;
+	/* Arrivals of a poll on another CPU than that polled. */
+	__u64 steered;
+	/* Answered arrivals whose poll began with interrupts masked. */
+	__u64 masked;
+	/* The same with interrupts enabled. */
+	__u64 unmasked;
+	/* Answered arrivals that estimator C could tell. */
+	__u64 conditioned;
+	/* Answered arrivals of a NAPI that a kernel thread polls. */
+	__u64 threaded;
+};
+
+/* Who polled. */
+enum live_poller {
+	LIVE_BY_INTERRUPT,
+	LIVE_BY_TIMER,
+	LIVE_BY_APPLICATION,
+	LIVE_BY_KTHREAD,
+	LIVE_POLLERS,
+};
+
+/*
+ * The map parts: first the NAPIs, then the threads, by their slots. Every
+ * value is per CPU.
+ */
+struct live_part {
+	/* Requests that were answered. */
+	__u64 requests;
+	__u64 ring_ns;
+	__u64 wakeup_ns;
+	__u64 service_ns;
+	/* Of a NAPI: its polls and their packets, by who polled. */
+	__u64 polls[LIVE_POLLERS];
+	__u64 packets[LIVE_POLLERS];
+	/* From the ring to the answer, by the best estimator. */
+	__u32 total[LIVE_PART_BUCKETS];
+};
+
+/* The key of the map slots; the value is a __u32. */
+struct live_key {
+	/* A NAPI id, or the pid of a thread. */
+	__u32 id;
+	/* 0: a NAPI, 1: a thread. */
+	__u32 is_worker;
+};
+
+/*
+ * The map turnarounds, of one entry: the share of turnarounds below the lower
+ * edge of each bucket, in parts of LIVE_WHOLE.
+ */
+struct live_turnarounds {
+	/* 0: nothing is known. */
+	__u32 valid;
+	__u32 below[LIVE_BUCKETS + 1];
+};
+
+/* The map waiting, of one entry: what the iterator found. */
+struct live_waiting {
+	/* When the window ended; written before. */
+	__u64 now;
+	/* Sockets with a state. */
+	__u64 sockets;
+	/* Requests without an answer, and the arrival of the oldest. */
+	__u64 requests;
+	__u64 oldest;
+	/* How long those of this window have waited. */
+	__u32 ages[LIVE_BUCKETS];
+};
+
+#endif

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What is on the wire between two hosts of one machine: how long after a
+ * request was transmitted its answer is.
+ *
+ * Whether a segment is the server's or the client's is told by its socket: the
+ * port and the network namespace.
+ */
+#include "../vmlinux_min.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_endian.h>
+#include "wire.h"
+
+/* Client ports. */
+#define CONNECTIONS 65536
+
+/* Requests under way on one connection. */
+#define REQUESTS_MAX 16
+
+/* include/uapi/linux/tcp.h, by its bytes: ports, sequence, acknowledgement, the length in the high half of a byte. */
+#define TCP_HEADER_BYTES 20
+
+char LICENSE[] SEC("license") = "GPL";
+
+const volatile struct wire_config config SEC(".rodata.config");
+
+volatile struct wire_gate gate SEC(".data.gate");
+
+/* Counted up: [head, tail) are under way. Both ends write it, on their CPUs, one after the other. */
+struct connection {
+	__u32 head, tail;
+	struct {
+		__u64 sent;
+		__u32 end_seq, pad;
+	} requests[REQUESTS_MAX];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, CONNECTIONS);
+	__type(key, __u32);
+	__type(value, struct connection);
+} connections SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct wire_seen);
+} seen SEC(".maps");
+
+static const struct connection no_connection;
+
+/* Not inlined: the verifier would follow each of its ways for each request. */
+__noinline __u32 bucket_of(__u64 span)
+{
+	__u32 power = 0, rest = span;
+
+	if (span >> 32)
+		return WIRE_BUCKETS - 1;
+	if (span < 16)
+		return span;
+	if (rest >= 1U << 16) {
+		power += 16;
+		rest >>= 16;
+	}
+	if (rest >= 1U << 8) {
+		power += 8;
+		rest >>= 8;
+	}
+	if (rest >= 1U << 4) {
+		power += 4;
+		rest >>= 4;
+	}
+	if (rest >= 1U << 2) {
+		power += 2;
+		rest >>= 2;
+	}
+	if (rest >= 2)
+		power += 1;
+	return ((power - 3) << 4) | (((__u32)span >> (power - 4)) & 15);
+}
+
+static __always_inline void requested(struct wire_seen *here, __u32 client, __u32 end_seq, __u64 now)
+{
+	struct connection *connection = bpf_map_lookup_elem(&connections, &client);
+	__u32 at, last;
+
+	if (!connection) {
+		bpf_map_update_elem(&connections, &client, &no_connection, BPF_NOEXIST);
+		connection = bpf_map_lookup_elem(&connections, &client);
+	}
+	if (!connection || connection->tail - connection->head >= REQUESTS_MAX) {
+		here->lost++;
+		return;
+	}
+	/* A segment that is sent again is no other request. */
+	last = (connection->tail - 1) & (REQUESTS_MAX - 1);
+	if (connection->tail && (__s32)(end_seq - connection->requests[last].end_seq) <= 0)
+		return;
+	at = connection->tail & (REQUESTS_MAX - 1);
+	connection->requests[at].sent = now;
+	connection->requests[at].end_seq = end_seq;
+	connection->tail++;
+	here->requests++;
+}
+
+static __always_inline void answered(struct wire_seen *here, __u32 client, __u32 ack, __u64 now)
+{
+	struct connection *connection = bpf_map_lookup_elem(&connections, &client);
+	__u32 i, at, bucket;
+
+	if (!connection)
+		return;
+	for (i = 0; i < REQUESTS_MAX && connection->head != connection->tail; i++) {
+		at = connection->head & (REQUESTS_MAX - 1);
+		if ((__s32)(ack - connection->requests[at].end_seq) < 0)
+			break;
+		bucket = bucket_of(now - connection->requests[at].sent);
+		asm volatile("" : "+r"(bucket));
+		if (bucket < WIRE_BUCKETS)
+			here->spans[bucket]++;
+		here->answered++;
+		connection->head++;
+	}
+}
+
+SEC("tp_btf/net_dev_start_xmit")
+int BPF_PROG(wire_transmits, struct sk_buff *skb, struct net_device *dev)
+{
+	struct sock *sk = skb->sk;
+	struct wire_seen *here;
+	__u32 only = 0, client, header, bytes;
+	__u8 tcp[TCP_HEADER_BYTES];
+	bool of_server;
+	__u64 now;
+
+	if (!gate.open || !sk)
+		return 0;
+	of_server = sk->__sk_common.skc_num == config.port;
+	if (!of_server && bpf_ntohs(sk->__sk_common.skc_dport) != config.port)
+		return 0;
+	/* A time-wait socket sends, too, and has this part alone of a socket. */
+	if (sk->__sk_common.skc_net.net->ns.inum != (of_server ? config.server : config.client))
+		return 0;
+	if (bpf_probe_read_kernel(tcp, sizeof(tcp), skb->head + skb->transport_header))
+		return 0;
+	header = skb->transport_header - skb->mac_header + (tcp[12] >> 4) * 4;
+	if (skb->len <= header)
+		return 0;
+	bytes = skb->len - header;
+	here = bpf_map_lookup_elem(&seen, &only);
+	if (!here)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (of_server) {
+		client = bpf_ntohs(sk->__sk_common.skc_dport);
+		answered(here, client, tcp[8] << 24 | tcp[9] << 16 | tcp[10] << 8 | tcp[11], now);
+	} else {
+		client = sk->__sk_common.skc_num;
+		requested(here, client, (tcp[4] << 24 | tcp[5] << 16 | tcp[6] << 8 | tcp[7]) + bytes, now);
+	}
+	return 0;
+}

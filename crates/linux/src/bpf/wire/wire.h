@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* All that wire.bpf.c and wire/mod.rs share. Times are in nanoseconds. */
+#ifndef __WIRE_H__
+#define __WIRE_H__
+
+/* As in live.h. */
+#define WIRE_BUCKETS 464
+
+/* Set before load; the map .rodata.config. */
+struct wire_config {
+	/* The port of the server, in the order of the host. */
+	__u64 port;
+	/* The network namespaces of server and client: their inodes. */
+	__u64 server;
+	__u64 client;
+};
+
+/* The map .data.gate: what is seen is counted while it is 1. */
+struct wire_gate {
+	__u64 open;
+};
+
+/* The map seen, of one entry. Every value is per CPU. */
+struct wire_seen {
+	/* Requests that the client's host transmitted. */
+	__u64 requests;
+	/* Those that the server's host answered. */
+	__u64 answered;
+	/* Those for which there was no room. */
+	__u64 lost;
+	/* From the one transmission to the other. */
+	__u32 spans[WIRE_BUCKETS];
+};
+
+#endif

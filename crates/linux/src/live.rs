@@ -1,0 +1,239 @@
+//! A service that runs, measured from outside in windows: its response times, and what they cost it.
+
+use std::collections::BTreeSet;
+
+use model::host::SocketState;
+use model::live::LiveWindow;
+use model::{Nanoseconds, NapiId, NetnsId, Pid, ProcessId};
+
+use crate::bpf::live::{AnswerHook, LiveMeter, LiveTarget};
+use crate::bpf::softirqs::SoftirqTime;
+use crate::error::{Cause, KernelError};
+use crate::netlink::sock_diag::InetSockets;
+use crate::netns::Netns;
+use crate::process::{identify, ports_of};
+use crate::sys::clock::run_time_of;
+
+/// The threads of a service whose context switches are counted; of those beyond, none is.
+pub const THREADS_MAX: usize = 4096;
+
+/// Where processes take requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listening {
+    /// The ports of their TCP listeners.
+    pub tcp: BTreeSet<u16>,
+    /// The ports of their UDP sockets without a peer.
+    pub udp: BTreeSet<u16>,
+}
+
+/// Where these processes of a namespace take requests. Those that have ended take none.
+///
+/// # Errors
+/// If the kernel does not list the sockets, or a process may not be looked into.
+pub fn listening(processes: &[Pid], netns: &Netns) -> Result<Listening, KernelError> {
+    let sockets = InetSockets::of(netns)?;
+    let mut found = Listening::default();
+    for pid in processes {
+        let held = match ports_of(*pid, &sockets) {
+            Err(KernelError { cause: Cause::Gone(_), .. }) => continue,
+            held => held?,
+        };
+        for (state, port) in held {
+            match state {
+                SocketState::TcpListen => drop(found.tcp.insert(port)),
+                SocketState::Udp => drop(found.udp.insert(port)),
+                SocketState::TcpEstablished | SocketState::TcpOther | SocketState::Other => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What a service used in a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// The run time of its processes. Without CONFIG_IRQ_TIME_ACCOUNTING the softirqs that interrupted them are in it.
+    pub service: Nanoseconds,
+    /// What softirqs took that polled its NAPIs on the time of others. `None` in the first window, when the NAPIs are not known
+    /// yet, and where it cannot be counted.
+    pub softirq: Option<Nanoseconds>,
+    /// The run time of the kernel threads that poll its NAPIs.
+    pub kthreads: Nanoseconds,
+    /// Context switches of its threads.
+    pub switches: u64,
+}
+
+/// What one window says.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Response times.
+    pub window: LiveWindow,
+    /// What they cost; `None` where the service has no process any more, or none was given.
+    pub usage: Option<Usage>,
+}
+
+/// A service that is measured. Nothing is attached between [`ServiceWatch::begin`] and the [`ServiceWatch::end`] before it.
+#[derive(Debug)]
+pub struct ServiceWatch {
+    meter: LiveMeter,
+    processes: Vec<ProcessId>,
+    kthreads: Vec<Pid>,
+    napis: BTreeSet<NapiId>,
+    softirqs: Option<SoftirqTime>,
+    before: Option<Usage>,
+    windows: u32,
+}
+
+impl ServiceWatch {
+    /// Of so many windows, one sees how long the stack takes.
+    const STACK_EVERY: u32 = 16;
+
+    /// Loads what measures these ports of a namespace, which these processes serve, and which these kernel threads poll for.
+    ///
+    /// # Errors
+    /// As [`LiveMeter::load`].
+    pub fn load(
+        (netns, ports): (NetnsId, Vec<u16>),
+        processes: Vec<ProcessId>,
+        kthreads: Vec<Pid>,
+    ) -> Result<Self, KernelError> {
+        let meter = LiveMeter::load(&LiveTarget { netns, ports })?;
+        Ok(Self {
+            meter,
+            processes,
+            kthreads,
+            napis: BTreeSet::new(),
+            softirqs: None,
+            before: None,
+            windows: 0,
+        })
+    }
+
+    /// Where answers are noted.
+    pub const fn hook(&self) -> AnswerHook {
+        self.meter.hook()
+    }
+
+    /// What measures, to be told what it shall suppose.
+    pub const fn meter(&mut self) -> &mut LiveMeter {
+        &mut self.meter
+    }
+
+    /// Those of the processes that still run.
+    pub fn running(&self) -> impl Iterator<Item = &ProcessId> {
+        self.processes
+            .iter()
+            .filter(|process| identify(process.pid).is_ok_and(|now| now.started == process.started))
+    }
+
+    /// Begins a window.
+    ///
+    /// # Errors
+    /// The kernel's refusal; nothing is attached then.
+    pub fn begin(&mut self) -> Result<(), KernelError> {
+        if let Some(softirqs) = &mut self.softirqs {
+            softirqs.resume()?;
+        }
+        self.before = self.used();
+        let sees_stack = self.windows.is_multiple_of(Self::STACK_EVERY);
+        self.windows = self.windows.wrapping_add(1);
+        if sees_stack { self.meter.begin_with_stack() } else { self.meter.begin() }
+    }
+
+    /// Ends it, and says what was measured.
+    ///
+    /// # Errors
+    /// The kernel's. Nothing is attached any more all the same.
+    ///
+    /// # Panics
+    /// If no window was begun, which is a fault of the caller.
+    pub fn end(&mut self) -> Result<Sample, KernelError> {
+        let window = self.meter.end();
+        let after = self.used();
+        if let Some(softirqs) = &mut self.softirqs {
+            softirqs.pause();
+        }
+        let window = window?;
+        let usage = self.before.zip(after).map(|(before, after)| Usage {
+            service: Nanoseconds(after.service.0.saturating_sub(before.service.0)),
+            softirq: after
+                .softirq
+                .zip(before.softirq)
+                .map(|(after, before)| Nanoseconds(after.0.saturating_sub(before.0))),
+            kthreads: Nanoseconds(after.kthreads.0.saturating_sub(before.kthreads.0)),
+            switches: after.switches.saturating_sub(before.switches),
+        });
+        self.know(&window);
+        Ok(Sample { window, usage })
+    }
+
+    /// Counts the softirqs of the NAPIs that requests came by, from the next window on.
+    fn know(&mut self, window: &LiveWindow) {
+        let new: BTreeSet<NapiId> = window.napis.iter().map(|(napi, _)| *napi).collect();
+        if new.is_subset(&self.napis) {
+            return;
+        }
+        self.napis.extend(new);
+        let processes = self.processes.iter().map(|process| process.pid);
+        // Where they cannot be counted, the cost lacks them, and says so.
+        self.softirqs = SoftirqTime::of(self.napis.iter().copied(), processes).ok();
+        if let Some(softirqs) = &mut self.softirqs {
+            softirqs.pause();
+        }
+    }
+
+    /// What was used so far; `None` without a process.
+    fn used(&self) -> Option<Usage> {
+        let run_time = |pid: &Pid| i32::try_from(pid.0).ok().and_then(run_time_of);
+        let (mut service, mut switches, mut any) = (Nanoseconds::ZERO, 0, false);
+        for process in &self.processes {
+            if let Some(of_process) = run_time(&process.pid) {
+                service.0 += of_process.0;
+                switches += switches_of(process.pid);
+                any = true;
+            }
+        }
+        let kthreads = Nanoseconds(self.kthreads.iter().filter_map(run_time).map(|time| time.0).sum());
+        let softirq =
+            self.softirqs.as_ref().and_then(|softirqs| softirqs.spent().ok()).map(|spent| spent.time);
+        any.then_some(Usage { service, softirq, kthreads, switches })
+    }
+}
+
+/// How long the threads of these processes have run so far; `None` if none of them is there.
+pub fn run_time(processes: &[Pid]) -> Option<Nanoseconds> {
+    let times = processes.iter().filter_map(|pid| run_time_of(i32::try_from(pid.0).ok()?));
+    times.reduce(|sum, time| Nanoseconds(sum.0 + time.0))
+}
+
+/// How often the threads of a process were taken off their CPUs, or left them.
+///
+/// Kernel: 6.18, `fs/proc/array.c` `task_context_switch_counts()`.
+fn switches_of(pid: Pid) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads
+        .take(THREADS_MAX)
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("status")).ok())
+        .map(|status| {
+            let lines = status.lines().filter_map(|line| line.split_once("ctxt_switches:"));
+            lines.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum::<u64>()
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn a_process_that_listens_is_found_by_its_port_and_its_switches_are_counted() {
+        let own = Pid(std::process::id());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let port = listener.local_addr().expect("an address").port();
+        let found = listening(&[own], &Netns::own().expect("ours")).expect("listed");
+        assert!(found.tcp.contains(&port) && !found.udp.contains(&port), "{found:?}");
+        let before = switches_of(own);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(switches_of(own) > before);
+    }
+}

@@ -1,0 +1,25 @@
+//! The ports that a process has sockets at.
+
+use model::Pid;
+use model::host::SocketState;
+
+use super::descriptors::{Link, descriptors};
+use super::pinned::Pinned;
+use crate::error::KernelError;
+use crate::netlink::sock_diag::InetSockets;
+
+/// State and local port of each socket of a process, as far as they are among these; of UDP, of those without a peer.
+///
+/// # Errors
+/// [`crate::Cause::Gone`] if it ended; EACCES without the right to look into it.
+pub(crate) fn ports_of(pid: Pid, sockets: &InetSockets) -> Result<Vec<(SocketState, u16)>, KernelError> {
+    let wrong = |cause| KernelError { what: format!("the sockets of process {pid}"), cause };
+    let process = Pinned::open(pid).map_err(wrong)?;
+    let links = descriptors(&process).map_err(wrong)?;
+    let held = links.iter().filter_map(|(_, link)| match link {
+        Link::Socket(inode) => sockets.with_inode(*inode),
+        Link::Epoll | Link::IoUring | Link::Other => None,
+    });
+    let open = held.filter(|socket| socket.state != SocketState::Udp || socket.remote.is_none());
+    Ok(open.filter_map(|socket| Some((socket.state, socket.local?.port()))).collect())
+}

@@ -1,0 +1,313 @@
+//! How long the requests of real servers take, measured from outside while they are asked in a lab.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use linux::Netns;
+use linux::bpf::live::{AnswerHook, LiveMeter, LiveTarget};
+use linux::bpf::wire::Wire;
+use linux::lab::{Lab, LabOptions, MemcachedOptions, SERVER_ADDRESS};
+use model::live::LiveWindow;
+use model::{Nanoseconds, Pid};
+use rustix::process::{Signal, kill_process};
+
+use super::subject::{Subject, eventually};
+use super::{Need, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const ASKED: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
+    const BPF: &[Need] = &[Need::Root, Need::Bpf];
+    vec![
+        test("live/every_request_to_memcached_is_counted_once", ASKED, each_once),
+        test("live/the_hook_of_older_kernels_sees_the_same_requests", ASKED, older),
+        test("live/requests_in_one_write_weigh_as_many_as_they_are", ASKED, pipelined),
+        test("live/a_server_that_hangs_is_known_by_its_oldest_request", ASKED, hangs),
+        test("live/an_answer_that_nobody_asked_for_is_unsolicited", BPF, unsolicited),
+        test("live/requests_over_ipv6_that_pass_no_napi_are_told_as_such", BPF, without_napi),
+        test("live/between_windows_and_after_a_kill_nothing_is_attached", BPF, leaves_nothing),
+    ]
+}
+
+/// Begins a window, and waits until it is open.
+fn open(meter: &mut LiveMeter) -> Result<(), Failed> {
+    meter.begin()?;
+    std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
+    Ok(())
+}
+
+/// A meter of one port in a namespace.
+fn meter(netns: &Netns, port: u16, hook: AnswerHook) -> Result<LiveMeter, Failed> {
+    Ok(LiveMeter::load_with(&LiveTarget { netns: netns.id(), ports: vec![port] }, hook)?)
+}
+
+/// A connection of the lab's client.
+fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
+    let address = SocketAddr::new(SERVER_ADDRESS.into(), port);
+    let stream = lab.client().run(|| TcpStream::connect(address))??;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    Ok(stream)
+}
+
+/// Asks memcached for what it has not, so often, one request at a time on each connection in turn.
+fn ask(connections: &mut [BufReader<TcpStream>], requests: usize) -> Result<(), Failed> {
+    let mut answer = String::new();
+    for request in 0..requests {
+        let connection = &mut connections[request % 8];
+        connection.get_mut().write_all(b"get nothing\r\n")?;
+        answer.clear();
+        connection.read_line(&mut answer)?;
+        assert_eq!(answer, "END\r\n");
+    }
+    Ok(())
+}
+
+const REQUESTS: usize = 4_000;
+
+/// One window with [`REQUESTS`] requests, what the wire says, and the server's threads.
+fn window(hook: AnswerHook) -> Result<(LiveWindow, linux::bpf::wire::Seen, Vec<Pid>), Failed> {
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let server = lab.start_memcached(&MemcachedOptions::default())?;
+    let port = server.address().port();
+    let mut connections = Vec::new();
+    for _ in 0..8 {
+        connections.push(BufReader::new(connect(&lab, port)?));
+    }
+    let mut meter = meter(lab.server(), port, hook)?;
+    let mut wire = Wire::load(port, lab.server().id(), lab.client().id())?;
+    wire.begin()?;
+    open(&mut meter)?;
+    ask(&mut connections, REQUESTS)?;
+    let window = meter.end()?;
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.process().pid))?.flatten();
+    let threads = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok()).map(Pid);
+    Ok((window, wire.end()?, threads.collect()))
+}
+
+fn each_once() -> Result<(), Failed> {
+    let (window, wire, threads) = window(AnswerHook::of_this_kernel()?)?;
+    let counts = window.counts;
+    let all = u64::try_from(REQUESTS)?;
+    assert_eq!((wire.requests, wire.answered), (all, all), "the wire has them");
+    assert_eq!((counts.arrivals, counts.answered, counts.requests), (all, all, all), "{counts:?}");
+    assert_eq!((counts.unsolicited, counts.overflown, counts.unmeasured), (0, 0, 0), "{counts:?}");
+    assert_eq!(counts.without_napi, 0, "{counts:?}");
+    assert!(counts.without_poll * 100 <= all, "{counts:?}");
+    assert_eq!(window.spans.residence.total(), all);
+    assert_eq!(window.waiting.requests, 0, "{:?}", window.waiting.oldest);
+    assert_eq!(window.waiting.sockets, 8);
+    let [(_, napi)] = &window.napis[..] else { panic!("one queue: {:?}", window.napis) };
+    assert!(napi.polls.interrupt > 0 && napi.polls.application == 0, "{:?}", napi.polls);
+    let by_workers: u64 = window.workers.iter().map(|(_, part)| part.requests).sum();
+    assert_eq!(by_workers, all);
+    let tid = window.workers[0].0.ok_or("its thread is named")?;
+    assert!(threads.contains(&tid), "thread {tid} is memcached's: {threads:?}");
+    Ok(())
+}
+
+fn older() -> Result<(), Failed> {
+    let (window, ..) = window(AnswerHook::AfterSend)?;
+    let all = u64::try_from(REQUESTS)?;
+    assert_eq!((window.counts.arrivals, window.counts.answered), (all, all), "{:?}", window.counts);
+    Ok(())
+}
+
+/// Eight requests in one segment are one arrival and eight requests, once it is known how long one is.
+fn pipelined() -> Result<(), Failed> {
+    const WRITES: usize = 500;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let server = lab.start_memcached(&MemcachedOptions::default())?;
+    let mut connection = connect(&lab, server.address().port())?;
+    let mut meter = meter(lab.server(), server.address().port(), AnswerHook::of_this_kernel()?)?;
+    meter.weigh_by(u32::try_from(b"get nothing\r\n".len())?);
+    open(&mut meter)?;
+    let mut answers = [0; 5 * 9];
+    for _ in 0..WRITES {
+        // The first shows that this connection has several under way.
+        connection.write_all(b"get nothing\r\n")?;
+        connection.write_all(&b"get nothing\r\n".repeat(8))?;
+        connection.read_exact(&mut answers)?;
+    }
+    let counts = meter.end()?.counts;
+    let all = u64::try_from(9 * WRITES)?;
+    assert!(counts.arrivals <= u64::try_from(2 * WRITES)?, "{counts:?}");
+    assert!(counts.requests.abs_diff(all) * 50 <= all, "{all} requests: {counts:?}");
+    Ok(())
+}
+
+fn signal(pid: Pid, signal: Signal) -> Result<(), Failed> {
+    let pid = i32::try_from(pid.0).ok().and_then(rustix::process::Pid::from_raw).ok_or("a pid")?;
+    Ok(kill_process(pid, signal)?)
+}
+
+fn hangs() -> Result<(), Failed> {
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let server = lab.start_memcached(&MemcachedOptions::default())?;
+    let mut connection = BufReader::new(connect(&lab, server.address().port())?);
+    let mut meter = meter(lab.server(), server.address().port(), AnswerHook::of_this_kernel()?)?;
+    ask_one(&mut connection)?;
+    signal(server.process().pid, Signal::STOP)?;
+    eventually("each of its threads has stopped", || all_stopped(server.process().pid).then_some(()))?;
+    open(&mut meter)?;
+    connection.get_mut().write_all(b"get nothing\r\n")?;
+    std::thread::sleep(Duration::from_millis(60));
+    let first = meter.end()?;
+    assert_eq!((first.counts.arrivals, first.counts.answered, first.waiting.requests), (1, 0, 1));
+    let age = first.waiting.oldest.ok_or("it waits")?;
+    assert!(age >= Nanoseconds::from_millis(50), "{age}");
+    assert_eq!(first.waiting.ages.total(), 1);
+
+    std::thread::sleep(Duration::from_millis(60));
+    meter.begin()?;
+    let second = meter.end()?;
+    let older = second.waiting.oldest.ok_or("it waits on, without a new packet")?;
+    assert!(older.0 >= age.0 + 50_000_000, "{age} and then {older}");
+
+    signal(server.process().pid, Signal::CONT)?;
+    let mut answer = String::new();
+    connection.read_line(&mut answer)?;
+    meter.begin()?;
+    let third = meter.end()?;
+    assert_eq!(third.waiting.requests, 0, "answered between two windows: {:?}", third.waiting);
+    Ok(())
+}
+
+/// Whether all threads of a process have stopped.
+fn all_stopped(pid: Pid) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads
+        .map(|thread| thread.path().join("stat"))
+        .all(|stat| std::fs::read_to_string(stat).is_ok_and(|stat| stat.contains(") T ")))
+}
+
+fn ask_one(connection: &mut BufReader<TcpStream>) -> Result<(), Failed> {
+    connection.get_mut().write_all(b"get nothing\r\n")?;
+    let mut answer = String::new();
+    connection.read_line(&mut answer)?;
+    assert_eq!(answer, "END\r\n");
+    Ok(())
+}
+
+/// A namespace with nothing but a loopback device.
+fn loopback() -> Result<Netns, Failed> {
+    let netns = Netns::create()?;
+    let up = netns.run(|| Command::new("ip").args(["link", "set", "lo", "up"]).status())??;
+    assert!(up.success(), "{up}");
+    Ok(netns)
+}
+
+/// A server that answers each line, and says something by itself after every fourth.
+fn unsolicited() -> Result<(), Failed> {
+    const LINES: u64 = 400;
+    let netns = loopback()?;
+    let (listener, mut client) = netns.run(|| {
+        let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0))?;
+        let client = TcpStream::connect(listener.local_addr()?)?;
+        Ok::<_, std::io::Error>((listener, client))
+    })??;
+    let port = listener.local_addr()?.port();
+    let mut meter = meter(&netns, port, AnswerHook::of_this_kernel()?)?;
+    open(&mut meter)?;
+    std::thread::scope(|scope| -> Result<(), Failed> {
+        let serving = scope.spawn(move || -> std::io::Result<()> {
+            let (mut server, _) = listener.accept()?;
+            server.set_nodelay(true)?;
+            let mut line = [0; 4];
+            for turn in 0..LINES {
+                server.read_exact(&mut line)?;
+                server.write_all(&line)?;
+                if turn % 4 == 3 {
+                    std::thread::sleep(Duration::from_micros(200));
+                    server.write_all(&line)?;
+                }
+            }
+            Ok(())
+        });
+        let mut answer = [0; 4];
+        for turn in 0..LINES {
+            client.write_all(b"ask\n")?;
+            client.read_exact(&mut answer)?;
+            if turn % 4 == 3 {
+                client.read_exact(&mut answer)?;
+            }
+        }
+        serving.join().map_err(|_| "the server panicked")??;
+        Ok(())
+    })?;
+    let counts = meter.end()?.counts;
+    assert_eq!((counts.answered, counts.sends), (LINES, LINES + LINES / 4), "{counts:?}");
+    assert_eq!((counts.unsolicited, counts.continued), (LINES / 4, 0), "{counts:?}");
+    Ok(())
+}
+
+fn without_napi() -> Result<(), Failed> {
+    let netns = loopback()?;
+    let (listener, mut client) = netns.run(|| {
+        let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0))?;
+        let client = TcpStream::connect(listener.local_addr()?)?;
+        Ok::<_, std::io::Error>((listener, client))
+    })??;
+    let mut meter = meter(&netns, listener.local_addr()?.port(), AnswerHook::of_this_kernel()?)?;
+    let (mut server, _) = listener.accept()?;
+    open(&mut meter)?;
+    let mut bytes = [0; 4];
+    for _ in 0..100 {
+        client.write_all(b"ask\n")?;
+        server.read_exact(&mut bytes)?;
+        server.write_all(&bytes)?;
+        client.read_exact(&mut bytes)?;
+    }
+    let window = meter.end()?;
+    assert_eq!((window.counts.answered, window.counts.without_napi), (100, 100), "{:?}", window.counts);
+    assert_eq!((window.spans.residence.total(), window.spans.uniform.total()), (100, 0));
+    assert!(window.napis.is_empty(), "{:?}", window.napis);
+    Ok(())
+}
+
+/// The programs and links of the kernel that are called like ours.
+fn ours_in_kernel() -> (BTreeSet<u32>, usize) {
+    let programs: BTreeSet<u32> = libbpf_rs::query::ProgInfoIter::default()
+        .filter(|program| program.name.to_string_lossy().starts_with("live_"))
+        .map(|program| program.id)
+        .collect();
+    let links =
+        libbpf_rs::query::LinkInfoIter::default().filter(|link| programs.contains(&link.prog_id)).count();
+    (programs, links)
+}
+
+/// Measures for ever, until it is killed.
+pub(crate) fn play() -> Result<(), Box<dyn std::error::Error>> {
+    let target = LiveTarget { netns: Netns::own()?.id(), ports: vec![9] };
+    let mut meter = LiveMeter::load(&target)?;
+    meter.begin()?;
+    super::role::say("ready");
+    super::role::until_told();
+    Ok(())
+}
+
+fn leaves_nothing() -> Result<(), Failed> {
+    let (before, _) = ours_in_kernel();
+    let netns = Netns::own()?;
+    let mut meter = meter(&netns, 9, AnswerHook::of_this_kernel()?)?;
+    let attached = |before: &BTreeSet<u32>| {
+        let (programs, _) = ours_in_kernel();
+        let new: BTreeSet<u32> = programs.difference(before).copied().collect();
+        libbpf_rs::query::LinkInfoIter::default().filter(|link| new.contains(&link.prog_id)).count()
+    };
+    assert_eq!(attached(&before), 0, "nothing before the first window");
+    meter.begin()?;
+    assert_eq!(attached(&before), 4, "arrival, read, answer, poll");
+    meter.end()?;
+    eventually("nothing is attached between windows", || (attached(&before) == 0).then_some(()))?;
+    drop(meter);
+
+    let (mut other, _) = Subject::in_role("meter")?;
+    assert_eq!(attached(&before), 4, "another process measures");
+    other.kill();
+    eventually("its programs are gone", || ours_in_kernel().0.is_subset(&before).then_some(()))?;
+    Ok(())
+}

@@ -1,0 +1,275 @@
+//! From what the operator names to the ports that are measured.
+
+use std::collections::BTreeMap;
+
+use linux::live::listening;
+use linux::process::{Criteria, find, identify};
+use linux::work::family;
+use linux::{Netns, Processes, bpf::live::LiveTarget};
+use model::policy::Match;
+use model::{Finding, Goal, Host, NapiId, Pid, ProcessId, Severity, Target as Asked};
+
+use session::{Exit, Fault, Operator, PRIVILEGES, Session};
+
+/// What the operator names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// A service of the policy files, a unit, or an executable.
+    Service(String),
+    /// A process and its children.
+    Process(Pid),
+    /// Whoever listens on this TCP port.
+    Port(u16),
+    /// The processes of a systemd unit.
+    Unit(String),
+}
+
+/// A service as it is found.
+#[derive(Debug)]
+pub struct Target {
+    /// What it is called.
+    pub name: String,
+    /// Where its sockets are.
+    pub netns: Netns,
+    /// The ports that it takes requests at.
+    pub ports: Vec<u16>,
+    /// Who serves them.
+    pub processes: Vec<ProcessId>,
+    /// The host, without its processes.
+    pub host: Host,
+    /// What is known beforehand to hide the truth.
+    pub findings: Vec<Finding>,
+    /// What the policy files want of it.
+    pub goal: Goal,
+}
+
+impl Target {
+    /// Finds what is asked for.
+    ///
+    /// # Errors
+    /// Nobody is found, or none that listens; processes in several namespaces.
+    pub fn of(selection: &Selection, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
+        let (name, processes, goal) = processes(selection, session, operator)?;
+        let netns = namespace(&name, &processes, selection, session)?;
+        let pids: Vec<Pid> = processes.iter().map(|process| process.pid).collect();
+        let found = listening(&pids, &netns)?;
+        let asked = |port: &u16| match selection {
+            Selection::Port(asked) => asked == port,
+            Selection::Service(_) | Selection::Process(_) | Selection::Unit(_) => true,
+        };
+        let mut ports: Vec<u16> = found.tcp.iter().copied().filter(asked).collect();
+        if ports.is_empty() {
+            let words = match found.udp.first() {
+                Some(port) => format!(
+                    "{name} listens on no TCP port; it takes datagrams at port {port}, and UDP cannot be measured"
+                ),
+                None => format!("{name} listens on no TCP port"),
+            };
+            return Err(Fault::failed(words)
+                .hint("name the port of whoever takes its requests: netpolicy watch --port N"));
+        }
+        if ports.len() > LiveTarget::PORTS_MAX {
+            operator.say(&format!(
+                "{name} listens on {} ports: the first {} are measured",
+                ports.len(),
+                LiveTarget::PORTS_MAX
+            ));
+            ports.truncate(LiveTarget::PORTS_MAX);
+        }
+        let host = linux::observe(&netns, &Processes::None)?;
+        let findings = hides(&host);
+        Ok(Self { name, netns, ports, processes, host, findings, goal })
+    }
+
+    /// The kernel threads that poll NAPIs of this host.
+    pub fn kthreads(&self) -> Vec<Pid> {
+        let queues = self.host.devices.iter().flat_map(|device| &device.rx_queues);
+        queues.filter_map(|queue| queue.kthread.as_ref()?.pid).collect()
+    }
+
+    /// The queue that a NAPI serves, or its number.
+    pub fn queue_of(&self, napi: NapiId) -> String {
+        let device = self.host.napi(napi).map(|(device, _)| device.id.name);
+        let queue = device.and_then(|device| {
+            let queue = self.host.queues_of(napi).next()?;
+            Some(format!("{device} rx-{}", queue.index.0))
+        });
+        queue.unwrap_or_else(|| format!("napi {}", napi.0))
+    }
+}
+
+/// The processes that are meant, and what they are called together.
+fn processes(
+    selection: &Selection,
+    session: &Session,
+    operator: &dyn Operator,
+) -> Result<(String, Vec<ProcessId>, Goal), Fault> {
+    let name = match selection {
+        Selection::Process(pid) => {
+            let first = identify(*pid)?;
+            let family = family(first.pid).into_iter().filter_map(|pid| identify(pid).ok());
+            return Ok((first.to_string(), family.collect(), Goal::default()));
+        }
+        Selection::Port(port) => {
+            let netns = Some(session.netns()?.id());
+            let (found, unread) = search(&Criteria { port: Some(*port), netns, ..Criteria::default() })?;
+            if found.is_empty() {
+                let what = format!("no process listens on TCP port {port} in this network namespace");
+                let hint =
+                    "netpolicy show names who listens; --netns pid:N looks into a container's namespace";
+                return Err(not_found(what, unread, Some(hint)));
+            }
+            return Ok((format!("port {port}"), found, Goal::default()));
+        }
+        Selection::Unit(unit) => {
+            let (found, unread) = search(&Criteria { unit: Some(unit.clone()), ..Criteria::default() })?;
+            if found.is_empty() {
+                return Err(not_found(format!("unit {unit} has no running process"), unread, None));
+            }
+            return Ok((unit.clone(), found, Goal::default()));
+        }
+        Selection::Service(name) => name.clone(),
+    };
+    let named =
+        session.policy(operator)?.policy().intents.into_iter().find_map(|intent| match intent.target {
+            Asked::Service(service, matching) if service == name => Some((matching, intent.goal)),
+            Asked::Service(..) | Asked::Device(_) | Asked::Task(_) | Asked::Epolls(..) => None,
+        });
+    let goal = named.as_ref().map_or_else(Goal::default, |(_, goal)| *goal);
+    let ways: Vec<Criteria> = match named {
+        Some((Match { unit, cgroup, exe, port, uid }, _)) => {
+            vec![Criteria { exe, cgroup, unit, port, uid, netns: None }]
+        }
+        None => vec![
+            Criteria { unit: Some(name.clone()), ..Criteria::default() },
+            Criteria { exe: Some(name.clone()), ..Criteria::default() },
+        ],
+    };
+    let mut unread = 0;
+    for criteria in ways {
+        let (found, more) = search(&criteria)?;
+        unread = unread.max(more);
+        if !found.is_empty() {
+            return Ok((name, found, goal));
+        }
+    }
+    let what = format!("no service of the policy files, no unit and no executable `{name}` runs");
+    Err(not_found(what, unread, Some("netpolicy watch --port N, or --pid N")))
+}
+
+/// Those that are found, and how many could not be looked into.
+fn search(criteria: &Criteria) -> Result<(Vec<ProcessId>, usize), Fault> {
+    let mut unread = Vec::new();
+    let mut found = find(criteria, &mut unread)?;
+    found.retain(|process| process.pid.0 != std::process::id());
+    Ok((found, unread.len()))
+}
+
+fn not_found(what: String, unread: usize, hint: Option<&str>) -> Fault {
+    if unread > 0 {
+        let words = format!("{what}, as far as can be seen: {unread} processes could not be looked into");
+        return Fault::failed(words).hint(PRIVILEGES);
+    }
+    let fault = Fault::failed(what);
+    match hint {
+        Some(hint) => fault.hint(hint),
+        None => fault,
+    }
+}
+
+/// The namespace of all these processes, or of those in the one that was named.
+fn namespace(
+    name: &str,
+    processes: &[ProcessId],
+    selection: &Selection,
+    session: &Session,
+) -> Result<Netns, Fault> {
+    if session.netns.is_some() || matches!(selection, Selection::Port(_)) {
+        return session.netns();
+    }
+    let mut found: BTreeMap<u64, Netns> = BTreeMap::new();
+    for process in processes {
+        match Netns::of_process(process.pid) {
+            Ok(netns) => drop(found.entry(netns.id().0).or_insert(netns)),
+            Err(error) if matches!(error.cause, linux::Cause::Gone(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let several = found.len() > 1;
+    let first = found.into_values().next();
+    match first {
+        Some(netns) if !several => Ok(netns),
+        Some(_) => Err(Fault::new(
+            Exit::Usage,
+            format!("{name} has processes in several network namespaces: one at a time is measured"),
+        )
+        .hint("name one by a process in it: netpolicy --netns pid:N watch …")),
+        None => Err(Fault::failed(format!("{name} ended"))),
+    }
+}
+
+/// What of a host hides when packets came.
+fn hides(host: &Host) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let finding =
+        |rule: &str, object: &str, summary: &str, evidence: String, remedy: Option<String>| Finding {
+            rule: rule.to_owned(),
+            severity: Severity::Warning,
+            object: object.to_owned(),
+            summary: summary.to_owned(),
+            evidence: vec![evidence],
+            remedy,
+        };
+    for device in &host.devices {
+        for queue in device.rx_queues.iter().filter(|queue| !queue.rps_cpus.is_empty()) {
+            let file = format!("/sys/class/net/{}/queues/rx-{}/rps_cpus", device.id.name, queue.id.index.0);
+            findings.push(finding(
+                "live-rps",
+                &format!("{} rx-{}", device.id.name, queue.id.index.0),
+                "receive packet steering hides how long packets wait on the way to TCP",
+                format!("{file} is {}", queue.rps_cpus),
+                Some(format!("echo 0 > {file}")),
+            ));
+        }
+        if let Some(coalesce) = &device.coalesce
+            && coalesce.adaptive_rx == Some(true)
+        {
+            findings.push(finding(
+                "live-moderation",
+                device.id.name.as_str(),
+                "the NIC delays interrupts by times of its own choosing, which are not in the wait in the ring",
+                "adaptive-rx is on".to_owned(),
+                Some(format!("ethtool -C {} adaptive-rx off", device.id.name)),
+            ));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn receive_packet_steering_and_adaptive_moderation_are_named_with_what_turns_them_off() {
+        let mut host: Host =
+            serde_json::from_str(include_str!("../../netpolicy/tests/hosts/cache-server.json"))
+                .expect("a host");
+        for device in &mut host.devices {
+            if let Some(coalesce) = &mut device.coalesce {
+                coalesce.adaptive_rx = Some(false);
+            }
+            for queue in &mut device.rx_queues {
+                queue.rps_cpus = model::CpuSet::new();
+            }
+        }
+        assert_eq!(hides(&host), []);
+        let queue = host.devices.iter_mut().find_map(|device| device.rx_queues.first_mut()).expect("a queue");
+        queue.rps_cpus = [model::Cpu(1)].into_iter().collect();
+        let found = hides(&host);
+        assert_eq!((found.len(), found[0].rule.as_str()), (1, "live-rps"));
+        assert!(
+            found[0].remedy.as_ref().is_some_and(|remedy| remedy.starts_with("echo 0 > /sys/class/net/"))
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! How well estimates agree with the truth, where that is known: on the wire between two hosts of one machine.
+
+use model::live::SpanCounts;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::series::{Estimator, Series, Stretch};
+use super::summary::Percentiles;
+use super::survival::Survival;
+use crate::statistics::median;
+
+/// One run: a mode under a load, with what the wire said.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trial {
+    /// The mode.
+    pub mode: String,
+    /// The load.
+    pub load: String,
+    /// Whether clients wait for each answer before they ask again.
+    pub closed: bool,
+    /// The round.
+    pub round: u32,
+    /// Requests that were answered on the wire.
+    pub answered: u64,
+    /// Requests that were counted.
+    pub counted: u64,
+    /// The percentiles on the wire in nanoseconds, in the order of [`Percentiles::SHARES`]; so all below.
+    pub wire: [Option<f64>; 3],
+    /// The same as the client measured them, from its call to its call.
+    pub client: [Option<f64>; 3],
+    /// Without the wait in the ring.
+    pub residence: [Option<f64>; 3],
+    /// By estimate U.
+    pub uniform: [Option<f64>; 3],
+    /// By estimate C.
+    pub conditional: [Option<f64>; 3],
+}
+
+impl Trial {
+    /// The estimates of one estimator.
+    pub fn by(&self, estimator: Estimator) -> [Option<f64>; 3] {
+        match estimator {
+            Estimator::Residence => self.residence,
+            Estimator::Uniform => self.uniform,
+            Estimator::Conditional => self.conditional,
+            Estimator::Larger => [0, 1, 2].map(|at| {
+                let (uniform, conditional) = self.uniform[at].zip(self.conditional[at])?;
+                Some(uniform.max(conditional))
+            }),
+        }
+    }
+}
+
+/// The percentiles of spans that have all ended; `None` for those that have too few.
+pub fn percentiles_of(spans: &SpanCounts) -> [Option<f64>; 3] {
+    let survival = Survival::of(spans, &SpanCounts::new());
+    Percentiles::SHARES.map(|share| {
+        let enough = survival.observed() >= super::series::requests_for(share);
+        enough.then(|| survival.quantile(share).map(super::survival::Quantile::nanoseconds)).flatten()
+    })
+}
+
+/// The percentiles of windows by an estimator.
+pub fn estimates_of(series: &Series, estimator: Estimator) -> [Option<f64>; 3] {
+    let found = Percentiles::of(series, Stretch::Response(estimator)).all();
+    found.map(|estimate| estimate.map(|found| found.interval.estimate))
+}
+
+/// How far an estimator is from the wire, in percent of the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Errors {
+    /// The median of the errors' amounts at p50, p90 and p99; `None` without runs that have both.
+    pub absolute: [Option<f64>; 3],
+    /// The median of the errors with their signs.
+    pub signed: [Option<f64>; 3],
+    /// Runs.
+    pub trials: usize,
+}
+
+impl Errors {
+    /// Of an estimator over these runs.
+    pub fn of<'a>(trials: impl IntoIterator<Item = &'a Trial>, estimator: Estimator) -> Self {
+        let (mut errors, mut count): ([Vec<f64>; 3], usize) = Default::default();
+        for trial in trials {
+            count += 1;
+            for ((errors, wire), found) in errors.iter_mut().zip(trial.wire).zip(trial.by(estimator)) {
+                errors.extend(wire.zip(found).map(|(wire, found)| (found / wire - 1.0) * 100.0));
+            }
+        }
+        let amounts = |errors: &Vec<f64>| median(&errors.iter().map(|error| error.abs()).collect::<Vec<_>>());
+        Self {
+            absolute: [0, 1, 2].map(|at| amounts(&errors[at])),
+            signed: [0, 1, 2].map(|at| median(&errors[at])),
+            trials: count,
+        }
+    }
+}
+
+/// Of how many pairs of modes an estimator says as the wire does which is faster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ordered {
+    /// Pairs that are ordered as on the wire, at p50, p90 and p99.
+    pub right: [usize; 3],
+    /// Pairs that are more than [`APART`] apart on the wire.
+    pub pairs: [usize; 3],
+}
+
+/// How far apart two modes are on the wire that an estimator must tell.
+pub const APART: f64 = 0.1;
+
+impl Ordered {
+    /// Over pairs of modes of one load and round.
+    pub fn of(trials: &[Trial], estimator: Estimator) -> Self {
+        let mut ordered = Self::default();
+        for (at, one) in trials.iter().enumerate() {
+            let alike = |other: &&Trial| other.load == one.load && other.round == one.round;
+            for other in trials.iter().skip(at + 1).filter(alike) {
+                for share in 0..3 {
+                    let (Some(wire), Some(found)) = (
+                        one.wire[share].zip(other.wire[share]),
+                        one.by(estimator)[share].zip(other.by(estimator)[share]),
+                    ) else {
+                        continue;
+                    };
+                    if (wire.0 / wire.1).ln().abs() > (1.0 + APART).ln() {
+                        ordered.pairs[share] += 1;
+                        ordered.right[share] += usize::from((wire.0 > wire.1) == (found.0 > found.1));
+                    }
+                }
+            }
+        }
+        ordered
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    fn trial(mode: &str, wire: f64, uniform: f64) -> Trial {
+        Trial {
+            mode: mode.to_owned(),
+            load: "8K".to_owned(),
+            closed: false,
+            round: 0,
+            answered: 1_000,
+            counted: 1_000,
+            wire: [Some(wire); 3],
+            client: [None; 3],
+            residence: [None; 3],
+            uniform: [Some(uniform); 3],
+            conditional: [None; 3],
+        }
+    }
+
+    #[test]
+    fn errors_are_of_the_wire_and_pairs_that_are_near_do_not_count() {
+        let trials =
+            [trial("base", 100.0, 90.0), trial("defer50", 200.0, 210.0), trial("defer200", 208.0, 150.0)];
+        let errors = Errors::of(&trials, Estimator::Uniform);
+        assert_eq!(errors.absolute[0].map(f64::round), Some(10.0));
+        assert_eq!(errors.signed[0].map(f64::round), Some(-10.0));
+        assert_eq!(Errors::of(&trials, Estimator::Conditional).absolute, [None; 3]);
+        let ordered = Ordered::of(&trials, Estimator::Uniform);
+        assert_eq!((ordered.pairs[0], ordered.right[0]), (2, 2), "the pair 4 % apart does not count");
+        let mut wrong = trials.clone();
+        wrong[0].uniform = [Some(300.0); 3];
+        assert_eq!(Ordered::of(&wrong, Estimator::Uniform).right[0], 0);
+    }
+}

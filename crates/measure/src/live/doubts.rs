@@ -1,0 +1,309 @@
+//! What the windows of a live service cannot tell, each with what shows it and what helps.
+
+use model::live::LiveCounts;
+use model::{Finding, Nanoseconds, Severity};
+
+use super::series::{Estimator, REQUESTS_MIN, Series, Stretch, requests_for};
+use super::summary::Percentiles;
+use super::survival::count;
+
+/// Shares beyond which something is not judged.
+const STEERED_MAX: f64 = 0.01;
+const LOST_MAX: f64 = 0.01;
+const UNSOLICITED_MAX: f64 = 0.05;
+const WITHOUT_NAPI_MAX: f64 = 0.01;
+const THREADED_MAX: f64 = 0.01;
+const ANSWERED_MIN: f64 = 0.9;
+/// The share of arrivals with the interrupt masked from which on estimate U is all there is.
+const MASKED_MIN: f64 = 0.05;
+
+/// How far U and C may be apart: by both.
+const APART_MAX: f64 = 0.3;
+const APART_MAX_NS: f64 = 30_000.0;
+
+/// How old an unanswered request may be before it is one that hangs.
+pub const HANGS_AFTER: Nanoseconds = Nanoseconds::from_millis(1_000);
+
+/// What is not to be believed of these windows of a service, `object` by name.
+///
+/// `answers_late` says that answers were noted after they were handed on, as older kernels do.
+pub fn doubts(object: &str, series: &Series, answers_late: bool) -> Vec<Finding> {
+    let mut found = Found { object, findings: Vec::new() };
+    let counts = series.counts();
+    found.of_what_waits(series);
+    if counts.arrivals == 0 {
+        found.add(
+            "live-nothing-arrived",
+            Severity::Warning,
+            "no request arrived by TCP while it was measured",
+            vec![format!("{} windows of {:.1} s together", series.windows(), series.span().as_secs_f64())],
+            Some("measure longer, and look at the right port; UDP and QUIC cannot be measured"),
+        );
+        return found.findings;
+    }
+    found.of_rings(counts);
+    found.of_answers(counts, answers_late);
+    found.of_percentiles(series);
+    found.findings
+}
+
+struct Found<'a> {
+    object: &'a str,
+    findings: Vec<Finding>,
+}
+
+impl Found<'_> {
+    fn add(
+        &mut self,
+        rule: &str,
+        severity: Severity,
+        summary: &str,
+        evidence: Vec<String>,
+        remedy: Option<&str>,
+    ) {
+        self.findings.push(Finding {
+            rule: rule.to_owned(),
+            severity,
+            object: self.object.to_owned(),
+            summary: summary.to_owned(),
+            evidence,
+            remedy: remedy.map(str::to_owned),
+        });
+    }
+
+    fn of_what_waits(&mut self, series: &Series) {
+        let waiting = series.waiting();
+        let Some(oldest) = waiting.oldest.filter(|oldest| *oldest >= HANGS_AFTER) else { return };
+        self.add(
+            "live-hangs",
+            Severity::Problem,
+            "a request waits for its answer",
+            vec![format!("the oldest of {} has waited {oldest}", waiting.requests)],
+            None,
+        );
+    }
+
+    /// What hides when packets came into the ring.
+    fn of_rings(&mut self, counts: &LiveCounts) {
+        let share = |part: u64, of: u64| count(part) / count(of.max(1));
+        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        let steered = share(counts.steered, counts.arrivals);
+        if steered > STEERED_MAX {
+            self.add(
+                "live-steered",
+                Severity::Warning,
+                "packets change CPUs between the NAPI and TCP: how long they wait on the way is not known",
+                vec![format!("{} of arrivals were taken on another CPU than polled", percent(steered))],
+                Some("turn receive packet steering off: echo 0 > /sys/class/net/DEVICE/queues/rx-N/rps_cpus"),
+            );
+        }
+        let without = share(counts.without_napi, counts.answered);
+        if without > WITHOUT_NAPI_MAX {
+            self.add(
+                "live-no-napi",
+                Severity::Warning,
+                "packets do not say which NAPI received them: how long they were in a ring is not known",
+                vec![format!("{} of answered requests name none that polls", percent(without))],
+                Some("on a veth, turn GRO on: ethtool -K DEVICE gro on; requests over loopback pass no ring"),
+            );
+        }
+        let lost = share(counts.without_poll, counts.answered);
+        if lost > LOST_MAX {
+            self.add(
+                "live-polls-lost",
+                Severity::Warning,
+                "requests are answered so late that their polls were forgotten: they count by residence alone",
+                vec![format!("{} of answered requests", percent(lost))],
+                None,
+            );
+        }
+        let threaded = share(counts.threaded, counts.answered);
+        if threaded > THREADED_MAX {
+            self.add(
+                "live-threaded",
+                Severity::Note,
+                "a kernel thread polls: p99 is a lower bound, since it may wait for a CPU unseen",
+                vec![format!("{} of answered requests came by a NAPI with a thread", percent(threaded))],
+                Some("give the thread a CPU of its own: kthread = { cpus = ... } in a policy file"),
+            );
+        }
+        let masked = share(counts.masked, counts.masked + counts.unmasked);
+        if masked > MASKED_MIN && counts.conditioned == 0 {
+            self.add(
+                "live-uniform-alone",
+                Severity::Note,
+                "the wait in the ring is estimated by U alone: packets are taken to come evenly between two polls",
+                vec![
+                    format!("{} of requests came while the interrupt was masked", percent(masked)),
+                    "there was no window with interrupts enabled to learn turnarounds from".to_owned(),
+                ],
+                Some("watch across a change of modes, or judge with clients that wait for answers in mind"),
+            );
+        }
+    }
+
+    /// What hides which answer belongs to which request.
+    fn of_answers(&mut self, counts: &LiveCounts, answers_late: bool) {
+        let share = |part: u64, of: u64| count(part) / count(of.max(1));
+        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        let unsolicited = share(counts.unsolicited, counts.sends);
+        if unsolicited > UNSOLICITED_MAX {
+            self.add(
+                "live-unsolicited",
+                Severity::Warning,
+                "the service sends unasked: which answer belongs to which request is not certain",
+                vec![format!("{} of {} sends answered nothing", percent(unsolicited), counts.sends)],
+                None,
+            );
+        }
+        let came = counts.arrivals + counts.overflown;
+        if came >= REQUESTS_MIN && share(counts.answered, came) < ANSWERED_MIN {
+            self.add(
+                "live-answers-unseen",
+                Severity::Warning,
+                "many requests have no answer that can be seen: percentiles are of the others",
+                vec![format!("{} of {came} requests were answered", counts.answered)],
+                Some("a service that hangs has none, and MPTCP sends past TCP's tracepoints: it cannot be measured"),
+            );
+        }
+        let overflown = share(counts.overflown, counts.arrivals);
+        if overflown > LOST_MAX {
+            self.add(
+                "live-pipelined",
+                Severity::Warning,
+                "connections have more requests under way than are told apart: they count by their bytes",
+                vec![format!("{} of arrivals joined another", percent(overflown))],
+                None,
+            );
+        }
+        if counts.unmeasured > 0 {
+            self.add(
+                "live-connections",
+                Severity::Warning,
+                "there are more connections than are measured at once",
+                vec![format!("{} segments came on others", counts.unmeasured)],
+                None,
+            );
+        }
+        if answers_late {
+            self.add(
+                "live-answers-late",
+                Severity::Note,
+                "this kernel tells of an answer after it was handed on: response times are 10 to 25 us too long",
+                vec!["noted at sock_send_length".to_owned()],
+                Some("Linux 6.16 has tcp_sendmsg_locked"),
+            );
+        }
+    }
+
+    fn of_percentiles(&mut self, series: &Series) {
+        let answered = series.counts().answered;
+        let missing: Vec<String> = Percentiles::SHARES
+            .iter()
+            .filter(|share| answered < requests_for(**share))
+            .map(|share| format!("p{:.0} takes {}", share * 100.0, requests_for(*share)))
+            .collect();
+        if !missing.is_empty() {
+            let mut evidence = vec![format!("{answered} requests were answered")];
+            evidence.extend(missing);
+            self.add(
+                "live-few-requests",
+                Severity::Note,
+                "there are too few requests for a percentile",
+                evidence,
+                Some("measure longer, or a larger share of the time: --seconds, --sample"),
+            );
+        }
+        if series.counts().conditioned == 0 {
+            return;
+        }
+        let by = |estimator| Percentiles::of(series, Stretch::Response(estimator)).all();
+        let apart: Vec<String> = ["p50", "p90", "p99"]
+            .iter()
+            .zip(by(Estimator::Uniform).into_iter().zip(by(Estimator::Conditional)))
+            .filter_map(|(name, (uniform, conditional))| {
+                let (u, c) = (uniform?.interval.estimate, conditional?.interval.estimate);
+                let far = (u - c).abs() > APART_MAX_NS && (u / c - 1.0).abs() > APART_MAX;
+                far.then(|| format!("{name}: U {:.0} us, C {:.0} us", u / 1e3, c / 1e3))
+            })
+            .collect();
+        if !apart.is_empty() {
+            self.add(
+                "live-estimators-disagree",
+                Severity::Warning,
+                "the two estimates of the wait in the ring are far apart",
+                apart,
+                Some("C is right for clients that wait for each answer, U for many that do not"),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use model::live::{LiveWaiting, LiveWindow};
+
+    fn rules(change: impl FnOnce(&mut LiveWindow)) -> Vec<String> {
+        let mut window = LiveWindow { span: Nanoseconds::from_millis(1_000), ..LiveWindow::default() };
+        window.counts = LiveCounts {
+            segments: 2_000,
+            arrivals: 2_000,
+            answered: 2_000,
+            requests: 2_000,
+            sends: 2_000,
+            unmasked: 2_000,
+            ..LiveCounts::default()
+        };
+        for spans in [&mut window.spans.residence, &mut window.spans.uniform, &mut window.spans.conditional] {
+            spans.add_to(300, 2_000);
+        }
+        change(&mut window);
+        let mut series = Series::new();
+        series.add(&window);
+        doubts("memcached", &series, false).into_iter().map(|finding| finding.rule).collect()
+    }
+
+    #[test]
+    fn a_service_that_is_measured_well_has_no_doubts() {
+        assert_eq!(rules(|_| {}), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_thing_that_hides_the_truth_is_found_by_its_counts() {
+        assert_eq!(rules(|w| w.counts.steered = 21), ["live-steered"]);
+        assert_eq!(rules(|w| w.counts.without_napi = 21), ["live-no-napi"]);
+        assert_eq!(rules(|w| w.counts.without_poll = 21), ["live-polls-lost"]);
+        assert_eq!(rules(|w| w.counts.threaded = 2_000), ["live-threaded"]);
+        assert_eq!(rules(|w| w.counts.masked = 200), ["live-uniform-alone"]);
+        assert_eq!(rules(|w| w.counts.unsolicited = 101), ["live-unsolicited"]);
+        assert_eq!(rules(|w| w.counts.overflown = 21), ["live-pipelined"]);
+        assert_eq!(rules(|w| w.counts.unmeasured = 1), ["live-connections"]);
+        assert_eq!(rules(|w| w.counts.answered = 1_799), ["live-answers-unseen"]);
+        assert_eq!(rules(|w| (w.counts.arrivals, w.counts.answered) = (999, 999)), ["live-few-requests"]);
+        assert_eq!(
+            rules(|w| {
+                w.counts.conditioned = 2_000;
+                w.spans.conditional = model::SpanCounts::new();
+                w.spans.conditional.add_to(330, 2_000);
+            }),
+            ["live-estimators-disagree"]
+        );
+        assert_eq!(
+            rules(|w| {
+                let oldest = Some(Nanoseconds::from_millis(1_500));
+                w.waiting = LiveWaiting { requests: 1, oldest, ..LiveWaiting::default() };
+            }),
+            ["live-hangs"]
+        );
+        assert_eq!(rules(|w| w.counts = LiveCounts::default()), ["live-nothing-arrived"]);
+    }
+
+    #[test]
+    fn just_below_a_threshold_nothing_is_said() {
+        let near = |window: &mut LiveWindow| {
+            (window.counts.steered, window.counts.unsolicited, window.counts.answered) = (18, 100, 1_800);
+        };
+        assert_eq!(rules(near), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,399 @@
+//! Many windows of one service, in bounded memory.
+
+use model::live::{LiveCounts, LivePart, LiveSpans, LiveWaiting, LiveWindow, SpanCounts};
+use model::{Nanoseconds, NapiId, Pid};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::summary::Estimate;
+use super::survival::{Quantile, Survival, count};
+use crate::statistics::{Interval, student_t};
+
+/// By what a response time was estimated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Estimator {
+    /// From TCP to the answer: without the wait in the ring.
+    Residence,
+    /// From the ring: packets of a poll came evenly since the ring was empty (U).
+    Uniform,
+    /// From the ring: clients come back as they do while interrupts are enabled (C).
+    Conditional,
+    /// The larger of U and C, percentile by percentile: what either leaves out makes waits longer.
+    Larger,
+}
+
+impl Estimator {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Residence, Self::Uniform, Self::Conditional, Self::Larger];
+
+    /// The letter that tables have.
+    pub const fn letter(self) -> &'static str {
+        match self {
+            Self::Residence => "R",
+            Self::Uniform => "U",
+            Self::Conditional => "C",
+            Self::Larger => "U|C",
+        }
+    }
+
+    fn of(self, spans: &LiveSpans) -> &SpanCounts {
+        match self {
+            Self::Residence => &spans.residence,
+            Self::Uniform => &spans.uniform,
+            Self::Conditional | Self::Larger => &spans.conditional,
+        }
+    }
+}
+
+/// Where the time of a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stretch {
+    /// All of it, by an estimator.
+    Response(Estimator),
+    /// In the ring of the NIC.
+    Ring,
+    /// From TCP to the read.
+    Wakeup,
+    /// From the read to the answer.
+    Service,
+}
+
+impl Stretch {
+    fn of(self, spans: &LiveSpans) -> &SpanCounts {
+        match self {
+            Self::Response(estimator) => estimator.of(spans),
+            Self::Ring => &spans.ring,
+            Self::Wakeup => &spans.wakeup,
+            Self::Service => &spans.service,
+        }
+    }
+}
+
+/// Windows of one service, oldest first. However many are added, it keeps at most [`Series::BLOCKS_MAX`] blocks of them: when
+/// there are more, each two neighbours become one.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    blocks: Vec<Block>,
+    /// How many windows the blocks hold, the last perhaps fewer.
+    per_block: usize,
+    in_last: usize,
+    windows: usize,
+    span: Nanoseconds,
+    counts: LiveCounts,
+    spans: LiveSpans,
+    ages: SpanCounts,
+    waiting: LiveWaiting,
+    napis: Vec<(NapiId, LivePart)>,
+    workers: Vec<(Option<Pid>, LivePart)>,
+}
+
+/// Some windows after each other.
+#[derive(Clone, Debug, Default)]
+struct Block {
+    spans: LiveSpans,
+    ages: SpanCounts,
+}
+
+impl Series {
+    /// The most blocks of windows: they show how far percentiles move over time.
+    pub const BLOCKS_MAX: usize = 128;
+
+    /// The most NAPIs, and the most threads, that are told apart; what comes beyond is in the sums alone.
+    pub const PARTS_MAX: usize = 256;
+
+    /// Without any window.
+    pub fn new() -> Self {
+        Self { per_block: 1, ..Self::default() }
+    }
+
+    /// Adds the next window.
+    pub fn add(&mut self, window: &LiveWindow) {
+        self.windows += 1;
+        self.span.0 += window.span.0;
+        self.counts += window.counts;
+        self.spans.merge(&window.spans);
+        self.ages.merge(&window.waiting.ages);
+        self.waiting.clone_from(&window.waiting);
+        merge_parts(&mut self.napis, &window.napis);
+        merge_parts(&mut self.workers, &window.workers);
+        if self.blocks.is_empty() || self.in_last == self.per_block.max(1) {
+            if self.blocks.len() == Self::BLOCKS_MAX {
+                self.halve();
+            }
+            self.blocks.push(Block::default());
+            self.in_last = 0;
+        }
+        self.in_last += 1;
+        if let Some(last) = self.blocks.last_mut() {
+            last.spans.merge(&window.spans);
+            last.ages.merge(&window.waiting.ages);
+        }
+    }
+
+    /// Makes one block of each two neighbours.
+    fn halve(&mut self) {
+        let blocks = std::mem::take(&mut self.blocks);
+        let mut pairs = blocks.into_iter();
+        while let Some(mut first) = pairs.next() {
+            if let Some(second) = pairs.next() {
+                first.spans.merge(&second.spans);
+                first.ages.merge(&second.ages);
+            }
+            self.blocks.push(first);
+        }
+        self.per_block = self.per_block.max(1) * 2;
+    }
+
+    /// How many windows there were.
+    pub const fn windows(&self) -> usize {
+        self.windows
+    }
+
+    /// How long they were together.
+    pub const fn span(&self) -> Nanoseconds {
+        self.span
+    }
+
+    /// All events.
+    pub const fn counts(&self) -> &LiveCounts {
+        &self.counts
+    }
+
+    /// All spans.
+    pub const fn spans(&self) -> &LiveSpans {
+        &self.spans
+    }
+
+    /// What waited when the last window ended.
+    pub const fn waiting(&self) -> &LiveWaiting {
+        &self.waiting
+    }
+
+    /// By NAPI.
+    pub fn napis(&self) -> &[(NapiId, LivePart)] {
+        &self.napis
+    }
+
+    /// By thread.
+    pub fn workers(&self) -> &[(Option<Pid>, LivePart)] {
+        &self.workers
+    }
+
+    /// The best estimator that nearly all requests have: the larger of U and C where turnarounds told about any, U where rings are
+    /// known.
+    pub fn estimator(&self) -> Estimator {
+        let LiveCounts { answered, without_napi, without_poll, conditioned, .. } = self.counts;
+        // A tenth without a ring would make percentiles of the nine others.
+        if (without_napi + without_poll) * 10 > answered {
+            Estimator::Residence
+        } else if conditioned > 0 {
+            Estimator::Larger
+        } else {
+            Estimator::Uniform
+        }
+    }
+
+    /// The span that this share of requests does not exceed, with the interval that holds the true one in 95 of 100 cases.
+    ///
+    /// `None` for fewer than [`requests_for`] it. The interval is Woodruff's: that of the share of requests within the estimate,
+    /// from how that share differs between blocks of windows, since neighbouring requests are alike; never narrower than
+    /// independent requests would give.
+    pub fn percentile(&self, stretch: Stretch, share: f64) -> Option<Estimate> {
+        if stretch == Stretch::Response(Estimator::Larger) {
+            let by = |estimator| self.percentile(Stretch::Response(estimator), share);
+            let (uniform, conditional) = (by(Estimator::Uniform)?, by(Estimator::Conditional)?);
+            let is_larger = uniform.interval.estimate > conditional.interval.estimate;
+            return Some(if is_larger { uniform } else { conditional });
+        }
+        let whole = Survival::of(stretch.of(&self.spans), self.censored(stretch, &self.ages));
+        if whole.observed() < requests_for(share) {
+            return None;
+        }
+        let found = whole.quantile(share)?;
+        let (mut squares, mut blocks) = (0.0, 0_usize);
+        for block in &self.blocks {
+            let of_block = Survival::of(stretch.of(&block.spans), self.censored(stretch, &block.ages));
+            if of_block.observed() == 0 {
+                continue;
+            }
+            let away = of_block.share_within(found.nanoseconds()) - share;
+            squares += (count(of_block.observed()) * away).powi(2);
+            blocks += 1;
+        }
+        let all = count(whole.observed());
+        let independent = share * (1.0 - share) / all;
+        let (variance, reach) = match blocks.checked_sub(1).filter(|degrees| *degrees > 0) {
+            None => (independent, NORMAL),
+            Some(degrees) => {
+                let correction = count_of(blocks) / count_of(degrees);
+                ((squares * correction / all.powi(2)).max(independent), student_t(degrees))
+            }
+        };
+        let reach = reach * variance.sqrt();
+        let low = whole.quantile((share - reach).max(0.0))?.nanoseconds();
+        // What is beyond all that was seen has no upper end.
+        let (high, bounded) = match whole.quantile((share + reach).min(1.0))? {
+            Quantile::Exactly(high) => (high, share + reach < 1.0),
+            Quantile::MoreThan(least) => (least, false),
+        };
+        // It is in every request alike.
+        let stack = match stretch {
+            Stretch::Response(Estimator::Uniform | Estimator::Conditional | Estimator::Larger) => {
+                self.stack()
+            }
+            Stretch::Response(Estimator::Residence) | Stretch::Ring | Stretch::Wakeup | Stretch::Service => {
+                0.0
+            }
+        };
+        Some(Estimate {
+            interval: Interval {
+                estimate: found.nanoseconds() + stack,
+                low: low + stack,
+                high: high + stack,
+            },
+            at_least: matches!(found, Quantile::MoreThan(_)),
+            open_end: !bounded,
+        })
+    }
+
+    /// What the stack takes beside: from the ring to TCP, and from the answer to the device, in nanoseconds. Zero until a window
+    /// has seen it.
+    pub fn stack(&self) -> f64 {
+        /// Fewer say nothing.
+        const SEEN_MIN: u64 = 50;
+        let usual = |spans: &SpanCounts| {
+            let median = Survival::of(spans, &SpanCounts::new()).quantile(0.5);
+            median.filter(|_| spans.total() >= SEEN_MIN).map_or(0.0, Quantile::nanoseconds)
+        };
+        usual(&self.spans.receive) + usual(&self.spans.transmit)
+    }
+
+    /// What has not ended: requests without an answer count in the response time alone.
+    fn censored<'a>(&self, stretch: Stretch, ages: &'a SpanCounts) -> &'a SpanCounts {
+        static NONE: std::sync::LazyLock<SpanCounts> = std::sync::LazyLock::new(SpanCounts::new);
+        match stretch {
+            Stretch::Response(_) if self.counts.answered > 0 => ages,
+            Stretch::Response(_) | Stretch::Ring | Stretch::Wakeup | Stretch::Service => &NONE,
+        }
+    }
+}
+
+/// The 97.5th percentile of the normal distribution.
+const NORMAL: f64 = 1.96;
+
+/// How many requests a percentile takes: ten of them exceed it, and at least [`REQUESTS_MIN`].
+pub fn requests_for(share: f64) -> u64 {
+    const EXCEED: f64 = 10.0;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 10 to some thousands")]
+    let requests = (EXCEED / (1.0 - share).max(1e-6)).round() as u64;
+    requests.max(REQUESTS_MIN)
+}
+
+/// The fewest requests that have a percentile.
+pub const REQUESTS_MIN: u64 = 20;
+
+fn merge_parts<K: Copy + PartialEq>(sums: &mut Vec<(K, LivePart)>, more: &[(K, LivePart)]) {
+    for (key, part) in more {
+        if let Some((_, sum)) = sums.iter_mut().find(|(known, _)| known == key) {
+            sum.merge(part);
+        } else if sums.len() < Series::PARTS_MAX {
+            sums.push((*key, part.clone()));
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of blocks")]
+const fn count_of(number: usize) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use model::Chance;
+
+    /// A window of requests that took these spans.
+    fn window(spans: impl IntoIterator<Item = f64>) -> LiveWindow {
+        let mut window = LiveWindow { span: Nanoseconds::from_millis(100), ..LiveWindow::default() };
+        for span in spans {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and small")]
+            let span = Nanoseconds(span as u64);
+            window.spans.residence.add(span);
+            window.spans.uniform.add(span);
+            window.spans.conditional.add(span);
+            window.counts.answered += 1;
+        }
+        window
+    }
+
+    const P99: Stretch = Stretch::Response(Estimator::Uniform);
+
+    #[test]
+    fn intervals_hold_the_truth_as_often_as_they_say_also_when_windows_differ() {
+        const EXPERIMENTS: u32 = 400;
+        let mut chance = Chance::stream(5, &[]);
+        let (mut held, mut naive) = (0, 0);
+        // Each window has its own pace, as a busy moment has: log-normal around 100 us.
+        let truth = 100_000.0;
+        for _ in 0..EXPERIMENTS {
+            let mut series = Series::new();
+            for _ in 0..30 {
+                let pace = normal(&mut chance) * 0.3;
+                let spans: Vec<f64> =
+                    (0..60).map(|_| truth * (pace + 0.4 * normal(&mut chance)).exp()).collect();
+                series.add(&window(spans));
+            }
+            let found = series.percentile(P99, 0.5).expect("enough").interval;
+            held += u32::from((found.low..=found.high).contains(&truth));
+            let half = NORMAL * (0.25_f64 / 1_800.0).sqrt();
+            let whole = Survival::of(&series.spans().uniform, &SpanCounts::new());
+            let low = whole.quantile(0.5 - half).expect("spans").nanoseconds();
+            let high = whole.quantile(0.5 + half).expect("spans").nanoseconds();
+            naive += u32::from((low..=high).contains(&truth));
+        }
+        let share = |held: u32| f64::from(held) / f64::from(EXPERIMENTS);
+        assert!((0.91..=0.985).contains(&share(held)), "{}", share(held));
+        assert!(share(naive) < 0.75, "as if requests were independent: {}", share(naive));
+    }
+
+    fn normal(chance: &mut Chance) -> f64 {
+        (-2.0 * chance.unit().max(1e-12).ln()).sqrt() * (std::f64::consts::TAU * chance.unit()).cos()
+    }
+
+    #[test]
+    fn a_million_windows_take_no_more_memory_than_a_hundred() {
+        let mut series = Series::new();
+        let one = window([50_000.0; 3]);
+        for _ in 0..10_000 {
+            series.add(&one);
+        }
+        assert!(series.blocks.len() <= Series::BLOCKS_MAX, "{}", series.blocks.len());
+        assert_eq!((series.windows(), series.spans().uniform.total()), (10_000, 30_000));
+        let in_blocks: u64 = series.blocks.iter().map(|block| block.spans.uniform.total()).sum();
+        assert_eq!(in_blocks, 30_000, "nothing is lost");
+    }
+
+    #[test]
+    fn a_percentile_needs_ten_requests_beyond_it() {
+        let mut series = Series::new();
+        series.add(&window(vec![10_000.0; 999]));
+        assert!(series.percentile(P99, 0.99).is_none() && series.percentile(P99, 0.9).is_some());
+        series.add(&window([10_000.0]));
+        assert!(series.percentile(P99, 0.99).is_some());
+        assert_eq!((requests_for(0.5), requests_for(0.9), requests_for(0.99)), (20, 100, 1_000));
+    }
+
+    #[test]
+    fn requests_that_wait_make_the_percentile_a_least_one() {
+        let mut series = Series::new();
+        let mut hung = window(vec![10_000.0; 1_000]);
+        for _ in 0..50 {
+            hung.waiting.ages.add(Nanoseconds::from_millis(80));
+        }
+        series.add(&hung);
+        let found = series.percentile(P99, 0.99).expect("enough");
+        assert!(found.at_least && found.open_end, "{found:?}");
+        assert!(!series.percentile(P99, 0.5).expect("enough").at_least);
+    }
+}

@@ -1,0 +1,159 @@
+//! The distribution of spans some of which had not ended when one stopped looking.
+//!
+//! A window ends while requests wait. To leave them out would make a service look the faster the more it hangs; they are
+//! censored, and the product-limit estimate takes them for what they are: at least as long as they have waited.
+//!
+//! Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations", 1958.
+
+use model::SpanCounts;
+
+/// The distribution of spans, by the product-limit estimate.
+#[derive(Clone, Debug)]
+pub struct Survival {
+    /// The share of spans that are longer than all of each bucket.
+    longer: Vec<f64>,
+    /// All that were observed.
+    observed: u64,
+}
+
+/// What a share of spans does not exceed, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Quantile {
+    /// This span.
+    Exactly(f64),
+    /// More than this span: what had not ended is too many.
+    MoreThan(f64),
+}
+
+impl Quantile {
+    /// The span, whether it is the quantile or below it.
+    pub const fn nanoseconds(self) -> f64 {
+        match self {
+            Self::Exactly(span) | Self::MoreThan(span) => span,
+        }
+    }
+}
+
+impl Survival {
+    /// Of spans that have ended, and the ages of those that have not.
+    pub fn of(ended: &SpanCounts, waiting: &SpanCounts) -> Self {
+        let observed = ended.total() + waiting.total();
+        let (mut left, mut share, mut longer) = (observed, 1.0, Vec::with_capacity(SpanCounts::BUCKETS));
+        for (ended, waiting) in ended.buckets().iter().zip(waiting.buckets()) {
+            if left > 0 {
+                share *= 1.0 - count(*ended) / count(left);
+            }
+            // Who left unseen within a bucket was there to the end of it.
+            left -= (ended + waiting).min(left);
+            longer.push(share);
+        }
+        Self { longer, observed }
+    }
+
+    /// How many spans were observed.
+    pub const fn observed(&self) -> u64 {
+        self.observed
+    }
+
+    /// The span that this share of spans does not exceed, `share` in 0..=1. `None` without spans.
+    pub fn quantile(&self, share: f64) -> Option<Quantile> {
+        if self.observed == 0 {
+            return None;
+        }
+        let beyond = 1.0 - share.clamp(0.0, 1.0);
+        let mut before = 1.0;
+        let mut last = 0;
+        for (bucket, &longer) in self.longer.iter().enumerate() {
+            if longer < before {
+                last = bucket;
+                // Of a tail that has come to nothing, rounding leaves next to nothing.
+                if longer <= beyond + 1e-12 {
+                    let within = ((before - beyond) / (before - longer)).clamp(0.0, 1.0);
+                    let (low, high) = (edge(bucket), edge(bucket + 1));
+                    return Some(Quantile::Exactly(low + within * (high - low)));
+                }
+            }
+            before = longer;
+        }
+        Some(Quantile::MoreThan(edge(last + 1)))
+    }
+
+    /// The share of spans that do not exceed this one, in nanoseconds.
+    pub fn share_within(&self, span: f64) -> f64 {
+        let mut before = 1.0;
+        for (bucket, &longer) in self.longer.iter().enumerate() {
+            let (low, high) = (edge(bucket), edge(bucket + 1));
+            if span < high {
+                let within = ((span - low) / (high - low)).clamp(0.0, 1.0);
+                return 1.0 - (before + (longer - before) * within);
+            }
+            before = longer;
+        }
+        1.0 - before
+    }
+}
+
+fn edge(bucket: usize) -> f64 {
+    count(SpanCounts::lower_edge(bucket).0)
+}
+
+/// A count or a span as a real number.
+#[expect(clippy::cast_precision_loss, reason = "counts of requests and spans of hours, below 2^53")]
+pub(super) const fn count(number: u64) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use model::{Chance, Nanoseconds};
+
+    fn counts(spans: impl IntoIterator<Item = u64>) -> SpanCounts {
+        let mut counts = SpanCounts::new();
+        spans.into_iter().for_each(|span| counts.add(Nanoseconds(span)));
+        counts
+    }
+
+    fn exactly(found: Option<Quantile>) -> f64 {
+        let Some(Quantile::Exactly(span)) = found else { panic!("{found:?}") };
+        span
+    }
+
+    #[test]
+    fn quantiles_of_spans_that_have_all_ended_are_within_a_bucket_of_the_true_ones() {
+        let survival = Survival::of(&counts((1..=10_000).map(|us| us * 1_000)), &SpanCounts::new());
+        for (share, expected) in [(0.5, 5e6), (0.9, 9e6), (0.99, 9.9e6)] {
+            let found = exactly(survival.quantile(share));
+            assert!((found / expected - 1.0).abs() < 0.01, "{found} for {expected}");
+            assert!((survival.share_within(found) - share).abs() < 0.001);
+        }
+    }
+
+    #[test]
+    fn spans_that_are_cut_off_do_not_make_the_rest_look_short() {
+        // Exponential spans of 1 ms on average, and looked at for a time that is uniform up to 3 ms.
+        let mut chance = Chance::stream(3, &[]);
+        let (mut ended, mut waiting, mut seen) = (SpanCounts::new(), SpanCounts::new(), SpanCounts::new());
+        for _ in 0..200_000 {
+            let span = -chance.unit().max(1e-12).ln() * 1e6;
+            let until = chance.unit() * 3e6;
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and small")]
+            let whole = Nanoseconds(span.min(until) as u64);
+            if span <= until { &mut ended } else { &mut waiting }.add(whole);
+            seen.add(whole);
+        }
+        let found = exactly(Survival::of(&ended, &waiting).quantile(0.9));
+        assert!((found / (10.0_f64.ln() * 1e6) - 1.0).abs() < 0.03, "{found}");
+        let naive = exactly(Survival::of(&ended, &SpanCounts::new()).quantile(0.9));
+        assert!(naive < 0.8 * found, "{naive} without those that were cut off");
+    }
+
+    #[test]
+    fn a_service_that_hangs_has_no_percentile_but_a_least_one() {
+        let survival = Survival::of(&counts([10_000; 90]), &counts([50_000_000; 10]));
+        assert!(exactly(survival.quantile(0.5)) < 11_000.0);
+        let Some(Quantile::MoreThan(least)) = survival.quantile(0.99) else { panic!("it is not known") };
+        assert!(least >= 10_000.0);
+        assert_eq!(Survival::of(&SpanCounts::new(), &SpanCounts::new()).quantile(0.5), None);
+    }
+}

@@ -1,0 +1,346 @@
+//! What was measured of a live service from outside: how long its requests took, and where that time went.
+//!
+//! A request *arrives* when the kernel's TCP has it, is *read* when the application has all of it, and is *answered* when the
+//! application hands over the first byte of the answer. Before it arrives it has waited in the ring of the NIC, for as long as
+//! nobody polled: that is estimated, since no stock kernel notes it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::ids::{NapiId, Pid};
+use crate::units::Nanoseconds;
+
+/// Spans, counted by size: 0 to 15 ns by themselves, then sixteen buckets for each power of two up to 2³² ns (4.3 s), the last
+/// of which holds whatever is longer. A bucket is at most a sixteenth of its spans wide.
+///
+/// Serialised as a list of pairs, the bucket and its count, of the buckets that are not empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpanCounts(Vec<u64>);
+
+impl SpanCounts {
+    /// How many buckets there are.
+    pub const BUCKETS: usize = 464;
+
+    /// No span at all.
+    pub fn new() -> Self {
+        Self(vec![0; Self::BUCKETS])
+    }
+
+    /// The bucket of a span.
+    pub fn bucket_of(span: Nanoseconds) -> usize {
+        let span = span.0;
+        if span < 16 {
+            return usize::try_from(span).unwrap_or(0);
+        }
+        let power = usize::try_from(span.ilog2()).unwrap_or(usize::MAX);
+        if power >= 32 {
+            return Self::BUCKETS - 1;
+        }
+        let sixteenth = usize::try_from((span >> (power - 4)) & 15).unwrap_or(0);
+        ((power - 3) << 4) | sixteenth
+    }
+
+    /// The least span of a bucket; of the number after the last, 2³² ns.
+    pub fn lower_edge(bucket: usize) -> Nanoseconds {
+        if bucket < 16 {
+            return Nanoseconds(u64::try_from(bucket).unwrap_or(0));
+        }
+        let (power, sixteenth) = ((bucket >> 4) + 3, u64::try_from(bucket & 15).unwrap_or(0));
+        Nanoseconds((1 << power) + (sixteenth << (power - 4)))
+    }
+
+    /// Counts a span.
+    pub fn add(&mut self, span: Nanoseconds) {
+        self.0[Self::bucket_of(span)] += 1;
+    }
+
+    /// Counts this many spans of a bucket.
+    ///
+    /// # Panics
+    /// If there is no such bucket.
+    pub fn add_to(&mut self, bucket: usize, count: u64) {
+        self.0[bucket] += count;
+    }
+
+    /// Counts all that the other counted.
+    pub fn merge(&mut self, other: &Self) {
+        for (ours, theirs) in self.0.iter_mut().zip(&other.0) {
+            *ours += theirs;
+        }
+    }
+
+    /// How many spans were counted.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Whether none was counted.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|&count| count == 0)
+    }
+
+    /// The counts of all buckets.
+    pub fn buckets(&self) -> &[u64] {
+        &self.0
+    }
+}
+
+impl Default for SpanCounts {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Serialize for SpanCounts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().enumerate().filter(|(_, count)| **count > 0))
+    }
+}
+
+impl<'de> Deserialize<'de> for SpanCounts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut counts = Self::new();
+        for (bucket, count) in Vec::<(usize, u64)>::deserialize(deserializer)? {
+            let place = counts
+                .0
+                .get_mut(bucket)
+                .ok_or_else(|| serde::de::Error::custom(format!("bucket {bucket}, of {}", Self::BUCKETS)))?;
+            *place += count;
+        }
+        Ok(counts)
+    }
+}
+
+/// What was counted in one window, in events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LiveCounts {
+    /// Segments with data that arrived.
+    pub segments: u64,
+    /// Arrivals: segments up to one with PSH, which ends a write of the client, are one.
+    pub arrivals: u64,
+    /// Arrivals that were answered in the window.
+    pub answered: u64,
+    /// Of these, those without an answer of their own: one write answered several.
+    pub batched: u64,
+    /// Requests in the arrivals that were answered, as far as their bytes tell.
+    pub requests: u64,
+    /// Calls that sent.
+    pub sends: u64,
+    /// Of these, those that went on with an answer.
+    pub continued: u64,
+    /// Of these, those that no request was waiting for.
+    pub unsolicited: u64,
+    /// Arrivals that found as many unanswered ones on their connection as are remembered, and count with the last of them.
+    pub overflown: u64,
+    /// Segments on connections beyond those that are measured at once.
+    pub unmeasured: u64,
+    /// Answered arrivals that name no NAPI: how long they were in a ring is not known.
+    pub without_napi: u64,
+    /// Answered arrivals whose poll was forgotten meanwhile, likewise.
+    pub without_poll: u64,
+    /// Arrivals that TCP took on another CPU than that which polled their NAPI.
+    pub steered: u64,
+    /// Answered arrivals whose poll began while the NAPI's interrupt was masked.
+    pub masked: u64,
+    /// The same with the interrupt enabled.
+    pub unmasked: u64,
+    /// Answered arrivals that the turnarounds told about.
+    pub conditioned: u64,
+    /// Answered arrivals of a NAPI that has a kernel thread.
+    pub threaded: u64,
+}
+
+impl std::ops::AddAssign for LiveCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.segments += other.segments;
+        self.arrivals += other.arrivals;
+        self.answered += other.answered;
+        self.batched += other.batched;
+        self.requests += other.requests;
+        self.sends += other.sends;
+        self.continued += other.continued;
+        self.unsolicited += other.unsolicited;
+        self.overflown += other.overflown;
+        self.unmeasured += other.unmeasured;
+        self.without_napi += other.without_napi;
+        self.without_poll += other.without_poll;
+        self.steered += other.steered;
+        self.masked += other.masked;
+        self.unmasked += other.unmasked;
+        self.conditioned += other.conditioned;
+        self.threaded += other.threaded;
+    }
+}
+
+/// Where the time of answered requests went. Each span of a request is counted as often as the request weighs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LiveSpans {
+    /// From arrival to answer: what is known without an estimate.
+    pub residence: SpanCounts,
+    /// From arrival to read.
+    pub wakeup: SpanCounts,
+    /// From read to answer.
+    pub service: SpanCounts,
+    /// From the ring to arrival, by the best estimate.
+    pub ring: SpanCounts,
+    /// From the ring to the answer by estimate U: the packets of a poll came evenly over the time since the ring was empty.
+    pub uniform: SpanCounts,
+    /// The same by estimate C where that can tell, else by U: a client comes back after its answer as it does while
+    /// interrupts are enabled.
+    pub conditional: SpanCounts,
+    /// From an answer to the next arrival of its connection while interrupts were enabled.
+    pub turnaround: SpanCounts,
+    /// The bytes of answered arrivals: sizes, not spans.
+    pub bytes: SpanCounts,
+    /// From the softirq to TCP, of first packets of polls; in windows that saw the stack.
+    #[serde(default)]
+    pub receive: SpanCounts,
+    /// From the answer to the device, likewise.
+    #[serde(default)]
+    pub transmit: SpanCounts,
+}
+
+impl LiveSpans {
+    /// Counts all that the other counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.residence.merge(&other.residence);
+        self.wakeup.merge(&other.wakeup);
+        self.service.merge(&other.service);
+        self.ring.merge(&other.ring);
+        self.uniform.merge(&other.uniform);
+        self.conditional.merge(&other.conditional);
+        self.turnaround.merge(&other.turnaround);
+        self.bytes.merge(&other.bytes);
+        self.receive.merge(&other.receive);
+        self.transmit.merge(&other.transmit);
+    }
+}
+
+/// Polls of a NAPI and all their packets, by who polled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LivePolls {
+    /// Polls after an interrupt.
+    pub interrupt: u64,
+    /// Polls with the interrupt masked, in softirq.
+    pub timer: u64,
+    /// Polls by an application in its own system call.
+    pub application: u64,
+    /// Polls by the NAPI's kernel thread.
+    pub kthread: u64,
+}
+
+impl LivePolls {
+    /// All of them.
+    pub const fn total(&self) -> u64 {
+        self.interrupt + self.timer + self.application + self.kthread
+    }
+}
+
+impl std::ops::AddAssign for LivePolls {
+    fn add_assign(&mut self, other: Self) {
+        self.interrupt += other.interrupt;
+        self.timer += other.timer;
+        self.application += other.application;
+        self.kthread += other.kthread;
+    }
+}
+
+/// The requests that came by one NAPI, or that one thread answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LivePart {
+    /// How many were answered.
+    pub requests: u64,
+    /// What all of them together were in the ring.
+    pub ring: Nanoseconds,
+    /// What all of them together waited to be read.
+    pub wakeup: Nanoseconds,
+    /// What all of them together took from there to the answer.
+    pub service: Nanoseconds,
+    /// From the ring to the answer, by the best estimate; to an eighth.
+    pub total: SpanCounts,
+    /// Of a NAPI: its polls.
+    pub polls: LivePolls,
+    /// Of a NAPI: the packets of these polls, also those that were not the service's.
+    pub packets: LivePolls,
+}
+
+impl LivePart {
+    /// Counts all that the other counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.ring.0 += other.ring.0;
+        self.wakeup.0 += other.wakeup.0;
+        self.service.0 += other.service.0;
+        self.total.merge(&other.total);
+        self.polls += other.polls;
+        self.packets += other.packets;
+    }
+}
+
+/// What waits for an answer at the end of a window.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LiveWaiting {
+    /// Connections that are measured.
+    pub sockets: u64,
+    /// Requests without an answer, also those of windows before.
+    pub requests: u64,
+    /// How long the oldest of them has waited.
+    pub oldest: Option<Nanoseconds>,
+    /// How long those have waited that arrived in this window.
+    pub ages: SpanCounts,
+}
+
+/// What was measured in one window.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LiveWindow {
+    /// How long the programs were attached.
+    pub span: Nanoseconds,
+    /// Events.
+    pub counts: LiveCounts,
+    /// Where the time went.
+    pub spans: LiveSpans,
+    /// By the NAPI that the request came by. Those without requests and polls are left out.
+    pub napis: Vec<(NapiId, LivePart)>,
+    /// By the thread that answered; `None` for all threads beyond those that are told apart.
+    pub workers: Vec<(Option<Pid>, LivePart)>,
+    /// What had no answer when the window ended.
+    pub waiting: LiveWaiting,
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn every_span_is_in_the_bucket_whose_edges_hold_it() {
+        for power in 0..40 {
+            for near in [0_u64, 1, 3, 17, 255] {
+                let span = Nanoseconds((1_u64 << power) + near);
+                let bucket = SpanCounts::bucket_of(span);
+                assert!(SpanCounts::lower_edge(bucket) <= span, "{span:?}");
+                if bucket + 1 < SpanCounts::BUCKETS {
+                    assert!(span < SpanCounts::lower_edge(bucket + 1), "{span:?}");
+                }
+            }
+        }
+        assert_eq!(SpanCounts::lower_edge(SpanCounts::BUCKETS), Nanoseconds(1 << 32));
+    }
+
+    #[test]
+    fn counts_survive_being_written_and_read_and_a_bucket_that_is_none_is_refused() {
+        let mut counts = SpanCounts::new();
+        for span in [3, 3, 70_000, 1 << 40] {
+            counts.add(Nanoseconds(span));
+        }
+        let text = serde_json::to_string(&counts).expect("written");
+        assert_eq!(text, "[[3,2],[209,1],[463,1]]");
+        assert_eq!(serde_json::from_str::<SpanCounts>(&text).expect("read"), counts);
+        assert!(serde_json::from_str::<SpanCounts>("[[464,1]]").is_err());
+    }
+}

@@ -1,0 +1,65 @@
+//! `watch`: the response times of a service that runs.
+
+use std::time::{Duration, Instant};
+
+use experiments::reports::{WatchReport, WatchRow, WatchWindowReport};
+use linux::Signals;
+use live::{Record, Target, Turn, Watcher};
+use session::{Exit, Fault};
+
+use crate::args::Watch;
+use crate::context::Context;
+
+/// Measures until the time is up, the service ends, or a signal comes; then says what it came to.
+pub(crate) fn run(arguments: &Watch, context: &Context) -> Result<Exit, Fault> {
+    let target = Target::of(&arguments.selection(), &context.session, &context.console)?;
+    let sample = Duration::from_nanos(arguments.sample.0);
+    let mut watcher = Watcher::load(&target, sample)?;
+    let mut record = arguments.record.as_deref().map(|path| Record::create(path, &target)).transpose()?;
+    let mut signals = Signals::catch()?;
+    let ports: Vec<String> = target.ports.iter().map(ToString::to_string).collect();
+    context.console.say(&format!(
+        "{}, port {}: {} of each second are measured{}",
+        target.name,
+        ports.join(", "),
+        arguments.sample,
+        if arguments.seconds.is_some() { "" } else { "; Ctrl-C ends it" }
+    ));
+    let began = Instant::now();
+    let until = arguments.seconds.map(|seconds| began + Duration::from_secs(seconds));
+    let mut row = WatchRow::default();
+    let mut due = began;
+    let ended = loop {
+        match watcher.turn(due, &mut signals)? {
+            Turn::Window(shown) => {
+                if let Some(record) = &mut record {
+                    record.add(&shown.window, &target)?;
+                }
+                show(context, &mut row, &WatchWindowReport::of(&target, &shown, began.elapsed()))?;
+            }
+            Turn::Ended => break true,
+            Turn::Interrupted => break false,
+        }
+        due = Watcher::next(due);
+        if until.is_some_and(|until| due + sample > until) {
+            break false;
+        }
+    };
+    let summary = watcher.summary(&target);
+    context.console.report(&WatchReport::of(&target, &summary, watcher.cost(), began.elapsed()))?;
+    if ended {
+        return Err(Fault::failed(format!("{} ended while it was watched", target.name)));
+    }
+    Ok(Exit::Done)
+}
+
+/// For people a line of a table, for programs that read lines a record; one JSON document has the end alone.
+fn show(context: &Context, row: &mut WatchRow, window: &WatchWindowReport<'_>) -> Result<(), Fault> {
+    if context.globals.output == crate::args::Output::Table {
+        context.console.text(&row.text(window))
+    } else if context.globals.output == crate::args::Output::Jsonl {
+        context.console.report(window)
+    } else {
+        Ok(())
+    }
+}

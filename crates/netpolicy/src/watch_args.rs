@@ -1,0 +1,70 @@
+//! The command line of `watch`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use live::Selection;
+use model::{Nanoseconds, Pid};
+
+/// Measure the response times of a service that runs, from outside.
+///
+/// Of a part of each second, BPF programs note when requests arrive, are read and are answered, and how long packets were in the
+/// NIC's ring before. The service is neither changed nor asked. TCP alone can be measured. What cannot be told is said with
+/// the reason: docs/reference/watch.md.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  netpolicy watch memcached               the service of the policy files, unit or executable with this name
+  netpolicy watch --port 11211            whoever listens there
+  netpolicy watch --pid 812 --seconds 60  a process, for a minute
+  netpolicy watch redis --sample 1s       all the time: for a service with few requests
+  netpolicy -o jsonl watch --port 80 | jq '.data.response.p99'
+  netpolicy watch nginx --record day.jsonl")]
+pub struct Watch {
+    /// A service of the policy files, a unit, or an executable.
+    #[arg(value_name = "SERVICE", required_unless_present_any = ["pid", "port", "unit"], conflicts_with_all = ["pid", "port", "unit"])]
+    pub service: Option<String>,
+    /// The process with this number, and its children.
+    #[arg(long, value_name = "N", conflicts_with_all = ["port", "unit"], value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: Option<u32>,
+    /// Whoever listens on this TCP port.
+    #[arg(long, value_name = "N", conflicts_with = "unit", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+    /// The processes of this systemd unit.
+    #[arg(long, value_name = "U")]
+    pub unit: Option<String>,
+    /// For how long, in seconds; until Ctrl-C without.
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: Option<u64>,
+    /// How much of each second is measured, 10ms to 1s. More shows more requests, and costs the service more.
+    #[arg(long, value_name = "SPAN", default_value = "100ms", value_parser = sample)]
+    pub sample: Nanoseconds,
+    /// Keep every window in this file, as JSON lines.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+}
+
+impl Watch {
+    /// What is named. The arguments admit exactly one.
+    pub(crate) fn selection(&self) -> Selection {
+        match (self.pid, self.port, &self.unit) {
+            (Some(pid), ..) => Selection::Process(Pid(pid)),
+            (None, Some(port), _) => Selection::Port(port),
+            (None, None, Some(unit)) => Selection::Unit(unit.clone()),
+            (None, None, None) => Selection::Service(self.service.clone().unwrap_or_default()),
+        }
+    }
+}
+
+/// The shortest window: a hundred times what attaching takes.
+const SAMPLE_MIN: Nanoseconds = Nanoseconds::from_millis(10);
+
+fn sample(text: &str) -> Result<Nanoseconds, String> {
+    let span: Nanoseconds = text.parse().map_err(|error| format!("{error}"))?;
+    let most = Nanoseconds::from_millis(1_000);
+    if (SAMPLE_MIN..=most).contains(&span) {
+        Ok(span)
+    } else {
+        Err(format!("{SAMPLE_MIN} to {most} of each second are taken"))
+    }
+}

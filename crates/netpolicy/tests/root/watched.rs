@@ -1,0 +1,378 @@
+//! `watch`: real servers, measured from outside while they are asked in a lab.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use linux::bpf::live::{LiveMeter, LiveTarget};
+use linux::lab::{Lab, LabOptions, MemcachedOptions, SERVER_ADDRESS};
+use model::live::LiveCounts;
+use serde_json::Value;
+
+use crate::operator::{Operator, Started, waited_for};
+use crate::{Need, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    const MEMCACHED: &[Need] = &[Need::Root, Need::Bpf, Need::Memcached];
+    vec![
+        test(
+            "watched/every_request_to_redis_is_counted_once",
+            &[Need::Root, Need::Bpf, Need::Program("redis-server")],
+            redis,
+        ),
+        test(
+            "watched/every_request_to_a_go_server_is_counted_once",
+            &[Need::Root, Need::Bpf, Need::Program("go")],
+            go,
+        ),
+        test(
+            "watched/requests_with_a_connection_each_are_counted_once",
+            &[Need::Root, Need::Bpf, Need::Python],
+            connection_each,
+        ),
+        test("watched/what_is_printed_for_programs_is_as_the_schema_says", MEMCACHED, as_the_schema_says),
+        test("watched/a_goal_of_the_policy_files_is_judged_on_the_service_itself", MEMCACHED, goal),
+        test("watched/two_watch_the_same_service_at_once", MEMCACHED, two_at_once),
+        test("watched/a_service_that_ends_is_told_with_what_was_measured", MEMCACHED, ends),
+        test("watched/one_that_is_killed_leaves_nothing_attached", MEMCACHED, killed),
+        test(
+            "watched/what_cannot_be_watched_is_said_with_the_reason",
+            &[Need::Root, Need::Bpf, Need::Memcached, Need::Python],
+            refused,
+        ),
+        test("watched/a_user_without_privileges_is_told_what_it_takes", MEMCACHED, unprivileged),
+    ]
+}
+
+/// A connection of the lab's client.
+fn connect(lab: &Lab, port: u16) -> Result<TcpStream, Failed> {
+    let address = SocketAddr::new(SERVER_ADDRESS.into(), port);
+    let stream = lab.client().run(|| TcpStream::connect(address))??;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    Ok(stream)
+}
+
+/// What is counted at a port of the lab's server while something is done.
+fn counted(lab: &Lab, port: u16, body: impl FnOnce() -> Result<(), Failed>) -> Result<LiveCounts, Failed> {
+    let mut meter = LiveMeter::load(&LiveTarget { netns: lab.server().id(), ports: vec![port] })?;
+    meter.begin()?;
+    std::thread::sleep(Duration::from_nanos(LiveMeter::GUARD.0));
+    body()?;
+    let window = meter.end()?;
+    assert_eq!(window.waiting.requests, 0, "{:?}", window.waiting.oldest);
+    Ok(window.counts)
+}
+
+/// Requests that are counted to within a thousandth, and answers that are taken for no others.
+fn are_all(counts: &LiveCounts, requests: u64) {
+    assert!(counts.requests.abs_diff(requests) * 1_000 <= requests, "{requests} were answered: {counts:?}");
+    assert_eq!(counts.arrivals, counts.answered, "{counts:?}");
+    assert!(counts.unsolicited * 20 <= counts.sends, "{counts:?}");
+}
+
+fn redis() -> Result<(), Failed> {
+    const PORT: u16 = 6379;
+    const REQUESTS: u64 = 6_000;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let mut command = Command::new("redis-server");
+    command.args(["--port", "6379", "--bind", &SERVER_ADDRESS.to_string(), "--protected-mode", "no"]);
+    command.args(["--save", "", "--appendonly", "no"]);
+    let _server = lab.start_program(command, PORT)?;
+    let mut connections = Vec::new();
+    for _ in 0..8 {
+        connections.push(BufReader::new(connect(&lab, PORT)?));
+    }
+    let counts = counted(&lab, PORT, || {
+        let mut answer = String::new();
+        for request in 0..REQUESTS {
+            let connection = &mut connections[usize::try_from(request % 8)?];
+            connection.get_mut().write_all(b"*1\r\n$4\r\nPING\r\n")?;
+            answer.clear();
+            connection.read_line(&mut answer)?;
+            assert_eq!(answer, "+PONG\r\n");
+        }
+        Ok(())
+    })?;
+    are_all(&counts, REQUESTS);
+    Ok(())
+}
+
+/// One that reads by several threads of its runtime, and whose answer is written in several parts.
+const GO: &str = r#"package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+)
+
+func main() {
+	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, "first ")
+		w.(http.Flusher).Flush()
+		fmt.Fprint(w, "second")
+	})
+	fmt.Println(http.ListenAndServe(os.Args[1], nil))
+}
+"#;
+
+fn go() -> Result<(), Failed> {
+    const PORT: u16 = 8080;
+    const REQUESTS: u64 = 3_000;
+    let directory = std::env::temp_dir().join(format!("netpolicy-watched-{}", std::process::id()));
+    std::fs::create_dir_all(&directory)?;
+    let (source, binary) = (directory.join("server.go"), directory.join("server"));
+    std::fs::write(&source, GO)?;
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&binary).arg(&source).env("GO111MODULE", "off").env("CGO_ENABLED", "0");
+    build.env("HOME", &directory).env("GOCACHE", directory.join("cache"));
+    let built = build.output()?;
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let mut command = Command::new(&binary);
+    command.arg(format!("{SERVER_ADDRESS}:{PORT}"));
+    let server = lab.start_program(command, PORT)?;
+    let mut connection = connect(&lab, PORT)?;
+    let counts = counted(&lab, PORT, || {
+        let (mut answer, mut part) = (Vec::new(), [0; 4096]);
+        for _ in 0..REQUESTS {
+            connection.write_all(b"GET / HTTP/1.1\r\nHost: lab\r\n\r\n")?;
+            answer.clear();
+            // The empty chunk ends it.
+            while !answer.ends_with(b"0\r\n\r\n") {
+                let read = connection.read(&mut part)?;
+                assert!(read > 0, "{}", String::from_utf8_lossy(&answer));
+                answer.extend_from_slice(&part[..read]);
+            }
+        }
+        Ok(())
+    })?;
+    drop(server);
+    let _ = std::fs::remove_dir_all(&directory);
+    are_all(&counts, REQUESTS);
+    assert!(counts.continued >= REQUESTS, "an answer has parts: {counts:?}");
+    Ok(())
+}
+
+/// HTTP/1.0: the end of the connection is the end of the answer, whose head is sent before its body.
+fn connection_each() -> Result<(), Failed> {
+    const PORT: u16 = 8000;
+    const REQUESTS: u64 = 1_000;
+    let lab = Lab::new(&LabOptions::with_queues(1))?;
+    let mut command = Command::new("python3");
+    command.args([
+        "-m",
+        "http.server",
+        "8000",
+        "--bind",
+        &SERVER_ADDRESS.to_string(),
+        "--directory",
+        "/sys/kernel/mm",
+    ]);
+    let _server = lab.start_program(command, PORT)?;
+    let counts = counted(&lab, PORT, || {
+        for _ in 0..REQUESTS {
+            let mut connection = connect(&lab, PORT)?;
+            connection.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+            let mut answer = Vec::new();
+            connection.read_to_end(&mut answer)?;
+            assert!(answer.starts_with(b"HTTP/1.0 200"), "{}", String::from_utf8_lossy(&answer));
+        }
+        Ok(())
+    })?;
+    are_all(&counts, REQUESTS);
+    Ok(())
+}
+
+/// Asks memcached in a closed loop until told to stop.
+fn ask(lab: &Lab, stop: &AtomicBool, answered: &AtomicU64) -> Result<(), Failed> {
+    let mut connection = BufReader::new(connect(lab, 11_211)?);
+    let mut answer = String::new();
+    while !stop.load(Ordering::Relaxed) {
+        if connection.get_mut().write_all(b"get nothing\r\n").is_err() {
+            break; // a server that was ended
+        }
+        answer.clear();
+        if connection.read_line(&mut answer).unwrap_or(0) == 0 {
+            break;
+        }
+        answered.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// What a body comes to while memcached is asked.
+fn while_asked<T>(operator: &Operator, body: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
+    let (stop, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| ask(&operator.lab, &stop, &answered));
+        let result = body();
+        stop.store(true, Ordering::Relaxed);
+        asking.join().map_err(|_| "the client panicked")??;
+        result
+    })
+}
+
+fn as_the_schema_says() -> Result<(), Failed> {
+    let operator = Operator::new("watched-schema", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let record = std::env::temp_dir().join(format!("netpolicy-watched-{}.jsonl", std::process::id()));
+    let said = while_asked(&operator, || {
+        let record = record.display().to_string();
+        operator.runs(&["-o", "jsonl", "watch", "--port", "11211", "--seconds", "3", "--record", &record], 0)
+    })?;
+    let recorded = std::fs::read_to_string(&record)?;
+    let page = record.with_extension("html");
+    let (record_name, page_name) = (record.display().to_string(), page.display().to_string());
+    let again = operator.runs(&["-o", "json", "bench", "report", &record_name, "--report", &page_name], 0)?;
+    let drawn = std::fs::read_to_string(&page)?;
+    std::fs::remove_file(&record)?;
+    std::fs::remove_file(&page)?;
+    let again: Value = serde_json::from_str(&again.data)?;
+    assert!(drawn.contains("Response times") && drawn.contains("veth-server"), "{drawn}");
+    let documents: Vec<Value> = said.data.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let kinds: Vec<&str> = documents.iter().filter_map(|document| document["kind"].as_str()).collect();
+    assert_eq!(kinds, ["watch-window", "watch-window", "watch-window", "watch"]);
+    let all = &documents[3]["data"];
+    assert_eq!(again["data"]["requests"], all["requests"], "the record has all of it");
+    let windows: u64 = documents[..3].iter().filter_map(|one| one["data"]["requests"].as_u64()).sum();
+    assert_eq!(all["requests"].as_u64(), Some(windows), "{all}");
+    assert!(windows > 100, "{all}");
+    assert_eq!(all["by_queue"][0]["name"], "veth-server rx-0", "{all}");
+    assert!(all["by_worker"][0]["name"].as_str().is_some_and(|name| name.contains('[')), "{all}");
+    assert!(all["cost"]["service"].as_f64().is_some_and(|cost| cost > 500.0), "{all}");
+    assert_eq!(recorded.lines().count(), 4, "a head and three windows");
+    let again = operator.runs(&["-o", "json", "watch", "--port", "11211", "--seconds", "1"], 0)?;
+    let nothing: Value = serde_json::from_str(&again.data)?;
+    assert_eq!(nothing["data"]["findings"][0]["rule"], "live-nothing-arrived", "{nothing}");
+    Ok(())
+}
+
+fn goal() -> Result<(), Failed> {
+    let operator = Operator::new("watched-goal", 1)?;
+    operator.asks(
+        "[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"\ngoal = { p99 = \"1us\" }\n",
+    )?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let watch = ["-o", "json", "watch", "cache", "--seconds", "3", "--sample", "900ms"];
+    let found = while_asked(&operator, || operator.runs(&watch, 0))?;
+    let found: Value = serde_json::from_str(&found.data)?;
+    let rules = found["data"]["findings"].as_array().into_iter().flatten();
+    let rules: Vec<&str> = rules.filter_map(|finding| finding["rule"].as_str()).collect();
+    assert!(rules.contains(&"live-goal-missed"), "{rules:?}: {found}");
+    Ok(())
+}
+
+fn two_at_once() -> Result<(), Failed> {
+    let operator = Operator::new("watched-two", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    while_asked(&operator, || {
+        let watch = ["-o", "json", "watch", "memcached", "--seconds", "2", "--sample", "500ms"];
+        let mut other = operator.netpolicy(&watch);
+        let other = other.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let mine: Value = serde_json::from_str(&operator.runs(&watch, 0)?.data)?;
+        let theirs = other.wait_with_output()?;
+        let theirs: Value = serde_json::from_slice(&theirs.stdout)?;
+        for found in [mine, theirs] {
+            assert!(found["data"]["requests"].as_u64().is_some_and(|requests| requests > 100), "{found}");
+        }
+        Ok(())
+    })
+}
+
+fn ends() -> Result<(), Failed> {
+    let operator = Operator::new("watched-ends", 1)?;
+    let server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let pid = server.process().pid.to_string();
+    let watch = operator
+        .netpolicy(&["-o", "json", "watch", "--pid", &pid, "--seconds", "60"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let output = while_asked(&operator, || {
+        std::thread::sleep(Duration::from_millis(2_500));
+        drop(server);
+        Ok(watch.wait_with_output()?)
+    })?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains("ended while it was watched"), "{words}");
+    let found: Value = serde_json::from_slice(&output.stdout)?;
+    assert!(found["data"]["requests"].as_u64().is_some_and(|requests| requests > 100), "{found}");
+    Ok(())
+}
+
+/// The BPF programs that a process holds.
+fn programs(pid: u32) -> Result<BTreeSet<u32>, Failed> {
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
+        let Ok(text) = std::fs::read_to_string(entry?.path()) else { continue };
+        found.extend(
+            text.lines().filter_map(|line| line.strip_prefix("prog_id:")?.trim().parse::<u32>().ok()),
+        );
+    }
+    Ok(found)
+}
+
+fn killed() -> Result<(), Failed> {
+    let operator = Operator::new("watched-killed", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let mut command = operator.netpolicy(&["watch", "memcached", "--sample", "1s"]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let mut watch = Started { child };
+    let pid = watch.child.id();
+    let attached = |programs: &BTreeSet<u32>| {
+        libbpf_rs::query::LinkInfoIter::default().filter(|link| programs.contains(&link.prog_id)).count()
+    };
+    let found = waited_for("its programs to be attached", || {
+        let programs = programs(pid)?;
+        Ok((attached(&programs) >= 4).then_some(programs))
+    })?;
+    watch.child.kill()?; // SIGKILL
+    watch.child.wait()?;
+    waited_for("the end of its programs", || {
+        let left = libbpf_rs::query::ProgInfoIter::default().any(|program| found.contains(&program.id));
+        Ok((!left && attached(&found) == 0).then_some(()))
+    })
+}
+
+fn refused() -> Result<(), Failed> {
+    let operator = Operator::new("watched-refused", 1)?;
+    let said = operator.runs(&["watch", "--port", "9", "--seconds", "1"], 1)?;
+    assert!(said.words.contains("nobody listens on TCP port 9"), "{}", said.words);
+    let said = operator.runs(&["watch", "no-such-service", "--seconds", "1"], 1)?;
+    assert!(said.words.contains("no executable `no-such-service` runs"), "{}", said.words);
+    let said = operator.runs(&["watch", "--unit", "no-such-unit", "--seconds", "1"], 1)?;
+    assert!(said.words.contains("no process that runs"), "{}", said.words);
+    let own = std::process::id().to_string();
+    let said = operator.runs(&["watch", "--pid", &own, "--seconds", "1"], 1)?;
+    assert!(said.words.contains("listens on no TCP port"), "{}", said.words);
+    let receives = "import socket,time\ns=socket.socket(2,2)\ns.bind(('0.0.0.0',5353))\ntime.sleep(60)";
+    let datagrams =
+        operator.lab.server().run(|| Command::new("python3").args(["-c", receives]).spawn())??;
+    let _datagrams = Started { child: datagrams };
+    let said = waited_for("a socket for datagrams", || {
+        let said = operator.runs(&["watch", "--port", "5353", "--seconds", "1"], 1)?;
+        Ok((!said.words.contains("nobody listens")).then_some(said))
+    })?;
+    assert!(said.words.contains("UDP and QUIC cannot be measured"), "{}", said.words);
+    operator.runs(&["watch"], 2)?;
+    operator.runs(&["watch", "--port", "0"], 2)?;
+    operator.runs(&["watch", "--port", "80", "--pid", "1"], 2)?;
+    let said = operator.runs(&["watch", "--port", "80", "--sample", "2s"], 2)?;
+    assert!(said.words.contains("of each second"), "{}", said.words);
+    Ok(())
+}
+
+fn unprivileged() -> Result<(), Failed> {
+    let operator = Operator::new("watched-nobody", 1)?;
+    let _server = operator.lab.start_memcached(&MemcachedOptions::default())?;
+    let said = operator.runs_as_nobody(&["watch", "--port", "11211", "--seconds", "1"], 1)?;
+    assert!(said.words.contains("run netpolicy as root"), "{}", said.words);
+    Ok(())
+}
