@@ -5,7 +5,7 @@
  * The interface is that of "Kernel NET policy" (2016) on a kernel without it: netpolicy answers for the kernel in
  * the cgroups where `netpolicy sockets enable` was called. Elsewhere setsockopt() and getsockopt() fail with
  * ENOPROTOOPT and prctl() with EINVAL, as for any number that the kernel does not know; a program loses nothing by
- * asking. docs/explanation/interface-2016.md of netpolicy tells the whole of it.
+ * asking. docs/explanation/interface-2016.md of netpolicy describes all of it.
  */
 #ifndef NETPOLICY_H
 #define NETPOLICY_H
@@ -28,7 +28,7 @@
 
 /* The numbers of 2016, and one more. */
 enum netpolicy_name {
-	NET_POLICY_NONE = 0,	/* The kernel's own way. */
+	NET_POLICY_NONE = 0,	/* The kernel's default. */
 	NET_POLICY_CPU = 1,	/* Throughput at the least CPU time. */
 	NET_POLICY_BULK = 2,	/* Throughput. */
 	NET_POLICY_LATENCY = 3,	/* Short response times. */

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use rules::{Batch, Filter, Table, Wanted};
+use rules::{Batch, Filter, Table, Expected};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut rule = Filter::default();
@@ -14,9 +14,9 @@ fuzz_target!(|bytes: &[u8]| {
             let Ok(Some((_, again))) = again.next_command(&mut table) else { panic!("{line}") };
             assert_eq!(again.rule().map(Filter::canonical), Some(rule.canonical()), "{line}");
         }
-        let mut wanted = Wanted::default();
-        wanted.add(&rule, 1);
-        assert!(matches!(wanted.strike(&rule), rules::Found::Wanted(1)));
-        assert!(matches!(wanted.strike(&rule), rules::Found::Again));
+        let mut expected = Expected::default();
+        expected.add(&rule, 1);
+        assert!(matches!(expected.match_rule(&rule), rules::Found::Expected(1)));
+        assert!(matches!(expected.match_rule(&rule), rules::Found::Again));
     }
 });

@@ -38,7 +38,7 @@ const BENCHMARKS: &[Benchmark] = &[
     },
     Benchmark {
         name: "follow",
-        answers: "how soon a new epoll is heard of, by each way that this kernel allows",
+        answers: "how soon a new epoll is noticed, by each method that this kernel allows",
         cargo: &["bench", "--quiet", "--package", "netpolicy-linux", "--bench", "follow_reaction"],
     },
     Benchmark {
@@ -75,7 +75,7 @@ pub(crate) fn run(wanted: &[String]) -> Result {
     Ok(())
 }
 
-/// A figure from a busy machine is noise; whoever reads it must know.
+/// A figure from a busy machine is noise; its reader must know.
 fn say_how_quiet_the_machine_is() {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);

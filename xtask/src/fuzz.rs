@@ -8,12 +8,12 @@ use std::process::Command;
 
 use crate::shell::{self, Result};
 
-/// What `rustc` needs to count coverage the way that libFuzzer reads it.
+/// What `rustc` needs to count coverage as libFuzzer reads it.
 const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-sanitizer-coverage-stack-depth";
 
-/// How long each target runs where nobody says.
+/// How long each target runs by default.
 const SECONDS: &str = "60";
 
 /// The largest input, in bytes.

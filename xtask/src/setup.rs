@@ -64,7 +64,7 @@ const NEEDS: &[Need] = &[
     Need {
         shown_by: Shown::Program("redis-server"),
         package: "redis-server",
-        purpose: "tests and the demo: a server of somebody else's",
+        purpose: "tests and the demo: an independent server",
     },
     Need {
         shown_by: Shown::Program("ip"),
@@ -131,7 +131,7 @@ const NEEDS: &[Need] = &[
 ];
 
 /// What is unpacked and not installed, because its package would start a service that changes the machine: irqbalance
-/// moves interrupts. Installed by somebody else, it is taken as it is.
+/// moves interrupts. Where it is installed already, it is taken as it is.
 const UNPACKED: &[(&str, &str)] = &[("irqbalance", "usr/sbin/irqbalance")];
 
 impl Need {

@@ -9,9 +9,9 @@ use crate::requests::Asked;
 use crate::status::{Answer, Phase};
 
 /// The most changes that an answer lists.
-const CHANGES_TOLD_MAX: usize = 4096;
+const CHANGES_LISTED_MAX: usize = 4096;
 
-/// How many settings an answer names that are somebody else's by now.
+/// How many settings an answer names that another program has changed since.
 const NOTES_MAX: usize = 64;
 
 /// What was so before a request was asked.
@@ -41,9 +41,9 @@ struct Asking {
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     asking: Option<Asking>,
-    /// What was set since somebody asked.
+    /// What was set since the request came.
     changes: Vec<String>,
-    /// What whoever asked should know beside that.
+    /// What the client should know beside that.
     notes: Vec<String>,
 }
 
@@ -89,7 +89,7 @@ impl Answers {
         self.asking.as_ref().is_some_and(|asking| asking.phase == Phase::Released)
     }
 
-    /// Forgets what was told so far.
+    /// Forgets the changes and notes so far.
     pub(crate) fn clear(&mut self) {
         self.changes.clear();
         self.notes.clear();
@@ -97,19 +97,19 @@ impl Answers {
 
     /// These were set.
     pub(crate) fn set(&mut self, changes: &[Change]) {
-        if self.changes.len() < CHANGES_TOLD_MAX {
+        if self.changes.len() < CHANGES_LISTED_MAX {
             self.changes.extend(changes.iter().map(ToString::to_string));
         }
     }
 
-    /// Whoever asks should know this.
+    /// Adds a note for the client.
     pub(crate) fn note(&mut self, sentence: String) {
         if self.notes.len() < NOTES_MAX {
             self.notes.push(sentence);
         }
     }
 
-    /// An answer with all that was told since [`Answers::clear`].
+    /// An answer with all changes and notes since [`Answers::clear`].
     pub(crate) fn done(&mut self, summary: &str, transactions: Vec<String>) -> Answer {
         let (changes, notes) = (std::mem::take(&mut self.changes), std::mem::take(&mut self.notes));
         Answer::Done { summary: summary.to_owned(), changes, transactions, notes, pending: false }

@@ -17,7 +17,7 @@ enum Outcome {
     InForce,
     /// It is remembered, and something of it is not in force yet.
     Later(String),
-    /// It cannot be had.
+    /// It is refused.
     Refused(Fault),
 }
 
@@ -48,13 +48,13 @@ impl Daemon<'_> {
             Request::Unset(target) => self.unset(&target),
             Request::Reload => {
                 self.take_up();
-                Ok(self.at_once(&Event::Policy, "the policy files are read"))
+                Ok(self.answer_now(&Event::Policy, "the policy files are read"))
             }
             Request::RollBack => {
                 let settings = self.roll_back_all()?;
                 self.telemetry.enter(Phase::Released);
                 let at = now();
-                self.hear(&Event::Lost, at);
+                self.note(&Event::Lost, at);
                 Ok(done(format!("{settings} settings are put back, and nothing is managed until a reload")))
             }
             Request::Settings => Ok(Answer::Settings(self.held_settings())),
@@ -87,10 +87,10 @@ impl Daemon<'_> {
         }
         self.answers.begin(target.clone(), before, self.telemetry.phase());
         self.telemetry.leave(Phase::Released, Phase::Managing);
-        let mut answer = self.at_once(&Event::Asked, "it is set");
+        let mut answer = self.answer_now(&Event::Asked, "it is set");
         if self.went_back() {
             // Not planned since that was known.
-            let _put_back = self.at_once(&Event::Asked, "");
+            let _put_back = self.answer_now(&Event::Asked, "");
         }
         if let Some((fault, phase)) = self.answers.end() {
             self.telemetry.enter(phase);
@@ -171,10 +171,10 @@ impl Daemon<'_> {
 
     fn unset(&mut self, target: &Target) -> Result<Answer, Fault> {
         let forgotten = self.requests.forget(target).map_err(|error| Fault::file("requests.json", error))?;
-        if !self.takes_back_wish(target)? && !forgotten {
+        if !self.takes_back_request(target)? && !forgotten {
             return Err(Fault::failed(format!("nothing was asked for {target} beside the policy files")));
         }
-        let mut answer = self.at_once(&Event::Asked, "it is unset");
+        let mut answer = self.answer_now(&Event::Asked, "it is unset");
         if let (Answer::Done { summary, .. }, kept @ 1..) = (&mut answer, self.plan.kept_for_refused()) {
             *summary = format!(
                 "it is unset; {kept} settings stay that may be of a request that is refused: netpolicy status"
@@ -183,24 +183,24 @@ impl Daemon<'_> {
         Ok(answer)
     }
 
-    /// Takes back a wish that `set task` has noted in the kernel where no daemon ran; says whether there was one.
-    fn takes_back_wish(&self, target: &Target) -> Result<bool, Fault> {
+    /// Takes back a request that `set task` has noted in the kernel where no daemon ran; returns whether there was one.
+    fn takes_back_request(&self, target: &Target) -> Result<bool, Fault> {
         let Target::Task(pid) = target else { return Ok(false) };
-        let wishes = self.session.wishes();
-        let noted = wishes.tasks().is_ok_and(|tasks| tasks.contains_key(pid));
+        let requests = self.session.app_requests();
+        let noted = requests.tasks().is_ok_and(|tasks| tasks.contains_key(pid));
         if noted {
-            wishes.set_task(*pid, None)?;
+            requests.set_task(*pid, None)?;
         }
         Ok(noted)
     }
 
     /// Does the work of an event now, and gives what changed by it.
-    fn at_once(&mut self, event: &Event, summary: &str) -> Answer {
+    fn answer_now(&mut self, event: &Event, summary: &str) -> Answer {
         let before = self.held.transactions().clone();
         let at = now();
-        self.hear(event, at);
+        self.note(event, at);
         self.answers.clear();
-        // What is due by itself would come after its delay: whoever asks does not wait for that.
+        // Other work is due after its delay: the client does not wait for that.
         let mut now = at;
         now.0 = now.0.saturating_add(event.kind().delay().0).saturating_add(crate::reconciler::PAUSE_MAX.0);
         if let Some(work) = self.reconciler.take_due(now) {

@@ -1,4 +1,4 @@
-//! What applications ask for by themselves: heard of, read, and added to what the operator asks for.
+//! What applications request: noticed, read, and added to the operator's requests.
 
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
@@ -14,22 +14,22 @@ use crate::daemon::{Daemon, now};
 use crate::reconciler::Event;
 use crate::status::Hearing;
 
-/// The rule of what is found about wishes.
+/// The rule of findings about applications' requests.
 const RULE: &str = "wishes";
 
-/// How many of the wishes that are left out are named.
+/// How many of the requests that are left out are named.
 const NAMED_MAX: usize = 16;
 
 /// Who asked for what: what stays of a request while its epolls come and go.
 pub(crate) type Asker = (Pid, PolicyName);
 
-/// A policy, and behind its own requests those of applications: first those that were followed before, so that nobody takes
-/// another's queues by asking later, then the others by how long their processes run.
+/// A policy, and behind its own requests those of applications: first those that were followed before, so that a later
+/// request takes no queues of an earlier one, then the others by how long their processes run.
 pub(crate) fn joined(mut policy: Policy, host: &Host, followed: &[Asker]) -> (Policy, Vec<String>) {
     if host.app_requests.is_empty() {
         return (policy, Vec::new());
     }
-    let (mut requests, notes) = plan::wishes::requests(&policy, &host.app_requests, host);
+    let (mut requests, notes) = plan::app_requests::requests(&policy, &host.app_requests, host);
     requests.sort_by_cached_key(|request| {
         let asker = asker(request);
         let before = asker.and_then(|asker| followed.iter().position(|known| *known == asker));
@@ -48,7 +48,7 @@ pub(crate) fn asker(request: &Intent) -> Option<Asker> {
     }
 }
 
-/// What applications ask for, and whose requests are followed.
+/// What applications request, and whose requests are followed.
 pub(crate) struct AppRequests {
     reader: RequestReader,
     /// Whether there is a new descriptor to wait for.
@@ -58,12 +58,12 @@ pub(crate) struct AppRequests {
 }
 
 impl AppRequests {
-    /// What is asked for in this store.
+    /// The requests in this store.
     pub(crate) fn of(store: RequestStore) -> Self {
         Self { reader: RequestReader::of(store), has_new_descriptor: false, followed: Vec::new() }
     }
 
-    /// Who has asked for something since this was called last.
+    /// The processes that made a request since the last call.
     ///
     /// # Errors
     /// The kernel's.
@@ -71,7 +71,7 @@ impl AppRequests {
         Ok(self.reader.asked()?.into_iter().collect())
     }
 
-    /// All that is asked for.
+    /// All requests.
     ///
     /// # Errors
     /// The kernel's.
@@ -90,27 +90,27 @@ impl AppRequests {
         self.followed = askers;
     }
 
-    /// What tells of new requests, the first time that it is asked for.
+    /// The descriptor that reports new requests, once.
     pub(crate) fn new_descriptor(&mut self) -> Option<BorrowedFd<'_>> {
         std::mem::take(&mut self.has_new_descriptor).then(|| self.reader.descriptor()).flatten()
     }
 
-    /// What they are heard with; `None` where nobody may ask.
+    /// The source of these events; `None` where applications cannot make requests.
     pub(crate) fn hearing(&self) -> Option<Hearing> {
-        let told = self.reader.descriptor().is_some();
+        let immediate = self.reader.descriptor().is_some();
         let tick = std::time::Duration::from_nanos(crate::reconciler::TICK.0);
         self.reader.is_open().then(|| Hearing {
             what: "what applications ask for".to_owned(),
-            how: if told { "BPF where they ask" } else { "looks" }.to_owned(),
-            within: (!told).then_some(tick),
+            how: if immediate { "BPF where they ask" } else { "looks" }.to_owned(),
+            within: (!immediate).then_some(tick),
             refused: Vec::new(),
         })
     }
 }
 
 impl Daemon<'_> {
-    /// Somebody has asked for something.
-    pub(crate) fn hear_app_requests(&mut self) {
+    /// Takes the events of new requests.
+    pub(crate) fn take_app_requests(&mut self) {
         let asked = match self.apps.asked() {
             Ok(asked) => asked,
             Err(error) => return self.telemetry.find(unread(&error)),
@@ -118,40 +118,40 @@ impl Daemon<'_> {
         if asked.is_empty() {
             return;
         }
-        if !self.reconciler.admit_wishes(now()) {
+        if !self.reconciler.admit_app_requests(now()) {
             return self.telemetry.find(often());
         }
         self.telemetry.mended("wishes-often", &BTreeSet::new());
         for pid in asked {
             if self.lives_here(pid) && self.add_asker(pid) {
-                self.hear(&Event::Wish(Some(pid)), now());
+                self.note(&Event::AppRequest(Some(pid)), now());
             }
         }
     }
 
-    /// Reads what is asked for, and notes who asks.
+    /// Reads the requests, and notes their processes.
     pub(crate) fn read_app_requests(&mut self) {
-        let wishes = match self.apps.read() {
-            Ok(wishes) => {
+        let requests = match self.apps.read() {
+            Ok(requests) => {
                 self.telemetry.mended("wishes-unread", &BTreeSet::new());
-                wishes
+                requests
             }
             Err(error) => {
                 self.telemetry.find(unread(&error));
                 Vec::new()
             }
         };
-        for pid in tasks(&wishes) {
-            if !self.requests.has_wisher(pid) && self.lives_here(pid) {
+        for pid in tasks(&requests) {
+            if !self.requests.has_requester(pid) && self.lives_here(pid) {
                 self.add_asker(pid);
             }
         }
-        self.known.note_app_requests(wishes);
+        self.known.note_app_requests(requests);
     }
 
-    /// Finds everybody anew who asks, or holds a socket that does. Takes a look at all processes if any socket asks.
+    /// Finds all processes again that make a request, or hold a socket that does. Reads all processes if any socket does.
     pub(crate) fn find_askers(&mut self) -> Result<(), Fault> {
-        self.requests.forget_wishers();
+        self.requests.forget_requesters();
         self.read_app_requests();
         let inodes: BTreeSet<u64> = self.known.host().app_requests.iter().filter_map(socket).collect();
         if inodes.is_empty() {
@@ -165,9 +165,9 @@ impl Daemon<'_> {
         Ok(())
     }
 
-    /// Looks at those who ask and are not known yet.
+    /// Drops the requesters that have ended.
     pub(crate) fn look_at_askers(&mut self) {
-        for pid in self.requests.wishers() {
+        for pid in self.requests.requesters() {
             if !self.known.has_process(pid) {
                 self.requests.ended(pid);
             }
@@ -175,7 +175,7 @@ impl Daemon<'_> {
     }
 
     fn add_asker(&mut self, pid: Pid) -> bool {
-        let added = self.requests.add_wisher(pid);
+        let added = self.requests.add_requester(pid);
         if !added {
             self.telemetry.count(|counters| counters.evictions += 1);
         }
@@ -187,8 +187,8 @@ impl Daemon<'_> {
         pid.0 != std::process::id() && meets(&here, pid).is_ok_and(|process| process.is_some())
     }
 
-    /// Tells what of the applications' requests is left out because it is none.
-    pub(crate) fn tell_app_requests_left_out(&mut self, notes: &[String]) {
+    /// Reports the applications' requests that are left out because they are invalid.
+    pub(crate) fn report_app_requests_left_out(&mut self, notes: &[String]) {
         if notes.is_empty() {
             return self.telemetry.mended(RULE, &BTreeSet::new());
         }
@@ -198,7 +198,7 @@ impl Daemon<'_> {
             rule: RULE.to_owned(),
             severity: Severity::Note,
             object: "applications".to_owned(),
-            summary: "some of what they ask for is left out".to_owned(),
+            summary: "some of their requests are left out".to_owned(),
             evidence: notes.iter().take(NAMED_MAX).cloned().chain(more).collect(),
             remedy: None,
         });
@@ -210,7 +210,7 @@ fn unread(error: &KernelError) -> Finding {
         rule: "wishes-unread".to_owned(),
         severity: Severity::Warning,
         object: "applications".to_owned(),
-        summary: "what they ask for is left out of account".to_owned(),
+        summary: "what they request is ignored".to_owned(),
         evidence: vec![error.to_string()],
         remedy: None,
     }
@@ -218,26 +218,26 @@ fn unread(error: &KernelError) -> Finding {
 
 fn often() -> Finding {
     let (times, seconds) =
-        (crate::reconciler::WISHES_MAX, crate::reconciler::WISHES_WITHIN.0 / 1_000_000_000);
+        (crate::reconciler::APP_REQUESTS_MAX, crate::reconciler::APP_REQUESTS_WITHIN.0 / 1_000_000_000);
     Finding {
         rule: "wishes-often".to_owned(),
         severity: Severity::Warning,
         object: "applications".to_owned(),
         summary: format!(
-            "they ask for something more often than {times} times within {seconds} s: what comes beyond waits for the next look"
+            "more than {times} requests within {seconds} s: further ones wait for the next look"
         ),
         evidence: Vec::new(),
         remedy: Some("netpolicy sockets list".to_owned()),
     }
 }
 
-fn tasks(wishes: &[AppRequest]) -> BTreeSet<Pid> {
-    wishes
+fn tasks(requests: &[AppRequest]) -> BTreeSet<Pid> {
+    requests
         .iter()
-        .filter_map(|wish| if let Requester::Task(pid) = wish.of { Some(pid) } else { None })
+        .filter_map(|request| if let Requester::Task(pid) = request.of { Some(pid) } else { None })
         .collect()
 }
 
-fn socket(wish: &AppRequest) -> Option<u64> {
-    if let Requester::Socket(inode) = wish.of { Some(inode) } else { None }
+fn socket(request: &AppRequest) -> Option<u64> {
+    if let Requester::Socket(inode) = request.of { Some(inode) } else { None }
 }

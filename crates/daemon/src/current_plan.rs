@@ -23,7 +23,7 @@ pub(crate) struct CurrentPlan {
     statuses: Vec<RequestStatus>,
     /// What each of the operator's requests had when it was followed last, by its target: it stays when it is refused.
     previous: BTreeMap<String, BTreeSet<Knob>>,
-    /// How many settings are held and wanted by nobody but a request that is refused.
+    /// How many settings are held and wanted only by a request that is refused.
     kept_for_refused: usize,
     /// The bound on the wake latency of CPUs that the policy wants.
     wake: HeldWake,
@@ -124,12 +124,12 @@ impl CurrentPlan {
         self.wake.hold(None);
     }
 
-    /// How many settings are held and wanted by nobody but a request that is refused.
+    /// How many settings are held and wanted only by a request that is refused.
     pub(crate) fn kept_for_refused(&self) -> usize {
         self.kept_for_refused
     }
 
-    /// What is held and wanted by nobody, if it is time to look for that and anything could be placed. What a request had
+    /// What is held and not wanted, if it is time to look for that and anything could be placed. What a request had
     /// that is refused now stays meanwhile.
     pub(crate) fn unwanted(&mut self, ledger: &Ledger, is_time: bool) -> Option<BTreeSet<Knob>> {
         self.kept_for_refused = 0;
@@ -149,33 +149,37 @@ impl CurrentPlan {
 }
 
 /// What each of the operator's requests has, by its target: of those that are followed what they want now, of those that are
-/// refused what they had.
+/// refused what they had before.
 fn previous(
     policy: &Policy,
     placed: &Placed,
     mut before: BTreeMap<String, BTreeSet<Knob>>,
 ) -> BTreeMap<String, BTreeSet<Knob>> {
-    let mut had = BTreeMap::new();
+    let mut previous = BTreeMap::new();
     for (place, intent) in policy.intents.iter().enumerate().take(placed.own) {
         let target = intent.target.to_string();
         if placed.followed.contains(&place) {
             let wanted = placed.desired.wanted.iter();
             let its_own = wanted.filter(|wanted| is_of(&wanted.because.source, &intent.origin));
             let knobs = its_own.map(|wanted| (wanted.setting.object(), wanted.setting.knob()));
-            had.insert(target, knobs.collect());
+            previous.insert(target, knobs.collect());
         } else if let Some(knobs) = before.remove(&target) {
-            had.insert(target, knobs);
+            previous.insert(target, knobs);
         }
     }
-    had
+    previous
 }
 
-/// What is held and stays for requests that are refused: what they had, whoever wrote it. Of those whose time of being followed
-/// nobody remembers, all of the objects on which they wrote anything: half a mode is none.
-fn kept_for(refused: &[&Intent], had: &BTreeMap<String, BTreeSet<Knob>>, ledger: &Ledger) -> BTreeSet<Knob> {
+/// What is held and stays for requests that are refused: what they had, whichever program wrote it. Of requests that
+/// this daemon never followed, all of the objects on which they wrote anything: a delivery mode is kept whole.
+fn kept_for(
+    refused: &[&Intent],
+    previous: &BTreeMap<String, BTreeSet<Knob>>,
+    ledger: &Ledger,
+) -> BTreeSet<Knob> {
     let mut kept = BTreeSet::new();
     for intent in refused {
-        if let Some(knobs) = had.get(&intent.target.to_string()) {
+        if let Some(knobs) = previous.get(&intent.target.to_string()) {
             kept.extend(knobs.iter().copied());
         } else {
             let wrote = |change: &Change| is_of(&change.because().source, &intent.origin);
@@ -242,12 +246,12 @@ mod test {
             changes.iter().map(|change| (change.to().object(), change.to().knob())).collect()
         };
         let refused = Intent::new(Target::Device("eth0".to_owned()), PolicyName::None, "a:2");
-        let mut had = BTreeMap::from([("device eth0".to_owned(), knobs(&changes))]);
-        assert_eq!(kept_for(&[&refused], &had, &ledger), knobs(&changes), "whoever wrote it");
-        assert_eq!(kept_for(&[], &had, &ledger), BTreeSet::new(), "nobody asks for it any more");
-        had.clear();
+        let mut previous = BTreeMap::from([("device eth0".to_owned(), knobs(&changes))]);
+        assert_eq!(kept_for(&[&refused], &previous, &ledger), knobs(&changes), "whichever program wrote it");
+        assert_eq!(kept_for(&[], &previous, &ledger), BTreeSet::new(), "no request wants it any more");
+        previous.clear();
         assert_eq!(
-            kept_for(&[&refused], &had, &ledger),
+            kept_for(&[&refused], &previous, &ledger),
             knobs(&changes[..2]),
             "after a restart: no half a mode"
         );

@@ -17,7 +17,7 @@ use crate::app_requests::AppRequests;
 use crate::current_plan::CurrentPlan;
 use crate::event_loop::EventLoop;
 use crate::event_sources::{
-    BIRTHS, EventSources, FILES, Files, Holds, NOTICES, SIGNALS, WISHES, directory_of,
+    APP_REQUESTS, EventSources, FILES, Files, Holds, NOTICES, PROCESS_EVENTS, SIGNALS, directory_of,
 };
 use crate::held::Held;
 use crate::instance_lock::{Claimed, InstanceLock};
@@ -40,7 +40,7 @@ const UNREADABLE: &str =
 pub(crate) struct Daemon<'a> {
     pub(crate) session: &'a Session,
     pub(crate) options: Options,
-    /// What it tells of itself.
+    /// What it reports of itself.
     pub(crate) telemetry: Telemetry<'a>,
     /// What to do, and when.
     pub(crate) reconciler: Reconciler,
@@ -50,7 +50,7 @@ pub(crate) struct Daemon<'a> {
     pub(crate) known: Known,
     /// What the operator asks for, and of which processes.
     pub(crate) requests: Requests,
-    /// What applications ask for.
+    /// What applications request.
     pub(crate) apps: AppRequests,
     /// What all of it comes to.
     pub(crate) plan: CurrentPlan,
@@ -84,7 +84,7 @@ impl<'a> Daemon<'a> {
         match InstanceLock::claim()? {
             Claimed::Locked(lock) => event_loop
                 .admit(Box::new(lock))
-                .map_err(|errno| Fault::failed(format!("the daemon's sign: {errno}")))?,
+                .map_err(|errno| Fault::failed(format!("the daemon's instance lock: {errno}")))?,
             Claimed::Unknown(finding) => telemetry.find(finding),
         }
         let path = session.state_dir.join("requests.json");
@@ -98,18 +98,18 @@ impl<'a> Daemon<'a> {
             session,
             options,
             telemetry,
-            reconciler: Reconciler::begin(now(), sources.epolls_are_told()),
+            reconciler: Reconciler::begin(now(), sources.sees_new_epolls()),
             sources,
             known,
             requests,
-            apps: AppRequests::of(session.wishes()),
+            apps: AppRequests::of(session.app_requests()),
             plan: CurrentPlan::default(),
             held: Held::of(journal),
             rejections: Rejections::default(),
             answers: Answers::default(),
         };
         daemon.adopt()?;
-        daemon.tell_what_is_not_heard();
+        daemon.report_late_sources();
         daemon.telemetry.started(daemon.known.netns().id(), clock::now().unix_micros);
         daemon.publish();
         Ok(daemon)
@@ -120,18 +120,16 @@ impl<'a> Daemon<'a> {
     fn adopt(&mut self) -> Result<(), Fault> {
         let Self { held, telemetry, .. } = self;
         held.adopt(clock::now(), |name| {
-            telemetry.say(&format!("{name} was left half done, and is rolled back."));
+            telemetry.say(&format!("{name} was incomplete: rolled back."));
         })?;
         if !held.transactions().is_empty() {
             let (settings, transactions) = (held.ledger().len(), held.transactions().len());
-            telemetry.say(&format!(
-                "Found {settings} settings of {transactions} transactions in force, and goes on."
-            ));
+            telemetry.say(&format!("Resuming: {settings} settings of {transactions} transactions in force."));
         }
         Ok(())
     }
 
-    fn tell_what_is_not_heard(&mut self) {
+    fn report_late_sources(&mut self) {
         for hearing in self.sources.hearing() {
             let Some(within) = hearing.within.filter(|_| !hearing.refused.is_empty()) else { continue };
             self.telemetry.find(Finding {
@@ -139,7 +137,7 @@ impl<'a> Daemon<'a> {
                 severity: Severity::Note,
                 object: hearing.what.clone(),
                 summary: format!(
-                    "the kernel does not tell of them at once; they are found by {}",
+                    "the kernel does not report them immediately; they are found by {}",
                     hearing.how
                 ),
                 evidence: [format!("within {} s", within.as_secs())]
@@ -151,10 +149,10 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Does what there is to do until somebody asks the daemon to end.
+    /// Runs turns until the daemon is asked to end.
     ///
     /// # Errors
-    /// If the kernel does not let it listen any more.
+    /// If the kernel refuses to wait for events.
     pub(crate) fn run(&mut self, event_loop: &mut EventLoop) -> Result<(), Fault> {
         while self.telemetry.phase() != Phase::Ending {
             self.turn(event_loop)?;
@@ -163,65 +161,65 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// One turn: waits until something is ready or due, hears it, and does what has to be done.
+    /// One turn: waits until something is ready or due, takes the events, and does the work.
     pub(crate) fn turn(&mut self, event_loop: &mut EventLoop) -> Result<(), Fault> {
         let wake = Instant::now() + until(self.reconciler.next_wake(), now());
         let ready = event_loop
             .wait(Some(wake))
             .map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
-        let mut heard = false;
+        let mut busy = false;
         if ready.contains(&NOTICES) {
-            self.hear_notices()?;
-            heard = true;
+            self.take_notices()?;
+            busy = true;
         }
-        if ready.contains(&BIRTHS) {
-            self.hear_births()?;
-            heard = true;
+        if ready.contains(&PROCESS_EVENTS) {
+            self.take_process_events()?;
+            busy = true;
         }
         if ready.contains(&SIGNALS) {
-            self.hear_signals();
-            heard = true;
+            self.take_signals();
+            busy = true;
         }
-        if ready.contains(&WISHES) {
-            self.hear_app_requests();
-            heard = true;
+        if ready.contains(&APP_REQUESTS) {
+            self.take_app_requests();
+            busy = true;
         }
         if ready.contains(&FILES) {
             let changed = self.sources.files().changed();
             let now = now();
             for holds in changed {
-                self.hear(
+                self.note(
                     match holds {
                         Holds::Policy => &Event::Policy,
                         Holds::Journal => &Event::Journal,
-                        Holds::Wishes | Holds::PlaceOfWishes => &Event::Wish(None),
+                        Holds::AppRequests | Holds::ParentOfAppRequests => &Event::AppRequest(None),
                     },
                     now,
                 );
             }
         }
-        heard |= self.answer_requests();
+        busy |= self.answer_requests();
         if let Some(work) = self.reconciler.take_due(now()) {
             self.work(work);
-            heard = true;
+            busy = true;
         }
-        if let Some(told) = self.apps.new_descriptor() {
+        if let Some(descriptor) = self.apps.new_descriptor() {
             event_loop
-                .watch(told, WISHES)
+                .watch(descriptor, APP_REQUESTS)
                 .map_err(|errno| Fault::failed(format!("the daemon's epoll: {errno}")))?;
         }
-        if heard {
+        if busy {
             self.publish();
         }
         Ok(())
     }
 
-    pub(crate) fn hear(&mut self, event: &Event, at: Nanoseconds) {
+    pub(crate) fn note(&mut self, event: &Event, at: Nanoseconds) {
         self.telemetry.count(|counters| *counters.events.entry(event.kind()).or_default() += 1);
-        self.reconciler.heard(event, at, now());
+        self.reconciler.note(event, at, now());
     }
 
-    fn hear_notices(&mut self) -> Result<(), Fault> {
+    fn take_notices(&mut self) -> Result<(), Fault> {
         let notices: Vec<Notice> = self.sources.notices()?.collect();
         let at = now();
         for notice in notices {
@@ -235,25 +233,25 @@ impl<'a> Daemon<'a> {
                     Event::Lost
                 }
             };
-            self.hear(&event, at);
+            self.note(&event, at);
         }
         Ok(())
     }
 
-    fn hear_births(&mut self) -> Result<(), Fault> {
-        let (told, lost) = self.sources.births()?;
-        for told in told {
-            match told.event {
+    fn take_process_events(&mut self) -> Result<(), Fault> {
+        let (events, lost) = self.sources.take_process_events()?;
+        for event in events {
+            match event.event {
                 ProcessEvent::Exec(process) => {
                     let known = self.sources.is_watched(process.pid);
                     if self.judge(process.pid, None) || known {
-                        self.hear(&Event::Exec(process.pid), told.at);
+                        self.note(&Event::Exec(process.pid), event.at);
                     }
                 }
                 ProcessEvent::Child { child, parent } => {
                     if self.requests.born(child.pid, parent) || self.requests.any_device() {
                         self.sources.note_watched(child.pid);
-                        self.hear(&Event::Fork(child.pid), told.at);
+                        self.note(&Event::Fork(child.pid), event.at);
                     } else {
                         self.sources.ignore(child.pid)?;
                     }
@@ -261,20 +259,20 @@ impl<'a> Daemon<'a> {
                 ProcessEvent::Exit(process) => {
                     self.requests.ended(process.pid);
                     self.sources.note_ended(process.pid);
-                    self.hear(&Event::Exit(process.pid), told.at);
+                    self.note(&Event::Exit(process.pid), event.at);
                 }
                 ProcessEvent::Listener { process, port } => {
                     let known = self.sources.is_watched(process.pid);
                     if self.judge(process.pid, Some(port)) || known || self.requests.any_device() {
-                        self.hear(&Event::Listener(process.pid), told.at);
+                        self.note(&Event::Listener(process.pid), event.at);
                     }
                 }
-                ProcessEvent::Epoll(epoll) => self.hear(&Event::Epoll(epoll.process.pid), told.at),
+                ProcessEvent::Epoll(epoll) => self.note(&Event::Epoll(epoll.process.pid), event.at),
             }
         }
         if lost {
             self.telemetry.count(|counters| counters.lost += 1);
-            self.hear(&Event::Lost, now());
+            self.note(&Event::Lost, now());
         }
         Ok(())
     }
@@ -292,12 +290,12 @@ impl<'a> Daemon<'a> {
         means
     }
 
-    fn hear_signals(&mut self) {
+    fn take_signals(&mut self) {
         while let Some(arrived) = self.sources.signals().take() {
             match arrived.signal {
                 Signal::HangUp => {
                     self.take_up();
-                    self.hear(&Event::Policy, now());
+                    self.note(&Event::Policy, now());
                 }
                 Signal::Interrupt | Signal::Terminate => self.telemetry.enter(Phase::Ending),
             }
@@ -309,11 +307,11 @@ impl<'a> Daemon<'a> {
         self.reconciler.take_up();
         self.rejections.clear();
         self.telemetry.leave(Phase::Released, Phase::Managing);
-        self.tell_what_was_rolled_back(&[]);
+        self.report_rolled_back(&[]);
     }
 
-    /// Says how much is left alone because somebody rolled it back, for as long as anything is.
-    pub(crate) fn tell_what_was_rolled_back(&mut self, names: &[TransactionName]) {
+    /// Reports how much is left alone because it was rolled back, for as long as anything is.
+    pub(crate) fn report_rolled_back(&mut self, names: &[TransactionName]) {
         const RULE: &str = "rolled-back";
         let settings = self.reconciler.released();
         let summary = match self.telemetry.phase() {
@@ -337,7 +335,7 @@ impl<'a> Daemon<'a> {
         });
     }
 
-    /// Ends: leaves everything in force, or puts all of it back, as it was told to be.
+    /// Ends: leaves everything in force, or puts all of it back, as its options say.
     pub(crate) fn end(mut self) -> Result<(), Fault> {
         match self.options.on_stop {
             OnStop::Keep => {
@@ -373,7 +371,7 @@ impl<'a> Daemon<'a> {
         self.session.asked(None)
     }
 
-    /// Tells others how it stands.
+    /// Publishes the daemon's status.
     pub(crate) fn publish(&self) {
         let mut hearing = self.sources.hearing();
         hearing.extend(self.apps.hearing());
@@ -387,12 +385,12 @@ impl<'a> Daemon<'a> {
     }
 }
 
-/// What is said of a setting that is not put back, because it is somebody else's by now.
+/// The message about a setting that is not put back, because another program has changed it since.
 pub(crate) fn left_to_others(change: &Change, found: &Setting) -> String {
     let from = change.from();
     let (object, knob, now, before) = (from.object(), from.knob(), found.value(), from.value());
     format!(
-        "NOT put back, for somebody else has set it since: {object} {knob} is {now}, and was {before} before"
+        "NOT put back, because another program has changed it: {object} {knob} is {now}, and was {before} before"
     )
 }
 
@@ -404,7 +402,7 @@ pub(crate) fn now() -> Nanoseconds {
 fn watched_directories(session: &Session, journal: PathBuf) -> Vec<(PathBuf, Holds)> {
     let policy: Vec<PathBuf> = session.policy_directories(directory_of);
     let policy = policy.into_iter().map(|path| (path, Holds::Policy));
-    let wishes = session.wishes().directory().to_owned();
-    let place = (directory_of(&wishes), Holds::PlaceOfWishes);
-    policy.chain([(journal, Holds::Journal), (wishes, Holds::Wishes), place]).collect()
+    let requests = session.app_requests().directory().to_owned();
+    let parent = (directory_of(&requests), Holds::ParentOfAppRequests);
+    policy.chain([(journal, Holds::Journal), (requests, Holds::AppRequests), parent]).collect()
 }

@@ -13,10 +13,10 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-/// The most sources at once; the next one is turned away.
+/// The most sources at a time; the next one is turned away.
 pub const SOURCES_MAX: usize = 256;
 
-/// How many descriptors one wait tells of; the rest is told by the next.
+/// How many descriptors one wait reports; the next wait reports the rest.
 const READY_MAX: usize = 64;
 
 /// A wait that is shorter is timed by a timer of its own: the epoll counts in whole milliseconds, and rounds up.
@@ -24,7 +24,7 @@ const READY_MAX: usize = 64;
 /// Kernel: `fs/eventpoll.c`; `epoll_pwait2()` is of 5.11, and filters of system calls may not know it.
 const EXACT_BELOW: Duration = Duration::from_millis(10);
 
-/// The timer's number, which is nobody's descriptor.
+/// The timer's number, which is no descriptor's.
 const TIMER: u64 = u64::MAX;
 
 /// The first number that is a source's; those before belong to the daemon.
@@ -38,7 +38,7 @@ pub trait Source {
     /// What the source waits for; asked after each turn, so answer quickly.
     fn interest(&mut self) -> Interest;
 
-    /// The descriptor is ready, or the time that was wished for has come. Must not block.
+    /// The descriptor is ready, or the requested time has come. Must not block.
     fn ready(&mut self, ready: Ready, registrar: &mut Registrar) -> Stay;
 }
 
@@ -62,7 +62,7 @@ pub struct Ready {
     pub write: bool,
     /// The other end is gone, or the descriptor is broken.
     pub hung_up: bool,
-    /// The time that was wished for has come.
+    /// The requested time has come.
     pub late: bool,
 }
 
@@ -137,7 +137,7 @@ impl EventLoop {
         Ok(Self { epoll, timer, sources: BTreeMap::new(), next: FIRST_SOURCE })
     }
 
-    /// Waits for one of the daemon's own descriptors, too, which is told by this number.
+    /// Waits for one of the daemon's own descriptors, too, which is reported by this number.
     ///
     /// # Errors
     /// The kernel's.
@@ -203,7 +203,7 @@ impl EventLoop {
             match u32::try_from(number) {
                 Ok(number) => own.push(number),
                 Err(_) if number == TIMER => {}
-                Err(_) => drop(ready.insert(number, told(event.flags))),
+                Err(_) => drop(ready.insert(number, readiness(event.flags))),
             }
         }
         let now = Instant::now();
@@ -240,7 +240,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Tells the epoll what the sources wait for by now.
+    /// Updates the epoll with what the sources wait for.
     fn settle(&mut self) -> Result<(), Errno> {
         for (number, slot) in &mut self.sources {
             let interest = slot.source.interest();
@@ -256,13 +256,13 @@ impl EventLoop {
 
 fn flags(interest: Interest) -> epoll::EventFlags {
     let mut flags = epoll::EventFlags::empty();
-    // Who has heard that the other end says no more is not told again and again while it answers.
+    // `EPOLLRDHUP` is dropped with `EPOLLIN`: a source that has seen it is not woken for it again while it answers.
     flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, interest.read);
     flags.set(epoll::EventFlags::OUT, interest.write);
     flags
 }
 
-fn told(flags: epoll::EventFlags) -> Ready {
+fn readiness(flags: epoll::EventFlags) -> Ready {
     use epoll::EventFlags;
     Ready {
         read: flags.intersects(EventFlags::IN | EventFlags::RDHUP),
@@ -291,7 +291,7 @@ mod test {
     /// Says back what it hears, once it may write.
     struct Echo {
         stream: UnixStream,
-        heard: Vec<u8>,
+        received: Vec<u8>,
         log: Rc<RefCell<Vec<Ready>>>,
         until: Option<Instant>,
     }
@@ -302,7 +302,7 @@ mod test {
         }
 
         fn interest(&mut self) -> Interest {
-            Interest { read: true, write: !self.heard.is_empty(), until: self.until }
+            Interest { read: true, write: !self.received.is_empty(), until: self.until }
         }
 
         fn ready(&mut self, ready: Ready, _registrar: &mut Registrar) -> Stay {
@@ -311,14 +311,14 @@ mod test {
                 self.until = None;
             }
             if ready.write {
-                self.stream.write_all(&std::mem::take(&mut self.heard)).expect("written");
+                self.stream.write_all(&std::mem::take(&mut self.received)).expect("written");
             } else if ready.read {
                 let mut bytes = [0; 8];
                 let length = self.stream.read(&mut bytes).expect("read");
                 if length == 0 {
                     return Stay::Leave;
                 }
-                self.heard.extend_from_slice(&bytes[..length]);
+                self.received.extend_from_slice(&bytes[..length]);
             }
             Stay::Stay
         }
@@ -329,11 +329,11 @@ mod test {
     }
 
     #[test]
-    fn a_source_is_told_of_writes_when_it_has_something_to_say_and_leaves_when_the_other_end_does() {
+    fn a_source_is_called_for_writes_when_it_has_output_and_leaves_when_the_other_end_does() {
         let mut event_loop = EventLoop::new().expect("an epoll");
         let (mut ours, theirs) = UnixStream::pair().expect("a pair");
         let log = Rc::default();
-        let echo = Echo { stream: theirs, heard: Vec::new(), log: Rc::clone(&log), until: None };
+        let echo = Echo { stream: theirs, received: Vec::new(), log: Rc::clone(&log), until: None };
         event_loop.admit(Box::new(echo)).expect("room");
         ours.write_all(b"hallo").expect("written");
         assert!(event_loop.wait(soon()).expect("a turn").is_empty());
@@ -367,13 +367,13 @@ mod test {
     }
 
     #[test]
-    fn a_source_is_called_at_its_time_and_the_daemon_is_told_its_own() {
+    fn a_source_is_called_at_its_time_and_the_daemon_at_its_own() {
         let mut event_loop = EventLoop::new().expect("an epoll");
         let (_ours, theirs) = UnixStream::pair().expect("a pair");
         let log: Rc<RefCell<Vec<Ready>>> = Rc::default();
         let until = Some(Instant::now() + Duration::from_millis(1));
         event_loop
-            .admit(Box::new(Echo { stream: theirs, heard: Vec::new(), log: Rc::clone(&log), until }))
+            .admit(Box::new(Echo { stream: theirs, received: Vec::new(), log: Rc::clone(&log), until }))
             .expect("room");
         event_loop.wait(soon()).expect("a turn");
         assert_eq!(*log.borrow(), [Ready { late: true, ..Ready::default() }]);

@@ -1,4 +1,4 @@
-//! What the daemon hears with: the kernel's notices, births of processes, signals, and changes of files.
+//! The sources of the daemon's events: kernel notices, process events, signals, and file changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
@@ -19,72 +19,80 @@ use crate::status::Hearing;
 
 /// The daemon's own descriptors in its loop.
 pub(crate) const NOTICES: u32 = 0;
-pub(crate) const BIRTHS: u32 = 1;
+pub(crate) const PROCESS_EVENTS: u32 = 1;
 pub(crate) const SIGNALS: u32 = 2;
 pub(crate) const FILES: u32 = 3;
-pub(crate) const WISHES: u32 = 4;
+pub(crate) const APP_REQUESTS: u32 = 4;
 
-/// How many births are taken in one turn; the rest in the next.
-const BIRTHS_MAX: usize = 4096;
+/// How many process events one turn takes; the next turn takes the rest.
+const PROCESS_EVENTS_MAX: usize = 4096;
 
-/// All that the daemon hears with.
+/// All sources of the daemon's events.
 pub(crate) struct EventSources {
     notices: Notices,
-    births: Option<ProcessEvents>,
-    births_refused: Vec<KernelError>,
-    epolls_told: bool,
+    process_events: Option<ProcessEvents>,
+    refused: Vec<KernelError>,
+    sees_new_epolls: bool,
     signals: Signals,
     files: Files,
-    /// The processes whose births and ends are told.
+    /// The processes whose forks, execs and exits are reported.
     watched: BTreeSet<Pid>,
 }
 
 impl EventSources {
-    /// Begins to listen to all of it.
+    /// Opens all sources and adds them to the loop.
     pub(crate) fn open(netns: &Netns, event_loop: &EventLoop, files: Files) -> Result<Self, Fault> {
         let failed = |errno: Errno| Fault::failed(format!("the daemon's epoll: {errno}"));
         let notices = Notices::of(netns)?;
-        let mut births_refused = Vec::new();
-        let mut births = None;
-        let mut epolls_told = false;
+        let mut refused = Vec::new();
+        let mut process_events = None;
+        let mut sees_new_epolls = false;
         for epolls in [true, false] {
             match ProcessEvents::of_processes_and_listeners(epolls) {
-                Ok(heard) => {
-                    (births, epolls_told) = (Some(heard), epolls);
+                Ok(opened) => {
+                    (process_events, sees_new_epolls) = (Some(opened), epolls);
                     break;
                 }
-                Err(error) => births_refused.push(error),
+                Err(error) => refused.push(error),
             }
         }
         let signals = Signals::catch_with_hang_up()?;
         for descriptor in notices.descriptors() {
             event_loop.watch(descriptor, NOTICES).map_err(failed)?;
         }
-        if let Some(births) = &births {
-            event_loop.watch(births.descriptor(), BIRTHS).map_err(failed)?;
+        if let Some(process_events) = &process_events {
+            event_loop.watch(process_events.descriptor(), PROCESS_EVENTS).map_err(failed)?;
         }
         event_loop.watch(signals.as_fd(), SIGNALS).map_err(failed)?;
         if let Some(inotify) = &files.inotify {
             event_loop.watch(inotify.as_fd(), FILES).map_err(failed)?;
         }
-        Ok(Self { notices, births, births_refused, epolls_told, signals, files, watched: BTreeSet::new() })
+        Ok(Self {
+            notices,
+            process_events,
+            refused,
+            sees_new_epolls,
+            signals,
+            files,
+            watched: BTreeSet::new(),
+        })
     }
 
-    /// Whether the kernel tells of new epolls.
-    pub(crate) fn epolls_are_told(&self) -> bool {
-        self.epolls_told
+    /// Whether BPF reports new epolls.
+    pub(crate) fn sees_new_epolls(&self) -> bool {
+        self.sees_new_epolls
     }
 
-    /// Whether the kernel tells of processes and listeners.
-    pub(crate) fn births_are_told(&self) -> bool {
-        self.births.is_some()
+    /// Whether BPF reports processes and listeners.
+    pub(crate) fn sees_processes(&self) -> bool {
+        self.process_events.is_some()
     }
 
-    /// What each kind of event is heard with.
+    /// The source of each kind of event.
     pub(crate) fn hearing(&self) -> Vec<Hearing> {
         let words = |errors: &[KernelError]| errors.iter().map(ToString::to_string).collect::<Vec<_>>();
         let tick = Duration::from_nanos(crate::reconciler::TICK.0);
-        let at_once = |what: &str, how: &str, refused: Vec<String>| Hearing {
+        let immediate = |what: &str, how: &str, refused: Vec<String>| Hearing {
             what: what.to_owned(),
             how: how.to_owned(),
             within: None,
@@ -92,23 +100,23 @@ impl EventSources {
         };
         let seen = |what: &str, how: &str, within: Duration, refused: Vec<String>| Hearing {
             within: Some(within),
-            ..at_once(what, how, refused)
+            ..immediate(what, how, refused)
         };
-        let links = at_once(
+        let links = immediate(
             "links, queues, drivers, CPUs",
             "netlink (rt-link, netdev, ethtool, uevents)",
             words(self.notices.missing()),
         );
-        let values = seen("values that somebody else sets", "looks", tick, Vec::new());
+        let values = seen("values that other programs set", "looks", tick, Vec::new());
         let tracepoints = "BPF on tracepoints";
-        let refused = words(&self.births_refused);
-        let [processes, epolls] = match (&self.births, self.epolls_told) {
+        let refused = words(&self.refused);
+        let [processes, epolls] = match (&self.process_events, self.sees_new_epolls) {
             (Some(_), true) => [
-                at_once("processes and TCP listeners", tracepoints, Vec::new()),
-                at_once("epolls", "BPF at the return of do_epoll_create()", Vec::new()),
+                immediate("processes and TCP listeners", tracepoints, Vec::new()),
+                immediate("epolls", "BPF at the return of do_epoll_create()", Vec::new()),
             ],
             (Some(_), false) => [
-                at_once("processes and TCP listeners", tracepoints, Vec::new()),
+                immediate("processes and TCP listeners", tracepoints, Vec::new()),
                 seen("epolls", "scans, each second while a process is young", tick, refused),
             ],
             (None, _) => [
@@ -124,40 +132,40 @@ impl EventSources {
         Ok(self.notices.take()?.into_iter())
     }
 
-    /// The births that were told, and whether some were lost.
-    pub(crate) fn births(&mut self) -> Result<(Vec<TimedEvent>, bool), KernelError> {
-        let Some(births) = &mut self.births else { return Ok((Vec::new(), false)) };
-        let mut told = Vec::new();
-        while let Some(birth) = births.next_timed(Duration::ZERO)? {
-            told.push(birth);
-            if told.len() >= BIRTHS_MAX {
+    /// The process events since the last turn, and whether any were lost.
+    pub(crate) fn take_process_events(&mut self) -> Result<(Vec<TimedEvent>, bool), KernelError> {
+        let Some(process_events) = &mut self.process_events else { return Ok((Vec::new(), false)) };
+        let mut events = Vec::new();
+        while let Some(event) = process_events.next_timed(Duration::ZERO)? {
+            events.push(event);
+            if events.len() >= PROCESS_EVENTS_MAX {
                 break;
             }
         }
-        Ok((told, births.lost()? > 0))
+        Ok((events, process_events.lost()? > 0))
     }
 
-    /// From here on, these processes, images and listeners are told of.
+    /// From here on, BPF reports these processes, images and listeners.
     pub(crate) fn wait_for(&mut self, netns: NetnsId, waited: Waited) -> Result<(), KernelError> {
-        self.births.as_mut().map_or(Ok(()), |births| births.wait_for(netns, waited))
+        self.process_events.as_mut().map_or(Ok(()), |process_events| process_events.wait_for(netns, waited))
     }
 
-    /// Whether what happens to this process is told.
+    /// Whether BPF reports the events of this process.
     pub(crate) fn is_watched(&self, pid: Pid) -> bool {
         self.watched.contains(&pid)
     }
 
-    /// The kernel tells of this process by itself, as of each child of one that is watched.
+    /// BPF watches this process already, as it does each child of a watched process.
     pub(crate) fn note_watched(&mut self, pid: Pid) {
         self.watched.insert(pid);
     }
 
-    /// The kernel tells of this process no more, because it has ended.
+    /// BPF watches this process no more, because it has ended.
     pub(crate) fn note_ended(&mut self, pid: Pid) {
         self.watched.remove(&pid);
     }
 
-    /// What happens to this process is told no more, if it was.
+    /// Stops watching this process, if it is watched.
     ///
     /// # Errors
     /// The kernel's.
@@ -165,23 +173,25 @@ impl EventSources {
         if self.watched.remove(&pid) { self.ignore(pid) } else { Ok(()) }
     }
 
-    /// What happens to this process is told no more, also if nobody has asked for it.
+    /// Stops watching this process, also where BPF began to watch it by itself.
     ///
     /// # Errors
     /// The kernel's.
     pub(crate) fn ignore(&self, pid: Pid) -> Result<(), KernelError> {
-        self.births.as_ref().map_or(Ok(()), |births| births.ignore(pid))
+        self.process_events.as_ref().map_or(Ok(()), |process_events| process_events.ignore(pid))
     }
 
-    /// The ends and the children of these are told of, and of no others. Gives why one of them could not be added.
+    /// Watches the exits and the children of these processes and of no others. Returns why one of them could not be added.
     ///
     /// # Errors
     /// The kernel's, when one cannot be taken out.
     pub(crate) fn watch_alone(&mut self, known: &BTreeSet<Pid>) -> Result<Option<KernelError>, KernelError> {
         let mut full = None;
         for pid in known.difference(&self.watched).copied().collect::<Vec<_>>() {
-            // Whoever does not fit is found by looking.
-            if let Err(error) = self.births.as_ref().map_or(Ok(()), |births| births.watch(pid)) {
+            // A process that does not fit is found by scans.
+            if let Err(error) =
+                self.process_events.as_ref().map_or(Ok(()), |process_events| process_events.watch(pid))
+            {
                 full = Some(error);
                 break;
             }
@@ -212,13 +222,13 @@ pub(crate) enum Holds {
     Policy,
     /// The journal.
     Journal,
-    /// What applications ask for, in a BPF file system.
-    Wishes,
-    /// The directory that the one of [`Holds::Wishes`] is made in.
-    PlaceOfWishes,
+    /// What applications request, in a BPF file system.
+    AppRequests,
+    /// The directory that the one of [`Holds::AppRequests`] is made in.
+    ParentOfAppRequests,
 }
 
-/// Directories whose changes are heard of.
+/// Directories that inotify watches for changes.
 pub(crate) struct Files {
     /// `None` where the kernel has none left; files are then read again when asked to.
     inotify: Option<OwnedFd>,
@@ -254,11 +264,11 @@ impl Files {
                         | WatchFlags::DELETE_SELF
                         | WatchFlags::MOVE_SELF
                 }
-                // Whoever writes closes the lock.
+                // A writer closes the lock.
                 Holds::Journal => WatchFlags::CLOSE_WRITE | WatchFlags::DELETE_SELF,
                 // A registry gets its name when it is whole.
-                Holds::Wishes => WatchFlags::MOVED_TO | WatchFlags::DELETE | WatchFlags::DELETE_SELF,
-                Holds::PlaceOfWishes => WatchFlags::CREATE | WatchFlags::DELETE_SELF,
+                Holds::AppRequests => WatchFlags::MOVED_TO | WatchFlags::DELETE | WatchFlags::DELETE_SELF,
+                Holds::ParentOfAppRequests => WatchFlags::CREATE | WatchFlags::DELETE_SELF,
             };
             if let Ok(number) = inotify::add_watch(inotify, path, flags) {
                 policy |= *holds == Holds::Policy;
@@ -268,7 +278,7 @@ impl Files {
         policy
     }
 
-    /// Which of them changed; never [`Holds::PlaceOfWishes`], which is only looked at for new directories.
+    /// Which of them changed; never [`Holds::ParentOfAppRequests`], which is only looked at for new directories.
     pub(crate) fn changed(&mut self) -> BTreeSet<Holds> {
         let mut changed = BTreeSet::new();
         let Some(inotify) = &self.inotify else { return changed };
@@ -277,7 +287,12 @@ impl Files {
         while let Ok(event) = reader.next() {
             use inotify::ReadFlags;
             if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
-                changed.extend([Holds::Policy, Holds::Journal, Holds::Wishes, Holds::PlaceOfWishes]);
+                changed.extend([
+                    Holds::Policy,
+                    Holds::Journal,
+                    Holds::AppRequests,
+                    Holds::ParentOfAppRequests,
+                ]);
                 continue;
             }
             changed.extend(self.watched.get(&event.wd()).map(|(_, holds)| *holds));
@@ -285,15 +300,16 @@ impl Files {
                 self.watched.remove(&event.wd());
             }
         }
-        if changed.remove(&Holds::PlaceOfWishes) {
-            let hears = |files: &Self| files.watched.values().any(|(_, holds)| *holds == Holds::Wishes);
-            let heard = hears(self);
+        if changed.remove(&Holds::ParentOfAppRequests) {
+            let watches =
+                |files: &Self| files.watched.values().any(|(_, holds)| *holds == Holds::AppRequests);
+            let before = watches(self);
             if self.again() {
                 changed.insert(Holds::Policy);
             }
             // It may have been filled before it was watched.
-            if !heard && hears(self) {
-                changed.insert(Holds::Wishes);
+            if !before && watches(self) {
+                changed.insert(Holds::AppRequests);
             }
         }
         changed

@@ -24,9 +24,9 @@ pub(crate) struct Held {
     half_undone: BTreeSet<TransactionName>,
     /// The knobs that another program attends to, or that are on trial.
     taken: BTreeMap<Knob, String>,
-    /// What somebody else has set since, and nobody asks for any more: it leaves the journal.
+    /// What another program has set since, and no request wants any more: it leaves the journal.
     foreign: BTreeSet<Knob>,
-    /// What was held and wanted by nobody at the last tick.
+    /// What was held and not wanted at the last tick.
     unwanted: BTreeSet<Knob>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Held {
 pub(crate) struct JournalNews {
     /// Whether anything of it concerns the daemon.
     pub(crate) any: bool,
-    /// The daemon's transactions that somebody rolled back.
+    /// The daemon's transactions that an operator rolled back.
     pub(crate) rolled_back: Vec<TransactionName>,
     /// What these had set.
     pub(crate) released: BTreeSet<Knob>,
@@ -46,7 +46,7 @@ pub(crate) struct JournalNews {
 /// What a commit came to.
 #[derive(Debug, Default)]
 pub(crate) struct Committed {
-    /// How many settings were what somebody else, or a reset, had taken away.
+    /// How many settings another program, or a reset, had changed before.
     pub(crate) repairs: usize,
     /// The objects of these.
     pub(crate) repaired: BTreeSet<Object>,
@@ -59,7 +59,7 @@ pub(crate) struct Committed {
 pub(crate) struct PutBack {
     /// The steps that do it.
     pub(crate) steps: Vec<Step>,
-    /// What is left to somebody else, who has set it since, and its value now.
+    /// What is left to another program, which has set it since, and its value now.
     pub(crate) foreign: Vec<(Change, Setting)>,
 }
 
@@ -79,7 +79,7 @@ impl Held {
     }
 
     /// What earlier daemons have set, and is in force, is this one's from now on. What one of them left half done is rolled
-    /// back first: `each` is told the name.
+    /// back first: `each` is called with the name.
     ///
     /// # Errors
     /// A journal that cannot be read or written, and what could not be put back.
@@ -153,7 +153,7 @@ impl Held {
         self.kernel.read(settings)
     }
 
-    /// Whether somebody rolled back what is held: that is held no more, also where not all of it could be put back.
+    /// What is new in the journal. What an operator rolled back is held no more, also where not all of it could be put back.
     ///
     /// # Errors
     /// A journal that cannot be read.
@@ -172,7 +172,7 @@ impl Held {
             return Ok(JournalNews { any: claimed || before != self.own, ..JournalNews::default() });
         }
         let gone = held.iter().filter(|(knob, _)| self.ledger.get(knob).is_none()).map(|(knob, _)| *knob);
-        // Also what an older one of these holds, which nobody has rolled back: it is not set anew over the operator's word.
+        // Also what an older transaction holds that was not rolled back: it is not set again against the operator's will.
         let plans = rolled_back.iter().filter_map(|name| self.journal.transaction(*name).ok());
         let changes =
             plans.flat_map(|transaction| transaction.begin().plan.changes().cloned().collect::<Vec<_>>());
@@ -216,9 +216,9 @@ impl Held {
         committed
     }
 
-    /// Steps that put back what nobody wants: `at_once`, or when nobody has wanted it the last time either.
-    pub(crate) fn put_back(&mut self, unwanted: BTreeSet<Knob>, at_once: bool) -> PutBack {
-        let due: Vec<Knob> = match at_once {
+    /// Steps that put back what is not wanted: `now`, or when it was not wanted the last time either.
+    pub(crate) fn put_back(&mut self, unwanted: BTreeSet<Knob>, now: bool) -> PutBack {
+        let due: Vec<Knob> = match now {
             true => unwanted.iter().copied().collect(),
             false => unwanted.intersection(&self.unwanted).copied().collect(),
         };
@@ -233,7 +233,7 @@ impl Held {
                     let change = Change::new(change.to().clone(), change.from().clone(), because);
                     back.steps.push(Step::new(vec![change]));
                 }
-                // It is theirs from now on, but for the value before, which is nobody's.
+                // It belongs to another program from now on, unless it has the value of before.
                 Ok(found) => {
                     if let Some(found) = found.first().filter(|found| *found != change.from()) {
                         back.foreign.push((change, found.clone()));
@@ -248,9 +248,9 @@ impl Held {
         back
     }
 
-    /// Lets go of what is in force as it is wanted, and not as it was written here last: somebody else has set it since,
-    /// as drivers set their queues again when a CPU comes back. There is nothing of ours to compare it with or to put
-    /// back any more.
+    /// Lets go of what is in force as it is wanted, and not as it was written here last: another program has set it
+    /// since, as drivers set their queues again when a CPU comes back. There is nothing of ours to compare it with or
+    /// to put back any more.
     pub(crate) fn let_go_of_what_others_made_right<'s>(
         &mut self,
         wanted: impl Iterator<Item = &'s Setting>,
@@ -292,7 +292,8 @@ impl Held {
         folded
     }
 
-    /// What is somebody else's by now leaves the journal, so that nobody takes it for a change of what the daemon keeps.
+    /// What another program has set since leaves the journal, so that it does not count as a change of what the daemon
+    /// keeps.
     ///
     /// # Errors
     /// As [`Held::let_go_of_ended`].

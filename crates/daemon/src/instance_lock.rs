@@ -1,6 +1,6 @@
 //! One daemon in a network namespace, whatever its journal: two would repair each other's values.
 //!
-//! The sign is a unix socket with an abstract name, which belongs to the namespace and goes with the process that has it,
+//! The lock is a unix socket with an abstract name, which belongs to the namespace and goes with the process that has it,
 //! however that ends. A lock of the namespace's file would stand in the way of `tc load --atomic`, which takes one.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +14,7 @@ use session::{Exit, Fault};
 
 use crate::event_loop::{Interest, Ready, Registrar, Source, Stay};
 
-/// The name of the sign.
+/// The name of the lock's socket.
 const NAME: &[u8] = b"netpolicy/daemon";
 
 /// How many askers are let go in one turn; the next ones in the next.
@@ -30,12 +30,12 @@ pub(crate) struct InstanceLock {
 pub(crate) enum Claimed {
     /// This is the only one.
     Locked(InstanceLock),
-    /// It cannot be known: somebody who is no daemon has the sign.
+    /// It cannot be known: a process that is no daemon has the name.
     Unknown(Finding),
 }
 
 impl InstanceLock {
-    /// Takes the sign of the network namespace that this thread is in.
+    /// Takes the lock of the network namespace that this thread is in.
     ///
     /// # Errors
     /// [`Exit::Refused`] if another daemon works there, with its pid.
@@ -88,7 +88,7 @@ impl Source for InstanceLock {
         Interest { read: true, ..Interest::default() }
     }
 
-    /// Whoever connects only wants to know who this is, which the kernel has told by then.
+    /// A client that connects only asks for `SO_PEERCRED`, which the kernel has answered by then.
     fn ready(&mut self, _ready: Ready, _registrar: &mut Registrar) -> Stay {
         let _askers = (0..ASKERS_MAX).take_while(|_| self.listener.accept().is_ok()).count();
         Stay::Stay

@@ -21,7 +21,7 @@ const COMPARED_MAX: usize = 64;
 pub(crate) struct Known {
     observer: Observer,
     host: Host,
-    /// When all processes are looked at again, because no event tells of their sockets.
+    /// When all processes are looked at again, because there is no event for their sockets.
     look_at_all: Nanoseconds,
     /// The object that was compared last at a tick.
     compared: Option<Object>,
@@ -73,7 +73,7 @@ impl Known {
 
     /// Looks at a process again, as deep as it takes; false if it is not there.
     pub(crate) fn process(&mut self, pid: Pid, depth: Depth) -> bool {
-        // What nothing can come to may have got a socket, of which no event tells but for a listener.
+        // A process without receiving sockets may have opened one, for which there is no event but a listener's.
         let known = self.host.process(pid);
         let receives = known.is_some_and(|process| process.sockets.iter().any(Socket::can_receive));
         match depth {
@@ -92,14 +92,14 @@ impl Known {
         self.host.processes.retain(|process| process.id.pid != pid);
     }
 
-    /// Looks at everything again, but for what applications ask for.
+    /// Looks at everything again, but for what applications request.
     ///
     /// # Errors
     /// The kernel's.
     pub(crate) fn everything(&mut self, which: &Processes) -> Result<(), KernelError> {
         let host = self.observer.whole(which)?;
-        let wishes = std::mem::replace(&mut self.host, host).app_requests;
-        self.host.app_requests = wishes;
+        let before = std::mem::replace(&mut self.host, host);
+        self.host.app_requests = before.app_requests;
         Ok(())
     }
 
@@ -115,9 +115,9 @@ impl Known {
         now >= self.look_at_all
     }
 
-    /// What applications ask for.
-    pub(crate) fn note_app_requests(&mut self, wishes: Vec<AppRequest>) {
-        self.host.app_requests = wishes;
+    /// Notes what applications request.
+    pub(crate) fn note_app_requests(&mut self, requests: Vec<AppRequest>) {
+        self.host.app_requests = requests;
     }
 
     /// A value that was read or written by itself, of an object that is not looked at otherwise.

@@ -45,13 +45,13 @@ impl Daemon<'_> {
             self.look_at_process(*pid, *depth)?;
         }
         if work.tick {
-            self.look_at_what_no_event_tells()?;
+            self.look_at_what_has_no_event()?;
         }
-        if work.wishes || work.tick {
+        if work.app_requests || work.tick {
             self.read_app_requests();
             self.look_at_askers();
         }
-        self.watch_whom_we_know()?;
+        self.watch_known_processes()?;
         Ok(true)
     }
 
@@ -89,29 +89,29 @@ impl Daemon<'_> {
             }
         }
         self.known.looked_at_all(begun, now());
-        self.watch_whom_we_know()
+        self.watch_known_processes()
     }
 
-    /// The ends and the children of these are told of.
-    fn watch_whom_we_know(&mut self) -> Result<(), Fault> {
+    /// Watches the exits and the children of the known processes.
+    fn watch_known_processes(&mut self) -> Result<(), Fault> {
         let known = self.known.host().processes.iter().map(|process| process.id.pid).collect();
         if let Some(error) = self.sources.watch_alone(&known)? {
-            self.telemetry.find(not_told(&error));
+            self.telemetry.find(not_reported(&error));
         }
         Ok(())
     }
 
-    /// What has no event: the values of NAPIs, the parameters of epolls, and whatever else is held.
-    fn look_at_what_no_event_tells(&mut self) -> Result<(), Fault> {
+    /// What has no event: the values of NAPIs, the parameters of epolls, and all else that is held.
+    fn look_at_what_has_no_event(&mut self) -> Result<(), Fault> {
         if self.sources.files().again() {
             let at = now();
-            self.hear(&Event::Policy, at);
+            self.note(&Event::Policy, at);
         }
         if self.held.is_any_taken() {
-            // One that attended may have been killed, of which no event tells.
+            // A process that owned settings may have been killed, for which there is no event.
             self.held.read_claims()?;
         }
-        if self.known.are_all_due(now()) || !self.sources.births_are_told() {
+        if self.known.are_all_due(now()) || !self.sources.sees_processes() {
             return self.look_at_everything();
         }
         let by_device = |setting: &Setting| match setting.interface() {
@@ -131,7 +131,7 @@ impl Daemon<'_> {
             self.known.napis(device)?;
         }
         let processes = self.plan.processes_with_epolls();
-        for pid in processes.into_iter().chain(self.requests.wishers()).collect::<BTreeSet<_>>() {
+        for pid in processes.into_iter().chain(self.requests.requesters()).collect::<BTreeSet<_>>() {
             self.look_at_process(pid, Depth::Epolls)?;
         }
         for object in self.known.due_to_compare(&others) {
@@ -156,7 +156,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Looks at one object anew.
+    /// Looks at one object again.
     pub(crate) fn look_at_object(&mut self, object: Object) -> Result<(), Fault> {
         if let Some(device) = object.device() {
             self.known.device(device.ifindex)?;
@@ -213,12 +213,12 @@ impl Daemon<'_> {
     fn wait_for_what_is_wanted(&mut self) {
         let netns = self.known.netns().id();
         if let Err(error) = self.sources.wait_for(netns, self.requests.waited()) {
-            self.telemetry.find(not_told(&error));
+            self.telemetry.find(not_reported(&error));
         }
     }
 
-    /// Whether somebody rolled back what the daemon had set: that is left alone from now on, also where not all of it could be
-    /// put back. Says whether there is anything new in the journal that concerns the daemon.
+    /// Leaves alone what was rolled back of the daemon's settings, also where not all of it could be put back. Returns
+    /// whether anything new in the journal concerns the daemon.
     pub(crate) fn look_at_journal(&mut self) -> Result<bool, Fault> {
         let news = self.held.news()?;
         if news.rolled_back.is_empty() {
@@ -230,20 +230,20 @@ impl Daemon<'_> {
         if news.all {
             self.telemetry.enter(Phase::Released);
         }
-        self.tell_what_was_rolled_back(&news.rolled_back);
+        self.report_rolled_back(&news.rolled_back);
         // What the roll back wrote has to be seen.
         let at = now();
-        self.hear(&Event::Lost, at);
+        self.note(&Event::Lost, at);
         Ok(true)
     }
 }
 
-fn not_told(error: &KernelError) -> Finding {
+fn not_reported(error: &KernelError) -> Finding {
     Finding {
         rule: "not-told".to_owned(),
         severity: Severity::Warning,
         object: "images and ports".to_owned(),
-        summary: "the kernel's tables are full: some processes are found by looking only".to_owned(),
+        summary: "the BPF maps are full: some processes are found by scans only".to_owned(),
         evidence: vec![error.to_string()],
         remedy: None,
     }

@@ -1,4 +1,4 @@
-//! What systemd is told of a daemon that it started: that it is ready, that it reads its files again, that it lives.
+//! Notifies systemd of the state of the daemon that it started: ready, reloading, alive.
 //!
 //! One message on the socket that `NOTIFY_SOCKET` names, as sd_notify(3) describes it; without that variable, nothing.
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::status::Phase;
 use crate::{Interest, Ready, Registrar, Shared, Source, Stay};
 
-/// The way to systemd.
+/// The notification socket of systemd.
 #[derive(Debug)]
 pub(crate) struct Notifier {
     socket: UnixDatagram,
@@ -45,20 +45,20 @@ impl Notifier {
         Ok(Self { socket, address })
     }
 
-    /// Says something. That nobody hears it is no reason to stop.
+    /// Sends a notification. Errors are ignored: a missing receiver is no reason to stop.
     pub(crate) fn say(&self, words: &str) {
         let _ = self.socket.send_to_addr(words.as_bytes(), &self.address);
     }
 }
 
-/// Tells systemd how the daemon stands, from within its loop: a loop that hangs is not said to live.
+/// Notifies systemd from within the daemon's loop: a loop that hangs sends no watchdog notification.
 pub(crate) struct Herald {
     notifier: Notifier,
     shared: Shared,
-    /// How often it must be heard of.
+    /// The watchdog interval.
     every: Option<Duration>,
     next: Option<Instant>,
-    told: Option<Phase>,
+    reported: Option<Phase>,
     reads: u64,
 }
 
@@ -69,25 +69,25 @@ impl fmt::Debug for Herald {
 }
 
 impl Herald {
-    /// A source that tells this systemd of this daemon.
+    /// A source that notifies this systemd of this daemon.
     pub(crate) fn new(notifier: Notifier, shared: Shared) -> Self {
         let micros = std::env::var("WATCHDOG_USEC").ok().and_then(|micros| micros.parse::<u64>().ok());
         let ours = std::env::var("WATCHDOG_PID").is_ok_and(|pid| pid == std::process::id().to_string());
         // Twice as often as it is asked for.
         let every = micros.filter(|_| ours).map(|micros| Duration::from_micros(micros / 2));
-        Self { notifier, shared, every, next: every.map(|_| Instant::now()), told: None, reads: 0 }
+        Self { notifier, shared, every, next: every.map(|_| Instant::now()), reported: None, reads: 0 }
     }
 
-    /// What has changed since it was last told.
-    fn tell(&mut self) {
+    /// Reports what has changed since the last time.
+    fn report(&mut self) {
         let (phase, reads, requests, settings) = {
             let status = self.shared.status();
             (status.phase, status.policy.reads, status.requests.len(), status.settings)
         };
-        if phase == Phase::Starting || (self.told == Some(phase) && self.reads == reads) {
+        if phase == Phase::Starting || (self.reported == Some(phase) && self.reads == reads) {
             return;
         }
-        (self.told, self.reads) = (Some(phase), reads);
+        (self.reported, self.reads) = (Some(phase), reads);
         self.notifier.say(&match phase {
             Phase::Ending => "STOPPING=1".to_owned(),
             Phase::Released => {
@@ -104,7 +104,7 @@ impl Source for Herald {
     }
 
     fn interest(&mut self) -> Interest {
-        self.tell();
+        self.report();
         Interest { until: self.next, ..Interest::default() }
     }
 
@@ -122,12 +122,12 @@ mod test {
     use super::*;
 
     #[test]
-    fn systemd_hears_that_it_is_ready_once_it_manages_and_again_after_a_reload() {
+    fn systemd_is_notified_of_readiness_once_it_manages_and_again_after_a_reload() {
         let path = std::env::temp_dir().join(format!("netpolicy-notify-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let systemd = UnixDatagram::bind(&path).expect("a socket");
         systemd.set_nonblocking(true).expect("no waiting");
-        let heard = || {
+        let received = || {
             let mut bytes = [0; 256];
             systemd.recv(&mut bytes).ok().map(|length| String::from_utf8_lossy(&bytes[..length]).into_owned())
         };
@@ -135,18 +135,18 @@ mod test {
         let shared = Shared::new();
         let mut herald = Herald::new(notifier, shared.clone());
         herald.interest();
-        assert_eq!(heard(), None, "it has not converged");
+        assert_eq!(received(), None, "it has not converged");
         shared.update(|status| status.phase = Phase::Managing);
         herald.interest();
-        assert!(heard().is_some_and(|words| words.starts_with("READY=1\n")));
+        assert!(received().is_some_and(|words| words.starts_with("READY=1\n")));
         herald.interest();
-        assert_eq!(heard(), None, "once");
+        assert_eq!(received(), None, "once");
         shared.update(|status| status.policy.reads += 1);
         herald.interest();
-        assert!(heard().is_some());
+        assert!(received().is_some());
         shared.update(|status| status.phase = Phase::Ending);
         herald.interest();
-        assert_eq!(heard().as_deref(), Some("STOPPING=1"));
+        assert_eq!(received().as_deref(), Some("STOPPING=1"));
         let _ = std::fs::remove_file(&path);
     }
 }

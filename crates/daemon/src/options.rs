@@ -1,4 +1,4 @@
-//! How a daemon is told to be: `/etc/netpolicy/daemon.toml`, and the command line over it.
+//! The daemon's options: `/etc/netpolicy/daemon.toml`, and the command line over it.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub enum OnStop {
     Revert,
 }
 
-/// How a daemon is told to be.
+/// The daemon's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// What becomes of what it has set when it ends.
@@ -45,7 +45,7 @@ impl Options {
     /// What the file says, and over it what its caller says; `config` names another file than [`CONFIG_FILE`].
     ///
     /// # Errors
-    /// A file that was named and cannot be read, or that says what nobody understands.
+    /// A file that was named and cannot be read, or that is no valid configuration.
     pub fn read(config: Option<&Path>, on_stop: Option<OnStop>, allow: apply::Allow) -> Result<Self, Fault> {
         let path = config.unwrap_or(Path::new(CONFIG_FILE));
         let file = match text_of(path) {

@@ -1,4 +1,4 @@
-//! Acting: plans on what is known, commits what may be done, and puts back what nobody asks for any more.
+//! Acting: plans on what is known, commits what may be done, and puts back what is no longer requested.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ pub(crate) const DISRUPTIVE: &str =
 
 /// How an attempt to commit ended that did not succeed.
 enum Trouble {
-    /// What was planned on is not so any more, or what stood in the way is known now: planning again may do it.
+    /// The host has changed since it was observed, or the obstacle is known now: planning again may succeed.
     Again,
     /// It will take a while.
     Later,
@@ -43,7 +43,7 @@ impl Daemon<'_> {
         let may_have_ended = work.tick || !work.devices.is_empty();
         let span = |begun: Nanoseconds| Nanoseconds(now().0.saturating_sub(begun.0));
         let outcome = match self.look(&work) {
-            // A commit of somebody else's, or this daemon's own, that changes nothing here.
+            // A commit of another process, or this daemon's own, that changes nothing here.
             Ok(false) => return self.reconciler.done(span(begun), now()),
             Ok(true) => self.converge(&work),
             Err(fault) => Err(fault),
@@ -83,7 +83,7 @@ impl Daemon<'_> {
     fn converge(&mut self, work: &Work) -> Result<bool, Fault> {
         if self.telemetry.phase() == Phase::Released {
             self.plan.release_wake();
-            // Nothing is done, but how what was asked for stands is told as it is.
+            // Nothing is done, but the status of the requests is reported.
             self.place();
             self.report();
             return Ok(true);
@@ -128,7 +128,7 @@ impl Daemon<'_> {
 
     fn note_reactions(&mut self, work: &Work) {
         let in_force = now();
-        for (kind, at) in &work.heard {
+        for (kind, at) in &work.first_events {
             let took = std::time::Duration::from_nanos(in_force.0.saturating_sub(at.0));
             if *kind != Kind::Timer {
                 self.telemetry.reacted(*kind, took);
@@ -142,7 +142,7 @@ impl Daemon<'_> {
         let policy = self.requests.policy();
         let own = policy.intents.len();
         let (policy, left_out) = self.apps.joined(policy, self.known.host());
-        self.tell_app_requests_left_out(&left_out);
+        self.report_app_requests_left_out(&left_out);
         let members = self.requests.members(&policy);
         self.plan.place(policy, own, self.known.host(), &members);
         self.apps.follow(self.plan.followed_apps());
@@ -176,19 +176,19 @@ impl Daemon<'_> {
         plan.steps.extend(self.put_back(work));
         self.without_what_is_not_allowed(&mut plan);
         let judged = self.reconciler.judge(plan, self.held.ledger(), now());
-        self.tell_left_alone(&judged.left_alone);
+        self.report_left_alone(&judged.left_alone);
         let mut plan = judged.plan;
         self.keep_out(&mut plan);
         plan
     }
 
-    /// Steps that put back what is held and wanted by nobody: at once if what is wanted changed, else when nobody has
-    /// wanted it at two ticks in a row. What a request had that is refused now stays meanwhile.
+    /// Steps that put back what is held and not wanted: immediately if the requests changed, else when it was not
+    /// wanted at two ticks in a row. What a request had that is refused now stays meanwhile.
     fn put_back(&mut self, work: &Work) -> Vec<Step> {
-        let at_once = work.policy || work.asked || work.wishes;
-        let unwanted = self.plan.unwanted(self.held.ledger(), at_once || work.tick);
+        let now = work.policy || work.asked || work.app_requests;
+        let unwanted = self.plan.unwanted(self.held.ledger(), now || work.tick);
         let Some(unwanted) = unwanted else { return Vec::new() };
-        let PutBack { steps, foreign } = self.held.put_back(unwanted, at_once);
+        let PutBack { steps, foreign } = self.held.put_back(unwanted, now);
         for (change, found) in &foreign {
             let said = left_to_others(change, found);
             self.telemetry.say(&said);
@@ -209,7 +209,7 @@ impl Daemon<'_> {
             self.reconciler
                 .take_up_where(|object| object.device().is_some_and(|device| device.name.as_str() == name));
         }
-        self.tell_what_was_rolled_back(&[]);
+        self.report_rolled_back(&[]);
     }
 
     /// Takes out what disturbs traffic or cannot be undone, unless that is allowed.
@@ -244,7 +244,7 @@ impl Daemon<'_> {
         }
     }
 
-    fn tell_left_alone(&mut self, left: &[(Change, LeftAlone)]) {
+    fn report_left_alone(&mut self, left: &[(Change, LeftAlone)]) {
         let mut flapping: BTreeMap<Object, Vec<String>> = BTreeMap::new();
         for (change, why) in left {
             if *why == LeftAlone::Flapping {
@@ -434,7 +434,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// These are not tried again until their object changes, or somebody asks for them anew.
+    /// These are not tried again until their object changes, or they are requested again.
     fn refused_by_kernel<'s>(
         &mut self,
         settings: impl IntoIterator<Item = &'s Setting>,
@@ -447,7 +447,7 @@ impl Daemon<'_> {
         }
     }
 
-    /// Tells of requests that are refused.
+    /// Reports the requests that are refused.
     fn report(&mut self) {
         let refused = self.plan.refused();
         let findings: Vec<Finding> = refused

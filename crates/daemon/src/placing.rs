@@ -65,10 +65,10 @@ pub(crate) fn place(policy: &Policy, own: usize, host: &Host, members: &Members)
                 if let Err(its_own) = attempt(policy, &followed[..bad], host, members) {
                     why = its_own;
                 }
-                let (owns, wishes): (Vec<usize>, Vec<usize>) =
+                let (owns, of_apps): (Vec<usize>, Vec<usize>) =
                     followed.iter().partition(|place| **place < own);
-                if !wishes.is_empty() && refused.len() >= REFUSED_MAX {
-                    refused.extend(wishes.into_iter().map(|place| (place, why.clone())));
+                if !of_apps.is_empty() && refused.len() >= REFUSED_MAX {
+                    refused.extend(of_apps.into_iter().map(|place| (place, why.clone())));
                     followed = owns;
                     continue;
                 }

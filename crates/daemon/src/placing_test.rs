@@ -139,7 +139,7 @@ fn what_applications_cannot_have_keeps_no_request_of_the_operators_from_being_fo
 }
 
 #[test]
-fn a_wish_of_a_process_is_followed_beside_the_operators_requests_and_behind_what_names_the_process() {
+fn a_request_of_a_process_is_followed_beside_the_operators_requests_and_behind_what_names_the_process() {
     let mut host = host();
     let pid = host.processes[0].id.pid;
     host.app_requests.push(AppRequest { of: Requester::Task(pid), number: PolicyName::Latency.number() });

@@ -1,12 +1,12 @@
 //! What to do, and when: events in, work out. No kernel, no clock: the time is handed in.
 //!
-//! - What is heard together is done together: a turn begins [`Kind::delay`] after the first event, or at once after that.
+//! - Events that come together are handled together: a turn begins [`Kind::delay`] after the first event.
 //! - After work comes a pause as long as the work was, up to [`PAUSE_MAX`]: a storm of events costs half a CPU at most.
 //! - What failed is tried again after [`RETRY_FIRST`], twice that, and so on to [`TICK`], together with what is new.
-//! - What no event tells is looked at every [`TICK`]; the epolls of a process that is young, and whose epolls nobody tells
-//!   of, at [`YOUNG_FIRST`], twice that, and so on to [`YOUNG_EVERY`].
+//! - What has no event is looked at every [`TICK`]; the epolls of a young process, where BPF does not report them, at
+//! [`YOUNG_FIRST`], twice that, and so on to [`YOUNG_EVERY`].
 //! - An object is repaired [`REPAIRS_MAX`] times in [`REPAIRS_WITHIN`] at most, then it is left alone until some of that
-//!   has become older: whoever sets it back has their reasons, and two who fight help nobody.
+//!   has become older: the other program has its reasons, and a fight over a value serves neither.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -16,13 +16,13 @@ use model::{Change, IfIndex, Nanoseconds, Object, Pid, Plan, Step};
 
 use crate::status::Kind;
 
-/// How often is looked at what no event tells.
+/// How often is looked at what has no event.
 pub const TICK: Nanoseconds = Nanoseconds::from_millis(10_000);
 /// The longest pause after work.
 pub const PAUSE_MAX: Nanoseconds = Nanoseconds::from_millis(10);
 /// How soon is tried again what failed.
 pub const RETRY_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
-/// How soon after its birth a process's epolls are looked for where nobody tells of them.
+/// How soon after its start a process's epolls are looked for where BPF does not report them.
 pub const YOUNG_FIRST: Nanoseconds = Nanoseconds::from_millis(5);
 /// How often they are looked for at least, while the process is young.
 pub const YOUNG_EVERY: Nanoseconds = Nanoseconds::from_millis(1_000);
@@ -32,10 +32,11 @@ pub const YOUNG_FOR: Nanoseconds = Nanoseconds::from_millis(10_000);
 pub const REPAIRS_MAX: usize = 10;
 /// The time in which [`REPAIRS_MAX`] repairs of an object are enough.
 pub const REPAIRS_WITHIN: Nanoseconds = Nanoseconds::from_millis(600_000);
-/// How often what applications ask for is followed at once within [`WISHES_WITHIN`]; more of it waits for the tick.
-pub const WISHES_MAX: usize = 10;
-/// The time in which [`WISHES_MAX`] are enough.
-pub const WISHES_WITHIN: Nanoseconds = TICK;
+/// How many requests of applications are followed immediately within [`APP_REQUESTS_WITHIN`]; further ones wait for the
+/// tick.
+pub const APP_REQUESTS_MAX: usize = 10;
+/// The time in which [`APP_REQUESTS_MAX`] are enough.
+pub const APP_REQUESTS_WITHIN: Nanoseconds = TICK;
 /// How many objects' repairs are remembered; the longest unrepaired is forgotten first.
 pub const REPAIRED_MAX: usize = 65_536;
 
@@ -44,7 +45,7 @@ pub const REPAIRED_MAX: usize = 65_536;
 pub enum Event {
     /// A device came, went or changed.
     Link(IfIndex),
-    /// A device's driver was told something.
+    /// A setting of a device's driver changed.
     Ethtool(IfIndex),
     /// Queues of the device with this name came or went.
     Queues(String),
@@ -60,13 +61,13 @@ pub enum Event {
     Listener(Pid),
     /// A managed process has a new epoll.
     Epoll(Pid),
-    /// A process, where it is known which, has asked for something by itself.
-    Wish(Option<Pid>),
+    /// An application made a request, of this process where that is known.
+    AppRequest(Option<Pid>),
     /// The policy files changed, or shall be read again.
     Policy,
-    /// Somebody asked for something, and what is wanted changed.
+    /// A client made a request, and what is wanted changed.
     Asked,
-    /// Somebody wrote to the journal.
+    /// Another process wrote to the journal.
     Journal,
     /// Something was lost: everything is looked at.
     Lost,
@@ -85,7 +86,7 @@ impl Event {
             Self::Exit(_) => Kind::Exit,
             Self::Listener(_) => Kind::Listener,
             Self::Epoll(_) => Kind::Epoll,
-            Self::Wish(_) => Kind::Wish,
+            Self::AppRequest(_) => Kind::AppRequest,
             Self::Policy => Kind::Policy,
             Self::Asked => Kind::Asked,
             Self::Journal => Kind::Journal,
@@ -95,14 +96,14 @@ impl Event {
 }
 
 impl Kind {
-    /// For how long is listened for more of the same turn.
+    /// For how long a turn waits for more events.
     pub fn delay(self) -> Nanoseconds {
         match self {
-            // A device that changes tells of it several times in a row.
+            // A device that changes sends several notices in a row.
             Self::Link | Self::Ethtool | Self::Queues | Self::Cpu => Nanoseconds::from_micros(500),
             // An editor writes a file in several steps.
             Self::Policy => Nanoseconds::from_millis(1),
-            Self::Exec | Self::Fork | Self::Exit | Self::Listener | Self::Epoll | Self::Wish => {
+            Self::Exec | Self::Fork | Self::Exit | Self::Listener | Self::Epoll | Self::AppRequest => {
                 Nanoseconds::from_micros(50)
             }
             Self::Asked | Self::Journal | Self::Timer => Nanoseconds::ZERO,
@@ -134,18 +135,18 @@ pub struct Work {
     pub everything: bool,
     /// The policy files.
     pub policy: bool,
-    /// What applications ask for.
-    pub wishes: bool,
-    /// What is wanted changed, so that what is no longer wanted is put back at once.
+    /// What applications request.
+    pub app_requests: bool,
+    /// What is wanted changed, so that what is no longer wanted is put back immediately.
     pub asked: bool,
     /// The journal, for roll backs by others.
     pub journal: bool,
-    /// What no event tells.
+    /// What has no event.
     pub tick: bool,
     /// What failed before is in it.
     pub again: bool,
     /// The kinds of events that led to this, each with the time at which the first of them happened.
-    pub heard: BTreeMap<Kind, Nanoseconds>,
+    pub first_events: BTreeMap<Kind, Nanoseconds>,
 }
 
 impl Work {
@@ -153,9 +154,10 @@ impl Work {
         *self == Self::default()
     }
 
-    /// Whether somebody wrote to the journal, and nothing else is known to have happened.
+    /// Whether the journal was written to, and nothing else is known to have happened.
     pub fn is_of_the_journal_alone(&self) -> bool {
-        self.journal && *self == Self { journal: true, heard: self.heard.clone(), ..Self::default() }
+        self.journal
+            && *self == Self { journal: true, first_events: self.first_events.clone(), ..Self::default() }
     }
 
     /// Both, each thing once.
@@ -169,12 +171,12 @@ impl Work {
         self.everything |= other.everything;
         self.policy |= other.policy;
         self.asked |= other.asked;
-        self.wishes |= other.wishes;
+        self.app_requests |= other.app_requests;
         self.journal |= other.journal;
         self.tick |= other.tick;
         self.again |= other.again;
-        for (kind, at) in other.heard {
-            self.hear(kind, at);
+        for (kind, at) in other.first_events {
+            self.note(kind, at);
         }
     }
 
@@ -183,8 +185,8 @@ impl Work {
         *known = (*known).max(depth);
     }
 
-    fn hear(&mut self, kind: Kind, at: Nanoseconds) {
-        let first = self.heard.entry(kind).or_insert(at);
+    fn note(&mut self, kind: Kind, at: Nanoseconds) {
+        let first = self.first_events.entry(kind).or_insert(at);
         *first = (*first).min(at);
     }
 }
@@ -224,7 +226,7 @@ pub struct Judged {
     pub left_alone: Vec<(Change, LeftAlone)>,
 }
 
-/// The state of the daemon's mind.
+/// What is to be done, when, and what is left alone.
 #[derive(Clone, Debug, Default)]
 pub struct Reconciler {
     work: Work,
@@ -232,25 +234,25 @@ pub struct Reconciler {
     rest_until: Nanoseconds,
     retry: Option<(Nanoseconds, Nanoseconds, Work)>,
     tick_at: Nanoseconds,
-    epolls_are_told: bool,
+    sees_new_epolls: bool,
     young: BTreeMap<Pid, Young>,
     repaired: BTreeMap<Object, VecDeque<Nanoseconds>>,
     released: BTreeSet<Knob>,
-    wished: VecDeque<Nanoseconds>,
+    followed_at: VecDeque<Nanoseconds>,
 }
 
 impl Reconciler {
-    /// Nothing has been looked at yet: everything is due at once.
-    pub fn begin(now: Nanoseconds, epolls_are_told: bool) -> Self {
-        let mut converge = Self { epolls_are_told, tick_at: plus(now, TICK), ..Self::default() };
-        converge.heard(&Event::Policy, now, now);
-        converge.heard(&Event::Lost, now, now);
+    /// Nothing has been looked at yet: everything is due now.
+    pub fn begin(now: Nanoseconds, sees_new_epolls: bool) -> Self {
+        let mut converge = Self { sees_new_epolls, tick_at: plus(now, TICK), ..Self::default() };
+        converge.note(&Event::Policy, now, now);
+        converge.note(&Event::Lost, now, now);
         converge.due = Some(now);
         converge
     }
 
-    /// Something happened at a time, and is heard of now.
-    pub fn heard(&mut self, event: &Event, at: Nanoseconds, now: Nanoseconds) {
+    /// Notes an event that happened at `at` and is noticed at `now`.
+    pub fn note(&mut self, event: &Event, at: Nanoseconds, now: Nanoseconds) {
         match event {
             Event::Link(index) | Event::Ethtool(index) => drop(self.work.devices.insert(*index)),
             Event::Queues(name) => drop(self.work.named.insert(name.clone())),
@@ -268,11 +270,11 @@ impl Reconciler {
                 self.grow_up(*pid, now);
             }
             Event::Epoll(pid) => self.work.process(*pid, Depth::Epolls),
-            Event::Wish(pid) => {
-                self.work.wishes = true;
+            Event::AppRequest(pid) => {
+                self.work.app_requests = true;
                 if let Some(pid) = pid {
                     self.work.process(*pid, Depth::Whole);
-                    // No event tells when the socket that asks joins an epoll.
+                    // There is no event for the requesting socket joining an epoll.
                     self.watch_grow_up(*pid, now);
                 }
             }
@@ -281,7 +283,7 @@ impl Reconciler {
             Event::Journal => self.work.journal = true,
             Event::Lost => self.work.everything = true,
         }
-        self.work.hear(event.kind(), at);
+        self.work.note(event.kind(), at);
         // What happened long ago is not waited for any more.
         let due = plus(at, event.kind().delay()).max(now);
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
@@ -289,7 +291,7 @@ impl Reconciler {
 
     /// From now on this process is looked into often, for a while.
     fn grow_up(&mut self, pid: Pid, now: Nanoseconds) {
-        if !self.epolls_are_told {
+        if !self.sees_new_epolls {
             self.watch_grow_up(pid, now);
         }
     }
@@ -300,7 +302,7 @@ impl Reconciler {
         self.young.entry(pid).or_insert(young).until = young.until;
     }
 
-    /// When there is something to do next, if nothing is heard before.
+    /// When there is something to do next, if no event comes before.
     pub fn next_wake(&self) -> Nanoseconds {
         let due = self.due.map(|due| due.max(self.rest_until));
         let retry = self.retry.as_ref().map(|(at, ..)| *at);
@@ -308,7 +310,7 @@ impl Reconciler {
         [due, retry, young].into_iter().flatten().fold(self.tick_at, Nanoseconds::min)
     }
 
-    /// What is to be done now, if anything is. Whoever takes it says afterwards how it went: [`Reconciler::done`] or
+    /// What is to be done now, if anything is. The caller reports afterwards how it went: [`Reconciler::done`] or
     /// [`Reconciler::failed`].
     pub fn take_due(&mut self, now: Nanoseconds) -> Option<Work> {
         let mut work = Work::default();
@@ -325,12 +327,12 @@ impl Reconciler {
         if self.tick_at <= now {
             self.tick_at = plus(now, TICK);
             work.tick = true;
-            work.hear(Kind::Timer, now);
+            work.note(Kind::Timer, now);
         }
         for (pid, young) in &mut self.young {
             if young.next <= now {
                 work.process(*pid, Depth::Epolls);
-                work.hear(Kind::Timer, now);
+                work.note(Kind::Timer, now);
                 young.pause = Nanoseconds(young.pause.0.saturating_mul(2)).min(YOUNG_EVERY);
                 young.next = plus(now, young.pause);
             }
@@ -441,7 +443,7 @@ impl Reconciler {
         self.released.len()
     }
 
-    /// Takes up again what was left alone of these objects: somebody asked for them anew.
+    /// Takes up again what was left alone of these objects: they were requested again.
     pub fn take_up_of(&mut self, objects: &BTreeSet<Object>) {
         self.released.retain(|(object, _)| !objects.contains(object));
         self.repaired.retain(|object, _| !objects.contains(object));
@@ -453,15 +455,15 @@ impl Reconciler {
         self.repaired.retain(|object, _| !meant(object));
     }
 
-    /// Whether what applications ask for is followed at once: not if it was [`WISHES_MAX`] times within
-    /// [`WISHES_WITHIN`]. Then it waits for the tick.
-    pub fn admit_wishes(&mut self, now: Nanoseconds) -> bool {
-        while self.wished.front().is_some_and(|first| plus(*first, WISHES_WITHIN) <= now) {
-            self.wished.pop_front();
+    /// Whether a request of an application is followed immediately: not if [`APP_REQUESTS_MAX`] were within
+    /// [`APP_REQUESTS_WITHIN`]. Then it waits for the tick.
+    pub fn admit_app_requests(&mut self, now: Nanoseconds) -> bool {
+        while self.followed_at.front().is_some_and(|first| plus(*first, APP_REQUESTS_WITHIN) <= now) {
+            self.followed_at.pop_front();
         }
-        let admitted = self.wished.len() < WISHES_MAX;
+        let admitted = self.followed_at.len() < APP_REQUESTS_MAX;
         if admitted {
-            self.wished.push_back(now);
+            self.followed_at.push_back(now);
         }
         admitted
     }

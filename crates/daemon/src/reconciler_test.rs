@@ -10,8 +10,8 @@ use model::{
 use proptest::prelude::*;
 
 use crate::reconciler::{
-    Depth, Event, LeftAlone, PAUSE_MAX, REPAIRS_MAX, REPAIRS_WITHIN, Reconciler, TICK, WISHES_MAX, Work,
-    YOUNG_FOR,
+    APP_REQUESTS_MAX, Depth, Event, LeftAlone, PAUSE_MAX, REPAIRS_MAX, REPAIRS_WITHIN, Reconciler, TICK,
+    Work, YOUNG_FOR,
 };
 use crate::status::Kind;
 
@@ -22,9 +22,9 @@ fn at(ms: u64) -> Nanoseconds {
 }
 
 /// A mind that has looked at everything at the time 0.
-fn settled(epolls_are_told: bool) -> Reconciler {
-    let mut mind = Reconciler::begin(at(0), epolls_are_told);
-    let work = mind.take_due(at(0)).expect("everything is due at once");
+fn settled(sees_new_epolls: bool) -> Reconciler {
+    let mut mind = Reconciler::begin(at(0), sees_new_epolls);
+    let work = mind.take_due(at(0)).expect("everything is due immediately");
     assert!(work.everything && work.policy);
     mind.done(at(0), at(0));
     mind
@@ -51,33 +51,33 @@ fn held(change: &Change) -> Ledger {
 }
 
 #[test]
-fn what_is_heard_together_is_done_together_and_within_a_millisecond() {
+fn events_that_come_together_are_handled_together_and_within_a_millisecond() {
     let mut mind = settled(true);
-    let heard = Nanoseconds(at(20).0);
-    mind.heard(&Event::Link(IfIndex(2)), heard, heard);
-    mind.heard(&Event::Link(IfIndex(2)), Nanoseconds(heard.0 + 100_000), Nanoseconds(heard.0 + 100_000));
-    mind.heard(
+    let noted = Nanoseconds(at(20).0);
+    mind.note(&Event::Link(IfIndex(2)), noted, noted);
+    mind.note(&Event::Link(IfIndex(2)), Nanoseconds(noted.0 + 100_000), Nanoseconds(noted.0 + 100_000));
+    mind.note(
         &Event::Queues("eth0".to_owned()),
-        Nanoseconds(heard.0 + 200_000),
-        Nanoseconds(heard.0 + 200_000),
+        Nanoseconds(noted.0 + 200_000),
+        Nanoseconds(noted.0 + 200_000),
     );
     let due = mind.next_wake();
-    assert_eq!(due.0 - heard.0, 500_000, "of the first event");
+    assert_eq!(due.0 - noted.0, 500_000, "of the first event");
     assert_eq!(mind.take_due(Nanoseconds(due.0 - 1)), None);
     let work = mind.take_due(due).expect("due");
     assert_eq!(work.devices, [IfIndex(2)].into());
     assert_eq!(work.named, ["eth0".to_owned()].into());
-    assert_eq!(work.heard[&Kind::Link], heard);
-    assert_eq!(mind.take_due(due), None, "all of it at once");
+    assert_eq!(work.first_events[&Kind::Link], noted);
+    assert_eq!(mind.take_due(due), None, "all of it together");
 }
 
 #[test]
-fn an_event_that_is_heard_of_late_is_not_waited_for() {
+fn an_event_that_is_noticed_late_is_not_waited_for() {
     let mut mind = settled(true);
-    mind.heard(&Event::Exec(Pid(7)), at(20), at(30));
+    mind.note(&Event::Exec(Pid(7)), at(20), at(30));
     assert_eq!(mind.next_wake(), at(30));
     assert_eq!(
-        mind.take_due(at(30)).expect("due").heard[&Kind::Exec],
+        mind.take_due(at(30)).expect("due").first_events[&Kind::Exec],
         at(20),
         "but it counts from when it was"
     );
@@ -86,26 +86,26 @@ fn an_event_that_is_heard_of_late_is_not_waited_for() {
 #[test]
 fn a_storm_leaves_as_much_time_to_others_as_it_takes() {
     let mut mind = settled(true);
-    mind.heard(&Event::Exec(Pid(7)), at(20), at(20));
+    mind.note(&Event::Exec(Pid(7)), at(20), at(20));
     let due = mind.next_wake();
     mind.take_due(due).expect("due");
-    mind.heard(&Event::Exec(Pid(8)), due, due);
+    mind.note(&Event::Exec(Pid(8)), due, due);
     mind.done(at(3), Nanoseconds(due.0 + 3 * MS));
     assert_eq!(mind.next_wake().0, due.0 + 6 * MS, "a pause as long as the work");
     mind.take_due(mind.next_wake()).expect("due");
     mind.done(at(4_000), at(5_000));
-    mind.heard(&Event::Exec(Pid(9)), at(5_000), at(5_000));
+    mind.note(&Event::Exec(Pid(9)), at(5_000), at(5_000));
     assert_eq!(mind.next_wake(), at(5_010), "but no longer than this");
 }
 
 #[test]
 fn what_failed_is_tried_again_later_and_later_with_what_is_new() {
     let mut mind = settled(true);
-    mind.heard(&Event::Link(IfIndex(2)), at(20), at(20));
+    mind.note(&Event::Link(IfIndex(2)), at(20), at(20));
     let work = mind.take_due(at(21)).expect("due");
     mind.failed(work, at(0), at(21));
     assert_eq!(mind.next_wake(), at(26));
-    mind.heard(&Event::Link(IfIndex(3)), at(22), at(22));
+    mind.note(&Event::Link(IfIndex(3)), at(22), at(22));
     let other = mind.take_due(at(23)).expect("the new one does not wait for it");
     assert_eq!(other.devices, [IfIndex(3)].into());
     mind.done(at(0), at(23));
@@ -128,9 +128,9 @@ fn what_failed_is_tried_again_later_and_later_with_what_is_new() {
 }
 
 #[test]
-fn the_epolls_of_a_young_process_are_looked_for_where_nobody_tells_of_them() {
+fn the_epolls_of_a_young_process_are_looked_for_where_bpf_does_not_report_them() {
     let mut mind = settled(false);
-    mind.heard(&Event::Exec(Pid(7)), at(20), at(20));
+    mind.note(&Event::Exec(Pid(7)), at(20), at(20));
     let mut looks = Vec::new();
     loop {
         let now = mind.next_wake();
@@ -149,49 +149,53 @@ fn the_epolls_of_a_young_process_are_looked_for_where_nobody_tells_of_them() {
     assert!(looks.len() < 25 && *looks.last().expect("some") <= 11_000, "{looks:?}");
 
     let mut mind = settled(true);
-    mind.heard(&Event::Exec(Pid(7)), at(20), at(20));
+    mind.note(&Event::Exec(Pid(7)), at(20), at(20));
     mind.take_due(at(21)).expect("due");
     mind.done(at(0), at(21));
-    assert_eq!(mind.next_wake(), at(10_000), "the kernel tells");
+    assert_eq!(mind.next_wake(), at(10_000), "BPF reports epolls");
 }
 
 #[test]
-fn who_asks_by_itself_is_looked_at_at_once_and_then_often_for_its_socket_joins_an_epoll_untold() {
+fn a_requesting_process_is_looked_at_immediately_and_then_often_for_no_event_reports_its_socket_joining_an_epoll()
+ {
     let mut mind = settled(true);
-    mind.heard(&Event::Wish(Some(Pid(7))), at(20), at(20));
+    mind.note(&Event::AppRequest(Some(Pid(7))), at(20), at(20));
     let work = mind.take_due(at(21)).expect("due");
-    assert!(work.wishes && work.processes == [(Pid(7), Depth::Whole)].into());
+    assert!(work.app_requests && work.processes == [(Pid(7), Depth::Whole)].into());
     mind.done(at(0), at(21));
     assert_eq!(mind.next_wake(), at(25));
     assert_eq!(mind.take_due(at(25)).expect("again").processes, [(Pid(7), Depth::Epolls)].into());
-    mind.heard(&Event::Wish(None), at(30), at(30));
+    mind.note(&Event::AppRequest(None), at(30), at(30));
     let work = mind.take_due(at(31)).expect("due");
-    assert!(work.wishes && work.processes.is_empty(), "the registry changed: of whom is not known");
+    assert!(work.app_requests && work.processes.is_empty(), "the registry changed: of whom is not known");
 }
 
 #[test]
-fn who_asks_again_and_again_is_followed_at_once_only_so_often() {
+fn repeated_requests_are_followed_immediately_only_so_often() {
     let mut mind = settled(true);
     let mut turns = 0;
     for tenth in 0..600 {
-        turns += usize::from(mind.admit_wishes(at(20 + 100 * tenth)));
+        turns += usize::from(mind.admit_app_requests(at(20 + 100 * tenth)));
     }
-    assert_eq!(turns, 6 * WISHES_MAX, "of 600 in a minute");
-    assert!(mind.admit_wishes(at(90_000)), "and at once again after a pause");
+    assert_eq!(turns, 6 * APP_REQUESTS_MAX, "of 600 in a minute");
+    assert!(mind.admit_app_requests(at(90_000)), "and immediately again after a pause");
 }
 
 #[test]
-fn what_somebody_writes_to_the_journal_is_work_of_its_own_unless_something_failed_before() {
+fn a_write_to_the_journal_is_work_of_its_own_unless_something_failed_before() {
     let mut mind = settled(true);
-    mind.heard(&Event::Journal, at(20), at(20));
+    mind.note(&Event::Journal, at(20), at(20));
     let work = mind.take_due(at(20)).expect("work");
-    assert!(work.is_of_the_journal_alone(), "nothing need be planned if it concerns nobody here: {work:?}");
+    assert!(
+        work.is_of_the_journal_alone(),
+        "nothing need be planned if it concerns no request here: {work:?}"
+    );
     mind.failed(work, Nanoseconds::ZERO, at(20));
     let again = mind.take_due(at(40)).expect("the same again");
     assert!(!again.is_of_the_journal_alone(), "what failed is planned again");
     mind.done(Nanoseconds::ZERO, at(40));
-    mind.heard(&Event::Journal, at(60), at(60));
-    mind.heard(&Event::Link(IfIndex(2)), at(60), at(60));
+    mind.note(&Event::Journal, at(60), at(60));
+    mind.note(&Event::Link(IfIndex(2)), at(60), at(60));
     assert!(!mind.take_due(at(70)).expect("work").is_of_the_journal_alone());
 }
 
@@ -202,23 +206,23 @@ fn a_request_that_is_refused_leaves_what_was_left_alone_as_it_was() {
     mind.release([knob]);
     let before = mind.left_alone();
     mind.take_up_of(&BTreeSet::from([knob.0]));
-    assert!(!mind.is_released(&knob), "whoever asks takes it up");
+    assert!(!mind.is_released(&knob), "a request takes it up");
     mind.leave_alone_as(before);
     assert!(mind.is_released(&knob));
 }
 
 #[test]
-fn a_cpu_that_goes_or_comes_is_planned_with_once_however_many_events_tell_of_it() {
+fn a_cpu_that_goes_or_comes_is_planned_with_once_however_many_events_report_it() {
     let mut mind = settled(true);
-    for heard in [at(20), at(20), Nanoseconds(at(20).0 + 300_000)] {
-        mind.heard(&Event::Cpu, heard, heard);
+    for noted in [at(20), at(20), Nanoseconds(at(20).0 + 300_000)] {
+        mind.note(&Event::Cpu, noted, noted);
     }
     let due = mind.next_wake();
     assert_eq!(due.0 - at(20).0, 500_000);
     let work = mind.take_due(due).expect("due");
     assert!(work.cpus && !work.everything, "the processes are where they were");
     mind.done(at(0), due);
-    assert_eq!(mind.take_due(Nanoseconds(due.0 + MS)), None, "all of it at once");
+    assert_eq!(mind.take_due(Nanoseconds(due.0 + MS)), None, "all of it together");
 }
 
 #[test]
@@ -236,10 +240,10 @@ fn what_was_repaired_too_often_is_left_alone_until_some_of_it_is_long_ago() {
     let judged = mind.judge(plan(vec![taken_away.clone(), other.clone()]), &ledger, at(11_000));
     assert_eq!(judged.left_alone, [(taken_away.clone(), LeftAlone::Flapping)]);
     assert_eq!(judged.plan, plan(vec![other]), "the rest goes on");
-    let wanted_anew = change(0, 20, 50);
+    let wanted_again = change(0, 20, 50);
     assert_eq!(
-        mind.judge(plan(vec![wanted_anew.clone()]), &ledger, at(11_000)).plan,
-        plan(vec![wanted_anew])
+        mind.judge(plan(vec![wanted_again.clone()]), &ledger, at(11_000)).plan,
+        plan(vec![wanted_again])
     );
     let later = Nanoseconds(REPAIRS_WITHIN.0);
     assert_eq!(mind.judge(plan(vec![taken_away.clone()]), &ledger, later).left_alone, []);
@@ -271,7 +275,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         (1_u32..5).prop_map(|pid| Event::Exit(Pid(pid))),
         (1_u32..5).prop_map(|pid| Event::Listener(Pid(pid))),
         (1_u32..5).prop_map(|pid| Event::Epoll(Pid(pid))),
-        proptest::option::of((1_u32..5).prop_map(Pid)).prop_map(Event::Wish),
+        proptest::option::of((1_u32..5).prop_map(Pid)).prop_map(Event::AppRequest),
         Just(Event::Policy),
         Just(Event::Asked),
         Just(Event::Journal),
@@ -289,7 +293,9 @@ fn heeds(work: &Work, event: &Event) -> bool {
             work.processes.get(pid) == Some(&Depth::Whole)
         }
         Event::Epoll(pid) => work.processes.contains_key(pid),
-        Event::Wish(pid) => work.wishes && pid.is_none_or(|pid| work.processes.contains_key(&pid)),
+        Event::AppRequest(pid) => {
+            work.app_requests && pid.is_none_or(|pid| work.processes.contains_key(&pid))
+        }
         Event::Policy => work.policy,
         Event::Asked => work.asked,
         Event::Journal => work.journal,
@@ -302,10 +308,10 @@ proptest! {
     /// the daemon neither spins nor sleeps past a tick.
     #[test]
     fn every_event_is_heeded_in_time_and_nothing_spins(
-        told in any::<bool>(),
+        sees_new_epolls in any::<bool>(),
         script in proptest::collection::vec((any_event(), 0_u64..4_000_000, 0_u64..3_000_000, any::<bool>()), 1..60),
     ) {
-        let mut mind = settled(told);
+        let mut mind = settled(sees_new_epolls);
         let mut now = at(1);
         let mut waiting: Vec<(Event, Nanoseconds)> = Vec::new();
         let mut turns = 0_u32;
@@ -321,7 +327,7 @@ proptest! {
             now = next.max(now);
             let (mut took, mut fails) = (1_000, false);
             if let Some((event, _, cost, failing)) = step {
-                mind.heard(&event, now, now);
+                mind.note(&event, now, now);
                 waiting.push((event, now));
                 (took, fails) = (cost.max(1), failing);
             }
@@ -331,10 +337,10 @@ proptest! {
                 failed_ever = true;
                 mind.failed(work, Nanoseconds(took), done);
             } else {
-                for (event, heard) in waiting.iter().filter(|(event, _)| heeds(&work, event)) {
+                for (event, noted) in waiting.iter().filter(|(event, _)| heeds(&work, event)) {
                     // The longest delay, the longest pause, and one work that was under way.
-                    let late = now.0 - heard.0 > MS + PAUSE_MAX.0 + 3 * MS;
-                    prop_assert!(failed_ever || !late, "{event:?} of {heard:?} at {now:?}");
+                    let late = now.0 - noted.0 > MS + PAUSE_MAX.0 + 3 * MS;
+                    prop_assert!(failed_ever || !late, "{event:?} of {noted:?} at {now:?}");
                 }
                 waiting.retain(|(event, _)| !heeds(&work, event));
                 mind.done(Nanoseconds(took), done);
@@ -343,7 +349,7 @@ proptest! {
         }
     }
 
-    /// However often somebody takes settings away, of no object more is repaired in any ten minutes than the limit.
+    /// However often another program takes settings away, of no object more is repaired in any ten minutes than the limit.
     #[test]
     fn no_object_is_repaired_more_often_than_the_limit(
         drifts in proptest::collection::vec((0_u32..3, 0_u64..60_000), 1..200),

@@ -1,4 +1,4 @@
-//! The values that the kernel refused, until their object changes, or nobody wants them any more.
+//! The values that the kernel refused, until their object changes, or no request wants them any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -23,8 +23,8 @@ pub(crate) const ASKED_MAX: usize = 1024;
 /// The most processes of one request that is followed to its children.
 pub(crate) const TREE_MAX: usize = 4096;
 
-/// The most processes that are followed because they ask for something by themselves.
-pub(crate) const WISHERS_MAX: usize = 4096;
+/// The most processes that are followed because they make requests.
+pub(crate) const REQUESTERS_MAX: usize = 4096;
 
 /// The longest file of requests that is read.
 const FILE_BYTES_MAX: u64 = 8 << 20;
@@ -56,8 +56,8 @@ pub(crate) struct Requests {
     services: BTreeMap<Pid, BTreeSet<String>>,
     /// The process by which another one is meant: its ancestor, or itself.
     trees: BTreeMap<Pid, Pid>,
-    /// The processes that ask for something by themselves, or hold a socket that does.
-    wishers: BTreeSet<Pid>,
+    /// The processes that make a request, or hold a socket that does.
+    requesters: BTreeSet<Pid>,
 }
 
 impl Requests {
@@ -76,7 +76,7 @@ impl Requests {
             boot: boot.trim().to_owned(),
             services: BTreeMap::new(),
             trees: BTreeMap::new(),
-            wishers: BTreeSet::new(),
+            requesters: BTreeSet::new(),
         };
         wants.asked = read(&wants.path).map_err(|error| (wants.path.clone(), error))?;
         let boot = wants.boot.clone();
@@ -103,7 +103,7 @@ impl Requests {
         self.asked.len()
     }
 
-    /// Takes a request, in place of an earlier one for the same target; what both tell its device adds up, as it does without a
+    /// Takes a request, in place of an earlier one for the same target; the settings of both add up, as it does without a
     /// daemon. Says whether another had to go for it.
     pub(crate) fn ask(&mut self, mut intent: Intent, process: Option<ProcessId>) -> std::io::Result<bool> {
         if let Some(earlier) = self.asked.iter().find(|asked| asked.intent.target == intent.target) {
@@ -187,7 +187,7 @@ impl Requests {
         members
     }
 
-    /// Whether anything is asked of a device, so that whoever receives on it counts.
+    /// Whether anything is asked of a device, so that every process that receives on it counts.
     pub(crate) fn any_device(&self) -> bool {
         self.all().any(|intent| matches!(intent.target, Target::Device(_)))
     }
@@ -203,7 +203,7 @@ impl Requests {
         })
     }
 
-    /// What births are to be told of so that every new process of a service is heard of.
+    /// Which process events BPF must report so that every new process of a service is noticed.
     pub(crate) fn waited(&self) -> Waited {
         let mut waited = Waited { all_listeners: self.any_device(), ..Waited::default() };
         for (_, matching) in self.matches() {
@@ -226,7 +226,7 @@ impl Requests {
         waited
     }
 
-    /// Judges one process anew, which listens on a port if the kernel just said so: whether any request means it.
+    /// Judges one process again, which listens on a port if the kernel just reported that: whether any request matches it.
     pub(crate) fn judge(&mut self, pid: Pid, listens: Option<u16>, unread: &mut Vec<Unread>) -> bool {
         let before = self.services.remove(&pid).unwrap_or_default();
         let mut names = BTreeSet::new();
@@ -261,8 +261,8 @@ impl Requests {
                 self.trees.insert(child, root);
             }
         }
-        if self.wishers.contains(&parent) {
-            self.add_wisher(child);
+        if self.requesters.contains(&parent) {
+            self.add_requester(child);
         }
         self.means(child)
     }
@@ -271,41 +271,41 @@ impl Requests {
     pub(crate) fn ended(&mut self, pid: Pid) {
         self.services.remove(&pid);
         self.trees.remove(&pid);
-        self.wishers.remove(&pid);
+        self.requesters.remove(&pid);
     }
 
     /// A process asks for something by itself. False if too many do.
-    pub(crate) fn add_wisher(&mut self, pid: Pid) -> bool {
-        let room = self.wishers.len() < WISHERS_MAX || self.wishers.contains(&pid);
+    pub(crate) fn add_requester(&mut self, pid: Pid) -> bool {
+        let room = self.requesters.len() < REQUESTERS_MAX || self.requesters.contains(&pid);
         if room {
-            self.wishers.insert(pid);
+            self.requesters.insert(pid);
         }
         room
     }
 
-    /// Whether it is known that a process asks for something by itself.
-    pub(crate) fn has_wisher(&self, pid: Pid) -> bool {
-        self.wishers.contains(&pid)
+    /// Whether a process is known to make a request.
+    pub(crate) fn has_requester(&self, pid: Pid) -> bool {
+        self.requesters.contains(&pid)
     }
 
-    /// Nobody is known any more to ask by itself.
-    pub(crate) fn forget_wishers(&mut self) {
-        self.wishers.clear();
+    /// Forgets the processes that make requests.
+    pub(crate) fn forget_requesters(&mut self) {
+        self.requesters.clear();
     }
 
-    /// The processes that ask for something by themselves.
-    pub(crate) fn wishers(&self) -> BTreeSet<Pid> {
-        self.wishers.clone()
+    /// The processes that make requests.
+    pub(crate) fn requesters(&self) -> BTreeSet<Pid> {
+        self.requesters.clone()
     }
 
     /// Whether any request means this process by itself, and not by a device.
     pub(crate) fn means(&self, pid: Pid) -> bool {
-        self.services.contains_key(&pid) || self.trees.contains_key(&pid) || self.wishers.contains(&pid)
+        self.services.contains_key(&pid) || self.trees.contains_key(&pid) || self.requesters.contains(&pid)
     }
 
     /// The processes that any request means by themselves.
     pub(crate) fn meant(&self) -> BTreeSet<Pid> {
-        self.services.keys().chain(self.trees.keys()).chain(&self.wishers).copied().collect()
+        self.services.keys().chain(self.trees.keys()).chain(&self.requesters).copied().collect()
     }
 
     /// Looks for the processes of all services among all that run in this namespace.
@@ -324,7 +324,7 @@ impl Requests {
     }
 }
 
-/// Whoever matches everybody, by a user or a cgroup, does not mean who reads this.
+/// Whether a process is this one: a match by user or cgroup does not mean the daemon itself.
 fn is_netpolicy_itself(pid: Pid) -> bool {
     pid.0 == std::process::id()
 }

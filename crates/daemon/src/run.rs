@@ -79,7 +79,7 @@ pub fn run(
     Ok(Exit::Done)
 }
 
-/// Opens the sockets, and tells systemd, where that is who started it.
+/// Opens the sockets, and notifies systemd where it started the daemon.
 fn admit(
     sockets: Sockets,
     session: &Session,

@@ -1,4 +1,4 @@
-//! Sockets that have a path: taking a place for one without harm to what is there, and reaching whoever answers.
+//! Sockets that have a path: taking a place for one without harm to what is there, and connecting to one.
 
 use std::fs;
 use std::io;
@@ -14,20 +14,20 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use session::{Exit, Fault};
 
-/// The directory of the sockets that nobody has named; it is made when it is not there. No other one is.
+/// The directory of the default sockets; it is created if missing. No other one is.
 const USUAL_DIRECTORY: &str = "/run/netpolicy";
 
 /// The longest path that is an address by itself. Kernel: `include/uapi/linux/un.h` `sun_path` less the closing zero.
 const ADDRESS_BYTES_MAX: usize = 107;
 
-/// How long somebody who may answer at a place that is to be taken is waited for.
+/// How long to wait for another process that may answer at a path that is to be taken.
 const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why a place cannot be taken. Nothing was changed there.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody answers there, or might.
-    #[error("{0}: another one answers there already")]
+    /// Another process answers there, or might.
+    #[error("{0}: another process answers there already")]
     Taken(PathBuf),
     /// What is there is not ours to remove.
     #[error("{0}: a file that is no socket is there, and is left as it is")]
@@ -42,7 +42,7 @@ pub enum ListenError {
     },
 }
 
-/// Listens where nobody does. A socket at which nobody answers is removed: a daemon that is gone has left it there.
+/// Listens where no process does. A socket at which no process answers is removed: a daemon that is gone has left it there.
 /// Nothing else is, be it a file or a symbolic link.
 pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError> {
     let refused = |error| ListenError::Refused { path: path.to_owned(), error };
@@ -53,7 +53,7 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError
                 fs::remove_file(path).map_err(refused)?;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // One that does not even let anybody knock is there all the same.
+            // One that refuses connections is there all the same.
             Ok(_) | Err(_) => return Err(ListenError::Taken(path.to_owned())),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -68,7 +68,7 @@ pub(crate) fn listen(path: &Path, mode: u32) -> Result<UnixListener, ListenError
     Ok(listener)
 }
 
-/// Connects to whoever listens there. Connecting, each read and each write take so long at most.
+/// Connects to the process that listens there. Connecting, each read and each write take `patience` at most.
 pub(crate) fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let (_held, address) = addressed(path)?;
     let socket =
@@ -143,7 +143,7 @@ mod test {
     }
 
     #[test]
-    fn no_directory_is_made_for_a_socket_that_somebody_named() {
+    fn no_directory_is_made_for_a_socket_with_a_given_path() {
         let scratch = Scratch::new("directory");
         let path = scratch.0.join("not there/socket");
         assert!(matches!(listen(&path, 0o600), Err(ListenError::Refused { .. })));
@@ -151,7 +151,7 @@ mod test {
     }
 
     #[test]
-    fn a_socket_is_taken_over_when_nobody_answers_there_any_more() {
+    fn a_socket_is_taken_over_when_no_process_answers_there_any_more() {
         let scratch = Scratch::new("over");
         let path = scratch.0.join("socket");
         let first = listen(&path, 0o600).expect("a place");
@@ -173,12 +173,12 @@ mod test {
         let mut ours = connect(&path, TAKEN_PATIENCE).expect("a connection");
         ours.write_all(b"hallo").expect("said");
         drop(ours);
-        // The first was whoever wanted to know whether anybody answers.
-        let mut heard = String::new();
+        // The first connection was the probe of `listen`.
+        let mut received = String::new();
         for _ in 0..2 {
-            listener.accept().expect("a connection").0.read_to_string(&mut heard).expect("heard");
+            listener.accept().expect("a connection").0.read_to_string(&mut received).expect("received");
         }
-        assert_eq!(heard, "hallo");
+        assert_eq!(received, "hallo");
     }
 
     #[test]

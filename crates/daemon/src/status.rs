@@ -1,8 +1,8 @@
 //! What the daemon is at, for others to read, and what others may ask of it.
 //!
-//! The daemon is one thread: a [`Shared`] is cloned freely within it, and nobody waits for anybody. Whoever serves
-//! others (a socket with an API, a page of metrics) reads [`Shared::status`] and hands in [`Request`]s, whose answers
-//! are given to the function that came along, at the end of the turn in which they were done.
+//! The daemon is one thread: a [`Shared`] is cloned freely within it, and no part waits for another. What serves others
+//! (a socket with an API, a page of metrics) reads [`Shared::status`] and hands in [`Request`]s, whose answers are
+//! given to the function that came along, at the end of the turn in which they were done.
 
 use std::cell::{Ref, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -14,13 +14,13 @@ use model::{Finding, Intent, NetnsId, Target};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The most requests that wait at once; the next one is refused.
+/// The most requests that wait at the same time; the next one is refused.
 pub const REQUESTS_MAX: usize = 256;
 
-/// All that the daemon tells of itself. It grows with what is asked for, never with time.
+/// All that the daemon reports of itself. It grows with what is asked for, never with time.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct Status {
-    /// Counts the turns in which something of this changed: who has seen this number has seen the rest.
+    /// Counts the turns in which something of this changed: a client that has seen this number has seen the rest.
     pub generation: u64,
     /// Which daemon it is.
     #[serde(flatten)]
@@ -87,16 +87,16 @@ pub struct PolicyStatus {
     pub mistakes: Option<String>,
 }
 
-/// What one kind of event is heard with.
+/// The source of one kind of event.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Hearing {
-    /// What is heard of: `links`, `processes`, `listeners`, `epolls`.
+    /// What is noticed: `links`, `processes`, `listeners`, `epolls`.
     pub what: String,
     /// How: `netlink`, `BPF on tracepoints`, `scans every 10 s`.
     pub how: String,
-    /// The longest time until it is heard of; `None` where the kernel tells at once.
+    /// The longest delay until it is noticed; `None` where the kernel reports it immediately.
     pub within: Option<Duration>,
-    /// Why no better way is used, in the kernel's words.
+    /// Why no faster method is available, in the kernel's words.
     pub refused: Vec<String>,
 }
 
@@ -129,7 +129,7 @@ pub struct RequestStatus {
 /// How often what happened. All of them only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Counters {
-    /// Events that were heard, by kind.
+    /// Events that were noticed, by kind.
     pub events: BTreeMap<Kind, u64>,
     /// Events that were lost because they came faster than they were taken, each followed by a look at everything.
     pub lost: u64,
@@ -159,11 +159,11 @@ pub struct Counters {
 pub struct SettingCounters {
     /// Settings that were written.
     pub changes: u64,
-    /// Settings of these that somebody else, or a reset, had taken away.
+    /// Settings of these that another program, or a reset, had changed before.
     pub repairs: u64,
     /// Settings that were left alone because they had been repaired too often.
     pub flapping: u64,
-    /// Settings that were put back because nobody asks for them any more.
+    /// Settings that were put back because no request wants them any more.
     pub released: u64,
 }
 
@@ -173,7 +173,7 @@ pub struct SettingCounters {
 pub enum Kind {
     /// A device came, went, was renamed, or changed its state.
     Link,
-    /// A driver was told something: channels, rings, moderation, features, RSS.
+    /// A driver's settings changed: channels, rings, moderation, features, RSS.
     Ethtool,
     /// A device's queues changed, or its driver was reset.
     Queues,
@@ -189,13 +189,14 @@ pub enum Kind {
     Listener,
     /// A managed process has a new epoll.
     Epoll,
-    /// An application asked for something by itself.
-    Wish,
-    /// A policy file changed, or somebody asked to read them again.
+    /// An application made a request.
+    #[serde(rename = "wish")]
+    AppRequest,
+    /// A policy file changed, or the daemon was asked to read them again.
     Policy,
-    /// Somebody asked the running daemon for something.
+    /// A client made a request of the running daemon.
     Asked,
-    /// Somebody wrote to the journal.
+    /// Another process wrote to the journal.
     Journal,
     /// It was time to look again.
     Timer,
@@ -304,7 +305,7 @@ pub struct HeldSetting {
 /// What is called with a request's answer.
 pub type Reply = Box<dyn FnOnce(Answer)>;
 
-/// The daemon's state, and the way to ask it for something.
+/// The daemon's state, and its queue of requests.
 #[derive(Clone, Default)]
 pub struct Shared(Rc<RefCell<State>>);
 
@@ -333,13 +334,13 @@ impl Shared {
     /// How the daemon stands. Let go of it before the turn is over: the daemon writes it in the next.
     ///
     /// # Panics
-    /// While it is written, which nobody sees but the daemon itself.
+    /// While the daemon writes it.
     pub fn status(&self) -> Ref<'_, Status> {
         Ref::map(self.0.borrow(), |state| &state.status)
     }
 
-    /// Asks for something. It is done in this turn, after all that is ready was heard; `reply` is called with the
-    /// answer then, or at once if too many requests wait already.
+    /// Submits a request. It is done in this turn, after all events that are ready; `reply` is called with the answer
+    /// then, or immediately if too many requests wait already.
     ///
     /// # Panics
     /// As [`Shared::status`].

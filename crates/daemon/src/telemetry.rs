@@ -1,4 +1,4 @@
-//! What the daemon tells of itself: its phase, what it found, how often what happened, and words for the operator.
+//! What the daemon reports of itself: its phase, findings, counters, and messages for the operator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::status::{
     Shared,
 };
 
-/// The most findings that are told at once.
+/// The most findings that are reported at the same time.
 const FINDINGS_MAX: usize = 256;
 
-/// What the daemon tells of itself.
+/// What the daemon reports of itself.
 pub(crate) struct Telemetry<'a> {
     operator: &'a dyn Operator,
     shared: Shared,
@@ -27,11 +27,11 @@ pub(crate) struct Telemetry<'a> {
     reactions: BTreeMap<Kind, Reaction>,
 }
 
-/// What the other parts of the daemon have to tell.
+/// What the other parts of the daemon report.
 pub(crate) struct Standing {
     /// How many requests came by asking.
     pub(crate) asked: usize,
-    /// What each kind of event is heard with.
+    /// The source of each kind of event.
     pub(crate) hearing: Vec<Hearing>,
     /// Each request, and how it stands.
     pub(crate) requests: Vec<RequestStatus>,
@@ -60,19 +60,19 @@ impl<'a> Telemetry<'a> {
         self.operator
     }
 
-    /// Tells the operator something.
+    /// Says something to the operator.
     pub(crate) fn say(&self, sentence: &str) {
         self.operator.say(sentence);
     }
 
-    /// Tells those who asked for more that something did not succeed, and that the daemon goes on.
+    /// Logs, at the verbose level, that something failed and that the daemon goes on.
     pub(crate) fn detail_of(&self, what: &str, outcome: Result<(), Fault>) {
         if let Err(fault) = outcome {
             self.operator.detail(&format!("{what}: {}", fault.cause));
         }
     }
 
-    /// Tells those who asked for more what could not be read.
+    /// Logs, at the verbose level, what could not be read.
     pub(crate) fn unread(&self, unread: Vec<Unread>) {
         for unread in unread {
             self.operator.detail(&format!("not read: {}: {}", unread.what, unread.why));
@@ -135,7 +135,7 @@ impl<'a> Telemetry<'a> {
         }
     }
 
-    /// Notes a finding, in place of what was found of the same before. A new one is told.
+    /// Notes a finding, in place of what was found of the same before. A new one is logged.
     pub(crate) fn find(&mut self, finding: Finding) {
         let key = (finding.rule.clone(), finding.object.clone());
         if self.findings.get(&key) == Some(&finding) {
@@ -167,7 +167,7 @@ impl<'a> Telemetry<'a> {
         found.map(|(_, finding)| finding)
     }
 
-    /// Tells others how it stands.
+    /// Publishes the status.
     pub(crate) fn publish(&self, standing: Standing) {
         let Standing { asked, hearing, requests, settings, polling } = standing;
         self.shared.update(|status| {

@@ -12,7 +12,7 @@ use desk::{Desk, Talk};
 use model::{Finding, Severity};
 use serde_json::{Value, json};
 
-/// Tests run as root and as whoever builds; the group makes both trusted.
+/// Tests run as root and as an ordinary user; the group makes both trusted.
 fn desk() -> Desk {
     Desk::new(Some(rustix::process::getegid().as_raw()))
 }
@@ -86,9 +86,9 @@ fn calls_that_come_together_are_answered_in_turn_and_oneway_ones_not_at_all() {
     talk.stream.write_all(format!("{plan}\0{oneway}\0{info}\0").as_bytes()).expect("said");
     // It has nothing more to say, and hears the rest all the same.
     talk.stream.shutdown(Shutdown::Write).expect("shut");
-    assert_eq!(talk.hear().expect("an answer")["parameters"]["said"], "Plan");
-    assert_eq!(talk.hear().expect("an answer")["parameters"]["settings"][0]["knob"], "defer-hard-irqs");
-    assert_eq!(talk.hear(), None);
+    assert_eq!(talk.receive().expect("an answer")["parameters"]["said"], "Plan");
+    assert_eq!(talk.receive().expect("an answer")["parameters"]["settings"][0]["knob"], "defer-hard-irqs");
+    assert_eq!(talk.receive(), None);
 }
 
 #[test]
@@ -101,11 +101,11 @@ fn the_loop_does_not_spin_while_an_answer_is_waited_for() {
     std::thread::sleep(Duration::from_millis(200));
     let turns = desk.turns() - before;
     assert!(turns < 60, "{turns} turns in 200 ms");
-    assert_eq!(talk.hear().expect("an answer")["parameters"]["said"], "Verify");
+    assert_eq!(talk.receive().expect("an answer")["parameters"]["said"], "Verify");
 }
 
 #[test]
-fn questions_that_take_a_look_at_the_host_are_so_many_at_once_and_nobody_else_waits() {
+fn questions_that_read_the_host_are_limited_and_no_other_client_waits() {
     let desk = desk();
     let mut talks: Vec<Talk> = (0..3).map(|_| desk.connect()).collect();
     for talk in &mut talks {
@@ -114,7 +114,7 @@ fn questions_that_take_a_look_at_the_host_are_so_many_at_once_and_nobody_else_wa
     let begun = Instant::now();
     assert!(desk.connect().ask(r#"{"method":"io.netpolicy.Settings"}"#)["parameters"]["settings"].is_array());
     assert!(begun.elapsed() < Duration::from_millis(250), "it waited for the plans: {:?}", begun.elapsed());
-    let answers: Vec<Value> = talks.iter_mut().map(|talk| talk.hear().expect("an answer")).collect();
+    let answers: Vec<Value> = talks.iter_mut().map(|talk| talk.receive().expect("an answer")).collect();
     let busy = answers.iter().filter(|answer| answer["error"] == "io.netpolicy.Busy").count();
     assert_eq!(busy, 1, "{answers:?}");
 }
@@ -136,7 +136,7 @@ fn findings_come_again_when_they_change_and_not_when_something_else_does() {
             remedy: None,
         });
     });
-    let said = talk.hear().expect("again");
+    let said = talk.receive().expect("again");
     assert_eq!(said["parameters"]["findings"][0]["summary"], "it flaps");
     assert_eq!(said["continues"], true);
 }
@@ -150,33 +150,33 @@ fn what_is_no_varlink_ends_the_connection_and_nothing_else() {
     {
         let mut bad = desk.connect();
         bad.say(bytes);
-        assert_eq!(bad.hear(), None, "{bytes:?}");
+        assert_eq!(bad.receive(), None, "{bytes:?}");
     }
     // Longer than any message, and no end of it in sight.
     let mut long = desk.connect();
     let _ = long.stream.write_all(&vec![b'x'; 80 * 1024]);
-    assert_eq!(long.hear(), None);
+    assert_eq!(long.receive(), None);
     assert!(good.ask(r#"{"method":"io.netpolicy.Status"}"#)["parameters"]["status"].is_object());
     let dropped = desk.log().iter().filter(|line| line.contains("was dropped: ")).count();
     assert_eq!(dropped, 7, "{:?}", desk.log());
 }
 
 #[test]
-fn whoever_does_not_end_a_message_or_take_answers_is_dropped_in_time() {
+fn a_client_that_does_not_end_a_message_or_take_answers_is_dropped_in_time() {
     let desk = desk();
     let mut slow = desk.connect();
     slow.stream.write_all(b"{\"method\":").expect("said");
     let mut deaf = desk.connect();
     deaf.stream.set_nonblocking(true).expect("no waiting");
     let call = b"{\"method\":\"org.varlink.service.GetInterfaceDescription\",\"parameters\":{\"interface\":\"io.netpolicy\"}}\0";
-    // It asks as long as somebody listens, and never takes an answer.
+    // It asks as long as it is connected, and never takes an answer.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(2) && deaf.stream.write(call).is_ok() {}
     assert!(
         desk.connect().ask(r#"{"method":"io.netpolicy.Status"}"#).is_object(),
         "others are served meanwhile"
     );
-    assert_eq!(slow.hear(), None);
+    assert_eq!(slow.receive(), None);
     assert!(begun.elapsed() < Duration::from_secs(15));
     let deadline = Instant::now() + Duration::from_secs(15);
     while !desk.log().iter().any(|line| line.ends_with("it does not take its answers")) {
@@ -191,12 +191,12 @@ fn there_is_room_for_so_many_and_a_place_that_was_left_is_free() {
     let desk = desk();
     let mut talks: Vec<Talk> = (0..CLIENTS_MAX + 20).map(|_| desk.connect()).collect();
     let alive = |talk: &mut Talk| {
-        // Whoever was turned away may not even be heard, but is told why.
+        // A client that is turned away may be unable to write, but is sent the reason.
         talk.stream.write_all(b"{\"method\":\"io.netpolicy.Status\"}\0").is_ok() && {
-            talk.hear().is_some_and(|said| said["error"].is_null())
+            talk.receive().is_some_and(|said| said["error"].is_null())
         }
     };
-    let last = talks.last_mut().expect("many").hear().expect("why");
+    let last = talks.last_mut().expect("many").receive().expect("why");
     assert_eq!(last["error"], "io.netpolicy.Busy");
     let served = talks.iter_mut().filter_map(|talk| alive(talk).then_some(())).count();
     assert!((8..=CLIENTS_MAX).contains(&served), "{served}");
@@ -214,7 +214,7 @@ fn more_calls_than_are_done_in_a_second_wait_and_are_not_lost() {
     talk.stream.write_all(calls.as_bytes()).expect("said");
     let begun = Instant::now();
     for _ in 0..250 {
-        assert!(talk.hear().expect("an answer")["parameters"]["version"].is_string());
+        assert!(talk.receive().expect("an answer")["parameters"]["version"].is_string());
     }
     assert!(begun.elapsed() > Duration::from_millis(900), "{:?}", begun.elapsed());
 }

@@ -50,7 +50,7 @@ fn pin(cpu: usize) -> Result<(), Failure> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// The CPU time that somebody has used so far.
+/// The CPU time that the server has used so far.
 type CpuTime = Arc<dyn Fn() -> Result<Duration, Failure> + Send + Sync>;
 
 /// A server, by its address and what it has used.
@@ -220,15 +220,15 @@ fn fill_for_memtier(server: &Server) -> Result<(), Failure> {
 
 /// Another client: operations per second by its own words, and the CPU time of both ends from when it has filled the
 /// server until shortly before its end.
-fn theirs(server: &Server, client: &mut Command, told_after: &str) -> Result<Did, Failure> {
+fn theirs(server: &Server, client: &mut Command, rate_after: &str) -> Result<Did, Failure> {
     const FILLED: Duration = Duration::from_millis(700);
     let client = client.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     thread::sleep(FILLED);
     let shares = cpu_shares(|| cpu_time_of_all(client.id()), &*server.used)?;
-    let told = client.wait_with_output()?;
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    let rate = told.split(told_after).nth(1).and_then(|rest| rest.split_whitespace().next());
-    let rate: f64 = rate.ok_or_else(|| format!("the client told no rate: {told}"))?.parse()?;
+    let output = client.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let rate = text.split(rate_after).nth(1).and_then(|rest| rest.split_whitespace().next());
+    let rate: f64 = rate.ok_or_else(|| format!("the client printed no rate: {text}"))?.parse()?;
     Ok(Did { rate, shares })
 }
 
@@ -288,10 +288,10 @@ fn batching_server() -> Result<Server, Failure> {
     let address = listener.local_addr()?;
     let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&ready, &listener, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?;
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let serve = move || -> Result<(), Failure> {
         pin(SERVER_CPU)?;
-        tell.send(rustix::thread::gettid().as_raw_nonzero())?;
+        sender.send(rustix::thread::gettid().as_raw_nonzero())?;
         let mut connections: Vec<Option<(TcpStream, Vec<u8>)>> = Vec::with_capacity(CONNECTIONS_MAX);
         let (mut events, mut buffer, mut out) = (Vec::with_capacity(256), vec![0; 65536], Vec::new());
         loop {
@@ -329,7 +329,7 @@ fn batching_server() -> Result<Server, Failure> {
             println!("the batching server ended: {cause}");
         }
     });
-    let task = PathBuf::from(format!("/proc/self/task/{}", told.recv()?));
+    let task = PathBuf::from(format!("/proc/self/task/{}", receiver.recv()?));
     Ok(Server { address, used: Arc::new(move || cpu_time(&task)) })
 }
 
@@ -488,20 +488,20 @@ fn throughput(name: &str, server: &Server) -> Result<(), Failure> {
         }
         let mut did: Vec<Vec<Did>> = clients.iter().map(|_| Vec::new()).collect();
         for round in 0..ROUNDS {
-            // Nobody is always the first.
+            // The clients take turns at being first.
             for turn in 0..clients.len() {
                 let which = (round + turn) % clients.len();
                 did[which].push((clients[which].run)(server)?);
             }
         }
         println!("\n{name}: medians of {ROUNDS} rounds, and what the generator does beside each");
-        tell(&clients, &did);
+        print_results(&clients, &did);
     }
     Ok(())
 }
 
 /// A line for each client; the first two are the generator.
-fn tell(clients: &[Client], did: &[Vec<Did>]) {
+fn print_results(clients: &[Client], did: &[Vec<Did>]) {
     let of = |which: usize, what: fn(&Did) -> f64| did[which].iter().map(what).collect::<Vec<_>>();
     for (which, client) in clients.iter().enumerate() {
         let middle = |what| median(&of(which, what)).unwrap_or(f64::NAN);

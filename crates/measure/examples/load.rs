@@ -3,7 +3,7 @@
 //! ```text
 //! cargo run --release -p netpolicy-measure --example load -- --server 127.0.0.1:11211 --load 50K --seconds 5
 //! ```
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to whoever runs it")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example prints to its user")]
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

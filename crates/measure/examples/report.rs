@@ -3,7 +3,7 @@
 //! ```text
 //! cargo run -p netpolicy-measure --example report < results.json > report.html
 //! ```
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to whoever runs it")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an example prints to its user")]
 
 use std::process::ExitCode;
 

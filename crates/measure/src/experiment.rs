@@ -1,8 +1,8 @@
 //! Many runs that can be compared: configurations by loads by rounds, in an order that hides nothing.
 //!
-//! Every round visits every configuration at every load once, in an order that the seed shuffles anew for each
-//! round: what changes on the host over time falls on all configurations alike, and runs of one round are pairs.
-//! All runs of a round have the same seed, so that they offer the same requests at the same times.
+//! Every round visits every configuration at every load once, in an order that the seed shuffles for each round: what
+//! changes on the host over time falls on all configurations alike, and runs of one round are pairs. All runs of a
+//! round have the same seed, so that they offer the same requests at the same times.
 
 use std::fmt;
 use std::time::Instant;
@@ -183,7 +183,7 @@ impl Experiment {
         let begin = Instant::now();
         let mut results =
             Results { schema: Schema, experiment: self.clone(), evidence: Vec::with_capacity(order.len()) };
-        let mut tell = |done: usize| {
+        let mut report = |done: usize| {
             let elapsed = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
             let each = elapsed.checked_div(done as u64);
             let left = each.map(|each| Nanoseconds(each.saturating_mul((order.len() - done) as u64)));
@@ -191,7 +191,7 @@ impl Experiment {
             progress(Progress { done, total: order.len(), next, elapsed: Nanoseconds(elapsed), left });
         };
         for (done, &cell) in order.iter().enumerate() {
-            tell(done);
+            report(done);
             let stopped = |failure, results| Box::new(Stopped { cell: cell.to_string(), failure, results });
             if let Err(cause) = stage.apply(cell.label) {
                 return Err(stopped(Failure::Run(cause), results));
@@ -210,7 +210,7 @@ impl Experiment {
                 }
             }
         }
-        tell(order.len());
+        report(order.len());
         Ok(results)
     }
 }
@@ -290,14 +290,14 @@ mod test {
 
     #[test]
     fn a_whole_experiment_has_every_cell_and_tells_how_long_it_takes() {
-        let (mut stage, mut told) = (Noted::default(), Vec::new());
+        let (mut stage, mut reported) = (Noted::default(), Vec::new());
         let results =
-            experiment().run(&mut stage, |p| told.push((p.done, p.next.is_some(), p.left.is_some())));
+            experiment().run(&mut stage, |p| reported.push((p.done, p.next.is_some(), p.left.is_some())));
         let results = results.expect("nothing fails");
         assert_eq!(results.evidence.len(), 24);
         assert_eq!(results.cell("defer20", OfferedLoad::Max).len(), 4);
-        assert_eq!(told.first(), Some(&(0, true, false)));
-        assert_eq!(told.last(), Some(&(24, false, true)));
+        assert_eq!(reported.first(), Some(&(0, true, false)));
+        assert_eq!(reported.last(), Some(&(24, false, true)));
         let text = serde_json::to_string(&results).expect("serialises");
         assert_eq!(serde_json::from_str::<Results>(&text).expect("parses"), results);
     }

@@ -252,7 +252,7 @@ mod test {
     }
 
     #[test]
-    fn a_gate_that_nobody_understands_is_named() {
+    fn an_unknown_gate_is_named() {
         let parse = |text: &str| text.parse::<Gates>().expect_err("is wrong").to_string();
         for wrong in
             ["* fast slow qps > 4", "* fast slow 98% <= 1", "x fast slow qps >= 1", "* fast slow qps >= 0"]

@@ -74,7 +74,7 @@ pub struct Row {
     pub rate: Option<Interval>,
     /// Response times in microseconds, at [`Row::QUANTILES`].
     pub latency_us: [Option<Interval>; Row::QUANTILES.len()],
-    /// How busy the server's CPUs were, in percent; this and all below `None` also where nobody looked.
+    /// How busy the server's CPUs were, in percent; this and all below `None` also where it was not measured.
     pub cpu_percent: Option<Interval>,
     /// Context switches of the host per second.
     pub switches: Option<Interval>,
@@ -353,7 +353,7 @@ pub(crate) fn ratio(interval: &Option<Interval>) -> String {
 /// What the numbers are.
 pub(crate) fn legend(rounds: u32) -> String {
     let what = match rounds {
-        0 | 1 => "One run each, from which no interval can be told.".to_owned(),
+        0 | 1 => "One run each, from which no interval can be computed.".to_owned(),
         _ => format!(
             "Medians of {rounds} runs, ± the wider side of the interval that holds the true median with {:.0} %.",
             coverage(rounds as usize) * 100.0

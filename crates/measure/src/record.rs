@@ -13,7 +13,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// The longest span that is told from longer ones.
+    /// The longest span that is distinguished from longer ones.
     pub const SPAN_MAX: Nanoseconds = Nanoseconds(120_000_000_000);
     const DIGITS: u8 = 3;
 

@@ -122,7 +122,7 @@ mod test {
     fn arrivals(schedule: &mut Schedule, count: usize) -> Vec<Arrival> {
         (0..count)
             .map(|_| {
-                let arrival = schedule.next().expect("nobody is suspended");
+                let arrival = schedule.next().expect("no connection is suspended");
                 schedule.take();
                 arrival
             })
@@ -130,7 +130,7 @@ mod test {
     }
 
     #[test]
-    fn a_schedule_is_the_seeds_and_nobody_elses() {
+    fn a_schedule_depends_on_the_seed_alone() {
         let drawn = |seed| arrivals(&mut schedule(seed, Arrivals::FbIa, 16, 1000.0), 5000);
         assert_eq!(drawn(1), drawn(1));
         assert_ne!(drawn(1), drawn(2));

@@ -53,7 +53,7 @@ impl Operation {
     /// The operation of a header.
     ///
     /// # Errors
-    /// [`NotAnOperation`]; nobody knows then where the next one begins.
+    /// [`NotAnOperation`]; where the next one begins is unknown then.
     pub fn decode(header: &[u8; HEADER_BYTES]) -> Result<Self, NotAnOperation> {
         let [kind, _, _, _, b0, b1, b2, b3, o0, o1, o2, o3, o4, o5, o6, o7] = *header;
         let bytes = u32::from_le_bytes([b0, b1, b2, b3]);

@@ -30,11 +30,11 @@ pub struct Summary {
     pub p95_us: Option<Interval>,
     /// The 99th percentile, in microseconds.
     pub p99_us: Option<Interval>,
-    /// How busy the server's CPUs were, in percent; `None` also where nobody looked.
+    /// How busy the server's CPUs were, in percent; `None` also where it was not measured.
     pub cpu_percent: Option<Interval>,
-    /// The share of its packets that the server polled for itself, in percent; `None` also where nobody counted.
+    /// The share of its packets that the server polled for itself, in percent; `None` also where it was not counted.
     pub own_percent: Option<Interval>,
-    /// Interrupts for each answer; `None` also where nobody counted.
+    /// Interrupts for each answer; `None` also where it was not counted.
     pub interrupts: Option<Interval>,
     /// Events that one `epoll_wait` of the server returned, over those that returned any; `None` also where the server
     /// was not counted.

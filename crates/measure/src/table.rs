@@ -98,7 +98,7 @@ pub(crate) fn legend(rounds: u32) -> String {
     let runs = rounds as usize;
     if runs < 2 {
         return "One run each, response times in us from when each request was due, cpu in percent of the server's \
-                CPUs.\nNo interval can be told from a single run: how far these numbers may be off is not known.\n"
+                CPUs.\nNo interval can be computed from a single run: how far these numbers may be off is not known.\n"
             .to_owned();
     }
     format!(
@@ -196,7 +196,7 @@ suspend20
    MAX  10000     8.2     100     100   40
 
 One run each, response times in us from when each request was due, cpu in percent of the server's CPUs.
-No interval can be told from a single run: how far these numbers may be off is not known.
+No interval can be computed from a single run: how far these numbers may be off is not known.
 ";
         assert_eq!(render(&results), expected);
     }

@@ -24,7 +24,7 @@ use crate::statistics::{Interval, median, median_interval, paired_difference, pa
 /// The fewest pairs of runs that count, for a verdict: with two, Student's interval spans a factor of 12.7.
 pub const PAIRS_MIN: usize = 3;
 
-/// Differences below this share are none, however sure: nobody would change a host for them.
+/// Differences below this share are none, however sure: they do not justify changing a host.
 pub const DIFFERENCE_MIN: f64 = 0.01;
 
 /// What a comparison says.
@@ -59,7 +59,7 @@ pub struct Comparison {
     pub p99: Compared,
     /// Answers per second.
     pub throughput: Compared,
-    /// CPUs' worth of server time that the change costs; negative if it saves. `None` where nobody looked.
+    /// CPUs' worth of server time that the change costs; negative if it saves. `None` where it was not measured.
     pub cpus_added: Option<Interval>,
 }
 

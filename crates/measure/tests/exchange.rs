@@ -36,11 +36,11 @@ fn with_server<T>(options: &ServerOptions, body: impl FnOnce(SocketAddr) -> T) -
     std::thread::scope(|scope| {
         let server = scope.spawn(|| serve(&listener, options, &stop));
         // Also when the body panics: the scope waits for the server.
-        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(address)));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(address)));
         stop.store(true, Ordering::Relaxed);
-        let told = told.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let result = result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         server.join().expect("does not panic").expect("serves to its end");
-        told
+        result
     })
 }
 
@@ -136,7 +136,7 @@ fn what_cannot_be_served_is_refused_in_words() {
     let listener = listen_on((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
     let none =
         ServerOptions { threads: 0, ..options(Service::Exchange { request_bytes: 1, answer_bytes: 1 }) };
-    let error = serve(&listener, &none, &stop).expect_err("nobody would answer");
+    let error = serve(&listener, &none, &stop).expect_err("no thread would answer");
     assert_eq!(error.to_string(), "threads = 0 is out of range: 1..=256");
     let missing = options(Service::Storage { path: "/nowhere/at/all".into(), writable: false });
     let error = serve(&listener, &missing, &stop).expect_err("there is no file");

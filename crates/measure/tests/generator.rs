@@ -184,13 +184,13 @@ fn a_lost_connection_is_made_again_and_counted() {
 #[test]
 fn a_server_that_is_not_there_is_an_error_with_its_address() {
     let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
-    let error = run(gone, &workload(), OfferedLoad::Max).expect_err("nobody listens");
+    let error = run(gone, &workload(), OfferedLoad::Max).expect_err("no server listens");
     assert!(matches!(&error, RunError::Connect { server, .. } if *server == gone), "{error}");
     assert!(error.to_string().contains("refused"), "{error}");
 }
 
 #[test]
-fn a_server_that_dies_ends_the_run_at_once() {
+fn a_server_that_dies_ends_the_run_immediately() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
     let server = listener.local_addr().expect("bound");
     // It takes the connections, says nothing wrong, and is gone.

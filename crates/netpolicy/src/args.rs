@@ -17,8 +17,8 @@ pub use crate::lab::Lab;
 pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};
 pub use crate::tc_args::{BenchPart, Percpu, Tc, TcBench, TcCommand, TcDiff, TcDump, TcLoad};
 pub use crate::watch_args::Watch;
-use crate::wish::wish;
-pub use crate::wish::{Asked, Cost, Kthread, Wish};
+use crate::wish::word;
+pub use crate::wish::{Asked, Cost, Kthread, Word};
 pub use experiments::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
 pub use experiments::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
 
@@ -474,8 +474,8 @@ pub enum SetTarget {
         #[arg(value_name = "NAME", add = ArgValueCandidates::new(completing::devices))]
         name: String,
         /// A policy or a delivery mode.
-        #[arg(value_name = "POLICY|MODE", value_parser = wish, add = ArgValueCandidates::new(completing::words))]
-        wish: Wish,
+        #[arg(value_name = "POLICY|MODE", value_parser = word, add = ArgValueCandidates::new(completing::words))]
+        wish: Word,
         /// What else the device is told, as the `settings` of a policy file: rx-usecs=8, rx-gro=off.
         #[arg(long = "setting", value_name = "NAME=VALUE", value_parser = nic_word)]
         settings: Vec<NicWord>,
@@ -486,8 +486,8 @@ pub enum SetTarget {
         #[arg(value_name = "PID", add = ArgValueCandidates::new(completing::processes))]
         pid: u32,
         /// A policy or a delivery mode.
-        #[arg(value_name = "POLICY|MODE", value_parser = wish, add = ArgValueCandidates::new(completing::words))]
-        wish: Wish,
+        #[arg(value_name = "POLICY|MODE", value_parser = word, add = ArgValueCandidates::new(completing::words))]
+        wish: Word,
     },
 }
 

@@ -4,23 +4,23 @@
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use model::{DeliveryMode, KthreadCpus, KthreadRequest, KthreadValue, PolicyName, Scheduling, UtilClamp};
-pub use policy_file::{Wish, wish};
+pub use policy_file::{Word, word};
 
 use crate::completing;
 
 /// Reads the value of `--policy`.
-fn policy(word: &str) -> Result<PolicyName, String> {
-    match wish(word)? {
-        Wish::Policy(policy) => Ok(policy),
-        Wish::Delivery(mode) => Err(format!("`{mode}` is a delivery mode: write --delivery {mode}")),
+fn policy(text: &str) -> Result<PolicyName, String> {
+    match word(text)? {
+        Word::Policy(policy) => Ok(policy),
+        Word::Delivery(mode) => Err(format!("`{mode}` is a delivery mode: write --delivery {mode}")),
     }
 }
 
 /// Reads the value of `--delivery`.
-fn delivery(word: &str) -> Result<DeliveryMode, String> {
-    match wish(word)? {
-        Wish::Delivery(mode) => Ok(mode),
-        Wish::Policy(policy) => Err(format!("`{policy}` is a policy: write --policy {policy}")),
+fn delivery(text: &str) -> Result<DeliveryMode, String> {
+    match word(text)? {
+        Word::Delivery(mode) => Ok(mode),
+        Word::Policy(policy) => Err(format!("`{policy}` is a policy: write --policy {policy}")),
     }
 }
 
@@ -84,10 +84,10 @@ impl Cost {
 
 impl Asked {
     /// The one that was given.
-    pub fn wish(&self) -> Wish {
+    pub fn wish(&self) -> Word {
         // The group of arguments admits exactly one.
         let policy = self.policy.unwrap_or(PolicyName::None);
-        self.delivery.map_or(Wish::Policy(policy), Wish::Delivery)
+        self.delivery.map_or(Word::Policy(policy), Word::Delivery)
     }
 }
 #[cfg(test)]

@@ -293,7 +293,8 @@ fn a_policy_file_that_is_a_pipe_without_a_writer_or_has_no_end_is_refused() {
     let scratch = Scratch::new("pipe");
     let pipe = scratch.0.join("pipe.toml");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
-    for (file, why) in [(scratch.path("pipe.toml"), "nobody writes"), ("/dev/zero".to_owned(), "larger than")]
+    for (file, why) in
+        [(scratch.path("pipe.toml"), "no process writes"), ("/dev/zero".to_owned(), "larger than")]
     {
         let output = ends(command(&["--policy-file", &file, "cat"]));
         let words = text(&output.stderr);

@@ -6,9 +6,9 @@ use model::{
     Cpu, CpuSet, Host, IrqKnob, Mechanism, ProcessKnob, Reason, RecipeEntry, RecipeValue, Recipes, Setting,
 };
 
+use crate::cpu_locality;
 use crate::desired::Collected;
 use crate::index::Index;
-use crate::near;
 use crate::objects::Objects;
 use crate::place::Part;
 use crate::refusal::Refusal;
@@ -121,7 +121,7 @@ impl Seats<'_> {
             None => self.index.irqs.get(&irq).map(|irq| irq.affinity.clone()).unwrap_or_default(),
         };
         let near: CpuSet = irqs.flat_map(|irq| of_irq(irq).iter().collect::<Vec<_>>()).collect();
-        let near = near.intersection(&near::allowed(&self.part.intent, self.index.host));
+        let near = near.intersection(&cpu_locality::allowed(&self.part.intent, self.index.host));
         for process in self.part.processes.iter().filter_map(|p| self.index.processes.get(&p.id.pid)) {
             let cpus = process.cpuset.as_ref().map_or_else(|| near.clone(), |own| near.intersection(own));
             for thread in process.threads.iter().filter(|_| !cpus.is_empty()) {

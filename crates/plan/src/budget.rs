@@ -7,7 +7,7 @@ use model::{DeliveryMode, Intent};
 
 use crate::refusal::{Refusal, RefusalKind};
 
-/// How many threads of a process can busy-poll at once: an epoll polls in a thread that waits on it.
+/// How many threads of a process can busy-poll at the same time: an epoll polls in a thread that waits on it.
 ///
 /// Every epoll counts, whether it has connections yet or not, since it may get some at any moment; but for one that
 /// [only accepts](only_accepts), which is left out of what is set, too. A process that has no epoll yet counts once.

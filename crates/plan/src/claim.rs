@@ -12,9 +12,9 @@ use model::{
 use crate::place::PlacedQueue;
 use crate::refusal::{Refusal, RefusalKind};
 
-/// What a request wants of whatever it owns.
+/// A request with the values that it wants of the objects it owns.
 #[derive(Clone, Debug)]
-pub(crate) struct Wish<'p> {
+pub(crate) struct ResolvedRequest<'p> {
     /// The request.
     pub(crate) intent: &'p Intent,
     /// Its delivery mode.
@@ -25,7 +25,7 @@ pub(crate) struct Wish<'p> {
     pub(crate) params: DeliveryParams,
 }
 
-impl Wish<'_> {
+impl ResolvedRequest<'_> {
     /// The values of a queue.
     pub(crate) fn of_queue(&self) -> (EmptyPolls, Nanoseconds, Nanoseconds) {
         (self.params.defer_hard_irqs, self.params.gro_flush_timeout, self.params.irq_suspend_timeout)
@@ -105,7 +105,7 @@ impl Claims {
         self.owners[slot].map(|owner| owner.part)
     }
 
-    /// Gives a queue to a part, whoever receives on it at this moment.
+    /// Gives a queue to a part, whichever process receives on it at this moment.
     pub(crate) fn give(&mut self, slot: usize, part: usize) {
         self.owners[slot] = Some(Owner { part, process: None, by_division: true });
     }
@@ -119,7 +119,7 @@ impl Claims {
         slot: usize,
         part: usize,
         process: Option<ProcessId>,
-        wishes: &[Wish<'_>],
+        requests: &[ResolvedRequest<'_>],
         queue: &PlacedQueue,
     ) -> Result<Claimed, Refusal> {
         let Some(owner) = self.owners[slot] else {
@@ -129,7 +129,7 @@ impl Claims {
         if owner.part == part {
             return Ok(Claimed::Own);
         }
-        let (theirs, ours) = (&wishes[owner.part], &wishes[part]);
+        let (theirs, ours) = (&requests[owner.part], &requests[part]);
         let same_cpus = queue.irq.is_none() || theirs.cpus() == ours.cpus();
         let same = theirs.of_queue() == ours.of_queue() && theirs.of_kthread() == ours.of_kthread();
         if same && same_cpus {
@@ -149,7 +149,11 @@ impl Claims {
 }
 
 /// Two requests want different values of one object.
-pub(crate) fn conflict(object: impl std::fmt::Display, first: &Wish<'_>, second: &Wish<'_>) -> Refusal {
+pub(crate) fn conflict(
+    object: impl std::fmt::Display,
+    first: &ResolvedRequest<'_>,
+    second: &ResolvedRequest<'_>,
+) -> Refusal {
     Refusal::new(
         RefusalKind::Conflict,
         object,

@@ -35,16 +35,17 @@ pub struct Wanted {
 pub struct Desired {
     /// The knobs, by part and within it queues, epolls, io_urings, affinity.
     pub wanted: Vec<Wanted>,
-    /// Whether this is only the first stage: it makes queues anew, and what stands on them can be wanted when they are
+    /// Whether this is only the first stage: it recreates queues, and their settings can be planned when they are
     /// there. Observing and planning once more gives the rest.
     pub first_stage: bool,
     /// What could not be wanted here although it was asked for, and what is wanted instead.
     pub notes: Vec<String>,
-    /// What recipes would set and is not wanted, because it stops a queue or takes the link down, and nobody allowed that.
+    /// What recipes would set and is not wanted, because it stops a queue or takes the link down, and no policy file
+    /// allowed that.
     pub proposed: Vec<Wanted>,
     /// Of what recipes name, what the host does not have.
     pub left_out: Vec<String>,
-    /// The longest that a CPU may take to wake, in microseconds, for as long as somebody holds that: no file keeps it.
+    /// The longest that a CPU may take to wake, in microseconds, for as long as a process holds that: no file keeps it.
     pub wake_latency: Option<(u32, Reason)>,
 }
 
@@ -84,7 +85,7 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     if !remaking.is_empty() {
         collected.desired.first_stage = true;
         collected.desired.notes.push(format!(
-            "the queues of {} are made anew by this; what stands on queues comes after it",
+            "this recreates the queues of {}; settings of queues come after it",
             remaking.join(", ")
         ));
         return Ok(collected.desired);
@@ -118,7 +119,7 @@ pub fn desired(placement: &Placement, host: &Host) -> Result<Desired, Refusal> {
     Ok(collected.desired)
 }
 
-/// What the requests want of devices: experts by name, and recipes. Returns the devices whose queues that makes anew: if
+/// What the requests want of devices: experts by name, and recipes. Returns the devices whose queues that recreates: if
 /// there are any, this is only what does so.
 fn want_of_devices(
     placement: &Placement,
@@ -246,7 +247,7 @@ impl Collected {
         }
     }
 
-    /// The interrupts whose CPUs are wanted, with the source of each wish.
+    /// The interrupts whose CPUs are wanted, with the source of each request.
     pub(crate) fn wanted_irqs(&self) -> Vec<(IrqNumber, String)> {
         let irqs = self.desired.wanted.iter().filter_map(|wanted| match &wanted.setting {
             Setting::Irq(number, IrqKnob::Affinity(_)) => Some((*number, wanted.because.source.clone())),
@@ -255,12 +256,13 @@ impl Collected {
         irqs.collect()
     }
 
-    /// Notes what the operator should hear of.
+    /// Notes what the operator should know.
     pub(crate) fn note(&mut self, note: String) {
         self.desired.notes.push(note);
     }
 
-    /// Wants a recipe's value, if nobody wants another one of that knob: an expert's word or another request's goes first.
+    /// Wants a recipe's value, if no request wants another one of that knob: an expert's word or another request's goes
+    /// first.
     pub(crate) fn want_unless_wanted(&mut self, setting: Setting, because: Reason) {
         let knob = (setting.object(), setting.knob());
         if let Entry::Vacant(free) = self.by_knob.entry(knob) {
@@ -483,7 +485,7 @@ impl Wants<'_> {
                     "epoll_wait looks for events for {usecs} us before it sleeps, and leaves polling to softirq"
                 )
             }
-            (false, _) => "epoll_wait sleeps at once and leaves polling to softirq".to_owned(),
+            (false, _) => "epoll_wait sleeps immediately and leaves polling to softirq".to_owned(),
             (true, 0) => {
                 "epoll_wait polls the NAPI once before it sleeps, and holds its IRQ off while it finds events"
                     .to_owned()
@@ -498,7 +500,7 @@ impl Wants<'_> {
             Some(napi) => {
                 format!("a wait on the ring polls the NAPI for {} us before it sleeps", napi.busy_poll_usecs)
             }
-            None => "a wait on the ring sleeps at once and leaves polling to softirq".to_owned(),
+            None => "a wait on the ring sleeps immediately and leaves polling to softirq".to_owned(),
         };
         self.reason(why, false)
     }

@@ -2,7 +2,7 @@
 //!
 //! A device is divided where its own request is `mix`, where two requests would have to share a queue and want different
 //! values of it, or where rules for the ports of a request are there already, so that a division stays once it is made.
-//! Each division is contiguous: what nobody claims comes first, for the receive hash's own table; a context of the hash
+//! Each division is contiguous: what no request claims comes first, for the receive hash's own table; a context of the hash
 //! spreads over each further part, and rules for the ports that its processes listen on lead there.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use model::{
 };
 
 use crate::budget;
-use crate::claim::Wish;
+use crate::claim::ResolvedRequest;
 use crate::desired::Collected;
 use crate::index::Index;
 use crate::queues_after::QueuesAfter;
@@ -44,7 +44,7 @@ pub struct Share {
     pub origin: String,
 }
 
-/// Somebody who may get queues of a device: a request with its processes.
+/// A request that may get queues of a device, with its processes.
 pub(crate) struct Claimant<'h> {
     pub(crate) part: usize,
     pub(crate) processes: Vec<&'h Process>,
@@ -52,7 +52,7 @@ pub(crate) struct Claimant<'h> {
 
 /// Requests that want the same, before they have queues.
 struct Group<'w, 'p> {
-    wish: &'w Wish<'p>,
+    request: &'w ResolvedRequest<'p>,
     parts: Vec<usize>,
     /// What each of them needs, in the same order.
     needs: Vec<Need<'p>>,
@@ -84,7 +84,7 @@ struct Need<'p> {
     fixed: bool,
 }
 
-/// A port that somebody listens on.
+/// A port that a process listens on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Port {
     transport: Transport,
@@ -94,12 +94,12 @@ struct Port {
 }
 
 /// Whether the device's request asks for a division by its policy.
-pub(crate) fn is_mixed(device: &Device, wishes: &[Wish<'_>]) -> bool {
-    wishes.iter().any(|wish| of_device(wish, device) && wish.intent.policy == PolicyName::Mix)
+pub(crate) fn is_mixed(device: &Device, requests: &[ResolvedRequest<'_>]) -> bool {
+    requests.iter().any(|request| of_device(request, device) && request.intent.policy == PolicyName::Mix)
 }
 
-fn of_device(wish: &Wish<'_>, device: &Device) -> bool {
-    matches!(&wish.intent.target, Target::Device(name) if name == device.id.name.as_str())
+fn of_device(request: &ResolvedRequest<'_>, device: &Device) -> bool {
+    matches!(&request.intent.target, Target::Device(name) if name == device.id.name.as_str())
 }
 
 /// Whether rules for a claimant's ports lead to queues that the hash keeps out of: the device is divided already.
@@ -123,31 +123,31 @@ pub(crate) fn is_divided_already(device: &Device, claimants: &[Claimant<'_>]) ->
 /// Divides a device between claimants. Those that want what the device's own request wants stay with the rest.
 ///
 /// # Errors
-/// [`RefusalKind::Conflict`] if there are not enough queues or rules, if the driver cannot tell packets apart, or if
-/// somebody listens on no port; each with the nearest plan that works.
+/// [`RefusalKind::Conflict`] if there are not enough queues or rules, if the driver cannot match packets, or if a
+/// process listens on no port; each with the nearest plan that works.
 pub(crate) fn divide(
     device: &Device,
     claimants: &[Claimant<'_>],
-    wishes: &[Wish<'_>],
+    requests: &[ResolvedRequest<'_>],
     index: &Index<'_>,
     after: &QueuesAfter,
 ) -> Result<Division, Refusal> {
-    let own = wishes.iter().find(|wish| of_device(wish, device));
+    let own = requests.iter().find(|request| of_device(request, device));
     let mut groups: Vec<Group<'_, '_>> = Vec::new();
     for claimant in claimants {
-        let wish = &wishes[claimant.part];
-        if own.is_some_and(|own| wish.shares_queues_with(own)) {
+        let request = &requests[claimant.part];
+        if own.is_some_and(|own| request.shares_queues_with(own)) {
             continue;
         }
-        let ports = ports_of(claimant, wish);
-        let need = need(claimant, wish);
-        match groups.iter_mut().find(|group| group.wish.shares_queues_with(wish)) {
+        let ports = ports_of(claimant, request);
+        let need = need(claimant, request);
+        match groups.iter_mut().find(|group| group.request.shares_queues_with(request)) {
             Some(group) => {
                 group.parts.push(claimant.part);
                 group.ports.extend(ports);
                 group.needs.push(need);
             }
-            None => groups.push(Group { wish, parts: vec![claimant.part], needs: vec![need], ports }),
+            None => groups.push(Group { request, parts: vec![claimant.part], needs: vec![need], ports }),
         }
     }
     check(device, &groups, index)?;
@@ -174,17 +174,17 @@ pub(crate) fn divide(
         first += count;
         let to = if count > 1 { SteerTo::Context(queues) } else { SteerTo::Queue(QueueIndex(queues.first)) };
         let rules = group.ports.iter().map(|port| FlowRule { flow: flow(*port), to }).collect();
-        shares.push(Share { parts: group.parts, queues, rules, origin: group.wish.intent.origin.clone() });
+        shares.push(Share { parts: group.parts, queues, rules, origin: group.request.intent.origin.clone() });
     }
     Ok(Division { device: device.id, rest, shares })
 }
 
-fn need<'p>(claimant: &Claimant<'_>, wish: &Wish<'p>) -> Need<'p> {
-    let needs = |queues, why, fixed| Need { target: &wish.intent.target, queues, why, fixed };
-    if let Some(queues) = wish.intent.queues {
-        return needs(queues, format!("`queues = {queues}` at {}", wish.intent.origin), true);
+fn need<'p>(claimant: &Claimant<'_>, request: &ResolvedRequest<'p>) -> Need<'p> {
+    let needs = |queues, why, fixed| Need { target: &request.intent.target, queues, why, fixed };
+    if let Some(queues) = request.intent.queues {
+        return needs(queues, format!("`queues = {queues}` at {}", request.intent.origin), true);
     }
-    if !wish.of_epoll().prefer_busy_poll {
+    if !request.of_epoll().prefer_busy_poll {
         return needs(1, "its packets need a queue that is not others'".to_owned(), false);
     }
     let waits: usize = claimant.processes.iter().map(|process| budget::napi_pollers(process)).sum();
@@ -194,7 +194,7 @@ fn need<'p>(claimant: &Claimant<'_>, wish: &Wish<'p>) -> Need<'p> {
 
 /// What a driver must have, and what a group must say of its packets.
 fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result<(), Refusal> {
-    let names = || groups.iter().map(|group| group.wish.sentence()).collect::<Vec<_>>();
+    let names = || groups.iter().map(|group| group.request.sentence()).collect::<Vec<_>>();
     let refuse = |message: String| {
         let refusal = Refusal::new(RefusalKind::Conflict, device.id, message);
         names().into_iter().fold(refusal, Refusal::because)
@@ -211,15 +211,15 @@ fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result
     for group in groups {
         if group.ports.is_empty() {
             let message = format!(
-                "packets for {} cannot be told from others: it listens on no port",
-                group.wish.intent.target
+                "packets for {} cannot be distinguished from others: it listens on no port",
+                group.request.intent.target
             );
             return Err(refuse(message).nearest("`match = { port = N }`, or the same policy as the rest"));
         }
         if group.need() > 1 && device.rss_contexts.is_none() {
             let message = format!(
                 "{} needs {} queues ({}), and without contexts of the receive hash a rule leads to one",
-                group.wish.intent.target,
+                group.request.intent.target,
                 group.need(),
                 group.why()
             );
@@ -243,7 +243,7 @@ fn check(device: &Device, groups: &[Group<'_, '_>], index: &Index<'_>) -> Result
     for group in groups {
         for port in &group.ports {
             if let Some(other) = of_port.insert(*port, group) {
-                let (one, two) = (&other.wish.intent.target, &group.wish.intent.target);
+                let (one, two) = (&other.request.intent.target, &group.request.intent.target);
                 return Err(
                     refuse(format!("{one} and {two} listen on one port ({})", port.number)).nearest(same)
                 );
@@ -275,14 +275,14 @@ fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Re
         nearest.push(format!("`settings = {{ {} = {count} }}` for device {}", kind.as_str(), device.id));
     }
     for group in groups {
-        let (target, policy) = (&group.wish.intent.target, group.wish.intent.policy);
+        let (target, policy) = (&group.request.intent.target, group.request.intent.policy);
         refusal = refusal.because(format!(
             "{target} (policy {policy}): {} queue(s): {}",
             group.need(),
             group.why()
         ));
     }
-    // Whoever needs most can give most; the first of several that need as much.
+    // The group that needs most can give most; of equals, the first.
     if let Some(most) = groups.iter().rev().max_by_key(|group| group.need()) {
         let left = there.saturating_sub(1).saturating_sub(needed - most.need());
         let are = match left {
@@ -290,7 +290,7 @@ fn too_few(device: &Device, groups: &[Group<'_, '_>], after: &QueuesAfter) -> Re
             1 => "1 is left".to_owned(),
             many => format!("{many} are left"),
         };
-        let (target, policy) = (&most.wish.intent.target, most.wish.intent.policy);
+        let (target, policy) = (&most.request.intent.target, most.request.intent.policy);
         refusal.message = format!("needs {} queues for {policy} ({target}), {are}", most.need());
         if left > 0 {
             nearest.push(format!(
@@ -315,9 +315,9 @@ fn more_channels(device: &Device, queues: u32) -> Option<(ChannelKind, u32)> {
         .find(|(kind, count)| *count > 0 && *count <= channels.of(*kind).max)
 }
 
-fn ports_of(claimant: &Claimant<'_>, wish: &Wish<'_>) -> BTreeSet<Port> {
+fn ports_of(claimant: &Claimant<'_>, request: &ResolvedRequest<'_>) -> BTreeSet<Port> {
     let mut found: BTreeSet<Port> = claimant.processes.iter().flat_map(|process| ports(process)).collect();
-    if let Target::Service(_, matching) = &wish.intent.target
+    if let Target::Service(_, matching) = &request.intent.target
         && let (Some(number), true) = (matching.port, found.is_empty())
     {
         found.extend([false, true].map(|six| Port { transport: Transport::Tcp, six, number }));

@@ -5,8 +5,8 @@ use model::{Host, IrqKnob, Reason, Setting};
 use crate::desired::Collected;
 use crate::refusal::Refusal;
 
-/// Where an irqbalance runs, it is told to leave every interrupt alone whose CPUs are wanted. Bans that are there
-/// already stay, and are nobody's to undo.
+/// A running irqbalance gets a ban for every interrupt whose CPUs are wanted. Bans that are there already stay, and are
+/// not undone.
 pub(crate) fn want(host: &Host, collected: &mut Collected) -> Result<(), Refusal> {
     let Some(running) = &host.irqbalance else { return Ok(()) };
     let irqs = collected.wanted_irqs();
@@ -15,7 +15,7 @@ pub(crate) fn want(host: &Host, collected: &mut Collected) -> Result<(), Refusal
     }
     if running.banned.is_none() {
         collected.note(format!(
-            "irqbalance[{}] did not answer: it may move the interrupts that are placed here until it is told not to",
+            "irqbalance[{}] did not answer: it may move the interrupts that are placed here until they are banned",
             running.pid
         ));
         return Ok(());

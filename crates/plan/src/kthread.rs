@@ -18,14 +18,14 @@ use crate::refusal::{Refusal, RefusalKind};
 ///
 /// # Errors
 /// [`RefusalKind::Unsupported`] where the kernel lacks them, [`RefusalKind::Safety`] for a real-time class without a
-/// bound, [`RefusalKind::Usage`] for wishes about kernel threads under a mode that has none.
+/// bound, [`RefusalKind::Usage`] for settings of kernel threads under a mode that has none.
 pub(crate) fn check(part: &Part, index: &Index<'_>) -> Result<(), Refusal> {
-    let (mode, wish) = (part.delivery.mode, &part.intent.kthread);
+    let (mode, request) = (part.delivery.mode, &part.intent.kthread);
     let refuse = |kind, message: String| {
         Refusal::new(kind, &part.intent.target, message).because(format!("asked at {}", part.intent.origin))
     };
     if mode.threading() == Threading::Off {
-        if wish.is_empty() {
+        if request.is_empty() {
             return Ok(());
         }
         let message = format!("kthread values are given, and under {mode} no kernel thread polls");
@@ -34,7 +34,7 @@ pub(crate) fn check(part: &Part, index: &Index<'_>) -> Result<(), Refusal> {
         );
     }
     supported(part, index, &refuse)?;
-    match wish.scheduling {
+    match request.scheduling {
         Some(class) => real_time(part, index, class, &refuse),
         None => Ok(()),
     }
@@ -78,8 +78,8 @@ fn supported(
     Ok(())
 }
 
-/// That a request's class for kernel threads is one that its budget allows. It can be told before there is anything to place, as
-/// before a command is started.
+/// That a request's class for kernel threads is one that its budget allows. It can be checked before there is anything
+/// to place, as before a command is started.
 ///
 /// # Errors
 /// [`RefusalKind::Safety`] for a real-time priority above the bound.
@@ -120,7 +120,9 @@ fn real_time(
     if part.delivery.mode.threading() == Threading::BusyPoll {
         return Err(refuse(
             RefusalKind::Safety,
-            format!("a kernel thread that polls without a pause and with {class} leaves its CPU to nobody"),
+            format!(
+                "a kernel thread that polls without a pause and with {class} leaves its CPU to no other task"
+            ),
         )
         .nearest("threaded-busy with `other:-20` on CPUs of its own, or threaded with this class"));
     }
@@ -150,7 +152,7 @@ fn real_time(
 
 /// What the part's request wants of the kernel threads of its queues. Comes after the interrupts' affinity.
 pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) -> Result<(), Refusal> {
-    let wish = &part.intent.kthread;
+    let request = &part.intent.kthread;
     if part.delivery.mode.threading() == Threading::Off {
         return Ok(());
     }
@@ -160,7 +162,7 @@ pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) ->
         if let Some((cpus, why)) = cpus(part, placed, index, collected)? {
             collected.want(Setting::Kthread(queue, KthreadKnob::Affinity(cpus)), reason(why))?;
         }
-        if let Some(class) = wish.scheduling {
+        if let Some(class) = request.scheduling {
             let why = match class.real_time() {
                 Some(_) => "the kernel thread runs before every thread that is not real-time",
                 None => "the kernel thread shares its CPU by this class and nice value",
@@ -168,7 +170,7 @@ pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) ->
             collected
                 .want(Setting::Kthread(queue, KthreadKnob::Scheduling(class)), reason(why.to_owned()))?;
         }
-        if let Some(clamp) = wish.util_clamp {
+        if let Some(clamp) = request.util_clamp {
             if index.host.kthread_begins.as_ref().is_some_and(|begins| begins.util_clamp.is_none()) {
                 let message =
                     "a utilisation clamp for its kernel thread needs a kernel with CONFIG_UCLAMP_TASK";
@@ -178,7 +180,7 @@ pub(crate) fn want(part: &Part, index: &Index<'_>, collected: &mut Collected) ->
             let why = "the scheduler takes the kernel thread for so large when it chooses CPU and frequency";
             collected.want(Setting::Kthread(queue, KthreadKnob::UtilClamp(clamp)), reason(why.to_owned()))?;
         }
-        if let Some(slice) = wish.slice {
+        if let Some(slice) = request.slice {
             has_slices(part, queue, index)?;
             let why = "the scheduler lets the kernel thread run so long before another one that waits";
             collected.want(Setting::Kthread(queue, KthreadKnob::Slice(slice)), reason(why.to_owned()))?;

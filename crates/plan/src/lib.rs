@@ -1,13 +1,13 @@
 //! What would be good, and why.
 //!
 //! This room knows which delivery mode serves a policy, which queues, interrupts and epolls a workload lives on,
-//! in which order settings are written, and how to tell from counts whether they are in force. It must not know
+//! in which order settings are written, and how counts show whether they are in force. It must not know
 //! how a setting is read or written, nor where a number came from: it takes a [`model::Host`] and gives data back.
 //! The wall is held by its dependencies (`model`, and `thiserror` for the one error), by `clippy.toml` beside
 //! `src/`, and by `forbid(unsafe_code)`. Everything that is iterated has a fixed order, so that the same input
 //! gives the same bytes.
 //!
-//! The way through, one producer for each type:
+//! The data flow, one producer for each type:
 //!
 //! ```text
 //! Policy × Host      place    → Placement   who lives where; refuses what cannot be kept apart or afforded
@@ -18,29 +18,29 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
+pub mod app_requests;
 mod budget;
 mod claim;
+mod cpu_locality;
 mod desired;
 mod diff;
 mod divide;
 pub mod doctor;
-mod ground;
 mod in_force;
 mod index;
 mod irqbalance;
 mod kthread;
-mod near;
 mod nic;
 mod objects;
 mod order;
 mod parameters;
 mod place;
+mod queue_claims;
 mod queues_after;
 mod recipe;
 mod refusal;
 mod reuseport;
 mod share;
-pub mod wishes;
 
 pub use desired::{Desired, Explained, Wanted, desired};
 pub use diff::diff;

@@ -16,7 +16,7 @@ use crate::place::Part;
 use crate::queues_after::{QueuesAfter, channels_after};
 use crate::refusal::{Refusal, RefusalKind};
 
-/// Whether a wish that is not fulfilled yet makes the device's queues anew. What stands on the queues can be planned
+/// Whether a request that is not in force yet recreates the device's queues. Settings of the queues can be planned
 /// only when they are there.
 pub(crate) fn remakes_queues(
     part: &Part,
@@ -24,8 +24,8 @@ pub(crate) fn remakes_queues(
     index: &Index<'_>,
     after: &QueuesAfter,
 ) -> Result<bool, Refusal> {
-    for wish in &part.intent.nic {
-        for setting in settings(wish, part, device, index, after)? {
+    for request in &part.intent.nic {
+        for setting in settings(request, part, device, index, after)? {
             if remakes(&setting, device) && in_force::value(&setting, index)? != setting {
                 return Ok(true);
             }
@@ -34,7 +34,7 @@ pub(crate) fn remakes_queues(
     Ok(false)
 }
 
-/// Whether a setting makes the device's queues or NAPIs anew. A veth makes and unmakes its NAPIs with GRO.
+/// Whether a setting recreates the device's queues or NAPIs. A veth creates and destroys its NAPIs with GRO.
 ///
 /// Kernel: 6.18, `drivers/net/veth.c` `veth_set_features()`.
 pub(crate) fn remakes(setting: &Setting, device: &Device) -> bool {
@@ -45,7 +45,7 @@ pub(crate) fn remakes(setting: &Setting, device: &Device) -> bool {
     napis_of_veth || !stays && setting.disruption() != model::setting::Disruption::None
 }
 
-/// Adds what the part's request wants of its device; of wishes that make the queues anew alone if `remaking`.
+/// Adds what the part's request wants of its device; only of requests that recreate the queues if `remaking`.
 pub(crate) fn want(
     part: &Part,
     device: &Device,
@@ -54,21 +54,21 @@ pub(crate) fn want(
     remaking: bool,
     collected: &mut Collected,
 ) -> Result<(), Refusal> {
-    for wish in &part.intent.nic {
-        for setting in settings(wish, part, device, index, after)? {
+    for request in &part.intent.nic {
+        for setting in settings(request, part, device, index, after)? {
             if remaking && !remakes(&setting, device) {
                 continue;
             }
-            let why = format!("`{}` was asked for by name", wish.key().trim_start_matches("settings."));
+            let why = format!("`{}` was asked for by name", request.key().trim_start_matches("settings."));
             collected.want(setting, Reason::new(why, part.intent.origin.clone()))?;
         }
     }
     Ok(())
 }
 
-/// The settings that a wish comes to on a device.
+/// The settings that a request becomes on a device.
 fn settings(
-    wish: &NicRequest,
+    request: &NicRequest,
     part: &Part,
     device: &Device,
     index: &Index<'_>,
@@ -76,7 +76,7 @@ fn settings(
 ) -> Result<Vec<Setting>, Refusal> {
     let id = device.id;
     let rx = || device.rx_queues.iter().map(|queue| queue.id);
-    Ok(match wish {
+    Ok(match request {
         NicRequest::Channels(kind, count) => {
             check_channels(*kind, *count, part, device)?;
             check_that_nothing_is_lost(part, device, index)?;

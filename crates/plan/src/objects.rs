@@ -3,7 +3,7 @@
 use model::host::Device;
 use model::{Cpu, CpuSet, Layout, ObjectSpec, QueueIndex, RxQueue};
 
-use crate::near::Near;
+use crate::cpu_locality::NearCores;
 use crate::place::PlacedQueue;
 use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
@@ -55,7 +55,7 @@ pub(crate) fn objects(
     layout: &Layout,
     device: &Device,
     queues: &[&PlacedQueue],
-    near: Near,
+    near: NearCores,
     allowed: &CpuSet,
 ) -> Result<Objects, Refusal> {
     if near.cores() == 0 {
@@ -91,9 +91,9 @@ pub(crate) fn objects(
             made
         }
         Layout::Shared(count) => shared(queues, &near, *count, &mut notes),
-        Layout::Explicit(wishes) => {
+        Layout::Explicit(requests) => {
             check_queues(layout, device, &QueuesAfter::default())?;
-            explicit(wishes, device, queues, allowed)?
+            explicit(requests, device, queues, allowed)?
         }
     };
     if !matches!(layout, Layout::Explicit(_)) {
@@ -104,7 +104,7 @@ pub(crate) fn objects(
 }
 
 /// Queue i belongs to CPU i of the first `width`; every other CPU joins the object that is nearest to it.
-fn spread(queues: &[&PlacedQueue], near: &Near, width: usize) -> Objects {
+fn spread(queues: &[&PlacedQueue], near: &NearCores, width: usize) -> Objects {
     let turn = near.in_turn();
     let used = width.min(queues.len()).min(turn.len());
     let mut objects: Vec<QueueObject> = turn[..used]
@@ -130,7 +130,7 @@ fn spread(queues: &[&PlacedQueue], near: &Near, width: usize) -> Objects {
 }
 
 /// All queues on so many CPUs.
-fn shared(queues: &[&PlacedQueue], near: &Near, count: u32, notes: &mut Vec<String>) -> Objects {
+fn shared(queues: &[&PlacedQueue], near: &NearCores, count: u32, notes: &mut Vec<String>) -> Objects {
     let turn = near.in_turn();
     let wanted = usize::try_from(count).unwrap_or(usize::MAX);
     if wanted > turn.len() {
@@ -153,7 +153,7 @@ fn shared(queues: &[&PlacedQueue], near: &Near, count: u32, notes: &mut Vec<Stri
 /// # Errors
 /// [`RefusalKind::Usage`] for the first that it has not.
 pub(crate) fn check_queues(layout: &Layout, device: &Device, after: &QueuesAfter) -> Result<(), Refusal> {
-    let Layout::Explicit(wishes) = layout else { return Ok(()) };
+    let Layout::Explicit(requests) = layout else { return Ok(()) };
     let (rx, tx) = (after.rx(device), after.tx(device));
     let of_kind = |named: Option<QueueIndex>, count: u32, kind: &str| match named {
         Some(QueueIndex(index)) => Err(Refusal::new(
@@ -164,36 +164,36 @@ pub(crate) fn check_queues(layout: &Layout, device: &Device, after: &QueuesAfter
         .nearest(format!("{kind} queues 0 to {}", count.saturating_sub(1)))),
         None => Ok(()),
     };
-    wishes.iter().try_for_each(|wish| {
-        of_kind(wish.rx.iter().copied().find(|queue| queue.0 >= rx), rx, "receive")?;
-        of_kind(wish.tx.iter().copied().find(|queue| queue.0 >= tx), tx, "transmit")
+    requests.iter().try_for_each(|request| {
+        of_kind(request.rx.iter().copied().find(|queue| queue.0 >= rx), rx, "receive")?;
+        of_kind(request.tx.iter().copied().find(|queue| queue.0 >= tx), tx, "transmit")
     })
 }
 
 /// As the operator wrote it.
 fn explicit(
-    wishes: &[ObjectSpec],
+    requests: &[ObjectSpec],
     device: &Device,
     queues: &[&PlacedQueue],
     allowed: &CpuSet,
 ) -> Result<Objects, Refusal> {
-    let mut objects = Vec::with_capacity(wishes.len());
-    for wish in wishes {
-        let mut rx = Vec::with_capacity(wish.rx.len());
-        for index in &wish.rx {
+    let mut objects = Vec::with_capacity(requests.len());
+    for request in requests {
+        let mut rx = Vec::with_capacity(request.rx.len());
+        for index in &request.rx {
             let serves = |placed: &&&PlacedQueue| {
                 placed.queue.index == *index || placed.also.iter().any(|also| also.index == *index)
             };
             rx.extend(queues.iter().find(serves).map(|placed| placed.queue));
         }
-        let cpus = wish.cpus.intersection(allowed);
+        let cpus = request.cpus.intersection(allowed);
         if cpus.is_empty() {
-            let message = format!("layout: none of the CPUs {} may be used", wish.cpus);
+            let message = format!("layout: none of the CPUs {} may be used", request.cpus);
             let refusal = Refusal::new(RefusalKind::Missing, device.id, message);
             return Err(refusal.because(format!("may be used: {allowed}")));
         }
         let senders = cpus.iter().collect();
-        objects.push(QueueObject { rx, tx: wish.tx.clone(), irq_cpus: cpus.clone(), cpus, senders });
+        objects.push(QueueObject { rx, tx: request.tx.clone(), irq_cpus: cpus.clone(), cpus, senders });
     }
     Ok(Objects { objects, ..Objects::default() })
 }

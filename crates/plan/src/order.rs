@@ -1,7 +1,7 @@
-//! In which order settings are written, so that no state on the way is worse than both ends.
+//! In which order settings are written, so that no intermediate state is worse than both ends.
 //!
 //! **The device first, from the ground up.** Numbers of the whole host stand on nothing. Other counts of queues, other
-//! rings and some offloads make the device anew, with new interrupts and NAPIs, so all that stands on queues comes
+//! rings and some offloads reset the device, with new interrupts and NAPIs, so all that stands on queues comes
 //! after them: moderation, the spread of packets over queues, steering. A context of the receive hash is there before the
 //! rules that lead to it, and goes after them: the kernel refuses anything else.
 //!
@@ -13,7 +13,7 @@
 //! queue's settings make the kernel rely on it and keep the IRQ masked. Raising, the epolls are written before
 //! the queues: `prefer_busy_poll` without deferral costs one poll a wait and changes nothing else, where deferral
 //! without a poller holds packets back for `gro-flush-timeout`, 5 ms in `fullbusy`. Lowering, the queues are
-//! written before the epolls. The other way round is the kernel's trap: clearing `prefer_busy_poll` while IRQs
+//! written before the epolls. The reverse order is the kernel's trap: clearing `prefer_busy_poll` while IRQs
 //! are suspended leaves them to `irq-suspend-timeout` (20 ms without a packet), because only an `epoll_wait` that
 //! still prefers busy polling would resume them (6.18, `fs/eventpoll.c` `ep_busy_loop()`,
 //! `ep_resume_napi_irqs()`). With the queue's values gone first, the application's next `epoll_wait` polls once
@@ -28,11 +28,11 @@
 //! order counts where it is not, and in the undo script.
 //!
 //! **A kernel thread comes before what is set on it.** It is there once its queue is threaded; then its CPUs are set, and
-//! on these its class, so that a thread before which nobody else runs never runs where it should not. Going, the class
+//! on these its class, so that a thread of the highest priority never runs where it should not. Going, the class
 //! falls first, then the CPUs go back, and then the thread ends.
 //!
 //! All rules are mirrors of themselves, so a plan's inverse, which is only its reverse, is in order too: an undo
-//! goes the way that a plan back would have gone.
+//! follows the order that a plan back would have.
 
 use std::collections::BTreeSet;
 

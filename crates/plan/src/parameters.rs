@@ -129,7 +129,7 @@ fn contradiction(intent: &Intent, mode: DeliveryMode, params: &DeliveryParams) -
     None
 }
 
-/// The longest delay of a packet that nobody has to ask for: the wrong unit in a policy file must not cut a host off.
+/// The longest delay of a packet without an explicit budget: the wrong unit in a policy file must not cut a host off.
 /// The longest of the recipes is 5 ms.
 const ADDED_DELAY_UNASKED: Nanoseconds = Nanoseconds::from_millis(1_000);
 

@@ -12,13 +12,13 @@ use model::{
 };
 
 use crate::budget;
-use crate::claim::{self, Wish};
+use crate::claim::{self, ResolvedRequest};
+use crate::cpu_locality::{self, NearCores};
 use crate::divide::{self, Division};
-use crate::ground::Ground;
 use crate::index::Index;
-use crate::near::{self, Near};
 use crate::objects::{Objects, check_queues, objects};
 use crate::parameters;
+use crate::queue_claims::QueueClaims;
 use crate::queues_after::QueuesAfter;
 use crate::recipe::{self, Chosen};
 use crate::refusal::{Refusal, RefusalKind};
@@ -73,7 +73,7 @@ pub struct Placement {
     pub recipes: Arc<Recipes>,
     /// Whether recipes may want what stops a queue or takes the link down.
     pub disruptive: bool,
-    /// How many queues devices have that this makes anew.
+    /// How many queues devices have that this recreates.
     pub(crate) queues_after: QueuesAfter,
 }
 
@@ -105,7 +105,7 @@ pub struct Part {
     pub queues: Vec<PlacedQueue>,
     /// The processes whose epolls, io_urings and threads it sets.
     pub processes: Vec<PlacedProcess>,
-    /// How a device's queues and CPUs are put together; `None` where nobody asks for a layout.
+    /// How a device's queues and CPUs are put together; `None` where no request has a layout.
     pub objects: Option<Objects>,
     /// What the operator should know about this placement.
     pub notes: Vec<String>,
@@ -125,7 +125,7 @@ pub enum Runs {
     NotKnown,
 }
 
-/// A NAPI by the receive queue that stands for it, and its way to a CPU.
+/// A NAPI by the receive queue that stands for it, and its path to a CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedQueue {
     /// The queue: the first one that the NAPI serves.
@@ -173,11 +173,11 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         let (intent, runs) = (intent.clone(), Runs::Yes);
         parts.push(Part { intent, circumstances, delivery, params, queues, processes, objects, notes, runs });
     }
-    let wishes: Vec<Wish<'_>> = policy
+    let requests: Vec<ResolvedRequest<'_>> = policy
         .intents
         .iter()
         .zip(&parts)
-        .map(|(intent, part)| Wish {
+        .map(|(intent, part)| ResolvedRequest {
             intent,
             delivery: part.delivery.mode,
             threading: part.delivery.mode.threading(),
@@ -186,42 +186,42 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         .collect();
 
     let after = QueuesAfter::of(&parts, &policy.recipes, policy.disruptive, &index);
-    let mut ground = Ground::new(&index, &after);
+    let mut queues = QueueClaims::new(&index, &after);
     let mut owned: BTreeMap<Pid, usize> = BTreeMap::new();
     let shares = Shares::of(policy, &index);
     for (part, share) in &shares.shares {
-        ground.claim_for_process(*part, share, &wishes, &mut parts[*part])?;
+        queues.claim_for_process(*part, share, &requests, &mut parts[*part])?;
         let placed = placed_process(share, &mut parts[*part])?;
         parts[*part].processes.push(placed);
     }
-    let owners = owners_of_processes(policy, resolved, &index, &wishes, &mut parts)?;
+    let owners = owners_of_processes(policy, resolved, &index, &requests, &mut parts)?;
     let mut divisions = Vec::new();
-    for (device, claimants) in ground.to_divide(&owners, &wishes, &index) {
-        let division = divide::divide(device, &claimants, &wishes, &index, &after)?;
+    for (device, claimants) in queues.to_divide(&owners, &requests, &index) {
+        let division = divide::divide(device, &claimants, &requests, &index, &after)?;
         if after.remakes(device.id) {
             // Its parts get their queues when these are there: only that there are enough is known before.
-            ground.keep_back(device.id);
+            queues.keep_back(device.id);
             continue;
         }
-        ground.give(&division, &mut parts);
+        queues.give(&division, &mut parts);
         divisions.push(division);
     }
     for (part, process) in owners {
         owned.insert(process.id.pid, part);
         let process = shares.rest(process);
-        ground.claim_for_process(part, process, &wishes, &mut parts[part])?;
+        queues.claim_for_process(part, process, &requests, &mut parts[part])?;
         let placed = placed_process(process, &mut parts[part])?;
         parts[part].processes.push(placed);
     }
     for (part, intent) in policy.intents.iter().enumerate() {
         if let Target::Device(name) = &intent.target {
             let device = device_named(name, intent, host)?;
-            ground.claim_for_device(part, device, &wishes, &mut parts[part])?;
+            queues.claim_for_device(part, device, &requests, &mut parts[part])?;
         }
     }
     note_those_without_epolls(&index, &mut parts);
-    place_epolls_of_devices(&index, &ground, &owned, &wishes, &mut parts)?;
-    ground.settle(&mut parts);
+    place_epolls_of_devices(&index, &queues, &owned, &requests, &mut parts)?;
+    queues.settle(&mut parts);
     for part in &parts {
         let processes: Vec<&Process> =
             part.processes.iter().filter_map(|p| index.processes.get(&p.id.pid).copied()).collect();
@@ -243,7 +243,7 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
     laid_out(placement, &index)
 }
 
-/// How many NAPIs a part sets: of a device that is made anew, as many as it has queues then.
+/// How many NAPIs a part sets: of a device that is recreated, as many as it has queues then.
 fn napis_after(part: &Part, host: &Host, after: &QueuesAfter) -> usize {
     let device = match &part.intent.target {
         Target::Device(name) => host.device_named(name).filter(|device| after.remakes(device.id)),
@@ -276,7 +276,7 @@ fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Re
             }
             continue;
         }
-        let allowed = near::allowed(&part.intent, index.host);
+        let allowed = cpu_locality::allowed(&part.intent, index.host);
         let own = |(other, part): &(usize, &Part)| *other == at || part.intent.cpus.is_none();
         let mut queues: Vec<&PlacedQueue> = placement
             .parts
@@ -287,7 +287,7 @@ fn laid_out(mut placement: Placement, index: &Index<'_>) -> Result<Placement, Re
             .filter(|placed| placed.queue.device == device.id)
             .collect();
         queues.sort_by_key(|placed| placed.queue);
-        let near = Near::new(device, &allowed, index.host);
+        let near = NearCores::new(device, &allowed, index.host);
         let made = match objects(layout, device, &queues, near, &allowed) {
             // A recipe's layout is for hosts that have CPUs for it; only an operator's own is refused.
             Err(refusal) if part.intent.layout.is_none() => {
@@ -321,7 +321,7 @@ fn owners_of_processes<'h>(
     policy: &Policy,
     resolved: &Resolved,
     index: &Index<'h>,
-    wishes: &[Wish<'_>],
+    requests: &[ResolvedRequest<'_>],
     parts: &mut [Part],
 ) -> Result<Vec<(usize, &'h Process)>, Refusal> {
     let mut owners: BTreeMap<Pid, (u8, usize)> = BTreeMap::new();
@@ -362,7 +362,7 @@ fn owners_of_processes<'h>(
             if rank > other_rank {
                 owners.insert(pid, (rank, part));
             } else if rank == other_rank {
-                let (theirs, ours) = (&wishes[other], &wishes[part]);
+                let (theirs, ours) = (&requests[other], &requests[part]);
                 let same = theirs.params == ours.params && theirs.of_kthread() == ours.of_kthread();
                 if !same || theirs.cpus() != ours.cpus() {
                     let process = index.processes.get(&pid).map(|p| p.id.to_string());
@@ -375,7 +375,7 @@ fn owners_of_processes<'h>(
     }
     let mut found = Vec::with_capacity(owners.len());
     for (pid, (_, part)) in owners {
-        found.push((part, process_with(pid, wishes[part].intent, index)?));
+        found.push((part, process_with(pid, requests[part].intent, index)?));
     }
     Ok(found)
 }
@@ -515,14 +515,14 @@ fn placed_process(process: &Process, part: &mut Part) -> Result<PlacedProcess, R
 /// what else an application has set for itself is its own.
 fn place_epolls_of_devices(
     index: &Index<'_>,
-    ground: &Ground<'_>,
+    queues: &QueueClaims<'_>,
     owned: &BTreeMap<Pid, usize>,
-    wishes: &[Wish<'_>],
+    requests: &[ResolvedRequest<'_>],
     parts: &mut [Part],
 ) -> Result<(), Refusal> {
     let mut part_of: BTreeMap<DeviceId, usize> = BTreeMap::new();
-    for (part, wish) in wishes.iter().enumerate() {
-        let Target::Device(name) = &wish.intent.target else { continue };
+    for (part, request) in requests.iter().enumerate() {
+        let Target::Device(name) = &request.intent.target else { continue };
         if let Some(device) = index.host.device_named(name) {
             part_of.entry(device.id).or_insert(part);
         }
@@ -535,7 +535,7 @@ fn place_epolls_of_devices(
     for process in index.host.processes.iter().filter(|p| !owned.contains_key(&p.id.pid)) {
         let mut device_of: BTreeMap<u64, usize> = BTreeMap::new();
         for socket in &process.sockets {
-            let device = socket.napi.and_then(|id| ground.device_of(id));
+            let device = socket.napi.and_then(|id| queues.device_of(id));
             if let Some(&part) = device.and_then(|device| part_of.get(&device)) {
                 device_of.insert(socket.inode, part);
             }
@@ -547,11 +547,11 @@ fn place_epolls_of_devices(
             let mut watching = watching.into_iter();
             let Some(first) = watching.next() else { continue };
             let busy = epoll.params.is_some_and(EpollParams::waits_busily);
-            if !wishes[first].of_epoll().waits_busily() && !busy {
+            if !requests[first].of_epoll().waits_busily() && !busy {
                 continue;
             }
-            if let Some(other) = watching.find(|&o| wishes[o].of_epoll() != wishes[first].of_epoll()) {
-                return Err(claim::conflict(epoll.id, &wishes[first], &wishes[other])
+            if let Some(other) = watching.find(|&o| requests[o].of_epoll() != requests[first].of_epoll()) {
+                return Err(claim::conflict(epoll.id, &requests[first], &requests[other])
                     .because(format!("{} watches sockets of both devices", epoll.id))
                     .nearest(format!("a request for {} itself", process.id)));
             }

@@ -1,4 +1,4 @@
-//! How many queues devices have once a plan has made them anew. Whatever counts queues counts these.
+//! How many queues devices have once a plan has recreated them. All code that counts queues uses these.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::index::Index;
 use crate::place::Part;
 use crate::recipe::of_device;
 
-/// The devices whose queues a policy makes anew, with how many of each kind they have then.
+/// The devices whose queues a policy recreates, with how many of each kind they have then.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueuesAfter(BTreeMap<DeviceId, After>);
 
@@ -56,7 +56,7 @@ impl QueuesAfter {
         Self(found)
     }
 
-    /// Whether the policy makes the device's queues anew.
+    /// Whether the policy recreates the device's queues.
     pub(crate) fn remakes(&self, device: DeviceId) -> bool {
         self.0.contains_key(&device)
     }
@@ -100,7 +100,7 @@ pub(crate) fn channels_after(kind: ChannelKind, part: &Part, channels: Channels)
 }
 
 fn by_name(kind: ChannelKind, part: &Part) -> Option<u32> {
-    part.intent.nic.iter().find_map(|wish| match wish {
+    part.intent.nic.iter().find_map(|request| match request {
         NicRequest::Channels(of, count) if *of == kind => Some(*count),
         _ => None,
     })
@@ -108,7 +108,7 @@ fn by_name(kind: ChannelKind, part: &Part) -> Option<u32> {
 
 /// Whether the request switches on the GRO that a veth without NAPIs lacks.
 fn gives_napis(part: &Part, device: &Device) -> bool {
-    let wished =
-        || part.intent.nic.iter().any(|wish| matches!(wish, NicRequest::Offload(Offload::Gro, true)));
-    device.kind == "veth" && device.offloads.get(&Offload::Gro) == Some(&false) && !device.xdp && wished()
+    let requested =
+        || part.intent.nic.iter().any(|request| matches!(request, NicRequest::Offload(Offload::Gro, true)));
+    device.kind == "veth" && device.offloads.get(&Offload::Gro) == Some(&false) && !device.xdp && requested()
 }

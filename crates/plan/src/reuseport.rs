@@ -100,7 +100,7 @@ fn standing(
     let places: usize = devices.map(|queues| queues.len().max(count)).sum();
     if count > Spread::LISTENERS_MAX || queues.len() > Spread::QUEUES_MAX || places > Spread::PLACES_MAX {
         return Standing::Left(format!(
-            "{count} listeners and {} queues are more than can be told apart",
+            "{count} listeners and {} queues are too many to distinguish",
             queues.len()
         ));
     }

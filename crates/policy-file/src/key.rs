@@ -227,7 +227,7 @@ fn of_kthreads() -> impl Iterator<Item = Key> {
     KthreadValue::KEYS.iter().map(key)
 }
 
-/// What a device can be told beside its knobs of one number or switch.
+/// The settings of a device beside its knobs of one number or switch.
 fn of_device() -> Vec<Key> {
     vec![
     Key {
@@ -283,15 +283,15 @@ fn of_device() -> Vec<Key> {
 
 /// Keys of knobs that take one number or are a switch: path, bounds and meaning are those of the table of knobs.
 macro_rules! of_knobs {
-    ($kind:ident as $wish:ident($number:ty)) => {
+    ($kind:ident as $variant:ident($number:ty)) => {
         $kind::ALL.iter().map(|&knob| {
             let facts = knob.facts();
             let takes = match (facts.unit, facts.range) {
                 (Unit::Switch, _) | (_, None) => Takes::Switch(Box::new(move |on| {
-                    Value::Nic(NicRequest::$wish(knob, <$number>::from(on)))
+                    Value::Nic(NicRequest::$variant(knob, <$number>::from(on)))
                 })),
                 (_, Some((min, max))) => {
-                    let make = move |n: u32| Value::Nic(NicRequest::$wish(knob, <$number>::of_number(n)));
+                    let make = move |n: u32| Value::Nic(NicRequest::$variant(knob, <$number>::of_number(n)));
                     Takes::Number { min: bound(min), max: bound(max), make: Box::new(make) }
                 }
             };

@@ -17,7 +17,7 @@ use crate::value::Value;
 pub struct Merged {
     /// The sections, in the order of their first appearance.
     pub sections: Vec<MergedSection>,
-    /// What the policies come to. Not of these files: whoever reads the recipe files puts it here.
+    /// The recipes. Policy files have none: the caller, who reads the recipe files, sets them.
     pub recipes: Arc<Recipes>,
 }
 
@@ -97,7 +97,7 @@ impl MergedSection {
                 Value::MatchUid(uid) => matches.uid = Some(uid),
                 Value::Layout(layout) => intent.layout = Some(layout),
                 Value::Queues(queues) => intent.queues = Some(queues),
-                Value::Nic(wish) => intent.nic.push(wish),
+                Value::Nic(request) => intent.nic.push(request),
             }
             let decides = matches!(value, Value::Policy(_) | Value::Delivery(_));
             if intent.origin.is_empty() || decides {

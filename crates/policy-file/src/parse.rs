@@ -159,7 +159,7 @@ pub fn setting(text: &str) -> Result<NicRequest, String> {
     };
     let value = DeValue::parse(&toml).map_err(|_| format!("`{name}` takes {}", key.takes.example()))?;
     match value_of(key, value.get_ref()) {
-        Ok(Value::Nic(wish)) => Ok(wish),
+        Ok(Value::Nic(request)) => Ok(request),
         Ok(_) => Err(format!("`{name}` is no setting of a device")),
         Err((message, help)) => {
             Err(help.map_or_else(|| message.clone(), |help| format!("{message}; {help}")))

@@ -52,7 +52,7 @@ impl Value {
             Self::MatchUid(_) => "match.uid",
             Self::Layout(_) => "layout",
             Self::Queues(_) => "queues",
-            Self::Nic(wish) => wish.key(),
+            Self::Nic(request) => request.key(),
         }
     }
 
@@ -76,7 +76,7 @@ impl Value {
             | Self::MatchUid(n) => n.to_string(),
             Self::Kthread(value) => quoted(&value.to_string()),
             Self::Layout(layout) => quoted(&layout.to_string()),
-            Self::Nic(wish) => crate::wish::toml(wish),
+            Self::Nic(request) => crate::nic_value::toml(request),
         }
     }
 }

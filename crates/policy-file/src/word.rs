@@ -1,12 +1,12 @@
-//! A word that asks for something: a policy or a delivery mode.
+//! The word of a request: a policy or a delivery mode.
 
 use model::{Budget, DeliveryMode, Intent, KthreadRequest, PolicyName};
 
 use crate::nearest::nearest;
 
-/// A word that asks for something: a policy, or a delivery mode.
+/// The word of a request: a policy or a delivery mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum Word {
     /// What the traffic shall be good at.
     Policy(PolicyName),
     /// How packets shall be delivered.
@@ -17,11 +17,11 @@ pub enum Wish {
 ///
 /// # Errors
 /// In one sentence: which words there are, and which was probably meant.
-pub fn wish(word: &str) -> Result<Wish, String> {
+pub fn word(word: &str) -> Result<Word, String> {
     if let Ok(policy) = word.parse() {
-        return Ok(Wish::Policy(policy));
+        return Ok(Word::Policy(policy));
     }
-    word.parse().map(Wish::Delivery).map_err(|_| {
+    word.parse().map(Word::Delivery).map_err(|_| {
         let modes = [
             "interrupt",
             "defer20",
@@ -44,7 +44,7 @@ pub fn wish(word: &str) -> Result<Wish, String> {
     })
 }
 
-impl Wish {
+impl Word {
     /// The request that this word is, about a target.
     pub fn intent(self, target: model::Target, origin: impl Into<String>, budget: Budget) -> Intent {
         let (policy, delivery) = match self {
@@ -74,8 +74,8 @@ mod test {
 
     #[test]
     fn a_word_is_a_policy_or_a_delivery_mode() {
-        assert_eq!(wish("latency"), Ok(Wish::Policy(PolicyName::Latency)));
-        assert_eq!(wish("suspend20").map(|w| matches!(w, Wish::Delivery(_))), Ok(true));
-        assert!(wish("supsend20").expect_err("misspelt").contains("did you mean `suspend20`?"));
+        assert_eq!(word("latency"), Ok(Word::Policy(PolicyName::Latency)));
+        assert_eq!(word("suspend20").map(|w| matches!(w, Word::Delivery(_))), Ok(true));
+        assert!(word("supsend20").expect_err("misspelt").contains("did you mean `suspend20`?"));
     }
 }

@@ -53,7 +53,7 @@ const MISTAKES: &[(&str, &str)] = &[
         "[device.eth0]\npolicy = \"latency\"\n[device.eth0]\npolicy = \"bulk\"\ncpus = \"0\"\n",
     ),
     (
-        "several_mistakes_at_once",
+        "several_mistakes_together",
         "# a cache\n[service.cache]\nmatch = { unit = 7 }\npolcy = \"latency\"\ngoal = { p98 = \"300us\" }\n\n[device.eth0]\n\tpolicy = \"fast\"\n",
     ),
 ];

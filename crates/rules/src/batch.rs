@@ -9,7 +9,7 @@ use crate::lookup::Lookup;
 use crate::memory::{Memory, Rest};
 use crate::words::{self, Mistake, Spans, Words, split_plain};
 
-/// Why the next command could not be had.
+/// Why the next command could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file could not be read further.
@@ -131,8 +131,8 @@ fn fits(command: &Command) -> bool {
 /// What some editors put before the first line.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Reads a line with what is known from those before it; whether that was possible. A line that is wrong is then read as a
-/// whole, for its words to be told.
+/// Reads a line with what is known from those before it; whether that was possible. A wrong line is then read as a
+/// whole, so that its words can be reported.
 fn read_rest(
     line: &[u8],
     memory: &mut Memory,
@@ -178,7 +178,7 @@ mod test {
                     let mut out = crate::attr::AttrBuf::new();
                     command.encode(line, 0, &mut out);
                     found.push(Ok((line, out.into_bytes())));
-                    // Whoever borrows a command may change it.
+                    // The borrower of a command may change it.
                     if let Command::Filter(rule) = command {
                         rule.actions.iter_mut().for_each(|action| action.no_percpu ^= true);
                         rule.priority = 9;

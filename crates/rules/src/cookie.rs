@@ -1,6 +1,6 @@
 //! Cookies that stand for rules.
 //!
-//! The kernel keeps 16 bytes with an action that are the user's own, and tells them where it tells little else: in a terse dump. A
+//! The kernel keeps 16 bytes with an action that are the user's own, and dumps them where it dumps little else: in a terse dump. A
 //! rule that was loaded with the digest of its own content there is known by it again, without the content.
 
 use crate::action::{Action, Cookie};
@@ -30,7 +30,7 @@ impl Marker {
     }
 }
 
-/// Whether a dump may tell such rules by handle and cookies alone.
+/// Whether a dump may identify such rules by handle and cookies alone.
 ///
 /// Kernel: 6.18, `net/sched/cls_flower.c` alone has `terse_dump`.
 pub const fn has_terse_dump(rule: &Filter) -> bool {
@@ -49,7 +49,7 @@ pub(crate) fn without_own(rule: &Filter, maker: &mut Fingerprinter) -> Option<Fi
         .then_some(plain)
 }
 
-/// What a terse dump tells of a rule.
+/// What a terse dump has of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terse {
     /// Where it belongs.
@@ -65,7 +65,7 @@ pub struct Terse {
 }
 
 impl Terse {
-    /// Reads the body of a rule that a terse dump of this hook tells; `None` for what is no rule of flower.
+    /// Reads the body of a rule of a terse dump of this hook; `None` for what is no rule of flower.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -124,7 +124,7 @@ impl From<Fingerprint> for Cookie {
 mod test {
     use super::*;
     use crate::attr::AttrBuf;
-    use crate::{Batch, Found, Table, Wanted};
+    use crate::{Batch, Expected, Found, Table};
 
     const RULE: &str =
         "filter add dev d0 ingress protocol ip prio 1 handle 7 flower dst_ip 10.0.0.1 action drop\n";
@@ -142,7 +142,7 @@ mod test {
         rule
     }
 
-    /// What a dump tells of a rule in this priority and with this handle.
+    /// What a dump has of a rule in this priority and with this handle.
     fn terse(rule: &Filter, priority: u16, handle: u32) -> Terse {
         let dumped = Filter { priority, handle, ..rule.clone() };
         let mut out = AttrBuf::new();
@@ -150,10 +150,10 @@ mod test {
         Terse::decode(rule.hook, &out.as_bytes()[16..]).expect("read").expect("a rule")
     }
 
-    fn wanted(line: &str) -> Wanted {
-        let mut wanted = Wanted::default();
-        wanted.add(&rule(line), 1);
-        wanted
+    fn expected(line: &str) -> Expected {
+        let mut expected = Expected::default();
+        expected.add(&rule(line), 1);
+        expected
     }
 
     #[test]
@@ -165,37 +165,40 @@ mod test {
             (RULE.replace("prio 1 ", ""), 0xc000, 7),
             (RULE.replace("action drop", "action skbedit mark 1 pipe action drop no_percpu"), 1, 7),
         ] {
-            let told = terse(&marked(&line), priority, handle);
-            let mut file = wanted(&line);
-            assert_eq!(file.strike_by_cookie(&told), Some(Found::Wanted(1)), "{line}");
-            assert_eq!(file.strike_by_cookie(&told), Some(Found::Again), "{line}");
+            let terse_rule = terse(&marked(&line), priority, handle);
+            let mut file = expected(&line);
+            assert_eq!(file.match_by_cookie(&terse_rule), Some(Found::Expected(1)), "{line}");
+            assert_eq!(file.match_by_cookie(&terse_rule), Some(Found::Again), "{line}");
             assert_eq!(file.missing(), [0_u32; 0]);
             // A dump of the whole rule is compared without the cookie that the file does not have.
             let dumped = Filter { priority, handle, ..marked(&line) };
-            assert_eq!(wanted(&line).strike(&dumped), Found::Wanted(1), "{line}");
+            assert_eq!(expected(&line).match_rule(&dumped), Found::Expected(1), "{line}");
         }
     }
 
     #[test]
     fn a_cookie_tells_nothing_of_a_rule_that_it_was_not_made_for() {
-        let told = terse(&marked(RULE), 1, 7);
+        let terse_rule = terse(&marked(RULE), 1, 7);
         for other in [
             RULE.replace("10.0.0.1", "10.0.0.2"),
             RULE.replace("drop", "pass"),
             RULE.replace("handle 7", "handle 8"),
             RULE.replace("action drop", "action drop no_percpu"),
         ] {
-            assert_eq!(wanted(&other).strike_by_cookie(&told), None, "{other}");
+            assert_eq!(expected(&other).match_by_cookie(&terse_rule), None, "{other}");
         }
-        assert_eq!(wanted(&RULE.replace("prio 1", "prio 2")).strike_by_cookie(&told), Some(Found::Unasked));
-        // Somebody's own, and none at all.
+        assert_eq!(
+            expected(&RULE.replace("prio 1", "prio 2")).match_by_cookie(&terse_rule),
+            Some(Found::Unasked)
+        );
+        // A user's own cookie, and none at all.
         let own = RULE.replace("drop", "drop cookie 11223344556677889900aabbccddeeff");
-        assert_eq!(wanted(&own).strike_by_cookie(&terse(&rule(&own), 1, 7)), None);
-        assert_eq!(wanted(RULE).strike_by_cookie(&terse(&rule(RULE), 1, 7)), None);
+        assert_eq!(expected(&own).match_by_cookie(&terse(&rule(&own), 1, 7)), None);
+        assert_eq!(expected(RULE).match_by_cookie(&terse(&rule(RULE), 1, 7)), None);
         // A rule that was changed under a cookie of ours is another one.
         let mut changed = marked(RULE);
         changed.actions.clone_from(&marked(&RULE.replace("10.0.0.1", "10.0.0.2")).actions);
-        assert_eq!(wanted(RULE).strike(&changed), Found::Different(1));
+        assert_eq!(expected(RULE).match_rule(&changed), Found::Different(1));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! `src/`, and by `forbid(unsafe_code)`.
 //!
 //! Read in this order: [`lines`] and [`words`] (text), [`command`] (what a line says), [`classifier`] and [`action`]
-//! (one file for each kind), [`batch`] (all of a file), [`wanted`] (what is there against what is wanted).
+//! (one file for each kind), [`batch`] (all of a file), [`expected`] (what is there against what is expected).
 #![forbid(unsafe_code)]
 
 pub mod action;
@@ -16,6 +16,7 @@ pub mod classifier;
 pub mod command;
 pub mod cookie;
 pub mod ematch;
+pub mod expected;
 pub mod fingerprint;
 pub mod lines;
 pub mod lookup;
@@ -27,7 +28,6 @@ pub mod protocol;
 pub mod sharing;
 pub mod small_vec;
 pub mod tunnel_options;
-pub mod wanted;
 pub mod words;
 
 pub use action::Action;
@@ -35,8 +35,8 @@ pub use batch::{Batch, ReadError};
 pub use classifier::Classifier;
 pub use command::{Command, Filter, Group, Hook, Verb};
 pub use cookie::{Marker, Terse};
+pub use expected::{Expected, Found};
 pub use lookup::{Lookup, Pinned, Table};
 pub use percpu::NoPercpu;
 pub use sharing::Sharing;
-pub use wanted::{Found, Wanted};
 pub use words::Mistake;

@@ -7,7 +7,7 @@
 
 use std::io::{self, Read};
 
-/// How much of the file is in memory at once, unless a line is longer: little enough to stay in the processor's cache.
+/// How much of the file is in memory at a time, unless a line is longer: little enough to stay in the processor's cache.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// The longest line. tc has no limit but memory; nothing sensible comes near this.
@@ -170,14 +170,14 @@ fn too_long() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("a line of more than {LINE_BYTES_MAX} bytes"))
 }
 
-/// How many bytes are looked through at once, so that the compiler makes vector instructions of it.
+/// How many bytes are searched at a time, so that the compiler makes vector instructions of it.
 const BLOCK_BYTES: usize = 32;
 
 /// Where a byte is first, looked for a block at a time.
 fn memchr(wanted: u8, bytes: &[u8]) -> Option<usize> {
     let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
     for (i, block) in blocks.iter().enumerate() {
-        // Without a way out in the middle: that is what makes it fast.
+        // Without an early exit: that is what makes it fast.
         if block.iter().fold(false, |found, byte| found | (*byte == wanted)) {
             return within(wanted, block).map(|at| i * BLOCK_BYTES + at);
         }

@@ -21,7 +21,7 @@ pub trait Lookup {
 pub struct Pinned {
     /// The descriptor.
     pub fd: u32,
-    /// The program's id, by which the kernel tells which program a rule has.
+    /// The program's id, by which the kernel identifies the program of a rule.
     pub id: u32,
 }
 

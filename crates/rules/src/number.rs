@@ -408,7 +408,7 @@ mod test {
     }
 
     #[test]
-    fn a_prefix_counts_its_bits_or_is_told_by_a_dotted_mask() {
+    fn a_prefix_counts_its_bits_or_is_given_by_a_dotted_mask() {
         assert_eq!(
             prefix("10.0.0.0/8").map(|(a, bits)| (a.to_string(), bits)),
             Some(("10.0.0.0".to_owned(), 8))

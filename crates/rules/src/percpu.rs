@@ -22,8 +22,8 @@ pub enum NoPercpu {
 
 /// Kinds of actions, whether they obey the flag, and the kernel's file that shows it.
 ///
-/// Kernel: 6.18. `tcf_idr_create_from_flags()` (`net/sched/act_api.c`) passes the flag on, `tcf_idr_create()` takes
-/// the wish from its caller. A dump tells `no_percpu` for those who do not obey, too: it tells what was asked.
+/// Kernel: 6.18. `tcf_idr_create_from_flags()` (`net/sched/act_api.c`) passes the flag on, `tcf_idr_create()` takes the
+/// flag from its caller. A dump shows `no_percpu` for kinds that ignore it, too: it shows what was requested.
 pub const KINDS: &[(&str, bool, &str)] = &[
     ("gact", true, "net/sched/act_gact.c tcf_gact_init()"),
     ("mirred", true, "net/sched/act_mirred.c tcf_mirred_init()"),
@@ -51,7 +51,7 @@ pub fn obeys(kind: &Kind) -> bool {
 }
 
 impl NoPercpu {
-    /// Sets the flag of a rule's actions. Says how many ask for it without being heard.
+    /// Sets the flag of a rule's actions. Returns how many have the flag but ignore it.
     ///
     /// Packets are expected seldom where the rule is for hardware only, and where it picks out few of them: an
     /// address, a port or a tunnel's id must be a certain one.

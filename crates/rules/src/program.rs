@@ -109,7 +109,7 @@ impl Program {
         }
     }
 
-    /// Takes an attribute of a dump, if it tells of the program.
+    /// Takes an attribute of a dump, if it is about the program.
     pub(crate) fn take(&mut self, attr: &Attr<'_>, numbers: Numbers) -> Result<(), Malformed> {
         if attr.number == numbers.instructions {
             let (instructions, rest) = attr.payload.as_chunks::<INSTRUCTION_BYTES>();
@@ -131,7 +131,7 @@ impl Program {
         Ok(())
     }
 
-    /// Becomes what the kernel would tell of it: not which descriptor it was sent as.
+    /// Becomes what the kernel would dump of it: not which descriptor it was sent as.
     pub(crate) const fn canonicalize(&mut self) {
         if let Self::Pinned(pinned, _) = self {
             pinned.fd = 0;

@@ -1,7 +1,7 @@
 //! One instance for all actions that do the same.
 //!
-//! Rules whose actions are the same then have these in common, and with them the counters: a rule's own counts can no
-//! longer be told. In exchange the kernel makes each action once.
+//! Rules whose actions are the same then have these in common, and with them the counters: a rule's own counts are no
+//! longer separate. In exchange the kernel makes each action once.
 
 use std::collections::BTreeMap;
 

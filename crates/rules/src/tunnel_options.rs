@@ -172,7 +172,7 @@ impl TunnelOptions {
         Ok((!geneve.is_empty()).then_some(Self::Geneve(geneve)))
     }
 
-    /// Becomes what the kernel would tell of it: of ERSPAN, what its version has, all of it.
+    /// Becomes what the kernel would dump of it: of ERSPAN, what its version has, all of it.
     ///
     /// Kernel: 6.18, `net/sched/cls_flower.c` `fl_dump_key_erspan_opt()`.
     pub fn canonicalize(&mut self) {
@@ -242,7 +242,7 @@ impl GeneveOption {
                 1 => option.class = Some(attr.be16()?),
                 2 => option.kind = Some(attr.u8()?),
                 3 if attr.payload.len() <= GENEVE_DATA_MAX => option.data = attr.payload.to_vec(),
-                3 => return Err(Malformed("a Geneve option has more data than its header can tell")),
+                3 => return Err(Malformed("a Geneve option has more data than its header can express")),
                 _ => {}
             }
         }

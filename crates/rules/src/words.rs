@@ -167,7 +167,7 @@ pub(crate) fn split_plain<'a>(bytes: &'a [u8], spans: &mut Spans) -> Option<&'a 
     let (chunks, rest) = bytes.as_chunks::<8>();
     let mut last = [b' '; 8];
     last[..rest.len()].copy_from_slice(rest);
-    // The highest bit of a byte tells whether the byte before it is part of a word.
+    // The highest bit of a byte says whether the byte before it is part of a word.
     let (mut within, mut base, mut count) = (0, 0, 0);
     for chunk in chunks.iter().chain([&last]) {
         let chunk = u64::from_le_bytes(*chunk);
@@ -477,7 +477,7 @@ mod test {
         fn a_plain_line_has_the_same_words_read_in_pieces_and_byte_by_byte(text in "[ab'\" \t\u{7f}é]{0,40}") {
             let mut spans = Spans::default();
             let plain = split_plain(text.as_bytes(), &mut spans);
-            // What the fast way leaves to the other is what it must: other blanks, quotes, other alphabets.
+            // The fast path leaves to the other what it must: other blanks, quotes, other alphabets.
             prop_assert_eq!(plain.is_none(), !text.is_ascii() || text.contains(['\t', '\'', '"']));
             if plain.is_some() {
                 let places = (0..).map_while(|word| spans.get(word));

@@ -159,7 +159,7 @@ fn a_rule_is_read_back_from_its_own_bytes() {
             continue;
         };
         if line.contains("label") {
-            continue; // the kernel tells labels whole, whatever part of them was sent
+            continue; // the kernel dumps labels whole, whatever part of them was sent
         }
         let mut decoded = rules::Filter::default();
         let mut body = bytes[16..].to_vec();

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use rules::attr::AttrBuf;
 use rules::batch::ReadError;
-use rules::{Batch, Filter, Table, Wanted};
+use rules::{Batch, Expected, Filter, Table};
 
 /// What a line may say in each place; an empty word for nothing.
 type Places = &'static [&'static [&'static str]];
@@ -224,9 +224,9 @@ fn holds(line: &str) {
         decoded.handle = 0;
     }
     assert_eq!(decoded.canonical(), rule.canonical(), "\n{line}");
-    let mut wanted = Wanted::default();
-    wanted.add(&rule, 1);
-    assert!(matches!(wanted.strike(&decoded), rules::Found::Wanted(1)), "{line}");
+    let mut expected = Expected::default();
+    expected.add(&rule, 1);
+    assert!(matches!(expected.match_rule(&decoded), rules::Found::Expected(1)), "{line}");
 }
 
 proptest! {

@@ -3,7 +3,7 @@
 use model::IfIndex;
 use proptest::prelude::*;
 use rules::batch::ReadError;
-use rules::{Batch, Filter, Table, Wanted};
+use rules::{Batch, Expected, Filter, Table};
 
 /// Words of the language, in no order: more of them get far than of random letters.
 const WORDS: &[&str] = &[
@@ -188,9 +188,9 @@ fn read(text: &[u8]) {
                 let Some(rule) = command.rule().cloned() else { continue };
                 let mut decoded = Filter::default();
                 let _ = decoded.decode(&out.as_bytes()[16..]);
-                let mut wanted = Wanted::default();
-                wanted.add(&rule, line);
-                assert!(matches!(wanted.strike(&rule), rules::Found::Wanted(_)), "{rule:?}");
+                let mut expected = Expected::default();
+                expected.add(&rule, line);
+                assert!(matches!(expected.match_rule(&rule), rules::Found::Expected(_)), "{rule:?}");
                 if let Some(words) = rule.words(&mut table).filter(|_| rule.verb == rules::Verb::Add) {
                     let mut again = Batch::new(words.as_bytes());
                     match again.next_command(&mut table) {

@@ -98,7 +98,7 @@ fn bytes(path: &Path) -> io::Result<Vec<u8>> {
                 return Err(io::Error::other(format!("larger than {FILE_BYTES_MAX} bytes")));
             }
             Ok(_) if bytes.is_empty() && file.metadata()?.file_type().is_fifo() => {
-                return Err(io::Error::other("nobody writes into this pipe"));
+                return Err(io::Error::other("no process writes to this pipe"));
             }
             Ok(_) => return Ok(bytes),
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),

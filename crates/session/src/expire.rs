@@ -21,8 +21,8 @@ pub enum Who {
 /// this, so that a trial ends even if its guard was killed.
 ///
 /// # Errors
-/// A journal that cannot be read, other than by somebody who may not; the first trial that could not be rolled back; the
-/// others were, all the same.
+/// A journal that cannot be read, unless this user lacks the permission; the first trial that could not be rolled back. The
+/// others are rolled back all the same.
 pub fn roll_back_expired(session: &Session, operator: &dyn Operator, who: Who) -> Result<(), Fault> {
     roll_back_expired_by(&mut Kernel::new(), session, operator, who)
 }

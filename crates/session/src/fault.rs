@@ -88,7 +88,7 @@ impl Fault {
     }
 
     /// What is refused before the host is looked at.
-    pub fn refused_at_once(refusal: Refusal) -> Self {
+    pub fn refused_early(refusal: Refusal) -> Self {
         Self::refused_with(refusal, Vec::new())
     }
 

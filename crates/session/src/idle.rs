@@ -23,7 +23,7 @@ impl Watch {
         Self { before }
     }
 
-    /// Watches again, and tells both.
+    /// Watches again, and reports both.
     pub(crate) fn after(self, operator: &dyn Operator) {
         if let Some(before) = self.before
             && let Some(after) = watched(operator)

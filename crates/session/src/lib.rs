@@ -9,6 +9,7 @@
 //! [`Session`] (the place), [`Fault`] (how it fails).
 #![forbid(unsafe_code)]
 
+pub mod app_requests;
 mod away;
 pub mod clock;
 mod count;
@@ -27,7 +28,6 @@ mod shell;
 pub mod staged;
 mod state_dir;
 pub mod wake;
-pub mod wishes;
 
 pub use away::mend;
 pub use count::count;

@@ -1,10 +1,10 @@
-//! Who is told what a session does.
+//! Where a session reports what it does.
 
 use model::{Object, Plan};
 
 use crate::fault::Fault;
 
-/// Whoever runs a session: prints what it says, logs it, or drops it.
+/// The program that runs a session: it prints, logs or drops what the session reports.
 pub trait Operator {
     /// A sentence that the operator should read.
     fn say(&self, sentence: &str);

@@ -11,8 +11,8 @@ use plan::Resolved;
 
 use crate::fault::Fault;
 
-/// The processes that each request means, and all that have to be looked into to place the policy: whoever receives
-/// on a device that is asked for, or else the processes that are asked for.
+/// The processes that each request matches, and all that must be read to place the policy: every process that receives,
+/// where a device is requested, or else the matched processes.
 ///
 /// # Errors
 /// If `/proc` cannot be listed.
@@ -66,7 +66,7 @@ fn processes_of(matching: &Match, netns: &Netns) -> Result<Found, Fault> {
     let mut unjudged = Vec::new();
     let found = find(&Criteria { exe, cgroup, unit, port, uid, netns: None }, &mut unjudged)?;
     let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
-    // Whoever matches everybody, by a user or a cgroup, does not mean who reads this.
+    // A match by user or cgroup may include this process itself: it is not meant.
     for process in found.into_iter().filter(|process| process.pid.0 != std::process::id()) {
         // One that has ended meanwhile is neither here nor elsewhere.
         match Netns::of_process(process.pid) {

@@ -9,6 +9,7 @@ use linux::bpf::app_requests::RequestStore;
 use model::{Intent, Nanoseconds, Pid, Policy, Recipes};
 use policy_file::{Merged, Mistakes, PolicyFile, RECIPE_DIRS, merge, parse};
 
+use crate::app_requests;
 use crate::clock;
 use crate::count::count;
 use crate::cycle::Planned;
@@ -18,9 +19,8 @@ use crate::fault::Fault;
 use crate::operator::Operator;
 use crate::shell::quoted;
 use crate::state_dir;
-use crate::wishes;
 
-/// Where transactions are journalled unless told otherwise.
+/// Where transactions are journalled by default.
 pub const STATE_DIR: &str = "/var/lib/netpolicy";
 
 /// Where the daemon of the usual journal serves its Varlink interface.
@@ -42,8 +42,8 @@ pub struct Session {
     pub policy_dirs: Vec<PathBuf>,
     /// The directories of recipe files over the shipped recipes, the least important first; empty for the usual ones.
     pub recipe_dirs: Vec<PathBuf>,
-    /// Where what applications ask for is kept: a directory of a BPF file system.
-    pub wish_dir: PathBuf,
+    /// Where the requests of applications are kept: a directory of a BPF file system.
+    pub app_request_dir: PathBuf,
     /// The command as the operator typed it, for the journal.
     pub command: String,
 }
@@ -57,13 +57,13 @@ impl Default for Session {
             policy_files: Vec::new(),
             policy_dirs: Vec::new(),
             recipe_dirs: Vec::new(),
-            wish_dir: RequestStore::DIRECTORY.into(),
+            app_request_dir: RequestStore::DIRECTORY.into(),
             command: String::new(),
         }
     }
 }
 
-/// Where the kernel tells which boot this is.
+/// The kernel's identifier of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// How many transactions are remembered that are not in force any more.
@@ -103,9 +103,9 @@ impl Session {
         netns.map_err(Fault::from)
     }
 
-    /// How commands are typed that shall reach this namespace and this journal from where the operator is.
-    pub fn way(&self) -> plan::doctor::Way {
-        let ours = format!("{}{}", self.netns_option(), self.state_dir_option());
+    /// How the operator types commands that reach this namespace and this journal.
+    pub fn command_prefix(&self) -> plan::doctor::CommandPrefix {
+        let options = format!("{}{}", self.netns_option(), self.state_dir_option());
         let mut file = None;
         if let Some(netns) = self.netns.as_deref() {
             file = Some(match netns.strip_prefix("pid:") {
@@ -114,7 +114,7 @@ impl Session {
                 None => format!("/run/netns/{}", quoted(netns)),
             });
         }
-        plan::doctor::Way { ours: ours.trim_end().to_owned(), netns: file }
+        plan::doctor::CommandPrefix { options: options.trim_end().to_owned(), netns: file }
     }
 
     /// The network namespace of a process, unless the operator named one.
@@ -128,9 +128,9 @@ impl Session {
         }
     }
 
-    /// What applications ask for themselves and their sockets.
-    pub fn wishes(&self) -> RequestStore {
-        RequestStore::at(&self.wish_dir)
+    /// The requests of applications, for themselves and their sockets.
+    pub fn app_requests(&self) -> RequestStore {
+        RequestStore::at(&self.app_request_dir)
     }
 
     /// The journal of transactions.
@@ -151,7 +151,7 @@ impl Session {
         Ok(Journal::new(state_dir.join("journal"), boot_id))
     }
 
-    /// Forgets the oldest transactions that are not in force any more, beyond a number that tells enough.
+    /// Forgets the oldest transactions that are not in force any more, beyond the newest [`HISTORY_MAX`].
     pub fn forget_old_transactions(&self, operator: &dyn Operator) {
         match self.journal().and_then(|journal| Ok(journal.forget_all_but(HISTORY_MAX)?)) {
             Ok(0) => {}
@@ -160,12 +160,12 @@ impl Session {
         }
     }
 
-    /// Where the daemon of this journal is asked. Whether others can write there is for whoever asks to check.
+    /// The Varlink socket of this journal's daemon. The caller checks who can write there.
     pub fn api_socket(&self) -> PathBuf {
         self.beside_journal("io.netpolicy", API_SOCKET)
     }
 
-    /// The same, to ask: a daemon that somebody else can put there is none to be asked.
+    /// The same, for a client: refused where another user can replace the daemon's socket.
     ///
     /// # Errors
     /// If others can write to the journal's directory.
@@ -262,20 +262,21 @@ impl Session {
         Ok(merged)
     }
 
-    /// What the files ask for, and what applications in this namespace ask for by themselves.
+    /// What the policy files request, and what applications in this namespace request.
     ///
     /// # Errors
-    /// As [`Session::policy`], if the wishes cannot be read, and if nobody asks for anything.
+    /// As [`Session::policy`], if the requests cannot be read, and if nothing is requested.
     pub fn whole_policy(&self, netns: &Netns, operator: &dyn Operator) -> Result<Policy, Fault> {
-        let policy = wishes::joined(self.policy(operator)?.policy(), netns, &self.wishes(), operator)?;
+        let policy =
+            app_requests::joined(self.policy(operator)?.policy(), netns, &self.app_requests(), operator)?;
         if policy.intents.is_empty() {
             self.required_policy(operator)?;
         }
         Ok(policy)
     }
 
-    /// Tells what a placement leaves out, and what could not be read on the way.
-    pub fn tell(planned: &Planned, operator: &dyn Operator) {
+    /// Reports what a placement leaves out, and what could not be read.
+    pub fn report(planned: &Planned, operator: &dyn Operator) {
         for part in &planned.placement.parts {
             for note in &part.notes {
                 operator.say(&format!("{}: {note}", part.intent.target));
@@ -285,7 +286,7 @@ impl Session {
         planned.desired.left_out.iter().for_each(|note| operator.detail(note));
         if let Some((micros, because)) = &planned.desired.wake_latency {
             operator.detail(&format!(
-                "cpu_dma_latency {micros} us is in force only while somebody holds it: the daemon, `attach` or `run` ({})",
+                "cpu_dma_latency {micros} us is in force only while a process holds it: the daemon, `attach` or `run` ({})",
                 because.why
             ));
         }
@@ -294,14 +295,14 @@ impl Session {
         }
     }
 
-    /// Says which trials are under way. What is as it was asked may be so by a trial, which takes it away again.
-    pub fn tell_of_trials(&self, operator: &dyn Operator) {
-        // Whoever may not read the journal has no trials in it.
+    /// Reports which trials are under way: a setting may have its value from a trial, which takes it back.
+    pub fn report_trials(&self, operator: &dyn Operator) {
+        // A user who may not read the journal has no trials in it.
         let Ok(history) = self.journal().and_then(|journal| Ok(journal.history()?)) else { return };
         for trial in history.transactions.iter().filter(|t| matches!(t.standing(), Standing::HeldUntil(_))) {
             let name = trial.name();
             operator.say(&format!(
-                "{name} is on trial and will be put back unless `netpolicy confirm` keeps it."
+                "{name} is on trial: it will be rolled back unless `netpolicy confirm` keeps it."
             ));
         }
     }

@@ -1,6 +1,6 @@
-//! Planning and committing once, or twice where the first plan makes queues anew: what stands on queues can be planned
-//! only when they are there. Each stage is a transaction of its own, and undone by itself, the last one first. If the
-//! second fails, the first is rolled back with it.
+//! Planning and committing once, or twice where the first plan recreates queues: settings of a queue can be planned only
+//! when the queue exists. Each stage is a transaction of its own and is undone by itself, the last one first. If the
+//! second stage fails, the first is rolled back with it.
 
 use apply::{Allow, TransactionName};
 use linux::Netns;
@@ -14,11 +14,11 @@ use crate::idle::Watch;
 use crate::operator::Operator;
 use crate::session::Session;
 
-/// How many stages there are: queues, and what stands on them. A device that makes its queues anew once more, for the
-/// same values, did not keep what it was told, and reading back has said so before that.
+/// How many stages there are: queues, and the settings of queues. A device that would recreate its queues once more for
+/// the same values did not keep them, and read-back reported that in the first stage.
 const STAGES_MAX: usize = 2;
 
-/// What the operator is told.
+/// The words that a command uses for its outcome.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a> {
     /// Why nothing is to be changed, if so; `None` for what the policy files come to.
@@ -57,7 +57,7 @@ pub fn keep(
     Ok(Exit::Done)
 }
 
-/// Does what can be done at once. Says what was committed, and whether there is more to do on top of it.
+/// Commits what can be planned now. Returns the transaction, and whether a second stage follows.
 fn stage(
     policy: &Policy,
     netns: &Netns,
@@ -68,7 +68,7 @@ fn stage(
     changes: &mut Plan,
 ) -> Result<(Option<TransactionName>, bool), Fault> {
     let planned = cycle::plan(policy, netns)?;
-    Session::tell(&planned, operator);
+    Session::report(&planned, operator);
     let first_stage = planned.desired.first_stage && !planned.plan.is_empty();
     changes.steps.extend(planned.plan.steps.iter().cloned());
     if !first_stage {
@@ -77,7 +77,7 @@ fn stage(
     if changes.is_empty() {
         let because = words.nothing.map_or_else(|| planned.as_asked(), Ok)?;
         operator.say(&format!("Nothing to change: {because}."));
-        session.tell_of_trials(operator);
+        session.report_trials(operator);
     }
     let kept = cycle::keep(planned.plan, &session.journal()?, &session.asked(None), allow)?;
     if let Some(transaction) = kept {
@@ -87,7 +87,7 @@ fn stage(
     Ok((kept, first_stage))
 }
 
-/// What stands on the queues could not be done: the queues become what they were, too.
+/// The second stage failed: rolls back the first, so that the queues become what they were.
 fn taken_back(fault: Fault, earlier: TransactionName, session: &Session, operator: &dyn Operator) -> Fault {
     let undone = session
         .journal()

@@ -1,4 +1,4 @@
-//! Whose the journal is: whoever can write there decides what a rollback writes to the host.
+//! Who owns the journal: a user who can write to it decides what a rollback writes to the host.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -26,10 +26,10 @@ pub(crate) fn check(state_dir: &Path) -> Result<(), Fault> {
             }
             Err(error) => return Err(Fault::file(directory, error)),
         };
-        // What is no directory is refused by whoever opens it.
+        // Opening the journal refuses what is not a directory.
         let Some(why) = found.is_dir().then(|| refusal(Owner::of(&found), ours)).flatten() else { continue };
         let words = format!(
-            "{}: {why}, and whoever can write there decides what a rollback sets on this host",
+            "{}: {why}, and a user who can write there decides what a rollback sets on this host",
             directory.display()
         );
         return Err(Fault::new(Exit::Refused, words)
@@ -76,7 +76,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn only_a_directory_that_nobody_else_can_write_to_is_trusted() {
+    fn only_a_directory_that_no_other_user_can_write_to_is_trusted() {
         let said = |uid, gid, mode, ours| refusal(Owner { uid, gid, mode }, ours).unwrap_or_default();
         for (uid, gid, mode, ours) in
             [(0, 0, 0o40755, 0), (0, 0, 0o40775, 0), (0, 0, 0o40700, 1000), (1000, 1000, 0o40775, 1000)]

@@ -1,4 +1,4 @@
-//! The bound on how long a CPU may take to wake: in force for as long as it is held, and by nobody else's file.
+//! The bound on how long a CPU may take to wake: in force for as long as this process holds its file.
 
 use linux::WakeLatency;
 use model::{Intent, Mechanism, RecipeValue};

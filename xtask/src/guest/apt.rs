@@ -223,7 +223,7 @@ impl Mirror {
         let uri = read_targets(&targets, &codename).ok_or_else(|| {
             format!("no source of `{codename} main` in this system's apt configuration: guests are made of its packages")
         })?;
-        // Sources name their key in a way that `indextargets` does not show; the vendor's keyring has a fixed place.
+        // Sources name their key where `indextargets` does not show it; the vendor's keyring has a fixed place.
         let keyring = format!("/usr/share/keyrings/{}-archive-keyring.gpg", field("ID").unwrap_or_default());
         let signed_by = Path::new(&keyring).is_file().then_some(keyring);
         Ok(Self { uri, release: codename, signed_by })

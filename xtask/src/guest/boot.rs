@@ -87,16 +87,16 @@ pub(super) fn execute(
     cache: &Cache,
     guest: &dyn Guest,
     order: &Order,
-    heard: &mut dyn FnMut(Stream, &[u8]),
+    received: &mut dyn FnMut(Stream, &[u8]),
 ) -> Result<Ended> {
     need_root()?;
     for program in ["setpriv", "unshare"] {
         cache::need_program(program, "util-linux")?;
     }
-    watch(cache, guest, order, heard)
+    watch(cache, guest, order, received)
 }
 
-/// Refuses whoever is not root, also before anything is built that they could not boot.
+/// Refuses any user but root, before anything is built that they could not boot.
 pub(super) fn need_root() -> Result {
     if shell::is_root() {
         return Ok(());
@@ -109,7 +109,7 @@ fn watch(
     cache: &Cache,
     guest: &dyn Guest,
     order: &Order,
-    heard: &mut dyn FnMut(Stream, &[u8]),
+    received: &mut dyn FnMut(Stream, &[u8]),
 ) -> Result<Ended> {
     let run = Run::begin(cache)?;
     run.write_script("stage", include_str!("stage.sh"))?;
@@ -132,7 +132,7 @@ fn watch(
         let ended = run.read("exit");
         let died = guest_process.0.try_wait().map_err(|error| format!("waiting for the guest: {error}"))?;
         for (stream, file) in &mut outputs {
-            pass_on(*stream, file, heard)?;
+            pass_on(*stream, file, received)?;
         }
         if booted.is_none() && run.read("begun").is_some() {
             booted = Some(Instant::now());
@@ -284,11 +284,11 @@ impl Drop for Killed {
 }
 
 /// Passes on what has been written since last time.
-fn pass_on(stream: Stream, file: &mut File, heard: &mut dyn FnMut(Stream, &[u8])) -> Result {
+fn pass_on(stream: Stream, file: &mut File, received: &mut dyn FnMut(Stream, &[u8])) -> Result {
     let mut new = Vec::new();
     file.read_to_end(&mut new).map_err(|error| format!("reading the guest's output: {error}"))?;
     if !new.is_empty() {
-        heard(stream, &new);
+        received(stream, &new);
     }
     Ok(())
 }
@@ -299,7 +299,7 @@ pub(super) fn print(stream: Stream, bytes: &[u8]) {
         Stream::Out => std::io::stdout().write_all(bytes).and_then(|()| std::io::stdout().flush()),
         Stream::Error => std::io::stderr().write_all(bytes),
     };
-    // Whoever closed our output does not want the rest.
+    // A closed output does not want the rest.
     let _ = written;
 }
 
@@ -393,7 +393,7 @@ mod watching {
             "echo 1 > begun; until [ -f later ]; do sleep 0.05; done; cat later > exit; exec sleep 60";
         let ended = watched_later("later", waits, Some(later)).expect("it answers");
         assert_eq!(ended.code, 7);
-        late.join().expect("no panic").expect("somebody listened");
+        late.join().expect("no panic").expect("the receiver listened");
         let (send, later) = std::sync::mpsc::channel();
         drop(send);
         let waits = "echo 1 > begun; exec sleep 60";

@@ -12,7 +12,7 @@ use crate::shell::{self, Result};
 /// this does other work, and a guest that is not ready then fails the run.
 const FOR_TESTS: Duration = Duration::from_secs(45 * 60);
 
-/// When building ends; never, if nobody waits.
+/// When building ends; `None` for no limit.
 static END: OnceLock<Instant> = OnceLock::new();
 
 /// From now on [`FOR_TESTS`] is left.
@@ -20,12 +20,12 @@ pub(super) fn begin() {
     END.get_or_init(|| Instant::now() + FOR_TESTS);
 }
 
-/// What is left until then; `None` if nobody waits.
+/// What is left until then; `None` for no limit.
 fn left() -> Option<Duration> {
     END.get().map(|end| end.saturating_duration_since(Instant::now()))
 }
 
-/// What a `make` above us tells those below it: they would take its options, and wait for its jobs.
+/// What a `make` above us passes to those below it: they would take its options, and wait for its jobs.
 const OF_ANOTHER_MAKE: [&str; 3] = ["MAKEFLAGS", "MFLAGS", "MAKELEVEL"];
 
 /// `make` for a directory of objects. It is ended when the time is up, and when we are, however we end; and it begins when
@@ -84,7 +84,7 @@ mod limits {
     }
 
     #[test]
-    fn nobody_waits_unless_they_say_so() {
+    fn there_is_no_limit_by_default() {
         let place = Place::with("no-limit", "all:\n");
         assert!(place.make(None).get_args().all(|word| word != "timeout"));
         assert!(place.make(None).status().expect("it runs").success());
@@ -98,7 +98,7 @@ mod limits {
     }
 
     #[test]
-    fn a_build_dies_with_whoever_began_it_and_frees_the_objects() {
+    fn a_build_dies_with_the_process_that_began_it_and_frees_the_objects() {
         let place = Place::with("orphan", "all:\n\t@echo begun; exec sleep 60\n");
         // A shell begins it, as an xtask would, and is killed while it waits.
         let words: Vec<_> = std::iter::once(place.make(None).get_program().to_owned())
@@ -122,7 +122,7 @@ mod limits {
             let tried = Command::new("flock").arg("--nonblock").arg(place.lock()).arg("true").status();
             !tried.expect("flock runs").success()
         };
-        assert!(locked(), "nobody else builds meanwhile");
+        assert!(locked(), "no other process builds meanwhile");
         owner.kill().expect("it runs");
         owner.wait().expect("it ends");
         let killed = Instant::now();

@@ -24,7 +24,7 @@ pub(super) struct Lock {
 }
 
 impl Cache {
-    /// The cache of whoever runs this, made if need be.
+    /// The user's cache, created if missing.
     pub(super) fn open() -> Result<Self> {
         let base = match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
             (Some(cache), _) if Path::new(&cache).is_absolute() => PathBuf::from(cache),
@@ -44,7 +44,7 @@ impl Cache {
         self.root.join(name)
     }
 
-    /// Waits until nobody else makes `what`.
+    /// Waits until no other process makes `what`.
     pub(super) fn lock(&self, what: &str) -> Result<Lock> {
         for program in ["flock", "setpriv"] {
             need_program(program, "util-linux")?;
@@ -61,8 +61,8 @@ impl Cache {
             .spawn()
             .map_err(|error| format!("flock {}: {error}", file.display()))?;
         let mut said = String::new();
-        let heard = holder.stdout.take().map(|out| BufReader::new(out).read_line(&mut said));
-        match heard {
+        let read = holder.stdout.take().map(|out| BufReader::new(out).read_line(&mut said));
+        match read {
             Some(Ok(_)) if said.trim() == "held" => Ok(Lock { holder }),
             _ => {
                 let _ = holder.kill();
@@ -153,14 +153,14 @@ fn with_space_left(failed: &str, root: &Path, free: u64) -> String {
     format!("{failed}: {} has {free} MiB left: make room, or set XDG_CACHE_HOME", root.display())
 }
 
-/// A command that ends when we do, however we end. It is told to, and may take a moment to clean up.
+/// A command that ends when we do, however we end. It gets SIGTERM, and may take a moment to clean up.
 pub(super) fn tied(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM", "--", program]);
     command
 }
 
-/// Whether nobody holds a lock at this moment.
+/// Whether no process holds a lock at this moment.
 fn try_lock(file: &Path) -> Result<bool> {
     let tried = Command::new("flock").arg("--nonblock").arg(file).arg("true").stderr(Stdio::piped()).output();
     let tried = tried.map_err(|error| format!("flock {}: {error}", file.display()))?;
@@ -251,7 +251,7 @@ pub(super) fn remove(path: &Path) -> Result {
 }
 
 #[cfg(test)]
-mod keeping {
+mod trimming {
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -287,7 +287,7 @@ mod keeping {
         let half = cache.0.begin("kernel").expect("a place");
         write(&half.join("vmlinuz"), "half").expect("written");
         assert!(cache.0.finished("making/kernel").is_none(), "it has no checksums");
-        // Its maker was killed; the next one begins anew.
+        // Its maker was killed; the next one begins again.
         let making = cache.0.begin("kernel").expect("a place");
         assert!(!making.join("vmlinuz").exists());
         write(&making.join("vmlinuz"), "whole").expect("written");
@@ -300,7 +300,7 @@ mod keeping {
     #[test]
     fn two_makers_of_one_thing_come_one_after_the_other() {
         let cache = Own::new("makers");
-        let first = cache.0.lock("uml").expect("nobody has it");
+        let first = cache.0.lock("uml").expect("no process has it");
         assert!(!try_lock(&cache.0.at("uml.lock")).expect("it can be tried"));
         let held = Duration::from_millis(300);
         std::thread::scope(|scope| {

@@ -1,6 +1,6 @@
 #!/bin/sh
 # In a network namespace of the guest's own: two virtio NICs with two queues each, joined; two igb NICs, joined.
-# What joins them is seen by nobody else and is gone with the guest. "$@" is QEMU with the rest of its arguments.
+# What joins them is seen by no other process and is gone with the guest. "$@" is QEMU with the rest of its arguments.
 set -e
 many=yes
 for side in 0 1; do

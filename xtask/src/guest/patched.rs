@@ -100,13 +100,13 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], name: &str) -> R
     let make = |targets: &[&str]| {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let mut command = budget::make(&objects);
-        // The build of whoever calls us is not ours: its flags stay out.
+        // The caller's build is not ours: its flags stay out.
         command.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("CFLAGS").current_dir(&tree);
         command.env("KCONFIG_ALLCONFIG", &wanted);
         command.args(["-s", &format!("-j{cpus}"), &format!("O={}", objects.display())]).args(targets);
         budget::run(&mut command, "--patched")
     };
-    // Noted last: one that was interrupted between its steps is configured anew.
+    // Noted last: one that was interrupted between its steps is configured again.
     let configured = objects.join("configured");
     if !configured.is_file() {
         cache::write(&wanted, CONFIG)?;
@@ -140,7 +140,7 @@ fn repatch(cache: &Cache, source: &Source, tree: &Path, patches: &[PathBuf]) -> 
     for patch in patches {
         touched.extend(touched_by(&cache::read(patch)?));
     }
-    // Noted before the first file changes: whoever is interrupted here leaves them all to the next one.
+    // Noted before the first file changes: a run that is interrupted here leaves them all to the next one.
     cache::write(&record, &touched.iter().map(|file| format!("{file}\n")).collect::<String>())?;
     let scratch = cache.begin("patching")?;
     let copy = |from: &Path, to: &Path| {

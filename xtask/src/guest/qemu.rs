@@ -11,7 +11,7 @@ use super::patched::Patched;
 use super::source;
 use crate::shell::{self, Result};
 
-/// The oldest QEMU with an igb NIC; older ones also mishandle code that the guest patches on two CPUs at once.
+/// The oldest QEMU with an igb NIC; older ones also mishandle code that the guest patches on two CPUs at the same time.
 const OLDEST_QEMU: &str = "1:8.0";
 
 /// A kernel's modules and its emulator take this much, in mebibytes.

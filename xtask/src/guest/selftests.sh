@@ -3,46 +3,46 @@
 # `test kselftest/PROGRAM/TEST ... ok`. Programs speak TAP; of the script the exit code counts. This kernel and this machine
 # were made for them: a test that skips itself has failed.
 cd "$1" || exit 1
-heard=$(mktemp)
+output=$(mktemp)
 
-# Reads a program's TAP from $heard; results that are not as many as it planned and as it is known to have are a failure.
-tell() {
+# Reads a program's TAP from $output; results that are not as many as it planned and as it is known to have are a failure.
+report() {
     sed -nE -e "s|^ok [0-9]+ ([^ ]+) # SKIP lost its race twice|test [SKIPPED, needs CPUs that nothing else wants: it lost its race twice] kselftest/$1/\1 ... ignored|p;t" \
         -e "s|^ok [0-9]+ ([^ ]+) # (SKIP.*)|test kselftest/$1/\1 ... FAILED|p;t" \
         -e "s|^ok [0-9]+ ([^ ]+).*|test kselftest/$1/\1 ... ok|p;t" \
-        -e "s|^not ok [0-9]+ ([^ ]+).*|test kselftest/$1/\1 ... FAILED|p" "$heard"
-    planned=$(sed -n 's/^1\.\.//p' "$heard" | head -n 1)
+        -e "s|^not ok [0-9]+ ([^ ]+).*|test kselftest/$1/\1 ... FAILED|p" "$output"
+    planned=$(sed -n 's/^1\.\.//p' "$output" | head -n 1)
     known=$(sed -n "s/^$1 //p" counts)
-    told=$(grep -cE '^(not )?ok ' "$heard")
-    if [ "$told" != "$known" ] || [ "$told" != "$planned" ]; then
-        echo "$1: $told results of ${planned:-an unknown number}; it is known to have $known" >&2
+    results=$(grep -cE '^(not )?ok ' "$output")
+    if [ "$results" != "$known" ] || [ "$results" != "$planned" ]; then
+        echo "$1: $results results of ${planned:-an unknown number}; it is known to have $known" >&2
         echo "test kselftest/$1/all_of_its_results ... FAILED"
     fi
-    sed -nE '/^(not ok|ok .* # SKIP)/p' "$heard" >&2
+    sed -nE '/^(not ok|ok .* # SKIP)/p' "$output" >&2
 }
 
 for name in epoll_events_only_test epoll_busy_poll; do
-    ./$name > "$heard"
-    tell $name
+    ./$name > "$output"
+    report $name
 done
 
 for name in napi_threaded.py napi_id.py; do
-    (cd drivers/net && PATH="../../shims:$PATH" exec /usr/bin/python3 ./$name) > "$heard"
-    tell $name
+    (cd drivers/net && PATH="../../shims:$PATH" exec /usr/bin/python3 ./$name) > "$output"
+    report $name
 done
 
-if bash ./busy_poll_test.sh > "$heard" 2>&1; then
+if bash ./busy_poll_test.sh > "$output" 2>&1; then
     echo "test kselftest/busy_poll_test.sh ... ok"
 else
-    cat "$heard" >&2
+    cat "$output" >&2
     echo "test kselftest/busy_poll_test.sh ... FAILED"
 fi
 
 # These race threads in real time, and on emulated CPUs some lose now and then, with or without the series. One that fails may try again, alone
 # and in the open. Of four that also takes CPUs which nothing else wants: they say nothing of the kernel if they lose twice, and are skipped.
-./epoll_wakeup_test > "$heard"
+./epoll_wakeup_test > "$output"
 # shellcheck disable=SC2013 # names are words
-for race in $(sed -nE 's/^not ok [0-9]+ (global\.)?([^ ]+).*/\2/p' "$heard"); do
+for race in $(sed -nE 's/^not ok [0-9]+ (global\.)?([^ ]+).*/\2/p' "$output"); do
     echo "epoll_wakeup_test: $race failed, and tries again" >&2
     verdict=
     if ! ./epoll_wakeup_test -t "$race" | grep -qE '^ok 1 '; then
@@ -51,6 +51,6 @@ for race in $(sed -nE 's/^not ok [0-9]+ (global\.)?([^ ]+).*/\2/p' "$heard"); do
             *) continue ;;
         esac
     fi
-    sed -i -E "s/^not (ok [0-9]+ (global\.)?$race)( .*)?\$/\1$verdict/" "$heard"
+    sed -i -E "s/^not (ok [0-9]+ (global\.)?$race)( .*)?\$/\1$verdict/" "$output"
 done
-tell epoll_wakeup_test
+report epoll_wakeup_test

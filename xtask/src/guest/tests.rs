@@ -63,7 +63,7 @@ struct Made {
 }
 
 /// What a guest said, line by line, with the time at which each line came.
-struct Heard {
+struct Output {
     lines: Vec<(Duration, String)>,
     ended: Result<Ended>,
 }
@@ -145,7 +145,7 @@ fn run_in(made: Vec<Made>, name: Option<&str>) -> Result<Guests> {
         }
     }
     let cache = Cache::open()?;
-    // All of them boot at once; one after the other is given its tests, so that none disturbs another's.
+    // All of them boot at the same time; one after the other is given its tests, so that none disturbs another's.
     std::thread::scope(|scope| {
         let mut booted = Vec::new();
         for Made { kind, guest } in made {
@@ -165,11 +165,11 @@ fn run_in(made: Vec<Made>, name: Option<&str>) -> Result<Guests> {
                 Ok((_, false, _)) if guests.skipped.is_empty() => drop(names),
                 Ok((described, _, thread)) => {
                     guests.offer(&described, &names);
-                    let heard = thread.join().unwrap_or_else(|_| Heard {
+                    let output = thread.join().unwrap_or_else(|_| Output {
                         lines: Vec::new(),
                         ended: Err(format!("{described}: its thread panicked")),
                     });
-                    guests.read(kind, &described, &heard);
+                    guests.read(kind, &described, &output);
                 }
             }
         }
@@ -178,7 +178,7 @@ fn run_in(made: Vec<Made>, name: Option<&str>) -> Result<Guests> {
 }
 
 /// Boots a guest, waits for the names of tests, and runs them there.
-fn run_guest(cache: &Cache, guest: &dyn Guest, programs: &[Program], later: Receiver<String>) -> Heard {
+fn run_guest(cache: &Cache, guest: &dyn Guest, programs: &[Program], later: Receiver<String>) -> Output {
     let mut script =
         format!("until [ -f {LATER} ]; do sleep 0.2; done\n{ONLY}=$(cat {LATER})\nexport {ONLY}\nstatus=0\n");
     for program in programs {
@@ -208,7 +208,7 @@ fn run_guest(cache: &Cache, guest: &dyn Guest, programs: &[Program], later: Rece
         }
         boot::print(stream, bytes);
     });
-    Heard { lines, ended }
+    Output { lines, ended }
 }
 
 impl Guests {
@@ -221,10 +221,10 @@ impl Guests {
     }
 
     /// Reads what a guest said: what passed and failed there is skipped no more.
-    fn read(&mut self, kind: Kind, described: &str, heard: &Heard) {
+    fn read(&mut self, kind: Kind, described: &str, output: &Output) {
         let (mut passed, mut failed) = (0, 0);
-        let mut before = heard.lines.first().map_or(Duration::ZERO, |(at, _)| *at);
-        for (at, line) in &heard.lines {
+        let mut before = output.lines.first().map_or(Duration::ZERO, |(at, _)| *at);
+        for (at, line) in &output.lines {
             let Some((verdict, test)) = read_line(line) else { continue };
             let (name, reason) = name_and_reason(test);
             self.took.push((format!("{name}, in a guest"), at.saturating_sub(before)));
@@ -251,7 +251,7 @@ impl Guests {
             self.skipped.retain(|skipped| skipped.name != name);
         }
         println!("in {described}: {passed} passed, {failed} failed");
-        match &heard.ended {
+        match &output.ended {
             Err(why) => self.broken.push(why.clone()),
             Ok(ended) if ended.code != 0 && failed == 0 => self
                 .broken
@@ -348,9 +348,9 @@ mod offers {
         }
     }
 
-    fn heard(lines: &[&str], code: i32) -> Heard {
+    fn output(lines: &[&str], code: i32) -> Output {
         let at = |(second, line): (u64, &&str)| (Duration::from_secs(second), (*line).to_owned());
-        Heard {
+        Output {
             lines: (10..).zip(lines).map(at).collect(),
             ended: Ok(Ended { code, booted_in: Duration::ZERO }),
         }
@@ -360,7 +360,7 @@ mod offers {
     fn each_machine_gives_its_own_reason() {
         let mut guests = skipped(&["[SKIPPED, needs flower] a", "[SKIPPED, needs luck] b"]);
         let lines = ["running 2 tests", "test a ... ok", "test [SKIPPED, needs patience] b ... ignored"];
-        guests.read(Kind::Qemu, "the guest", &heard(&lines, 0));
+        guests.read(Kind::Qemu, "the guest", &output(&lines, 0));
         assert_eq!((guests.passed.len(), guests.failed.len(), guests.broken.len()), (1, 0, 0));
         let said: Vec<_> = guests.skipped.iter().map(ToString::to_string).collect();
         assert_eq!(said, ["b: this machine: needs luck; the guest: needs patience"]);
@@ -373,9 +373,9 @@ mod offers {
     fn what_a_guest_is_there_for_is_not_skipped_there() {
         const NEED: &str = "[SKIPPED, needs the kernel of kernel/epoll-event-busy-loop] eventbusy";
         let mut guests = skipped(&[NEED]);
-        guests.read(Kind::Qemu, "stock", &heard(&[&format!("test {NEED} ... ignored")], 0));
+        guests.read(Kind::Qemu, "stock", &output(&[&format!("test {NEED} ... ignored")], 0));
         assert_eq!((guests.failed.len(), guests.broken.len()), (0, 0), "another kernel's");
-        guests.read(Kind::Patched, "patched", &heard(&[&format!("test {NEED} ... ignored")], 0));
+        guests.read(Kind::Patched, "patched", &output(&[&format!("test {NEED} ... ignored")], 0));
         assert!(guests.failed.contains("eventbusy"), "{guests:?}");
         assert!(guests.broken[0].contains("patched is there for what it lacks"), "{:?}", guests.broken);
         assert!(guests.skipped.is_empty());
@@ -401,7 +401,7 @@ mod offers {
     #[test]
     fn a_guest_whose_programs_fail_without_a_failed_test_is_broken() {
         let mut guests = skipped(&[]);
-        guests.read(Kind::Patched, "patched", &heard(&["test a ... ok"], 1));
+        guests.read(Kind::Patched, "patched", &output(&["test a ... ok"], 1));
         assert!(guests.broken[0].contains("no test failed"), "{:?}", guests.broken);
     }
 

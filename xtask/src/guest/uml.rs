@@ -83,14 +83,14 @@ fn compile(cache: &Cache, source: &Source, patches: &[PathBuf], key: &str, name:
     let make = |targets: &[&str]| {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let mut command = budget::make(&objects);
-        // The build of whoever calls us is not ours: its flags stay out.
+        // The caller's build is not ours: its flags stay out.
         command.env_remove("MAKEFLAGS").env_remove("MFLAGS").env_remove("CFLAGS").current_dir(&tree);
         command
             .args(["-s", "ARCH=um", &format!("-j{cpus}"), &format!("O={}", objects.display())])
             .args(targets);
         budget::run(&mut command, "--uml")
     };
-    // Noted last: one that was interrupted between its steps is configured anew.
+    // Noted last: one that was interrupted between its steps is configured again.
     let configured = objects.join("configured");
     if !configured.is_file() {
         make(&["defconfig"])?;

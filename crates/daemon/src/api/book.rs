@@ -66,7 +66,7 @@ impl Book {
         self.tally.set(tally);
     }
 
-    /// Logs a line, unless there were too many: whoever is refused must not be able to fill the log.
+    /// Logs a line, unless there were too many: a refused client must not be able to fill the log.
     pub(super) fn log(&self, line: &str) {
         let (begun, lines) = self.window.get();
         if begun.elapsed() > LOG_WINDOW {

@@ -61,7 +61,7 @@ impl Client {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return Err(io::Error::other(format!(
-                    "whoever listens there has taken no connection within {} s",
+                    "the process that listens there has accepted no connection within {} s",
                     GREETING_MAX.as_secs()
                 )));
             }
@@ -99,7 +99,7 @@ impl Client {
         let method = format!("{}.{method}", super::method::INTERFACE);
         let call = Call { method, parameters, oneway: false, more, upgrade: false };
         match self.stream.write_all(&encode(&call)) {
-            // Who is turned away is told so before the connection ends: that is heard next.
+            // The daemon says why it turns a client away before it closes: that is read next.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             said => said.map_err(|error| self.broken(error, GREETING_MAX)),
         }
@@ -118,7 +118,7 @@ impl Client {
     ///
     /// # Errors
     /// If it is an error, or does not come.
-    pub fn hear(&mut self) -> Result<Reply, CallError> {
+    pub fn note(&mut self) -> Result<Reply, CallError> {
         self.hear_within(PATIENCE)
     }
 

@@ -1,4 +1,4 @@
-//! One connection: calls come, are answered one after the other, and whoever is too slow or too loud is dropped.
+//! One connection: calls come, are answered one after the other, and a client that is too slow or sends too much is dropped.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ use crate::{Answer, Interest, Ready, Registrar, Request, Source, Stay};
 /// How long a message may take to come whole, and an answer to be taken.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a connection may say nothing. One that hears of findings may for ever.
+/// How long a connection may be idle. One that follows findings may be idle for ever.
 pub const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// How much may wait to be taken by a client. More is not said to it: it is dropped.
@@ -54,11 +54,11 @@ impl Outbox {
     }
 }
 
-/// A client that wants to hear of findings whenever they change.
+/// A client that follows the findings.
 #[derive(Debug)]
 struct Listening {
     generation: u64,
-    told: Vec<Finding>,
+    sent: Vec<Finding>,
 }
 
 /// A connection.
@@ -180,7 +180,7 @@ impl Connection {
 
     fn do_call(&mut self, call: &Call, registrar: &mut Registrar) {
         let origin = format!("{INTERFACE} by {}", self.who());
-        // Who may not call it is not told what is wrong with it either.
+        // A client that may not call it learns nothing of its mistakes either.
         if !method::is_for_everybody(&call.method) && !self.is_trusted() {
             self.office.book.count(|tally| tally.denied += 1);
             self.office.book.log(&format!("api: {} was refused {}", self.who(), call.method));
@@ -251,12 +251,12 @@ impl Connection {
         let parameters = object(json!({ "findings": findings }));
         self.out.borrow_mut().put(&Reply { parameters, continues: call.more, error: None });
         if call.more {
-            self.listening = Some(Listening { generation, told: findings });
+            self.listening = Some(Listening { generation, sent: findings });
         }
     }
 
-    /// Says the findings again, if they are others by now and what was said was taken.
-    fn tell(&mut self) {
+    /// Sends the findings again, if they have changed and the client has read the last ones.
+    fn send_findings(&mut self) {
         let Some(listening) = &mut self.listening else { return };
         let mut out = self.out.borrow_mut();
         if out.waits() {
@@ -267,8 +267,8 @@ impl Connection {
             return;
         }
         listening.generation = status.generation;
-        if status.findings != listening.told {
-            listening.told.clone_from(&status.findings);
+        if status.findings != listening.sent {
+            listening.sent.clone_from(&status.findings);
             let parameters = object(json!({ "findings": status.findings }));
             out.put(&Reply { parameters, continues: true, error: None });
         }
@@ -320,7 +320,7 @@ impl Source for Connection {
     }
 
     fn interest(&mut self) -> Interest {
-        self.tell();
+        self.send_findings();
         let due = self.due().map(|(at, _)| at);
         let out = self.out.borrow();
         let read = !self.finished && self.frames.len() <= MESSAGE_BYTES_MAX;
@@ -341,7 +341,7 @@ impl Source for Connection {
         {
             return self.drop_for(why);
         }
-        // What is waiting to be taken is taken first: nobody fills this up by not reading.
+        // Output is written first: a client that does not read cannot fill it up.
         if let Err(why) = self.gives() {
             return self.drop_for(why);
         }
@@ -381,7 +381,7 @@ fn process_of(target: &str) -> Option<Pid> {
 
 /// Says to one for whom there is no place that there is none.
 pub(super) fn turn_away(mut stream: &UnixStream) {
-    let words = format!("too many are connected already: {CLIENTS_MAX} at once, fewer of one user");
+    let words = format!("too many are connected already: {CLIENTS_MAX} at a time, fewer of one user");
     // It is the first that is said here, so there is room for it; who is gone by now does not miss it.
     let _ = stream.write_all(&encode(&reply(Err(Refusal::busy(words)))));
 }

@@ -1,4 +1,4 @@
-//! Questions that take a look at the host: answered by a thread of their own, so that the daemon's turn waits for nobody.
+//! Questions that take a look at the host: answered by a thread of their own, so that the daemon's turn does not wait.
 
 use std::cell::Cell;
 use std::fmt;
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::method::{Question, Refusal};
 use crate::{Interest, Ready, Registrar, Source, Stay};
 
-/// How many questions are answered at once; the next one hears that it is too much.
+/// How many questions are answered at the same time; the next one is refused.
 pub const JOBS_MAX: usize = 2;
 
 /// Answers a question, in whatever time it takes: the parameters of the reply.
@@ -39,7 +39,7 @@ impl fmt::Debug for Job {
 /// Starts to answer a question; `reply` is called with the answer, in a later turn.
 ///
 /// # Errors
-/// If too many are being answered, or there is no thread to be had.
+/// If too many are being answered, or no thread can be created.
 pub(super) fn start(
     question: Question,
     oracle: &Oracle,
@@ -51,12 +51,12 @@ pub(super) fn start(
         return Err(Refusal::busy(format!("{JOBS_MAX} questions are being answered already")));
     }
     let (done, at_work) = std::io::pipe().map_err(|error| Refusal::busy(error.to_string()))?;
-    let (tell, answer) = sync_channel(1);
+    let (sender, answer) = sync_channel(1);
     let oracle = Arc::clone(oracle);
     let work = move || {
         // Should it panic, the pipe is closed all the same, and there is no answer.
         let _at_work = at_work;
-        let _ = tell.send(oracle(&question));
+        let _ = sender.send(oracle(&question));
     };
     let thread = std::thread::Builder::new().name("question".to_owned());
     thread.spawn(work).map_err(|error| Refusal::busy(error.to_string()))?;

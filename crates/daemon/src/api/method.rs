@@ -133,7 +133,7 @@ pub struct SaidSet {
     pub target: SaidTarget,
     /// A policy or a delivery mode.
     pub wish: String,
-    /// What else a device is told.
+    /// Further settings of a device.
     #[serde(default)]
     pub settings: Option<Vec<String>>,
     /// The CPUs that interrupts and threads shall run on.
@@ -189,7 +189,7 @@ impl SaidTarget {
     pub fn of(target: &Target) -> Self {
         match target {
             Target::Device(name) => Self { device: Some(name.clone()), ..Self::default() },
-            // Which of a process's epolls is no word of the interface: nobody asks a daemon for them.
+            // Which of a process's epolls is no word of the interface: no client asks a daemon for them.
             Target::Task(pid) | Target::Epolls(pid, _) => Self { task: Some(pid.0), ..Self::default() },
             Target::Service(name, Match { unit, cgroup, exe, port, uid }) => {
                 let (unit, cgroup, exe) = (unit.clone(), cgroup.clone(), exe.clone());
@@ -234,10 +234,10 @@ impl SaidSet {
         ];
         let kthread = kthread.into_iter().flatten().collect();
         let cpus: Option<CpuSet> = read("cpus", self.cpus.as_deref())?;
-        let wish = policy_file::wish(&self.wish).map_err(|error| format!("wish: {error}"))?;
+        let word = policy_file::word(&self.wish).map_err(|error| format!("wish: {error}"))?;
         let budget =
             Budget { polling_cpus: self.polling_cpus, added_delay: None, rt_priority: self.rt_priority };
-        Ok(Intent { nic, kthread, cpus, ..wish.intent(target, origin, budget) })
+        Ok(Intent { nic, kthread, cpus, ..word.intent(target, origin, budget) })
     }
 }
 
@@ -290,8 +290,8 @@ impl Method {
     }
 }
 
-/// Whether everybody may call a method of this name: what it answers depends on who they are. One that there is not is
-/// told from those that are refused.
+/// Whether everybody may call a method of this name: what it answers depends on who they are. An unknown method is
+/// answered as unknown, not as refused.
 pub fn is_for_everybody(method: &str) -> bool {
     match method.rsplit_once('.') {
         Some((INTERFACE, name)) => name == "Status" || !DESCRIPTION.contains(&format!("\nmethod {name}(")),
@@ -305,7 +305,7 @@ fn text(parameters: &Map<String, Value>, name: &str) -> Result<String, Refusal> 
     value.ok_or_else(|| Refusal::service("InvalidParameter", Some(("parameter", name))))
 }
 
-/// All parameters at once. Of what is wrong the name is told: one that is missing, or the one that the reader stumbled on.
+/// All parameters together. The error names the parameter that is missing or wrong.
 fn read<T: for<'de> Deserialize<'de>>(
     parameters: &Map<String, Value>,
     needed: &[&str],

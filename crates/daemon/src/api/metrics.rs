@@ -128,7 +128,7 @@ impl Page {
     }
 
     fn counters(&mut self, status: &Status) {
-        self.family("netpolicy_events", "counter", "", "Events that were heard, by kind.");
+        self.family("netpolicy_events", "counter", "", "Events that were noticed, by kind.");
         for (kind, number) in &status.counters.events {
             self.sample("netpolicy_events_total", &[("kind", &word(*kind))], number);
         }

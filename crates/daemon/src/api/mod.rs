@@ -4,7 +4,7 @@
 //! `job` (what takes time), `metrics` (the page), `client` (the other end). All of it lives in the daemon's one thread, as
 //! sources of its loop, and none of it blocks.
 //!
-//! Who may: whoever is at the other end is known by the kernel (`SO_PEERCRED`), not by what they say. Root, and the
+//! Who may: the kernel identifies the client (`SO_PEERCRED`). Root, and the
 //! members of a group that the operator may name, may everything; everybody else may ask how the daemon stands, and sees
 //! what is asked for processes of their own. Refusals are answered, counted and logged, in a log that has an end.
 
@@ -138,7 +138,7 @@ fn refused(path: impl fmt::Display) -> impl FnOnce(std::io::Error) -> OpenError 
     move |error| OpenError::Refused { path: path.to_string(), error }
 }
 
-/// Listens where nobody does, for a loop that does not block.
+/// Listens where no process does, for a loop that does not block.
 fn listen(path: &Path, mode: u32) -> Result<UnixListener, OpenError> {
     let listener = socket_file::listen(path, mode)?;
     listener.set_nonblocking(true).map_err(refused(path.display()))?;
@@ -177,7 +177,7 @@ impl Source for Listener {
     }
 
     fn ready(&mut self, _ready: Ready, registrar: &mut Registrar) -> Stay {
-        // Nobody waiting, or no descriptor left: the next turn tries again.
+        // No client waiting, or no descriptor left: the next turn tries again.
         for _ in 0..ACCEPTS_MAX {
             if self.accept(registrar).is_err() {
                 break;

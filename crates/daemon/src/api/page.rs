@@ -1,4 +1,4 @@
-//! Where the page of metrics is to be had: by HTTP on a unix socket or a loopback address, and as a file.
+//! Where the page of metrics is served: by HTTP on a unix socket or a loopback address, and as a file.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -18,7 +18,7 @@ const REQUEST_BYTES_MAX: usize = 8 * 1024;
 /// How long asking and taking the page may take together.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How many ask at once.
+/// How many connections are served at the same time.
 const READERS_MAX: usize = 8;
 
 /// How often the file is written, at most.
@@ -194,7 +194,7 @@ impl Source for Reader {
     }
 }
 
-/// The page as a file, written anew when something has changed.
+/// The page as a file, rewritten when something has changed.
 #[derive(Debug)]
 pub(super) struct TextFile {
     path: PathBuf,
@@ -216,7 +216,7 @@ impl TextFile {
         Ok(file)
     }
 
-    /// Written beside its place first: whoever collects it sees a whole page.
+    /// Written to a temporary file first: a collector sees a whole page.
     fn write(&mut self) -> io::Result<()> {
         self.next = Instant::now() + FILE_EVERY;
         let status = self.shared.status();

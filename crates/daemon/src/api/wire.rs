@@ -148,14 +148,14 @@ mod test {
         let bytes: Vec<u8> = calls.iter().flat_map(encode).collect();
         for size in 1..bytes.len() {
             let mut frames = Frames::default();
-            let mut heard = Vec::new();
+            let mut decoded = Vec::new();
             for part in bytes.chunks(size) {
                 frames.push(part);
                 while let Some(message) = frames.next_message().expect("short") {
-                    heard.push(decode_call(&message).expect("a call"));
+                    decoded.push(decode_call(&message).expect("a call"));
                 }
             }
-            assert_eq!(heard, calls);
+            assert_eq!(decoded, calls);
             assert!(frames.is_empty());
         }
     }

@@ -22,22 +22,22 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// From here on, this process looks into others through the service at this socket. Whether one answers there.
 pub(crate) fn go_through(path: &Path) -> bool {
-    let way = Way { path: path.to_owned(), stream: Mutex::new(None) };
-    let answers = way.connect().is_ok();
+    let connection = Connection { path: path.to_owned(), stream: Mutex::new(None) };
+    let answers = connection.connect().is_ok();
     if answers {
-        linux::attach::through(Box::new(way));
+        linux::attach::through(Box::new(connection));
     }
     answers
 }
 
 /// A connection that is made again when it breaks: the service may be started again under it.
 #[derive(Debug)]
-struct Way {
+struct Connection {
     path: PathBuf,
     stream: Mutex<Option<UnixStream>>,
 }
 
-impl Way {
+impl Connection {
     fn connect(&self) -> io::Result<UnixStream> {
         socket_file::connect(&self.path, PATIENCE)
     }
@@ -80,7 +80,7 @@ fn exchange(mut stream: &UnixStream, request: &Request) -> io::Result<Answer> {
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-impl Attach for Way {
+impl Attach for Connection {
     fn processes(&self, netns: NetnsId, which: &Processes) -> (Vec<Process>, Vec<Unread>) {
         let only = match which {
             Processes::None => return (Vec::new(), Vec::new()),

@@ -1,8 +1,8 @@
 //! A process that holds `CAP_SYS_PTRACE` so that the daemon need not: it finds processes, looks into those that it is asked
-//! about, and sets the busy-poll parameters of their epolls and io_urings. It opens no file for anybody and hands out no
-//! descriptor.
+//! about, and sets the busy-poll parameters of their epolls and io_urings. It opens no file for a client and hands out
+//! no descriptor.
 //!
-//! Its socket takes root's connections alone, told by `SO_PEERCRED`; whoever else connects is turned away and logged. A
+//! Its socket accepts root's connections alone, by `SO_PEERCRED`; any other client is turned away and logged. A
 //! request and an answer are JSON with a zero byte behind, as on the daemon's own socket.
 
 mod client;

@@ -19,7 +19,7 @@ use crate::api::wire::encode;
 use crate::notify::Notifier;
 use crate::socket_file;
 
-/// How many connections there are at once. The daemon has one, and a command now and then.
+/// How many connections are served at the same time. The daemon has one, and a command now and then.
 const CLIENTS_MAX: usize = 4;
 
 /// How long a request may take to come whole, and an answer to be taken. Between requests a connection may rest.

@@ -107,7 +107,7 @@ fn serve(
     for source in open(&shared, options).expect("sockets") {
         event_loop.admit(source).expect("room");
     }
-    ready.send(()).expect("somebody waits");
+    ready.send(()).expect("the client waits");
     while !stop.load(Ordering::Relaxed) {
         event_loop.wait(Some(Instant::now() + Duration::from_millis(20))).expect("a turn");
         turns.fetch_add(1, Ordering::Relaxed);
@@ -178,7 +178,7 @@ impl Talk {
     }
 
     /// The next answer; `None` if the connection was ended.
-    pub(crate) fn hear(&mut self) -> Option<Value> {
+    pub(crate) fn receive(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.rest.iter().position(|&byte| byte == 0) {
                 let after = self.rest.split_off(end + 1);
@@ -197,6 +197,6 @@ impl Talk {
 
     pub(crate) fn ask(&mut self, text: &str) -> Value {
         self.say(text);
-        self.hear().expect("an answer")
+        self.receive().expect("an answer")
     }
 }

@@ -98,7 +98,7 @@ impl<'n> Tables<'n> {
             // The priority went away meanwhile.
             return table != rule.handle || table < NUMBERED_FROM;
         }
-        rule.tell_root(self.root);
+        rule.set_root(self.root);
         if table == self.root {
             return table != rule.handle;
         }

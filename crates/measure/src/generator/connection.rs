@@ -18,7 +18,7 @@ use crate::framing::{Framing, Protocol};
 use crate::protocol::{Malformed, Parser, Reply};
 use model::Chance;
 
-use super::speech::Speech;
+use super::requests::Requests;
 
 /// How long a connection may take to be made.
 pub(super) const CONNECT_TIMEOUT: Nanoseconds = Nanoseconds::from_millis(2_000);
@@ -64,7 +64,7 @@ pub(super) enum Broken {
     Lost(io::Error),
     /// What came makes no sense.
     Malformed(Malformed),
-    /// A reply that nobody waits for, or that fits another request.
+    /// A reply to no pending request, or that fits another request.
     WrongReply(Reply, Option<Request>),
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Connection {
     answer_first: u8,
     /// The last words of refusal, of an answer that was counted instead of parsed.
     refusal: String,
-    /// Whether the epoll was asked to tell when more can be written.
+    /// Whether the epoll waits for `EPOLLOUT`.
     waits_to_write: bool,
     pending: VecDeque<Pending>,
     /// How many of the last in `pending` have not been given to the kernel.
@@ -176,7 +176,7 @@ impl Connection {
         self.blocks += u64::from(bytes);
     }
 
-    /// Gives the kernel what waits to be written, in one call, and tells when each request went.
+    /// Gives the kernel what waits to be written, in one call, and notes when each request was sent.
     #[inline]
     pub(super) fn flush(
         &mut self,
@@ -313,7 +313,7 @@ impl Connection {
         *input = &input[missing..];
         self.answer_come = 0;
         if judged && self.answer_first != 0 {
-            self.refusal = Speech::refusal(self.answer_first);
+            self.refusal = Requests::refusal(self.answer_first);
             return Ok(Some(Reply::Refused));
         }
         Ok(Some(Reply::Done))

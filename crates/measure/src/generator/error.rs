@@ -74,7 +74,7 @@ pub enum RunError {
         /// How long was waited.
         after: Nanoseconds,
     },
-    /// The server said what nobody asked.
+    /// The server sent an answer without a request.
     #[error("server {server} broke the protocol: {cause}")]
     Malformed {
         /// Its address.
@@ -108,7 +108,7 @@ pub enum RunError {
         #[source]
         cause: io::Error,
     },
-    /// Every client thread was told to give up.
+    /// Every client thread was stopped.
     #[error("no client thread measured server {server}")]
     NobodyMeasured {
         /// Its address.

@@ -8,7 +8,7 @@ use model::Chance;
 
 use super::connection::{Pending, Request};
 use super::error::RunError;
-use super::speech::Memcached;
+use super::requests::Memcached;
 use super::worker::Worker;
 
 /// Requests under way on a connection while keys are set.

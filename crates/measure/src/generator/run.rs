@@ -1,4 +1,4 @@
-//! One run: prepare every thread, open the window for all of them at once, put their counts together.
+//! One run: prepare every thread, open the window for all of them at the same time, add up their counts.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -159,9 +159,9 @@ pub fn offer(
             let (shared, ready) = (&shared, ready.clone());
             let alarm = Alarm { shared, sounds: Some(alarm.clone()) };
             let body = move || {
-                let told = client_thread(shared, thread, surroundings, ready, &start)?;
+                let tally = client_thread(shared, thread, surroundings, ready, &start)?;
                 alarm.disarm();
-                Ok(told)
+                Ok(tally)
             };
             match thread::Builder::new().name(format!("load-{thread}")).spawn_scoped(scope, body) {
                 Ok(handle) => threads.push(handle),
@@ -197,10 +197,10 @@ pub fn offer(
             .into_iter()
             .zip(0..)
             .map(|(handle, thread)| handle.join().unwrap_or(Err(RunError::Panicked { thread })));
-        let told: Vec<_> = joined.collect();
+        let tallies: Vec<_> = joined.collect();
         match refused {
             Some(error) => Err(error),
-            None => told.into_iter().collect::<Result<Vec<_>, _>>(),
+            None => tallies.into_iter().collect::<Result<Vec<_>, _>>(),
         }
     })?;
     let mut tallies = tallies.into_iter().flatten();
@@ -225,7 +225,7 @@ pub fn offer(
     })
 }
 
-/// The life of a client thread. `None` if it was told to give up.
+/// The life of a client thread. `None` if it was stopped.
 fn client_thread(
     shared: &Shared<'_>,
     thread: u32,
@@ -238,7 +238,7 @@ fn client_thread(
     turn.wait();
     let mut worker = Worker::connect(shared, thread)?;
     drop(turn);
-    if let Some(memcached) = shared.speech.memcached()
+    if let Some(memcached) = shared.requests.memcached()
         && memcached.workload.preload
     {
         preload(&mut worker, memcached)?;
@@ -246,7 +246,7 @@ fn client_thread(
     let prepared = surroundings.on_thread_ready(thread, worker.epoll.as_fd());
     prepared.map_err(|cause| RunError::ThreadStart { thread, cause })?;
     shared.places.enter();
-    // Whoever started the run is waiting for us until `ready` is dropped.
+    // The starter of the run waits until `ready` is dropped.
     let _ = ready.send(());
     drop(ready);
     match start.recv() {
@@ -283,7 +283,7 @@ impl Drop for Alarm<'_> {
     fn drop(&mut self) {
         if let Some(sounds) = self.sounds.take() {
             self.shared.abandon();
-            // Nobody listens any more if the run has ended already.
+            // The receiver is gone if the run has ended already.
             let _ = sounds.send(());
         }
     }

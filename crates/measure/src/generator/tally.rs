@@ -90,7 +90,7 @@ impl Tally {
         }
     }
 
-    /// A request went, and nobody waits for its answer any more: its response time was at least this long.
+    /// A request was sent, and its answer is no longer awaited: its response time was at least this long.
     pub(super) fn given_up(&mut self, pending: &Pending, now: Moment) {
         if self.times.in_window(pending.due) {
             self.requests.unanswered += 1;

@@ -49,7 +49,7 @@ mod test {
     use super::*;
 
     #[test]
-    fn threads_come_in_the_order_of_their_numbers_and_one_that_fails_holds_nobody_up() {
+    fn threads_come_in_the_order_of_their_numbers_and_one_that_fails_blocks_no_other() {
         let turns = Turns::default();
         let came = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
@@ -61,10 +61,10 @@ mod test {
                         return;
                     }
                     turn.wait();
-                    came.lock().expect("nobody panics").push(thread);
+                    came.lock().expect("no thread panics").push(thread);
                 });
             }
         });
-        assert_eq!(came.into_inner().expect("nobody panicked"), [0, 2, 3]);
+        assert_eq!(came.into_inner().expect("no thread panicked"), [0, 2, 3]);
     }
 }

@@ -26,8 +26,8 @@ impl Lead {
         Nanoseconds(wait.0.saturating_sub(self.0.0))
     }
 
-    /// Learns from a sleep that nothing but its own timer ended, by how much it was too long. Who overslept the lead goes half
-    /// of the way there at once; who did not comes down slowly, so that nearly all wakings stay in time.
+    /// Learns from a sleep that nothing but its own timer ended, by how much it was too long. Oversleeping the lead
+    /// raises it half of the way there; otherwise it falls slowly, so that nearly all wakings stay in time.
     pub(super) fn overslept(&mut self, by: Nanoseconds) {
         let lead = self.0.0;
         self.0.0 = if by.0 > lead { lead + (by.0 - lead).div_ceil(2) } else { lead - lead.div_ceil(FALL) };
@@ -77,7 +77,7 @@ mod test {
     }
 
     #[test]
-    fn what_was_overslept_once_is_forgotten_and_nobody_asks_for_longer_than_the_limit() {
+    fn what_was_overslept_once_is_forgotten_and_no_sleep_is_longer_than_the_limit() {
         let mut lead = Lead::default();
         for _ in 0..40 {
             lead.overslept(Nanoseconds::from_millis(50));

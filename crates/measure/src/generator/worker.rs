@@ -16,7 +16,7 @@ use model::Chance;
 
 use super::connection::{Broken, Connection, Request};
 use super::error::RunError;
-use super::speech::Speech;
+use super::requests::Requests;
 use super::tally::{Tally, Times};
 use super::turn::Turns;
 use super::wake::{Lead, Places};
@@ -43,7 +43,7 @@ pub(super) struct Shared<'a> {
     pub(super) server: SocketAddr,
     pub(super) pace: Pace,
     pub(super) load: OfferedLoad,
-    pub(super) speech: Speech<'a>,
+    pub(super) requests: Requests<'a>,
     pub(super) turns: Turns,
     pub(super) places: Places,
     abandoned: AtomicBool,
@@ -52,12 +52,12 @@ pub(super) struct Shared<'a> {
 impl<'a> Shared<'a> {
     pub(super) fn new(server: SocketAddr, workload: &'a Workload, load: OfferedLoad) -> Self {
         let abandoned = AtomicBool::new(false);
-        let (pace, speech) = (workload.pace(), Speech::new(workload));
+        let (pace, requests) = (workload.pace(), Requests::new(workload));
         let (turns, places) = (Turns::default(), Places::default());
-        Self { server, pace, load, speech, turns, places, abandoned }
+        Self { server, pace, load, requests, turns, places, abandoned }
     }
 
-    /// Tells all threads to give up.
+    /// Stops all threads.
     pub(super) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
     }
@@ -150,7 +150,7 @@ impl<'a> Worker<'a> {
                 }
                 let possible = due.max(connection.room_since);
                 let first = connection.unsent() == 0;
-                self.shared.speech.request(connection, due, possible);
+                self.shared.requests.request(connection, due, possible);
                 if first {
                     waiting_to_send.push(arrival.connection);
                 }
@@ -174,7 +174,7 @@ impl<'a> Worker<'a> {
             if now >= times.stop || (closed && exhausted()) {
                 break;
             }
-            // What is due after the window is never sent, and nobody waits for it.
+            // What is due after the window is never sent nor awaited.
             let edge = if closed { times.stop } else { times.close };
             let until = next_due.filter(|&due| due < times.close).map_or(edge, |due| due.min(edge));
             let Some(after) = self.turn(now, worked, until, tally, Some(&mut schedule))? else {
@@ -295,7 +295,7 @@ impl<'a> Worker<'a> {
         let depth = self.shared.pace.depth as usize;
         if now < tally.times.close && connection.depth() <= depth / 2 {
             while connection.depth() < self.shared.pace.depth as usize {
-                self.shared.speech.request(connection, now, now);
+                self.shared.requests.request(connection, now, now);
             }
         }
         if (connection.unsent() > 0 || connection.waits_to_write())
@@ -401,7 +401,7 @@ impl<'a> Worker<'a> {
         usize::try_from(data.u64()).unwrap_or(usize::MAX)
     }
 
-    /// A connection that broke in a way that ends the run.
+    /// A connection error that ends the run.
     pub(super) fn fatal(&self, broken: Broken) -> RunError {
         let server = self.shared.server;
         match broken {
@@ -444,7 +444,7 @@ fn give_up(connection: &Connection, tally: &mut Tally, now: Moment) {
 }
 
 /// Asks the kernel to wake this thread when its timers are due, and not up to 50 us later, as it may for any thread: at a
-/// low rate that is much of a response time. A longer slack is somebody's own choice, and stays.
+/// low rate that is much of a response time. A longer slack is the operator's choice, and stays.
 ///
 /// Kernel: `kernel/fork.c` (the first process's 50 us), prctl(2) `PR_SET_TIMERSLACK`, `fs/select.c`
 /// `select_estimate_accuracy()`: what remains is a thousandth of the wait.

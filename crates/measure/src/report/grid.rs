@@ -250,7 +250,7 @@ mod test {
             overall: Vec::new(),
         });
         assert_eq!(page.matches("<figure").count(), 1);
-        // Two configurations at the five percentiles that two thousand answers tell.
+        // Two configurations at the five percentiles that two thousand answers support.
         assert_eq!(page.matches("class=\"point\"").count(), 10);
         for outside in ["http", "src=", "url(", "@import", "<link", "<script"] {
             assert!(!page.contains(outside), "{outside}");

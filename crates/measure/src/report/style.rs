@@ -1,4 +1,4 @@
-//! How lines are told apart: by colour, dash and marker, one of each more than any reader needs.
+//! How lines are distinguished: by colour, dash and marker, one of each more than any reader needs.
 
 use std::fmt::Write as _;
 

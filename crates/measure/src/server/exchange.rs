@@ -35,7 +35,7 @@ impl Exchange {
         if self.to_write == 0 {
             match recv(socket, buffer, RecvFlags::DONTWAIT) {
                 Ok((0, _)) => return Wants::End,
-                Ok((bytes, _)) => self.heard(bytes as u64, request_bytes.into(), answer_bytes.into()),
+                Ok((bytes, _)) => self.received(bytes as u64, request_bytes.into(), answer_bytes.into()),
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(_) => return Wants::End,
             }
@@ -51,7 +51,7 @@ impl Exchange {
         Wants::Read
     }
 
-    fn heard(&mut self, bytes: u64, request_bytes: u64, answer_bytes: u64) {
+    fn received(&mut self, bytes: u64, request_bytes: u64, answer_bytes: u64) {
         self.come += bytes;
         self.to_write += self.come / request_bytes * answer_bytes;
         self.come %= request_bytes;
@@ -66,7 +66,7 @@ mod test {
     fn an_answer_goes_for_each_whole_request_however_the_bytes_come() {
         let mut exchange = Exchange::default();
         for (bytes, to_write) in [(3, 0), (1, 0), (1, 7), (14, 21), (1, 28)] {
-            exchange.heard(bytes, 5, 7);
+            exchange.received(bytes, 5, 7);
             assert_eq!(exchange.to_write, to_write, "after {bytes} more");
         }
     }

@@ -2,7 +2,7 @@
 //! turn, and a thread that only accepts.
 //!
 //! It is an ordinary server that knows nothing of delivery: what is set for it is set from outside, as for any other.
-//! The one thing that nobody can set from outside is how long its `epoll_wait` may sleep, and that is an option.
+//! The one thing that cannot be set from outside is how long its `epoll_wait` may sleep, and that is an option.
 
 mod exchange;
 mod storage;
@@ -47,7 +47,7 @@ impl ServerOptions {
     pub const THREADS_MAX: u32 = 256;
     /// The most connections in a row.
     pub const IN_A_ROW_MAX: u32 = 65_536;
-    /// The most connections of a thread; those beyond are closed at once.
+    /// The most connections of a thread; those beyond are closed immediately.
     pub const CONNECTIONS_MAX: usize = 65_536;
 
     /// Whether a server can be built so: options within their ranges, a file that can be opened.
@@ -140,7 +140,7 @@ impl ServeError {
     }
 }
 
-/// Listens on an address, with room for a thousand connections that come at once.
+/// Listens on an address, with room for a thousand connections that come at the same time.
 ///
 /// # Errors
 /// [`ServeError::Listen`].

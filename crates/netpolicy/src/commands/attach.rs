@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
         kthread,
         ..arguments.asked.wish().intent(Target::Task(pid), "netpolicy attach", arguments.cost.budget())
     };
-    plan::allowed_class(&intent).map_err(Fault::refused_at_once)?;
+    plan::allowed_class(&intent).map_err(Fault::refused_early)?;
     fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()], ..Policy::default() })?;
     // Held to the end of this function.
     let _held = wake::hold(arguments.cpu_dma_latency, &intent, &context.session, &context.console)?;

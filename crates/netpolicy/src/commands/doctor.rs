@@ -8,8 +8,8 @@ use linux::pressure::PressureSource;
 use linux::process::CpuWaits;
 use linux::{Netns, Processes};
 use model::{Delivered, DeviceId, Host, Nanoseconds, Severity};
-use plan::doctor::{Aside, Held, Peer};
-use session::{Exit, Fault, quoted, services, wishes};
+use plan::doctor::{Held, HostContext, Peer};
+use session::{Exit, Fault, app_requests, quoted, services};
 
 use crate::args::Doctor;
 use crate::context::Context;
@@ -28,7 +28,13 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
         None
     });
     let held = held(context);
-    let mut aside = Aside { way: context.session.way(), others, idle, held, ..Aside::default() };
+    let mut host_context = HostContext {
+        command_prefix: context.session.command_prefix(),
+        others,
+        idle,
+        held,
+        ..HostContext::default()
+    };
     let watched = match arguments.seconds {
         0 => None,
         _ => begin(&netns).map_err(|error| context.console.say(&format!("{error}"))).ok(),
@@ -39,8 +45,8 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
             let waits = CpuWaits::of(&linux::observe(&netns, &processes)?);
             let begun = Instant::now();
             let delivered = count(Duration::from_secs(seconds), context);
-            aside.watched = Nanoseconds(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
-            aside.cpu_waits = waits.since();
+            host_context.watched = Nanoseconds(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            host_context.cpu_waits = waits.since();
             delivered
         }
     };
@@ -48,11 +54,11 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     host.pressure = watched
         .and_then(|source| source.end(&host).map_err(|error| context.console.say(&format!("{error}"))).ok());
     let asked = asked(context, &netns, &host);
-    let mut findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &aside);
+    let mut findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &host_context);
     // Finding the other ends takes a look at every namespace, and is of use for this only.
     if findings.iter().any(|finding| finding.rule == ON_NO_NAPI && finding.severity > Severity::Note) {
-        aside.peers = peers(&netns, &host, context);
-        findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &aside);
+        host_context.peers = peers(&netns, &host, context);
+        findings = plan::doctor_with(&host, delivered.as_ref(), &asked, &host_context);
     }
     context.console.report(&FindingsReport::of(&findings, delivered.as_ref()))?;
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
@@ -125,7 +131,8 @@ fn peers(netns: &Netns, host: &Host, context: &Context) -> BTreeMap<DeviceId, Pe
 /// What the policy files ask for on this host. Files that cannot be followed do not keep the doctor from looking.
 fn asked(context: &Context, netns: &Netns, host: &Host) -> Vec<plan::Asked> {
     let placed = context.policy().and_then(|merged| {
-        let policy = wishes::joined(merged.policy(), netns, &context.session.wishes(), &context.console)?;
+        let policy =
+            app_requests::joined(merged.policy(), netns, &context.session.app_requests(), &context.console)?;
         let (resolved, _) = services::resolve(&policy, netns)?;
         plan::place(&policy, host, &resolved).map_err(|refusal| Fault::refused(refusal, host))
     });

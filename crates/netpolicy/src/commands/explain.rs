@@ -6,7 +6,7 @@ use daemon::objects;
 use model::setting::Facts;
 use model::{Intent, Object, PolicyName, Setting, Target};
 use policy_file::nearest;
-use session::{Exit, Fault, cycle, wishes};
+use session::{Exit, Fault, app_requests, cycle};
 
 use super::verify::{InForce, in_force};
 use crate::args::Explain;
@@ -61,8 +61,12 @@ fn known(name: &str, context: &Context) -> Result<Exit, Fault> {
 /// The reasons of the settings of an object; of all, where none is named.
 pub(crate) fn explained(asked: &str, context: &Context) -> Result<ExplainedReport, Fault> {
     let netns = context.session.netns()?;
-    let policy =
-        wishes::joined(context.policy()?.policy(), &netns, &context.session.wishes(), &context.console)?;
+    let policy = app_requests::joined(
+        context.policy()?.policy(),
+        &netns,
+        &context.session.app_requests(),
+        &context.console,
+    )?;
     let planned = match policy.intents.is_empty() {
         true => None,
         false => Some(cycle::plan(&policy, &netns)?),

@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
         kthread,
         ..arguments.asked.wish().intent(Target::Task(Pid(0)), "netpolicy run", arguments.cost.budget())
     };
-    plan::allowed_class(&intent).map_err(Fault::refused_at_once)?;
+    plan::allowed_class(&intent).map_err(Fault::refused_early)?;
     let mut command = command(arguments, &intent)?;
     // Held to the end of this function, and so of the command.
     let _held = wake::hold(arguments.cpu_dma_latency, &intent, &context.session, &context.console)?;

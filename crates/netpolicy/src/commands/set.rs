@@ -7,7 +7,7 @@ use super::attach::another_process;
 use super::by_daemon;
 use crate::args::{Set, SetTarget};
 use crate::context::Context;
-use crate::wish::Wish;
+use crate::wish::Word;
 
 /// Commits what one word asks for, and keeps it.
 pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     let words = staged::Words { nothing: Some("it is so already"), done: "Set" };
     let done =
         staged::keep(&policy, &netns, arguments.allow.into(), &words, &context.session, &context.console)?;
-    if let SetTarget::Task { pid, wish: Wish::Policy(policy) } = &arguments.target {
+    if let SetTarget::Task { pid, wish: Word::Policy(policy) } = &arguments.target {
         bequeath(Pid(*pid), *policy, context);
     }
     Ok(done)
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
 /// Notes the wish in the kernel: the process's children and the sockets that they make will have it, too.
 fn bequeath(pid: Pid, policy: PolicyName, context: &Context) {
     let number = (policy != PolicyName::None).then(|| policy.number());
-    if let Err(error) = context.session.wishes().set_task(pid, number) {
+    if let Err(error) = context.session.app_requests().set_task(pid, number) {
         context.console.detail(&format!("Its children to come inherit nothing: {error}"));
     }
 }

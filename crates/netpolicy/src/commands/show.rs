@@ -2,7 +2,7 @@
 
 use linux::Processes;
 use model::Pid;
-use session::{Exit, Fault, wishes};
+use session::{Exit, Fault, app_requests};
 
 use crate::args::{Show, Which};
 use crate::context::Context;
@@ -11,7 +11,7 @@ use crate::render::{HostReport, svg};
 /// Prints the packet path, or draws it.
 pub(crate) fn run(arguments: &Show, context: &Context) -> Result<Exit, Fault> {
     let mut host = linux::observe(&context.session.netns()?, &Processes::from(&arguments.processes))?;
-    wishes::told(&mut host, &context.session.wishes());
+    app_requests::add_to(&mut host, &context.session.app_requests());
     match &arguments.svg {
         Some(path) => {
             std::fs::write(path, svg(&host)).map_err(|error| Fault::file(path, error))?;

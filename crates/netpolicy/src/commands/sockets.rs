@@ -11,7 +11,7 @@ use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, Socket
 
 /// Enables, disables or lists.
 pub(crate) fn run(arguments: &SocketPolicies, context: &Context) -> Result<Exit, Fault> {
-    let store = context.session.wishes();
+    let store = context.session.app_requests();
     match &arguments.command {
         SocketsCommand::Enable(arguments) => enable(arguments, &store, context),
         SocketsCommand::Disable(arguments) => disable(arguments, &store, context),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use page::{Kind, Page, Report, Style, record, to_json};
 use rules::classifier::Offload;
-use rules::{Filter, Found, Lookup, Wanted};
+use rules::{Expected, Filter, Found, Lookup};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
@@ -267,7 +267,7 @@ impl DiffReport {
     /// Counts a dumped rule.
     pub(crate) fn count(&mut self, rule: &Filter, found: Found, lookup: &mut dyn Lookup) {
         match found {
-            Found::Wanted(_) => self.same += 1,
+            Found::Expected(_) => self.same += 1,
             Found::Different(line) => self.different.push(line),
             Found::Extra => {
                 self.extra += 1;
@@ -282,7 +282,7 @@ impl DiffReport {
 
     /// Counts a rule that was known by its cookie.
     pub(crate) fn count_by_cookie(&mut self, offload: Offload, found: Found) {
-        if let Found::Wanted(_) = found {
+        if let Found::Expected(_) = found {
             self.same += 1;
             self.by_cookie += 1;
             self.count_offload(Some(offload));
@@ -314,12 +314,12 @@ impl DiffReport {
         (self.in_hardware, self.not_in_hardware) = (in_hardware, not_in_hardware);
     }
 
-    /// Enters what is still wanted when all dumps are done.
-    pub(crate) fn settle(&mut self, wanted: &Wanted) {
+    /// Enters what is still expected when all dumps are done.
+    pub(crate) fn settle(&mut self, expected: &Expected) {
         self.different.sort_unstable();
-        self.missing = wanted.missing();
+        self.missing = expected.missing();
         self.missing.retain(|line| self.different.binary_search(line).is_err());
-        self.misplaced = wanted.misplaced();
+        self.misplaced = expected.misplaced();
     }
 }
 

@@ -372,7 +372,7 @@ fn without_bpf() -> Result<(), Failed> {
     let _daemon = Started { child };
     is_set(&operator, &[DEFER50])?;
     let said = std::fs::read_to_string(&words)?;
-    assert!(said.contains("the kernel does not tell of them at once"), "{said}");
+    assert!(said.contains("the kernel does not report them immediately"), "{said}");
     assert!(said.contains("the initial pid namespace"), "{said}");
     Ok(())
 }

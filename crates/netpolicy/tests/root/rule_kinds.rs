@@ -7,7 +7,7 @@ use std::process::Command;
 use libtest_mimic::{Failed, Trial};
 use linux::Netns;
 use linux::tc::{Devices, Loader, Options, dump};
-use rules::{Batch, Found, Wanted};
+use rules::{Batch, Expected, Found};
 
 use crate::rules::{HOOK, Stage, text};
 use crate::{Need, test};
@@ -105,8 +105,8 @@ fn every_kind() -> Result<(), Failed> {
             continue;
         }
         taken.extend(KINDS.iter().copied().filter(|kind| line.contains(kind)));
-        let mut wanted = Wanted::default();
-        wanted.add(&rule, 1);
+        let mut expected = Expected::default();
+        expected.add(&rule, 1);
         let mut dumped_rules = Vec::new();
         dump::rules(&stage.netns, device, |dumped| match dumped {
             dump::Dumped::Begin => dumped_rules.clear(),
@@ -118,14 +118,14 @@ fn every_kind() -> Result<(), Failed> {
                 writeln!(wrong, "{line}\n  is not known in the dump")?;
                 continue;
             };
-            if wanted.strike(found) != Found::Wanted(1) {
+            if expected.match_rule(found) != Found::Expected(1) {
                 writeln!(wrong, "{line}\n  {:?}\n  {:?}", found.canonical(), rule.canonical())?;
             }
             if found.line(&mut devices).is_none() {
                 writeln!(wrong, "{line}\n  has no line: {:?}", found.words(&mut devices))?;
             }
         }
-        if !wanted.missing().is_empty() {
+        if !expected.missing().is_empty() {
             writeln!(wrong, "{line}\n  is missing")?;
         }
     }

@@ -121,8 +121,8 @@ fn refused() -> Result<(), Failed> {
     );
     assert_eq!((stage.rules(), chains(&stage).contains(&u32::try_from(chain)?)), (before, true));
     // A priority that somebody else has rules in is not taken.
-    let stranger = stage.file("filter add dev d0 ingress protocol ip prio 11 handle 1 flower action pass\n");
-    assert_eq!(stage.netpolicy(&["tc", "load", text(&stranger)]).0, 0);
+    let unmanaged = stage.file("filter add dev d0 ingress protocol ip prio 11 handle 1 flower action pass\n");
+    assert_eq!(stage.netpolicy(&["tc", "load", text(&unmanaged)]).0, 0);
     let file = stage.file(&dropping(3));
     assert_eq!(stage.netpolicy(&["tc", "load", "--swap", "11", text(&file)]).0, 7);
     // Nor is a file that chooses a chain, or that removes something.

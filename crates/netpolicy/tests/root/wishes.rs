@@ -279,7 +279,7 @@ fn beyond_bounds() -> Result<(), Failed> {
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
         Ok((told.contains(&format!("of task {pid}")) && output.status.code() == Some(0)).then_some(()))
     })?;
-    // What the operator asks for a process by its number goes before its own wishes.
+    // What the operator asks for a process by its number goes before its own requestes.
     operator.runs(&["set", "task", &pid.to_string(), "none"], 0)?;
     assert_eq!(epolls_of(&operator, pid)?, [EpollParams::default(); 2]);
     let status = operator.runs(&["status"], 0)?.data;

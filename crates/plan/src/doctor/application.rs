@@ -1,4 +1,4 @@
-//! Processes that do not wait for packets in the way that suspension needs.
+//! Processes that do not wait for packets as suspension needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -177,7 +177,7 @@ fn never_waits(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 Found::new(
                     Severity::Problem,
                     epoll.epoll.id,
-                    "nobody ever waits in it: epoll_wait with timeout 0 returns before it polls the NAPI",
+                    "no thread ever waits in it: epoll_wait with timeout 0 returns before it polls the NAPI",
                 )
                 .evidence(format!("polls by the application 0/s, packets {}", case.rate(packets)))
                 .evidence("no thread was waiting in epoll_wait")

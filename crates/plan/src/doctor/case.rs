@@ -8,7 +8,7 @@ use model::{
     RxQueue,
 };
 
-use super::{Aside, Asked, Peer};
+use super::{Asked, HostContext, Peer};
 use crate::index::Index;
 
 /// All that a rule may look at.
@@ -16,12 +16,12 @@ use crate::index::Index;
 pub(super) struct Case<'h> {
     /// The host.
     pub(super) host: &'h Host,
-    /// What was counted; `None` where nobody counted or no time passed.
+    /// What was counted; `None` where counters were not read or no time passed.
     pub(super) delivered: Option<&'h Delivered>,
     /// What was asked for.
     pub(super) asked: &'h [Asked],
     /// What is known beside the host.
-    pub(super) aside: &'h Aside,
+    pub(super) context: &'h HostContext,
     /// The NAPIs, by id.
     pub(super) napis: BTreeMap<NapiId, NapiCase<'h>>,
     /// The processes, by pid.
@@ -36,7 +36,7 @@ pub(super) struct NapiCase<'h> {
     pub(super) queues: Vec<RxQueue>,
     /// The mode that was asked for on its queues.
     pub(super) asked: Option<&'h Asked>,
-    /// What was counted for it; all zero where it was never polled, `None` where nobody counted.
+    /// What was counted for it; all zero where it was never polled, `None` where counters were not read.
     pub(super) counts: Option<NapiDelivered>,
     /// The epolls that watch connections which receive through it, with their number.
     pub(super) epolls: BTreeMap<EpollId, usize>,
@@ -107,7 +107,7 @@ impl<'h> Case<'h> {
         host: &'h Host,
         delivered: Option<&'h Delivered>,
         asked: &'h [Asked],
-        aside: &'h Aside,
+        context: &'h HostContext,
     ) -> Self {
         let delivered = delivered.filter(|d| !d.interval.is_zero());
         let counted: BTreeMap<NapiId, &NapiDelivered> =
@@ -143,7 +143,7 @@ impl<'h> Case<'h> {
             }
             processes.insert(process.id.pid, case);
         }
-        Self { host, delivered, asked, aside, napis, processes }
+        Self { host, delivered, asked, context, napis, processes }
     }
 
     /// The NAPIs that packets shall be suspended on: set so, or asked for so.
@@ -181,7 +181,7 @@ impl<'h> Case<'h> {
 
     /// The end of a veth that sends to this one.
     pub(super) fn sending_to(&self, device: &Device) -> Sending<'_> {
-        match (device.peer.as_deref(), self.aside.peers.get(&device.id)) {
+        match (device.peer.as_deref(), self.context.peers.get(&device.id)) {
             (_, Some(peer)) => Sending::Elsewhere(peer),
             (Some(name), None) => match self.host.device_named(name) {
                 Some(peer) => Sending::Here(peer),
@@ -194,10 +194,10 @@ impl<'h> Case<'h> {
     /// The longest that a thread of these epolls' processes was ready to run and had no CPU, in percent of the time that it
     /// was watched.
     pub(super) fn waited_for_cpu(&self, napi: &NapiCase<'_>) -> Option<WaitedForCpu<'_, 'h>> {
-        let watched = self.aside.watched;
+        let watched = self.context.watched;
         let waits = napi.epolls.keys().filter_map(|epoll| {
             let process = self.processes.get(&epoll.process.pid)?;
-            let wait = self.aside.cpu_waits.get(&epoll.process.pid)?;
+            let wait = self.context.cpu_waits.get(&epoll.process.pid)?;
             let percent = (u128::from(wait.waited.0) * 100).checked_div(u128::from(watched.0))?;
             let percent = u64::try_from(percent).unwrap_or(u64::MAX);
             Some(WaitedForCpu { process, percent, each: wait.each() })
@@ -261,7 +261,7 @@ impl NapiCase<'_> {
         )
     }
 
-    /// Packets that came through it in the interval; `None` where nobody counted.
+    /// Packets that came through it in the interval; `None` where counters were not read.
     pub(super) fn packets(&self) -> Option<u64> {
         self.counts.as_ref().map(|counts| counts.total().packets)
     }

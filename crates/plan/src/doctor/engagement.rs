@@ -73,7 +73,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "not-counted",
-        doc: "Something is set, and nobody counted whether it is engaged.",
+        doc: "Something is set, and whether it is engaged was not counted.",
         find: |case, causes| all(case, causes, Verdict::NotCounted),
     },
     Rule {
@@ -208,7 +208,7 @@ pub(super) fn taken_up(counts: &NapiDelivered) -> bool {
         && percent(counts.suspended, found).is_none_or(|share| share >= SUSPENDED_PERCENT_MIN)
 }
 
-/// Whether one that polls the NAPI could suspend its IRQ, where nobody saw whether it does: only epolls that prefer busy
+/// Whether one that polls the NAPI could suspend its IRQ, where that was not observed: only epolls that prefer busy
 /// polling can. One that was not looked into may have such.
 fn may_suspend(case: &Case<'_>, napi: &NapiCase<'_>) -> bool {
     let mut pollers = case.pollers(napi).peekable();
@@ -411,7 +411,7 @@ fn counted(case: &Case<'_>, counts: &NapiDelivered) -> Vec<String> {
 
 /// What helps an application that waits for its CPU.
 pub(super) const CPU_OF_ITS_OWN: &str =
-    "give the application a CPU that nobody else uses (`cpus` in the policy file, taskset)";
+    "give the application a CPU that no other task uses (`cpus` in the policy file, taskset)";
 
 /// How many processes the evidence names for one NAPI; the busiest come first.
 const PROCESSES_SHOWN_MAX: usize = 4;

@@ -33,7 +33,7 @@ struct Worker {
 
 impl Worker {
     /// `nginx[812] from NAPI 300, 301`
-    fn told(&self) -> String {
+    fn sentence(&self) -> String {
         let napis: Vec<String> = self.napis.iter().map(ToString::to_string).collect();
         format!("{}[{}] receives from NAPI {}", self.comm, self.pid, napis.join(", "))
     }
@@ -72,10 +72,13 @@ fn mix_queues(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             mixing.len(),
             workers.len()
         );
-        let told = Found::new(Severity::Warning, group.id, summary);
-        let told = mixing.iter().take(EVIDENCE_MAX).fold(told, |told, worker| told.evidence(worker.told()));
+        let finding = Found::new(Severity::Warning, group.id, summary);
+        let finding = mixing
+            .iter()
+            .take(EVIDENCE_MAX)
+            .fold(finding, |finding, worker| finding.evidence(worker.sentence()));
         let remedy = "in a recipe file, under [recipe.POLICY.reuseport]: value = \"by-queue\", as latency has it; then netpolicy apply";
-        found.push(told.remedy(remedy));
+        found.push(finding.remedy(remedy));
     }
     found
 }
@@ -88,12 +91,12 @@ fn chosen_by_another(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         .map(|(group, workers)| {
             let mixing = workers.iter().filter(|worker| worker.napis.len() > 1);
             let summary = format!(
-                "a program of somebody else's chooses which of its {} sockets gets a connection",
+                "another program's reuseport program chooses which of its {} sockets gets a connection",
                 group.sockets
             );
-            let told = Found::new(Severity::Note, group.id, summary)
+            let finding = Found::new(Severity::Note, group.id, summary)
                 .evidence("it could not be put back, so connections are not given out by queue");
-            mixing.take(EVIDENCE_MAX).fold(told, |told, worker| told.evidence(worker.told()))
+            mixing.take(EVIDENCE_MAX).fold(finding, |finding, worker| finding.evidence(worker.sentence()))
         })
         .collect()
 }

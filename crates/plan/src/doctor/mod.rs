@@ -3,20 +3,20 @@
 //! [`doctor`] asks every rule of [`RULES`]. A rule reads a case, which is the host, the counts and what was
 //! asked for, brought together by NAPI, epoll and process, and says what it finds with evidence and remedy. The
 //! families go in this order, because the last one names what the others found as its causes:
-//! `settings` (values that contradict each other), `traffic` (packets that take another way),
+//! `settings` (values that contradict each other), `traffic` (packets that take another path),
 //! `application` (processes that do not wait as they would have to), `listeners` (who chooses among those of one address),
 //! `device` (interrupts, rings, moderation and steering of the whole device), `kthread` (the kernel threads of NAPIs),
 //! `sleep` (CPUs that wake too late), `waiting` (threads that wait busily for events alone), `others` (programs and files
 //! that set the same), `timer` (a timer too short for the application), `engagement` (what the counts say).
 
 mod application;
-mod aside;
 mod case;
+mod conflicting_tools;
+mod context;
 mod device;
 mod engagement;
 mod kthread;
 mod listeners;
-mod others;
 mod remedy;
 mod settings;
 mod sleep;
@@ -34,7 +34,7 @@ use model::{
 use crate::place::Part;
 use case::Case;
 
-pub use aside::{Aside, Held, Peer, Way};
+pub use context::{CommandPrefix, Held, HostContext, Peer};
 
 pub use engagement::{EMPTY_PERCENT_MIN, ENGAGED_PERCENT_MIN, NOT_ENGAGED_PERCENT_MAX};
 
@@ -96,18 +96,18 @@ pub const RULES: [(&str, &[Rule]); 11] = [
     ("kthread", kthread::RULES),
     ("sleep", sleep::RULES),
     ("waiting", waiting::RULES),
-    ("others", others::RULES),
+    ("others", conflicting_tools::RULES),
     ("timer", timer::RULES),
     ("engagement", engagement::RULES),
 ];
 
 /// What is found on a host, the engagement of each NAPI last. An empty list means that nothing is set that could
-/// engage, and nothing is in the way.
+/// engage, and nothing prevents it.
 ///
 /// `delivered` is what was counted over some seconds under the usual traffic; without it nothing is said about
-/// engagement. `asked` tells what ought to be in force; without it the rules go by what is set.
+/// engagement. `asked` is what ought to be in force; without it the rules go by what is set.
 pub fn doctor(host: &Host, delivered: Option<&Delivered>, asked: &[Asked]) -> Vec<Finding> {
-    doctor_with(host, delivered, asked, &Aside::default())
+    doctor_with(host, delivered, asked, &HostContext::default())
 }
 
 /// As [`doctor`], with what is known beside the host that was observed.
@@ -115,9 +115,9 @@ pub fn doctor_with(
     host: &Host,
     delivered: Option<&Delivered>,
     asked: &[Asked],
-    aside: &Aside,
+    context: &HostContext,
 ) -> Vec<Finding> {
-    let case = Case::new(host, delivered, asked, aside);
+    let case = Case::new(host, delivered, asked, context);
     let mut causes = Causes::default();
     let mut findings = Vec::new();
     for (_, rules) in RULES {
@@ -132,14 +132,14 @@ pub fn doctor_with(
             findings.push(found.finding);
         }
     }
-    findings.iter_mut().for_each(|finding| aside.ends_first(host.netns, finding));
+    findings.iter_mut().for_each(|finding| context.ends_first(host.netns, finding));
     for remedy in findings.iter_mut().filter_map(|finding| finding.remedy.as_mut()) {
-        *remedy = aside.way.typed(remedy);
+        *remedy = context.command_prefix.typed(remedy);
     }
     findings
 }
 
-/// What earlier families found in the way of a NAPI's suspension.
+/// What earlier families found that prevents a NAPI's suspension.
 #[derive(Debug, Default)]
 struct Causes {
     by_napi: BTreeMap<NapiId, Vec<Finding>>,

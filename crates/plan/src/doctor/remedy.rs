@@ -4,8 +4,8 @@ use model::host::{Device, Pair};
 use model::setting::Disruption;
 use model::{DeliveryMode, Nanoseconds, ProcessId, RxQueue, Setting, Threading};
 
-use super::aside::{THEN, inside};
 use super::case::{Case, NapiCase, ProcessCase, Sending};
+use super::context::{THEN, inside};
 
 /// The mode that would mend a NAPI: the one asked for, else suspension with the NAPI's own short timeout.
 pub(super) fn mode_of(napi: &NapiCase<'_>) -> DeliveryMode {
@@ -59,7 +59,7 @@ pub(super) fn set_task(process: ProcessId, mode: DeliveryMode) -> String {
     format!("netpolicy set task {} {mode}", process.pid)
 }
 
-/// Takes receive packet steering off a queue. The file is not ours: it belongs to whoever steers.
+/// Takes receive packet steering off a queue. The file is not ours: it belongs to the program that steers.
 pub(super) fn rps_off(queue: RxQueue) -> String {
     format!("echo 0 > /sys/class/net/{}/queues/rx-{}/rps_cpus", queue.device, queue.index)
 }

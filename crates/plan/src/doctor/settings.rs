@@ -276,7 +276,7 @@ fn set_on_another_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         if !set.is_disjoint(&received_on) {
             continue;
         }
-        let nobody = case.napis.values().filter(|n| n.suspends() && n.epolls.is_empty());
+        let unpolled = case.napis.values().filter(|n| n.suspends() && n.epolls.is_empty());
         found.push(
             Found::new(
                 Severity::Problem,
@@ -286,7 +286,7 @@ fn set_on_another_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             .evidence(case.spread(&process.napis))
             .evidence(format!("{}: {}", first.name(), first.values()))
             .remedy(remedy::set_task(process.process.id, remedy::mode_for(process)))
-            .hinders(process.napis.keys().copied().chain(nobody.map(|n| n.napi.id))),
+            .hinders(process.napis.keys().copied().chain(unpolled.map(|n| n.napi.id))),
         );
     }
     found

@@ -16,7 +16,7 @@ pub(super) const RULES: &[Rule] = &[Rule {
 }];
 
 fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
-    let Some(depth) = &case.aside.idle else { return Vec::new() };
+    let Some(depth) = &case.context.idle else { return Vec::new() };
     let mut found = Vec::new();
     for asked in case.asked {
         let Some(limit) = limit(asked) else { continue };
@@ -33,7 +33,7 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         // A request that only a bound of the policy stands for may still be met.
         let beyond = asked.goal.is_some_and(|goal| longer(*exit, goal));
         let severity = if beyond { Severity::Problem } else { Severity::Warning };
-        let told = match asked.goal {
+        let exceeded = match asked.goal {
             Some(goal) if beyond => format!("the goal of {goal}"),
             _ => format!("the {limit} that its policy allows"),
         };
@@ -43,7 +43,7 @@ fn too_deep(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             severity,
             object.unwrap_or_else(|| asked.origin.clone()),
             format!(
-                "CPUs {all} may enter idle state {state}, which takes {exit} us to leave: longer than {told}"
+                "CPUs {all} may enter idle state {state}, which takes {exit} us to leave: longer than {exceeded}"
             ),
         );
         for ((exit, state), cpus) in deep.iter().rev() {

@@ -1,10 +1,10 @@
-//! Packets that take another way than the one that was set.
+//! Packets that take another path than the one that was set.
 
 use model::Severity;
 use model::host::Device;
 
-use super::aside::THEN;
 use super::case::{Case, NapiCase, ProcessCase, Sending};
+use super::context::THEN;
 use super::{Causes, Found, Rule, remedy};
 
 /// The rules of this family.
@@ -49,12 +49,12 @@ fn packets_on_no_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
     for process in case.processes.values().filter(affected) {
         let summary = format!(
-            "{} of its {} connections receive on no NAPI, so that nobody can poll for them",
+            "{} of its {} connections receive on no NAPI, so that no thread can poll for them",
             process.on_no_napi,
             process.connections()
         );
         if others_arrive(case, process) {
-            // The way in is open: these have heard nothing since it is, or not yet.
+            // The path is open: these have received nothing since it is, or not yet.
             found.push(
                 Found::new(Severity::Note, process.process.id, summary)
                     .evidence("their SO_INCOMING_NAPI_ID is 0")
@@ -92,7 +92,7 @@ fn others_arrive(case: &Case<'_>, process: &ProcessCase<'_>) -> bool {
     on_napis > process.on_no_napi && process.napis.keys().any(arrives)
 }
 
-/// Adds what the backlog counted, and the way in for every veth that could be the cause.
+/// Adds what the backlog counted, and the entry for every veth that could be the cause.
 fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
     if let Some(carried) = case.on_the_backlog() {
         found = found.evidence(carried);
@@ -101,7 +101,7 @@ fn with_backlog(mut found: Found, case: &Case<'_>) -> Found {
     for device in case.host.devices.iter().filter(|device| device.kind == "veth" && device.up) {
         let sending = case.sending_to(device);
         found = found.evidence(veth_state(device, &sending));
-        // Where both ends are here, only the one that receives for somebody is of interest.
+        // Where both ends are here, only the one that receives for a process is of interest.
         let receives = match &sending {
             Sending::Here(peer) => !device.napis.is_empty() || peer.napis.is_empty(),
             Sending::Elsewhere(_) | Sending::Unknown(_) => true,
@@ -150,7 +150,7 @@ fn rps_on(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             let mut finding = Found::new(
                 Severity::Problem,
                 queue.id,
-                "RPS hands its packets on to softirqs of other CPUs, whoever polls the NAPI",
+                "RPS hands its packets on to softirqs of other CPUs, whichever thread polls the NAPI",
             )
             .evidence(format!("rps_cpus is {}", queue.rps_cpus));
             if let Some(carried) = case.on_the_backlog() {

@@ -17,7 +17,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "events-only-deferred",
-        doc: "An epoll waits busily for events of a NAPI whose IRQs are put off: nobody polls in their place but the timer.",
+        doc: "An epoll waits busily for events of a NAPI whose IRQs are put off: only the timer polls in their place.",
         find: events_only_deferred,
     },
     Rule {
@@ -109,7 +109,7 @@ fn crowded(case: &Case<'_>, _: &Causes) -> Vec<Found> {
             )
         } else {
             format!(
-                "{spinning} of its epolls wait busily on {} CPU(s): each gives way at once, and gains nothing",
+                "{spinning} of its epolls wait busily on {} CPU(s): each yields immediately, and gains nothing",
                 cpus.len()
             )
         };

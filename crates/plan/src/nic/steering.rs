@@ -41,10 +41,13 @@ pub(super) fn rules(
             format!("{} rules: a device is given {} at most", rules.len(), FlowRule::OF_A_DEVICE_MAX);
         return Err(refused(part, device, message));
     }
-    let wished = |offload: Offload| {
-        part.intent.nic.iter().any(|wish| matches!(wish, NicRequest::Offload(of, true) if *of == offload))
+    let requested = |offload: Offload| {
+        part.intent
+            .nic
+            .iter()
+            .any(|request| matches!(request, NicRequest::Offload(of, true) if *of == offload))
     };
-    if device.offloads.get(&Offload::Ntuple) == Some(&false) && !wished(Offload::Ntuple) {
+    if device.offloads.get(&Offload::Ntuple) == Some(&false) && !requested(Offload::Ntuple) {
         let message = "rules for single flows need rx-ntuple-filter, which is off".to_owned();
         return Err(refused(part, device, message).nearest("also rx-ntuple-filter = true"));
     }
@@ -67,12 +70,12 @@ pub(super) fn rules(
 
 fn check_context(span: QueueSpan, flow: &FlowMatch, part: &Part, device: &Device) -> Result<(), Refusal> {
     let there = device.rss_contexts.iter().flatten().any(|context| context.queues == Some(span));
-    let wished = part
+    let requested = part
         .intent
         .nic
         .iter()
-        .any(|wish| matches!(wish, NicRequest::RssContexts(spans) if spans.contains(&span)));
-    if there || wished {
+        .any(|request| matches!(request, NicRequest::RssContexts(spans) if spans.contains(&span)));
+    if there || requested {
         return Ok(());
     }
     let message = format!("{flow} cannot go to a context over the receive queues {span}: there is none");

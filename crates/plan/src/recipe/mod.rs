@@ -1,4 +1,4 @@
-//! What a policy's recipe comes to: the delivery mode and its values here, what the device is told in [`of_device`].
+//! What a policy's recipe comes to: the delivery mode and its values here, the device's settings in [`of_device`].
 
 pub(crate) mod circumstances;
 pub(crate) mod of_device;
@@ -57,7 +57,7 @@ pub(crate) fn choose(
         Some(_) | None if intent.policy == PolicyName::None => Ok(Chosen {
             mode: DeliveryMode::Interrupt,
             because: Reason::new(
-                "policy none is the kernel's own way, without any setting",
+                "policy none is the kernel's default, without any setting",
                 intent.origin.clone(),
             ),
         }),

@@ -1,4 +1,4 @@
-//! What a recipe tells a device: only what the device has, and only what stops no queue unless that is allowed.
+//! What a recipe sets on a device: only what the device has, and only what stops no queue unless that is allowed.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use model::{
     Setting, Sysctl, Target, TxQueue, TxQueueKnob,
 };
 
+use crate::cpu_locality::{self, NearCores};
 use crate::desired::Wanted;
 use crate::in_force;
 use crate::index::Index;
-use crate::near::{self, Near};
 use crate::nic::{self, remakes};
 use crate::place::{Part, Placement};
 use crate::recipe::circumstances;
@@ -40,7 +40,7 @@ pub(crate) fn wanted(part: &Part, device: &Device, placement: &Placement, index:
         let RecipeEntry { value, because, .. } = entry;
         if !mechanism.is_of_device() && !matches!(mechanism, Mechanism::Sysctl(_))
             || *value == RecipeValue::Keep
-            || part.intent.nic.iter().any(|wish| names(wish, mechanism))
+            || part.intent.nic.iter().any(|request| names(request, mechanism))
         {
             continue;
         }
@@ -87,9 +87,9 @@ pub(crate) fn channels_wanted(
     Scope { part, device, index, of_device: true, whole: true }.channels(kind, &entry.value)
 }
 
-/// Whether an expert's wish is about this mechanism, and so goes before the recipe.
-fn names(wish: &NicRequest, mechanism: Mechanism) -> bool {
-    wish.key().trim_start_matches("settings.") == mechanism.as_str()
+/// Whether an expert's request is about this mechanism, and so goes before the recipe.
+fn names(request: &NicRequest, mechanism: Mechanism) -> bool {
+    request.key().trim_start_matches("settings.") == mechanism.as_str()
 }
 
 struct Scope<'a> {
@@ -184,9 +184,9 @@ impl Scope<'_> {
         own.filter_map(|queue| self.index.rx.get(queue).copied()).collect()
     }
 
-    fn near(&self) -> Near {
-        let allowed = near::allowed(&self.part.intent, self.index.host);
-        Near::new(self.device, &allowed, self.index.host)
+    fn near(&self) -> NearCores {
+        let allowed = cpu_locality::allowed(&self.part.intent, self.index.host);
+        NearCores::new(self.device, &allowed, self.index.host)
     }
 
     /// The CPUs near the device, if it has fewer receive queues than there are cores near it.
@@ -242,7 +242,7 @@ impl Scope<'_> {
 
     /// Each CPU that may be used sends by one queue: by that of its object, or dealt out in turn; or any by any.
     fn xps(&self, spread: bool) -> Vec<Setting> {
-        let allowed = near::allowed(&self.part.intent, self.index.host);
+        let allowed = cpu_locality::allowed(&self.part.intent, self.index.host);
         let tx = |index| TxQueue { device: self.device.id, index };
         let senders: Vec<_> = self.part.objects.iter().flat_map(|objects| objects.senders()).collect();
         if !spread || senders.is_empty() {
@@ -257,7 +257,7 @@ impl Scope<'_> {
     /// The table of the receive hash, where the layout leaves queues out.
     fn spread(&self) -> Option<Setting> {
         let count = self.part.objects.as_ref()?.spread.filter(|_| self.whole)?;
-        let own = |wish: &NicRequest| matches!(wish, NicRequest::RssQueues(_));
+        let own = |request: &NicRequest| matches!(request, NicRequest::RssQueues(_));
         let rss = self.device.rss.as_ref().filter(|_| !self.part.intent.nic.iter().any(own))?;
         let table = (0..count).cycle().take(rss.table.len()).collect();
         Some(Setting::Nic(self.device.id, NicKnob::RssTable(table)))

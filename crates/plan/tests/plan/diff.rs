@@ -98,7 +98,7 @@ fn epolls_begin_before_their_queues_and_end_after_them() {
     };
     let order = |plan: &model::Plan| plan.steps.iter().map(kind).collect::<String>();
     assert_eq!(order(&raised), "eeqq");
-    assert_eq!(order(&raised.clone().inverse()), "qqee", "an undo goes the way that a plan back goes");
+    assert_eq!(order(&raised.clone().inverse()), "qqee", "an undo has the order of a plan back");
     let none = policy([on_task(2, 812, PolicyName::None)]);
     let lowered = planned(&none, &applied(&latency, cache()), &Resolved::default()).expect("planned");
     assert_eq!(order(&lowered), "qqee");
@@ -150,7 +150,7 @@ fn before_threading_was_per_napi_the_device_gives_up_its_kernel_threads() {
 }
 
 #[test]
-fn an_io_uring_that_polls_is_told_to_stop_and_one_that_does_not_is_left_alone() {
+fn an_io_uring_that_polls_is_stopped_and_one_that_does_not_is_left_alone() {
     let mut host = cache();
     let process = &mut host.processes[0];
     let ring = |fd, napi| IoUring {

@@ -1,4 +1,4 @@
-//! Requests that want different things of one device get queues of their own, or are told what is missing.
+//! Requests that want different things of one device get queues of their own, or a refusal says what is missing.
 
 use insta::assert_snapshot;
 use model::host::{Membership, Process, Socket, SocketState};

@@ -9,7 +9,7 @@ use model::{
     CpuWait, Delivered, DeliveryMode, Fd, Finding, Host, Label, Nanoseconds, NapiId, NetnsId, Pid,
     PolicyName, PollCounts, RingId, RingNapi, Severity, Threading,
 };
-use plan::doctor::{Aside, Peer, Way};
+use plan::doctor::{CommandPrefix, HostContext, Peer};
 use plan::{Asked, Resolved, doctor, doctor_with, place};
 
 use crate::made::{
@@ -122,11 +122,12 @@ fn both_ends_of_a_veth_are_named_where_both_are_here() {
 #[test]
 fn a_peer_in_another_namespace_is_named_with_the_way_there() {
     let host = memcached(&[328], &[&[0; 20]]);
-    let mut aside = Aside::default();
+    let mut context = HostContext::default();
     let mut peer = Peer { name: Label::new("client0"), netns: "/proc/77/ns/net".to_owned(), tso: Some(true) };
-    aside.peers.insert(host.devices[0].id, peer.clone());
-    aside.way = Way { ours: "--netns web".to_owned(), netns: Some("/run/netns/web".to_owned()) };
-    let findings = doctor_with(&host, Some(&delivered([])), &[], &aside);
+    context.peers.insert(host.devices[0].id, peer.clone());
+    context.command_prefix =
+        CommandPrefix { options: "--netns web".to_owned(), netns: Some("/run/netns/web".to_owned()) };
+    let findings = doctor_with(&host, Some(&delivered([])), &[], &context);
     let finding = found(&findings, "packets-on-no-napi");
     assert_eq!(
         finding.remedy.as_deref(),
@@ -134,8 +135,8 @@ fn a_peer_in_another_namespace_is_named_with_the_way_there() {
         "there, not in the namespace that was looked at"
     );
     peer.tso = Some(false);
-    aside.peers.insert(host.devices[0].id, peer);
-    let findings = doctor_with(&host, Some(&delivered([])), &[], &aside);
+    context.peers.insert(host.devices[0].id, peer);
+    let findings = doctor_with(&host, Some(&delivered([])), &[], &context);
     let finding = found(&findings, "packets-on-no-napi");
     assert_eq!(finding.remedy, None, "it is off already");
     assert!(finding.evidence.iter().any(|line| line.contains("both ends are right now")), "{finding:?}");
@@ -165,9 +166,9 @@ fn the_backlog_is_said_to_be_the_whole_machines() {
 }
 
 /// A server that waited for its CPU for so long, in turns of 45 µs.
-fn waited(watched: Nanoseconds, millis: u64) -> Aside {
+fn waited(watched: Nanoseconds, millis: u64) -> HostContext {
     let wait = CpuWait { waited: Nanoseconds::from_millis(millis), turns: millis * 1_000 / 45 };
-    Aside { watched, cpu_waits: [(Pid(812), wait)].into_iter().collect(), ..Aside::default() }
+    HostContext { watched, cpu_waits: [(Pid(812), wait)].into_iter().collect(), ..HostContext::default() }
 }
 
 #[test]
@@ -188,9 +189,14 @@ fn an_application_that_waits_for_its_cpu_is_not_called_idle() {
 fn remedies_work_from_where_the_operator_is() {
     let mut host = memcached(&[328], &[&[328; 20]]);
     set_epolls(&mut host.processes[0], DeliveryMode::Interrupt);
-    let way = Way { ours: "--netns web".to_owned(), netns: Some("/run/netns/web".to_owned()) };
-    let findings =
-        doctor_with(&host, Some(&delivered([SOFTIRQ.on(328)])), &[], &Aside { way, ..Aside::default() });
+    let command_prefix =
+        CommandPrefix { options: "--netns web".to_owned(), netns: Some("/run/netns/web".to_owned()) };
+    let findings = doctor_with(
+        &host,
+        Some(&delivered([SOFTIRQ.on(328)])),
+        &[],
+        &HostContext { command_prefix, ..HostContext::default() },
+    );
     for rule in ["prefer-off", "not-engaged"] {
         let remedy = found(&findings, rule).remedy.as_deref();
         assert_eq!(remedy, Some("netpolicy --netns web set task 812 suspend200"), "{rule}");
@@ -269,7 +275,7 @@ fn without_irq_suspend_timeout_it_is_ordinary_preferred_busy_polling() {
     assert_snapshot!(read_aloud::findings(&findings));
 
     let findings = doctor(&host, Some(&counts), &[]);
-    assert_eq!(rules(&findings), ["irq-suspend-zero", "busy-polled"], "nobody asked for more");
+    assert_eq!(rules(&findings), ["irq-suspend-zero", "busy-polled"], "no request asked for more");
     assert!(findings.iter().all(|f| f.severity == Severity::Note), "{findings:?}");
 }
 
@@ -318,7 +324,7 @@ fn low_load_is_idle_and_no_fault() {
     assert_eq!(rules(&findings), ["idle"], "no traffic at all");
     assert_eq!(findings[0].summary, "suspension is set and idle: no packet came");
 
-    // A busier server is done before the next packet, too, and nobody calls its traffic little.
+    // A busier server is done before the next packet, too, and its traffic is not little.
     let counts =
         Counted { packets: 10_000, timer_polls: 42_000, timer_empty: 33_000, suspended: 9_000, ..HEALTHY };
     let findings = doctor(&host, Some(&delivered([counts.on(328)])), &[]);
@@ -346,7 +352,7 @@ fn suspension_that_was_never_taken_up_is_not_idle() {
 }
 
 #[test]
-fn a_problem_is_told_at_low_load_too() {
+fn a_problem_is_reported_at_low_load_too() {
     let host = memcached(&[259, 260], &[&[259, 260]]);
     let quiet = Counted { packets: 1_000, share: 5, timer_polls: 5_300, timer_empty: 4_400, ..HEALTHY };
     let findings = doctor(&host, Some(&delivered([quiet.on(259), quiet.on(260)])), &[]);
@@ -374,7 +380,7 @@ fn an_epoll_that_polled_one_of_its_napis_does_wait() {
 }
 
 #[test]
-fn a_veth_that_is_right_at_an_end_is_not_told_to_change_it() {
+fn a_veth_that_is_right_at_an_end_gets_no_remedy_there() {
     let mut host = memcached(&[328], &[&[0; 20]]);
     host.devices[0].xdp = true;
     host.devices[0].features.gro = Some(false);
@@ -479,27 +485,27 @@ const TOO_SHORT: Counted = Counted {
 fn a_timer_that_runs_out_before_the_application_runs_is_named_with_one_that_does_not() {
     let mut host = memcached(&[328], &[&[328; 20]]);
     let counts = delivered([TOO_SHORT.on(328)]);
-    let remedy = |host: &Host, aside: &Aside| {
-        let findings = doctor_with(host, Some(&counts), &[], aside);
+    let remedy = |host: &Host, context: &HostContext| {
+        let findings = doctor_with(host, Some(&counts), &[], context);
         assert_eq!(rules(&findings), ["timer-before-application", "partly-engaged"]);
         assert_eq!(findings[0].remedy, findings[1].remedy);
         (findings[0].remedy.clone(), findings)
     };
     set_napis(&mut host.devices[0], 100, 20, 20);
-    let aside = waited(Nanoseconds(1_000_000_000), 90);
-    let (command, findings) = remedy(&host, &aside);
+    let context = waited(Nanoseconds(1_000_000_000), 90);
+    let (command, findings) = remedy(&host, &context);
     assert_eq!(command.as_deref(), Some("netpolicy set device veth0 suspend200"));
     assert_snapshot!(read_aloud::findings(&findings));
-    assert_eq!(remedy(&host, &Aside::default()).0, command, "without a figure of the wait, too");
+    assert_eq!(remedy(&host, &HostContext::default()).0, command, "without a figure of the wait, too");
 
     // What is proposed is longer than what is set and than the waits, and shorter than the suspension.
     set_napis(&mut host.devices[0], 100, 200, 20);
-    assert_eq!(remedy(&host, &aside).0.as_deref(), Some("netpolicy set device veth0 suspend1000"));
-    let mut long = aside.clone();
+    assert_eq!(remedy(&host, &context).0.as_deref(), Some("netpolicy set device veth0 suspend1000"));
+    let mut long = context.clone();
     long.cpu_waits.insert(Pid(812), CpuWait { waited: Nanoseconds::from_millis(90), turns: 60 });
     assert_eq!(remedy(&host, &long).0.as_deref(), Some("netpolicy set device veth0 suspend5000"));
     set_napis(&mut host.devices[0], 100, 200, 1);
-    assert!(remedy(&host, &aside).0.is_some_and(|remedy| remedy.contains("taskset")));
+    assert!(remedy(&host, &context).0.is_some_and(|remedy| remedy.contains("taskset")));
 }
 
 #[test]
@@ -621,7 +627,7 @@ fn a_kernel_that_is_too_old_is_named_with_what_it_lacks() {
 }
 
 #[test]
-fn what_could_not_be_read_is_told_with_the_permission_that_is_missing() {
+fn what_could_not_be_read_is_reported_with_the_permission_that_is_missing() {
     let mut host = memcached(&[328], &[&[328; 20]]);
     host.capabilities.ptrace = false;
     host.unread
@@ -676,7 +682,7 @@ fn a_process_that_nothing_was_set_for_is_only_named_where_a_napi_waits_for_its_p
 }
 
 #[test]
-fn a_napi_that_a_reset_replaced_and_a_process_elsewhere_are_told_apart() {
+fn a_napi_that_a_reset_replaced_and_a_process_elsewhere_are_distinguished() {
     let mut host = memcached(&[329], &[&[328; 3]]);
     assert!(rules(&doctor(&host, None, &[])).contains(&"napi-not-here"));
     host.processes[0].netns = Some(NetnsId(1));
@@ -724,7 +730,7 @@ fn counts_that_were_lost_are_admitted() {
 }
 
 #[test]
-fn an_untouched_host_has_nothing_to_be_told() {
+fn an_untouched_host_has_no_findings() {
     let mut host = memcached(&[328, 329], &[&[328, 329], &[328, 329]]);
     set_napis(&mut host.devices[0], 0, 0, 0);
     set_epolls(&mut host.processes[0], DeliveryMode::Interrupt);

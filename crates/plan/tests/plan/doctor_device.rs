@@ -39,7 +39,7 @@ fn interrupts_on_one_cpu_are_piled_up_and_spread_ones_are_not() {
 }
 
 #[test]
-fn an_interrupt_on_an_isolated_cpu_is_told_and_where_else_it_could_go() {
+fn an_interrupt_on_an_isolated_cpu_is_reported_with_where_else_it_could_go() {
     let mut host = to_cpus(["1", "2"]);
     host.topology.isolated = "2-3".parse().expect("CPUs");
     let findings = doctor(&host, None, &[]);
@@ -72,7 +72,7 @@ fn a_ring_must_hold_what_comes_while_interrupts_are_suspended() {
 }
 
 #[test]
-fn pressure_is_told_where_it_was_and_where_it_was_not_nothing_is() {
+fn pressure_is_reported_where_it_was_and_nowhere_else() {
     let mut host = nic();
     host.devices[0].rings = Some(Rings { rx: Pair { current: 512, max: 8192 }, ..Rings::default() });
     let cpu = |cpu, dropped, time_squeeze, waited_ms| CpuPressure {
@@ -95,9 +95,9 @@ fn pressure_is_told_where_it_was_and_where_it_was_not_nothing_is() {
     };
     host.pressure = Some(pressure.clone());
     let findings = doctor(&host, None, &[]);
-    let told: Vec<(&str, &str)> = findings.iter().map(|f| (f.rule.as_str(), f.object.as_str())).collect();
+    let found: Vec<(&str, &str)> = findings.iter().map(|f| (f.rule.as_str(), f.object.as_str())).collect();
     assert_eq!(
-        told,
+        found,
         [
             ("rx-drops", "eth0"),
             ("backlog-full", "CPU 0"),
@@ -113,7 +113,7 @@ fn pressure_is_told_where_it_was_and_where_it_was_not_nothing_is() {
 }
 
 #[test]
-fn a_driver_that_adapts_to_deferred_interrupts_is_told() {
+fn a_driver_that_adapts_to_deferred_interrupts_is_reported() {
     let mut host = nic();
     host.devices[0].coalesce = Some(Coalesce { adaptive_rx: Some(true), ..Coalesce::default() });
     assert_eq!(says(&host, "adaptive-coalescing"), None, "nothing is deferred");
@@ -135,7 +135,7 @@ fn steering_in_software_is_needless_with_a_queue_for_every_cpu() {
 }
 
 #[test]
-fn transmit_queues_of_nobody_are_told_once_there_are_several() {
+fn transmit_queues_without_cpus_are_reported_once_there_are_several() {
     let mut host = nic();
     let queue = |index| TxQueueState {
         index: QueueIndex(index),
@@ -152,7 +152,7 @@ fn transmit_queues_of_nobody_are_told_once_there_are_several() {
 }
 
 #[test]
-fn a_napi_of_two_queues_is_told() {
+fn a_napi_of_two_queues_is_reported() {
     let mut host = nic();
     assert_eq!(says(&host, "napi-shared"), None);
     let first = host.devices[0].rx_queues[0].napi;

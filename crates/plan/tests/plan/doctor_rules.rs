@@ -21,7 +21,7 @@ fn every_rule_has_a_name_of_its_own_and_a_line_of_documentation() {
 }
 
 #[test]
-fn a_napi_is_never_told_two_verdicts() {
+fn a_napi_never_gets_two_verdicts() {
     let host = memcached(&[259, 260], &[&[259, 260], &[260]]);
     let engagement: Vec<&str> = RULES
         .iter()

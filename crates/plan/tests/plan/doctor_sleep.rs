@@ -2,7 +2,7 @@
 
 use model::host::{CpuIdle, IdleDepth, IdleState};
 use model::{Cpu, Finding, Host, Nanoseconds, Severity};
-use plan::doctor::Aside;
+use plan::doctor::HostContext;
 use plan::{Asked, doctor_with};
 
 use crate::made::{device, host, with_irqs};
@@ -35,8 +35,8 @@ fn found(goal: Option<u64>, wake_within: Option<u64>, idle: Option<IdleDepth>) -
         goal: goal.map(micros),
         wake_within: wake_within.map(micros),
     };
-    let aside = Aside { idle, ..Aside::default() };
-    let findings = doctor_with(&host, None, &[asked], &aside);
+    let context = HostContext { idle, ..HostContext::default() };
+    let findings = doctor_with(&host, None, &[asked], &context);
     findings.into_iter().find(|finding| finding.rule == "idle-states-too-deep")
 }
 
@@ -77,9 +77,9 @@ fn one_that_only_the_policys_own_bound_forbids_is_a_warning() {
 }
 
 #[test]
-fn nothing_is_told_where_a_bound_holds_or_nobody_asks_for_one() {
-    assert_eq!(found(Some(60), Some(100), Some(depth(60))), None, "somebody holds the device");
+fn nothing_is_reported_where_a_bound_holds_or_no_request_has_one() {
+    assert_eq!(found(Some(60), Some(100), Some(depth(60))), None, "a process holds the device");
     assert_eq!(found(Some(133), None, Some(depth(UNBOUNDED))), None, "it takes as long as the goal");
-    assert_eq!(found(None, None, Some(depth(UNBOUNDED))), None, "nobody has a goal");
+    assert_eq!(found(None, None, Some(depth(UNBOUNDED))), None, "no request has a goal");
     assert_eq!(found(Some(60), Some(100), None), None, "the kernel chooses no idle states");
 }

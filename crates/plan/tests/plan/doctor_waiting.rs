@@ -23,7 +23,7 @@ fn asked_to_wait(host: &Host, mode: DeliveryMode) -> Vec<Asked> {
 }
 
 #[test]
-fn epolls_that_wait_for_events_only_are_told_and_nothing_is_wrong() {
+fn epolls_that_wait_for_events_only_are_reported_and_nothing_is_wrong() {
     let host = waiting(DeliveryMode::EventBusy, &[&[328; 20]]);
     let findings =
         doctor(&host, Some(&delivered([SOFTIRQ.on(328)])), &asked_to_wait(&host, DeliveryMode::EventBusy));

@@ -63,7 +63,7 @@ fn without_an_irqbalance_or_without_a_place_nothing_is_banned() {
 }
 
 #[test]
-fn one_that_does_not_answer_is_told_of_and_the_rest_is_planned() {
+fn one_that_does_not_answer_is_reported_and_the_rest_is_planned() {
     let host = with_nic(running(None));
     let desired = wanted(&host, Some("1"));
     assert!(bans(&host, &desired).is_empty() && !diff(&desired, &host).expect("a plan").is_empty());

@@ -131,7 +131,7 @@ fn a_thread_that_is_given_up_is_first_as_it_began() {
             "eth0 rx-0: threaded on → off"
         ]
     );
-    // The way back is the way there: nothing is set on a thread that is not there yet, or not any more.
+    // The undo mirrors the change: nothing is set on a thread that is not there yet, or not any more.
     let mut undone = applied(&named(suspend(20), on_device(2, "eth0", PolicyName::None)), host.clone());
     for change in plan.inverse().changes() {
         write(&mut undone, change.to());
@@ -157,7 +157,7 @@ fn threads_that_never_sleep_need_a_kernel_that_has_them_and_a_budget() {
     let busy = named(DeliveryMode::ThreadedBusy, on_device(2, "eth0", PolicyName::None));
     let mut host = nic();
     let mut intent = busy.clone();
-    // What the kernel lacks no budget buys, so that is told first.
+    // No budget adds what the kernel lacks, so that is reported first.
     let lacking = refused(&intent, &host);
     host.capabilities.napi_threaded_busy = true;
     let over = refused(&intent, &host);
@@ -252,7 +252,7 @@ fn found<'f>(findings: &'f [Finding], rule: &str) -> Option<&'f Finding> {
 }
 
 #[test]
-fn a_thread_that_shares_no_cache_with_its_interrupt_is_told() {
+fn a_thread_that_shares_no_cache_with_its_interrupt_is_reported() {
     let host = applied(&threaded("1", None), nic());
     let findings = doctor(&host, None, &[]);
     let far: Vec<&Finding> = findings.iter().filter(|f| f.rule == "kthread-far-from-irq").collect();
@@ -265,7 +265,7 @@ fn a_thread_that_shares_no_cache_with_its_interrupt_is_told() {
 }
 
 #[test]
-fn throttling_that_stops_a_thread_is_told_and_so_is_none_at_all() {
+fn throttling_that_stops_a_thread_is_reported_and_so_is_none_at_all() {
     let mut host = applied(&threaded("irq", Some("fifo:50")), nic());
     assert!(found(&doctor(&host, None, &[]), "kthread-rt-throttled").is_none(), "it sleeps between packets");
     for napi in &mut host.devices[0].napis {
@@ -302,7 +302,7 @@ fn nothing_counted() -> Counted {
 }
 
 #[test]
-fn whether_the_thread_polls_is_told_by_who_delivered() {
+fn whether_the_thread_polls_is_judged_by_who_delivered() {
     let intent = threaded("irq", None);
     let host = applied(&intent, nic());
     let placement = plan::place(&policy([intent]), &host, &Resolved::default()).expect("placed");

@@ -1,4 +1,4 @@
-//! Hosts, policies and counts made for a test, and a kernel that does as it is told.
+//! Hosts, policies and counts made for a test, and a kernel that applies every setting.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -345,7 +345,7 @@ pub(crate) fn delivered(napis: impl IntoIterator<Item = NapiDelivered>) -> Deliv
     }
 }
 
-/// Does as it is told: the host after the setting was written.
+/// The host after the setting was written.
 pub(crate) fn write(host: &mut Host, setting: &Setting) {
     let napi_of = |host: &Host, queue: RxQueue| host.napi_of(queue).expect("a NAPI").id;
     let set_napi = |host: &mut Host, queue: RxQueue, set: &dyn Fn(&mut Napi)| {
@@ -501,7 +501,7 @@ fn kthread_of(host: &mut Host, queue: RxQueue) -> &mut Option<KthreadState> {
     &mut queues.find(|state| state.id == queue).expect("a queue").kthread
 }
 
-/// What a NIC and its driver can be told.
+/// What a NIC and its driver can set.
 fn write_nic(device: &mut Device, setting: &Setting) {
     let rx = |device: &mut Device, queue: &RxQueue| {
         device.rx_queues.iter().position(|q| q.id == *queue).expect("a receive queue")
@@ -526,11 +526,11 @@ fn write_nic(device: &mut Device, setting: &Setting) {
             }
         }
         Setting::Nic(_, NicKnob::Coalescing(param, value)) => {
-            tell(device.coalesce.as_mut().expect("coalescing"), *param, *value);
+            set_coalesce(device.coalesce.as_mut().expect("coalescing"), *param, *value);
         }
         Setting::RxQueue(queue, RxQueueKnob::Coalescing(param, value)) => {
             let queue = rx(device, queue);
-            tell(device.rx_queues[queue].coalesce.as_mut().expect("coalescing"), *param, *value);
+            set_coalesce(device.rx_queues[queue].coalesce.as_mut().expect("coalescing"), *param, *value);
         }
         Setting::Nic(_, NicKnob::Offload(offload, on)) => {
             device.offloads.insert(*offload, *on);
@@ -586,7 +586,7 @@ fn write_nic(device: &mut Device, setting: &Setting) {
     }
 }
 
-fn tell(coalesce: &mut Coalesce, param: CoalesceParam, value: u32) {
+fn set_coalesce(coalesce: &mut Coalesce, param: CoalesceParam, value: u32) {
     match param {
         CoalesceParam::RxUsecs => coalesce.rx_usecs = Some(value),
         CoalesceParam::RxMaxFrames => coalesce.rx_max_frames = Some(value),

@@ -1,10 +1,11 @@
 //! What the planner promises, on hosts made here.
 
+mod app_requests;
 mod diff;
 mod divide;
 mod doctor;
+mod doctor_conflicting_tools;
 mod doctor_device;
-mod doctor_others;
 mod doctor_rules;
 mod doctor_sleep;
 mod doctor_waiting;
@@ -20,4 +21,3 @@ mod property_recipe;
 mod read_aloud;
 mod recipe;
 mod reuseport;
-mod wishes;

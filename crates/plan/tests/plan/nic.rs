@@ -54,28 +54,28 @@ fn a_value_is_one_change_and_the_values_of_one_request_are_one_step() {
 }
 
 #[test]
-fn what_makes_queues_anew_comes_alone_and_the_rest_when_they_are_there() {
+fn what_recreates_queues_comes_alone_and_the_rest_when_they_are_there() {
     let mut host = with_nic();
-    let wishes = vec![
+    let requests = vec![
         NicRequest::Coalescing(CoalesceParam::RxUsecs, 8),
         NicRequest::Channels(ChannelKind::Combined, 2),
         NicRequest::Ring(RingKind::Rx, 1024),
         NicRequest::Offload(Offload::Lro, false),
     ];
-    let (plan, desired) = planned(&host, wishes.clone()).expect("planned");
-    assert!(desired.first_stage && desired.notes[0].contains("made anew"), "{:?}", desired.notes);
+    let (plan, desired) = planned(&host, requests.clone()).expect("planned");
+    assert!(desired.first_stage && desired.notes[0].contains("recreates the queues"), "{:?}", desired.notes);
     let order: Vec<&str> = plan.changes().map(|change| change.to().knob()).collect();
     assert_eq!(order, ["combined-channels", "rx-ring", "rx-lro"]);
     for change in plan.changes() {
         write(&mut host, change.to());
     }
-    let (plan, desired) = planned(&host, wishes.clone()).expect("planned");
+    let (plan, desired) = planned(&host, requests.clone()).expect("planned");
     assert!(!desired.first_stage);
     assert_eq!(plan.changes().map(|change| change.to().knob()).collect::<Vec<_>>(), ["rx-usecs"]);
     for change in plan.changes() {
         write(&mut host, change.to());
     }
-    assert!(planned(&host, wishes).expect("planned").0.is_empty(), "applying twice changes nothing");
+    assert!(planned(&host, requests).expect("planned").0.is_empty(), "applying twice changes nothing");
 }
 
 #[test]
@@ -139,8 +139,8 @@ fn a_count_of_flows_is_wanted_as_the_kernel_rounds_it() {
     assert_eq!(plan.changes().count(), 4, "every receive queue");
 }
 
-fn refused(host: &Host, wish: NicRequest) -> plan::Refusal {
-    planned(host, vec![wish]).expect_err("refused")
+fn refused(host: &Host, request: NicRequest) -> plan::Refusal {
+    planned(host, vec![request]).expect_err("refused")
 }
 
 #[test]
@@ -190,14 +190,14 @@ fn with_steering() -> Host {
 #[test]
 fn a_context_is_made_before_the_rule_that_leads_to_it_and_goes_after_it() {
     let host = with_steering();
-    let wishes = vec![
+    let requests = vec![
         NicRequest::FlowRules(vec![
             rule("tcp4 dst-port 11211 context 2-3"),
             rule("udp4 dst-port 53 queue 1"),
         ]),
         NicRequest::RssContexts(vec![span("2-3")]),
     ];
-    let (plan, _) = planned(&host, wishes.clone()).expect("planned");
+    let (plan, _) = planned(&host, requests.clone()).expect("planned");
     let lines = |plan: &model::Plan| plan.changes().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(
         lines(&plan),
@@ -209,7 +209,7 @@ fn a_context_is_made_before_the_rule_that_leads_to_it_and_goes_after_it() {
     );
     let mut after = host;
     plan.changes().for_each(|change| write(&mut after, change.to()));
-    assert!(planned(&after, wishes).expect("planned").0.is_empty());
+    assert!(planned(&after, requests).expect("planned").0.is_empty());
     assert_eq!(lines(&plan.inverse())[2], "eth0 rss-context 2-3: there yes → no");
 }
 

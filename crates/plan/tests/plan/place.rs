@@ -175,7 +175,7 @@ fn every_thread_that_could_poll_counts_against_the_budget() {
     let both = on_device(2, "eth0", PolicyName::None);
     assert_eq!(needed(&host, both.clone()), 2, "nginx has two");
     host.processes.clear();
-    assert_eq!(needed(&host, both), 1, "somebody will poll, or the queues wait 5 ms");
+    assert_eq!(needed(&host, both), 1, "a thread will poll, or the queues wait 5 ms");
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn an_epoll_that_only_accepts_neither_counts_nor_is_set_to_poll_all_the_time() {
         RefusalKind::Safety,
         "an epoll_wait that never sleeps spins whatever it waits for"
     );
-    // suspend20 polls for nobody without traffic, and is set on both.
+    // suspend20 does not poll without traffic, and is set on both.
     let resting = policy([named(suspend(20), on_task(2, 812, PolicyName::None))]);
     let placed = place(&resting, &host, &Resolved::default()).expect("placed");
     assert_eq!(placed.parts[0].processes[0].epolls.len(), 2);
@@ -551,7 +551,7 @@ fn an_io_uring_that_cannot_be_reached_is_refused_with_its_reason() {
 }
 
 #[test]
-fn the_origin_of_a_refusal_is_always_told() {
+fn the_origin_of_a_refusal_is_always_reported() {
     let target = Target::Device("eth0".to_owned());
     let refusal = refused(&policy([on_device(9, "eth0", PolicyName::Mix)]), &host(), &Resolved::default());
     assert_eq!(refusal.object, target.to_string());
@@ -592,7 +592,7 @@ fn waiting_busily_for_events_is_refused_where_the_kernel_was_asked_and_said_no()
         | Setting::Napi(_, NapiKnob::IrqSuspendTimeout(span)) => !span.is_zero(),
         _ => false,
     });
-    assert!(!deferred, "somebody must deliver the events, and it is not the application");
+    assert!(!deferred, "the interrupt must deliver the events, as the application does not");
 }
 
 #[test]

@@ -205,7 +205,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_stops_polling_before_the_queues_stop_relying_on_it(host in hosts(), policy in policies()) {
+    fn no_epoll_stops_polling_before_the_queues_stop_relying_on_it(host in hosts(), policy in policies()) {
         let Some((_, plan)) = planned(&policy, &host) else { return Ok(()) };
         for plan in [plan.clone(), plan.inverse()] {
             let stops = |change: &model::Change| match (change.from(), change.to()) {

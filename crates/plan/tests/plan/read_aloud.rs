@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use model::{Finding, Host, Plan, Policy};
 use plan::{Placement, Refusal, Resolved, desired, diff, place};
 
-/// The way from a policy to a plan.
+/// From a policy to a plan.
 pub(crate) fn planned(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Plan, Refusal> {
     diff(&desired(&place(policy, host, resolved)?, host)?, host)
 }

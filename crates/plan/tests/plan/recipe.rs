@@ -324,6 +324,6 @@ fn what_was_not_measured_on_such_a_device_is_said_with_the_command_that_measures
         ]
     );
     assert_eq!(notes("mlx5_core", false), Vec::<String>::new(), "it was measured there");
-    assert_eq!(notes("veth", false), Vec::<String>::new(), "the kernel's own way needs no measurement");
+    assert_eq!(notes("veth", false), Vec::<String>::new(), "the kernel's default needs no measurement");
     assert_eq!(notes("ice", true), Vec::<String>::new(), "an expert claims nothing");
 }

@@ -93,7 +93,7 @@ fn left(host: &Host) -> String {
 }
 
 #[test]
-fn a_program_of_the_applications_own_stays_and_is_told() {
+fn a_program_of_the_applications_own_stays_and_is_reported() {
     let mut host = with_workers(2);
     host.listeners[0].spread = Spread::Foreign;
     assert!(left(&host).contains("a program that is not ours"));
@@ -107,14 +107,14 @@ fn sockets_of_others_in_the_group_would_starve_so_it_stays() {
 }
 
 #[test]
-fn an_older_kernel_is_told() {
+fn an_older_kernel_is_reported() {
     let mut host = with_workers(2);
     host.kernel = KernelVersion::since(6, 1);
     assert!(left(&host).contains("needs Linux 6.2"));
 }
 
 #[test]
-fn a_group_on_the_loopback_address_is_nobodys_queue() {
+fn a_group_on_the_loopback_address_has_no_queue() {
     let mut host = with_workers(2);
     host.listeners[0].id.address = "127.0.0.1:11211".parse().expect("an address");
     assert_eq!(spreads(&wanted(&host, &asked(PolicyName::Latency))), [""; 0]);
@@ -140,7 +140,7 @@ fn about_listeners(host: &Host) -> Vec<Finding> {
 }
 
 #[test]
-fn workers_that_poll_and_get_connections_of_other_queues_by_the_hash_are_told() {
+fn workers_that_poll_and_get_connections_of_other_queues_by_the_hash_are_reported() {
     let found = about_listeners(&busy_workers(&[300, 301], &[301, 301]));
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((found[0].rule.as_str(), found[0].severity), ("listeners-mix-queues", Severity::Warning));
@@ -156,7 +156,7 @@ fn workers_that_poll_and_get_connections_of_other_queues_by_the_hash_are_told() 
 }
 
 #[test]
-fn a_program_of_somebody_elses_that_chooses_among_polling_workers_is_told() {
+fn a_foreign_program_that_chooses_among_polling_workers_is_reported() {
     let mut host = busy_workers(&[300, 301], &[301]);
     host.listeners[0].spread = Spread::Foreign;
     let found = about_listeners(&host);

@@ -36,7 +36,7 @@ impl Control {
     pub const DROP: Self = Self(2);
     /// The next action has its turn: `TC_ACT_PIPE`.
     pub const PIPE: Self = Self(3);
-    /// The packet is somebody else's: `TC_ACT_STOLEN`.
+    /// Another consumer took the packet: `TC_ACT_STOLEN`.
     pub const STOLEN: Self = Self(4);
     /// The packet goes up to the CPU: `TC_ACT_TRAP`.
     pub const TRAP: Self = Self(8);

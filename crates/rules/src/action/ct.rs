@@ -240,7 +240,7 @@ impl Ct {
     pub(super) fn canonical(mut self) -> Self {
         let mut fields: Vec<Field> = self.fields.iter().copied().collect();
         if self.what & CLEAR == 0 && !fields.iter().any(|field| matches!(field, Field::Zone(_))) {
-            fields.push(Field::Zone(0)); // the kernel tells the zone that it took
+            fields.push(Field::Zone(0)); // the kernel dumps the zone that it took
         }
         let attribute = |field: &Field| match field {
             Field::Zone(_) => (0, false),

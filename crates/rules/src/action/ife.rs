@@ -164,7 +164,7 @@ impl Ife {
         Ok(action)
     }
 
-    /// Becomes what the kernel would tell: what is decoded has no header of its own and carries all that there is, and no address
+    /// Becomes what the kernel would dump: what is decoded has no header of its own and carries all that there is, and no address
     /// is the address of zeroes.
     pub(super) fn canonicalize(&mut self) {
         if !self.encode {

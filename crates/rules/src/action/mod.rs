@@ -429,7 +429,7 @@ impl Action {
         Ok(Some(Cookie { bytes, count }))
     }
 
-    /// Becomes what the kernel would tell of it: two actions that do the same are equal then.
+    /// Becomes what the kernel would dump of it: two actions that do the same are equal then.
     pub(crate) fn canonicalize(&mut self) {
         match &mut self.kind {
             Kind::TunnelKey(action) => *action = action.clone().canonical(),

@@ -162,7 +162,7 @@ impl Mpls {
     }
 
     /// Becomes what is the same: a pushed header is unicast and lives as long as it can where nothing else is said, and the
-    /// kernel tells a protocol for what has none.
+    /// kernel dumps a protocol for what has none.
     pub(super) fn canonicalize(&mut self) {
         match self.what {
             PUSH | MAC_PUSH => {

@@ -18,13 +18,13 @@ const PEAKRATE64: u16 = 9;
 const PKTRATE64: u16 = 10;
 const PKTBURST64: u16 = 11;
 
-/// Ticks in a microsecond: what `/proc/net/psched` has told since Linux 2.6.32 (`PSCHED_SHIFT` 6, 64 ns a tick).
+/// Ticks in a microsecond: what `/proc/net/psched` has reported since Linux 2.6.32 (`PSCHED_SHIFT` 6, 64 ns a tick).
 const TICKS_PER_MICROSECOND: f64 = 15.625;
 
 /// The last cell of a rate table.
 const LAST_CELL: u32 = 255;
 
-/// The largest size that the rate table knows where nobody says.
+/// The largest size that the rate table knows by default.
 const MTU_DEFAULT: u32 = 2047;
 
 /// `TC_LINKLAYER_ETHERNET`, `TC_LINKLAYER_ATM`.
@@ -67,7 +67,7 @@ pub struct Police {
     pub instance: Instance,
     /// Bytes per second.
     pub rate: u64,
-    /// Bytes that may come at once; from a dump, the fewest that make as many ticks.
+    /// Bytes of a burst; from a dump, the fewest that make as many ticks.
     pub burst: u32,
     /// The largest packet, in bytes.
     pub mtu: u32,
@@ -85,7 +85,7 @@ pub struct Police {
     pub conform: Control,
     /// Packets per second.
     pub packet_rate: u64,
-    /// Packets that may come at once.
+    /// Packets of a burst.
     pub packet_burst: u64,
     /// The size of a cell of the rate table as a power of two; `None` for the one that fits the largest packet.
     pub cell_log: Option<u8>,
@@ -362,7 +362,7 @@ impl Police {
     }
 
     /// The words for it; `None` where they would not be taken again: a burst may be so short at its rate that the kernel
-    /// has none left to tell.
+    /// has none left to dump.
     pub(crate) fn words(&self) -> Option<String> {
         if self.lacks().is_some() {
             return None;

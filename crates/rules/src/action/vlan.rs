@@ -161,7 +161,7 @@ impl Vlan {
         Ok(action.canonical())
     }
 
-    /// As the kernel tells it: 802.1Q and, for a pushed tag, priority 0 where nothing else was asked for.
+    /// As the kernel dumps it: 802.1Q and, for a pushed tag, priority 0 where nothing else was asked for.
     pub(super) fn canonical(mut self) -> Self {
         if matches!(self.what, PUSH | MODIFY) {
             self.protocol.get_or_insert(protocol::VLAN);

@@ -36,7 +36,7 @@ pub(super) const SHAPE: Shape = shape! {
     "match" = 11 Takes::Matches,
 };
 
-/// What tells packets apart, by the kernel's number `FLOW_KEY_*`.
+/// What distinguishes packets, by the kernel's number `FLOW_KEY_*`.
 pub(super) const KEYS: &[&str] = &[
     "src",
     "dst",
@@ -132,7 +132,7 @@ pub(super) fn canonicalize(options: &mut Vec<(u16, Value)>, qdisc: u32) {
     options.sort_by_key(|(number, _)| *number);
 }
 
-/// Whether the kernel tells an option of 0: the mode, and both masks if either is there.
-pub(super) fn is_told_though_zero(kind: ListedKind, number: u16) -> bool {
+/// Whether the kernel dumps an option of 0: the mode, and both masks if either is there.
+pub(super) fn is_dumped_as_zero(kind: ListedKind, number: u16) -> bool {
     kind == ListedKind::Flow && GATHERED.contains(&number)
 }

@@ -167,7 +167,7 @@ impl Field {
         &FIELDS[usize::from(self.0)]
     }
 
-    /// Whether it is of the outermost label, which [`super::mpls`] says in another way.
+    /// Whether it is of the outermost label, which [`super::mpls`] encodes differently.
     pub(super) fn is_outermost_label(self) -> bool {
         matches!(self, Self::MPLS_LABEL | Self::MPLS_TC | Self::MPLS_BOS | Self::MPLS_TTL)
     }

@@ -24,7 +24,7 @@ pub(super) enum Takes {
     Class,
     /// A class whose lower half is not 0.
     Minor,
-    /// A number of 32 bits; where it is 0, the kernel does not tell it.
+    /// A number of 32 bits; where it is 0, the kernel does not dump it.
     Number,
     /// A routing realm: 0 to 255.
     Realm,
@@ -32,7 +32,7 @@ pub(super) enum Takes {
     Device,
     /// A device, by its name.
     DeviceName,
-    /// What tells packets apart; see [`flow`].
+    /// What distinguishes packets; see [`flow`].
     Keys,
     /// A number to be added, or an address that means one.
     Addend,
@@ -359,7 +359,7 @@ impl Listed {
         })))
     }
 
-    /// Becomes what the kernel would tell of it, on a queueing discipline with this handle: each option once, the last one of
+    /// Becomes what the kernel would dump of it, on a queueing discipline with this handle: each option once, the last one of
     /// several, and none that says what holds without it.
     pub(super) fn canonicalize(&mut self, qdisc: u32) {
         self.has_options = true;
@@ -375,7 +375,7 @@ impl Listed {
         self.options.retain(|(number, value)| {
             *value != Value::Number(0)
                 || !matches!(takes(*number), Some(Takes::Class | Takes::Number | Takes::Addend))
-                || flow::is_told_though_zero(kind, *number)
+                || flow::is_dumped_as_zero(kind, *number)
         });
         for (_, value) in &mut self.options {
             match value {

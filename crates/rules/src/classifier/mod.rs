@@ -44,7 +44,7 @@ fn encode_classes(number: u16, classes: &[(u32, bool)], behind: bool, out: &mut 
     }
 }
 
-/// The class that counts, as the kernel tells it.
+/// The class that counts, as the kernel dumps it.
 fn canonical_class(classes: &[(u32, bool)]) -> Vec<(u32, bool)> {
     classes.last().map(|(class, _)| (*class, false)).into_iter().collect()
 }
@@ -197,7 +197,7 @@ impl Classifier {
         }
     }
 
-    /// Becomes what the kernel would tell of it, which has this canonical handle and this parent.
+    /// Becomes what the kernel would dump of it, which has this canonical handle and this parent.
     pub(crate) fn canonicalize(&mut self, handle: u32, parent: u32) {
         match self {
             Self::None => {}

@@ -93,7 +93,7 @@ pub struct U32 {
     pub parts: Vec<Part>,
     /// The hash table and bucket that the rule is in; 0 for the first one of its priority.
     pub table: u32,
-    /// The number of that first table, where a dump has told: the kernel gave it.
+    /// The number of that first table, where a dump has shown it: the kernel gave it.
     pub(crate) root: u32,
     /// What it looks at, if it looks at anything.
     pub selector: Option<Selector>,
@@ -333,7 +333,7 @@ impl U32 {
         Ok(Some(()))
     }
 
-    /// Becomes what the kernel would tell of it: parts in one order, police without what it does not tell, and the table that
+    /// Becomes what the kernel would dump of it: parts in one order, police without what it does not dump, and the table that
     /// the canonical handle names, if it has one.
     pub(super) fn canonicalize(&mut self, handle: u32) {
         for part in &mut self.parts {

@@ -143,8 +143,8 @@ impl Filter {
         });
     }
 
-    /// Reads the body of a dumped rule into this value; `None` for what has no rule in it (the kernel tells of a
-    /// priority before its rules), or a kind that we do not know all of.
+    /// Reads the body of a dumped rule into this value; `None` for what has no rule in it (the kernel dumps a priority
+    /// before its rules), or a kind that we do not know all of.
     ///
     /// # Errors
     /// If an attribute is malformed.
@@ -197,18 +197,18 @@ impl Filter {
 
     /// Says which hash table of u32 is the first one of this dumped rule's priority (`800:` as a number, 0 if that is not
     /// known): rules are put there that name none.
-    pub fn tell_root(&mut self, table: u32) {
+    pub fn set_root(&mut self, table: u32) {
         if let Classifier::U32(rule) = &mut self.classifier {
             rule.root = table;
         }
     }
 
-    /// Whether it is of u32 and in the first hash table of its priority, as far as a dump has told.
+    /// Whether it is of u32 and in the first hash table of its priority, as far as a dump has shown.
     pub fn is_in_root(&self) -> bool {
         matches!(&self.classifier, Classifier::U32(rule) if rule.root != 0 && self.handle >> 20 == rule.root >> 20)
     }
 
-    /// The same as the kernel would tell it: rules that do the same are equal then.
+    /// The same as the kernel would dump it: rules that do the same are equal then.
     #[must_use]
     pub fn canonical(&self) -> Self {
         let mut rule = self.clone();
@@ -216,7 +216,7 @@ impl Filter {
         rule
     }
 
-    /// Becomes what the kernel would tell of it.
+    /// Becomes what the kernel would dump of it.
     pub(crate) fn canonicalize(&mut self) {
         self.verb = Verb::Add;
         self.chain = self.chain.filter(|chain| *chain != 0);

@@ -133,10 +133,10 @@ mod test {
             let Ok(Some((_, command))) = batch.next_command(&mut table) else { panic!("{line}") };
             let mut out = AttrBuf::new();
             command.encode(1, 0, &mut out);
-            let told =
+            let dumped =
                 Qdisc::decode(&out.as_bytes()[HEADER_BYTES..]).expect("well-formed").expect("one of ours");
-            assert_eq!(told.words(&mut table), line);
-            assert_eq!(Command::Qdisc(told), *command);
+            assert_eq!(dumped.words(&mut table), line);
+            assert_eq!(Command::Qdisc(dumped), *command);
         }
         assert_eq!(Qdisc::decode(&[0; 7]), Err(Malformed("a header is cut short")));
     }

@@ -91,7 +91,7 @@ macro_rules! match_kinds {
                 }))
             }
 
-            /// Becomes what the kernel would tell of it.
+            /// Becomes what the kernel would dump of it.
             fn canonicalize(&mut self) {
                 if let Self::Canid(ids) = self {
                     ids.canonicalize();
@@ -253,7 +253,7 @@ impl Tree {
         Ok(Some(tree))
     }
 
-    /// Becomes what the kernel would tell of it.
+    /// Becomes what the kernel would dump of it.
     pub(crate) fn canonicalize(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.what.canonicalize());
     }

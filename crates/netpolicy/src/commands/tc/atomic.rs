@@ -24,7 +24,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::FdFlags;
 use session::{Exit, Fault, HostState};
 
-use super::diff::wanted;
+use super::diff::expected;
 use super::file::BatchFile;
 use super::survey::Survey;
 use super::swap::{Places, Swap};
@@ -165,14 +165,14 @@ impl Undo {
             ));
         }
         let (places, percpu) = (Places::default(), NoPercpu::AsWritten);
-        let mut wanted =
-            wanted(file, devices, &mut Survey::default(), &places, percpu, |line| lines.contains(&line))?;
+        let mut expected =
+            expected(file, devices, &mut Survey::default(), &places, percpu, |line| lines.contains(&line))?;
         let mut taken = None;
         for hook in self.shared.iter().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
             dump::rules(netns, hook, |dumped| {
                 // What a dump gives again is still there.
                 if let dump::Dumped::Rule(rule) = dumped
-                    && let Found::Wanted(line) | Found::Different(line) = wanted.strike(rule)
+                    && let Found::Expected(line) | Found::Different(line) = expected.match_rule(rule)
                 {
                     taken.get_or_insert(line);
                 }
@@ -252,12 +252,12 @@ impl Undo {
             return Ok(left);
         }
         let (places, percpu) = (Places::default(), NoPercpu::AsWritten);
-        let mut wanted =
-            wanted(file, devices, &mut Survey::default(), &places, percpu, |line| lines.contains(&line))?;
+        let mut expected =
+            expected(file, devices, &mut Survey::default(), &places, percpu, |line| lines.contains(&line))?;
         for hook in self.shared.iter().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
             let dumped = dump::rules(netns, hook, |dumped| {
                 if let dump::Dumped::Rule(rule) = dumped
-                    && let Found::Wanted(line) | Found::Different(line) = wanted.strike(rule)
+                    && let Found::Expected(line) | Found::Different(line) = expected.match_rule(rule)
                 {
                     left.insert(line);
                 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use linux::Netns;
 use linux::tc::{Devices, dump};
-use rules::{Command, Hook, NoPercpu, Terse, Wanted, cookie};
+use rules::{Command, Expected, Hook, NoPercpu, Terse, cookie};
 use session::{Exit, Fault};
 
 use super::file::BatchFile;
@@ -30,22 +30,22 @@ pub(crate) fn run(
     };
     let mut survey = Survey::default();
     let first = first_with_cookies(file, &mut devices)?;
-    let (wanted, ahead) = std::thread::scope(|scope| {
+    let (expected, ahead) = std::thread::scope(|scope| {
         let netns = &netns;
         let ahead = first.map(|hook| scope.spawn(move || Ahead::look(netns, hook)));
-        let wanted = wanted(file, &mut devices, &mut survey, &places, percpu, |_| true);
+        let expected = expected(file, &mut devices, &mut survey, &places, percpu, |_| true);
         let ahead = ahead.map(|ahead| ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        (wanted, ahead)
+        (expected, ahead)
     });
-    let mut wanted = wanted?;
+    let mut expected = expected?;
     survey.refused(&file.name(), context)?;
     let mut ahead = ahead.transpose()?;
     let mut report = DiffReport { file: file.name(), not_compared: survey.for_tc, ..DiffReport::default() };
-    for hook in wanted.groups().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
+    for hook in expected.groups().map(|group| group.hook).collect::<BTreeSet<Hook>>() {
         let ahead = ahead.take_if(|ahead| ahead.hook == hook);
-        strike(&netns, hook, ahead, &mut devices, &mut wanted, &mut report)?;
+        match_rules(&netns, hook, ahead, &mut devices, &mut expected, &mut report)?;
     }
-    report.settle(&wanted);
+    report.settle(&expected);
     report.seconds = began.elapsed().as_secs_f64();
     context.console.report(&report)?;
     Ok(if report.differs() { Exit::Pending } else { Exit::Done })
@@ -91,17 +91,17 @@ fn first_with_cookies(file: &BatchFile, devices: &mut Devices<'_>) -> Result<Opt
     Ok(first.flatten())
 }
 
-/// What a file wants, of the lines that are asked for, with the counters that are wanted. Wrong lines want nothing, and are told
+/// What a file wants, of the lines that are asked for, with the counters that are expected. Wrong lines want nothing, and are told
 /// of in the survey.
-pub(super) fn wanted(
+pub(super) fn expected(
     file: &BatchFile,
     devices: &mut Devices<'_>,
     survey: &mut Survey,
     places: &Places,
     percpu: NoPercpu,
     asked: impl Fn(u32) -> bool,
-) -> Result<Wanted, Fault> {
-    let (mut wanted, mut mistakes) = (Wanted::default(), Survey::default());
+) -> Result<Expected, Fault> {
+    let (mut expected, mut mistakes) = (Expected::default(), Survey::default());
     file.each(
         devices,
         |line, command, _| {
@@ -111,7 +111,7 @@ pub(super) fn wanted(
                 percpu.apply(rule);
             }
             if let Some(rule) = command.rule().filter(|_| asked(line)) {
-                wanted.apply(rule, line);
+                expected.apply(rule, line);
             }
             Ok(true)
         },
@@ -121,38 +121,38 @@ pub(super) fn wanted(
         },
     )?;
     survey.append(mistakes, 0);
-    Ok(wanted)
+    Ok(expected)
 }
 
 /// How often a hook is looked at again because its rules changed while they were told.
 const LOOKS_MAX: usize = 8;
 
 /// How many rules that are not known by a cookie are asked for one by one; with more, all are told as a whole.
-const STRANGERS_MAX: usize = 1000;
+const UNMANAGED_MAX: usize = 1000;
 
 /// Strikes off what a hook has. A hook that is not there has nothing. Rules that change meanwhile are looked at again, and
 /// if they do not stop, the report says so.
-pub(super) fn strike(
+pub(super) fn match_rules(
     netns: &Netns,
     hook: Hook,
     ahead: Option<Ahead>,
     devices: &mut Devices<'_>,
-    wanted: &mut Wanted,
+    expected: &mut Expected,
     report: &mut DiffReport,
 ) -> Result<(), Fault> {
     let (watch, mut told) = match ahead {
         Some(Ahead { watch, rules, .. }) => (watch, Some(rules)),
         None => (dump::Watch::open(netns)?, None),
     };
-    wanted.mark();
+    expected.mark();
     let before = report.counts();
     for _ in 0..LOOKS_MAX {
-        if wanted.may_have_cookies(hook)
+        if expected.may_have_cookies(hook)
             && let Some(rules) = told.take().unwrap_or_else(|| terse(netns, hook))
         {
-            wanted.back_to_mark();
+            expected.back_to_mark();
             report.count_again(before);
-            if strike_by_cookie(netns, &rules, devices, wanted, report)? {
+            if match_by_cookie(netns, &rules, devices, expected, report)? {
                 if !watch.has_changed()? {
                     return Ok(());
                 }
@@ -161,10 +161,10 @@ pub(super) fn strike(
         }
         let dumped = dump::rules(netns, hook, |dumped| match dumped {
             dump::Dumped::Begin => {
-                wanted.back_to_mark();
+                expected.back_to_mark();
                 report.count_again(before);
             }
-            dump::Dumped::Rule(rule) => report.count(rule, wanted.strike(rule), devices),
+            dump::Dumped::Rule(rule) => report.count(rule, expected.match_rule(rule), devices),
             dump::Dumped::Unknown => report.unknown += 1,
         });
         match dumped {
@@ -181,24 +181,24 @@ pub(super) fn strike(
 
 /// Strikes off rules by their cookies, and looks only at those as a whole that are not known by one. Whether that was done: there
 /// may be too many of them.
-fn strike_by_cookie(
+fn match_by_cookie(
     netns: &Netns,
     rules: &[Terse],
     devices: &mut Devices<'_>,
-    wanted: &mut Wanted,
+    expected: &mut Expected,
     report: &mut DiffReport,
 ) -> Result<bool, Fault> {
-    let mut strangers = Vec::new();
+    let mut unmanaged = Vec::new();
     for rule in rules {
-        match wanted.strike_by_cookie(rule) {
+        match expected.match_by_cookie(rule) {
             Some(found) => report.count_by_cookie(rule.offload, found),
-            None if strangers.len() < STRANGERS_MAX => strangers.push(rule),
+            None if unmanaged.len() < UNMANAGED_MAX => unmanaged.push(rule),
             None => return Ok(false),
         }
     }
-    for stranger in strangers {
-        match dump::whole(netns, stranger) {
-            Ok(Some(rule)) => report.count(&rule, wanted.strike(&rule), devices),
+    for unmanaged in unmanaged {
+        match dump::whole(netns, unmanaged) {
+            Ok(Some(rule)) => report.count(&rule, expected.match_rule(&rule), devices),
             Ok(None) => report.unknown += 1,
             // It went away meanwhile, which is noticed.
             Err(error) if error.is_absent() => {}

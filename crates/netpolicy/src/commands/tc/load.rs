@@ -10,7 +10,7 @@ use session::{Exit, Fault, HostState};
 
 use super::atomic::{Guarded, Turn, Undo, not_restored, not_taken_back};
 use super::by_tc::ByTc;
-use super::diff::{strike, wanted};
+use super::diff::{expected, match_rules};
 use super::file::BatchFile;
 use super::progress::Progress;
 use super::reading::{Reading, read, survey};
@@ -371,10 +371,10 @@ impl<'a> Load<'a> {
         }
         // A wrong line has ended the load by now, or it goes on without.
         let (mut again, percpu) = (Survey::default(), percpu(self.arguments.no_percpu));
-        let mut wanted = wanted(self.file, devices, &mut again, &self.places, percpu, |_| true)?;
+        let mut expected = expected(self.file, devices, &mut again, &self.places, percpu, |_| true)?;
         let mut found = DiffReport::default();
         for hook in survey.hooks() {
-            strike(self.netns, hook, None, devices, &mut wanted, &mut found)?;
+            match_rules(self.netns, hook, None, devices, &mut expected, &mut found)?;
         }
         if found.changing {
             return Err(Fault::new(
@@ -382,7 +382,7 @@ impl<'a> Load<'a> {
                 "rules change while they are compared, so what is missing cannot be told; nothing was sent",
             ));
         }
-        Ok(wanted.missing().into_iter().collect())
+        Ok(expected.missing().into_iter().collect())
     }
 
     /// The lines behind the last one that was read, which were not sent.
@@ -425,12 +425,12 @@ impl<'a> Load<'a> {
         if !lost.is_empty() {
             let (mut again, percpu) = (Survey::default(), percpu(self.arguments.no_percpu));
             let asked = |line| lost.contains(&line);
-            let mut wanted = wanted(self.file, devices, &mut again, &self.places, percpu, asked)?;
+            let mut expected = expected(self.file, devices, &mut again, &self.places, percpu, asked)?;
             let mut found = DiffReport::default();
             for hook in survey.hooks() {
-                strike(self.netns, hook, None, devices, &mut wanted, &mut found)?;
+                match_rules(self.netns, hook, None, devices, &mut expected, &mut found)?;
             }
-            not_loaded = wanted.missing();
+            not_loaded = expected.missing();
             loaded += (lost.len() - not_loaded.len()) as u64;
         }
         let refused = refused.iter().map(|refused| RefusedLine {

@@ -104,7 +104,7 @@ impl Swap {
         let mut turns = Vec::new();
         for hook in survey.hooks() {
             let look = Look::at(netns, hook, priority)?;
-            if look.strangers {
+            if look.unmanaged {
                 return Err(refused(format!(
                     "priority {priority} has rules that --swap has not made: name one that is free; nothing was sent"
                 )));
@@ -177,7 +177,7 @@ struct Look {
     used: BTreeSet<u32>,
     leads_to: Option<u32>,
     /// Whether the priority has other rules than ours.
-    strangers: bool,
+    unmanaged: bool,
 }
 
 impl Look {
@@ -197,7 +197,7 @@ impl Look {
                         .filter(|chain| rule.canonical() == leading(hook, priority, *chain).canonical())
                     {
                         Some(chain) => look.leads_to = Some(chain),
-                        None => look.strangers = true,
+                        None => look.unmanaged = true,
                     }
                 }
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model::host::{Other, OtherKind, RunningIrqbalance};
 use model::{Finding, Host, IrqNumber, Pid, Severity, Sysctl};
-use plan::doctor::Aside;
+use plan::doctor::HostContext;
 use plan::{Asked, doctor_with};
 
 use crate::made::{device, host, with_irqs};
@@ -34,8 +34,8 @@ fn asked(host: &Host) -> Asked {
 }
 
 fn found(host: &Host, asked: &[Asked], others: Vec<Other>, rule: &str) -> Option<Finding> {
-    let aside = Aside { others, ..Aside::default() };
-    doctor_with(host, None, asked, &aside).into_iter().find(|finding| finding.rule == rule)
+    let context = HostContext { others, ..HostContext::default() };
+    doctor_with(host, None, asked, &context).into_iter().find(|finding| finding.rule == rule)
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_file_that_will_set_a_number_back_is_a_warning_and_one_that_agrees_a_note() 
 }
 
 #[test]
-fn what_others_tell_devices_is_told_with_file_and_line() {
+fn device_settings_of_other_tools_are_reported_with_file_and_line() {
     let host = nic(None);
     let link = Other {
         kind: OtherKind::LinkFile,
@@ -80,6 +80,6 @@ fn what_others_tell_devices_is_told_with_file_and_line() {
         sysctl: None,
     };
     let note = found(&host, &[], vec![link], "others-set-device").expect("found");
-    assert_eq!(note.summary, "systemd .link sets what devices are told, when udev adds the device");
+    assert_eq!(note.summary, "systemd .link sets device settings, when udev adds the device");
     assert_eq!(note.evidence, ["/etc/systemd/network/10-eth.link:5 (eth*): CombinedChannels=4"]);
 }

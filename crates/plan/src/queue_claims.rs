@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::host::{Device, Process, Socket, SocketState};
 use model::{DeliveryMode, DeviceId, NapiId, PolicyName};
 
-use crate::claim::{Claimed, Claims, Wish};
+use crate::claim::{Claimed, Claims, ResolvedRequest};
 use crate::divide::{self, Claimant, Division};
 use crate::index::Index;
 use crate::place::{Part, PlacedQueue};
@@ -13,7 +13,7 @@ use crate::queues_after::QueuesAfter;
 use crate::refusal::{Refusal, RefusalKind};
 
 /// The queues of a host, one for each NAPI, and who claims them.
-pub(crate) struct Ground<'h> {
+pub(crate) struct QueueClaims<'h> {
     per_napi: bool,
     after: &'h QueuesAfter,
     queues: Vec<PlacedQueue>,
@@ -28,8 +28,8 @@ pub(crate) struct Ground<'h> {
     divided: BTreeSet<DeviceId>,
 }
 
-impl<'h> Ground<'h> {
-    /// The queues of this host, claimed by nobody.
+impl<'h> QueueClaims<'h> {
+    /// The queues of this host, not claimed yet.
     pub(crate) fn new(index: &Index<'h>, after: &'h QueuesAfter) -> Self {
         let per_napi = index.host.capabilities.napi_set;
         let mut queues: Vec<PlacedQueue> = Vec::new();
@@ -83,7 +83,7 @@ impl<'h> Ground<'h> {
     pub(crate) fn to_divide(
         &self,
         owners: &[(usize, &'h Process)],
-        wishes: &[Wish<'_>],
+        requests: &[ResolvedRequest<'_>],
         index: &Index<'h>,
     ) -> Vec<(&'h Device, Vec<Claimant<'h>>)> {
         if !self.per_napi {
@@ -97,7 +97,7 @@ impl<'h> Ground<'h> {
             for slot in self.touched_by(process) {
                 devices.insert(self.queues[slot].queue.device);
                 let other = *first.entry(slot).or_insert(part);
-                if other != part && !wishes[other].shares_queues_with(&wishes[part]) {
+                if other != part && !requests[other].shares_queues_with(&requests[part]) {
                     disputed.insert(self.queues[slot].queue.device);
                 }
             }
@@ -112,14 +112,14 @@ impl<'h> Ground<'h> {
             let device = index.devices.get(&id).copied().filter(|device| device.flow_rules.is_some())?;
             let claimants = claimants(by_part);
             let wanted = disputed.contains(&id)
-                || divide::is_mixed(device, wishes)
+                || divide::is_mixed(device, requests)
                 || divide::is_divided_already(device, &claimants);
             wanted.then_some((device, claimants))
         });
         found.collect()
     }
 
-    /// Gives the queues of a device to nobody but its own request: they are about to be others.
+    /// Reserves the queues of a device for its own request: they are about to be recreated.
     pub(crate) fn keep_back(&mut self, device: DeviceId) {
         self.divided.insert(device);
     }
@@ -231,7 +231,7 @@ impl<'h> Ground<'h> {
         &mut self,
         part: usize,
         process: &Process,
-        wishes: &[Wish<'_>],
+        requests: &[ResolvedRequest<'_>],
         placed: &mut Part,
     ) -> Result<(), Refusal> {
         let mut shared: BTreeMap<usize, usize> = BTreeMap::new();
@@ -239,12 +239,12 @@ impl<'h> Ground<'h> {
             if self.divided.contains(&self.queues[slot].queue.device) {
                 continue;
             }
-            match self.claims.claim(slot, part, Some(process.id), wishes, &self.queues[slot])? {
+            match self.claims.claim(slot, part, Some(process.id), requests, &self.queues[slot])? {
                 Claimed::Own | Claimed::Yielded => {}
                 Claimed::Shared(with) => *shared.entry(with).or_default() += 1,
             }
         }
-        note_shared(&shared, wishes, placed);
+        note_shared(&shared, requests, placed);
         Ok(())
     }
 
@@ -253,7 +253,7 @@ impl<'h> Ground<'h> {
         &mut self,
         part: usize,
         device: &Device,
-        wishes: &[Wish<'_>],
+        requests: &[ResolvedRequest<'_>],
         placed: &mut Part,
     ) -> Result<(), Refusal> {
         let slots = self.of_device(device.id).to_vec();
@@ -274,16 +274,16 @@ impl<'h> Ground<'h> {
         }
         let (mut shared, mut yielded) = (BTreeMap::<usize, usize>::new(), 0_usize);
         for slot in slots {
-            match self.claims.claim(slot, part, None, wishes, &self.queues[slot])? {
+            match self.claims.claim(slot, part, None, requests, &self.queues[slot])? {
                 Claimed::Own => {}
                 Claimed::Shared(with) => *shared.entry(with).or_default() += 1,
                 Claimed::Yielded => yielded += 1,
             }
         }
-        note_shared(&shared, wishes, placed);
+        note_shared(&shared, requests, placed);
         if placed.intent.policy == PolicyName::Mix && device.flow_rules.is_none() {
             placed.notes.push(format!(
-                "the driver of {} takes no rules that tell packets apart by port: services keep the queues that their \
+                "the driver of {} takes no rules that match ports: services keep the queues that their \
                  packets come by",
                 device.id
             ));
@@ -342,9 +342,9 @@ fn receives_nothing(process: &Process) -> bool {
         && process.rings.iter().all(|ring| ring.registered_sockets == 0)
 }
 
-fn note_shared(shared: &BTreeMap<usize, usize>, wishes: &[Wish<'_>], part: &mut Part) {
+fn note_shared(shared: &BTreeMap<usize, usize>, requests: &[ResolvedRequest<'_>], part: &mut Part) {
     for (&with, queues) in shared {
-        let origin = &wishes[with].intent.origin;
+        let origin = &requests[with].intent.origin;
         // An attachment asks for each of its processes: that is one request to who typed it.
         if *origin == part.intent.origin {
             continue;

@@ -1,4 +1,4 @@
-//! What applications ask for by themselves, beside what the operator asks for.
+//! What applications request themselves, beside the operator's policy.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +6,13 @@ use linux::bpf::app_requests::RequestStore;
 use linux::{KernelError, Netns, Processes};
 use model::host::{AppRequest, Requester, Unread};
 use model::{Host, Policy};
-use plan::wishes::Joined;
+use plan::app_requests::Joined;
 
 use crate::fault::Fault;
 use crate::operator::Operator;
 use crate::services;
 
-/// A policy with what applications in this namespace ask for; what of that is left out is told, and so is it if the wishes
+/// A policy with what applications in this namespace request. Reports the requests that are left out, and a store that
 /// may not be read.
 ///
 /// # Errors
@@ -23,50 +23,49 @@ pub fn joined(
     store: &RequestStore,
     operator: &dyn Operator,
 ) -> Result<Policy, Fault> {
-    let wishes = match wishes(store) {
-        Ok(wishes) if wishes.is_empty() => return Ok(policy),
-        Ok(wishes) => wishes,
+    let requests = match read(store) {
+        Ok(requests) if requests.is_empty() => return Ok(policy),
+        Ok(requests) => requests,
         Err(error) => {
-            operator.say(&format!("What applications ask for is left out of account: {error}"));
+            operator.say(&format!("Ignoring what applications request: {error}"));
             return Ok(policy);
         }
     };
     let (resolved, mut processes) = services::resolve(&policy, netns)?;
     if let Processes::Only(pids) = &mut processes {
-        pids.extend(who(&wishes)?);
+        pids.extend(requesters(&requests)?);
         pids.sort_unstable();
         pids.dedup();
     }
     let host = linux::observe(netns, &processes)?;
-    let Joined { policy, notes } = plan::wishes::join(&policy, &wishes, &host, &resolved);
+    let Joined { policy, notes } = plan::app_requests::join(&policy, &requests, &host, &resolved);
     notes.iter().for_each(|note| operator.say(note));
     Ok(policy)
 }
 
-/// Adds what the processes that were looked at ask for, and their sockets. Where it may not be read, that is said with the
-/// rest of what was not.
-pub fn told(host: &mut Host, store: &RequestStore) {
-    match wishes(store) {
-        Ok(wishes) => {
+/// Adds to `host` the requests of its processes and of their sockets. A store that may not be read is added to
+/// `host.unread`.
+pub fn add_to(host: &mut Host, store: &RequestStore) {
+    match read(store) {
+        Ok(requests) => {
             let held: BTreeSet<u64> = host
                 .processes
                 .iter()
                 .flat_map(|process| &process.sockets)
                 .map(|socket| socket.inode)
                 .collect();
-            let shown = |wish: &AppRequest| match wish.of {
+            let shown = |request: &AppRequest| match request.of {
                 Requester::Task(pid) => host.process(pid).is_some(),
                 Requester::Socket(inode) => held.contains(&inode),
             };
-            let wishes = wishes.into_iter().filter(shown).collect();
-            host.app_requests = wishes;
+            host.app_requests = requests.into_iter().filter(shown).collect();
         }
         Err(error) => host.unread.push(Unread { what: error.what.clone(), why: error.cause.to_string() }),
     }
 }
 
-/// The wishes of all processes and sockets of this host.
-fn wishes(store: &RequestStore) -> Result<Vec<AppRequest>, KernelError> {
+/// The requests of all processes and sockets of this host.
+fn read(store: &RequestStore) -> Result<Vec<AppRequest>, KernelError> {
     let tasks =
         store.tasks()?.into_iter().map(|(pid, number)| AppRequest { of: Requester::Task(pid), number });
     let sockets = store.sockets()?.into_iter();
@@ -75,12 +74,12 @@ fn wishes(store: &RequestStore) -> Result<Vec<AppRequest>, KernelError> {
     Ok(tasks.chain(sockets).collect())
 }
 
-/// The processes that ask, or hold a socket that does.
-fn who(wishes: &[AppRequest]) -> Result<BTreeSet<model::Pid>, Fault> {
+/// The processes that request something, or hold a socket that does.
+fn requesters(requests: &[AppRequest]) -> Result<BTreeSet<model::Pid>, Fault> {
     let mut pids = BTreeSet::new();
     let mut inodes = BTreeSet::new();
-    for wish in wishes {
-        match wish.of {
+    for request in requests {
+        match request.of {
             Requester::Task(pid) => drop(pids.insert(pid)),
             Requester::Socket(inode) => drop(inodes.insert(inode)),
         }

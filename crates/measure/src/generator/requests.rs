@@ -1,4 +1,4 @@
-//! What client threads say: how a request of each workload is written, and what its answer looks like.
+//! The requests of client threads: how a request of each workload is encoded, and what its answer looks like.
 
 use model::{Asks, ExchangeWorkload, MemcachedWorkload, StorageWorkload, Workload};
 
@@ -12,7 +12,7 @@ use super::connection::{Connection, Pending, Request};
 
 /// What all requests of a run are made from.
 #[derive(Debug)]
-pub(super) enum Speech<'a> {
+pub(super) enum Requests<'a> {
     Memcached(Memcached<'a>),
     /// Requests of one size, cut from the block.
     Exchange(&'a ExchangeWorkload),
@@ -41,7 +41,7 @@ pub(super) struct Memcached<'a> {
     pub(super) values: Vec<u8>,
 }
 
-impl<'a> Speech<'a> {
+impl<'a> Requests<'a> {
     pub(super) fn new(workload: &'a Workload) -> Self {
         match workload {
             Workload::Memcached(workload) => {

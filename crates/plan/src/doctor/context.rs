@@ -7,22 +7,22 @@ use model::{CpuWait, DeviceId, Finding, Label, Nanoseconds, NetnsId, Object, Pid
 
 /// What the rules may know beside the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Aside {
+pub struct HostContext {
     /// The other ends of veths, where they are in another namespace and could be found.
     pub peers: BTreeMap<DeviceId, Peer>,
-    /// How long was watched for [`Aside::cpu_waits`]. Longer than what was counted, which are samples of it.
+    /// How long was watched for [`HostContext::cpu_waits`]. Longer than what was counted, which are samples of it.
     pub watched: Nanoseconds,
     /// For how much of that time a thread of the process that waits in epolls was ready to run and had no
     /// CPU; of several threads the longest.
     pub cpu_waits: BTreeMap<Pid, CpuWait>,
-    /// What others were told to set that netpolicy sets, too.
+    /// What other tools are configured to set that netpolicy sets, too.
     pub others: Vec<Other>,
     /// How deep CPUs may sleep; `None` where the kernel chooses no idle states, or that could not be read.
     pub idle: Option<IdleDepth>,
     /// What netpolicy's transactions have in force, the newest first.
     pub held: Vec<Held>,
-    /// How the commands that mend have to be typed.
-    pub way: Way,
+    /// How the commands of remedies have to be typed.
+    pub command_prefix: CommandPrefix,
 }
 
 /// Something of which a transaction in force has set a value.
@@ -51,9 +51,9 @@ pub struct Peer {
 
 /// How commands are typed so that they reach the namespace that was looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Way {
+pub struct CommandPrefix {
     /// What `netpolicy` needs before a command, as in `--netns web`; empty for nothing.
-    pub ours: String,
+    pub options: String,
     /// A file that stands for the namespace; `None` for the operator's own.
     pub netns: Option<String>,
 }
@@ -61,7 +61,7 @@ pub struct Way {
 /// What stands between the commands of a remedy.
 pub(super) const THEN: &str = "; ";
 
-impl Way {
+impl CommandPrefix {
     /// A remedy as it has to be typed from where the operator is. What is no command stays as it is.
     pub(super) fn typed(&self, remedy: &str) -> String {
         remedy.split(THEN).map(|command| self.command(command)).collect::<Vec<_>>().join(THEN)
@@ -69,8 +69,8 @@ impl Way {
 
     fn command(&self, command: &str) -> String {
         match (command.split_once(' '), &self.netns) {
-            (Some(("netpolicy", rest)), _) if !self.ours.is_empty() => {
-                format!("netpolicy {} {rest}", self.ours)
+            (Some(("netpolicy", rest)), _) if !self.options.is_empty() => {
+                format!("netpolicy {} {rest}", self.options)
             }
             (Some(("ethtool", _)), Some(netns)) => inside(netns, command),
             // The files of sysfs are those of the namespace in which it was mounted.
@@ -83,7 +83,7 @@ impl Way {
     }
 }
 
-impl Aside {
+impl HostContext {
     /// Puts what has to end first before a finding's remedy, and says so first: a queue that goes away takes with it what is
     /// set on it, which then cannot be put back, and what a running command has set no other may change.
     pub(super) fn ends_first(&self, netns: NetnsId, finding: &mut Finding) {
@@ -170,21 +170,24 @@ mod test {
                 evidence: vec!["seen".to_owned()],
                 remedy: Some(remedy.to_owned()),
             };
-            let aside =
-                Aside { held: vec![held(index, is_attended), held(index, is_attended)], ..Aside::default() };
-            aside.ends_first(NetnsId(1), &mut finding);
+            let context = HostContext {
+                held: vec![held(index, is_attended), held(index, is_attended)],
+                ..HostContext::default()
+            };
+            context.ends_first(NetnsId(1), &mut finding);
             let expected = if ends { format!("{first}{remedy}") } else { remedy.to_owned() };
             assert_eq!(finding.remedy, Some(expected));
             assert_eq!(finding.evidence[0].starts_with("in force on eth0"), ends, "{remedy}");
             finding.remedy = Some(remedy.to_owned());
-            aside.ends_first(NetnsId(2), &mut finding);
+            context.ends_first(NetnsId(2), &mut finding);
             assert_eq!(finding.remedy.as_deref(), Some(remedy), "another namespace has an eth0, too");
         }
     }
 
     #[test]
     fn a_remedy_for_another_namespace_is_typed_from_here() {
-        let way = Way { ours: "--netns web".to_owned(), netns: Some("/run/netns/web".to_owned()) };
+        let command_prefix =
+            CommandPrefix { options: "--netns web".to_owned(), netns: Some("/run/netns/web".to_owned()) };
         for (remedy, typed) in [
             ("netpolicy set device eth0 defer20", "netpolicy --netns web set device eth0 defer20"),
             (
@@ -200,8 +203,8 @@ mod test {
             ("taskset -acp 0,1 812", "taskset -acp 0,1 812"),
             ("as many workers as CPUs, 2 (memcached: -t 2)", "as many workers as CPUs, 2 (memcached: -t 2)"),
         ] {
-            assert_eq!(way.typed(remedy), typed);
-            assert_eq!(Way::default().typed(remedy), remedy, "at home nothing has to be added");
+            assert_eq!(command_prefix.typed(remedy), typed);
+            assert_eq!(CommandPrefix::default().typed(remedy), remedy, "at home nothing has to be added");
         }
     }
 }

@@ -1,8 +1,9 @@
-//! From what applications ask for by themselves to requests.
+//! From what applications request to intents of the policy.
 //!
-//! A wish of a process becomes a request for the process, wishes of sockets become one for the epolls that watch them: an
-//! epoll busy-polls as a whole. They are more specific than what is asked for a service or a device, and less than what the
-//! operator asks for the process. What cannot be met is left out, and said; it never keeps the rest from being placed.
+//! A request of a process becomes an intent for the process, requests of sockets become one for the epolls that watch
+//! them: an epoll busy-polls as a whole. They are more specific than what is asked for a service or a device, and less
+//! than what the operator asks for the process. What cannot be met is left out and reported; it never keeps the rest
+//! from being placed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ use crate::refusal::Refusal;
 /// The most requests that are tried one by one once all together were refused.
 const TRIED_MAX: usize = 64;
 
-/// A policy with the wishes of applications that can be met beside it.
+/// A policy with the requests of applications that can be met beside it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Joined {
     /// The policy, with their requests behind its own.
@@ -24,10 +25,10 @@ pub struct Joined {
     pub notes: Vec<String>,
 }
 
-/// Adds what applications ask for to a policy. If the policy by itself is refused, so is it here: that is for the caller to
-/// find out.
-pub fn join(policy: &Policy, wishes: &[AppRequest], host: &Host, resolved: &Resolved) -> Joined {
-    let (requests, notes) = requests(policy, wishes, host);
+/// Adds the requests of applications to a policy. A policy that is refused by itself is returned as it is: the caller's
+/// own placement reports that.
+pub fn join(policy: &Policy, requested: &[AppRequest], host: &Host, resolved: &Resolved) -> Joined {
+    let (requests, notes) = requests(policy, requested, host);
     let mut joined = Joined { policy: policy.clone(), notes };
     let together = |more: &[Intent], base: &Policy| {
         let mut all = base.clone();
@@ -52,7 +53,7 @@ pub fn join(policy: &Policy, wishes: &[AppRequest], host: &Host, resolved: &Reso
     if untried > 0 {
         joined
             .notes
-            .push(format!("{untried} more wishes of applications were not looked at: some cannot be met"));
+            .push(format!("{untried} more requests of applications were not tried: some cannot be met"));
     }
     joined
 }
@@ -64,16 +65,15 @@ fn left_out(request: &Intent, refusal: &Refusal) -> String {
     )
 }
 
-/// What applications ask for, as requests beside a policy, whether they can be met or not; and what is left out because it
-/// is none.
-pub fn requests(policy: &Policy, wishes: &[AppRequest], host: &Host) -> (Vec<Intent>, Vec<String>) {
+/// What applications request, as intents beside a policy, whether they can be met or not; and notes of invalid requests.
+pub fn requests(policy: &Policy, requested: &[AppRequest], host: &Host) -> (Vec<Intent>, Vec<String>) {
     let mut notes = Vec::new();
     let mut tasks: BTreeMap<Pid, PolicyName> = BTreeMap::new();
     let mut sockets: BTreeMap<u64, PolicyName> = BTreeMap::new();
-    for wish in wishes {
-        // Whoever wrote a number that is no policy was not answered by us.
-        let Some(policy) = PolicyName::from_number(wish.number) else { continue };
-        match wish.of {
+    for asked in requested {
+        // A number that is no policy was not written through netpolicy.
+        let Some(policy) = PolicyName::from_number(asked.number) else { continue };
+        match asked.of {
             Requester::Task(pid) => drop(tasks.insert(pid, policy)),
             Requester::Socket(inode) => drop(sockets.insert(inode, policy)),
         }
@@ -90,7 +90,7 @@ pub fn requests(policy: &Policy, wishes: &[AppRequest], host: &Host) -> (Vec<Int
     for process in host.processes.iter().filter(here) {
         let own = tasks.get(&process.id.pid).copied();
         if let Some(policy) = own {
-            requests.push(request(Target::Task(process.id.pid), policy, "its own wish"));
+            requests.push(request(Target::Task(process.id.pid), policy, "its own request"));
         }
         for (policy, epolls) in epolls_by_policy(process, &sockets, &mut notes) {
             // What the process as a whole has needs no request of its own.
@@ -121,7 +121,7 @@ fn epolls_by_policy(
             (None, _) => {}
             (Some(policy), None) => found.entry(policy).or_default().push(epoll.id.fd),
             (Some(one), Some(other)) => notes.push(format!(
-                "{} watches sockets that ask for {one} and for {other}, and an epoll busy-polls in one way: what its \
+                "{} watches sockets that ask for {one} and for {other}, and an epoll busy-polls with one set of parameters: what its \
                  sockets ask for is left out",
                 epoll.id
             )),

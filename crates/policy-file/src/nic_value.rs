@@ -1,12 +1,12 @@
-//! What an expert wants of a device, as a policy file writes it.
+//! The value of a device's setting, as a policy file writes it.
 
 use model::nic::NicRequest;
 
 use crate::value::quoted;
 
-/// The value behind the wish's key.
-pub(crate) fn toml(wish: &NicRequest) -> String {
-    match wish {
+/// The value behind the request's key.
+pub(crate) fn toml(request: &NicRequest) -> String {
+    match request {
         NicRequest::Channels(_, n)
         | NicRequest::Ring(_, n)
         | NicRequest::PacketSize(_, n)

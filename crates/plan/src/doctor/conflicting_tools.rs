@@ -13,7 +13,7 @@ use super::{Causes, Found, Rule};
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "irqbalance-moves-placed",
-        doc: "irqbalance runs, and was not told to leave alone an interrupt that serves what was asked for on CPUs of its own.",
+        doc: "irqbalance runs, and does not ban an interrupt that serves a request with CPUs of its own.",
         find: irqbalance_moves_placed,
     },
     Rule {
@@ -23,12 +23,12 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "others-set-sysctl",
-        doc: "A file of somebody else's sets a number of /proc/sys/net/core.",
+        doc: "A file of another program sets a number of /proc/sys/net/core.",
         find: others_set_sysctl,
     },
     Rule {
         id: "others-set-device",
-        doc: "systemd, NetworkManager, ifupdown or tuned sets what a device is told.",
+        doc: "systemd, NetworkManager, ifupdown or tuned sets settings of a device.",
         find: others_set_device,
     },
 ];
@@ -82,7 +82,7 @@ fn irqbalance_runs(case: &Case<'_>, _: &Causes) -> Vec<Found> {
 
 fn others_set_sysctl(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
-    for other in &case.aside.others {
+    for other in &case.context.others {
         let Some((sysctl, value)) = &other.sysctl else { continue };
         let now = case.host.sysctls.get(sysctl);
         let differs = now.is_some_and(|now| now.to_string() != *value);
@@ -111,7 +111,7 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
     let mut found = Vec::new();
     for kind in KINDS {
         let lines: Vec<_> =
-            case.aside.others.iter().filter(|other| other.kind == kind && other.sysctl.is_none()).collect();
+            case.context.others.iter().filter(|other| other.kind == kind && other.sysctl.is_none()).collect();
         let Some(first) = lines.first() else { continue };
         let when = match kind {
             OtherKind::LinkFile => "when udev adds the device",
@@ -122,7 +122,7 @@ fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
         let object = first.device.clone().unwrap_or_else(|| "host".to_owned());
         let asked = case.asked.iter().any(|asked| !asked.queues.is_empty());
         let severity = if asked && kind == OtherKind::Tuned { Severity::Warning } else { Severity::Note };
-        let summary = format!("{kind} sets what devices are told, {when}");
+        let summary = format!("{kind} sets device settings, {when}");
         let one = Found::new(severity, object, summary);
         found.push(lines.iter().take(EVIDENCE_MAX).fold(one, |one, other| {
             let device = other.device.as_ref().map(|device| format!(" ({device})")).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! What applications ask for by themselves, beside what the operator asks for.
+//! What applications request, beside the operator's policy.
 
 use model::host::{AppRequest, Host, Requester};
 use model::{Fd, Pid, PolicyName, Target};
-use plan::wishes::{Joined, join};
+use plan::app_requests::{Joined, join};
 use plan::{Placement, Resolved, place};
 
 use crate::made::{device, host, on_device, on_service, on_task, policy, server, with_irqs};
@@ -54,8 +54,8 @@ fn sockets_are_more_specific_than_their_process_and_a_process_than_a_device() {
     let host = two_epolls();
     let policy = policy([on_device(2, "eth0", PolicyName::Bulk)]);
     let resolved = Resolved::default();
-    let wishes = [task(PolicyName::Cpu), socket(3, PolicyName::Latency), socket(1, PolicyName::Cpu)];
-    let joined = join(&policy, &wishes, &host, &resolved);
+    let requests = [task(PolicyName::Cpu), socket(3, PolicyName::Latency), socket(1, PolicyName::Cpu)];
+    let joined = join(&policy, &requests, &host, &resolved);
     assert_eq!(
         owned(&placed(&joined, &host, &resolved)),
         [
@@ -79,19 +79,19 @@ fn what_a_device_asks_for_goes_on_for_the_epolls_that_ask_for_nothing() {
 }
 
 #[test]
-fn what_the_operator_asks_for_a_process_counts_more_than_its_wishes() {
+fn what_the_operator_asks_for_a_process_counts_more_than_its_own_requests() {
     let host = two_epolls();
     let policy = policy([on_task(2, 812, PolicyName::Bulk)]);
-    let wishes = [task(PolicyName::Latency), socket(1, PolicyName::Latency)];
-    assert_eq!(join(&policy, &wishes, &host, &Resolved::default()).policy, policy);
+    let requests = [task(PolicyName::Latency), socket(1, PolicyName::Latency)];
+    assert_eq!(join(&policy, &requests, &host, &Resolved::default()).policy, policy);
 }
 
 #[test]
 fn an_epoll_whose_sockets_ask_for_different_things_is_left_out_and_said() {
     let host = two_epolls();
-    let wishes =
+    let requests =
         [socket(1, PolicyName::Latency), socket(2, PolicyName::Bulk), socket(3, PolicyName::Latency)];
-    let joined = join(&policy([]), &wishes, &host, &Resolved::default());
+    let joined = join(&policy([]), &requests, &host, &Resolved::default());
     let targets: Vec<&Target> = joined.policy.intents.iter().map(|intent| &intent.target).collect();
     assert_eq!(targets, [&Target::Epolls(Pid(812), vec![Fd(8)])]);
     assert_eq!(joined.notes.len(), 1);
@@ -99,14 +99,14 @@ fn an_epoll_whose_sockets_ask_for_different_things_is_left_out_and_said() {
 }
 
 #[test]
-fn a_wish_that_cannot_be_met_is_left_out_and_the_others_are_not() {
+fn a_request_that_cannot_be_met_is_left_out_and_the_others_are_not() {
     let mut host = two_epolls();
     // Another process receives on the first two queues too, and the operator asks something else for it.
     host.processes.push(server(901, "cache", &[&[259], &[260]]));
     let policy = policy([on_task(2, 901, PolicyName::Bulk)]);
     let resolved = Resolved::default();
-    let wishes = [socket(1, PolicyName::Latency), socket(3, PolicyName::Cpu)];
-    let joined = join(&policy, &wishes, &host, &resolved);
+    let requests = [socket(1, PolicyName::Latency), socket(3, PolicyName::Cpu)];
+    let joined = join(&policy, &requests, &host, &resolved);
     assert_eq!(joined.notes.len(), 1, "{:?}", joined.notes);
     assert!(joined.notes[0].starts_with("epoll 7 of task 812 asks for latency"), "{}", joined.notes[0]);
     assert_eq!(
@@ -116,15 +116,15 @@ fn a_wish_that_cannot_be_met_is_left_out_and_the_others_are_not() {
 }
 
 #[test]
-fn wishes_that_change_nothing_leave_the_policy_as_it_is() {
+fn requests_that_change_nothing_leave_the_policy_as_it_is() {
     let host = two_epolls();
     let policy = policy([on_device(2, "eth0", PolicyName::Bulk)]);
-    // A process that is not here, a socket that nobody holds, a number that is no policy.
-    let wishes = [
+    // A process that is not here, a socket that no process holds, a number that is no policy.
+    let requests = [
         AppRequest { of: Requester::Task(Pid(1)), number: 3 },
         AppRequest { of: Requester::Socket(1), number: 3 },
         AppRequest { of: Requester::Task(Pid(812)), number: 4 },
     ];
-    let joined = join(&policy, &wishes, &host, &Resolved::default());
+    let joined = join(&policy, &requests, &host, &Resolved::default());
     assert_eq!(joined, Joined { policy, notes: Vec::new() });
 }

@@ -1,4 +1,4 @@
-//! What a file wants, struck off by what the kernel has.
+//! What a file wants, matched with what the kernel has.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,16 +33,16 @@ struct Nameless {
     found: Option<Identity>,
 }
 
-/// What was struck off.
+/// What was matched.
 #[derive(Debug)]
-enum Struck {
+enum Matched {
     Named(Group, u32),
     Nameless((Group, Fingerprint), usize),
 }
 
-/// What a file wants, to be struck off by what the kernel has.
+/// What a file wants, to be matched with what the kernel has.
 #[derive(Debug, Default)]
-pub struct Wanted {
+pub struct Expected {
     /// By [place](place_of) and handle.
     named: BTreeMap<(Group, u32), Named>,
     /// By place and content; the place of priority 0 has the rules whose priority the kernel chooses.
@@ -53,10 +53,10 @@ pub struct Wanted {
     without_terse: BTreeSet<Hook>,
     /// Lines that add what a line before them has added: the kernel refuses one of them.
     twice: Vec<u32>,
-    /// What was struck off since the mark.
-    struck: Vec<Struck>,
+    /// What was matched since the mark.
+    matched: Vec<Matched>,
     /// What was seen since the mark and is not of the file.
-    strangers: BTreeSet<(Group, u32)>,
+    unmanaged: BTreeSet<(Group, u32)>,
     /// Where the rules are whose priority the kernel chose: group, priority, line.
     placed: Vec<(Group, u16, u32)>,
     placed_at_mark: usize,
@@ -67,7 +67,7 @@ pub struct Wanted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The file has it; its line.
-    Wanted(u32),
+    Expected(u32),
     /// The file has another rule with this handle; its line.
     Different(u32),
     /// The file has no such rule, though it has others of the same priority.
@@ -78,8 +78,8 @@ pub enum Found {
     Again,
 }
 
-impl Wanted {
-    /// Takes a line of the file: what it adds or replaces is wanted from then on, what it deletes no more.
+impl Expected {
+    /// Takes a line of the file: what it adds or replaces is expected from then on, what it deletes no more.
     pub fn apply(&mut self, rule: &Filter, line: u32) {
         match rule.verb {
             Verb::Add => self.add(rule, line),
@@ -138,23 +138,23 @@ impl Wanted {
         });
     }
 
-    /// From here on, [`Wanted::back_to_mark`] can take back what is struck off: at the beginning of a dump.
+    /// From here on, [`Expected::back_to_mark`] can take back what is matched: at the beginning of a dump.
     pub fn mark(&mut self) {
-        self.struck.clear();
-        self.strangers.clear();
+        self.matched.clear();
+        self.unmanaged.clear();
         self.placed_at_mark = self.placed.len();
     }
 
-    /// Takes back what was struck off since the mark: the dump is given again.
+    /// Takes back what was matched since the mark: the dump is given again.
     pub fn back_to_mark(&mut self) {
-        for struck in std::mem::take(&mut self.struck) {
-            match struck {
-                Struck::Named(group, handle) => {
+        for matched in std::mem::take(&mut self.matched) {
+            match matched {
+                Matched::Named(group, handle) => {
                     if let Some(named) = self.named.get_mut(&(group, handle)) {
                         named.found = false;
                     }
                 }
-                Struck::Nameless(key, place) => {
+                Matched::Nameless(key, place) => {
                     if let Some(nameless) = self.nameless.get_mut(&key).and_then(|all| all.get_mut(place)) {
                         nameless.found = None;
                     }
@@ -162,11 +162,11 @@ impl Wanted {
             }
         }
         self.placed.truncate(self.placed_at_mark);
-        self.strangers.clear();
+        self.unmanaged.clear();
     }
 
-    /// Strikes off a dumped rule.
-    pub fn strike(&mut self, rule: &Filter) -> Found {
+    /// Matches a dumped rule.
+    pub fn match_rule(&mut self, rule: &Filter) -> Found {
         let (place, _) = place_of(rule);
         if !self.is_asked(rule.group(), place) {
             return Found::Unasked;
@@ -177,7 +177,7 @@ impl Wanted {
         if rule.is_in_root() {
             // The file may name the table by the number that the kernel gave it.
             let mut by_number = rule.clone();
-            by_number.tell_root(0);
+            by_number.set_root(0);
             if let Some(found) = self.find(&by_number) {
                 return found;
             }
@@ -185,7 +185,7 @@ impl Wanted {
         if let Some(found) = cookie::without_own(rule, &mut self.maker).and_then(|plain| self.find(&plain)) {
             return found;
         }
-        if !self.strangers.insert((place, rule.handle)) {
+        if !self.unmanaged.insert((place, rule.handle)) {
             return Found::Again;
         }
         match self.named.get(&(place, rule.classifier.canonical_handle(rule.handle))) {
@@ -194,11 +194,11 @@ impl Wanted {
         }
     }
 
-    /// Strikes off a rule by its cookie; `None` if that does not tell which one it is.
+    /// Matches a rule by its cookie; `None` if the cookie does not identify one.
     ///
-    /// A cookie tells what was loaded ([`crate::Marker`]). It goes with the action when a rule is replaced; who changes an action
-    /// by itself, by its index, may leave it.
-    pub fn strike_by_cookie(&mut self, rule: &Terse) -> Option<Found> {
+    /// A cookie says what was loaded ([`crate::Marker`]). It goes with the action when a rule is replaced; a change of
+    /// the action alone, by its index, may leave it.
+    pub fn match_by_cookie(&mut self, rule: &Terse) -> Option<Found> {
         if !self.is_asked(rule.group, rule.group) {
             return Some(Found::Unasked);
         }
@@ -217,7 +217,7 @@ impl Wanted {
         is_of(&self.groups, group) || is_of(&self.places, place)
     }
 
-    /// Strikes off a dumped rule if the file has it.
+    /// Matches a dumped rule if the file has it.
     fn find(&mut self, rule: &Filter) -> Option<Found> {
         let (place, of_table) = place_of(rule);
         let handle = rule.classifier.canonical_handle(rule.handle);
@@ -233,7 +233,7 @@ impl Wanted {
         self.find_chosen(place, contents, identity)
     }
 
-    /// Strikes off what has this handle and content, or this content alone.
+    /// Matches what has this handle and content, or this content alone.
     fn find_there(
         &mut self,
         (place, handle): (Group, u32),
@@ -246,13 +246,13 @@ impl Wanted {
             if std::mem::replace(&mut named.found, true) {
                 return Some(Found::Again);
             }
-            self.struck.push(Struck::Named(place, handle));
-            return Some(Found::Wanted(named.line));
+            self.matched.push(Matched::Named(place, handle));
+            return Some(Found::Expected(named.line));
         }
-        if place.priority == 0 { None } else { self.strike_nameless((place, content), identity) }
+        if place.priority == 0 { None } else { self.match_nameless((place, content), identity) }
     }
 
-    /// Strikes off what has this content and leaves the priority to the kernel.
+    /// Matches what has this content and leaves the priority to the kernel.
     fn find_chosen(
         &mut self,
         place: Group,
@@ -263,8 +263,8 @@ impl Wanted {
             return None;
         }
         for content in [whole, content] {
-            if let Some(found) = self.strike_nameless((chosen(place), content), identity) {
-                if let Found::Wanted(line) = found {
+            if let Some(found) = self.match_nameless((chosen(place), content), identity) {
+                if let Found::Expected(line) = found {
                     self.placed.push((chosen(place), place.priority, line));
                 }
                 return Some(found);
@@ -273,23 +273,23 @@ impl Wanted {
         None
     }
 
-    fn strike_nameless(&mut self, key: (Group, Fingerprint), identity: Identity) -> Option<Found> {
+    fn match_nameless(&mut self, key: (Group, Fingerprint), identity: Identity) -> Option<Found> {
         let all = self.nameless.get_mut(&key)?;
         if all.iter().any(|nameless| nameless.found == Some(identity)) {
             return Some(Found::Again);
         }
         let place = all.iter().position(|nameless| nameless.found.is_none())?;
         all[place].found = Some(identity);
-        self.struck.push(Struck::Nameless(key, place));
-        Some(Found::Wanted(all[place].line))
+        self.matched.push(Matched::Nameless(key, place));
+        Some(Found::Expected(all[place].line))
     }
 
-    /// Whether all rules of a hook are of a kind that [`Wanted::strike_by_cookie`] may know.
+    /// Whether all rules of a hook are of a kind that [`Expected::match_by_cookie`] may know.
     pub fn may_have_cookies(&self, hook: Hook) -> bool {
         !self.without_terse.contains(&hook)
     }
 
-    /// The lines of the rules that were not struck off, in order.
+    /// The lines of the rules that were not matched, in order.
     pub fn missing(&self) -> Vec<u32> {
         let named = self.named.values().filter(|named| !named.found).map(|named| named.line);
         let nameless = self.nameless.values().flatten().filter(|nameless| nameless.found.is_none());
@@ -384,12 +384,12 @@ mod test {
         rules
     }
 
-    fn wanted(text: &str) -> Wanted {
-        let mut wanted = Wanted::default();
+    fn expected(text: &str) -> Expected {
+        let mut expected = Expected::default();
         for (line, rule) in rules(text) {
-            wanted.apply(&rule, line);
+            expected.apply(&rule, line);
         }
-        wanted
+        expected
     }
 
     /// A rule as the kernel would dump it: it has chosen what the line leaves open.
@@ -411,7 +411,7 @@ mod test {
     }
 
     #[test]
-    fn the_police_of_a_u32_rule_is_compared_without_the_cells_that_a_dump_does_not_tell() {
+    fn the_police_of_a_u32_rule_is_compared_without_the_cells_that_a_dump_omits() {
         let line = |cell, peak_cell| {
             let police = format!("police rate 1mbit burst 10k{cell} peakrate 2mbit mtu 2k{peak_cell}");
             rules(&format!("filter add dev d0 ingress u32 match u32 0 0 {police} conform-exceed drop\n"))
@@ -427,27 +427,27 @@ mod test {
 
     #[test]
     fn a_rule_without_a_priority_is_known_by_its_content_and_its_turn() {
-        let mut file = wanted(&format!("{A}{B}{A}"));
-        assert_eq!(file.strike(&dumped(A, 0xbffe, 1)), Found::Wanted(1));
-        assert_eq!(file.strike(&dumped(A, 0xc000, 1)), Found::Wanted(3));
+        let mut file = expected(&format!("{A}{B}{A}"));
+        assert_eq!(file.match_rule(&dumped(A, 0xbffe, 1)), Found::Expected(1));
+        assert_eq!(file.match_rule(&dumped(A, 0xc000, 1)), Found::Expected(3));
         assert_eq!(file.missing(), [2]);
-        assert_eq!(file.strike(&dumped(B, 0xbfff, 1)), Found::Wanted(2));
-        assert_eq!(file.strike(&dumped(B, 0xbff0, 1)), Found::Extra);
-        assert_eq!(file.strike(&dumped(B, 7, 1)), Found::Unasked, "no priority that the kernel chooses");
+        assert_eq!(file.match_rule(&dumped(B, 0xbfff, 1)), Found::Expected(2));
+        assert_eq!(file.match_rule(&dumped(B, 0xbff0, 1)), Found::Extra);
+        assert_eq!(file.match_rule(&dumped(B, 7, 1)), Found::Unasked, "no priority that the kernel chooses");
     }
 
     #[test]
     fn the_last_line_without_a_priority_has_the_first_turn() {
         let c = B.replace("10.0.0.2", "10.0.0.3");
         let text = format!("{A}{B}{c}");
-        let mut file = wanted(&text);
+        let mut file = expected(&text);
         for (rule, priority) in [(c.as_str(), 0xbffe), (B, 0xbfff), (A, 0xc000)] {
-            assert!(matches!(file.strike(&dumped(rule, priority, 1)), Found::Wanted(_)));
+            assert!(matches!(file.match_rule(&dumped(rule, priority, 1)), Found::Expected(_)));
         }
         assert_eq!(file.misplaced(), [0_u32; 0]);
-        let mut file = wanted(&text);
+        let mut file = expected(&text);
         for (rule, priority) in [(B, 0xbffe), (A, 0xbfff), (c.as_str(), 0xc000)] {
-            assert!(matches!(file.strike(&dumped(rule, priority, 1)), Found::Wanted(_)));
+            assert!(matches!(file.match_rule(&dumped(rule, priority, 1)), Found::Expected(_)));
         }
         assert_eq!(file.misplaced(), [3]);
     }
@@ -455,13 +455,13 @@ mod test {
     #[test]
     fn a_rule_that_one_dump_gives_twice_counts_once() {
         let named = "filter add dev d0 ingress protocol ip prio 1 handle 7 flower dst_ip 10.0.0.1\n";
-        let mut file = wanted(&format!("{named}{}", B.replace("flower", "prio 1 flower")));
+        let mut file = expected(&format!("{named}{}", B.replace("flower", "prio 1 flower")));
         file.mark();
         for _ in 0..2 {
             let found = [(named, 7), (B, 8), (A, 9), (B, 7)]
-                .map(|(rule, handle)| file.strike(&dumped(rule, 1, handle)));
+                .map(|(rule, handle)| file.match_rule(&dumped(rule, 1, handle)));
             match found {
-                [Found::Wanted(1), Found::Wanted(2), Found::Extra, Found::Different(1)] => {}
+                [Found::Expected(1), Found::Expected(2), Found::Extra, Found::Different(1)] => {}
                 [Found::Again, Found::Again, Found::Again, Found::Again] => {}
                 other => panic!("{other:?}"),
             }
@@ -470,17 +470,17 @@ mod test {
 
     #[test]
     fn a_dump_that_begins_again_leaves_nothing_of_the_first_attempt() {
-        let mut file = wanted(&format!("{A}{}", B.replace("flower", "prio 1 flower")));
+        let mut file = expected(&format!("{A}{}", B.replace("flower", "prio 1 flower")));
         file.mark();
         for _ in 0..3 {
             file.back_to_mark();
-            assert_eq!(file.strike(&dumped(A, 0xc000, 1)), Found::Wanted(1));
-            assert_eq!(file.strike(&dumped(B, 1, 1)), Found::Wanted(2));
+            assert_eq!(file.match_rule(&dumped(A, 0xc000, 1)), Found::Expected(1));
+            assert_eq!(file.match_rule(&dumped(B, 1, 1)), Found::Expected(2));
         }
         file.back_to_mark();
         assert_eq!(file.missing(), [1, 2]);
-        // What an earlier dump has struck off stays so.
-        assert_eq!(file.strike(&dumped(A, 0xc000, 1)), Found::Wanted(1));
+        // What an earlier dump has matched stays so.
+        assert_eq!(file.match_rule(&dumped(A, 0xc000, 1)), Found::Expected(1));
         file.mark();
         file.back_to_mark();
         assert_eq!(file.missing(), [2]);
@@ -491,20 +491,20 @@ mod test {
         let one = "filter add dev d0 ingress protocol ip prio 1 handle 7 flower dst_ip 10.0.0.1\n";
         let two = one.replace("add", "replace").replace("0.1", "0.2");
         let deleted = "filter del dev d0 ingress protocol ip prio 1 handle 7 flower\n";
-        assert_eq!(wanted(&format!("{one}{two}")).missing(), [2]);
-        assert_eq!(wanted(&format!("{one}{one}")).missing(), [1, 2], "the kernel refuses one of them");
-        assert_eq!(wanted(&format!("{one}{deleted}")).missing(), [0_u32; 0]);
-        assert_eq!(wanted(&format!("{one}{A}filter del dev d0 ingress prio 1\n")).missing(), [2]);
-        assert_eq!(wanted(&format!("{one}{A}filter del dev d0 ingress\n{B}")).missing(), [4]);
+        assert_eq!(expected(&format!("{one}{two}")).missing(), [2]);
+        assert_eq!(expected(&format!("{one}{one}")).missing(), [1, 2], "the kernel refuses one of them");
+        assert_eq!(expected(&format!("{one}{deleted}")).missing(), [0_u32; 0]);
+        assert_eq!(expected(&format!("{one}{A}filter del dev d0 ingress prio 1\n")).missing(), [2]);
+        assert_eq!(expected(&format!("{one}{A}filter del dev d0 ingress\n{B}")).missing(), [4]);
     }
 
-    /// A rule of u32 as a dump tells it, with its whole handle and the first table of its priority.
+    /// A rule of u32 as a dump has it, with its whole handle and the first table of its priority.
     fn dumped_u32(line: &str, handle: u32, root: u32) -> Filter {
         let mut rule = dumped(line, 1, handle);
         if let (Classifier::U32(u32), false) = (&mut rule.classifier, handle & 0xfff == 0) {
             u32.table = handle & 0xffff_f000;
         }
-        rule.tell_root(root);
+        rule.set_root(root);
         rule
     }
 
@@ -514,18 +514,22 @@ mod test {
         const TABLE: &str = "filter add dev d0 ingress protocol ip prio 1 u32 divisor 4\n";
         const IN_TABLE: &str = "filter add dev d0 ingress protocol ip prio 1 u32 ht 802:1: match u32 1 1\n";
         let root = 0x8010_0000;
-        let mut file = wanted(&format!("{FIRST}{TABLE}{IN_TABLE}"));
+        let mut file = expected(&format!("{FIRST}{TABLE}{IN_TABLE}"));
         // A rule of the first table is none of the other one, though they look at the same.
-        assert_eq!(file.strike(&dumped_u32(FIRST, 0x8020_1800, root)), Found::Wanted(3));
-        assert_eq!(file.strike(&dumped_u32(FIRST, 0x8020_1801, root)), Found::Extra);
-        assert_eq!(file.strike(&dumped_u32(TABLE, 0x8020_0000, root)), Found::Wanted(2));
-        assert_eq!(file.strike(&dumped_u32(FIRST, 0x8010_0800, root)), Found::Wanted(1));
-        assert_eq!(file.strike(&dumped_u32(FIRST, 0x8010_0801, root)), Found::Extra);
+        assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8020_1800, root)), Found::Expected(3));
+        assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8020_1801, root)), Found::Extra);
+        assert_eq!(file.match_rule(&dumped_u32(TABLE, 0x8020_0000, root)), Found::Expected(2));
+        assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8010_0800, root)), Found::Expected(1));
+        assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8010_0801, root)), Found::Extra);
         // The first table may be named by the number that the kernel gave it, or not at all.
         for handle in ["handle 801::5 u32", "handle ::5 u32", "handle ::5 u32 ht 801:"] {
-            let mut file = wanted(&FIRST.replace("u32 match", &format!("{handle} match")));
-            assert_eq!(file.strike(&dumped_u32(FIRST, 0x8010_0005, root)), Found::Wanted(1), "{handle}");
-            assert_eq!(file.strike(&dumped_u32(FIRST, 0x8020_0005, root)), Found::Extra, "{handle}");
+            let mut file = expected(&FIRST.replace("u32 match", &format!("{handle} match")));
+            assert_eq!(
+                file.match_rule(&dumped_u32(FIRST, 0x8010_0005, root)),
+                Found::Expected(1),
+                "{handle}"
+            );
+            assert_eq!(file.match_rule(&dumped_u32(FIRST, 0x8020_0005, root)), Found::Extra, "{handle}");
         }
     }
 
@@ -536,20 +540,20 @@ mod test {
         let (table, rule) = ("handle 5: u32 divisor 4", "handle 5:1:7 u32 ht 5:1: match u32 1 1");
         let file = format!("{}{}", of(here, table), of(here, rule));
         for there in [here, "ingress protocol ip", "egress protocol ipv6"] {
-            let mut file = wanted(&file);
+            let mut file = expected(&file);
             for again in [false, true] {
-                let found = |wanted| if again { Found::Again } else { Found::Wanted(wanted) };
-                let told = dumped_u32(&of(there, table), 0x50_0000, 0x8000_0000);
-                assert_eq!(file.strike(&told), found(1), "{there}");
-                let told = dumped_u32(&of(there, rule), 0x50_1007, 0x8000_0000);
-                assert_eq!(file.strike(&told), found(2), "{there}");
+                let found = |expected| if again { Found::Again } else { Found::Expected(expected) };
+                let dumped = dumped_u32(&of(there, table), 0x50_0000, 0x8000_0000);
+                assert_eq!(file.match_rule(&dumped), found(1), "{there}");
+                let dumped = dumped_u32(&of(there, rule), 0x50_1007, 0x8000_0000);
+                assert_eq!(file.match_rule(&dumped), found(2), "{there}");
             }
             assert_eq!(file.missing(), [0_u32; 0]);
         }
         // What is in the first table is of one chain alone.
-        let mut file = wanted(&of(here, "u32 match u32 1 1"));
+        let mut file = expected(&of(here, "u32 match u32 1 1"));
         let elsewhere = dumped_u32(&of("ingress protocol ip", "u32 match u32 1 1"), 0x8000_0800, 0x8000_0000);
-        assert_eq!(file.strike(&elsewhere), Found::Unasked);
+        assert_eq!(file.match_rule(&elsewhere), Found::Unasked);
         assert_eq!(file.missing(), [1]);
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct Core {
 
 /// The cores that may be used for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Near {
+pub(crate) struct NearCores {
     /// Those of the device's NUMA node first, within a node by number.
     cores: Vec<Core>,
     core_of: BTreeMap<Cpu, usize>,
@@ -36,7 +36,7 @@ pub(crate) fn allowed(intent: &Intent, host: &Host) -> CpuSet {
         .map_or_else(|| online.difference(&host.topology.isolated), |cpus| cpus.intersection(online))
 }
 
-impl Near {
+impl NearCores {
     /// The cores of these CPUs as this device sees them.
     pub(crate) fn new(device: &Device, allowed: &CpuSet, host: &Host) -> Self {
         let mut cores: Vec<Core> = Vec::new();
