@@ -4,7 +4,7 @@
 //! - After work comes a pause as long as the work was, up to [`PAUSE_MAX`]: a storm of events costs half a CPU at most.
 //! - What failed is tried again after [`RETRY_FIRST`], twice that, and so on to [`TICK`], together with what is new.
 //! - What has no event is looked at every [`TICK`]; the epolls of a young process, where BPF does not report them, at
-//! [`YOUNG_FIRST`], twice that, and so on to [`YOUNG_EVERY`].
+//!   [`YOUNG_FIRST`], twice that, and so on to [`YOUNG_EVERY`].
 //! - An object is repaired [`REPAIRS_MAX`] times in [`REPAIRS_WITHIN`] at most, then it is left alone until some of that
 //!   has become older: the other program has its reasons, and a fight over a value serves neither.
 
