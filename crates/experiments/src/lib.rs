@@ -4,7 +4,7 @@
 //! This room sets and measures what a session is for, in labs of its own. It prints nothing: whoever runs it is a [`Screen`].
 //! Nobody but the command line depends on it.
 //!
-//! Read in this order: [`bench`] (stages: one cell of an experiment), [`campaigns`] (whole experiments), [`scenario_file`] and
+//! Read in this order: [`mod@bench`] (stages: one cell of an experiment), [`campaigns`] (whole experiments), [`scenario_file`] and
 //! [`simulations`] (the same, predicted), [`rule_loading`] (`tc bench`), [`reports`].
 #![forbid(unsafe_code)]
 

@@ -8,7 +8,7 @@
 //! - at the median, where lateness adds to every response time alike: it may be a share of it that is small
 //!   against the differences one looks for between delivery modes;
 //! - at the 99th percentile, where one pause of the client's CPU (a softirq, another guest) makes late requests and
-//! long responses together: the tail may contain such pauses, but may not mostly consist of them.
+//!   long responses together: the tail may contain such pauses, but may not mostly consist of them.
 //!
 //! A client that sleeps on purpose ([`Waiting::Block`]) is as late as an ordinary one, in every configuration: its runs are for what
 //! an answer costs, its response times hold its waking, and both percentiles of its lateness are in the evidence.
