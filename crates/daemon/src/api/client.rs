@@ -87,7 +87,7 @@ impl Client {
         self.hear_within(patience).map(|reply| reply.parameters)
     }
 
-    /// Calls a method whose answer comes again whenever it changes; [`Client::hear`] hears the next.
+    /// Calls a method whose answer comes again whenever it changes; [`Client::note`] takes the next.
     ///
     /// # Errors
     /// If it cannot be said.
