@@ -26,7 +26,7 @@ macro_rules! numbers {
         }
     )* };
 }
-numbers!(u16, u32, u64);
+numbers!(u8, u16, u32, u64);
 
 impl<T: Field, const N: usize> Field for [T; N] {
     fn take(bytes: &[u8]) -> Self {
@@ -46,9 +46,23 @@ macro_rules! mirrored {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[repr(C)]
+        #[allow(dead_code, reason = "some fields are there for their place")]
         pub(super) struct $name { $(pub(super) $field: $type),* }
 
+        impl $crate::bpf::mirrored::Field for $name {
+            fn take(bytes: &[u8]) -> Self {
+                Self::of(bytes)
+            }
+            fn put(&self, bytes: &mut [u8]) {
+                bytes.copy_from_slice(&self.to_bytes());
+            }
+        }
+
         impl $name {
+            /// How many bytes it has.
+            #[allow(dead_code, reason = "not all come one after the other")]
+            pub(super) const BYTES: usize = size_of::<Self>();
+
             /// Its name in the header.
             #[cfg(test)]
             pub(super) const NAME: &'static str = $c;
@@ -81,6 +95,27 @@ macro_rules! mirrored {
     )* };
 }
 pub(super) use mirrored;
+
+/// A `char` array that ends at its first zero: the name of a device or a task.
+pub(super) fn name(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// A test that the structures of a room are as its compiled object has them.
+#[cfg(test)]
+macro_rules! same_as_compiled {
+    ($object:expr, $($name:ident),* $(,)?) => {
+        #[test]
+        fn every_field_is_where_the_compiled_programs_have_it() {
+            let mut wrong: Vec<String> = Vec::new();
+            $(wrong.extend($crate::bpf::mirrored::difference($object, $name::NAME, size_of::<$name>(), $name::FIELDS));)*
+            assert!(wrong.is_empty(), "{wrong:#?}");
+        }
+    };
+}
+#[cfg(test)]
+pub(super) use same_as_compiled;
 
 /// What differs between a structure here and that of the same name in a compiled object.
 #[cfg(test)]

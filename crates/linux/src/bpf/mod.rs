@@ -14,7 +14,6 @@ pub mod live;
 mod loaded;
 mod mirrored;
 pub mod process_events;
-mod record;
 pub(crate) mod reuseport;
 pub mod softirqs;
 pub mod wire;

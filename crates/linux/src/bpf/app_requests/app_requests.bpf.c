@@ -13,6 +13,10 @@
 #include "../process.bpf.h"
 #include "app_requests.h"
 
+/* Described in the object's BTF, where a test compares them with the Rust beside this. */
+const struct request_record *described_request_record __attribute__((unused));
+const struct asker *described_asker __attribute__((unused));
+
 #define TASKS_MAX 65536
 #define USERS_MAX 4096
 /* A power of two, and whole pages of any size. */

@@ -10,9 +10,8 @@ use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use model::Pid;
 use model::host::{AppRequest, Requester};
 
-use super::store::{RequestStore, iterator, pinned, pinned_if_any, sockets_in, tasks_in};
+use super::store::{RequestStore, asker, iterator, pinned, pinned_if_any, sockets_in, tasks_in};
 use crate::bpf::loaded::{Loaded, refused};
-use crate::bpf::record::Record;
 use crate::error::KernelError;
 use crate::sys;
 
@@ -116,7 +115,7 @@ fn ring(asked: &MapHandle) -> Result<(RingBuffer<'static>, Receiver<Pid>), Kerne
     let (sender, processes) = channel();
     let on_record = move |bytes: &[u8]| {
         // `struct asker`. The receiver is gone only while this is being dropped.
-        let _ = sender.send(Pid(Record::new(bytes).u32()));
+        let _ = sender.send(asker(bytes));
         0
     };
     let mut builder = RingBufferBuilder::new();

@@ -17,7 +17,7 @@ use rustix::fs::statfs;
 
 use super::cgroup::Cgroup;
 use crate::bpf::loaded::{Loaded, refused};
-use crate::bpf::record::Record;
+use crate::bpf::mirrored::{Field, mirrored};
 use crate::bpf::{in_initial_pid_namespace, iterated};
 use crate::error::{Cause, Errno, KernelError};
 use crate::sys;
@@ -27,7 +27,7 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/app_requests.bpf
 /// Kernel: `include/uapi/linux/magic.h` `BPF_FS_MAGIC`.
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 /// `sizeof(struct request_record)`.
-const RECORD_BYTES: usize = 16;
+const RECORD_BYTES: usize = RawRequest::BYTES;
 /// The most that one scan of the sockets reads: four million records.
 const SOCKETS_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
 /// `ANY_USER` of `app_requests.bpf.c`.
@@ -224,7 +224,7 @@ impl RequestStore {
         let Some(lost) = pinned_if_any(&self.registry().join("lost"))? else { return Ok(0) };
         let value =
             lost.lookup(&[0; 4], MapFlags::ANY).map_err(|_| refused("BPF map lost: lookup".to_owned()))?;
-        Ok(value.map_or(0, |value| Record::new(&value).u64()))
+        Ok(value.map_or(0, |value| u64::take(&value)))
     }
 
     /// The open sockets with a policy.
@@ -413,7 +413,7 @@ pub(super) fn tasks_in(tasks: &MapHandle) -> BTreeMap<Pid, u32> {
     for key in tasks.keys().take(most) {
         // One that ended meanwhile has none.
         if let Ok(Some(value)) = tasks.lookup(&key, MapFlags::ANY) {
-            found.insert(Pid(Record::new(&key).u32()), Record::new(&value).u32());
+            found.insert(Pid(u32::take(&key)), u32::take(&value));
         }
     }
     found
@@ -449,20 +449,45 @@ fn read_choices(allowed: &MapHandle) -> Result<Vec<Choice>, KernelError> {
     for key in allowed.keys().take(most) {
         let value = allowed.lookup(&key, MapFlags::ANY);
         let value = value.map_err(|_| refused("BPF map allowed: lookup".to_owned()))?.unwrap_or_default();
-        let uid = Some(Record::new(&key).u32()).filter(|uid| *uid != ANY_USER);
-        choices.push(Choice { uid, numbers: Record::new(&value).u32() });
+        let uid = Some(u32::take(&key)).filter(|uid| *uid != ANY_USER);
+        choices.push(Choice { uid, numbers: u32::take(&value) });
     }
     choices.sort_unstable_by_key(|choice| choice.uid);
     Ok(choices)
 }
 
+mirrored! {
+    /// `struct request_record`.
+    struct RawRequest = "request_record" {
+        inode: u64,
+        policy: u32,
+        source: u32,
+    }
+
+    /// `struct socket_request`.
+    struct OfSocket = "socket_request" {
+        policy: u32,
+        source: u32,
+    }
+
+    /// `struct asker`.
+    struct Asker = "asker" {
+        tgid: u32,
+        pad: u32,
+    }
+}
+
+/// The process in a `struct asker`.
+pub(super) fn asker(bytes: &[u8]) -> Pid {
+    Pid(Asker::of(bytes).tgid)
+}
+
 /// Reads `struct request_record`.
 fn socket_request(record: &[u8]) -> SocketRequest {
-    let mut record = Record::new(record);
-    let (inode, number) = (record.u64(), record.u32());
+    let RawRequest { inode, policy, source } = RawRequest::of(record);
     // `enum request_source`.
-    let source = if record.u32() == 1 { RequestSource::Own } else { RequestSource::Task };
-    SocketRequest { inode, number, source }
+    let source = if source == 1 { RequestSource::Own } else { RequestSource::Task };
+    SocketRequest { inode, number: policy, source }
 }
 
 fn names_in(directory: &Path) -> Result<Vec<String>, KernelError> {
@@ -491,6 +516,9 @@ fn remove(directory: &Path) -> Result<bool, KernelError> {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::bpf::mirrored::same_as_compiled;
+
+    same_as_compiled!(OBJECT, RawRequest, OfSocket, Asker);
 
     #[test]
     fn a_socket_with_a_policy_is_read_as_the_program_writes_it() {

@@ -10,7 +10,7 @@ use crate::bpf::in_initial_pid_namespace;
 use crate::bpf::loaded::Loaded;
 use crate::error::KernelError;
 
-const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/delivery.bpf.o"));
+pub(super) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/delivery.bpf.o"));
 
 /// The only key of a map with one entry, and the first index of an array.
 const ONLY: [u8; 4] = [0; 4];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model::{Delivered, Nanoseconds, NapiDelivered, NapiId, Pid, PollCounts};
 
-use crate::bpf::record::Record;
+use crate::bpf::mirrored::{Field, mirrored, name};
 
 /// What a [`super::DeliveryCounter`] has counted since it was loaded.
 #[derive(Clone, Debug)]
@@ -45,31 +45,29 @@ impl Snapshot {
     /// Adds `struct host_counts` of each CPU.
     pub(super) fn add_host(&mut self, cpus: &[Vec<u8>]) {
         for bytes in cpus {
-            let mut record = Record::new(bytes);
-            self.backlog += polls(&mut record);
-            self.lost += record.u64();
+            let host = HostCounts::of(bytes);
+            self.backlog += polls(&host.backlog);
+            self.lost += host.lost;
         }
     }
 
     /// Adds an entry of `napis`: `struct napi_counts` of each CPU.
     pub(super) fn add_napi(&mut self, key: &[u8], cpus: &[Vec<u8>]) {
-        let counts = self.napis.entry(NapiId(Record::new(key).u32())).or_default();
+        let counts = self.napis.entry(NapiId(u32::take(key))).or_default();
         for bytes in cpus {
-            let mut record = Record::new(bytes);
-            counts.interrupt += polls(&mut record);
-            counts.timer += polls(&mut record);
-            counts.kthread += polls(&mut record);
-            counts.timer_armed += record.u64();
-            counts.timer_expired += record.u64();
-            counts.suspended += record.u64();
-            for _ in 0..2 {
-                let (span, interval) = (Nanoseconds(record.u64()), record.u64());
+            let raw = RawCounts::of(bytes);
+            counts.interrupt += polls(&raw.interrupt);
+            counts.timer += polls(&raw.timer);
+            counts.kthread += polls(&raw.kthread);
+            counts.timer_armed += raw.timer_armed;
+            counts.timer_expired += raw.timer_expired;
+            counts.suspended += raw.suspended;
+            for LongestSpan { ns, interval } in raw.longest {
                 if interval == self.interval {
-                    counts.longest = counts.longest.max(span);
+                    counts.longest = counts.longest.max(Nanoseconds(ns));
                 }
             }
-            let (_timer_due, _last_poller) = (record.u64(), record.u64());
-            let device = record.name();
+            let device = name(&raw.device);
             if counts.device.is_empty() {
                 counts.device = device;
             }
@@ -78,11 +76,11 @@ impl Snapshot {
 
     /// Adds an entry of `pollers`: `struct polls` of each CPU.
     pub(super) fn add_poller(&mut self, key: &[u8], cpus: &[Vec<u8>], pids_known: bool) {
-        let mut key = Record::new(key);
-        let (napi, pid) = (NapiId(key.u32()), Pid(key.u32()));
+        let key = Poller::of(key);
+        let (napi, pid) = (NapiId(key.napi_id), Pid(key.tgid));
         let counts = self.pollers.entry((napi, pids_known.then_some(pid))).or_default();
         for bytes in cpus {
-            *counts += polls(&mut Record::new(bytes));
+            *counts += polls(&Polls::of(bytes));
         }
     }
 
@@ -91,9 +89,49 @@ impl Snapshot {
     }
 }
 
-/// The next field, a `struct polls`.
-fn polls(record: &mut Record<'_>) -> PollCounts {
-    PollCounts { polls: record.u64(), packets: record.u64(), empty: record.u64() }
+fn polls(raw: &Polls) -> PollCounts {
+    PollCounts { polls: raw.polls, packets: raw.packets, empty: raw.empty }
+}
+
+mirrored! {
+    /// `struct polls`.
+    struct Polls = "polls" {
+        polls: u64,
+        packets: u64,
+        empty: u64,
+    }
+
+    /// `struct longest_span`.
+    struct LongestSpan = "longest_span" {
+        ns: u64,
+        interval: u64,
+    }
+
+    /// `struct napi_counts`.
+    struct RawCounts = "napi_counts" {
+        interrupt: Polls,
+        timer: Polls,
+        kthread: Polls,
+        timer_armed: u64,
+        timer_expired: u64,
+        suspended: u64,
+        longest: [LongestSpan; 2],
+        timer_due: u64,
+        last_poller: u64,
+        device: [u8; 16],
+    }
+
+    /// `struct poller`.
+    struct Poller = "poller" {
+        napi_id: u32,
+        tgid: u32,
+    }
+
+    /// `struct host_counts`.
+    struct HostCounts = "host_counts" {
+        backlog: Polls,
+        lost: u64,
+    }
 }
 
 /// What was counted between two snapshots of the same counter, without NAPIs that were neither polled nor had their timer
@@ -150,6 +188,9 @@ fn difference(earlier: PollCounts, later: PollCounts) -> PollCounts {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::bpf::mirrored::same_as_compiled;
+
+    same_as_compiled!(super::super::counter::OBJECT, Polls, LongestSpan, RawCounts, Poller, HostCounts);
 
     /// A value as the BPF program writes it: numbers, and at last a name.
     fn value(numbers: &[u64], name: &str) -> Vec<u8> {

@@ -10,6 +10,10 @@
 #include "../compat.bpf.h"
 #include "epolls.h"
 
+/* Described in the object's BTF, where a test compares them with the Rust beside this. */
+const struct epoll_record *described_epoll_record __attribute__((unused));
+const struct socket_record *described_socket_record __attribute__((unused));
+
 char LICENSE[] SEC("license") = "GPL";
 
 static const char EPOLL_NAME[] = "[eventpoll]";

@@ -6,7 +6,7 @@ use model::{EpollParams, Fd, NapiId, Pid};
 
 use crate::bpf::iterated;
 use crate::bpf::loaded::Loaded;
-use crate::bpf::record::Record;
+use crate::bpf::mirrored::mirrored;
 use crate::error::KernelError;
 use crate::sys;
 
@@ -95,30 +95,27 @@ impl EpollScanner {
 
     /// Reads `struct epoll_record`.
     fn epoll(&self, record: &[u8]) -> ScannedEpoll {
-        let mut record = Record::new(record);
-        let file = EpollFile(record.u64());
-        let fd = Fd(record.u32());
-        let napi = self.napi(record.u32());
+        let record = EpollRecord::of(record);
         let params = EpollParams {
-            busy_poll_usecs: record.u32(),
-            busy_poll_budget: record.u16(),
-            prefer_busy_poll: record.u8() != 0,
-            events_only: false,
+            busy_poll_usecs: record.busy_poll_usecs,
+            busy_poll_budget: record.busy_poll_budget,
+            prefer_busy_poll: record.prefer_busy_poll != 0,
+            events_only: record.known & EPOLL_EVENTS_ONLY != 0,
         };
-        let known = record.u8();
-        let params = EpollParams { events_only: known & EPOLL_EVENTS_ONLY != 0, ..params };
-        ScannedEpoll { fd, file, napi, params: (known & EPOLL_HAS_PARAMS != 0).then_some(params) }
+        ScannedEpoll {
+            fd: Fd(record.fd),
+            file: EpollFile(record.eventpoll),
+            napi: self.napi(record.napi_id),
+            params: (record.known & EPOLL_HAS_PARAMS != 0).then_some(params),
+        }
     }
 
     /// Reads `struct socket_record`; `None` for a socket of another family.
     fn socket(&self, record: &[u8]) -> Option<ScannedSocket> {
         /// `include/linux/socket.h` `AF_INET`, `AF_INET6`.
         const INTERNET: [u16; 2] = [2, 10];
-        let mut record = Record::new(record);
-        let inode = record.u64();
-        let fd = Fd(record.u32());
-        let napi = self.napi(record.u32());
-        INTERNET.contains(&record.u16()).then_some(ScannedSocket { fd, inode, napi })
+        let SocketRecord { inode, fd, napi_id, family, .. } = SocketRecord::of(record);
+        INTERNET.contains(&family).then_some(ScannedSocket { fd: Fd(fd), inode, napi: self.napi(napi_id) })
     }
 
     /// The NAPI of an id that the kernel keeps: small ones are CPUs, from which packets of loopback and the backlog come.
@@ -127,6 +124,31 @@ impl EpollScanner {
     }
 }
 
+mirrored! {
+    /// `struct epoll_record`.
+    struct EpollRecord = "epoll_record" {
+        eventpoll: u64,
+        fd: u32,
+        napi_id: u32,
+        busy_poll_usecs: u32,
+        busy_poll_budget: u16,
+        prefer_busy_poll: u8,
+        known: u8,
+    }
+
+    /// `struct socket_record`.
+    struct SocketRecord = "socket_record" {
+        inode: u64,
+        fd: u32,
+        napi_id: u32,
+        family: u16,
+        pad: [u8; 6],
+    }
+}
+
+/// Both kinds of record are as long.
+const _: () = assert!(EpollRecord::BYTES == RECORD_BYTES && SocketRecord::BYTES == RECORD_BYTES);
+
 /// The smallest id of a NAPI: one more than the number of CPUs the kernel is prepared for.
 ///
 /// Kernel: 6.18, `include/net/busy_poll.h` `MIN_NAPI_ID`, `NR_CPUS + 1`; `NR_CPUS` is the last of
@@ -134,4 +156,12 @@ impl EpollScanner {
 pub(in crate::bpf) fn napi_id_min() -> u32 {
     let last = std::fs::read_to_string("/sys/devices/system/cpu/kernel_max").ok();
     last.and_then(|text| text.trim().parse::<u32>().ok()).map_or(1, |last| last.saturating_add(2))
+}
+
+#[cfg(test)]
+mod layout {
+    use super::*;
+    use crate::bpf::mirrored::same_as_compiled;
+
+    same_as_compiled!(OBJECT, EpollRecord, SocketRecord);
 }

@@ -11,7 +11,7 @@ use model::{EpollId, Fd, Label, Nanoseconds, NetnsId, Pid, ProcessId};
 
 use crate::bpf::in_initial_pid_namespace;
 use crate::bpf::loaded::{Loaded, refused};
-use crate::bpf::record::Record;
+use crate::bpf::mirrored::{Field, mirrored, name};
 use crate::error::KernelError;
 use crate::sys;
 
@@ -140,7 +140,7 @@ impl ProcessEvents {
         // The kernel's own number has 32 bits: `include/linux/ns_common.h`.
         let inum = u32::try_from(netns.0).unwrap_or(0);
         let flags = u32::from(waited.all_images) | u32::from(waited.all_listeners) << 1;
-        self.loaded.map("wanted")?.set(&[0; 4], &[inum.to_ne_bytes(), flags.to_ne_bytes()].concat())?;
+        self.loaded.map("wanted")?.set(&[0; 4], &WantedWhere { netns: inum, flags }.to_bytes())?;
         self.waited = waited;
         Ok(())
     }
@@ -213,7 +213,7 @@ impl ProcessEvents {
     /// The kernel's, which means that the table is gone.
     pub fn lost(&mut self) -> Result<u64, KernelError> {
         let value = self.loaded.map("lost")?.get(&[0; 4])?.unwrap_or_default();
-        let lost = Record::new(&value).u64();
+        let lost = u64::take(&value);
         let since = lost - self.lost;
         self.lost = lost;
         Ok(since)
@@ -255,19 +255,33 @@ fn image(name: &str) -> [u8; IMAGE_BYTES] {
     key
 }
 
+mirrored! {
+    /// `struct process_event`.
+    struct RawEvent = "process_event" {
+        kind: u32,
+        tgid: u32,
+        other: u32,
+        pad: u32,
+        started_ns: u64,
+        at_ns: u64,
+        comm: [u8; 16],
+    }
+
+    /// `struct wanted_where`.
+    struct WantedWhere = "wanted_where" {
+        netns: u32,
+        flags: u32,
+    }
+}
+
 /// Reads `struct process_event`; `None` for a kind that we do not know.
 fn read(bytes: &[u8]) -> Option<TimedEvent> {
     /// How long a clock tick of `/proc` is, in nanoseconds: `USER_HZ` is 100 wherever we run.
     /// Kernel: 6.18, `include/uapi/asm-generic/param.h`.
     const TICK_NS: u64 = 10_000_000;
-    let mut record = Record::new(bytes);
-    let kind = record.u32();
-    let pid = Pid(record.u32());
-    let other = record.u32();
-    let _pad = record.u32();
-    let started = record.u64() / TICK_NS;
-    let at = Nanoseconds(record.u64());
-    let process = ProcessId { pid, started, comm: Label::new(&record.name()) };
+    let RawEvent { kind, tgid, other, started_ns, at_ns, comm, .. } = RawEvent::of(bytes);
+    let at = Nanoseconds(at_ns);
+    let process = ProcessId { pid: Pid(tgid), started: started_ns / TICK_NS, comm: Label::new(&name(&comm)) };
     let event = match kind {
         1 => ProcessEvent::Child { child: process, parent: Pid(other) },
         2 => ProcessEvent::Exec(process),
@@ -282,6 +296,9 @@ fn read(bytes: &[u8]) -> Option<TimedEvent> {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::bpf::mirrored::same_as_compiled;
+
+    same_as_compiled!(OBJECT, RawEvent, WantedWhere);
 
     #[test]
     fn an_event_is_read_as_the_program_writes_it() {

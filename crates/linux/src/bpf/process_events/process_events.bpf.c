@@ -12,6 +12,9 @@
 #include "../process.bpf.h"
 #include "process_events.h"
 
+/* Described in the object's BTF, where a test compares them with the Rust beside this. */
+const struct process_event *described_process_event __attribute__((unused));
+
 #define WATCHED_MAX 65536
 #define EVENTS_BYTES (256 * 1024)
 #define NAMES_MAX 4096

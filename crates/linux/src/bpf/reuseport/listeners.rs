@@ -9,12 +9,12 @@ use super::{ITERATOR, OBJECT, PROGRAM};
 use crate::bpf::in_initial_pid_namespace;
 use crate::bpf::iterated;
 use crate::bpf::loaded::Loaded;
-use crate::bpf::record::Record;
+use crate::bpf::mirrored::mirrored;
 use crate::error::KernelError;
 use crate::sys;
 
 /// `sizeof(struct listener_record)`.
-const RECORD_BYTES: usize = 56;
+const RECORD_BYTES: usize = ListenerRecord::BYTES;
 /// The most that one scan reads: a million descriptors.
 const SCAN_BYTES_MAX: u64 = (1 << 20) * RECORD_BYTES as u64;
 /// `include/linux/socket.h` `AF_INET6`.
@@ -83,16 +83,29 @@ impl ListenerScanner {
     }
 }
 
+mirrored! {
+    /// `struct listener_record`.
+    struct ListenerRecord = "listener_record" {
+        group: u64,
+        inode: u64,
+        tgid: u32,
+        fd: u32,
+        netns: u32,
+        program: u32,
+        members: u16,
+        family: u16,
+        port: u16,
+        unused: u16,
+        address: [u8; 16],
+    }
+}
+
 /// Reads `struct listener_record`.
 fn listener(record: &[u8]) -> FoundListener {
-    let mut record = Record::new(record);
-    let (group, inode) = (record.u64(), record.u64());
-    let (pid, fd) = (Pid(record.u32()), Fd(record.u32()));
-    let (netns, program) = (NetnsId(record.u32().into()), record.u32());
-    let (members, family, port) = (record.u16(), record.u16(), record.u16());
-    let _padding = record.u16();
-    let mut bytes = [0; 16];
-    bytes.fill_with(|| record.u8());
+    let ListenerRecord {
+        group, inode, tgid, fd, netns, program, members, family, port, address: bytes, ..
+    } = ListenerRecord::of(record);
+    let (pid, fd, netns) = (Pid(tgid), Fd(fd), NetnsId(netns.into()));
     let [a, b, c, d, ..] = bytes;
     let address: IpAddr =
         if family == AF_INET6 { Ipv6Addr::from(bytes).into() } else { Ipv4Addr::new(a, b, c, d).into() };
@@ -111,6 +124,9 @@ fn listener(record: &[u8]) -> FoundListener {
 #[cfg(test)]
 mod test {
     use super::*;
+    use crate::bpf::mirrored::same_as_compiled;
+
+    same_as_compiled!(OBJECT, ListenerRecord);
 
     #[test]
     fn a_listener_is_read_as_the_program_writes_it() {

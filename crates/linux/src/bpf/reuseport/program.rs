@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::{ITERATOR, OBJECT, PROGRAM};
 use crate::bpf::loaded::{Loaded, refused};
-use crate::bpf::record::Record;
+use crate::bpf::mirrored::{Field, mirrored};
 use crate::error::KernelError;
 use crate::sys;
 
@@ -109,12 +109,11 @@ impl ReuseportProgram {
         let mut lists = Lists::new();
         for key in self.maps[QUEUES].keys().take(Spread::QUEUES_MAX) {
             let Some(list) = self.get(QUEUES, &key)? else { continue };
-            let (mut key, mut list) = (Record::new(&key), Record::new(&list));
-            let queue = (IfIndex(key.u32()), QueueIndex(key.u32()));
-            let (first, count) = (list.u32(), list.u32());
+            let (key, List { first, count }) = (Queue::of(&key), List::of(&list));
+            let queue = (IfIndex(key.ifindex), QueueIndex(key.index));
             let mut listeners = Vec::new();
             for place in first..first.saturating_add(count.min(LISTENERS_MAX)) {
-                let listener = self.get(PLACES, &place.to_ne_bytes())?.map(|bytes| Record::new(&bytes).u32());
+                let listener = self.get(PLACES, &place.to_ne_bytes())?.map(|bytes| u32::take(&bytes));
                 let inode = listener.and_then(|at| inodes.get(usize::try_from(at).ok()?));
                 listeners.extend(inode);
             }
@@ -137,8 +136,8 @@ impl ReuseportProgram {
         let (listeners, members) = self.seat(lists, copy)?;
         let mut place = 0_u32;
         for key in self.maps[QUEUES].keys().take(Spread::QUEUES_MAX).collect::<Vec<_>>() {
-            let mut record = Record::new(&key);
-            if !lists.contains_key(&(IfIndex(record.u32()), QueueIndex(record.u32()))) {
+            let Queue { ifindex, index } = Queue::of(&key);
+            if !lists.contains_key(&(IfIndex(ifindex), QueueIndex(index))) {
                 self.maps[QUEUES].delete(&key).map_err(|_| failed(QUEUES))?;
             }
         }
@@ -149,8 +148,8 @@ impl ReuseportProgram {
                 self.set(PLACES, &place.to_ne_bytes(), &listener.to_ne_bytes())?;
                 place += 1;
             }
-            let key = [device.0.to_ne_bytes(), queue.0.to_ne_bytes()].concat();
-            self.set(QUEUES, &key, &[first.to_ne_bytes(), (place - first).to_ne_bytes()].concat())?;
+            let key = Queue { ifindex: device.0, index: queue.0 };
+            self.set(QUEUES, &key.to_bytes(), &List { first, count: place - first }.to_bytes())?;
         }
         self.set_members(members)
     }
@@ -163,7 +162,7 @@ impl ReuseportProgram {
         let count = |which: u32| {
             let values = self.maps[COUNTS].lookup_percpu(&which.to_ne_bytes(), MapFlags::ANY);
             let values = values.map_err(|_| failed(COUNTS))?.unwrap_or_default();
-            Ok::<u64, KernelError>(values.iter().map(|value| Record::new(value).u64()).sum())
+            Ok::<u64, KernelError>(values.iter().map(|value| u64::take(value)).sum())
         };
         // `enum reuseport_count`.
         Ok(SpreadCounts { by_queue: count(0)?, no_list: count(1)?, changed: count(2)?, gone: count(3)? })
@@ -233,13 +232,13 @@ impl ReuseportProgram {
     fn inodes(&self) -> Result<Vec<u64>, KernelError> {
         let inode = |at: u32| {
             let value = self.get(INODES, &at.to_ne_bytes())?;
-            Ok(value.map_or(0, |value| Record::new(&value).u64()))
+            Ok(value.map_or(0, |value| u64::take(&value)))
         };
         (0..LISTENERS_MAX).map(inode).collect()
     }
 
     fn set_members(&self, members: u32) -> Result<(), KernelError> {
-        let facts = [members.to_ne_bytes(), crate::bpf::epolls::napi_id_min().to_ne_bytes()].concat();
+        let facts = Facts { members, napi_id_min: crate::bpf::epolls::napi_id_min() }.to_bytes();
         self.set(FACTS, &[0; 4], &facts)
     }
 
@@ -258,4 +257,32 @@ const LISTENERS_MAX: u32 = Spread::LISTENERS_MAX as u32;
 
 fn failed(map: usize) -> KernelError {
     refused(format!("BPF map {}", MAPS[map]))
+}
+
+mirrored! {
+    /// `struct reuseport_queue`.
+    struct Queue = "reuseport_queue" {
+        ifindex: u32,
+        index: u32,
+    }
+
+    /// `struct reuseport_list`.
+    struct List = "reuseport_list" {
+        first: u32,
+        count: u32,
+    }
+
+    /// `struct reuseport_facts`.
+    struct Facts = "reuseport_facts" {
+        members: u32,
+        napi_id_min: u32,
+    }
+}
+
+#[cfg(test)]
+mod layout {
+    use super::*;
+    use crate::bpf::mirrored::same_as_compiled;
+
+    same_as_compiled!(OBJECT, Queue, List, Facts);
 }

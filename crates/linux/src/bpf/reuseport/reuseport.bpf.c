@@ -9,6 +9,9 @@
 #include <bpf/bpf_tracing.h>
 #include "reuseport.h"
 
+/* Described in the object's BTF, where a test compares them with the Rust beside this. */
+const struct listener_record *described_listener_record __attribute__((unused));
+
 char LICENSE[] SEC("license") = "GPL";
 
 /*

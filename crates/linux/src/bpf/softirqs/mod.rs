@@ -5,6 +5,7 @@ use model::{Nanoseconds, NapiId, Pid};
 
 use super::in_initial_pid_namespace;
 use super::loaded::Loaded;
+use super::mirrored::mirrored;
 use crate::error::KernelError;
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/softirqs.bpf.o"));
@@ -83,11 +84,9 @@ impl SoftirqTime {
     pub fn spent(&self) -> Result<Spent, KernelError> {
         let mut sum = Spent::default();
         for of_cpu in self.loaded.map("spent")?.get_per_cpu(&ONLY)? {
-            let (words, _) = of_cpu.as_chunks::<8>();
-            if let [_, _, ns, count] = words.iter().copied().map(u64::from_ne_bytes).collect::<Vec<_>>()[..] {
-                sum.time.0 += ns;
-                sum.count += count;
-            }
+            let RawTime { ns, count, .. } = RawTime::of(&of_cpu);
+            sum.time.0 += ns;
+            sum.count += count;
         }
         Ok(sum)
     }
@@ -96,7 +95,7 @@ impl SoftirqTime {
 /// Writes `struct softirqs_config`.
 fn configure(open: &mut OpenObject, accounted: bool) -> libbpf_rs::Result<()> {
     for mut map in open.maps_mut().filter(|map| map.name() == ".rodata.config") {
-        map.set_initial_value(&u64::from(accounted).to_ne_bytes())?;
+        map.set_initial_value(&RawConfig { accounted: accounted.into() }.to_bytes())?;
     }
     Ok(())
 }
@@ -107,4 +106,27 @@ fn configure(open: &mut OpenObject, accounted: bool) -> libbpf_rs::Result<()> {
 fn softirqs_are_accounted() -> bool {
     std::fs::read_to_string("/proc/kallsyms")
         .is_ok_and(|symbols| symbols.lines().any(|line| line.ends_with(" irqtime_account_irq")))
+}
+
+mirrored! {
+    /// `struct softirqs_config`.
+    struct RawConfig = "softirqs_config" {
+        accounted: u64,
+    }
+
+    /// `struct softirq_time`.
+    struct RawTime = "softirq_time" {
+        since: u64,
+        polled: u64,
+        ns: u64,
+        count: u64,
+    }
+}
+
+#[cfg(test)]
+mod layout {
+    use super::*;
+    use crate::bpf::mirrored::same_as_compiled;
+
+    same_as_compiled!(OBJECT, RawConfig, RawTime);
 }
