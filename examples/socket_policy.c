@@ -30,7 +30,7 @@ int main(void)
 
 	if (listener < 0 || client < 0)
 		return fail("socket");
-	/* A server goes on without: where nobody answers, its packets come as they always did. */
+	/* A server continues without it: where no netpolicy answers, delivery stays as it is. */
 	if (netpolicy_set_socket(listener, NET_POLICY_LATENCY))
 		fprintf(stderr, "no policy for the listener: %s\n", strerror(errno));
 	if (bind(listener, (struct sockaddr *)&address, length) || listen(listener, 1) ||

@@ -1,8 +1,8 @@
 //! The experiments: benches of delivery modes and of policies, predictions of the simulator, and how fast rules are loaded;
 //! with what can be asked of them, and their reports.
 //!
-//! This room sets and measures what a session is for, in labs of its own. It prints nothing: whoever runs it is a [`Screen`].
-//! Nobody but the command line depends on it.
+//! This room sets and measures what a session is for, in labs of its own. It prints nothing: the program that runs it
+//! provides a [`Screen`]. Only the command line depends on it.
 //!
 //! Read in this order: [`mod@bench`] (stages: one cell of an experiment), [`campaigns`] (whole experiments), [`scenario_file`] and
 //! [`simulations`] (the same, predicted), [`rule_loading`] (`tc bench`), [`reports`].

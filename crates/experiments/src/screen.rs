@@ -3,18 +3,18 @@
 use page::Printable;
 use session::{Fault, Operator, Session};
 
-/// Whoever runs an experiment.
+/// The front end that runs an experiment.
 pub trait Screen: Operator {
     /// Shows how far it is, in place of what was shown before; an empty text wipes it.
     fn progress(&self, words: &str);
 
-    /// Whether somebody watches at this moment, and so may be shown progress.
+    /// Whether the output is a terminal in use now, so that progress can be shown.
     fn has_watcher(&self) -> bool;
 
     /// Takes an experiment's data.
     ///
     /// # Errors
-    /// If they cannot be written where they are wanted.
+    /// If they cannot be written to the requested place.
     fn report(&self, report: &dyn Printable) -> Result<(), Fault>;
 }
 

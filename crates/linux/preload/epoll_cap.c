@@ -5,7 +5,7 @@
  * the program's own argument, which nothing outside its process can change.
  *
  * NETPOLICY_EPOLL_WAIT_CAP_US holds the cap in microseconds, 0..=2147483647; otherwise nothing is capped. A
- * timeout of -1 (for ever) becomes the cap, 0 (return at once) stays 0, a shorter one stays. epoll_wait and
+ * timeout of -1 (for ever) becomes the cap, 0 (return immediately) stays 0, a shorter one stays. epoll_wait and
  * epoll_pwait count in milliseconds, so the cap is rounded up there.
  *
  * A call only compares and passes on. It allocates nothing and takes no lock.

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Counts how many events each epoll_wait(2) returned, for whoever started the program: only the program knows, and a
+ * Counts how many events each epoll_wait(2) returned, for the process that started the program: only the program knows, and a
  * tracepoint on system calls would slow every call of the machine.
  *
  * NETPOLICY_EPOLL_COUNTS names a file of sizeof(struct counts) zeros, which is mapped when the library is loaded,
  * before the program may become another user; otherwise nothing is counted. Each thread counts in a slot of its own,
- * in cache lines that nobody else writes; threads beyond the last slot, and children of a fork, share one, and lose
+ * in cache lines that no other thread writes; threads beyond the last slot, and children of a fork, share one, and lose
  * nothing: every count is one atomic addition. crates/linux/src/process/preload/counts.rs reads the file.
  *
  * A call takes no lock, allocates nothing, and leaves errno as it was.

@@ -114,7 +114,7 @@ impl ServiceWatch {
         self.meter.hook()
     }
 
-    /// What measures, to be told what it shall suppose.
+    /// The meter, for [`LiveMeter::suppose`].
     pub const fn meter(&mut self) -> &mut LiveMeter {
         &mut self.meter
     }

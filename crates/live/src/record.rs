@@ -124,7 +124,7 @@ impl Recording {
         text.lines().next().is_some_and(|line| serde_json::from_str::<Header>(line).is_ok())
     }
 
-    /// Reads a record. Its last line may be missing its end: whoever wrote it may have been killed.
+    /// Reads a record. Its last line may be incomplete: the process that wrote it may have been killed.
     ///
     /// # Errors
     /// The line that is none.

@@ -18,7 +18,7 @@ pub enum Selection {
     Service(String),
     /// A process and its children.
     Process(Pid),
-    /// Whoever listens on this TCP port.
+    /// The processes that listen on this TCP port.
     Port(u16),
     /// The processes of a systemd unit.
     Unit(String),
@@ -47,7 +47,7 @@ impl Target {
     /// Finds what is asked for.
     ///
     /// # Errors
-    /// Nobody is found, or none that listens; processes in several namespaces.
+    /// No process is found, or none that listens; processes in several namespaces.
     pub fn of(selection: &Selection, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
         let (name, processes, goal) = processes(selection, session, operator)?;
         let netns = namespace(&name, &processes, selection, session)?;
@@ -66,7 +66,7 @@ impl Target {
                 None => format!("{name} listens on no TCP port"),
             };
             return Err(Fault::failed(words)
-                .hint("name the port of whoever takes its requests: netpolicy watch --port N"));
+                .hint("name the port of the process that takes its requests: netpolicy watch --port N"));
         }
         if ports.len() > LiveTarget::PORTS_MAX {
             operator.say(&format!(

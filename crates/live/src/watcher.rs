@@ -18,7 +18,7 @@ use crate::target::Target;
 /// How often a window begins.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long is slept at most before somebody looks at signals and at whether the service is there.
+/// The longest sleep before signals and the presence of the service are checked.
 const TURN: Duration = Duration::from_millis(50);
 
 /// What a request costs, in nanoseconds of CPU time.

@@ -1,8 +1,8 @@
 //! What was measured of a live service from outside: how long its requests took, and where that time went.
 //!
 //! A request *arrives* when the kernel's TCP has it, is *read* when the application has all of it, and is *answered* when the
-//! application hands over the first byte of the answer. Before it arrives it has waited in the ring of the NIC, for as long as
-//! nobody polled: that is estimated, since no stock kernel notes it.
+//! application hands over the first byte of the answer. Before it arrives it has waited in the ring of the NIC, until it
+//! was polled: that is estimated, since no stock kernel records it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -123,7 +123,7 @@ pub struct LiveCounts {
     pub answered: u64,
     /// Of these, those without an answer of their own: one write answered several.
     pub batched: u64,
-    /// Requests in the arrivals that were answered, as far as their bytes tell.
+    /// Requests in the arrivals that were answered, as far as their bytes show.
     pub requests: u64,
     /// Calls that sent.
     pub sends: u64,
@@ -133,7 +133,7 @@ pub struct LiveCounts {
     pub unsolicited: u64,
     /// Arrivals that found as many unanswered ones on their connection as are remembered, and count with the last of them.
     pub overflown: u64,
-    /// Segments on connections beyond those that are measured at once.
+    /// Segments on connections beyond those that can be measured.
     pub unmeasured: u64,
     /// Answered arrivals that name no NAPI: how long they were in a ring is not known.
     pub without_napi: u64,
@@ -145,7 +145,7 @@ pub struct LiveCounts {
     pub masked: u64,
     /// The same with the interrupt enabled.
     pub unmasked: u64,
-    /// Answered arrivals that the turnarounds told about.
+    /// Answered arrivals that the turnarounds placed.
     pub conditioned: u64,
     /// Answered arrivals of a NAPI that has a kernel thread.
     pub threaded: u64,
@@ -187,7 +187,7 @@ pub struct LiveSpans {
     pub ring: SpanCounts,
     /// From the ring to the answer by estimate U: the packets of a poll came evenly over the time since the ring was empty.
     pub uniform: SpanCounts,
-    /// The same by estimate C where that can tell, else by U: a client comes back after its answer as it does while
+    /// The same by estimate C where that is possible, else by U: a client comes back after its answer as it does while
     /// interrupts are enabled.
     pub conditional: SpanCounts,
     /// From an answer to the next arrival of its connection while interrupts were enabled.
@@ -307,7 +307,7 @@ pub struct LiveWindow {
     pub spans: LiveSpans,
     /// By the NAPI that the request came by. Those without requests and polls are left out.
     pub napis: Vec<(NapiId, LivePart)>,
-    /// By the thread that answered; `None` for all threads beyond those that are told apart.
+    /// By the thread that answered; `None` for all threads beyond those that are counted apart.
     pub workers: Vec<(Option<Pid>, LivePart)>,
     /// What had no answer when the window ended.
     pub waiting: LiveWaiting,

@@ -44,7 +44,7 @@ pub trait Report: Serialize + JsonSchema {
     }
 }
 
-/// A report whose type is not known: whoever prints needs no more of it.
+/// A report of any type, as far as printing needs it.
 pub trait Printable {
     /// For people, with colours or without.
     fn as_text(&self, colour: bool) -> String;

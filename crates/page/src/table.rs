@@ -114,9 +114,9 @@ impl Table {
 
     /// The table as text. A column in which every row is empty or `-` is left out.
     pub fn text(&self, colour: bool) -> String {
-        let told =
+        let has_content =
             |column: &usize| self.rows.iter().any(|row| !matches!(row[*column].text.as_str(), "" | "-"));
-        let columns: Vec<usize> = (0..self.headings.len()).filter(told).collect();
+        let columns: Vec<usize> = (0..self.headings.len()).filter(has_content).collect();
         let headings = self.headings.iter().map(|heading| Cell::new(*heading).style(Style::Strong)).collect();
         let mut text = String::new();
         for row in std::iter::once(&headings).chain(&self.rows) {

@@ -4,7 +4,7 @@
 //! `imbalanced_active_balance()`, `active_load_balance_cpu_stop()`, `group_is_overloaded()`, `scale_rt_capacity()`;
 //! `kernel/sched/pelt.c`.
 //! An idle CPU takes a running thread from a group that runs two tasks more than its own. Wake-ups do not bring a thread
-//! back to a group whose tasks want more than interrupts leave them: up to the knee threads are back at once, from there on
+//! back to a group whose tasks want more than interrupts leave them: up to the knee threads return immediately, from there on
 //! they are not. Left out: when exactly an idle CPU looks, and how many looks in vain it takes before a running thread is
 //! moved; a parameter says how often one is. At zero no group counts as overloaded, and no thread leaves one that way.
 
@@ -118,14 +118,14 @@ mod test {
     use super::*;
     use crate::index_vec::IndexVec;
     use crate::scenario::Scenario;
-    use crate::watch::Nobody;
+    use crate::watch::NoWatch;
     use crate::world::Step;
 
     /// So many threads run in the first group and in the second, one on each CPU.
-    fn running(first: usize, second: usize) -> World<Nobody> {
+    fn running(first: usize, second: usize) -> World<NoWatch> {
         let mut scenario = Scenario::default();
         scenario.costs.group_moves = 1000.0;
-        let mut world = World::new(&scenario, 1, Nobody);
+        let mut world = World::new(&scenario, 1, NoWatch);
         for cpu in world.cpus.ids() {
             let state = &mut world.cpus[cpu];
             state.task = None;
@@ -146,7 +146,7 @@ mod test {
         world
     }
 
-    fn leaving(world: &World<Nobody>) -> Vec<ThreadId> {
+    fn leaving(world: &World<NoWatch>) -> Vec<ThreadId> {
         world.threads.ids().filter(|&thread| world.leaving[thread].is_some()).collect()
     }
 

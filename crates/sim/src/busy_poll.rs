@@ -43,7 +43,7 @@ impl<W: Watch> World<W> {
         };
         self.tally.polls += turns;
         if W::ON && turns == 1 {
-            // Of longer spins nobody is told each turn.
+            // The turns of longer spins are not reported one by one.
             let (budget, by) = (self.busy_poll_budget, Poller::Application);
             self.watch.see(self.now, Fact::Polled { napi, cpu, work: 0, budget, by });
         }

@@ -10,7 +10,7 @@ use crate::ids::SourceId;
 /// looking up the next event costs nothing. Packets under way are no sources, but wait in the NIC's queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Calendar {
-    /// The keys in each place. Whoever is in place `p` meets the one in place `p ^ 1`, and the earlier goes on to place `p / 2`.
+    /// The keys in each place. The key in place `p` meets the one in place `p ^ 1`, and the earlier goes on to place `p / 2`.
     places: Box<[u64; PLACES]>,
     /// The place of the first source, the others follow: a power of two.
     start: usize,

@@ -1,4 +1,4 @@
-//! The distributions that the world draws from, on [`model::Chance`]: one seed, one stream, handed to whoever draws.
+//! The distributions that the world draws from, on [`model::Chance`]: one seed, one stream, passed to each caller that draws.
 
 pub use model::Chance;
 

@@ -1,6 +1,6 @@
 //! The clients: connections that send on schedule, or as soon as they are answered.
 //!
-//! Each connection has one request under way. With a load it has a schedule; behind schedule it sends at once and keeps
+//! Each connection has one request under way. With a load it has a schedule; behind schedule it sends immediately and keeps
 //! its backlog, so that an overloaded server meets a closed loop with memory. Response times are the client's: a share of
 //! answers, growing with the client's own load, is taken late. Clients may have a host of their own, whose queues and
 //! threads take time for each answer: `client_host`. Left out without one: the client's CPUs and its receive path.

@@ -32,7 +32,7 @@ pub(crate) struct ClientHost {
 struct Moderation {
     span: u64,
     frames: usize,
-    /// Whether the span begins anew with every packet.
+    /// Whether every packet restarts the span.
     restarts: bool,
 }
 

@@ -244,7 +244,7 @@ impl<W: Watch> World<W> {
         }
     }
 
-    /// Handles an interrupt, from when the CPU is awake. Nobody sees it turn to the softirq that follows, so that this, the
+    /// Handles an interrupt, from when the CPU is awake. No event falls between it and the softirq that follows, so this, the
     /// interrupt and the beginning of the poll are one segment.
     pub(crate) fn handle_irq(&mut self, cpu: CpuId, awake_at: u64, cost: u64) {
         let now = self.now;

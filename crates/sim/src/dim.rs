@@ -2,7 +2,7 @@
 //!
 //! Kernel: 6.11, `lib/dim/net_dim.c` `net_dim()`, `net_dim_decision()`, `net_dim_step()`, `net_dim_stats_compare()`;
 //! `lib/dim/dim.c` `dim_calc_stats()`, `dim_turn()`, `dim_on_top()`, `dim_park_on_top()`, `dim_park_tired()`.
-//! Left out: the work item that writes the new values to the device; they are in force at once.
+//! Left out: the work item that writes the new values to the device; they take effect immediately.
 
 /// Events of one measurement. Kernel: `include/linux/dim.h` `DIM_NEVENTS`.
 const EVENTS: u64 = 64;

@@ -1,7 +1,7 @@
 //! `epoll_wait`.
 //!
 //! Kernel: 6.11, `fs/eventpoll.c` `ep_poll()`, `ep_send_events()`, `ep_busy_loop()`, `ep_suspend_napi_irqs()`. A call that
-//! finds ready events returns without busy polling. Level-triggered entries are looked at once more by the next call.
+//! finds ready events returns without busy polling. Level-triggered entries are checked again by the next call.
 //! Left out: nested epolls, edge-triggered and one-shot entries, wake-ups of several waiters.
 
 use crate::cpu::Doing;

@@ -13,7 +13,7 @@ pub struct Histogram {
 /// Spans below this have a bucket each; above it there are this many buckets for each doubling.
 const SUB_BUCKETS: u64 = 128;
 const SUB_BITS: u32 = 7;
-/// Doublings above `SUB_BUCKETS` that are told apart: up to 2^44 ns, four hours.
+/// Doublings above `SUB_BUCKETS` with buckets of their own: up to 2^44 ns, four hours.
 const DOUBLINGS: usize = 37;
 
 impl Histogram {

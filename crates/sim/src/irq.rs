@@ -31,8 +31,8 @@ impl<W: Watch> World<W> {
         self.raise(cpu, self.costs.timer, free.then_some(napi));
     }
 
-    /// An interrupt comes that may schedule a NAPI. A softirq's is on the list before the CPU turns to the interrupt; whoever
-    /// wakes a thread is interrupted already.
+    /// An interrupt comes that may schedule a NAPI. A softirq's is on the list before the CPU turns to the interrupt; a CPU
+    /// that wakes a thread is interrupted already.
     fn raise(&mut self, cpu: CpuId, cost: u64, napi: Option<NapiId>) {
         let in_softirq = self.processing == Processing::Softirq;
         if let Some(napi) = napi.filter(|_| in_softirq) {

@@ -2,7 +2,7 @@
 //!
 //! Kernel: 6.11, `net/core/dev.c` `napi_schedule_prep()`, `__napi_schedule()`, `__napi_poll()`,
 //! `napi_complete_done()`. The timer is
-//! pinned to the CPU that sets it (`HRTIMER_MODE_REL_PINNED`), so a NAPI follows whoever completed it last.
+//! pinned to the CPU that sets it (`HRTIMER_MODE_REL_PINNED`), so a NAPI follows the CPU that completed it last.
 //! Left out: GRO's own flushing, disabling, netpoll.
 
 use crate::cpu::Doing;

@@ -5,7 +5,7 @@
 //! `mlx5e_napi_poll()`, `mlx5e_completion_event()`, `mlx5e_handle_rx_dim()`, `mlx5e_handle_tx_dim()`.
 //! Left out: DMA and PCIe latency, compressed completions, the path for NAPIs away from their IRQ's CPU.
 //!
-//! Packets under way wait by arrival and enter the ring when somebody looks: a poll, or the moderation while the
+//! Packets under way wait by arrival and enter the ring when it is read: by a poll, or by the moderation while the
 //! interrupt is armed. Nothing leaves a ring in between, so a ring overflows at the same packet as if each had been
 //! an event. Nor is a packet an event that only starts or restarts the moderation's timer: when it runs out, it is seen
 //! whether packets have restarted it meanwhile.

@@ -2,7 +2,7 @@
 
 use crate::histogram::Histogram;
 use crate::scenario::{Impossible, SPAN_MAX, Scenario};
-use crate::watch::{Class, Nobody, Watch};
+use crate::watch::{Class, NoWatch, Watch};
 use crate::world::{Tally, World};
 
 /// How long a run is, in nanoseconds of the model's time.
@@ -95,7 +95,7 @@ impl Outcome {
 /// # Errors
 /// [`Impossible`] if there can be no such machine, or the run would be longer than an hour.
 pub fn run(scenario: &Scenario, seed: u64, length: Length) -> Result<Outcome, Impossible> {
-    run_watched(scenario, seed, length, Nobody).map(|(outcome, _)| outcome)
+    run_watched(scenario, seed, length, NoWatch).map(|(outcome, _)| outcome)
 }
 
 /// Runs a scenario under the eyes of someone, from its very beginning.

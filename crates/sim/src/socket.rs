@@ -12,19 +12,19 @@ use crate::scheduler::State;
 use crate::watch::{Fact, Watch};
 use crate::world::World;
 
-/// Who can tell when a packet reaches its socket, as long as the poll goes on.
+/// Which thread can notice when a packet reaches its socket, as long as the poll goes on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach {
-    /// Nobody: it is an ACK, or its thread is the one that polls or was interrupted, or waits for this CPU alone.
+    /// None: it is an ACK, or its thread is the one that polls or was interrupted, or waits for this CPU alone.
     Unseen,
-    /// Nobody before this thread has been woken, which sleeps and has no other queue.
+    /// None before this thread has been woken, which sleeps and has no other queue.
     Sleeper(ThreadId),
     /// Its thread.
     Seen,
 }
 
 impl<W: Watch> World<W> {
-    /// Who can tell when a packet that this CPU polls reaches its socket.
+    /// Which thread can notice when a packet that this CPU polls reaches its socket.
     #[inline]
     pub(crate) fn reach(&self, cpu: CpuId, packet: Packet) -> Reach {
         let Some(connection) = packet.connection() else { return Reach::Unseen };

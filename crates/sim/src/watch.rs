@@ -1,4 +1,4 @@
-//! Looking on: what happens in a run, told to someone who cannot interfere.
+//! The observer of a run: it receives each event, and cannot interfere.
 
 use crate::ids::{ConnectionId, CpuId, NapiId, QueueId, ThreadId};
 
@@ -139,20 +139,20 @@ pub enum Poller {
     Application,
 }
 
-/// Someone who looks on.
+/// An observer of a run.
 pub trait Watch {
-    /// Whether anything is done with what is told; if not, it costs nothing to tell.
+    /// Whether the observer uses the events; if not, they cost nothing.
     const ON: bool = true;
 
     /// Something happened.
     fn see(&mut self, now: u64, fact: Fact);
 }
 
-/// Nobody.
+/// No observer.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Nobody;
+pub struct NoWatch;
 
-impl Watch for Nobody {
+impl Watch for NoWatch {
     const ON: bool = false;
 
     fn see(&mut self, _: u64, _: Fact) {}

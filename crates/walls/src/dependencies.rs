@@ -41,7 +41,7 @@ impl Dependencies {
         Self::of_metadata(&serde_json::from_str(&metadata).map_err(|error| error.to_string())?)
     }
 
-    /// Those that `cargo metadata` tells of.
+    /// The dependencies that `cargo metadata` prints.
     ///
     /// # Errors
     /// What is missing.

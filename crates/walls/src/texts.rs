@@ -109,16 +109,16 @@ mod test {
             //! A room.
             /// Documentation is another matter.
             fn refuse() -> String {
-                let told = format!("{device}: no such queue");
+                let refusal = format!("{device}: no such queue");
                 let name = "napi-defer-hard-irqs";
                 let path = "/sys/class/net";
                 thing().expect("our own fault, this").hint("run it as root");
                 assert!(name == path, "a fault of ours");
-                told
+                refusal
             }
             #[cfg(test)]
             mod test {
-                const SEEN: &str = "by nobody at all";
+                const SEEN: &str = "by no operator";
             }
         "##;
         assert_eq!(texts(text).expect("Rust"), ["{device}: no such queue", "run it as root"]);

@@ -49,7 +49,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for hog in self.hogs.drain(..) {
-            // A hog that could not be placed has not worked; one that panicked has a fault of its own to tell.
+            // A hog that could not be placed has not worked; the panic hook has reported one that panicked.
             let _ = hog.join();
         }
     }

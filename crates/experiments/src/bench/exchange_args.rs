@@ -7,9 +7,9 @@ use clap::Args;
 use model::{Arrivals, CpuSet, ExchangeWorkload, Nanoseconds, Pace, StorageWorkload, Waiting, Workload};
 
 use super::args::span;
+use super::configuration::Configuration;
 use super::load::Load;
 use super::size::{Bytes, Sizes};
-use super::way::Way;
 
 /// Measure response times of requests and answers of fixed sizes, as neper's tcp_rr.
 ///
@@ -114,7 +114,7 @@ fn operations(ops: &[Bytes], common: &Common, threads: u32, write_share: f64, sp
 ///
 /// The server reads and writes past the page cache (O_DIRECT), an operation at a time in each of its threads, at places
 /// drawn evenly: the remote-SSD application of the letter of threaded NAPI. Without --file it uses a file of its own
-/// that nobody else sees and that is gone with it.
+/// that no other process sees; it is gone when the bench ends.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -188,7 +188,7 @@ pub struct Common {
     /// These configurations: base (also interrupt), deferX, napibusy, fullbusy, suspendX, eventbusy, userbusy, threaded,
     /// threaded-busy; softirq, under which nothing is set, and threaded+pinned.
     #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
-    pub mode: Vec<Way>,
+    pub mode: Vec<Configuration>,
     /// Server and client on this host, over its loopback, instead of a lab of two.
     #[arg(long)]
     pub loopback: bool,
@@ -307,18 +307,18 @@ pub(crate) trait Compares {
     /// What all benches take.
     fn common(&self) -> &Common;
     /// Its own matrix.
-    fn matrix(&self) -> Vec<Way>;
+    fn matrix(&self) -> Vec<Configuration>;
     /// One experiment for each size and number of flows, with so many client threads on a machine of so many CPUs.
     fn cases(&self, threads: u32, cpus: u32) -> Vec<Case>;
     /// The loads where the operator names none.
     fn default_loads(&self) -> Vec<Load>;
 
     /// The configurations, in the order they are shown; the first is what the others are compared with.
-    fn ways(&self) -> Vec<Way> {
+    fn configurations(&self) -> Vec<Configuration> {
         let common = self.common();
         match (common.matrix, common.mode.is_empty()) {
             (true, _) => self.matrix(),
-            (false, true) => vec![Way::Softirq],
+            (false, true) => vec![Configuration::Softirq],
             (false, false) => common.mode.clone(),
         }
     }
@@ -351,8 +351,8 @@ impl Compares for TcpRr {
         &self.common
     }
 
-    fn matrix(&self) -> Vec<Way> {
-        Way::RR_MATRIX.iter().filter_map(|name| name.parse().ok()).collect()
+    fn matrix(&self) -> Vec<Configuration> {
+        Configuration::RR_MATRIX.iter().filter_map(|name| name.parse().ok()).collect()
     }
 
     fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
@@ -371,8 +371,8 @@ impl Compares for Threaded {
         &self.common
     }
 
-    fn matrix(&self) -> Vec<Way> {
-        Way::THREADED_MATRIX.to_vec()
+    fn matrix(&self) -> Vec<Configuration> {
+        Configuration::THREADED_MATRIX.to_vec()
     }
 
     fn cases(&self, threads: u32, cpus: u32) -> Vec<Case> {
@@ -404,8 +404,8 @@ impl Compares for TcpStream {
         &self.common
     }
 
-    fn matrix(&self) -> Vec<Way> {
-        Way::RR_MATRIX.iter().filter_map(|name| name.parse().ok()).collect()
+    fn matrix(&self) -> Vec<Configuration> {
+        Configuration::RR_MATRIX.iter().filter_map(|name| name.parse().ok()).collect()
     }
 
     fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {
@@ -439,8 +439,8 @@ impl Compares for Storage {
         &self.common
     }
 
-    fn matrix(&self) -> Vec<Way> {
-        Way::THREADED_MATRIX.to_vec()
+    fn matrix(&self) -> Vec<Configuration> {
+        Configuration::THREADED_MATRIX.to_vec()
     }
 
     fn cases(&self, threads: u32, _cpus: u32) -> Vec<Case> {

@@ -20,16 +20,16 @@ use model::{
 use session::{Fault, clock, cycle};
 
 use super::background::Background;
+use super::configuration::Configuration;
 use super::error::BenchError;
 use super::exchange_args::Common;
 use super::lab_stage::{differences, interruptible, policy, settings};
 use super::layout::Layout;
 use super::own_files::OwnFiles;
 use super::watch::Watch;
-use super::way::Way;
 use crate::Context;
 
-/// The server's port in the lab, where nobody else listens.
+/// The server's port in the lab, where no other process listens.
 const PORT: u16 = 7007;
 
 /// How often the kernel thread of a NAPI is looked for that was asked for a moment ago.
@@ -131,7 +131,7 @@ impl<'a> ExchangeStage<'a> {
         self.workload = workload;
     }
 
-    /// Whether somebody wants this to end.
+    /// Refuses to go on after a signal.
     fn may_go_on(&mut self) -> Result<(), BenchError> {
         match self.signals.take() {
             Some(arrived) => Err(BenchError::Interrupted(arrived.signal)),
@@ -139,7 +139,7 @@ impl<'a> ExchangeStage<'a> {
         }
     }
 
-    fn start(&self, way: Way) -> Result<Program, BenchError> {
+    fn start(&self, configuration: Configuration) -> Result<Program, BenchError> {
         let address = self.place.free_address()?;
         let program = std::env::current_exe().map_err(|error| Fault::file("/proc/self/exe", error))?;
         let mut command = Command::new(program);
@@ -157,7 +157,7 @@ impl<'a> ExchangeStage<'a> {
             }
         }
         command.args(["--in-a-row", &self.in_a_row().to_string()]);
-        if let Some(span) = way.wait_at_most() {
+        if let Some(span) = configuration.wait_at_most() {
             command.args(["--wait-at-most", &format!("{}ns", span.0)]);
         }
         let started = match &self.place {
@@ -181,29 +181,29 @@ impl<'a> ExchangeStage<'a> {
     }
 
     /// Starts the server and sets what the configuration says. What was set is noted in the cell as it goes.
-    fn bring_into(&mut self, way: Way) -> Result<(), BenchError> {
-        let server = self.start(way)?;
+    fn bring_into(&mut self, configuration: Configuration) -> Result<(), BenchError> {
+        let server = self.start(configuration)?;
         let process = server.process();
         self.cell = Some(Applied { server: Some(server), transactions: Vec::new(), before: None });
         let before = self.observe()?;
         if let Some(applied) = &mut self.cell {
             applied.before = Some(before.clone());
         }
-        if let (Way::Mode(mode), Place::Loopback { .. }) = (way, &self.place) {
+        if let (Configuration::Mode(mode), Place::Loopback { .. }) = (configuration, &self.place) {
             return self.commit(epolls(&before, mode)?);
         }
-        if let Way::Mode(mode) = way {
+        if let Configuration::Mode(mode) = configuration {
             let planned = cycle::plan(&policy(process.pid, mode), self.place.server())?;
             return self.commit(planned.plan);
         }
-        if way.threading() == Threading::Off {
+        if configuration.threading() == Threading::Off {
             return Ok(());
         }
         if matches!(self.place, Place::Loopback { .. }) {
             return Err(unsupported("loopback has no NAPI that a kernel thread could poll").into());
         }
-        self.commit(threads(&before, way.threading())?)?;
-        if way == (Way::Threaded { pinned: true }) {
+        self.commit(threads(&before, configuration.threading())?)?;
+        if configuration == (Configuration::Threaded { pinned: true }) {
             let pinned = self.pinned()?;
             self.commit(pinned)?;
         }
@@ -332,7 +332,7 @@ impl Place {
     }
 }
 
-fn way_of(label: &str) -> Result<Way, Fault> {
+fn configuration_of(label: &str) -> Result<Configuration, Fault> {
     label.parse().map_err(|error| Fault::failed(format!("{error}")))
 }
 
@@ -386,8 +386,8 @@ impl Stage for ExchangeStage<'_> {
 
     fn apply(&mut self, label: &str) -> Result<(), BenchError> {
         self.may_go_on()?;
-        let way = way_of(label)?;
-        let brought = self.bring_into(way);
+        let configuration = configuration_of(label)?;
+        let brought = self.bring_into(configuration);
         if brought.is_err() {
             self.put_back()?;
         }
@@ -397,13 +397,13 @@ impl Stage for ExchangeStage<'_> {
     fn measure(&mut self, cell: Cell<'_>) -> Result<Evidence, BenchError> {
         let started = seconds_since_1970();
         let origin = self.origin(started);
-        let way = way_of(cell.label)?;
+        let configuration = configuration_of(cell.label)?;
         let mut workload = self.workload.with_seed(cell.seed);
-        if self.both_sides && way.wait_at_most() == Some(Nanoseconds::ZERO) {
+        if self.both_sides && configuration.wait_at_most() == Some(Nanoseconds::ZERO) {
             workload.set_waiting(Waiting::Spin);
         }
-        let client_epolls = match way {
-            Way::Mode(mode) if self.both_sides => Some(mode.params().epoll),
+        let client_epolls = match configuration {
+            Configuration::Mode(mode) if self.both_sides => Some(mode.params().epoll),
             _ => None,
         };
         let Self { signals, layout, counters, delivery, cell: applied, place, background, .. } = self;
@@ -418,7 +418,7 @@ impl Stage for ExchangeStage<'_> {
         let watch = Watch::new(place.client(), layout, counters, delivery.as_mut(), None, None)
             .with_client_epolls(client_epolls);
         let beside = background.start().map_err(|error| Fault::file("a background thread", error))?;
-        // Without a server the run ends at once, instead of at its time.
+        // Without a server the run ends immediately instead of after its full time.
         let run = interruptible(
             signals,
             || measure::offer(address, &workload, cell.load, &watch),

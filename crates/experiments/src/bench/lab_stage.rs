@@ -25,7 +25,7 @@ use super::layout::Layout;
 use super::watch::Watch;
 use crate::Context;
 
-/// How long to wait at most before somebody looks at signals.
+/// The longest wait before signals are checked.
 const TURN: Duration = Duration::from_millis(50);
 
 /// A lab with the place for one server at a time.
@@ -75,7 +75,7 @@ impl<'a> LabStage<'a> {
         let connections = workload.threads.saturating_mul(workload.connections_per_thread);
         let server = MemcachedOptions {
             threads: server_threads,
-            // With one queue there is nothing to tell connections apart by.
+            // With one queue nothing distinguishes connections.
             napi_ids: (queues > 1 && queues == server_threads).then_some(queues),
             cpus: layout.server.clone(),
             connections_max: connections.saturating_add(SPARE_CONNECTIONS),
@@ -206,7 +206,7 @@ impl Stage for LabStage<'_> {
         let started = seconds_since_1970();
         let watch =
             Watch::new(lab.client(), layout, counters, delivery.as_mut(), cycles.as_mut(), epolls.as_ref());
-        // Without a server the run ends at once, instead of at its time.
+        // Without a server the run ends immediately instead of after its full time.
         let run = interruptible(
             signals,
             || measure::memcached(address, &workload, cell.load, &watch),

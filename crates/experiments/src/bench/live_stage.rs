@@ -128,10 +128,10 @@ impl<'a> LiveStage<'a> {
         let address = server.as_ref().map(Server::address);
         let Some(address) = address else { return Err(Fault::failed("the server was stopped").into()) };
         let workload = self.arguments.workload(load, round);
-        let ears = Ears {
+        let observers = Observers {
             netns: self.lab.client(),
             layout: &self.layout,
-            heard: Mutex::new(Heard {
+            observed: Mutex::new(Observed {
                 meter: &mut self.meter,
                 wire: &mut self.wire,
                 window: None,
@@ -142,11 +142,11 @@ impl<'a> LiveStage<'a> {
         let attraction = Attraction::new(self.lab.client(), &self.layout);
         let run = interruptible(
             self.signals,
-            || attraction.during(|| measure::memcached(address, &workload, load.offered, &ears)),
+            || attraction.during(|| measure::memcached(address, &workload, load.offered, &observers)),
             || drop(server.take()),
         );
-        let heard = ears.heard.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let (window, seen, wrong) = (heard.window, heard.seen, heard.wrong);
+        let observed = observers.observed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (window, seen, wrong) = (observed.window, observed.seen, observed.wrong);
         self.put_back(transaction)?;
         let evidence: Evidence = run?.into_evidence(words.clone(), nowhere());
         if let Some(wrong) = wrong {
@@ -176,7 +176,7 @@ impl<'a> LiveStage<'a> {
         &mut self,
         load: LiveLoad,
         rounds: u32,
-        mut tell: impl FnMut(u32),
+        mut on_round: impl FnMut(u32),
     ) -> Result<Costs, BenchError> {
         let (mut server, transaction) = {
             let (server, transaction) = self.start(DeliveryMode::Interrupt)?;
@@ -188,7 +188,7 @@ impl<'a> LiveStage<'a> {
         };
         let (mut chance, mut found) = (model::Chance::stream(self.arguments.seed, &[]), Vec::new());
         for round in 0..rounds {
-            tell(round);
+            on_round(round);
             let mut order = [Measuring::Off, Measuring::Sampled, Measuring::Attached];
             // Each order as likely as another: what the machine does meanwhile shall fall on all alike.
             for last in (1..order.len()).rev() {
@@ -304,14 +304,14 @@ fn trial(
     }
 }
 
-/// What listens while a run is made.
-struct Ears<'a> {
+/// What measures during a run.
+struct Observers<'a> {
     netns: &'a Netns,
     layout: &'a Layout,
-    heard: Mutex<Heard<'a>>,
+    observed: Mutex<Observed<'a>>,
 }
 
-struct Heard<'a> {
+struct Observed<'a> {
     meter: &'a mut LiveMeter,
     wire: &'a mut Wire,
     window: Option<LiveWindow>,
@@ -352,7 +352,7 @@ impl<'a> Attraction<'a> {
     }
 
     fn attract(&self, done: &AtomicBool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        /// Nobody listens there.
+        /// The port of the discard service, on which no process listens.
         const DISCARD: u16 = 9;
         let Some(cpu) = &self.cpu else { return Ok(()) };
         self.netns.enter()?;
@@ -360,7 +360,7 @@ impl<'a> Attraction<'a> {
         setpriority_process(None, NICE)?;
         let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
         while !done.load(Ordering::Relaxed) {
-            // That nobody listens comes back as an error now and then.
+            // Without a listener the kernel reports ECONNREFUSED from time to time.
             let _ = socket.send_to(b"x", (SERVER_ADDRESS, DISCARD));
             std::thread::sleep(Self::EVERY);
         }
@@ -382,24 +382,24 @@ fn place(
     Ok(())
 }
 
-impl Surroundings for Ears<'_> {
+impl Surroundings for Observers<'_> {
     fn on_thread_start(&self, thread: u32) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         place(self.netns, self.layout, thread)
     }
 
     fn at_edge(&self, edge: Edge) {
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-        let heard = &mut *heard;
+        let mut observed = self.observed.lock().unwrap_or_else(PoisonError::into_inner);
+        let observed = &mut *observed;
         let done = match edge {
-            Edge::Opens => heard.wire.begin().and_then(|()| heard.meter.begin_with_stack()),
-            Edge::Closes => heard.meter.end().and_then(|window| {
-                heard.window = Some(window);
-                heard.seen = Some(heard.wire.end()?);
+            Edge::Opens => observed.wire.begin().and_then(|()| observed.meter.begin_with_stack()),
+            Edge::Closes => observed.meter.end().and_then(|window| {
+                observed.window = Some(window);
+                observed.seen = Some(observed.wire.end()?);
                 Ok(())
             }),
         };
         if let Err(error) = done {
-            heard.wrong.get_or_insert(error);
+            observed.wrong.get_or_insert(error);
         }
     }
 }

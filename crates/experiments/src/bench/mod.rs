@@ -6,7 +6,7 @@
 //! counted meanwhile).
 //!
 //! And the experiments of the documents on threaded NAPI and on event busy polling, with a server of our own:
-//! [`exchange_args`] (what can be asked), [`way`] (the configurations), [`exchange_stage`] (one cell), [`background`]
+//! [`exchange_args`] (what can be asked), [`configuration`] (the configurations), [`exchange_stage`] (one cell), [`background`]
 //! (what runs beside).
 //!
 //! And the evaluation of the NET-policy document: [`policies_args`] (what can be asked), [`mixture`] (how many workloads of
@@ -16,6 +16,7 @@
 
 pub mod args;
 mod background;
+pub mod configuration;
 mod error;
 pub mod exchange_args;
 mod exchange_stage;
@@ -34,7 +35,6 @@ mod policies_stage;
 pub mod size;
 pub mod tuning;
 mod watch;
-pub mod way;
 
 pub(crate) use error::BenchError;
 pub use error::server_fault;

@@ -3,7 +3,7 @@
 use model::workload::OutOfRange;
 use session::{Exit, Fault};
 
-/// A workload that nobody can run, told by the option that makes it so; `size` is the option that its lengths come from.
+/// The error for an impossible workload, with the option that makes it so. `size` is the option that sets its lengths.
 pub(crate) fn impossible(error: &OutOfRange, size: &str) -> Fault {
     Fault::new(Exit::Usage, describe(error.option, size, &error.value, &error.range))
 }

@@ -15,7 +15,7 @@ pub(super) struct OwnFiles {
 }
 
 impl OwnFiles {
-    /// Makes it where temporary files go. One that is there already is somebody else's, and refused.
+    /// Creates it in the directory for temporary files. One that exists already is another program's, and refused.
     pub(super) fn new() -> Result<Self, Fault> {
         let directory = std::env::temp_dir().join(format!("netpolicy-bench-{}", std::process::id()));
         match DirBuilder::new().mode(0o700).create(&directory) {

@@ -1,5 +1,5 @@
 //! One cell of the evaluation of policies: start a server for each kind of workload, bring device and servers under a policy
-//! through the whole cycle, let all workloads run at once, put back, and compare the host with what it was.
+//! through the whole cycle, run all workloads at the same time, put back, and compare the host with what it was.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -42,8 +42,8 @@ const LATENCY_PORT: u16 = 7008;
 const SETTLING_LOOKS_MAX: u32 = 50;
 const SETTLING_PAUSE: Duration = Duration::from_millis(20);
 
-/// Settings that are named of a configuration; of more, the number is told.
-const TOLD_MAX: usize = 16;
+/// Settings of a configuration that are listed; of the others, the number is printed.
+const SETTINGS_MAX: usize = 16;
 
 /// Differences of a host that was not put back that are named.
 const DIFFERENCES_MAX: usize = 8;
@@ -63,13 +63,13 @@ pub(crate) struct PoliciesStage<'a> {
     files: Option<OwnFiles>,
     /// Whether it was said why the run time of tasks is not counted.
     explained_no_work: bool,
-    /// What runs at once: of each kind, if there is any.
+    /// The workloads that run at the same time: one of each kind, if there is any.
     throughput_first: Option<Workload>,
     latency_first: Option<Workload>,
     /// The evidence of the latency-first workloads of mixed runs; that of the others is the run's own.
     beside: Vec<Evidence>,
     /// What each configuration set when it was applied last, in words.
-    told: BTreeMap<String, String>,
+    applied_settings: BTreeMap<String, String>,
     journal: Journal,
     counters: [CounterSource; 2],
     delivery: Option<Sampler>,
@@ -129,7 +129,7 @@ impl<'a> PoliciesStage<'a> {
             throughput_first: None,
             latency_first: None,
             beside: Vec::new(),
-            told: BTreeMap::new(),
+            applied_settings: BTreeMap::new(),
             journal: context.session.journal_in(&lab.scratch())?,
             counters: [CounterSource::open(lab.server())?, CounterSource::open(lab.server())?],
             delivery,
@@ -138,7 +138,7 @@ impl<'a> PoliciesStage<'a> {
         })
     }
 
-    /// What runs at once from now on.
+    /// Sets the workloads of the runs that follow.
     pub(crate) fn set_workloads(
         &mut self,
         throughput_first: Option<Workload>,
@@ -153,8 +153,8 @@ impl<'a> PoliciesStage<'a> {
     }
 
     /// What each configuration set when it was applied last, in words.
-    pub(crate) fn told(&self) -> impl Iterator<Item = String> {
-        self.told.iter().map(|(label, words)| format!("{label}: {words}"))
+    pub(crate) fn applied_settings(&self) -> impl Iterator<Item = String> {
+        self.applied_settings.iter().map(|(label, words)| format!("{label}: {words}"))
     }
 
     /// Whether another run may begin.
@@ -248,12 +248,12 @@ impl<'a> PoliciesStage<'a> {
         if let Some(applied) = &mut self.cell {
             (applied.transaction, applied._wake) = (transaction, wake);
         }
-        self.told.insert(tuning.to_string(), words);
+        self.applied_settings.insert(tuning.to_string(), words);
         Ok(())
     }
 
     /// What a policy comes to here, for the device and both servers. Where the servers cannot have what each of them asks
-    /// for, because the device has no rules that tell their packets apart, it is the device's policy alone, with the
+    /// for, because the device has no rules that distinguish their packets, it is the device's policy alone, with the
     /// reason.
     fn planned(
         &self,
@@ -373,11 +373,11 @@ impl Stage for PoliciesStage<'_> {
                 return Err(Fault::failed("a server was stopped").into());
             };
             let watch = Watch::new(lab.client(), layout, source, sampler.take(), None, None);
-            // With two kinds of answers at once, the cost of one of them is not known.
+            // With two kinds of answers in one run, the cost of one of them is not known.
             let watch = if workloads.len() == 1 { watch.with_costs(work.take()) } else { watch };
             offers.push((*address, workload, watch));
         }
-        // Without servers the run ends at once, instead of at its time.
+        // Without servers the run ends immediately instead of after its full time.
         let runs = interruptible(signals, || all_at_once(&offers, cell), || servers.clear())?;
         let mut evidence = Vec::new();
         for (((first, _), (.., watch)), run) in workloads.iter().zip(offers).zip(runs) {
@@ -436,8 +436,8 @@ fn in_words(plan: &Plan, remark: Option<&str>) -> String {
         .collect();
     let mut words = match changes.len() {
         0 => "sets nothing".to_owned(),
-        1..=TOLD_MAX => format!("sets {}", changes.join(", ")),
-        more => format!("sets {}, and {} more", changes[..TOLD_MAX].join(", "), more - TOLD_MAX),
+        1..=SETTINGS_MAX => format!("sets {}", changes.join(", ")),
+        more => format!("sets {}, and {} more", changes[..SETTINGS_MAX].join(", "), more - SETTINGS_MAX),
     };
     if let Some(remark) = remark {
         words = format!("{words}; {remark}");

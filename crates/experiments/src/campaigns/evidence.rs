@@ -37,8 +37,8 @@ pub(super) fn read(path: &Path) -> Result<Written, Fault> {
     of(path, &bytes)
 }
 
-/// The most that is told of what is wrong with a file, in characters.
-const TOLD_CHARS_MAX: usize = 300;
+/// The most that is printed of a parse error, in characters.
+const ERROR_CHARS_MAX: usize = 300;
 /// The mark that some editors begin a text with.
 const MARK: &str = "\u{feff}";
 
@@ -58,8 +58,9 @@ pub(crate) fn of(path: &Path, bytes: &[u8]) -> Result<Written, Fault> {
 fn written(path: &Path, text: &str) -> Result<Written, Fault> {
     let wrong = |words: String| Fault::new(Exit::Usage, format!("{}: {words}", path.display()));
     // Such an error repeats words of the file, of any length.
-    let told = |error: serde_json::Error| error.to_string().chars().take(TOLD_CHARS_MAX).collect::<String>();
-    let no_evidence = |error| wrong(format!("no evidence: {}", told(error)));
+    let shortened =
+        |error: serde_json::Error| error.to_string().chars().take(ERROR_CHARS_MAX).collect::<String>();
+    let no_evidence = |error| wrong(format!("no evidence: {}", shortened(error)));
     let text = text.strip_prefix(MARK).unwrap_or(text);
     if Recording::begins(text) {
         return Recording::parse(text).map(|recording| Written::Watch(Box::new(recording))).map_err(wrong);

@@ -10,19 +10,19 @@ use measure::{Experiment, Gates, Grid, Progress, Results, Skipped, Stage, Stoppe
 use model::{CpuSet, Nanoseconds, OfferedLoad, Schema};
 use session::{Exit, Fault, HostState};
 
-use super::{Told, early, of_signal, writable};
+use super::{ProgressReport, early, of_signal, writable};
 use crate::Context;
 use crate::bench::exchange_args::{Storage, Threaded};
 use crate::bench::{BenchError, Case, Compares, ExchangeStage, Layout, impossible};
 use crate::reports::GridReport;
 
-/// What is written into a file of our own at once.
+/// The size of one write into a file of our own.
 const FILL_BYTES: usize = 1 << 20;
 
 /// The largest file of our own.
 const FILE_BYTES_MAX: u64 = 16 << 30;
 
-/// Where the file of our own is made unless somebody says.
+/// The default directory of the file of our own.
 const STORAGE_DIR: &str = "/var/tmp";
 
 /// The largest file of gates.
@@ -123,8 +123,11 @@ fn conduct<B: Compares>(
     let mut signals = Signals::catch()?;
     let mut stage =
         ExchangeStage::new(context, &mut signals, layout, common, storage, first.workload.clone())?;
-    let ways = bench.ways().into_iter().map(|way| (way.to_string(), way.impossible()));
-    let labels = match possible(&mut stage, ways, &mut grid.skipped)? {
+    let configurations = bench
+        .configurations()
+        .into_iter()
+        .map(|configuration| (configuration.to_string(), configuration.impossible()));
+    let labels = match possible(&mut stage, configurations, &mut grid.skipped)? {
         Ok(labels) => labels,
         Err(exit) => return Ok(exit),
     };
@@ -168,8 +171,8 @@ fn notes(background: u32, duty: u32, layout: &Layout) -> Vec<String> {
     notes
 }
 
-/// The configurations that this kernel takes, of those that are named with why nobody can measure them, if so; what it does
-/// not take is skipped with its reason.
+/// The candidates that this kernel accepts. Each candidate has the reason why it cannot be measured, if there is one; what the
+/// kernel does not accept is skipped with its reason.
 ///
 /// # Errors
 /// If one fails that this kernel takes, or there is none. The inner one is how the bench ends that the operator had enough
@@ -239,7 +242,7 @@ fn experiments<B: Compares>(
     labels: &[String],
     grid: &mut Grid,
 ) -> Option<Stopped<BenchError>> {
-    let mut told = Told::default();
+    let mut reported = ProgressReport::default();
     for (number, case) in cases.iter().enumerate() {
         stage.set_workload(case.workload.clone());
         let mut experiment = Experiment {
@@ -268,7 +271,7 @@ fn experiments<B: Compares>(
             }
         }
         let outcome = experiment.run(stage, |progress| {
-            told.tell(context, &among(progress, number, cases.len()));
+            reported.update(context, &among(progress, number, cases.len()));
         });
         let variant = |results| Variant { name: case.name.clone(), borne, results };
         match outcome {

@@ -109,8 +109,8 @@ fn conduct<S: Stage<Error = BenchError>>(
         }
     }
     let experiment = Experiment { labels, loads, rounds: arguments.rounds(), seed: arguments.seed };
-    let mut told = Told::default();
-    let (results, stopped) = match experiment.run(stage, |progress| told.tell(context, &progress)) {
+    let mut reported = ProgressReport::default();
+    let (results, stopped) = match experiment.run(stage, |progress| reported.update(context, &progress)) {
         Ok(results) => (results, None),
         Err(stopped) => {
             let Stopped { cell, failure, results } = *stopped;
@@ -262,15 +262,15 @@ fn writable(path: &Path) -> Result<(), Fault> {
     opened.map_err(|error| Fault::file(path, error))
 }
 
-/// How far the operator has been told.
+/// The progress that was reported to the operator.
 #[derive(Default)]
-struct Told {
+struct ProgressReport {
     tenths: Option<usize>,
 }
 
-impl Told {
+impl ProgressReport {
     /// On a terminal every run; else a line for each tenth of the way.
-    fn tell(&mut self, context: &Context<'_>, progress: &Progress<'_>) {
+    fn update(&mut self, context: &Context<'_>, progress: &Progress<'_>) {
         let left = progress.left.map(|left| format!(", {} left", rounded(left))).unwrap_or_default();
         let next = progress.next.map(|cell| format!(": {cell}")).unwrap_or_default();
         let words = format!("run {} of {}{left}{next}", progress.done + 1, progress.total);

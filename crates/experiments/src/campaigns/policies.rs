@@ -7,7 +7,7 @@ use session::{Exit, Fault};
 
 use super::exchange::{among, offline, possible, publish};
 use super::policies_simulated::simulated;
-use super::{Told, early, writable};
+use super::{ProgressReport, early, writable};
 use crate::Context;
 use crate::bench::{BenchError, Layout, Mixture, Policies, PoliciesStage, Tuning, impossible};
 
@@ -17,8 +17,8 @@ const LAB_NOTES: [&str; 3] = [
     "manual is what an operator usually sets by hand: irqbalance off, interrupts 1:1. The lab's veth has no interrupt and no \
      irqbalance, so RPS takes the place of the interrupt's affinity: queue i is steered to the i-th server CPU, XPS likewise, and \
      thread i has it alone.",
-    "mix gives each server what its workloads want first; on a veth, which has no rules that tell their packets apart, that may be \
-     refused, and then it is of the device alone.",
+    "mix gives each server what its workloads want first; a veth has no rules that distinguish their packets, so that may be \
+     refused, and then only the device has the policy.",
 ];
 
 /// What every reader must know of a table of a server of the operator's choice.
@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &Policies, context: &Context<'_>) -> Result<Exit, F
         Ok(labels) => labels,
         Err(exit) => return Ok(exit),
     };
-    grid.notes.extend(stage.told());
+    grid.notes.extend(stage.applied_settings());
     let stopped = experiments(arguments, context, &mut stage, &mixtures, &labels, &mut grid);
     drop(stage);
     context.console.progress("");
@@ -120,11 +120,11 @@ fn foreign(arguments: &Policies, context: &Context<'_>, layout: Layout) -> Resul
         rounds: arguments.rounds(),
         seed: arguments.seed,
     };
-    let (mut told, mut ended) = (Told::default(), None);
+    let (mut reported, mut ended) = (ProgressReport::default(), None);
     for (number, (workload, flows)) in workloads.iter().zip(&connections).enumerate() {
         stage.set_workloads(None, Some(workload.clone()));
         let outcome = experiment.run(&mut stage, |progress| {
-            told.tell(context, &among(progress, number, workloads.len()));
+            reported.update(context, &among(progress, number, workloads.len()));
         });
         let (results, stopped) = match outcome {
             Ok(results) => (results, None),
@@ -137,7 +137,7 @@ fn foreign(arguments: &Policies, context: &Context<'_>, layout: Layout) -> Resul
             break;
         }
     }
-    grid.notes.extend(stage.told());
+    grid.notes.extend(stage.applied_settings());
     drop(stage);
     context.console.progress("");
     let exit = publish(context, &grid, arguments.json.as_deref(), arguments.report.as_deref(), false)?;
@@ -198,11 +198,11 @@ fn experiments(
         rounds: arguments.rounds(),
         seed: arguments.seed,
     };
-    let mut told = Told::default();
+    let mut reported = ProgressReport::default();
     for (number, mixture) in mixtures.iter().enumerate() {
         stage.set_workloads(arguments.throughput_first(*mixture), arguments.latency_first(*mixture));
         let outcome = experiment.run(stage, |progress| {
-            told.tell(context, &among(progress, number, mixtures.len()));
+            reported.update(context, &among(progress, number, mixtures.len()));
         });
         let (own, stopped) = match outcome {
             Ok(results) => (results, None),

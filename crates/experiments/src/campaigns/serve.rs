@@ -25,7 +25,7 @@ pub(super) fn run(arguments: &Serve) -> Result<Exit, Fault> {
         in_a_row: arguments.in_a_row,
         service,
     };
-    // Before anybody can connect: who does may count on it.
+    // Before a client can connect: it may rely on it.
     options.check().map_err(fault)?;
     let listener = listen_on(arguments.listen).map_err(fault)?;
     serve(&listener, &options, &AtomicBool::new(false)).map_err(fault)?;

@@ -1,4 +1,4 @@
-//! JSON in which no object has a name twice: of two values for one name, neither can be told to be the right one.
+//! JSON in which no object has a name twice: of two values for one name, neither is known to be the right one.
 
 use std::fmt;
 
@@ -79,8 +79,8 @@ mod test {
         let Unique(read) = serde_json::from_str(text).expect("is read");
         assert_eq!(read, serde_json::from_str::<Value>(text).expect("is read"));
         for twice in [r#"{"a": 1, "a": 1}"#, r#"[{"b": {"a": 1, "a": 2}}]"#] {
-            let told = serde_json::from_str::<Unique>(twice).expect_err(twice).to_string();
-            assert!(told.contains("`a` is there twice at line 1"), "{told}");
+            let refused = serde_json::from_str::<Unique>(twice).expect_err(twice).to_string();
+            assert!(refused.contains("`a` is there twice at line 1"), "{refused}");
         }
     }
 }

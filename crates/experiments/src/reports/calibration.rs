@@ -119,7 +119,7 @@ impl Report for CalibrationReport {
             let open = match (fitted.determined, fitted.least) {
                 (true, _) => "",
                 (false, Some(_)) => "not determined by these rows",
-                (false, None) => "too few evaluations to tell",
+                (false, None) => "too few evaluations",
             };
             table.row([
                 Cell::new(fitted.name),

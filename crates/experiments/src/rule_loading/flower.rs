@@ -185,10 +185,10 @@ impl Bench<'_> {
         ratio(format!("flower + {name}, 2 workers : 1, own devices"), 1.5, &one_twice, two, 2.0 * rules);
         ratio(format!("flower + {name}, no_percpu : percpu, in the loader"), goal, percpu, one, rules);
         let [published_percpu, published_lean, ..] = profile.published;
-        self.told(
+        self.note(
             format!("flower + {name}, tc -b, thousand rules/s"),
             format!(
-                "percpu {:.1}, no_percpu {:.1}: {:.2} x (published, 24 CPUs, 20 at once: {published_percpu}, {published_lean}: {:.2} x)",
+                "percpu {:.1}, no_percpu {:.1}: {:.2} x (published, 24 CPUs, 20 in parallel: {published_percpu}, {published_lean}: {:.2} x)",
                 rules / median(tc_plain) / 1e3,
                 rules / median(tc_lean) / 1e3,
                 median(tc_plain) / median(tc_lean),
@@ -246,7 +246,7 @@ impl Bench<'_> {
             measured,
             own < 1.0 && tc / own >= 10.0,
         );
-        self.told(format!("{criterion} without"), format!("{whole:.2} s, {:.1} x", tc / whole));
+        self.note(format!("{criterion} without"), format!("{whole:.2} s, {:.1} x", tc / whole));
         Ok(())
     }
 
@@ -273,7 +273,7 @@ impl Bench<'_> {
             let [lean, percpu] = kilobytes;
             let [.., published_percpu, published_lean] = profile.published;
             let less = (percpu[0] - lean[0]) / cpus * PUBLISHED_CPUS;
-            self.told(
+            self.note(
                 format!("flower + {}, KB for each rule, {cpus} CPUs", profile.name),
                 format!(
                     "percpu {:.3} + {:.2} slab, no_percpu {:.3} + {:.2} slab; with 24 CPUs {less:.2} less (published: {:.2} less)",
@@ -307,7 +307,7 @@ fn meminfo() -> Result<[f64; 2], Fault> {
     let value = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         let value = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<f64>().ok());
-        value.ok_or_else(|| Fault::failed(format!("{MEMINFO} does not tell {name}")))
+        value.ok_or_else(|| Fault::failed(format!("{MEMINFO} has no {name}")))
     };
     Ok([value("Percpu:")?, value("Slab:")?])
 }

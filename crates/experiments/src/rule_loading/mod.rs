@@ -150,29 +150,29 @@ impl Bench<'_> {
         self.rows.push(row);
     }
 
-    /// Something to know that has no goal.
-    fn told(&mut self, criterion: impl Into<String>, measured: String) {
+    /// Adds a row without a goal.
+    fn note(&mut self, criterion: impl Into<String>, measured: String) {
         let criterion = criterion.into();
         self.context.console.detail(&format!("{criterion}: {measured}"));
         self.rows.push(BenchRow { criterion, goal: String::new(), measured, met: None });
     }
 
     fn skipped(&mut self, criterion: &str, why: &str) {
-        self.told(criterion, format!("skipped: {why}"));
+        self.note(criterion, format!("skipped: {why}"));
     }
 
-    /// Makes the hook and the hash tables for so many rules anew, without rules.
+    /// Recreates the hook and the hash tables for this number of rules, without rules.
     fn fresh(&self, rules: u32) -> Result<(), Fault> {
         self.prepare(&tables(rules))
     }
 
-    /// Makes the hook anew, and loads these lines.
+    /// Recreates the hook, and loads these lines.
     fn prepare(&self, lines: &str) -> Result<(), Fault> {
         self.clear(&[DEVICE])?;
         self.send(lines)
     }
 
-    /// Makes the hooks of these devices anew, and waits until what was there is gone.
+    /// Recreates the hooks of these devices, and waits until the kernel has freed the old rules.
     fn clear(&self, devices: &[&str]) -> Result<(), Fault> {
         for device in devices {
             self.send(&format!("qdisc del dev {device} clsact\nqdisc add dev {device} clsact\n"))?;
@@ -180,7 +180,7 @@ impl Bench<'_> {
         let began = Instant::now();
         while instances::any(&self.netns, KINDS)? {
             if began.elapsed() > FREED_WITHIN {
-                return Err(Fault::failed("the kernel does not come to free the rules of the last load"));
+                return Err(Fault::failed("the kernel has not freed the rules of the last load"));
             }
             std::thread::sleep(ASKED_EVERY);
         }
@@ -299,12 +299,12 @@ impl Bench<'_> {
         ratio("no_percpu : percpu, in the loader", 1.5, percpu, lean);
         // What a file gets that says nothing of counters, and one whose rules are not spread over a table.
         let words = format!("{} ({:.0} rules/s)", Ratio::of(tc_plain, percpu), rules / median(percpu));
-        self.told("the plain file without options : tc -b of it", words);
+        self.note("the plain file without options : tc -b of it", words);
         let words =
             format!("{} ({:.0} rules/s)", Ratio::of(tc_deep, deep), f64::from(DEEP_RULES) / median(deep));
-        self.told(format!("{DEEP_RULES} plain rules in one bucket, without handles : tc -b of it"), words);
+        self.note(format!("{DEEP_RULES} plain rules in one bucket, without handles : tc -b of it"), words);
         let words = format!("{} (u32 holds rtnl: one worker sends)", Ratio::of(lean, two));
-        self.told("u32, 2 workers : 1", words);
+        self.note("u32, 2 workers : 1", words);
         Ok(())
     }
 
@@ -520,5 +520,5 @@ fn resident() -> Result<u64, Fault> {
     let status = std::fs::read_to_string(STATUS).map_err(|error| Fault::file(STATUS, error))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kibibytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    Ok(kibibytes.ok_or_else(|| Fault::failed("/proc/self/status does not tell VmHWM"))? / 1024)
+    Ok(kibibytes.ok_or_else(|| Fault::failed("/proc/self/status has no VmHWM"))? / 1024)
 }

@@ -61,7 +61,7 @@ impl MeasuredRow {
     }
 }
 
-/// Where on the load curve a row is, as whoever measured it saw it.
+/// Where on the load curve a row is, as classified by its author.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowClass {
     /// The server keeps up.
@@ -351,12 +351,12 @@ impl Reader<'_> {
             values: Vec::new(),
         };
         for (column, (range, cell)) in columns.iter().zip(cells) {
-            let told = match column {
+            let stored = match column {
                 Column::Setting(_) => Ok(()),
                 Column::Class => class(cell, closed).map(|class| row.class = class),
                 Column::Value(metric) => number(*metric, cell).and_then(|value| row.add(*metric, value)),
             };
-            if let Err(message) = told {
+            if let Err(message) = stored {
                 self.wrong(range.clone(), message, None);
             }
         }
@@ -428,16 +428,16 @@ mod test {
 
     #[test]
     fn a_table_says_nothing_that_cannot_be_and_nothing_twice() {
-        let told = |text: &str| {
+        let mistakes = |text: &str| {
             let read = measured("t.tsv", text, &Scenario::default(), |_| true);
             read.expect_err(text).to_string()
         };
-        let row = |cells: &str| told(&format!("clients.load\tclass\tqps\tp50\tp99\tcpu\n{cells}\n"));
-        for (told, words) in [
-            (told("clients.load\tavg\tavg\n"), "heading `avg` is there twice\n --> t.tsv:1:18"),
-            (told("delivery.mod\tavg\n"), "did you mean `delivery.mode`?"),
-            (told("avg\n"), "rows have no names"),
-            (told("clients.load\tclass\n"), "no column is something measured"),
+        let row = |cells: &str| mistakes(&format!("clients.load\tclass\tqps\tp50\tp99\tcpu\n{cells}\n"));
+        for (printed, words) in [
+            (mistakes("clients.load\tavg\tavg\n"), "heading `avg` is there twice\n --> t.tsv:1:18"),
+            (mistakes("delivery.mod\tavg\n"), "did you mean `delivery.mode`?"),
+            (mistakes("avg\n"), "rows have no names"),
+            (mistakes("clients.load\tclass\n"), "no column is something measured"),
             (row("20K\tstable\t0\t1\t1\t1"), "`0` is not a measured number: qps is from 0.001 to 10^12"),
             (row("20K\tstable\tnan\t1\t1\t1"), "`nan` is not a measured number"),
             (row("20K\tstable\t1\t1e300\t1\t1"), "`1e300` is not a measured number"),
@@ -450,15 +450,15 @@ mod test {
             (row("max\tstable\t1\t1\t1\t1"), "whose class is `max`, not `stable`"),
             (row("fast\tstable\t1\t1\t1\t1"), "`fast` is not a load"),
             (
-                told("clients.load\tavg\n20K\t50\n20000\t51\n"),
+                mistakes("clients.load\tavg\n20K\t50\n20000\t51\n"),
                 "row `20000` is `20K` once more, written otherwise",
             ),
-            (told("clients.load\tavg\n20K\t50\n20K\t51\n"), "row `20K` was there before\n --> t.tsv:3:1"),
+            (mistakes("clients.load\tavg\n20K\t50\n20K\t51\n"), "row `20K` was there before\n --> t.tsv:3:1"),
             (row("20K\tstable\t1"), "3 cells under 6 headings"),
         ] {
-            assert!(told.contains(words), "{words}\nin\n{told}");
+            assert!(printed.contains(words), "{words}\nin\n{printed}");
         }
-        let impossible = told("hardware.cpus\tavg\n4\t50\n");
+        let impossible = mistakes("hardware.cpus\tavg\n4\t50\n");
         assert!(impossible.contains("there is no CPU 4: hardware.cpus = 4\n --> t.tsv:2:1"), "{impossible}");
     }
 
@@ -472,8 +472,12 @@ mod test {
     #[test]
     fn something_else_than_a_table_is_neither_echoed_whole_nor_read_to_its_end() {
         for text in ["x".repeat(1 << 17), "a b\t".repeat(1 << 15), "clients.load\tavg\n1\n".repeat(1 << 13)] {
-            let told = measured("t.tsv", &text, &Scenario::default(), |_| true).expect_err("no table");
-            assert!(told.0.len() <= MISTAKES_MAX + 1 && told.to_string().len() < 20_000, "{}", told.0.len());
+            let mistakes = measured("t.tsv", &text, &Scenario::default(), |_| true).expect_err("no table");
+            assert!(
+                mistakes.0.len() <= MISTAKES_MAX + 1 && mistakes.to_string().len() < 20_000,
+                "{}",
+                mistakes.0.len()
+            );
         }
     }
 }

@@ -460,7 +460,7 @@ mod test {
     }
 
     #[test]
-    fn of_very_many_mistakes_some_are_told() {
+    fn of_very_many_mistakes_some_are_printed() {
         let many = |line: fn(usize) -> String| (0..20_000).map(line).collect::<String>();
         for text in [
             many(|i| format!("[k{i}]\n")),
@@ -488,7 +488,7 @@ mod test {
     }
 
     #[test]
-    fn a_value_of_another_kind_is_told_what_is_taken_there() {
+    fn a_value_of_another_kind_is_refused_with_what_is_taken_there() {
         for (text, words) in [
             ("title = 1\n", "`title` takes a text, not a whole number\n --> t.toml:1:9"),
             ("title = \" \"\n", "`title` is empty"),
@@ -512,8 +512,8 @@ mod test {
         let long = "k".repeat(100_000);
         let text =
             format!("[{long}]\n[calibration]\n{long} = 1\n[hardware]\n{long} = 1\nkernel = \"{long}\"\n");
-        let told = parse("t.toml", &text).expect_err("unknown").to_string();
-        assert!(told.matches("-->").count() == 4 && told.len() < 4000, "{told}");
+        let mistakes = parse("t.toml", &text).expect_err("unknown").to_string();
+        assert!(mistakes.matches("-->").count() == 4 && mistakes.len() < 4000, "{mistakes}");
     }
 
     #[test]

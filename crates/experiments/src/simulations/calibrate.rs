@@ -19,7 +19,7 @@ use crate::reports::CalibrationReport;
 use crate::scenario_file::{Calibration, MeasuredRow, Metric, RowClass};
 use crate::sim_args::SimCalibrate;
 
-/// Sets of parameters that are written, drawn from the fit's covariance; and those that ranges are told from.
+/// Sets of parameters that are written, drawn from the fit's covariance; and those that ranges are computed from.
 const SAMPLES: usize = 16;
 const DRAWS: usize = 200;
 
@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
     let mut fit = Fit::new(&names, &base.costs, arguments.evaluations, arguments.seed)
         .ok_or_else(|| Fault::failed("a parameter has no value"))?;
     let mut evaluated = 0;
-    let mut told = false;
+    let mut reported = false;
     loop {
         let proposed = fit.propose();
         if proposed.is_empty() {
@@ -116,10 +116,10 @@ pub(super) fn run(arguments: &SimCalibrate, context: &Context<'_>) -> Result<Exi
             // A long fit that is interrupted has left its best, and its start takes no earlier fit's place.
             let report = report(&fit, &rows, &names, arguments.seed);
             if let Err(error) = std::fs::write(path, report.toml(&given))
-                && !told
+                && !reported
             {
                 // Hours of work may be in it, and at its end it is printed in any case.
-                told = true;
+                reported = true;
                 context.console.say(&format!("{}: {error}; the fit goes on", path.display()));
             }
         }

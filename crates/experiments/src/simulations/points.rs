@@ -21,8 +21,8 @@ pub(crate) struct Job {
     pub(crate) length: Length,
 }
 
-/// How often progress is told.
-const TOLD_EVERY: Duration = Duration::from_millis(500);
+/// The interval of progress reports.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs them all; the outcomes are in the order of the jobs, whatever the number of CPUs.
 pub(crate) fn run_all(jobs: &[Job], console: &dyn Screen, what: &str) -> Result<Vec<Outcome>, Fault> {
@@ -46,11 +46,11 @@ pub(crate) fn run_all(jobs: &[Job], console: &dyn Screen, what: &str) -> Result<
         for _ in 0..cpus {
             scope.spawn(worker);
         }
-        let mut told = Instant::now();
+        let mut reported = Instant::now();
         while done.load(Ordering::Relaxed) < jobs.len() && next.load(Ordering::Relaxed) < jobs.len() + cpus {
             std::thread::sleep(Duration::from_millis(20));
-            if told.elapsed() >= TOLD_EVERY {
-                told = Instant::now();
+            if reported.elapsed() >= PROGRESS_INTERVAL {
+                reported = Instant::now();
                 console.progress(&progress(what, done.load(Ordering::Relaxed), jobs.len(), began.elapsed()));
             }
         }

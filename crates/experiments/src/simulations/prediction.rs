@@ -98,7 +98,7 @@ const PROBE_LOAD: f64 = 1.12;
 /// From this growth of the mean under the probe, the point is at the knee.
 const KNEE_RATIO: f64 = 1.5;
 
-/// Runs whose outcomes are held at once: each has some 40 KB.
+/// Runs whose outcomes are in memory at the same time: each takes some 40 KB.
 const RUNS_MAX: usize = 4096;
 
 /// Predicts points.
@@ -140,7 +140,7 @@ pub(super) fn predict(
     Ok(predictions)
 }
 
-/// How many points' runs are held at once.
+/// How many points' runs are in memory at the same time.
 fn points_at_once(samples: &[Costs], effort: Effort) -> usize {
     let each = usize::try_from(effort.seeds).unwrap_or(usize::MAX).saturating_add(samples.len() + 1);
     (RUNS_MAX / each).max(1)
@@ -149,7 +149,7 @@ fn points_at_once(samples: &[Costs], effort: Effort) -> usize {
 /// After this many mean gaps between its requests, a connection has forgotten when it began.
 const SETTLED_GAPS: f64 = 4.0;
 
-/// A word on points whose connections hardly send before the window opens.
+/// The warning about points whose connections hardly send before the window opens.
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds below 2^53")]
 fn unsettled(points: &[(String, Scenario)], length: Length) -> Option<String> {
     let slowest = points.iter().filter_map(|(name, scenario)| match scenario.clients.load {
@@ -158,11 +158,11 @@ fn unsettled(points: &[(String, Scenario)], length: Length) -> Option<String> {
     });
     let (name, gap) = slowest.max_by(|a, b| a.1.total_cmp(&b.1))?;
     let would_do = (SETTLED_GAPS * gap).ceil();
-    let (told, most) =
+    let (warmup, most) =
         (model::Nanoseconds(length.warmup), (SPAN_MAX.0 - length.window.min(SPAN_MAX.0)) as f64 / 1e6);
     (length.warmup as f64 / 1e6 < SETTLED_GAPS * gap).then(|| {
         let words = format!(
-            "{name}: a connection sends each {gap:.1} ms, so that its load has not settled when {told} of warm-up are over"
+            "{name}: a connection sends each {gap:.1} ms, so its load has not settled after {warmup} of warm-up"
         );
         match would_do <= most {
             true => format!("{words}; --warmup {would_do:.0}ms would do"),

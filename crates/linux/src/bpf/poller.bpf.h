@@ -11,7 +11,7 @@
  * CPU (CONFIG_SOFTIRQ_ON_OWN_STACK; all of x86-64 and arm64 but for
  * PREEMPT_RT, where we do not load).
  *
- * __preempt_count would tell, too, but kernels without CONFIG_KALLSYMS_ALL do
+ * __preempt_count would show it, too, but kernels without CONFIG_KALLSYMS_ALL do
  * not say where it is. NAPI_STATE_IN_BUSY_POLL would not do: the poll that
  * ends a busy loop runs without it, and after napi_complete_done() in a
  * softirq a busy poller on another CPU may set it before the softirq reaches

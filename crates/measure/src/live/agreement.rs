@@ -108,7 +108,7 @@ pub struct Ordered {
     pub pairs: [usize; 3],
 }
 
-/// How far apart two modes are on the wire that an estimator must tell.
+/// How far apart two modes are on the wire that an estimator must distinguish.
 pub const APART: f64 = 0.1;
 
 impl Ordered {

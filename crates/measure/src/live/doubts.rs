@@ -1,4 +1,4 @@
-//! What the windows of a live service cannot tell, each with what shows it and what helps.
+//! What the windows of a live service cannot show, each with what shows it and what helps.
 
 use model::live::LiveCounts;
 use model::{Finding, Nanoseconds, Severity};
@@ -171,7 +171,7 @@ impl Found<'_> {
             self.add(
                 "live-pipelined",
                 Severity::Warning,
-                "connections have more requests under way than are told apart: they count by their bytes",
+                "connections have more requests under way than are tracked one by one: the others count by their bytes",
                 vec![format!("{} of arrivals joined another", percent(overflown))],
                 None,
             );
@@ -180,7 +180,7 @@ impl Found<'_> {
             self.add(
                 "live-connections",
                 Severity::Warning,
-                "there are more connections than are measured at once",
+                "there are more connections than can be measured",
                 vec![format!("{} segments came on others", counts.unmeasured)],
                 None,
             );
@@ -189,7 +189,7 @@ impl Found<'_> {
             self.add(
                 "live-answers-late",
                 Severity::Note,
-                "this kernel tells of an answer after it was handed on: response times are 10 to 25 us too long",
+                "this kernel reports an answer after it was passed on: response times are 10 to 25 us too long",
                 vec!["noted at sock_send_length".to_owned()],
                 Some("Linux 6.16 has tcp_sendmsg_locked"),
             );

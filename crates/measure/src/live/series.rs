@@ -99,7 +99,7 @@ impl Series {
     /// The most blocks of windows: they show how far percentiles move over time.
     pub const BLOCKS_MAX: usize = 128;
 
-    /// The most NAPIs, and the most threads, that are told apart; what comes beyond is in the sums alone.
+    /// The most NAPIs, and the most threads, with counts of their own; the others are in the sums alone.
     pub const PARTS_MAX: usize = 256;
 
     /// Without any window.
@@ -180,7 +180,7 @@ impl Series {
         &self.workers
     }
 
-    /// The best estimator that nearly all requests have: the larger of U and C where turnarounds told about any, U where rings are
+    /// The best estimator that nearly all requests have: the larger of U and C where turnarounds placed any, U where rings are
     /// known.
     pub fn estimator(&self) -> Estimator {
         let LiveCounts { answered, without_napi, without_poll, conditioned, .. } = self.counts;

@@ -55,7 +55,7 @@ impl Percentiles {
 #[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartSummary {
-    /// Its number: a NAPI id, a thread's pid; none for threads beyond those that are told apart.
+    /// Its number: a NAPI id, a thread's pid; none for threads beyond those that are counted apart.
     pub id: Option<u32>,
     /// How many were answered.
     pub requests: u64,

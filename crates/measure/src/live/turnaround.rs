@@ -44,7 +44,7 @@ impl Turnarounds {
     }
 }
 
-/// The bytes of a usual request, from the sizes of arrivals: the median; 0 while there are too few to tell.
+/// The bytes of a usual request, from the sizes of arrivals: the median; 0 while there are too few arrivals.
 pub fn usual_size(sizes: &SpanCounts) -> u32 {
     const SIZES_MIN: u64 = 100;
     let all = sizes.total();

@@ -14,7 +14,7 @@ const RIGHT: f64 = 14.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
 
-/// The most points that a chart has: more are not told apart.
+/// The most points that a chart has: more cannot be distinguished.
 pub const POINTS_MAX: usize = 1_000;
 
 /// Some windows after each other, as points of a chart. Spans are in microseconds; `None` with too few requests.

@@ -97,8 +97,8 @@ const MUCH_NARROWER: f64 = 0.6;
 const FAR_OUT: f64 = 0.7;
 /// The narrowest box: in a narrower one, what parameters do drowns in the scatter of single runs.
 const REACH_MIN: f64 = 0.1;
-/// A point counts as better if its loss is at most this share of the best one's: of two that runs cannot tell apart, surfaces
-/// through many more say which.
+/// A point counts as better if its loss is at most this share of the best one's: of two that runs cannot distinguish, surfaces
+/// through many more points decide.
 const NO_WORSE: f64 = 1.01;
 /// More points make wider rounds, not more of them; after so many, nothing is gained any more.
 const ROUNDS_MAX: usize = 10;
@@ -177,7 +177,7 @@ impl Fit {
             .collect()
     }
 
-    /// What the proposed points miss, in their order: for each, the same residuals in units of what would be good. Tells
+    /// What the proposed points miss, in their order: for each, the same residuals in units of what would be good. Returns
     /// whether there is a better point now.
     pub fn judge(&mut self, missed: &[Vec<f64>]) -> bool {
         let missed: Vec<Vec<f64>> = missed

@@ -17,9 +17,9 @@ pub(super) struct Surface {
     coordinates: usize,
 }
 
-/// What keeps terms small that few points tell of, in points: for linear and for squared ones.
+/// The ridge penalty on terms that few points determine, in points: for linear and for squared ones.
 const RIDGES: (f64, f64) = (0.02, 0.15);
-/// The mean of the square of an even draw from -1 to 1: what a squared term is told without.
+/// The mean of the square of an even draw from -1 to 1: subtracted from each squared term.
 const MIDDLE: f64 = 1.0 / 3.0;
 /// How fast points outside of the box lose weight, by their distance in half widths.
 const FADES: f64 = 2.0;
@@ -74,8 +74,8 @@ impl Surface {
                 .zip(&weights)
                 .zip(missed)
                 .map(|((row, w), missed)| {
-                    let told: f64 = row.iter().zip(&solved).map(|(x, term)| x * term).sum();
-                    w * (missed[k] - told) * (missed[k] - told)
+                    let predicted: f64 = row.iter().zip(&solved).map(|(x, term)| x * term).sum();
+                    w * (missed[k] - predicted) * (missed[k] - predicted)
                 })
                 .sum();
             scatter.push(squares / (weight * free).max(f64::MIN_POSITIVE));
@@ -108,8 +108,8 @@ impl Surface {
         for start in 0..STARTS {
             let mut draw = || if start == 0 { 0.0 } else { START_REACH * (2.0 * chance.unit() - 1.0) };
             let mut place: Vec<f64> = low.iter().zip(high).map(|(l, h)| draw().clamp(*l, *h)).collect();
-            let mut told = self.at(&place);
-            let mut least = loss(&told, units, &place);
+            let mut predicted = self.at(&place);
+            let mut least = loss(&predicted, units, &place);
             let mut step = STEPS.0;
             for _ in 0..SWEEPS_MAX {
                 let mut moved = false;
@@ -117,10 +117,10 @@ impl Surface {
                     for by in [step, -step] {
                         let to = (place[i] + by).clamp(low[i], high[i]);
                         let from = std::mem::replace(&mut place[i], to);
-                        let there = self.moved(&told, i, from, to);
+                        let there = self.moved(&predicted, i, from, to);
                         let l = loss(&there, units, &place);
                         if l < least - 1e-9 {
-                            (least, told, moved) = (l, there, true);
+                            (least, predicted, moved) = (l, there, true);
                         } else {
                             place[i] = from;
                         }
@@ -147,11 +147,11 @@ impl Surface {
     }
 
     /// The same after a step along one coordinate.
-    fn moved(&self, told: &[f64], i: usize, from: f64, to: f64) -> Vec<f64> {
+    fn moved(&self, predicted: &[f64], i: usize, from: f64, to: f64) -> Vec<f64> {
         let (by, squared) = (to - from, to * to - from * from);
         let terms =
             self.terms.iter().map(|terms| terms[1 + i] * by + terms[1 + self.coordinates + i] * squared);
-        told.iter().zip(terms).map(|(told, more)| told + more).collect()
+        predicted.iter().zip(terms).map(|(predicted, more)| predicted + more).collect()
     }
 }
 
@@ -162,8 +162,8 @@ fn row(place: &[f64]) -> Vec<f64> {
 }
 
 /// What counts against a place: its loss, and how far it is from the middle.
-fn loss(told: &[f64], units: &[f64], place: &[f64]) -> f64 {
-    let missed: f64 = told.iter().zip(units).map(|(r, unit)| bend(r / unit)).sum();
+fn loss(predicted: &[f64], units: &[f64], place: &[f64]) -> f64 {
+    let missed: f64 = predicted.iter().zip(units).map(|(r, unit)| bend(r / unit)).sum();
     missed + PULL * place.iter().map(|u| u * u).sum::<f64>()
 }
 

@@ -63,7 +63,7 @@ impl Scenario {
                 "layout.by-napi",
                 &["hardware.queues", "application.threads"],
                 format!(
-                    "{threads} threads cannot take {queues} queues one each; the other queues would have nobody"
+                    "{threads} threads cannot take {queues} queues one each; the other queues would have no thread"
                 ),
             );
         }

@@ -184,7 +184,7 @@ impl Scenario {
         self.delivery.mode = mode;
         self.delivery.params = mode.params();
         if DeliveryMode::EPOLL_DOCUMENT.contains(&mode) {
-            // How the application waits says it all here: nobody but softirq polls the NAPI.
+            // Here only the way in which the application waits differs: only softirqs poll the NAPI.
             self.delivery.params = DeliveryMode::Interrupt.params();
         }
     }

@@ -8,7 +8,7 @@
  * softirq interrupts may lose an increment, once in a million.
  *
  * Nothing here outlives the process that loaded it, and nothing runs between
- * two windows: whoever measures detaches the programs.
+ * two windows: the meter detaches the programs.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>

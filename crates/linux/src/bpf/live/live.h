@@ -19,7 +19,7 @@
 
 #define LIVE_PORTS_MAX 16
 
-/* Queues and threads that are told apart. Thread 0 stands for all beyond. */
+/* Queues and threads that are counted apart. Thread 0 stands for all beyond. */
 #define LIVE_NAPIS_MAX 128
 #define LIVE_WORKERS_MAX 64
 
@@ -86,7 +86,7 @@ struct live_counts {
 	__u64 answered;
 	/* Of these, those that an answer to a later one answered, too. */
 	__u64 batched;
-	/* Requests in them, as far as their bytes tell. */
+	/* Requests in them, as far as their bytes show. */
 	__u64 requests;
 	/* Calls that sent. */
 	__u64 sends;
@@ -108,7 +108,7 @@ struct live_counts {
 	__u64 masked;
 	/* The same with interrupts enabled. */
 	__u64 unmasked;
-	/* Answered arrivals that estimator C could tell. */
+	/* Answered arrivals that estimator C could place. */
 	__u64 conditioned;
 	/* Answered arrivals of a NAPI that a kernel thread polls. */
 	__u64 threaded;

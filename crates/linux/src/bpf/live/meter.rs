@@ -31,7 +31,7 @@ const ITERATOR: &str = "live_waits";
 /// The programs that see how long the stack takes, and that cost every softirq and every packet sent.
 const OF_STACK: [&str; 2] = ["live_softirq", "live_transmits"];
 
-/// Which sockets are measured: those of these local ports in a network namespace, whoever holds them.
+/// Which sockets are measured: those of these local ports in a network namespace, of any process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveTarget {
     /// The namespace.
@@ -41,7 +41,7 @@ pub struct LiveTarget {
 }
 
 impl LiveTarget {
-    /// The most ports at once.
+    /// The most ports of one target.
     pub const PORTS_MAX: usize = PORTS_MAX;
 }
 
@@ -97,13 +97,13 @@ impl AnswerHook {
 ///
 /// Between [`LiveMeter::begin`] and [`LiveMeter::end`] four programs are attached, which cost each request of the service about
 /// half a microsecond, and each packet and poll of other services some 50 ns. Otherwise nothing runs. The attachments are
-/// descriptors of this process: however it ends, they go with it. Any number of processes may measure at once. Needs CAP_BPF and
+/// descriptors of this process: however it ends, they go with it. Any number of processes may measure in parallel. Needs CAP_BPF and
 /// CAP_PERFMON.
 #[derive(Debug)]
 pub struct LiveMeter {
     loaded: Loaded,
     hook: AnswerHook,
-    pids_told: bool,
+    pids_known: bool,
     window: u64,
     request_bytes: u32,
     begun: Option<Nanoseconds>,
@@ -136,7 +136,7 @@ impl LiveMeter {
     ///
     /// # Errors
     /// As [`AnswerHook::of_this_kernel`], and [`crate::Cause::Absent`] on PREEMPT_RT, where softirqs have no stack of their own to
-    /// tell them by; EINVAL for no port or too many; else the kernel's refusal with the verifier's words.
+    /// recognise them by; EINVAL for no port or too many; else the kernel's refusal with the verifier's words.
     pub fn load(target: &LiveTarget) -> Result<Self, KernelError> {
         Self::load_with(target, AnswerHook::of_this_kernel()?)
     }
@@ -166,7 +166,7 @@ impl LiveMeter {
         Ok(Self {
             loaded,
             hook,
-            pids_told: in_initial_pid_namespace(),
+            pids_known: in_initial_pid_namespace(),
             window: 0,
             request_bytes: 0,
             begun: None,
@@ -339,7 +339,7 @@ impl LiveMeter {
             if key.is_worker == 0 {
                 found.insert(slot, Owner::Napi(NapiId(key.id)));
             } else {
-                found.insert(NAPIS_MAX + slot, Owner::Worker(self.pids_told.then_some(Pid(key.id))));
+                found.insert(NAPIS_MAX + slot, Owner::Worker(self.pids_known.then_some(Pid(key.id))));
             }
         }
         Ok(found)

@@ -3,8 +3,8 @@
  * What is on the wire between two hosts of one machine: how long after a
  * request was transmitted its answer is.
  *
- * Whether a segment is the server's or the client's is told by its socket: the
- * port and the network namespace.
+ * The port and the network namespace of its socket show whether a segment is
+ * the server's or the client's.
  */
 #include "../vmlinux_min.h"
 #include <bpf/bpf_helpers.h>

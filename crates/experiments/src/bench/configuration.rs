@@ -10,7 +10,7 @@ use super::label;
 
 /// A configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Configuration {
     /// A delivery mode.
     Mode(DeliveryMode),
     /// Nothing is set: softirqs poll.
@@ -28,7 +28,7 @@ pub enum Way {
     Workqueue,
 }
 
-impl Way {
+impl Configuration {
     /// What the epoll document compares, and what of the other documents suits the same server.
     pub(crate) const RR_MATRIX: [&str; 7] =
         ["base", "defer20", "suspend20", "threaded", "threaded-busy", "eventbusy", "userbusy"];
@@ -42,7 +42,7 @@ impl Way {
         Self::Workqueue,
     ];
 
-    /// Why nobody can measure it; `None` if one may try.
+    /// Why it cannot be measured; `None` if it may be possible.
     pub(crate) const fn impossible(self) -> Option<&'static str> {
         match self {
             Self::Workqueue => Some(
@@ -75,7 +75,7 @@ impl Way {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Configuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mode(mode) => f.pad(&label(*mode)),
@@ -101,7 +101,7 @@ impl fmt::Display for NotAWay {
 
 impl std::error::Error for NotAWay {}
 
-impl FromStr for Way {
+impl FromStr for Configuration {
     type Err = NotAWay;
 
     fn from_str(text: &str) -> Result<Self, NotAWay> {
@@ -123,18 +123,21 @@ mod test {
 
     #[test]
     fn every_configuration_survives_its_name() {
-        for way in Way::THREADED_MATRIX {
-            assert_eq!(way.to_string().parse::<Way>(), Ok(way));
+        for configuration in Configuration::THREADED_MATRIX {
+            assert_eq!(configuration.to_string().parse::<Configuration>(), Ok(configuration));
         }
-        assert_eq!("base".parse::<Way>().expect("a mode").to_string(), "base");
-        let error = "threads".parse::<Way>().expect_err("is none").to_string();
+        assert_eq!("base".parse::<Configuration>().expect("a mode").to_string(), "base");
+        let error = "threads".parse::<Configuration>().expect_err("is none").to_string();
         assert!(error.contains("suspendX") && error.contains("threaded+pinned"), "{error}");
     }
 
     #[test]
     fn only_spinning_needs_the_servers_own_help() {
-        assert_eq!("userbusy".parse::<Way>().expect("is one").wait_at_most(), Some(Nanoseconds::ZERO));
-        assert_eq!("suspend20".parse::<Way>().expect("is one").wait_at_most(), None);
-        assert!(Way::Workqueue.impossible().is_some());
+        assert_eq!(
+            "userbusy".parse::<Configuration>().expect("is one").wait_at_most(),
+            Some(Nanoseconds::ZERO)
+        );
+        assert_eq!("suspend20".parse::<Configuration>().expect("is one").wait_at_most(), None);
+        assert!(Configuration::Workqueue.impossible().is_some());
     }
 }
