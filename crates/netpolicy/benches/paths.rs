@@ -1,5 +1,5 @@
 //! How long `netpolicy show` takes from its start to its end, and how many calls and how much time a device policy
-//! takes to be applied and taken back; then the same for every mechanism of a device at once, and how long reading all of
+//! takes to be applied and taken back; then the same for every mechanism of a device together, and how long reading all of
 //! a device takes beside `ethtool`, `ip` and `ynl`.
 //!
 //! `cargo bench -p netpolicy --bench paths`, as root; `-- observe` and the like for one part of it. Everything happens in

@@ -53,7 +53,7 @@ impl From<Sockets> for daemon::Sockets {
 
 /// Show how the daemon stands: what is asked for, what of it is in force, and what is wrong.
 ///
-/// Everybody may ask; whoever is not root sees what is asked for processes of their own. Exit code 3 if something that is
+/// Any user may ask; users other than root see only the requests for their own processes. Exit code 3 if something that is
 /// asked for is not in force, or there are problems.
 #[derive(Clone, Debug, Args)]
 pub struct Status {

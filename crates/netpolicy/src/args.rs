@@ -14,11 +14,11 @@ pub use crate::api_args::{Sockets, Status, Unset, UnsetTarget};
 use crate::completing;
 pub use crate::daemon_args::{AttachService, Daemon, OnStop};
 pub use crate::lab::Lab;
+use crate::request_args::word;
+pub use crate::request_args::{Asked, Cost, Kthread, Word};
 pub use crate::sockets_args::{SocketPolicies, SocketsCommand, SocketsDisable, SocketsEnable, UserChoice};
 pub use crate::tc_args::{BenchPart, Percpu, Tc, TcBench, TcCommand, TcDiff, TcDump, TcLoad};
 pub use crate::watch_args::Watch;
-use crate::wish::word;
-pub use crate::wish::{Asked, Cost, Kthread, Word};
 pub use experiments::bench::args::{Application, Bench, FromEvidence, Memcached as MemcachedBench};
 pub use experiments::sim_args::{Sim, SimCalibrate, SimCommand, SimEffort, SimRun, SimValidate};
 
@@ -68,7 +68,7 @@ impl Arguments {
         let words: Vec<OsString> = std::env::args_os().collect();
         Self::try_parse_from(&words).unwrap_or_else(|error| {
             let error = with_range(without_hidden(error), &words);
-            // A word of the command line may be longer than anybody reads.
+            // A word of the command line may be too long to read.
             crate::render::said_if_long(&error.render().to_string())
                 .map_or_else(|| error.exit(), |()| std::process::exit(error.exit_code()))
         })
@@ -99,9 +99,9 @@ pub struct Globals {
     /// than once, as --policy-dir.
     #[arg(long, global = true, value_name = "DIR", hide = true)]
     pub recipe_dir: Vec<PathBuf>,
-    /// Where what applications ask for their sockets is kept: a directory of a BPF file system.
-    #[arg(long, global = true, hide = true, value_name = "DIR", default_value = linux::bpf::app_requests::RequestStore::DIRECTORY)]
-    pub wish_dir: PathBuf,
+    /// The directory of a BPF file system in which requests of applications are stored.
+    #[arg(long = "wish-dir", global = true, hide = true, value_name = "DIR", default_value = linux::bpf::app_requests::RequestStore::DIRECTORY)]
+    pub app_request_dir: PathBuf,
     /// Whether to use colour. NO_COLOR in the environment means never, unless this is given.
     #[arg(long, global = true, value_enum, value_name = "WHEN")]
     pub color: Option<Color>,
@@ -123,7 +123,7 @@ impl Default for Globals {
             policy_file: Vec::new(),
             policy_dir: Vec::new(),
             recipe_dir: Vec::new(),
-            wish_dir: linux::bpf::app_requests::RequestStore::DIRECTORY.into(),
+            app_request_dir: linux::bpf::app_requests::RequestStore::DIRECTORY.into(),
             color: None,
             verbose: 0,
             quiet: false,
@@ -182,10 +182,10 @@ fn with_range(error: clap::Error, words: &[OsString]) -> clap::Error {
         Some(format!("a whole number from {least} to {most}"))
     });
     let number = if is_no_whole { "a whole number" } else { "a number" };
-    let taken = range.unwrap_or_else(|| number.to_owned());
+    let expected = range.unwrap_or_else(|| number.to_owned());
     Arguments::command().error(
         clap::error::ErrorKind::ValueValidation,
-        format!("invalid value '{value}' for '{argument}': {taken} is taken"),
+        format!("invalid value '{value}' for '{argument}': expected {expected}"),
     )
 }
 
@@ -452,17 +452,17 @@ pub struct Set {
     pub kthread: Kthread,
 }
 
-/// One setting of a device, as it was typed and as it is meant.
+/// One setting of a device, as typed and as parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicWord {
     /// `rx-usecs=8`
     pub text: String,
-    /// The same, read.
-    pub wish: model::NicRequest,
+    /// The parsed request.
+    pub request: model::NicRequest,
 }
 
 fn nic_word(text: &str) -> Result<NicWord, String> {
-    policy_file::setting(text).map(|wish| NicWord { text: text.to_owned(), wish })
+    policy_file::setting(text).map(|request| NicWord { text: text.to_owned(), request })
 }
 
 /// What `set` sets.
@@ -475,8 +475,8 @@ pub enum SetTarget {
         name: String,
         /// A policy or a delivery mode.
         #[arg(value_name = "POLICY|MODE", value_parser = word, add = ArgValueCandidates::new(completing::words))]
-        wish: Word,
-        /// What else the device is told, as the `settings` of a policy file: rx-usecs=8, rx-gro=off.
+        request: Word,
+        /// A further setting of the device, as in `settings` of a policy file: rx-usecs=8, rx-gro=off.
         #[arg(long = "setting", value_name = "NAME=VALUE", value_parser = nic_word)]
         settings: Vec<NicWord>,
     },
@@ -487,7 +487,7 @@ pub enum SetTarget {
         pid: u32,
         /// A policy or a delivery mode.
         #[arg(value_name = "POLICY|MODE", value_parser = word, add = ArgValueCandidates::new(completing::words))]
-        wish: Word,
+        request: Word,
     },
 }
 
@@ -519,7 +519,7 @@ const INTERVAL_SECONDS_MAX: u16 = 3600;
 /// Reads `top`'s interval.
 fn whole_seconds(text: &str) -> Result<u16, String> {
     let seconds = text.parse().ok().filter(|seconds| (1..=INTERVAL_SECONDS_MAX).contains(seconds));
-    seconds.ok_or_else(|| format!("whole seconds are taken, 1 to {INTERVAL_SECONDS_MAX}"))
+    seconds.ok_or_else(|| format!("expected whole seconds, 1 to {INTERVAL_SECONDS_MAX}"))
 }
 
 /// Give a running process and its queues a policy for as long as this command runs.
@@ -708,12 +708,12 @@ mod test {
     #[test]
     fn what_is_no_number_is_answered_with_the_numbers_that_are_taken() {
         for (line, said) in [
-            ("doctor --seconds x", "'x' for '--seconds <N>': a whole number from 0 to 3600 is taken"),
-            ("doctor --seconds=1.5", "'1.5' for '--seconds <N>': a whole number from 0 to 3600 is taken"),
-            ("attach 8l2 --policy cpu", "'8l2' for '<PID>': a whole number from 0 to 4294967295 is taken"),
-            ("attach 812 --policy cpu --cpu-dma-latency 5us", "a whole number from 0 to 2000000000 is taken"),
-            ("bench policies --at-once 4,x", "a whole number from 1 to 100000 is taken"),
-            ("sim run --seed x", "a whole number from 0 to 9223372036854775807 is taken"),
+            ("doctor --seconds x", "'x' for '--seconds <N>': expected a whole number from 0 to 3600"),
+            ("doctor --seconds=1.5", "'1.5' for '--seconds <N>': expected a whole number from 0 to 3600"),
+            ("attach 8l2 --policy cpu", "'8l2' for '<PID>': expected a whole number from 0 to 4294967295"),
+            ("attach 812 --policy cpu --cpu-dma-latency 5us", "expected a whole number from 0 to 2000000000"),
+            ("bench policies --at-once 4,x", "expected a whole number from 1 to 100000"),
+            ("sim run --seed x", "expected a whole number from 0 to 9223372036854775807"),
         ] {
             let words: Vec<OsString> =
                 std::iter::once("netpolicy").chain(line.split(' ')).map(Into::into).collect();

@@ -65,8 +65,8 @@ impl Context {
         self.session.policy_of(intents, allow.disruptive)
     }
 
-    /// Tells what a placement leaves out, and what could not be read on the way.
-    pub(crate) fn tell(&self, planned: &Planned) {
+    /// Reports what a placement leaves out, and what could not be read.
+    pub(crate) fn report(&self, planned: &Planned) {
         Session::report(planned, &self.console);
     }
 }
@@ -80,7 +80,7 @@ fn session_of(globals: &Globals) -> Session {
         policy_files: globals.policy_file.clone(),
         policy_dirs: globals.policy_dir.clone(),
         recipe_dirs: globals.recipe_dir.clone(),
-        app_request_dir: globals.wish_dir.clone(),
+        app_request_dir: globals.app_request_dir.clone(),
         command: command_line(),
     }
 }

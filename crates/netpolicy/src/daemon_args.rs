@@ -9,8 +9,8 @@ use crate::args::Allow;
 
 /// Keep the policy true: through restarts, hotplug, resets, and whatever else happens to this host.
 ///
-/// Reads the policy files, makes the host so, and stays: it hears of devices, queues, drivers and CPUs by netlink, of
-/// processes and listeners by BPF, and sets what they need within milliseconds. What somebody else, or a reset, takes
+/// Reads the policy files, makes the host so, and stays: it watches devices, queues, drivers and CPUs by netlink, of
+/// processes and listeners by BPF, and sets what they need within milliseconds. What another program, or a reset, takes
 /// away is put right again, up to a limit. A policy file that is wrong leaves the policy as it was.
 ///
 /// Ending or killing it changes nothing about packets: everything stays in force, and the next daemon goes on with it.

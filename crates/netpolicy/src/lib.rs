@@ -16,12 +16,12 @@ mod context;
 pub mod daemon_args;
 pub mod lab;
 mod render;
+pub mod request_args;
 mod show;
 pub mod sockets_args;
 pub mod tc_args;
 mod top;
 mod watch_args;
-pub mod wish;
 
 use std::process::ExitCode;
 

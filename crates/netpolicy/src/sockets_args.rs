@@ -30,21 +30,21 @@ pub struct SocketPolicies {
 /// What `sockets` does.
 #[derive(Debug, Subcommand)]
 pub enum SocketsCommand {
-    /// Answer the programs of a cgroup. If they are answered already, only what they may ask for changes.
+    /// Enable requests in a cgroup. If it is enabled already, only what its programs may ask for changes.
     Enable(SocketsEnable),
     /// Answer them no more.
     Disable(SocketsDisable),
-    /// Where programs are answered, and what they ask for.
+    /// List the enabled cgroups, and what their programs ask for.
     List,
 }
 
 /// Whom to answer.
 #[derive(Debug, Args)]
 pub struct SocketsEnable {
-    /// The cgroup: a directory, or a path below the root of the unified hierarchy. Those within it are answered too.
+    /// The cgroup: a directory, or a path below the root of the unified hierarchy. Cgroups within it are enabled too.
     #[arg(long, value_name = "PATH")]
     pub cgroup: PathBuf,
-    /// What anybody may ask for. Whoever has CAP_NET_ADMIN may ask for everything, and everybody for `none`.
+    /// What any user may ask for. Processes with CAP_NET_ADMIN may ask for everything, and every user for `none`.
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', default_values = ["latency", "bulk", "cpu", "power"], value_parser = of_a_socket)]
     pub allow: Vec<PolicyName>,
     /// What one user may ask for instead. May be given more than once.
@@ -65,7 +65,7 @@ pub struct SocketsDisable {
     /// The programs of the cgroup with this number: one that was removed since.
     #[arg(long, value_name = "N")]
     pub id: Option<u64>,
-    /// Everybody.
+    /// Every cgroup and process.
     #[arg(long)]
     pub all: bool,
 }
@@ -84,10 +84,10 @@ impl FromStr for UserChoice {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (uid, policies) = text.split_once(':').ok_or("write UID:POLICY,... as in 1000:latency,bulk")?;
-        let uid = uid.parse().map_err(|_| format!("`{uid}` is no number of a user"))?;
-        // The number that stands for anybody is no user's. Kernel: `include/linux/uidgid.h` `INVALID_UID`.
+        let uid = uid.parse().map_err(|_| format!("`{uid}` is no user id"))?;
+        // The number that stands for any user is no user's. Kernel: `include/linux/uidgid.h` `INVALID_UID`.
         if uid == u32::MAX {
-            return Err(format!("{uid} is no number of a user"));
+            return Err(format!("{uid} is no user id"));
         }
         let policies = policies.split(',').map(of_a_socket).collect::<Result<_, _>>()?;
         Ok(Self { uid, policies })

@@ -54,7 +54,7 @@ pub enum TcCommand {
     Diff(TcDiff),
     Dump(TcDump),
     Bench(TcBench),
-    /// Take a load back unless told to keep it. Started by `tc load --atomic`, with the rules as its standard output.
+    /// Undo a load unless asked to keep it. Started by `tc load --atomic`, with the rules as its standard output.
     #[command(hide = true)]
     Guard,
 }
@@ -68,7 +68,7 @@ pub enum TcCommand {
 Examples:
   netpolicy tc load rules.batch                   load it; stop at the first refusal
   netpolicy tc load rules.batch --atomic          all of it or nothing
-  netpolicy tc load rules.batch --swap 10         in place of those that the last such load left, at once
+  netpolicy tc load rules.batch --swap 10         replace the rules of the last such load, atomically
   netpolicy tc load rules.batch --resume          what an interrupted load has left out
   netpolicy tc load rules.batch --no-percpu auto --share-actions
                                                   faster and smaller, with coarser counters")]
@@ -81,7 +81,7 @@ pub struct TcLoad {
     #[arg(long, value_enum, value_name = "WHEN")]
     pub no_percpu: Option<Percpu>,
     /// Make one instance of actions that do the same. Their rules then count together: the packets of one rule can
-    /// no longer be told.
+    /// no longer be counted apart.
     #[arg(long)]
     pub share_actions: bool,
     /// Give each rule of flower a cookie that stands for it, by which --check and tc diff know it again without looking at all

@@ -9,13 +9,13 @@ use model::{Nanoseconds, Pid};
 /// Measure the response times of a service that runs, from outside.
 ///
 /// Of a part of each second, BPF programs note when requests arrive, are read and are answered, and how long packets were in the
-/// NIC's ring before. The service is neither changed nor asked. TCP alone can be measured. What cannot be told is said with
+/// NIC's ring before. The service is neither changed nor asked. TCP alone can be measured. What cannot be measured is listed with
 /// the reason: docs/reference/watch.md.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   netpolicy watch memcached               the service of the policy files, unit or executable with this name
-  netpolicy watch --port 11211            whoever listens there
+  netpolicy watch --port 11211            the process that listens there
   netpolicy watch --pid 812 --seconds 60  a process, for a minute
   netpolicy watch redis --sample 1s       all the time: for a service with few requests
   netpolicy -o jsonl watch --port 80 | jq '.data.response.p99'
@@ -27,7 +27,7 @@ pub struct Watch {
     /// The process with this number, and its children.
     #[arg(long, value_name = "N", conflicts_with_all = ["port", "unit"], value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Option<u32>,
-    /// Whoever listens on this TCP port.
+    /// The process that listens on this TCP port.
     #[arg(long, value_name = "N", conflicts_with = "unit", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// The processes of this systemd unit.
@@ -65,6 +65,6 @@ fn sample(text: &str) -> Result<Nanoseconds, String> {
     if (SAMPLE_MIN..=most).contains(&span) {
         Ok(span)
     } else {
-        Err(format!("{SAMPLE_MIN} to {most} of each second are taken"))
+        Err(format!("expected {SAMPLE_MIN} to {most} of each second"))
     }
 }

@@ -446,7 +446,7 @@ fn netpolicy_does_not_attach_to_itself() {
             .expect("runs");
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{words}: {said}");
-        assert!(said.contains("is this netpolicy itself"), "{said}");
+        assert!(said.contains("is this netpolicy command itself"), "{said}");
     }
 }
 
@@ -505,7 +505,7 @@ fn thousands_of_sections_keep_the_lines_they_were_asked_at() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_read_is_told_before_it_hides_a_trial() {
+fn an_unreadable_journal_is_reported_before_it_hides_a_trial() {
     let scratch = Scratch::new("no-journal");
     scratch.file("journal", "not a directory");
     let output = netpolicy(&["--state-dir", &scratch.path("."), "show", "--processes", "none"]);

@@ -50,7 +50,7 @@ fn policy(intents: Vec<Intent>) -> Policy {
     Policy { intents, recipes: Arc::new(recipes(&[]).expect("the shipped recipes")), disruptive: false }
 }
 
-fn told(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<String, Refusal> {
+fn printed(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<String, Refusal> {
     let placement = place(policy, host, resolved)?;
     let desired = desired(&placement, host)?;
     let plan = diff(&desired, host)?;
@@ -73,7 +73,7 @@ fn told(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<String, Ref
 fn every_policy_of_a_device_on_a_recorded_host() {
     for name in PolicyName::ALL {
         let asked = policy(vec![intent(Target::Device("eth0".to_owned()), name, 2)]);
-        let text = told(&asked, &cache_server(), &Resolved::default()).expect("planned");
+        let text = printed(&asked, &cache_server(), &Resolved::default()).expect("planned");
         insta::assert_snapshot!(format!("eth0_{name}"), text);
     }
 }
@@ -88,8 +88,8 @@ fn a_recorded_host_is_divided_between_memcached_and_nginx() {
         intent(service("nginx", 80), PolicyName::Bulk, 9),
     ]);
     let resolved = Resolved::default().with(1, [Pid(812)]).with(2, [Pid(900)]);
-    insta::assert_snapshot!("eth0_mixed", told(&asked, &with_rules(), &resolved).expect("planned"));
-    let refused = told(&asked, &cache_server(), &resolved).unwrap_or_else(|refusal| {
+    insta::assert_snapshot!("eth0_mixed", printed(&asked, &with_rules(), &resolved).expect("planned"));
+    let refused = printed(&asked, &cache_server(), &resolved).unwrap_or_else(|refusal| {
         let evidence = refusal.evidence.join("\n  ");
         format!("{refusal}\n  {evidence}\n  nearest: {}", refusal.nearest.as_deref().unwrap_or_default())
     });

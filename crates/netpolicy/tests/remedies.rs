@@ -684,12 +684,12 @@ fn typed_into_a_file(words: &str) -> Result<(), String> {
 
 /// A `set` is planned on a host with its device or its process, and its flags allow what the plan does.
 fn can_be_set(set: &Set) -> Result<(), String> {
-    let (target, wish, nic_wishes) = match &set.target {
-        SetTarget::Device { name, wish, settings } => {
-            let wishes = settings.iter().map(|setting| setting.wish.clone()).collect();
-            (Target::Device(name.clone()), *wish, wishes)
+    let (target, request, nic_requests) = match &set.target {
+        SetTarget::Device { name, request, settings } => {
+            let requests = settings.iter().map(|setting| setting.request.clone()).collect();
+            (Target::Device(name.clone()), *request, requests)
         }
-        SetTarget::Task { pid, wish } => (Target::Task(Pid(*pid)), *wish, Vec::new()),
+        SetTarget::Task { pid, request } => (Target::Task(Pid(*pid)), *request, Vec::new()),
     };
     let host = with(nic(2), |host| {
         if let Target::Device(name) = &target {
@@ -700,9 +700,9 @@ fn can_be_set(set: &Set) -> Result<(), String> {
         }
         host.processes.push(listening(812, "cache", 11_211, &[&[300], &[301]]));
     });
-    let kthread = set.kthread.wish();
+    let kthread = set.kthread.request();
     let intent =
-        Intent { nic: nic_wishes, kthread, ..wish.intent(target, "netpolicy set", set.cost.budget()) };
+        Intent { nic: nic_requests, kthread, ..request.intent(target, "netpolicy set", set.cost.budget()) };
     let recipes = Arc::new(recipes(&[]).expect("the shipped recipes"));
     let policy = Policy { intents: vec![intent], recipes, disruptive: set.allow.disruptive };
     let plan = place(&policy, &host, &Resolved::default())

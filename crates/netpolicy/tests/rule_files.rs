@@ -57,12 +57,12 @@ fn every_mistake_is_shown_with_line_caret_and_nearest_word() {
 }
 
 #[test]
-fn a_program_is_told_every_mistake_with_its_line() {
+fn the_json_report_lists_every_mistake_with_its_line() {
     for arguments in
         [&["tc", "load"][..], &["tc", "load", "--dry-run"], &["tc", "load", "--check"], &["tc", "diff"]]
     {
         let arguments = [&["-o", "json"], arguments, &["rules.batch"]].concat();
-        let output = loaded("told", WRONG, &arguments);
+        let output = loaded("listed", WRONG, &arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let wrong = report["data"]["wrong_lines"].as_array().expect("a list");

@@ -88,7 +88,7 @@ fn a_calibration_does_not_read_the_rows_that_are_held_out() {
 const SHORT: [&str; 8] = ["--seeds", "1", "--samples", "0", "--window", "5ms", "--warmup", "20ms"];
 
 #[test]
-fn a_report_that_cannot_be_written_is_told_before_anything_is_simulated() {
+fn a_report_that_cannot_be_written_fails_before_anything_is_simulated() {
     let scratch = Scratch::new("unwritable");
     let nowhere = format!("{}/none/report", scratch.file("here", ""));
     for words in [["sim", "validate", "epoll", "--html"], ["sim", "calibrate", "epoll", "--write"]] {
@@ -152,11 +152,11 @@ fn a_fit_that_cannot_be_written_at_its_end_is_printed_all_the_same() {
     let table = scratch.file("rows.tsv", "clients.load\tavg\n20K\t60\n");
     let words = ["sim", "calibrate", "lab", "--measured", &table, "--rows", "20K", "--parameters", "request"];
     let output = netpolicy(&[&words[..], &["--evaluations", "8", "--write", "/dev/full"]].concat());
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(text(&output.stdout).contains("Fitted to 1 row: 20K; loss"), "{}", text(&output.stdout));
-    assert!(told.contains("No space left on device; the fit goes on"), "{told}");
-    assert!(told.contains("error: /dev/full: No space left on device"), "{told}");
+    assert!(stderr.contains("No space left on device; the fit goes on"), "{stderr}");
+    assert!(stderr.contains("error: /dev/full: No space left on device"), "{stderr}");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_title_does_not_steer_the_terminal() {
 
 #[test]
 fn a_span_that_cannot_be_simulated_is_refused_by_its_option() {
-    for (words, told) in [
+    for (words, expected) in [
         (&["--window", "0"][..], "invalid value '0' for '--window <SPAN>': nothing happens within no time"),
         (&["--warmup", "3601s"], "'--warmup <SPAN>': at most 3600s can be simulated"),
         (&["--window", "3600s"], "--warmup and --window: at most 3600s can be simulated, both together"),
@@ -214,7 +214,7 @@ fn a_span_that_cannot_be_simulated_is_refused_by_its_option() {
     ] {
         let output = netpolicy(&[&["sim", "run", "lab"][..], words].concat());
         assert_eq!(output.status.code(), Some(2), "{words:?}");
-        assert!(text(&output.stderr).contains(told), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }
 }
 
@@ -256,8 +256,8 @@ fn a_window_without_an_answer_is_no_prediction_of_zero() {
 }
 
 #[test]
-fn a_load_that_has_not_settled_is_told() {
-    let told = |warmup: &str| {
+fn a_load_that_has_not_settled_is_reported() {
+    let reported = |warmup: &str| {
         let words = [
             "sim",
             "run",
@@ -274,8 +274,8 @@ fn a_load_that_has_not_settled_is_told() {
         assert_eq!(output.status.code(), Some(0));
         text(&output.stderr).contains("a connection sends each 22.4 ms, so that its load has not settled")
     };
-    assert!(told("10ms"));
-    assert!(!told("90ms"));
+    assert!(reported("10ms"));
+    assert!(!reported("90ms"));
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn what_sim_prints_for_programs_is_as_its_schema_says() {
 }
 
 #[test]
-fn of_a_single_run_no_range_is_told() {
+fn a_single_run_has_no_range() {
     let words = [&["sim", "run", "lab", "--no-probe"][..], &SHORT].concat();
     let page = text(&netpolicy(&words).stdout);
     assert!(page.contains("its range over one seed at one set of parameters"), "{page}");
@@ -353,7 +353,7 @@ fn of_a_single_run_no_range_is_told() {
 }
 
 #[test]
-fn a_fit_that_was_too_short_tells_no_interval() {
+fn a_fit_that_was_too_short_has_no_interval() {
     let scratch = Scratch::new("short-fit");
     let table = scratch.file("rows.tsv", "delivery.mode\tclients.load\tavg\ninterrupt\t20K\t60\n");
     let words = ["sim", "calibrate", "lab", "--measured", &table, "--rows", "interrupt@20K"];
@@ -375,7 +375,7 @@ fn a_fit_that_was_too_short_tells_no_interval() {
 }
 
 #[test]
-fn what_is_not_a_scenario_is_told_apart_from_what_cannot_be_read() {
+fn an_invalid_scenario_and_an_unreadable_file_differ_in_their_errors() {
     let scratch = Scratch::new("no-scenario");
     let ends = |file: &str, code: i32, says: &str| {
         let output = netpolicy(&["sim", "run", file]);

@@ -54,14 +54,14 @@ fn a_row_of_evidence_is_the_median_of_its_runs() {
 }
 
 #[test]
-fn what_evidence_does_not_say_is_told() {
+fn missing_evidence_is_reported() {
     let words = ["sim", "validate", "lab", "--measured", EVIDENCE];
-    let told = text(&netpolicy(&[&words[..], &SHORT].concat()).stderr);
+    let stderr = text(&netpolicy(&[&words[..], &SHORT].concat()).stderr);
     for note in [
         "defer10@61.9K is left out: of 3 runs the load generator limited 1, the others are void",
         "CPU use is left out: the server had 1 of the scenario's 2 CPUs",
     ] {
-        assert!(told.contains(note), "{note}\nin\n{told}");
+        assert!(stderr.contains(note), "{note}\nin\n{stderr}");
     }
     let refused = |rows: &[&str]| {
         let output = netpolicy(&[&["sim", "calibrate", "lab", "--measured", EVIDENCE][..], rows].concat());
@@ -151,8 +151,8 @@ fn a_run_that_cannot_have_been_measured_is_refused() {
         (["cpu", "user"], 7.into(), "CPU time: user is 7, which is no share"),
         (["cpu", "steal"], 1.into(), "CPU time: the shares add up to 2"),
     ] {
-        let told = in_runs(path, value);
-        assert!(told.contains(words), "{words}\nin\n{told}");
+        let stderr = in_runs(path, value);
+        assert!(stderr.contains(words), "{words}\nin\n{stderr}");
     }
     let twice = refused(&|evidence| evidence["experiment"]["labels"][1] = "base".into());
     assert!(twice.contains("the experiment lists configuration base twice"), "{twice}");
@@ -177,29 +177,29 @@ fn runs_that_the_experiment_does_not_list_are_counted() {
         "--parameters",
         "irq",
     ]);
-    let told = text(&output.stderr);
-    assert!(told.contains("there is no measured row `base@20.6K`"), "{told}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("there is no measured row `base@20.6K`"), "{stderr}");
     let words = ["sim", "validate", "lab", "--measured", &file];
-    let told = netpolicy(&[&words[..], &SHORT].concat());
+    let output = netpolicy(&[&words[..], &SHORT].concat());
     assert!(
-        text(&told.stderr).contains("33 runs are left out: the experiment does not list"),
+        text(&output.stderr).contains("33 runs are left out: the experiment does not list"),
         "{}",
-        text(&told.stderr)
+        text(&output.stderr)
     );
 }
 
 #[test]
-fn rows_that_parameters_were_fitted_to_and_that_are_not_there_are_told() {
+fn rows_that_parameters_were_fitted_to_and_that_are_absent_are_reported() {
     let scratch = Scratch::new("absent");
     let table = scratch.file("rows.tsv", "clients.load\tavg\n20K\t60\n");
     let costs = scratch.file("costs.toml", "[calibration]\nrows = [\"20K\", \"nix@20.6K\"]\n");
     let words = ["sim", "validate", "lab", "--measured", &table, "--costs", &costs];
     let output = netpolicy(&[&words[..], &SHORT].concat());
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{told}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
     assert!(
-        told.contains("1 row that the parameters were fitted to: not in this table: nix@20.6K"),
-        "{told}"
+        stderr.contains("1 row that the parameters were fitted to: not in this table: nix@20.6K"),
+        "{stderr}"
     );
 }
 
@@ -226,8 +226,8 @@ fn other_evidence_is_refused_with_the_reason() {
     let wrong = refused(&scratch.file("wrong.toml", "costs = 3\n"));
     assert!(wrong.contains("is neither a key of a scenario nor something measured"), "{wrong}");
     for json in ["[]", " [{}]", "\u{feff}[1]"] {
-        let told = refused(&scratch.file("list.json", json));
-        assert!(told.contains("list.json: JSON, but no evidence of a bench"), "{told}");
+        let stderr = refused(&scratch.file("list.json", json));
+        assert!(stderr.contains("list.json: JSON, but no evidence of a bench"), "{stderr}");
     }
     let one_line = format!("{}\n", "x".repeat(300_000));
     assert!(refused(&scratch.file("line.txt", &one_line)).len() < 1000);

@@ -29,7 +29,7 @@ impl House {
         let scratch = std::env::temp_dir().join(format!("netpolicy-bench-{}-{name}", std::process::id()));
         fs::create_dir_all(scratch.join("policy.d"))?;
         let own = std::env::current_exe()?;
-        for image in [role::STRANGER, role::MEANT] {
+        for image in [role::UNMATCHED, role::MEANT] {
             fs::copy(&own, scratch.join(image))?;
         }
         Ok(Self {
@@ -122,7 +122,7 @@ impl House {
 
     /// Starts a process that plays a role.
     pub(crate) fn role(&self, role: &str) -> Done<Role> {
-        let mut command = Command::new(self.scratch.join(role::STRANGER));
+        let mut command = Command::new(self.scratch.join(role::UNMATCHED));
         command.env(role::ROLE, role).env(role::NEXT, self.scratch.join(role::MEANT));
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let child = self.lab.server().run(|| command.spawn())??;

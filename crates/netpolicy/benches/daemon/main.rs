@@ -1,5 +1,5 @@
 //! How soon the daemon has a policy in force after an `execve`, a new listener, a new epoll and a link that comes up, with a
-//! thousand processes beside; what it costs when nothing happens; and what it costs a process that nobody asks about.
+//! thousand processes beside; what it costs when nothing happens; and what it costs a process without a policy.
 //!
 //! `cargo bench -p netpolicy --bench daemon`, as root; with `-- PART` one part of it, and with further programs behind that, other builds
 //! of netpolicy are measured in turn with this one. Everything happens in the lab's namespaces. The processes that are
@@ -103,7 +103,7 @@ fn reaction(programs: &[String]) -> Done<()> {
     Ok(())
 }
 
-/// New epolls, of which nothing may tell.
+/// New epolls, without an event that reports them.
 fn epolls() -> Done<()> {
     let mut house = House::new("epolls", 2)?;
     house.asks(&role::policy(&house))?;
@@ -117,8 +117,8 @@ fn epolls() -> Done<()> {
         young.extend(early);
         settled.extend(late);
     }
-    println!("{}", told("from a new epoll of a young process to its parameters", &mut young));
-    println!("{}", told("from a new epoll of a settled process to its parameters", &mut settled));
+    println!("{}", summary("from a new epoll of a young process to its parameters", &mut young));
+    println!("{}", summary("from a new epoll of a settled process to its parameters", &mut settled));
     println!("  the daemon took {:?} of CPU for all of this", daemon.cpu()?);
     Ok(())
 }
@@ -166,7 +166,7 @@ fn compare(what: &str, programs: &[String], took: &[&Blocks]) {
         blocks.iter().map(|block| median(&mut block.clone()).as_secs_f64()).collect()
     };
     for (program, blocks) in programs.iter().zip(took) {
-        println!("{}", told(what, &mut blocks.concat()));
+        println!("{}", summary(what, &mut blocks.concat()));
         if programs.len() > 1 {
             println!("  with {program}");
         }
@@ -206,8 +206,8 @@ fn comes_up(index: IfIndex) -> Done<Duration> {
 fn cost_for_others() -> Done<()> {
     let mut house = House::new("cost", 1)?;
     house.fill(BESIDE)?;
-    let by_name = "[service.cache]\nmatch = { exe = \"nobody-runs-this\" }\npolicy = \"latency\"\n";
-    let by_unit = "[service.cache]\nmatch = { unit = \"nobody-runs-this\" }\npolicy = \"latency\"\n";
+    let by_name = "[service.cache]\nmatch = { exe = \"never-started\" }\npolicy = \"latency\"\n";
+    let by_unit = "[service.cache]\nmatch = { unit = \"never-started\" }\npolicy = \"latency\"\n";
     let mut times: [Vec<Duration>; 3] = Default::default();
     for block in 0..BLOCKS {
         // In turn, so that what drifts meanwhile is shared.
@@ -289,7 +289,7 @@ fn idle() -> Done<()> {
 }
 
 /// Median, 99th percentile and longest.
-fn told(what: &str, took: &mut [Duration]) -> String {
+fn summary(what: &str, took: &mut [Duration]) -> String {
     took.sort_unstable();
     let at = |share: f64| {
         #[expect(

@@ -1,4 +1,4 @@
-//! The processes that are watched: strangers at first, that become what a policy means.
+//! The processes that are watched: without a policy at first, until they exec a program that matches one.
 
 use std::io::Write;
 use std::net::{TcpListener, UdpSocket};
@@ -16,7 +16,7 @@ use crate::{Done, SOCKETS, clock};
 pub(crate) const ROLE: &str = "NETPOLICY_BENCH_ROLE";
 pub(crate) const NEXT: &str = "NETPOLICY_BENCH_NEXT";
 /// The two images.
-pub(crate) const STRANGER: &str = "np-stranger";
+pub(crate) const UNMATCHED: &str = "np-unmatched";
 pub(crate) const MEANT: &str = "np-meant";
 
 /// Becomes a process that is meant, with a socket and an epoll that it had before.

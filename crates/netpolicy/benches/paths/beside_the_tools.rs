@@ -1,8 +1,8 @@
-//! Everything that is known of a namespace's devices, beside the programs that tell the same of its one device.
+//! Everything that is known of a namespace's devices, beside the programs that report the same of its one device.
 //!
-//! `ethtool` and `ip` tell nothing of NAPIs, of what packets wait in, and of the files of each queue. So there are three sums: ten
+//! `ethtool` and `ip` report nothing about NAPIs, of what packets wait in, and of the files of each queue. So there are three sums: ten
 //! commands of these two; with `tc` and one `grep` over the files of all queues; and with the two dumps of `ynl` besides, which
-//! tell of queues and NAPIs, where `NETPOLICY_BENCH_YNL` names the kernel's `cli.py`. The third is what it takes to know the same.
+//! report queues and NAPIs, where `NETPOLICY_BENCH_YNL` names the kernel's `cli.py`. The third is what it takes to know the same.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! Every mechanism of a device at once: on a NIC in memory, whose settings cost no kernel time, and on a veth with all of
+//! Every mechanism of a device together: on a NIC in memory, whose settings cost no kernel time, and on a veth with all of
 //! them that it has.
 
 use std::collections::BTreeMap;
@@ -112,7 +112,7 @@ fn policy(nic: Vec<NicRequest>) -> Policy {
     Policy { intents: vec![intent], ..Policy::default() }
 }
 
-/// What every device of the lab can be told.
+/// The settings that every device of the lab takes.
 fn of_a_veth() -> Done<Vec<NicRequest>> {
     Ok(vec![
         NicRequest::Offload(Offload::Gso, false),
@@ -140,12 +140,12 @@ pub(super) fn on_a_veth(queues: u32) -> Done<()> {
 pub(super) fn in_memory(queues: u32) -> Done<()> {
     let lab = Lab::new(&LabOptions::with_queues(queues))?;
     let host = with_everything(linux::observe(lab.server(), &Processes::None)?)?;
-    let mut wishes = of_a_veth()?;
+    let mut requests = of_a_veth()?;
     let rules: Vec<model::FlowRule> = (0..queues.min(64))
         .map(|queue| format!("tcp4 dst-port {} queue {queue}", 11_000 + queue).parse())
         .collect::<Result<_, _>>()?;
     let flag = FlagName::new("rx_striding_rq").ok_or("a name")?;
-    wishes.extend([
+    requests.extend([
         NicRequest::Coalescing(CoalesceParam::RxUsecs, 8),
         NicRequest::Coalescing(CoalesceParam::TxUsecs, 8),
         NicRequest::Coalescing(CoalesceParam::AdaptiveRx, 0),
@@ -158,11 +158,11 @@ pub(super) fn in_memory(queues: u32) -> Done<()> {
         let mut nic = InMemory::before(&planned(policy, &host)?);
         rounds(policy, &mut nic, |_| Ok(host.clone()), |_| Ok(()))
     };
-    let (phases, settings) = timed(&policy(wishes))?;
+    let (phases, settings) = timed(&policy(requests))?;
     phases.say(&format!(
         "a NIC of {queues} queues in memory, all mechanisms ({settings} settings), without the kernel"
     ));
-    // What makes the queues anew is a transaction of its own.
+    // What recreates the queues is a transaction of its own.
     let first = vec![
         NicRequest::Ring(RingKind::Rx, 1024),
         NicRequest::Ring(RingKind::Tx, 1024),
@@ -172,7 +172,7 @@ pub(super) fn in_memory(queues: u32) -> Done<()> {
     let mut remaking = policy(first);
     remaking.intents[0].delivery = Some(DeliveryMode::Interrupt);
     let (phases, settings) = timed(&remaking)?;
-    phases.say(&format!("the same, what makes its queues anew ({settings} settings), without the kernel"));
+    phases.say(&format!("the same, what recreates its queues ({settings} settings), without the kernel"));
     Ok(())
 }
 

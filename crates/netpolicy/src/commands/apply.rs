@@ -14,7 +14,7 @@ pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
     fullbusy::refuse_from_outside(&policy)?;
     if arguments.dry_run {
         let planned = cycle::plan(&policy, &netns)?;
-        context.tell(&planned);
+        context.report(&planned);
         context.console.report(&PlanReport::of(&planned.plan))?;
         if planned.plan.is_empty() {
             planned.as_asked()?;

@@ -5,7 +5,7 @@ use linux::Signals;
 use model::{Intent, Pid, Policy, ProcessId, Target};
 use session::{Exit, Fault, fullbusy, wake};
 
-use super::attachment::{Attachment, Tells};
+use super::attachment::{Attachment, EventOutput};
 use crate::args::Attach;
 use crate::context::Context;
 
@@ -14,10 +14,10 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
     let pid = Pid(arguments.pid);
     let process = another_process(pid)?;
     let netns = context.session.netns_of(pid)?;
-    let kthread = arguments.kthread.wish();
+    let kthread = arguments.kthread.request();
     let intent = Intent {
         kthread,
-        ..arguments.asked.wish().intent(Target::Task(pid), "netpolicy attach", arguments.cost.budget())
+        ..arguments.asked.word().intent(Target::Task(pid), "netpolicy attach", arguments.cost.budget())
     };
     plan::allowed_class(&intent).map_err(Fault::refused_early)?;
     fullbusy::refuse_from_outside(&Policy { intents: vec![intent.clone()], ..Policy::default() })?;
@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
     // From here on a signal ends the attachment in order instead of ending this process.
     let signals = Signals::catch()?;
     let at_the_end = if arguments.keep || arguments.once { AtExit::Leave } else { AtExit::RollBack };
-    let mut attachment = Attachment::begin(context, Tells::AsData, netns, process, intent, at_the_end)?;
+    let mut attachment = Attachment::begin(context, EventOutput::Stdout, netns, process, intent, at_the_end)?;
     let ended = match stay(arguments, context, signals, &mut attachment) {
         Ok(ended) => ended,
         Err(fault) => return Err(attachment.failed(fault)),
@@ -47,13 +47,13 @@ pub(crate) fn run(arguments: &Attach, context: &Context) -> Result<Exit, Fault> 
 /// If it is this process, or there is none.
 pub(super) fn another_process(pid: Pid) -> Result<ProcessId, Fault> {
     if pid.0 == std::process::id() {
-        let words = format!("process {pid} is this netpolicy itself, and ends with the command");
+        let words = format!("process {pid} is this netpolicy command itself");
         return Err(Fault::new(Exit::Usage, words).hint("name the process that receives the packets"));
     }
     Ok(linux::process::identify(pid)?)
 }
 
-/// Stays until there is a signal or the process ends; tells which of the two it was.
+/// Waits for a signal or the end of the process, and returns which of the two came.
 fn stay(
     arguments: &Attach,
     context: &Context,
@@ -67,7 +67,7 @@ fn stay(
     context.console.say("Attached. Ctrl-C ends it.");
     if !attachment.has_set() {
         context.console.say(
-            "Nothing had to be set so far: what is in force was there before, and stays (`netpolicy history` tells who set it).",
+            "Nothing had to be set: the settings were in force already, and will stay (`netpolicy history` lists who set them).",
         );
     }
     loop {

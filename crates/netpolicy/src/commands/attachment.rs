@@ -1,6 +1,6 @@
-//! A policy on running processes, for as long as somebody wants it: what `attach` and `run` share.
+//! A policy on running processes, until a signal or their end: what `attach` and `run` share.
 //!
-//! What is set at first, and what is added when the process makes an epoll, forks or hears from another queue, are
+//! What is set at first, and what is added when the process makes an epoll, forks or receives from another queue, are
 //! transactions of their own, each kept as soon as it is committed. So the journal is free for others in between,
 //! and the settings that a killed netpolicy leaves behind can be rolled back by name. At the end all of them are rolled
 //! back, the newest first.
@@ -24,7 +24,7 @@ use takeover::Takeover;
 use crate::context::Context;
 use crate::render::{EventReport, count};
 
-/// How long to wait at most for an event before somebody may want to look at signals.
+/// How long to wait at most for an event before signals are looked at.
 pub(crate) const TURN: Duration = Duration::from_millis(50);
 
 /// How soon after an event everything is looked at again: time for a server to make the rest of its epolls.
@@ -41,30 +41,30 @@ const LOOK_SHARE: u32 = 50;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const FAILURES_MAX: u32 = 5;
 
-/// The most transactions of one attachment that are in force at once. Far beyond this something makes epolls in a loop.
+/// The most transactions of one attachment that are in force at the same time. A process beyond this creates epolls in a loop.
 const TRANSACTIONS_MAX: usize = 4096;
 
-/// What is said when there are so many.
-const FULL: &str = "the process has been given as many transactions as one attachment may have, 4096";
+/// The message once there are so many.
+const FULL: &str = "the limit of 4096 transactions for one attachment is reached";
 
 /// Whether an attachment that has so many transactions may have one more.
 const fn has_room(transactions: usize) -> bool {
     transactions < TRANSACTIONS_MAX
 }
 
-/// How an attachment tells what happens.
+/// Where an attachment reports events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tells {
-    /// As a command's data, on standard output.
-    AsData,
-    /// As talk, because standard output is another program's.
-    AsTalk,
+pub(crate) enum EventOutput {
+    /// On standard output, as the command's data.
+    Stdout,
+    /// On standard error, because standard output belongs to the command that was started.
+    Stderr,
 }
 
 /// A policy on running processes. Dropping it puts everything back.
 pub(crate) struct Attachment<'a> {
     context: &'a Context,
-    tells: Tells,
+    output: EventOutput,
     journal: Journal,
     netns: Netns,
     /// The request, whose target is replaced by each process in turn.
@@ -76,8 +76,8 @@ pub(crate) struct Attachment<'a> {
     look_at: Instant,
     /// How many looks in a row have failed.
     failures: u32,
-    /// What the planner noted so far: each thing is told once.
-    told: BTreeSet<String>,
+    /// The notes that were reported: each is reported once.
+    reported: BTreeSet<String>,
     /// Whether there has been anything that the policy could be given to.
     found: bool,
 }
@@ -87,7 +87,7 @@ impl<'a> Attachment<'a> {
     /// [`Attachment::look`].
     pub(crate) fn begin(
         context: &'a Context,
-        tells: Tells,
+        output: EventOutput,
         netns: Netns,
         process: ProcessId,
         intent: Intent,
@@ -95,13 +95,13 @@ impl<'a> Attachment<'a> {
     ) -> Result<Self, Fault> {
         let journal = context.session.journal()?.owned_by_session(at_the_end)?;
         let follower = Follower::new(&[process], How::Auto)?;
-        context.console.detail(&format!("New epolls are heard of by: {}.", follower.how()));
+        context.console.detail(&format!("Watching for new epolls via {}.", follower.how()));
         for refused in follower.refused() {
-            context.console.detail(&format!("A better way is not to be had: {refused}"));
+            context.console.detail(&format!("Faster method unavailable: {refused}"));
         }
         Ok(Self {
             context,
-            tells,
+            output,
             journal,
             netns,
             intent,
@@ -111,7 +111,7 @@ impl<'a> Attachment<'a> {
             takeover: Takeover::default(),
             look_at: Instant::now(),
             failures: 0,
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
             found: false,
         })
     }
@@ -137,19 +137,19 @@ impl<'a> Attachment<'a> {
     fn heed(&mut self, event: Event) -> Result<(), Fault> {
         match event {
             Event::NewEpoll(epoll) => self.context.console.detail(&format!("{epoll}: seen")),
-            Event::Child(child) => self.tell("child", child, format!("{child}: a child, followed too"))?,
-            Event::Exec(process) => self.tell("exec", process, format!("{process}: a new image"))?,
-            Event::Exit(process) => self.tell("exit", process, format!("{process}: ended"))?,
+            Event::Child(child) => self.report("child", child, format!("{child}: forked, now followed"))?,
+            Event::Exec(process) => self.report("exec", process, format!("{process}: exec"))?,
+            Event::Exit(process) => self.report("exit", process, format!("{process}: ended"))?,
         }
         self.look_at = self.look_at.min(Instant::now() + LOOK_AFTER_EVENT);
         Ok(())
     }
 
-    fn tell(&self, event: &'static str, object: impl ToString, summary: String) -> Result<(), Fault> {
+    fn report(&self, event: &'static str, object: impl ToString, summary: String) -> Result<(), Fault> {
         let report = EventReport::new(event, object, summary);
-        match self.tells {
-            Tells::AsData => self.context.console.report_done(&report),
-            Tells::AsTalk => {
+        match self.output {
+            EventOutput::Stdout => self.context.console.report_done(&report),
+            EventOutput::Stderr => {
                 self.context.console.say(report.summary());
                 Ok(())
             }
@@ -169,7 +169,7 @@ impl<'a> Attachment<'a> {
         for _ in 0..FAILURES_MAX {
             match self.look() {
                 Err(fault) if fault.is_passing() => {
-                    self.context.console.detail(&format!("looking again: {}", fault.cause));
+                    self.context.console.detail(&format!("trying again: {}", fault.cause));
                     self.listen(LOOK_AGAIN)?;
                 }
                 result => return result,
@@ -196,8 +196,8 @@ impl<'a> Attachment<'a> {
         Ok(())
     }
 
-    /// As [`Attachment::look`], once more. A process may end, or close an epoll, between the event that told of it and
-    /// the write. Such a failure leaves the host as it was, and is none if it is gone when the follower has heard more.
+    /// As [`Attachment::look`], once more. A process may end, or close an epoll, between the event that reported it and
+    /// the write. Such a failure leaves the host as it was, and is none if it is gone after the follower's next event.
     ///
     /// Nor is it one if there is no plan at the moment, because a device is down or away: what comes back may bring what
     /// the plan needs, and until then what is in force stays so.
@@ -206,8 +206,8 @@ impl<'a> Attachment<'a> {
         let looked = match self.planned() {
             Err(fault) if matches!(fault.exit, Exit::Failed | Exit::Unsupported) => {
                 let why = fault.cause.to_string();
-                if self.told.insert(why.clone()) {
-                    self.context.console.say(&format!("nothing can be set at the moment: {why}"));
+                if self.reported.insert(why.clone()) {
+                    self.context.console.say(&format!("waiting, nothing can be set now: {why}"));
                 }
                 self.look_at = Instant::now() + LOOK_EVERY;
                 return Ok(());
@@ -218,7 +218,7 @@ impl<'a> Attachment<'a> {
         match looked {
             Err(fault) if fault.is_passing() && self.failures < FAILURES_MAX => {
                 self.failures += 1;
-                self.context.console.detail(&format!("looking again: {}", fault.cause));
+                self.context.console.detail(&format!("trying again: {}", fault.cause));
                 self.look_at = Instant::now() + LOOK_AGAIN;
                 Ok(())
             }
@@ -228,7 +228,7 @@ impl<'a> Attachment<'a> {
 
     fn planned(&mut self) -> Result<Plan, Fault> {
         let mut processes: Vec<ProcessId> = self.follower.followed().collect();
-        // The follower may not have heard yet of a child's end. Where none is left, the planner says so.
+        // The follower may not have seen a child's exit yet. Where none is left, the planner says so.
         if processes.iter().any(lives) {
             processes.retain(lives);
         }
@@ -244,10 +244,10 @@ impl<'a> Attachment<'a> {
         self.found |= !planned.desired.wanted.is_empty();
         for note in planned.placement.parts.iter().flat_map(|part| &part.notes).chain(&planned.desired.notes)
         {
-            if self.told.insert(note.clone()) {
-                match self.tells {
-                    Tells::AsData => self.context.console.say(note),
-                    Tells::AsTalk => self.context.console.detail(note),
+            if self.reported.insert(note.clone()) {
+                match self.output {
+                    EventOutput::Stdout => self.context.console.say(note),
+                    EventOutput::Stderr => self.context.console.detail(note),
                 }
             }
         }
@@ -260,10 +260,8 @@ impl<'a> Attachment<'a> {
         }
         if !has_room(self.transactions.len()) {
             let what = count(plan.changes().count(), "setting");
-            if self.told.insert(FULL.to_owned()) {
-                self.context
-                    .console
-                    .say(&format!("{FULL}: {what} are left as they are, as will be all to come"));
+            if self.reported.insert(FULL.to_owned()) {
+                self.context.console.say(&format!("{FULL}: {what} not applied, nor any later ones"));
             }
             return Ok(());
         }
@@ -271,7 +269,7 @@ impl<'a> Attachment<'a> {
         let kept =
             cycle::keep(plan, &self.journal, &self.context.session.asked(None), apply::Allow::default())?;
         self.transactions.extend(kept);
-        changes.iter().try_for_each(|change| self.tell("set", change.to().object(), change.to_string()))
+        changes.iter().try_for_each(|change| self.report("set", change.to().object(), change.to_string()))
     }
 
     /// Whether anything had to be set that was not so already.
@@ -303,7 +301,7 @@ impl<'a> Attachment<'a> {
             .flat_map(Undone::left_alone)
             .map(|(change, found)| {
                 format!(
-                    "left alone, someone else has set it since: {} {} is {}",
+                    "not restored, another program has changed it: {} {} is {}",
                     change.to().object(),
                     change.to().knob(),
                     found.value()
@@ -317,7 +315,7 @@ impl<'a> Attachment<'a> {
         Ok(())
     }
 
-    /// Puts everything back after a failure, which then tells of that, too.
+    /// Puts everything back after a failure; the error then says so.
     pub(crate) fn failed(mut self, fault: Fault) -> Fault {
         if self.transactions.is_empty() {
             return fault;

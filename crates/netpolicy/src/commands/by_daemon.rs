@@ -1,4 +1,4 @@
-//! Commands that a running daemon does: what it holds, it must not find changed by somebody else.
+//! Commands that are passed to a running daemon, whose settings no other process may change.
 
 use daemon::api::method::SaidTarget;
 use daemon::api::{CallError, Client};
@@ -31,10 +31,10 @@ pub(crate) fn set(
     context: &Context,
 ) -> Result<Exit, Fault> {
     let Intent { target, policy, delivery, kthread, budget, .. } = intent;
-    let wish = delivery.as_ref().map_or_else(|| policy.as_str().to_owned(), DeliveryMode::to_string);
+    let request = delivery.as_ref().map_or_else(|| policy.as_str().to_owned(), DeliveryMode::to_string);
     let parameters = json!({
         "target": SaidTarget::of(target),
-        "wish": wish,
+        "wish": request,
         "settings": settings,
         "polling_cpus": budget.polling_cpus,
         "rt_priority": budget.rt_priority,
@@ -45,7 +45,7 @@ pub(crate) fn set(
     call(client, "Set", parameters, context)
 }
 
-/// Has the daemon let go what was set for a target.
+/// Has the daemon release what was set for a target.
 pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault> {
     let (target, netns) = match &arguments.target {
         UnsetTarget::Device { name } => (Target::Device(name.clone()), context.session.netns()?),
@@ -56,7 +56,7 @@ pub(crate) fn unset(arguments: &Unset, context: &Context) -> Result<Exit, Fault>
         }
     };
     let Some(mut client) = running(netns.id(), context)? else {
-        return Err(Fault::failed("no daemon runs that could let go of it").hint(
+        return Err(Fault::failed("no daemon is running that could release it").hint(
             "without one, `set` is a transaction of its own: netpolicy history, netpolicy rollback ID",
         ));
     };

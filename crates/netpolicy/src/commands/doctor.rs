@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     let processes = Processes::from(&arguments.processes);
     let others = linux::conflicting_tools(std::path::Path::new("/"));
     let idle = linux::idle_depth().unwrap_or_else(|error| {
-        context.console.detail(&format!("how deep CPUs may sleep is left out of account: {error}"));
+        context.console.detail(&format!("Ignoring the idle states of CPUs: {error}"));
         None
     });
     let held = held(context);
@@ -73,7 +73,7 @@ fn held(context: &Context) -> Vec<Held> {
     let (history, journal) = match read {
         Ok(read) => read,
         Err(fault) => {
-            context.console.detail(&format!("what is in force by netpolicy is not known: {}", fault.cause));
+            context.console.detail(&format!("Settings that netpolicy holds are unknown: {}", fault.cause));
             return Vec::new();
         }
     };
@@ -139,13 +139,13 @@ fn asked(context: &Context, netns: &Netns, host: &Host) -> Vec<plan::Asked> {
     match placed {
         Ok(placement) => placement.asked(),
         Err(fault) => {
-            context.console.say(&format!("The policy files are left out of account: {}", fault.cause));
+            context.console.say(&format!("Ignoring the policy files: {}", fault.cause));
             Vec::new()
         }
     }
 }
 
-/// Counts who delivers packets; `None`, and says why, where BPF is not to be had.
+/// Counts who delivers packets; `None` with a message where BPF is unavailable.
 fn count(span: Duration, context: &Context) -> Option<Delivered> {
     match delivered(span, context) {
         Ok(delivered) => Some(delivered),

@@ -79,7 +79,7 @@ pub(crate) fn explained(asked: &str, context: &Context) -> Result<ExplainedRepor
         if objects.is_empty() {
             let Intent { target, origin, .. } = &part.intent;
             let words =
-                format!("{target}: {} is asked for at {origin}, and sets nothing now", part.delivery.mode);
+                format!("{target}: {} is requested at {origin}, and sets nothing now", part.delivery.mode);
             report.asked_for(words);
         }
         part.notes.iter().for_each(|note| report.asked_for(format!("{}: {note}", part.intent.target)));

@@ -18,10 +18,10 @@ use super::expire::{Who, roll_back_expired_by};
 use crate::args::Guard;
 use crate::context::Context;
 
-/// What a guard writes when it no longer depends on anybody.
+/// What a guard writes when it depends on no other process any more.
 const READY: &[u8] = b"ready\n";
 
-/// The longest that a guard sleeps at once: it looks at the clock again then, which a suspended host moves on.
+/// The longest single sleep of a guard: it looks at the clock again then, which a suspended host moves on.
 const NAP_MAX: Duration = Duration::from_secs(10);
 
 /// How long after a rollback that failed it is tried again, and how often: another netpolicy may be at work, or stopped in
@@ -30,7 +30,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const ATTEMPTS_MAX: u32 = 1_000;
 
 /// Starts a guard for a deadline, and waits until it stands on its own. This comes before the first write of the
-/// trial: from then on there is no moment at which nobody watches. It holds these namespaces open: names and processes that
+/// trial: from then on the trial is always watched. It holds these namespaces open: names and processes that
 /// lead to them may go before the deadline.
 pub(crate) fn start(context: &Context, deadline: Nanoseconds, namespaces: &[Netns]) -> Result<Child, Fault> {
     let failed = |error| Fault::file("/proc/self/exe", error);
@@ -56,8 +56,7 @@ pub(crate) fn start(context: &Context, deadline: Nanoseconds, namespaces: &[Netn
     let _ = guard.kill();
     let _ = guard.wait();
     let log = context.session.state_dir.join(LOG);
-    Err(Fault::failed("the guard that would end the trial did not start")
-        .hint(format!("see {}", log.display())))
+    Err(Fault::failed("the guard of the trial did not start").hint(format!("see {}", log.display())))
 }
 
 /// Whether a process that is started from now on has these namespaces' descriptors too.
@@ -87,7 +86,7 @@ fn log(state_dir: &Path) -> Result<File, Fault> {
 /// Waits for the deadline, and rolls back what is unconfirmed by then. A trial that was confirmed, or ended
 /// otherwise, is none of its business any more.
 pub(crate) fn run(arguments: &Guard, context: &Context) -> Result<Exit, Fault> {
-    // A session of its own: no terminal, and nobody's hang-up or Ctrl-C, is about this process from here on.
+    // A session of its own: no terminal, and no hang-up or Ctrl-C of another process reaches this one from here on.
     rustix::process::setsid().map_err(|errno| Fault::failed(format!("setsid: {errno}")))?;
     let held = arguments.holding.iter().map(|number| Netns::inherited(*number));
     let held = held.collect::<Result<Vec<_>, _>>()?;

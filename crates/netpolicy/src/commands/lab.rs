@@ -1,4 +1,4 @@
-//! `lab`: two hosts on this machine, for as long as somebody wants them.
+//! `lab`: two hosts on this machine, until a signal or the end of a command.
 
 use std::os::fd::AsFd;
 use std::process::Command;

@@ -11,7 +11,7 @@ pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
     let policy = context.whole_policy(&netns)?;
     fullbusy::refuse_from_outside(&policy)?;
     let planned = cycle::plan(&policy, &netns)?;
-    context.tell(&planned);
+    context.report(&planned);
     context.console.report(&PlanReport::of(&planned.plan))?;
     if planned.plan.is_empty() {
         context.console.say(&format!("Nothing to change: {}.", planned.as_asked()?));

@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
                 ));
                 return Err(match newest {
                     Some(name) => fault.hint(format!(
-                        "undo it by its script first; for the one before it, name that: netpolicy rollback {name}"
+                        "run its undo script first; to undo the one before it: netpolicy rollback {name}"
                     )),
                     None => fault,
                 });
@@ -43,14 +43,14 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
     let of_daemon = journal.transaction(name).is_ok_and(|transaction| transaction.begin().kept_by_daemon);
     let mut kernel = linux::Kernel::new();
     let undone = journal.roll_back(name, &mut kernel, clock::now())?;
-    let told = context.console.report_done(&UndoneReport::of(name, &undone));
-    told.map_err(|fault| fault.leaving(HostState::Restored))?;
+    let printed = context.console.report_done(&UndoneReport::of(name, &undone));
+    printed.map_err(|fault| fault.leaving(HostState::Restored))?;
     tell_what_is_unrecorded(name, &undone, context);
     context.console.say(&format!("Rolled back {name}."));
     if of_daemon {
         tell_of_daemon(&journal, context, "these settings");
     }
-    tell_what_is_not_back(std::iter::once(&undone), context);
+    report_left_alone(std::iter::once(&undone), context);
     Ok(Exit::Done)
 }
 
@@ -58,8 +58,8 @@ pub(crate) fn run(arguments: &Rollback, context: &Context) -> Result<Exit, Fault
 fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Fault> {
     let (undone, failed) = journal.roll_back_daemons(&mut linux::Kernel::new(), &context.session.asked(None));
     for (name, undone) in &undone {
-        let told = context.console.report_done(&UndoneReport::of(*name, undone));
-        told.map_err(|fault| fault.leaving(HostState::Restored))?;
+        let printed = context.console.report_done(&UndoneReport::of(*name, undone));
+        printed.map_err(|fault| fault.leaving(HostState::Restored))?;
         tell_what_is_unrecorded(*name, undone, context);
     }
     match failed {
@@ -69,7 +69,7 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
                  netpolicy rollback {newer}, then netpolicy rollback."
             ));
             tell_of_daemon(journal, context, "these settings");
-            tell_what_is_not_back(undone.iter().map(|(_, undone)| undone), context);
+            report_left_alone(undone.iter().map(|(_, undone)| undone), context);
             return Ok(Exit::Done);
         }
         Some(error) => return Err(session::unfinished(error, &undone, journal)),
@@ -81,23 +81,21 @@ fn all_of_the_daemons(journal: &Journal, context: &Context) -> Result<Exit, Faul
     let settings = knobs.collect::<BTreeSet<_>>().len();
     context.console.say(&format!("Rolled back all that the daemon had set: {}.", count(settings, "setting")));
     tell_of_daemon(journal, context, "everything");
-    tell_what_is_not_back(undone.iter().map(|(_, undone)| undone), context);
+    report_left_alone(undone.iter().map(|(_, undone)| undone), context);
     Ok(Exit::Done)
 }
 
 fn tell_what_is_unrecorded(name: TransactionName, undone: &Undone, context: &Context) {
     if let Some(error) = &undone.unrecorded {
-        context
-            .console
-            .say(&format!("The journal does not have all of this, and may show {name} as in force: {error}"));
+        context.console.say(&format!("The journal is incomplete and may list {name} as in force: {error}"));
     }
 }
 
 /// How many settings the last line names.
 const NAMED_MAX: usize = 8;
 
-/// Names what has not its value of before: somebody else has set it since, and it is theirs.
-fn tell_what_is_not_back<'u>(undone: impl Iterator<Item = &'u Undone>, context: &Context) {
+/// Names the settings that were not restored because another program has changed them since.
+fn report_left_alone<'u>(undone: impl Iterator<Item = &'u Undone>, context: &Context) {
     let left: Vec<String> = undone
         .flat_map(Undone::left_alone)
         .map(|(change, found)| {
@@ -114,14 +112,16 @@ fn tell_what_is_not_back<'u>(undone: impl Iterator<Item = &'u Undone>, context: 
         more => format!("; and {more} more"),
     };
     let named = left[..left.len().min(NAMED_MAX)].join("; ");
-    context.console.say(&format!("NOT back, for somebody else has set it since: {named}{more}."));
+    context
+        .console
+        .say(&format!("NOT restored, because another program has changed it since: {named}{more}."));
 }
 
 /// A daemon that runs leaves alone what was rolled back.
 fn tell_of_daemon(journal: &Journal, context: &Context, what: &str) {
     if let Some(pid) = journal.daemon() {
         context.console.say(&format!(
-            "The daemon (pid {pid}) leaves {what} alone until it is asked again: kill -HUP {pid}"
+            "The daemon (pid {pid}) leaves {what} alone until it is reloaded: kill -HUP {pid}"
         ));
     }
 }

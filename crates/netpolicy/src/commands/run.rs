@@ -10,7 +10,7 @@ use linux::{Arrived, Netns, Signals};
 use model::{Intent, Pid, Target};
 use session::{Exit, Fault, HostState, fullbusy, wake};
 
-use super::attachment::{Attachment, TURN, Tells};
+use super::attachment::{Attachment, EventOutput, TURN};
 use crate::args::Run;
 use crate::context::Context;
 
@@ -18,14 +18,15 @@ use crate::context::Context;
 const LIBRARY_DIR: &str = "/run/netpolicy";
 
 /// What is said of a command that gave the policy nothing to be set.
-const NOTHING_SET: &str = "Nothing was set for the command: it had no epoll, and no connection on a queue, whenever it was looked at.";
+const NOTHING_SET: &str =
+    "Nothing was set for the command: it had no epoll, and no connection on a queue, at any look.";
 
 /// Starts the command, follows it to its end, and puts everything back.
 pub(crate) fn run(arguments: &Run, context: &Context) -> Result<Exit, Fault> {
-    let kthread = arguments.kthread.wish();
+    let kthread = arguments.kthread.request();
     let intent = Intent {
         kthread,
-        ..arguments.asked.wish().intent(Target::Task(Pid(0)), "netpolicy run", arguments.cost.budget())
+        ..arguments.asked.word().intent(Target::Task(Pid(0)), "netpolicy run", arguments.cost.budget())
     };
     plan::allowed_class(&intent).map_err(Fault::refused_early)?;
     let mut command = command(arguments, &intent)?;
@@ -63,13 +64,13 @@ fn followed(
 ) -> Result<ExitStatus, Fault> {
     let process = linux::process::identify(Pid(child.id()))?;
     let mut attachment =
-        Attachment::begin(context, Tells::AsTalk, netns, process, intent.clone(), AtExit::RollBack)?;
+        Attachment::begin(context, EventOutput::Stderr, netns, process, intent.clone(), AtExit::RollBack)?;
     match to_its_end(child, signals, &mut attachment) {
         Ok(status) => {
             for left in attachment.followed().filter(|left| *left != process) {
                 let pid = left.pid;
                 context.console.say(&format!(
-                    "{left} still runs, without the policy from here on; `netpolicy attach {pid}` gives it one"
+                    "{left} is still running, now without the policy; `netpolicy attach {pid}` gives it one"
                 ));
             }
             if !attachment.has_found_something() {

@@ -7,26 +7,26 @@ use super::attach::another_process;
 use super::by_daemon;
 use crate::args::{Set, SetTarget};
 use crate::context::Context;
-use crate::wish::Word;
+use crate::request_args::Word;
 
 /// Commits what one word asks for, and keeps it.
 pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     let (mut nic, mut typed) = (Vec::new(), Vec::new());
-    let (target, wish, netns) = match &arguments.target {
-        SetTarget::Device { name, wish, settings } => {
-            nic.extend(settings.iter().map(|setting| setting.wish.clone()));
+    let (target, request, netns) = match &arguments.target {
+        SetTarget::Device { name, request, settings } => {
+            nic.extend(settings.iter().map(|setting| setting.request.clone()));
             typed.extend(settings.iter().map(|setting| setting.text.clone()));
-            (Target::Device(name.clone()), *wish, context.session.netns()?)
+            (Target::Device(name.clone()), *request, context.session.netns()?)
         }
-        SetTarget::Task { pid, wish } => {
+        SetTarget::Task { pid, request } => {
             another_process(Pid(*pid))?;
-            (Target::Task(Pid(*pid)), *wish, context.session.netns_of(Pid(*pid))?)
+            (Target::Task(Pid(*pid)), *request, context.session.netns_of(Pid(*pid))?)
         }
     };
     let intent = Intent {
         nic,
-        kthread: arguments.kthread.wish(),
-        ..wish.intent(target, "netpolicy set", arguments.cost.budget())
+        kthread: arguments.kthread.request(),
+        ..request.intent(target, "netpolicy set", arguments.cost.budget())
     };
     let policy = context.policy_of(vec![intent], arguments.allow)?;
     fullbusy::refuse_from_outside(&policy)?;
@@ -34,19 +34,19 @@ pub(crate) fn run(arguments: &Set, context: &Context) -> Result<Exit, Fault> {
     if let Some(mut daemon) = by_daemon::running(netns.id(), context)? {
         return by_daemon::set(&mut daemon, &policy.intents[0], &typed, context);
     }
-    let words = staged::Words { nothing: Some("it is so already"), done: "Set" };
+    let words = staged::Words { nothing: Some("it is set already"), done: "Set" };
     let done =
         staged::keep(&policy, &netns, arguments.allow.into(), &words, &context.session, &context.console)?;
-    if let SetTarget::Task { pid, wish: Word::Policy(policy) } = &arguments.target {
+    if let SetTarget::Task { pid, request: Word::Policy(policy) } = &arguments.target {
         bequeath(Pid(*pid), *policy, context);
     }
     Ok(done)
 }
 
-/// Notes the wish in the kernel: the process's children and the sockets that they make will have it, too.
+/// Stores the request in the kernel: the process's future children and their sockets inherit it.
 fn bequeath(pid: Pid, policy: PolicyName, context: &Context) {
     let number = (policy != PolicyName::None).then(|| policy.number());
     if let Err(error) = context.session.app_requests().set_task(pid, number) {
-        context.console.detail(&format!("Its children to come inherit nothing: {error}"));
+        context.console.detail(&format!("Future children will not inherit the policy: {error}"));
     }
 }

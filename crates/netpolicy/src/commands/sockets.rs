@@ -21,10 +21,10 @@ pub(crate) fn run(arguments: &SocketPolicies, context: &Context) -> Result<Exit,
 
 fn enable(arguments: &SocketsEnable, store: &RequestStore, context: &Context) -> Result<Exit, Fault> {
     let cgroup = Cgroup::open(&arguments.cgroup)?;
-    let anybody = Choice { uid: None, numbers: numbers(&arguments.allow) };
+    let any_user = Choice { uid: None, numbers: numbers(&arguments.allow) };
     let users = arguments.allow_user.iter();
     let users = users.map(|user| Choice { uid: Some(user.uid), numbers: numbers(&user.policies) });
-    let choices: Vec<Choice> = std::iter::once(anybody).chain(users).collect();
+    let choices: Vec<Choice> = std::iter::once(any_user).chain(users).collect();
     let was = store.enabled()?.iter().any(|enabled| enabled.id == cgroup.id());
     // Before who may choose what is changed: a refusal leaves that as it was.
     if was && arguments.prctl {
@@ -36,17 +36,17 @@ fn enable(arguments: &SocketsEnable, store: &RequestStore, context: &Context) ->
         return Err(no_prctl(why));
     }
     let what = if without_prctl.is_some() { "setsockopt" } else { "setsockopt and prctl" };
-    context.console.say(&format!("Programs in {} are answered: {what}.", cgroup.path().display()));
+    context.console.say(&format!("Enabled for programs in {}: {what}.", cgroup.path().display()));
     if let Some(why) = without_prctl {
-        context.console.say(&format!("prctl is not to be had here: {}", first_line(&why)));
+        context.console.say(&format!("prctl is unavailable: {}", first_line(&why)));
     }
     Ok(Exit::Done)
 }
 
 fn no_prctl(why: &KernelError) -> Fault {
-    let needs = "the kernel lets no program answer prctl (it needs fmod_ret: BTF, and no lockdown of it)";
+    let needs = "the kernel does not allow BPF to handle prctl (this needs fmod_ret: BTF, and no lockdown)";
     Fault::new(Exit::Unsupported, format!("{why}\n  {needs}"))
-        .hint("without --prctl, setsockopt and getsockopt are answered alone")
+        .hint("without --prctl, setsockopt and getsockopt work alone")
 }
 
 /// What the kernel said, without the verifier's account of it.
@@ -75,8 +75,8 @@ fn disable(arguments: &SocketsDisable, store: &RequestStore, context: &Context) 
         disabled += usize::from(store.disable(id)?);
     }
     context.console.say(match disabled {
-        0 => "Nobody was answered there.",
-        _ => "They are answered no more, and what they asked for counts no more.",
+        0 => "That cgroup was not enabled.",
+        _ => "Disabled: requests of its programs no longer count.",
     });
     Ok(Exit::Done)
 }
@@ -85,11 +85,11 @@ fn list(store: &RequestStore, context: &Context) -> Result<Exit, Fault> {
     let report = SocketsReport::of(&store.enabled()?, &store.tasks()?, &store.sockets()?);
     context.console.report(&report)?;
     if report.is_empty() {
-        context.console.say("It is enabled nowhere: netpolicy sockets enable --cgroup PATH");
+        context.console.say("No cgroup is enabled: netpolicy sockets enable --cgroup PATH");
     }
     let lost = store.lost()?;
     if lost > 0 {
-        context.console.say(&format!("{lost} children inherited nothing: the table of processes was full."));
+        context.console.say(&format!("{lost} children inherited no policy: the process table was full."));
     }
     Ok(Exit::Done)
 }

@@ -16,10 +16,13 @@ pub(crate) fn run(arguments: &Try, context: &Context) -> Result<Exit, Fault> {
     fullbusy::refuse_from_outside(&policy)?;
     let planned = cycle::plan(&policy, &netns)?;
     if planned.desired.first_stage && !planned.plan.is_empty() {
-        return Err(Fault::new(Exit::Unsupported, "what makes queues anew cannot be tried together with what stands on them: there would be two deadlines".to_owned())
-            .hint("apply it, and roll it back if it does not help: netpolicy apply --disruptive"));
+        return Err(Fault::new(
+            Exit::Unsupported,
+            "`try` cannot recreate queues and configure them in one transaction".to_owned(),
+        )
+        .hint("apply it, and roll it back if it does not help: netpolicy apply --disruptive"));
     }
-    context.tell(&planned);
+    context.report(&planned);
     context.console.report_done(&PlanReport::of(&planned.plan))?;
     if planned.plan.is_empty() {
         context.console.say(&format!("Nothing to try: {}.", planned.as_asked()?));

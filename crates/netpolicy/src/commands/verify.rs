@@ -20,8 +20,7 @@ pub(crate) fn run(context: &Context) -> Result<Exit, Fault> {
         return Ok(Exit::Pending);
     }
     if history.unreadable.iter().any(apply::Unreadable::may_be_in_force) {
-        let what =
-            "not everything that was applied could be compared: transactions cannot be read".to_owned();
+        let what = "the comparison is incomplete: transactions cannot be read".to_owned();
         return Err(Fault::failed(what));
     }
     context.console.say(&match report.held() {
@@ -72,7 +71,7 @@ fn compare(in_force: &[InForce], kernel: &mut linux::Kernel) -> DriftReport {
             Err(error) => {
                 let state = match change.to().object().device() {
                     _ if !linux::Kernel::is_gone(&error) => Unread::Unreadable,
-                    Some(device) if kernel.has_device_named_as(device) => Unread::MadeAnew,
+                    Some(device) if kernel.has_device_named_as(device) => Unread::Recreated,
                     _ => Unread::Gone,
                 };
                 report.unreadable(name, change, state, error.cause.to_string());

@@ -12,8 +12,8 @@ use super::count;
 pub(super) fn asked_for(host: &Host) -> Table {
     let mut table = Table::new(&["ASKED BY", "WHICH", "POLICY"]);
     for process in &host.processes {
-        let own = host.app_requests.iter().find(|wish| wish.of == Requester::Task(process.id.pid));
-        let own = own.map(|wish| ("itself, and its children to come".to_owned(), wish.number));
+        let own = host.app_requests.iter().find(|request| request.of == Requester::Task(process.id.pid));
+        let own = own.map(|request| ("itself, and its future children".to_owned(), request.number));
         for (which, number) in own.into_iter().chain(of_sockets(host, process)) {
             let policy = PolicyName::from_number(number);
             table.row([
@@ -30,9 +30,9 @@ fn of_sockets(host: &Host, process: &Process) -> Vec<(String, u32)> {
     let asked: BTreeMap<u64, u32> = host
         .app_requests
         .iter()
-        .filter_map(
-            |wish| if let Requester::Socket(inode) = wish.of { Some((inode, wish.number)) } else { None },
-        )
+        .filter_map(|request| {
+            if let Requester::Socket(inode) = request.of { Some((inode, request.number)) } else { None }
+        })
         .collect();
     let mut groups: BTreeMap<(Option<Fd>, u32), usize> = BTreeMap::new();
     for socket in &process.sockets {
@@ -76,8 +76,8 @@ mod test {
         page.table(&asked_for(&host));
         let text = page.into_text();
         let of_epoll = format!("1 socket of epoll {}", process.epolls[0].id.fd);
-        assert!(text.contains("itself, and its children to come  bulk"), "{text}");
+        assert!(text.contains("itself, and its future children  bulk"), "{text}");
         assert!(text.contains(&of_epoll) && text.contains("latency"), "{text}");
-        assert_eq!(text.lines().count(), 3, "nobody here holds the third: {text}");
+        assert_eq!(text.lines().count(), 3, "no process here holds the third: {text}");
     }
 }

@@ -16,7 +16,7 @@ use crate::args::{Color, Globals, Output};
 /// Standard output for data, standard error for talk.
 ///
 /// A reader that has had enough (`netpolicy show | head`) ends the output, not the command: what is written after
-/// that is dropped, and the exit code still tells how the command ended.
+/// that is dropped, and the exit code still reports the outcome.
 #[derive(Clone, Debug)]
 pub(crate) struct Console {
     output: Output,
@@ -29,7 +29,7 @@ pub(crate) struct Console {
     /// What the commands need that work in this network namespace: empty for the caller's own.
     netns: String,
     /// Whether standard output still has a reader.
-    heard: Cell<bool>,
+    open: Cell<bool>,
 }
 
 impl Console {
@@ -50,7 +50,7 @@ impl Console {
             verbose: globals.verbose,
             journal: session.state_dir_option(),
             netns: session.netns_option(),
-            heard: Cell::new(true),
+            open: Cell::new(true),
         }
     }
 
@@ -80,14 +80,14 @@ impl Console {
     /// # Errors
     /// As [`Console::report`].
     pub(crate) fn text(&self, text: &str) -> Result<(), Fault> {
-        if !self.heard.get() {
+        if !self.open.get() {
             return Ok(());
         }
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                self.heard.set(false);
+                self.open.set(false);
                 Ok(())
             }
             Err(error) => Err(Fault::file("standard output", error)),
@@ -121,7 +121,7 @@ impl Console {
         }
     }
 
-    /// Tells the operator something, unless told to be quiet.
+    /// Prints a message for the operator, unless `--quiet` is given.
     pub(crate) fn say(&self, words: &str) {
         if !self.quiet {
             talk(&printable(&self.typed(words)));
@@ -133,14 +133,14 @@ impl Console {
         typed(words, &self.journal, &self.netns)
     }
 
-    /// Tells the operator something that only the curious want to know.
+    /// Prints a detail, with `--verbose` only.
     pub(crate) fn detail(&self, words: &str) {
         if self.verbose > 0 {
             talk(&printable(words));
         }
     }
 
-    /// Tells the operator what went wrong, quiet or not.
+    /// Prints an error, with `--quiet` too.
     pub(crate) fn fault(&self, fault: &Fault) {
         talk(&self.typed(&super::fault::words(fault, self.colour_err)));
     }
@@ -213,7 +213,7 @@ fn cut(words: &str, columns: usize) -> String {
     words.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Standard error may be closed; there is nobody left to tell, then.
+/// Standard error may be closed; the message is lost then.
 /// Says what is wrong with a command line, if a line of it is too long to be read as it is.
 pub(crate) fn said_if_long(words: &str) -> Option<()> {
     let said = printable(words);

@@ -33,8 +33,8 @@ pub(crate) enum Unread {
     /// Its object is gone, and its settings with it.
     Gone,
     /// Its device is gone, and another one has its name now, without the settings.
-    MadeAnew,
-    /// The kernel does not tell.
+    Recreated,
+    /// The kernel does not report it.
     Unreadable,
 }
 
@@ -42,7 +42,7 @@ impl Unread {
     const fn word(self) -> &'static str {
         match self {
             Self::Gone => "gone",
-            Self::MadeAnew => "made anew",
+            Self::Recreated => "made anew",
             Self::Unreadable => "unreadable",
         }
     }

@@ -44,7 +44,7 @@ impl ExplainedReport {
         self.add(change, None, None);
     }
 
-    /// Adds a value that is wanted and was there already: nobody had to set it.
+    /// Adds a wanted value that was in force already, without a change.
     pub(crate) fn already(&mut self, wanted: &Setting, because: &Reason) {
         self.settings.push(Entry {
             object: wanted.object().to_string(),
@@ -97,17 +97,17 @@ impl Report for ExplainedReport {
     const KIND: &'static str = "explained";
 
     fn page(&self, page: &mut Page) {
-        // Queues of a device are mostly told the same, for the same reasons: that is said once.
-        let mut told: Vec<(Vec<&str>, Vec<String>)> = Vec::new();
+        // Most queues of a device get the same values for the same reasons: these are printed once.
+        let mut groups: Vec<(Vec<&str>, Vec<String>)> = Vec::new();
         for entries in self.settings.chunk_by(|a, b| a.object == b.object) {
             let object = entries[0].object.as_str();
             let words = words(page, entries);
-            match told.last_mut() {
+            match groups.last_mut() {
                 Some((objects, same)) if *same == words => objects.push(object),
-                _ => told.push((vec![object], words)),
+                _ => groups.push((vec![object], words)),
             }
         }
-        for (objects, words) in told {
+        for (objects, words) in groups {
             page.gap();
             page.styled(Style::Strong, objects.join(", "));
             words.iter().for_each(|line| page.line(line));
@@ -141,7 +141,7 @@ fn words(page: &Page, entries: &[Entry]) -> Vec<String> {
 fn came_about(page: &Page, entry: &Entry) -> String {
     match (&entry.transaction, &entry.command) {
         (Some(transaction), Some(command)) => format!("set by {transaction}: {command}"),
-        _ if entry.in_force => "was so already".to_owned(),
+        _ if entry.in_force => "in force before".to_owned(),
         _ => page.word(Style::Warning, "not in force yet: `netpolicy apply` sets it"),
     }
 }

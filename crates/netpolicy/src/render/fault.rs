@@ -6,23 +6,23 @@ use page::Style;
 use rules::words::shortened;
 use session::{Exit, Fault, HostState};
 
-/// The longest chain of causes that is told.
+/// The longest chain of causes that is printed.
 const CAUSES_MAX: usize = 16;
 
 /// The causes from the outermost to the innermost, what can be done, and what the host is like now.
 pub(super) fn words(fault: &Fault, colour: bool) -> String {
     let mut text = Style::Bad.paint("error: ", colour);
-    let mut told = printable(&fault.cause.to_string());
-    text.push_str(&told);
+    let mut shown = printable(&fault.cause.to_string());
+    text.push_str(&shown);
     let mut source = fault.cause.source();
     for _ in 0..CAUSES_MAX {
         let Some(cause) = source else { break };
         let words = printable(&cause.to_string());
         // Many errors repeat their source's words in their own.
-        if !told.contains(&words) {
+        if !shown.contains(&words) {
             text.push_str("\n  because ");
             text.push_str(&words);
-            told = words;
+            shown = words;
         }
         source = Error::source(cause);
     }
@@ -41,7 +41,7 @@ pub(super) fn words(fault: &Fault, colour: bool) -> String {
 /// The longest line that is said of anything: some of what was typed, or of a file, may be as long as it likes.
 const LINE_CHARS_MAX: usize = 2000;
 
-/// The text without what would steer a terminal, since names of devices and processes are anybody's choice, without
+/// The text without what would steer a terminal, since any user can choose names of devices and processes, without
 /// the numbers that the library adds to the kernel's words, and without the middle of a line that is too long to be read.
 pub(super) fn printable(text: &str) -> String {
     let said = without_numbers(text).replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
@@ -54,22 +54,24 @@ pub(super) fn printable(text: &str) -> String {
 fn without_numbers(text: &str) -> String {
     const BEFORE: &str = " (os error ";
     let mut parts = text.split(BEFORE);
-    let mut told = parts.next().unwrap_or_default().to_owned();
+    let mut shown = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         match part.split_once(')') {
-            Some((number, rest)) if number.bytes().all(|digit| digit.is_ascii_digit()) => told.push_str(rest),
-            _ => told.extend([BEFORE, part]),
+            Some((number, rest)) if number.bytes().all(|digit| digit.is_ascii_digit()) => {
+                shown.push_str(rest)
+            }
+            _ => shown.extend([BEFORE, part]),
         }
     }
-    told
+    shown
 }
 
 fn state(fault: &Fault, colour: bool) -> Option<String> {
     Some(match &fault.host {
         HostState::Unchanged if fault.exit == Exit::Usage => "Nothing was touched.".to_owned(),
         HostState::Unchanged => "Nothing was changed.".to_owned(),
-        HostState::LeftOut => "This was left out.".to_owned(),
-        HostState::Done => "What was asked for was done before that.".to_owned(),
+        HostState::LeftOut => "This part was skipped.".to_owned(),
+        HostState::Done => "The request itself was completed before.".to_owned(),
         HostState::Unknown => "Whether anything was changed is not known.".to_owned(),
         HostState::Restored => "The host was restored.".to_owned(),
         HostState::NotRestored { stuck, undo } => {

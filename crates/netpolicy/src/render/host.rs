@@ -63,7 +63,7 @@ impl Report for HostReport<'_> {
         lines.extend(host.irqs.iter().map(|irq| ("irq", to_json(irq))));
         lines.extend(host.processes.iter().map(|process| ("process", to_json(process))));
         lines.extend(host.listeners.iter().map(|group| ("listeners", to_json(group))));
-        lines.extend(host.app_requests.iter().map(|wish| ("wish", to_json(wish))));
+        lines.extend(host.app_requests.iter().map(|request| ("wish", to_json(request))));
         lines.extend(host.unread.iter().map(|unread| ("unread", to_json(unread))));
         lines
     }
@@ -128,8 +128,8 @@ fn pair(pair: Pair) -> String {
 }
 
 fn pairs(pairs: &[(&str, Pair)]) -> String {
-    let told = pairs.iter().filter(|(_, pair)| *pair != Pair { current: 0, max: 0 });
-    told.map(|(name, value)| format!("{name} {}", pair(*value))).collect::<Vec<_>>().join(" ")
+    let known = pairs.iter().filter(|(_, pair)| *pair != Pair { current: 0, max: 0 });
+    known.map(|(name, value)| format!("{name} {}", pair(*value))).collect::<Vec<_>>().join(" ")
 }
 
 fn channels(channels: Channels) -> String {
@@ -177,7 +177,7 @@ fn defaults(device: &Device) -> String {
     defer.into_iter().chain(flush).chain(threaded).chain(steered(device)).collect::<Vec<_>>().join(" ")
 }
 
-/// What somebody made on the device: queueing disciplines, contexts of the receive hash, rules.
+/// What was created on the device: queueing disciplines, contexts of the receive hash, rules.
 fn steered(device: &Device) -> Vec<String> {
     let qdisc = device.qdiscs.as_ref().filter(|qdiscs| !matches!(qdiscs, model::Qdiscs::Default(_)));
     let contexts = device.rss_contexts.iter().flatten().map(|context| match context.queues {
@@ -450,10 +450,7 @@ fn legend(page: &mut Page, marks: Marks) {
         );
     }
     if marks.unseen {
-        page.styled(
-            Style::Faint,
-            "-  under THREAD: no thread was seen waiting there at this moment: it was at work, or waits in something else",
-        );
+        page.styled(Style::Faint, "-  under THREAD: no thread was waiting in this epoll when it was read");
     }
     if marks.mixed {
         page.styled(

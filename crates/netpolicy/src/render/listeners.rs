@@ -27,7 +27,7 @@ fn by_hash(counts: SpreadCounts) -> u64 {
 fn chosen_by(group: &SharedListeners) -> String {
     match &group.spread {
         Spread::Hash => "the kernel's hash".to_owned(),
-        Spread::Foreign => "a program that is not ours".to_owned(),
+        Spread::Foreign => "another application's program".to_owned(),
         Spread::Queues(lists) => {
             let queues = lists.len();
             let devices: Vec<String> =

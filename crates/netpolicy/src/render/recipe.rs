@@ -135,7 +135,7 @@ impl Report for RecipeReport {
             measured(page, &entry.measured_on);
         }
         page.gap();
-        page.styled(Style::Strong, "left as it is");
+        page.styled(Style::Strong, "unchanged");
         for entry in kept {
             page.line(format!("  {}", entry.mechanism));
             page.line(format!("    because {}", entry.because));

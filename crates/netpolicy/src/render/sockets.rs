@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::count;
 
-/// Where programs are answered, and what they ask for.
+/// The cgroups that are enabled, and what their programs ask for.
 #[derive(Debug, JsonSchema, Serialize)]
 pub(crate) struct SocketsReport {
     cgroups: Vec<CgroupLine>,
@@ -23,9 +23,9 @@ struct CgroupLine {
     id: u64,
     /// `None` if it was removed.
     path: Option<String>,
-    /// Whether prctl is answered, too.
+    /// Whether prctl is enabled, too.
     prctl: bool,
-    /// What anybody may ask for.
+    /// What any user may ask for.
     allow: Vec<PolicyName>,
     /// What users may ask for instead.
     allow_user: BTreeMap<u32, Vec<PolicyName>>,
@@ -63,7 +63,7 @@ impl SocketsReport {
         }
     }
 
-    /// Whether there is nothing to tell.
+    /// Whether there is nothing to list.
     pub(crate) const fn is_empty(&self) -> bool {
         self.cgroups.is_empty() && self.tasks.is_empty()
     }
@@ -73,13 +73,13 @@ fn cgroup(enabled: &Enabled) -> CgroupLine {
     let policies = |numbers: u32| -> Vec<PolicyName> {
         PolicyName::ALL.into_iter().filter(|policy| numbers & (1 << policy.number()) != 0).collect()
     };
-    let anybody = enabled.choices.iter().find(|choice| choice.uid.is_none());
+    let any_user = enabled.choices.iter().find(|choice| choice.uid.is_none());
     let users = enabled.choices.iter().filter_map(|choice| Some((choice.uid?, policies(choice.numbers))));
     CgroupLine {
         id: enabled.id,
         path: enabled.path.as_ref().map(|path| path.display().to_string()),
         prctl: enabled.prctl,
-        allow: anybody.map(|choice| policies(choice.numbers)).unwrap_or_default(),
+        allow: any_user.map(|choice| policies(choice.numbers)).unwrap_or_default(),
         allow_user: users.collect(),
     }
 }
@@ -103,17 +103,18 @@ impl Report for SocketsReport {
         for line in &self.cgroups {
             let removed = format!("cgroup {} (removed: `netpolicy sockets disable --id {0}`)", line.id);
             page.line(line.path.as_ref().map_or(removed, |path| format!("cgroup {path}")));
-            page.line(format!("  setsockopt answered, prctl {}", if line.prctl { "too" } else { "not" }));
-            page.line(format!("  anybody may ask for {}", words(&line.allow)));
+            page.line(format!("  setsockopt enabled, prctl {}", if line.prctl { "too" } else { "not" }));
+            page.line(format!("  any user may ask for {}", words(&line.allow)));
             for (uid, policies) in &line.allow_user {
                 page.line(format!("  user {uid} may ask for {}", words(policies)));
             }
         }
         for line in &self.tasks {
-            page.line(format!("task {} and its children to come: {}", line.pid, line.policy));
+            page.line(format!("task {} and its future children: {}", line.pid, line.policy));
         }
         for line in &self.sockets {
-            let whence = if line.of_task { "from the process that made them" } else { "their own choice" };
+            let whence =
+                if line.of_task { "inherited from their process" } else { "set by the process itself" };
             page.line(format!("{}: {}, {whence}", count(line.sockets, "socket"), line.policy));
         }
     }

@@ -120,7 +120,7 @@ impl Report for StatusReport {
             &self.shown;
         page.line(format!("netpolicy {version}, pid {pid}: {phase}"));
         if !whole {
-            page.line("Shown is what is asked for your own processes.");
+            page.line("Only requests for your own processes are shown.");
         }
         if let (Some(policy), Some(counters)) = (policy, counters) {
             page.line(format!(
@@ -163,7 +163,7 @@ impl Report for StatusReport {
             page.line(format!("{}: {}: {}", finding.severity, finding.object, finding.summary));
             finding.evidence.iter().for_each(|line| page.line(format!("  {line}")));
             if let Some(remedy) = &finding.remedy {
-                page.line(format!("  mend it: {remedy}"));
+                page.line(format!("  remedy: {remedy}"));
             }
         }
     }

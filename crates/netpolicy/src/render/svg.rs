@@ -34,7 +34,7 @@ const MARGIN: usize = 28;
 const HEADER: usize = 100;
 const FOOTER: usize = 56;
 
-/// Colours that people with any colour vision can tell apart (Okabe and Ito), one NAPI after the other.
+/// Colours that people with any colour vision can distinguish (Okabe and Ito), one NAPI after the other.
 const PALETTE: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#5f4b8b"];
 const GREY: &str = "#9aa0a6";
 
@@ -266,17 +266,19 @@ impl Drawing {
         const QUEUES: usize = 4;
         let mut places = BTreeMap::new();
         for column in [SOCKETS, QUEUES, 1, 0, 3, 5, 6] {
-            let mut wished: Vec<(usize, Key)> = self.columns[column]
+            let mut preferred: Vec<(usize, Key)> = self.columns[column]
                 .iter()
                 .take(BOXES_MAX)
                 .enumerate()
-                .map(|(row, key)| (self.wish(*key, column, &places).unwrap_or(HEADER + row * ROW), *key))
+                .map(|(row, key)| {
+                    (self.preferred_y(*key, column, &places).unwrap_or(HEADER + row * ROW), *key)
+                })
                 .collect();
             if column != SOCKETS && column != QUEUES {
-                wished.sort_by_key(|(y, _)| *y);
+                preferred.sort_by_key(|(y, _)| *y);
             }
             let mut free = HEADER;
-            for (y, key) in wished {
+            for (y, key) in preferred {
                 let y = y.max(free);
                 places.insert(key, (MARGIN + column * COLUMN_STEP, y));
                 free = y + ROW;
@@ -286,7 +288,7 @@ impl Drawing {
     }
 
     /// The mean height of the boxes that were placed already and that an edge joins with this one.
-    fn wish(&self, key: Key, column: usize, places: &BTreeMap<Key, (usize, usize)>) -> Option<usize> {
+    fn preferred_y(&self, key: Key, column: usize, places: &BTreeMap<Key, (usize, usize)>) -> Option<usize> {
         // To the left of the queues a box follows what is on its right, from there on what is on its left.
         let towards = if column < 4 { column + 1 } else { column.checked_sub(1)? };
         let joined = self.edges.iter().filter_map(|edge| match (edge.from == key, edge.to == key) {

@@ -14,8 +14,8 @@ use super::count;
 /// How many refusals and differences people are shown; the others are counted. JSON has them all.
 const SHOWN_MAX: usize = 20;
 
-/// How many extra rules are told in full.
-const EXTRA_TOLD_MAX: usize = 1000;
+/// How many extra rules are listed in full.
+const EXTRA_LISTED_MAX: usize = 1000;
 
 /// `tc load --dry-run`'s data.
 #[derive(Debug, Default, JsonSchema, Serialize)]
@@ -189,13 +189,13 @@ impl Report for LoadReport {
         }
         for (kind, count) in &self.counters_anyway {
             page.line(format!(
-                "no_percpu of kind {kind}: {count} actions ask for it; the kernel does not heed it for this kind, though a dump \
-                 claims so."
+                "no_percpu of kind {kind}: {count} actions request it; the kernel ignores it for this kind, although dumps \
+                 show it."
             ));
         }
         if self.bursts_cut > 0 {
             page.line(format!(
-                "Bursts of more than 274 s at their rate were sent as 274 s, the most that the kernel's format holds: {}.",
+                "Bursts over 274 s at their rate were sent as 274 s, the maximum of the kernel's format: {}.",
                 count(usize::try_from(self.bursts_cut).unwrap_or(usize::MAX), "police action")
             ));
         }
@@ -222,7 +222,7 @@ pub(crate) struct DiffReport {
     pub(crate) missing: Vec<u32>,
     /// Lines whose handle is there with another rule.
     pub(crate) different: Vec<u32>,
-    /// Lines whose rule is there and has its turn in another order than the file's, where the kernel chose the priority.
+    /// Lines whose rule is there and is evaluated in another order than the file's, where the kernel chose the priority.
     pub(crate) misplaced: Vec<u32>,
     /// Rules in the file's priorities that it does not have.
     pub(crate) extra: u64,
@@ -271,7 +271,7 @@ impl DiffReport {
             Found::Different(line) => self.different.push(line),
             Found::Extra => {
                 self.extra += 1;
-                if self.extra_rules.len() < EXTRA_TOLD_MAX {
+                if self.extra_rules.len() < EXTRA_LISTED_MAX {
                     self.extra_rules.extend(rule.words(lookup));
                 }
             }
@@ -330,7 +330,7 @@ impl Report for DiffReport {
         let lists = [
             (&self.missing, "missing"),
             (&self.different, "different"),
-            (&self.misplaced, "has its turn in another order"),
+            (&self.misplaced, "is evaluated in another order"),
         ];
         for (lines, what) in lists {
             for line in lines.iter().take(SHOWN_MAX) {
@@ -355,17 +355,15 @@ impl Report for DiffReport {
         }
         page.line(format!("{words} ({:.2} s)", self.seconds));
         if self.by_cookie > 0 {
-            page.line(format!(
-                "{} of the same are known by their cookies, which tell what was loaded.",
-                self.by_cookie
-            ));
+            page.line(format!("{} of the same were recognised by their cookies.", self.by_cookie));
         }
         if self.not_compared > 0 {
             let lines = count_of(self.not_compared, "line");
             page.line(format!("{lines} for the installed tc: what they are about was not compared."));
         }
         if self.changing {
-            let words = "Rules kept changing while they were looked at: these figures are of no one moment.";
+            let words =
+                "Rules kept changing during the comparison: these figures are not a consistent snapshot.";
             page.styled(Style::Bad, words);
         }
     }

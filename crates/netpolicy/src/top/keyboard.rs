@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::state::Key;
 
-/// How many bytes are read at once.
+/// How many bytes one read takes.
 const READ_BYTES: usize = 256;
 
 /// The longest escape sequence that is waited for; a longer one is dropped.
@@ -142,7 +142,7 @@ fn sequence(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
             };
             Some((key, 3))
         }
-        // Escape, and at once another key.
+        // Escape, directly followed by another key.
         _ => Some((Some(Key::Escape), 1)),
     }
 }
@@ -176,7 +176,7 @@ mod test {
     }
 
     #[test]
-    fn keys_are_told_apart_and_what_means_nothing_is_skipped() {
+    fn keys_are_decoded_and_unknown_sequences_are_skipped() {
         use Key::{Backspace, Char, Down, Enter, Escape, Interrupt, PageDown, PageUp, Up};
         assert_eq!(all("s/eß€\r".as_bytes()), [Char('s'), Char('/'), Char('e'), Char('ß'), Char('€'), Enter]);
         assert_eq!(all(b"\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[1;5A"), [Up, Down, PageUp, PageDown, Up]);

@@ -1,4 +1,4 @@
-//! `top`: who delivers packets, now: by queue, process and CPU, anew every second.
+//! `top`: who delivers packets, now: by queue, process and CPU, refreshed every second.
 //!
 //! [`reading`] is what one look gives, `keyboard` reads keys, [`state`] is what they do, `screen` (with the feature `top`) how it is drawn.
 

@@ -270,7 +270,7 @@ fn table<'a>(columns: &[Column], rows: Vec<Vec<(String, Style)>>, width: u16, pa
     Table::new(rows, shown.iter().map(constraint)).header(heads.style(paint.heading())).column_spacing(1)
 }
 
-/// A name in so many columns: its end, which tells it from others, stays.
+/// A name cut to a number of columns: its end, which distinguishes it, stays.
 fn shortened(name: &str, room: usize) -> String {
     let length = name.chars().count();
     if length <= room {
@@ -352,7 +352,7 @@ fn footline<'a>(reading: &Reading, state: &State, paint: &Paint) -> Line<'a> {
 fn draw_help(frame: &mut Frame<'_>, paint: &Paint) {
     let text = [
         "PKT/S, POLL/S     counted 50 ms of each second",
-        "BATCH             packets of a poll that found any",
+        "BATCH             packets per poll that found any",
         "IRQ               of the packets, polled in softirq after an interrupt",
         "TIMER             ... after the NAPI's timer",
         "APP               ... by an application in its own system call",

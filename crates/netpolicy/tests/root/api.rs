@@ -32,7 +32,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Does something as another user, on a thread of its own: the kernel tells each connection by who makes it.
+/// Does something as another user, on a thread of its own: the kernel records the credentials of each connection's maker.
 fn as_user<T: Send>(groups: &[u32], body: impl FnOnce() -> T + Send) -> Result<T, Failed> {
     let groups: Vec<Gid> = groups.iter().map(|group| Gid::from_raw(*group)).collect();
     let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
@@ -85,7 +85,7 @@ fn another_user() -> Result<(), Failed> {
         let mut refused: Vec<Value> =
             methods.iter().map(|method| called(&mut talk, method, &json!({}))["error"].clone()).collect();
         refused.push(called(&mut talk, "Set", &set_eth0())["error"].clone());
-        // Nor is it told to them what was wrong with it.
+        // Nor do they see what was wrong with it.
         refused.push(called(&mut talk, "Set", &json!({}))["error"].clone());
         (state, refused)
     })?;
@@ -181,8 +181,8 @@ fn killed() -> Result<(), Failed> {
     for kill in 0..KILLS {
         let mut daemon = daemon(&operator)?;
         let mut talk = Talk::to(&operator.state().join("io.netpolicy"));
-        let wish = format!("defer{}", 20 + kill);
-        let set = json!({ "target": { "device": device }, "wish": wish });
+        let mode = format!("defer{}", 20 + kill);
+        let set = json!({ "target": { "device": device }, "wish": mode });
         talk.say(&json!({ "method": "io.netpolicy.Set", "parameters": set }).to_string());
         std::thread::sleep(Duration::from_micros(700 * kill));
         daemon.child.kill()?;
@@ -257,7 +257,7 @@ fn attached() -> Result<(), Failed> {
     let daemon = daemon_without_right(&operator, &socket)?;
     waited_for("its parameters, too", || Ok((another.epolls(&operator)? == [SUSPENDING]).then_some(())))?;
     assert_eq!(daemon.terminated()?, Some(0));
-    // Nobody but root is answered there.
+    // Only root is answered there.
     let turned_away = as_user(&[], || std::os::unix::net::UnixStream::connect(&socket).is_err())?;
     assert!(turned_away);
     Ok(())

@@ -18,7 +18,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("applied/applying_twice_changes_nothing_the_second_time", NEEDS, twice),
         test("applied/what_someone_else_has_set_since_is_drift_and_is_left_alone", NEEDS, foreign_change),
         test("applied/a_device_that_is_not_there_is_named_and_nothing_is_changed", NEEDS, missing_device),
-        test("applied/a_user_without_privileges_is_told_what_it_takes", NEEDS, nobody),
+        test("applied/a_user_without_privileges_sees_the_required_capabilities", NEEDS, nobody),
         test("applied/set_gives_one_device_a_mode_without_a_file", NEEDS, set_device),
         test("applied/quiet_leaves_nothing_to_read_but_for_programs", NEEDS, quiet),
         test("applied/a_transaction_under_a_newer_one_is_not_pulled_out", NEEDS, overlaid),
@@ -35,7 +35,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             full_output,
         ),
         test(
-            "applied/a_device_is_told_more_than_its_mode_in_two_stages_and_goes_back",
+            "applied/a_device_gets_settings_beside_its_mode_in_two_stages_and_goes_back",
             NEEDS,
             settings_of_a_device,
         ),
@@ -69,7 +69,7 @@ fn round_trip() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Fewer queues make the queues anew, and the mode is set on those that are there then.
+/// Fewer queues recreate the queues, and the mode is set on the new ones.
 fn settings_of_a_device() -> Result<(), Failed> {
     let operator = Operator::new("settings", 2)?;
     let before = operator.host()?;
@@ -112,7 +112,7 @@ fn settings_of_a_device() -> Result<(), Failed> {
     operator.inside("ethtool -K veth-server tx on tso on")?;
     assert_eq!(known(&operator.host()?), known(&before), "no half of it is left");
     let refused = operator.runs(&["try", "--disruptive"], 6)?;
-    assert!(refused.words.contains("cannot be tried together"), "{}", refused.words);
+    assert!(refused.words.contains("cannot recreate queues"), "{}", refused.words);
     assert_eq!(known(&operator.host()?), known(&before));
 
     let wrong = operator.runs(&["set", "device", "veth-server", "none", "--setting", "rx-usecs=8"], 6)?;

@@ -11,7 +11,7 @@ use model::{EpollParams, Host, Pid};
 use crate::operator::{Operator, flushes, waited_for};
 use crate::{Need, test};
 
-/// The variable that makes this program a process that makes epolls when it is told to.
+/// The variable that makes this program a process that creates epolls on command.
 const ROLE: &str = "NETPOLICY_TEST_EPOLL_MAKER";
 
 pub(crate) const SUSPENDING: EpollParams =
@@ -31,7 +31,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("attached/the_devices_half_goes_when_the_process_ends", NEEDS, ended),
         test("attached/once_leaves_it_in_force_and_rollback_undoes_it", MEMCACHED, once),
         test("attached/set_task_is_an_attachment_without_a_follower", MEMCACHED, set_task),
-        test("attached/a_second_attachment_with_other_wishes_is_refused", NEEDS, second_attachment),
+        test("attached/a_second_attachment_with_another_policy_is_refused", NEEDS, second_attachment),
         test("attached/a_device_that_is_down_for_a_while_does_not_end_an_attachment", NEEDS, link_down),
         test("attached/run_names_what_its_command_leaves_running", NEEDS, left_running),
         test("attached/a_thread_of_the_kernel_is_refused", NEEDS, kernel_thread),
@@ -96,7 +96,7 @@ impl EpollMaker {
         Ok(maker)
     }
 
-    pub(crate) fn told(&mut self, line: &str) -> Result<(), Failed> {
+    pub(crate) fn send(&mut self, line: &str) -> Result<(), Failed> {
         Ok(writeln!(self.0.stdin.as_mut().ok_or("stdin")?, "{line}")?)
     }
 
@@ -146,7 +146,7 @@ fn new_epoll() -> Result<(), Failed> {
     let attach = operator.starts(&["attach", &maker.pid().to_string(), "--delivery", "suspend20"])?;
     operator.waits_to_hear("Attached.")?;
     assert_eq!(maker.epolls(&operator)?, [SUSPENDING]);
-    maker.told("another")?;
+    maker.send("another")?;
     waited_for("the second epoll's parameters", || {
         Ok((maker.epolls(&operator)? == [SUSPENDING; 2]).then_some(()))
     })?;
@@ -161,7 +161,7 @@ fn child() -> Result<(), Failed> {
     let mut maker = EpollMaker::new(&operator)?;
     let attach = operator.starts(&["attach", &maker.pid().to_string(), "--delivery", "suspend20"])?;
     operator.waits_to_hear("Attached.")?;
-    maker.told("fork")?;
+    maker.send("fork")?;
     waited_for("the child's parameters", || {
         let host = operator.host()?;
         let others = host.processes.iter().filter(|process| process.id.pid != maker.pid());
@@ -234,7 +234,7 @@ fn link_down() -> Result<(), Failed> {
     let attach = operator.starts(&["attach", &maker.pid().to_string(), "--delivery", "suspend20"])?;
     operator.waits_to_hear("Attached.")?;
     operator.sets_link("down")?;
-    operator.waits_to_hear("nothing can be set at the moment")?;
+    operator.waits_to_hear("nothing can be set now")?;
     operator.sets_link("up")?;
     waited_for("the queue's settings", || Ok((flushes(&operator.host()?) == [20_000]).then_some(())))?;
     assert_eq!(attach.terminated()?, Some(0));
@@ -247,7 +247,7 @@ fn left_running() -> Result<(), Failed> {
     let before = operator.host()?;
     let script = "sleep 3 >/dev/null 2>&1 & sleep 0.7; exit 4";
     let said = operator.runs(&["run", "--delivery", "suspend20", "--", "sh", "-c", script], 4)?;
-    assert!(said.words.contains("sleep[") && said.words.contains("still runs"), "{}", said.words);
+    assert!(said.words.contains("sleep[") && said.words.contains("is still running"), "{}", said.words);
     assert_eq!(operator.host()?, before);
     Ok(())
 }

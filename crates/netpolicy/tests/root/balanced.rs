@@ -113,7 +113,7 @@ fn banned_and_back() -> Result<(), Failed> {
 }
 
 fn undo_script() -> Result<(), Failed> {
-    // What NAPIs are told the script puts back by a tool that a guest may not have.
+    // The script restores NAPI settings by a tool that a guest may not have.
     let scene = Scene::new("script", "interrupt")?;
     scene.runs(&["apply"], 0)?;
     assert_eq!(scene.banned()?, scene.with_placed());

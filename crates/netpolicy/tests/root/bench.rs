@@ -69,7 +69,7 @@ fn ours() -> Result<BTreeSet<Pid>, Failed> {
     Ok(ours)
 }
 
-/// A running `netpolicy lab`, with the pids that it tells.
+/// A running `netpolicy lab`, with the pids that it prints.
 struct Running {
     child: Child,
     keeper: Pid,
@@ -80,21 +80,21 @@ impl Running {
     fn start() -> Result<Self, Failed> {
         let mut child = netpolicy("lab").stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let stdout = BufReader::new(child.stdout.take().ok_or("no standard output")?);
-        let mut told = String::new();
+        let mut printed = String::new();
         for line in stdout.lines() {
-            told.push_str(&line?);
-            told.push('\n');
-            if told.contains("nsenter") {
+            printed.push_str(&line?);
+            printed.push('\n');
+            if printed.contains("nsenter") {
                 break;
             }
         }
         let after = |words: &str| {
-            let rest = told.split_once(words).map(|(_, rest)| rest)?;
+            let rest = printed.split_once(words).map(|(_, rest)| rest)?;
             rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok().map(Pid)
         };
         let (keeper, server) = (after("--netns pid:"), after("attach "));
         let (Some(keeper), Some(server)) = (keeper, server) else {
-            return Err(format!("it told {told:?}").into());
+            return Err(format!("it printed {printed:?}").into());
         };
         Ok(Self { child, keeper, server })
     }
@@ -172,10 +172,10 @@ fn for_programs() -> Result<(), Failed> {
     leaves_nothing(|| {
         let mut child =
             netpolicy("-o json lab --queues 2").stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-        let mut told = serde_json::Deserializer::from_reader(child.stdout.take().ok_or("no output")?);
-        let told = Value::deserialize(&mut told)?;
-        assert_eq!((&told["schema"], &told["kind"]), (&"netpolicy/v1".into(), &"lab".into()));
-        let (server, client) = (&told["data"]["server"], &told["data"]["client"]);
+        let mut printed = serde_json::Deserializer::from_reader(child.stdout.take().ok_or("no output")?);
+        let printed = Value::deserialize(&mut printed)?;
+        assert_eq!((&printed["schema"], &printed["kind"]), (&"netpolicy/v1".into(), &"lab".into()));
+        let (server, client) = (&printed["data"]["server"], &printed["data"]["client"]);
         assert!(server["netns"].as_str().is_some_and(|netns| netns.starts_with("pid:")), "{server}");
         assert_eq!(server["device"], "veth-server");
         let netns = client["netns"].as_str().ok_or("no client")?;
@@ -189,11 +189,11 @@ fn for_programs() -> Result<(), Failed> {
     })
 }
 
-/// Nobody's own processes are all that is touched over loopback: nothing of it needs root.
+/// Over loopback only the user's own processes are touched: nothing of it needs root.
 fn as_nobody() -> Result<(), Failed> {
     const NOBODY: u32 = 65_534;
     leaves_nothing(|| {
-        // Where nobody may read and execute it.
+        // Where the user `nobody` may read and execute it.
         let copy = std::env::temp_dir().join(format!("netpolicy-as-nobody-{}", std::process::id()));
         std::fs::copy(env!("CARGO_BIN_EXE_netpolicy"), &copy)?;
         std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755))?;
@@ -204,8 +204,8 @@ fn as_nobody() -> Result<(), Failed> {
         std::fs::remove_file(&copy)?;
         let output = output?;
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-        let told: Value = serde_json::from_slice(&output.stdout)?;
-        assert!(told.to_string().contains("userbusy"), "{told}");
+        let printed: Value = serde_json::from_slice(&output.stdout)?;
+        assert!(printed.to_string().contains("userbusy"), "{printed}");
         Ok(())
     })
 }
@@ -251,7 +251,7 @@ fn measured() -> Result<(), Failed> {
         let labelled = runs.iter().filter(move |run| run.label == label);
         labelled.map(|run| run.delivered.as_ref().and_then(model::Delivered::application_share))
     };
-    assert!(shares("base").all(|share| share == Some(0.0)), "nobody polls without being told to");
+    assert!(shares("base").all(|share| share == Some(0.0)), "no application polls without the setting");
     // A sample of a busy machine may fall into a moment in which the server did not run.
     assert!(
         shares("suspend200").any(|share| share > Some(0.8)),

@@ -24,7 +24,7 @@ use crate::{Need, test};
 
 /// Requests come this far apart: ten times the deferral.
 const GAP: Duration = Duration::from_millis(2);
-/// Requests that are compared, and those before, in which TCP acknowledges at once.
+/// Requests that are compared, and those before, in which TCP acknowledges immediately.
 const REQUESTS: usize = 200;
 const WARM_UP: usize = 60;
 /// A timer that is set for longer than this suspends IRQs; deferral is 200 µs, suspension 20 ms.
@@ -101,7 +101,7 @@ fn modelled(mode: &str) -> Result<Vec<Cycle>, Failed> {
         ("clients.connections", "1"),
         ("clients.arrivals", "fixed"),
         ("clients.load", load.as_str()),
-        // Its client answers at once, so that the ACK travels with the next request.
+        // Its client answers immediately, so that the ACK travels with the next request.
         ("clients.acks", "false"),
         ("delivery.mode", mode),
     ];
@@ -189,7 +189,7 @@ fn ask(operator: &Operator, server: &Memcached) -> Result<Vec<Line>, Failed> {
 struct Cycles(Vec<Cycle>);
 
 impl Cycles {
-    /// The system call's tracepoint comes after it has suspended IRQs; the model tells of both in the other order.
+    /// The system call's tracepoint comes after it has suspended IRQs; the model reports both in the other order.
     fn next(&mut self) {
         let suspended = self.0.last_mut().and_then(|cycle| cycle.pop_if(|event| *event == Event::Suspend));
         self.0.push(suspended.into_iter().collect());

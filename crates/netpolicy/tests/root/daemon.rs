@@ -1,4 +1,4 @@
-//! The daemon, on a host of the lab: what it hears of, what it keeps, and what it leaves alone.
+//! The daemon, on a host of the lab: the events it sees, what it keeps, and what it leaves alone.
 
 use std::process::{Command, Stdio};
 
@@ -69,7 +69,7 @@ fn killed_and_started_again() -> Result<(), Failed> {
     let before = operator.runs(&["-o", "json", "history"], 0)?.data;
     let daemon = operator.starts(&["daemon"])?;
     operator.waits_to_hear(AT_WORK)?;
-    operator.waits_to_hear("goes on")?;
+    operator.waits_to_hear("Resuming: ")?;
     assert_eq!(daemon.terminated()?, Some(0));
     assert_eq!(flushes(&operator.host()?), [DEFER50; 2], "still, and at its end");
     assert_eq!(operator.runs(&["-o", "json", "history"], 0)?.data, before, "it changed nothing");
@@ -124,9 +124,9 @@ fn exec_and_epoll() -> Result<(), Failed> {
     };
     all_are(&maker, 1)?;
     is_set(&operator, &[20_000])?;
-    maker.told("another")?;
+    maker.send("another")?;
     all_are(&maker, 2)?;
-    // What nobody asks for any more goes when its process has gone, but not at once: it may be back in a moment.
+    // A request is released after its process has ended, but not immediately: the process may be back in a moment.
     drop(maker);
     is_set(&operator, &before)?;
     assert_eq!(daemon.terminated()?, Some(0));
@@ -142,7 +142,7 @@ fn listener() -> Result<(), Failed> {
     operator.waits_to_hear(AT_WORK)?;
     let mut maker = EpollMaker::new(&operator)?;
     assert_eq!(maker.epolls(&operator)?, [EpollParams::default()], "it serves nothing yet");
-    maker.told("listen 11999")?;
+    maker.send("listen 11999")?;
     waited_for("its parameters", || Ok((maker.epolls(&operator)? == [SUSPENDING]).then_some(())))?;
     is_set(&operator, &[20_000])
 }
@@ -205,7 +205,7 @@ fn made_right() -> Result<(), Failed> {
     operator.waits_to_hear(AT_WORK)?;
     steered(&one)?;
     operator.runs(&["verify"], 0)?;
-    // Nothing tells of a file in sysfs: what is wanted has changed when the daemon looks.
+    // A file in sysfs sends no event: what is wanted has changed when the daemon looks.
     somebody_else_sets(Setting::RxQueue(queue, RxQueueKnob::RpsCpus(all.clone())))?;
     operator.asks(&steers(&all.to_string()))?;
     waited_for("no drift", || {
@@ -357,7 +357,7 @@ fn everybody() -> Result<(), Failed> {
     Ok(())
 }
 
-/// In a pid namespace of its own, where pids of the kernel's events would mean others: there is no BPF to be had.
+/// In a pid namespace of its own, where pids of the kernel's events would mean others: BPF is unavailable.
 fn without_bpf() -> Result<(), Failed> {
     let operator = Operator::new("daemon-no-bpf", 1)?;
     operator.asks(&device_policy(SERVER_DEVICE, "defer50"))?;

@@ -55,7 +55,7 @@ fn repaired() -> Result<(), Failed> {
     let said = operator.runs(&["rollback"], 0)?;
     assert_eq!(operator.host()?.devices, before, "and not what the repair found");
     assert!(said.words.contains("Rolled back all that the daemon had set: 4 settings."), "{}", said.words);
-    assert!(!said.words.contains("NOT back"), "{}", said.words);
+    assert!(!said.words.contains("NOT restored"), "{}", said.words);
     Ok(())
 }
 
@@ -63,14 +63,14 @@ fn somebody_elses() -> Result<(), Failed> {
     let operator = Operator::new("asked-elses", 2)?;
     let mut daemon = at_work(&operator, &deferring())?;
     are(&operator, &[DEFER50; 2])?;
-    // Nobody is there who repairs it.
+    // Without the daemon, nothing repairs it.
     daemon.child.kill()?;
     daemon.child.wait()?;
     somebody_sets_queue(&operator, 7_000)?;
     let said = operator.runs(&["rollback"], 0)?;
     let last = said.words.trim_end().lines().last().unwrap_or_default();
     assert!(
-        last.starts_with("NOT back") && last.contains("rx-1 gro-flush-timeout is 7us, and was 0 before"),
+        last.starts_with("NOT restored") && last.contains("rx-1 gro-flush-timeout is 7us, and was 0 before"),
         "{}",
         said.words
     );
@@ -88,7 +88,7 @@ fn elsewhere() -> Result<(), Failed> {
         command.arg(format!("--netns=pid:{}", operator.lab.server_pid())).arg("daemon").stdin(Stdio::null());
         command
     };
-    // More often than a queue of connections that nobody accepts would be long.
+    // More often than a queue of unaccepted connections would be long.
     for _ in 0..3 {
         let refused = another().output()?;
         let words = String::from_utf8_lossy(&refused.stderr);
@@ -98,7 +98,7 @@ fn elsewhere() -> Result<(), Failed> {
     }
     assert_eq!(flushes(&operator.host()?), [DEFER50]);
     assert_eq!(daemon.terminated()?, Some(0));
-    // The place goes with whoever had it, and another namespace has its own.
+    // The lock ends with its holder, and another namespace has its own.
     let elsewhere = Operator::new("asked-elsewhere-2", 1)?;
     let _there = at_work(&elsewhere, &deferring())?;
     let mut next = Started { child: another().stdout(Stdio::null()).stderr(Stdio::null()).spawn()? };
@@ -131,9 +131,9 @@ fn detail() -> Result<(), Failed> {
 
 /// What the device's offloads of TCP segmentation are.
 fn segmentation(operator: &Operator) -> Result<[Option<bool>; 2], Failed> {
-    let told = operator.inside(&format!("ethtool -k {SERVER_DEVICE}"))?;
+    let features = operator.inside(&format!("ethtool -k {SERVER_DEVICE}"))?;
     let on = |name: &str| {
-        let line = told.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(": "));
+        let line = features.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(": "));
         line.map(|word| word.starts_with("on"))
     };
     Ok([on("tx-tcp-segmentation"), on("tx-tcp6-segmentation")])
@@ -191,16 +191,16 @@ fn notes() -> Result<(), Failed> {
     let maker = EpollMaker::new(&operator)?;
     let pid = maker.pid().to_string();
     let set = ["set", "task", pid.as_str(), "latency"];
-    let told = |words: &str| -> Vec<String> {
+    let task_lines = |words: &str| -> Vec<String> {
         words.lines().filter(|line| line.starts_with("task ")).map(str::to_owned).collect()
     };
-    let without = told(&operator.runs(&set, 0)?.words);
+    let without = task_lines(&operator.runs(&set, 0)?.words);
     assert!(!without.is_empty(), "it has sockets that nothing has come to");
     operator.runs(&["rollback"], 0)?;
     let _daemon = at_work(&operator, "# nothing\n")?;
     let with = operator.runs(&set, 0)?.words;
     assert!(with.contains("By the daemon"), "{with}");
-    assert_eq!(told(&with), without);
+    assert_eq!(task_lines(&with), without);
     Ok(())
 }
 
@@ -208,7 +208,7 @@ fn budget() -> Result<(), Failed> {
     let operator = Operator::new("asked-budget", 1)?;
     let mut maker = EpollMaker::new(&operator)?;
     // By its port: the lab's own processes run the same file.
-    maker.told("listen 11998")?;
+    maker.send("listen 11998")?;
     let policy = format!(
         "[service.maker]\nmatch = {{ port = 11998 }}\ndelivery = \"eventbusy\"\nbudget = {{ polling_cpus = 1 }}\n\
          [device.{SERVER_DEVICE}]\ndelivery = \"defer50\"\n",
@@ -224,8 +224,8 @@ fn budget() -> Result<(), Failed> {
         Ok(said["data"]["polling"] == serde_json::json!({ "used": 1, "allowed": 1 }))
     };
     waited_for("one CPU that polls", || Ok(used()?.then_some(())))?;
-    maker.told("thread")?;
-    maker.told("another")?;
+    maker.send("thread")?;
+    maker.send("another")?;
     operator.waits_to_hear("the budget allows 1")?;
     assert_eq!(maker.epolls(&operator)?.len(), 2);
     assert_eq!(waiting(&maker)?, 1, "what it had stays, and no more comes");
@@ -288,19 +288,19 @@ fn hotplug() -> Result<(), Failed> {
         waited_for("a plan with it", || in_order(2))?;
         waited_for("masks as they were", || Ok((masks()? == before).then_some(())))
     });
-    let told = format!(
+    let log = format!(
         "{}\n{}",
         std::fs::read_to_string(&said).unwrap_or_default(),
         status().map(|status| status["requests"].to_string()).unwrap_or_default()
     );
-    outcome.map_err(|failed| Failed::from(format!("{failed:?}\n{told}")))?;
+    outcome.map_err(|failed| Failed::from(format!("{failed:?}\n{log}")))?;
     assert_eq!(daemon.terminated()?, Some(0));
     operator.runs(&["rollback"], 0)?;
     Ok(())
 }
 
 /// virtio-net spreads its transmit queues again whenever a CPU goes or comes (6.18, `drivers/net/virtio_net.c`
-/// `virtnet_set_affinity()`): what was set while one was away is no longer in force, and nobody's to put back.
+/// `virtnet_set_affinity()`): what was set while one was away is no longer in force, and is not restored.
 fn hotplug_and_revert() -> Result<(), Failed> {
     const DEVICE: &str = "virtio0";
     let operator = Operator::new("hotplug-revert", 1)?;
@@ -341,14 +341,14 @@ fn hotplug_and_revert() -> Result<(), Failed> {
         Ok(())
     });
     let verified = operator.netpolicy_here(&["verify"]).output()?;
-    let told = std::fs::read_to_string(&said).unwrap_or_default();
+    let log = std::fs::read_to_string(&said).unwrap_or_default();
     outcome.map_err(|failed| {
         let verified = String::from_utf8_lossy(&verified.stdout);
-        Failed::from(format!("{failed:?}\n{told}\n{verified}"))
+        Failed::from(format!("{failed:?}\n{log}\n{verified}"))
     })?;
     assert_eq!(daemon.terminated()?, Some(0));
-    let told = std::fs::read_to_string(&said)?;
-    assert!(!told.contains("NOT put back"), "{told}");
-    assert_eq!(settings()?, before, "{told}");
+    let log = std::fs::read_to_string(&said)?;
+    assert!(!log.contains("NOT put back"), "{log}");
+    assert_eq!(settings()?, before, "{log}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the daemon leaves as it is: at a refused request, what others have, what was rolled back, and what somebody else has set.
+//! What the daemon leaves as it is: at a refused request, what others have, what was rolled back, and what another program has set.
 
 use std::process::{Command, Stdio};
 
@@ -131,7 +131,7 @@ fn half_undone() -> Result<(), Failed> {
     assert!(said.words.contains("all that the daemon had set: 4 settings."), "{}", said.words);
     are(&operator, &[0; 2])?;
     std::thread::sleep(std::time::Duration::from_secs(1));
-    assert_eq!(flushes(&operator.host()?), [0; 2], "nobody has asked again");
+    assert_eq!(flushes(&operator.host()?), [0; 2], "the request was not repeated");
     Ok(())
 }
 
@@ -140,7 +140,7 @@ fn theirs() -> Result<(), Failed> {
     let _daemon = at_work(&operator, "# nothing\n")?;
     operator.runs(&["set", "device", SERVER_DEVICE, "defer50"], 0)?;
     let queue = operator.host()?.device_named(SERVER_DEVICE).ok_or("the device")?.rx_queues[1].id;
-    // What the device told of itself meanwhile has been looked at; the next look is seconds away.
+    // The device's events have been handled; the next look is seconds away.
     std::thread::sleep(std::time::Duration::from_secs(1));
     somebody_else_sets(Setting::Napi(queue, NapiKnob::GroFlushTimeout(Nanoseconds(61_000))))?;
     let said = operator.runs(&["unset", "device", SERVER_DEVICE], 0)?;

@@ -159,7 +159,7 @@ fn gates() -> Result<(), Failed> {
     std::fs::remove_dir_all(&dir)?;
     assert_eq!(measured.status.code(), Some(0), "{}", String::from_utf8_lossy(&measured.stderr));
     let (code, judged) = good?;
-    // Two files, one experiment in each; nobody asked for seven flows.
+    // Two files, one experiment in each; seven flows were not requested.
     assert_eq!((code, judged.len()), (Some(0), 2), "{judged:?}");
     assert!(judged.iter().all(|judged| judged.met == Some(true) && judged.pairs >= 2), "{judged:?}");
     let (code, judged) = bad?;

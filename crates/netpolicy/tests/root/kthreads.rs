@@ -20,7 +20,7 @@ const PINNED: &str =
 pub(crate) fn tests() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Root, Need::ThreadPerNapi];
     vec![
-        test("kthreads/the_kernel_thread_alone_polls_where_it_is_told_to_and_goes_back", COUNTED, engaged),
+        test("kthreads/the_kernel_thread_alone_polls_on_its_cpus_and_goes_back", COUNTED, engaged),
         test("kthreads/a_reset_is_seen_as_drift_and_all_is_asserted_again", NEEDS, reset),
         test("kthreads/without_netpolicy_the_undo_script_gives_it_back", NEEDS, undo_script),
         test("kthreads/what_would_starve_others_is_refused", NEEDS, refused),
@@ -36,7 +36,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             clamped,
         ),
         test(
-            "kthreads/a_kernel_without_utilisation_clamps_is_told_before_anything_is_set",
+            "kthreads/a_kernel_without_utilisation_clamps_is_reported_before_anything_is_set",
             &[Need::Root, Need::ThreadPerNapi, Need::NoUtilClamps],
             without_clamps,
         ),
@@ -73,7 +73,7 @@ fn are_placed(host: &Host, class: Scheduling) -> Result<bool, Failed> {
     Ok(threads(host)?.iter().all(placed))
 }
 
-/// Asks the server of the lab one request after the other, and tells who polled its NAPIs meanwhile.
+/// Asks the server of the lab one request after the other, and returns who polled its NAPIs meanwhile.
 fn asked(operator: &Operator, address: std::net::SocketAddr) -> Result<NapiDelivered, Failed> {
     const REQUESTS: usize = 2_000;
     let mut counter = DeliveryCounter::load()?;
@@ -88,7 +88,7 @@ fn asked(operator: &Operator, address: std::net::SocketAddr) -> Result<NapiDeliv
     let delivered = between(&earlier, &counter.snapshot()?);
     let host = operator.host()?;
     let ours = delivered.napis.into_iter().filter(|napi| host.napi(napi.napi).is_some());
-    Ok(ours.max_by_key(|napi| napi.total().packets).ok_or("nobody polled")?)
+    Ok(ours.max_by_key(|napi| napi.total().packets).ok_or("no NAPI was polled")?)
 }
 
 fn engaged() -> Result<(), Failed> {
@@ -293,8 +293,8 @@ fn busy() -> Result<(), Failed> {
     let within = [&set[..], &["--polling-cpus", "1"]].concat();
     if before.capabilities.napi_threaded_busy {
         let over = operator.runs(&set, 7)?;
-        let told = "keeps 1 CPU(s) polling without traffic, the budget allows 0";
-        assert!(over.words.contains(told), "{}", over.words);
+        let expected = "keeps 1 CPU(s) polling without traffic, the budget allows 0";
+        assert!(over.words.contains(expected), "{}", over.words);
         operator.runs(&within, 0)?;
         assert_eq!(threaded(&operator.host()?), [Some(Threading::BusyPoll)]);
         operator.runs(&["rollback"], 0)?;

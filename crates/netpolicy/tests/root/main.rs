@@ -3,6 +3,7 @@
 
 mod answers;
 mod api;
+mod app_requests;
 mod applied;
 #[path = "../../../linux/tests/root/asked_server.rs"]
 #[expect(dead_code, reason = "the tests of the room below look at it more closely")]
@@ -65,7 +66,6 @@ mod watched;
 #[path = "../../../linux/tests/root/wire.rs"]
 #[expect(dead_code, reason = "the tests of the room below have other wires")]
 mod wire;
-mod wishes;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use model::KernelVersion;
@@ -73,7 +73,7 @@ use model::KernelVersion;
 /// Something that not every machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Effective user 0, and no wish to leave the host alone (`cargo xtask test --pure`).
+    /// Effective user 0, and no request to leave the host alone (`cargo xtask test --pure`).
     Root,
     /// BPF programs on tracepoints: `/sys/kernel/btf/vmlinux`.
     Bpf,
@@ -91,7 +91,7 @@ pub enum Need {
     NoUtilClamps,
     /// Slices of threads: Linux 6.12, with the scheduler's accounts of threads in `/proc`.
     Slices,
-    /// tracefs with the tracepoints of system calls, which `unshare` mounts where nobody else sees it.
+    /// tracefs with the tracepoints of system calls, which `unshare` mounts invisible to other processes.
     Tracefs,
     /// `strace` and `tc`, to see what tc sends.
     Strace,
@@ -235,7 +235,8 @@ pub fn test(
 }
 
 fn main() {
-    if attached::play_role().is_some() || wishes::play_role().is_some() || spread::play_role().is_some() {
+    if attached::play_role().is_some() || app_requests::play_role().is_some() || spread::play_role().is_some()
+    {
         return;
     }
     let mut arguments = Arguments::from_args();
@@ -279,7 +280,7 @@ fn main() {
         pinned::tests(),
         policies::tests(),
         spread::tests(),
-        wishes::tests(),
+        app_requests::tests(),
         // Last: what comes after has another process 1.
         units::tests(),
         watched::tests(),

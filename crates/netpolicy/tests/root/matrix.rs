@@ -18,7 +18,7 @@ use plan::Asked;
 use super::stage::{Seen, Stage};
 use super::{Need, test};
 
-/// How often a run is made again that had too few packets or went between the groups that the rules tell apart.
+/// How often a run is made again that had too few packets or went between the groups that the rules distinguish.
 const ATTEMPTS_MAX: u32 = 6;
 
 /// How long is waited after the first such run; twice as long after each next one. What else the machine was busy with
@@ -166,7 +166,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         rows().into_iter().map(|row| test(format!("matrix/{}", row.name), NEEDS, move || check(&row))),
     );
     trials.push(test("matrix/a_threaded_napi_is_polled_by_its_kthread", THREADED, || {
-        // How much the thread leaves to the application is for the scheduler to say; that it polls beside it is told.
+        // How much the thread leaves to the application is for the scheduler to say; that it polls beside it is checked.
         let verdicts = &["not-engaged", "partly-engaged", "engaged"];
         let row = Row::new("threaded", verdicts, Some("napi-threaded"));
         check(&Row { threaded: Threading::On, ..row })
@@ -185,7 +185,7 @@ fn check(row: &Row) -> Result<(), Failed> {
         let findings = plan::doctor(&seen.host, Some(&seen.delivered), &asked);
         match judge(row, &seen, &findings) {
             Ok(()) => return Ok(()),
-            Err(why) => last = format!("attempt {attempt}: {why}\n{}", told(&seen, &findings)),
+            Err(why) => last = format!("attempt {attempt}: {why}\n{}", described(&seen, &findings)),
         }
         pause_after(attempt);
     }
@@ -246,7 +246,7 @@ fn judge(row: &Row, seen: &Seen, findings: &[Finding]) -> Result<(), String> {
     }
 }
 
-fn told(seen: &Seen, findings: &[Finding]) -> String {
+fn described(seen: &Seen, findings: &[Finding]) -> String {
     let mut lines = vec![format!("{} requests, backlog {:?}", seen.answered, seen.delivered.backlog)];
     lines.extend(seen.delivered.napis.iter().map(|napi| format!("{napi:?}")));
     lines.extend(findings.iter().map(|f| format!("{} {}: {}: {}", f.severity, f.rule, f.object, f.summary)));
@@ -269,7 +269,7 @@ fn headline() -> Result<(), Failed> {
         let spared = before.softirq_polls * suspended.answered >= 10 * after.softirq_polls * base.answered;
         let delivered = after.by_application * 100 >= after.packets * 80;
         let loaded = base.answered.min(suspended.answered) >= ANSWERS_MIN;
-        assert_eq!(before.by_application, 0, "nobody polls without being told to");
+        assert_eq!(before.by_application, 0, "no application polls without the setting");
         last = format!(
             "attempt {attempt}: {} requests with {before:?}, then {} requests with {after:?}",
             base.answered, suspended.answered

@@ -14,7 +14,7 @@ pub(crate) struct Recorder {
     output: BufReader<ChildStdout>,
 }
 
-/// tracefs is mounted where nobody else sees it, so that the machine stays as it was. The clock is one for all CPUs and
+/// tracefs is mounted in a namespace of its own, so that the machine stays as it was. The clock is one for all CPUs and
 /// the one that timers run by.
 const SCRIPT: &str = "set -e
 # Where it is mounted already, mounting it again is refused.
@@ -164,7 +164,7 @@ fn read(line: &str, device: &str) -> Option<Line> {
     Some(Line { task, cpu: cpu.parse().ok()?, seen })
 }
 
-/// Of all NAPIs of devices with this name, that of whoever exchanged about so many packets; and its timer, which expires
+/// Of all NAPIs of devices with this name, the one that exchanged about so many packets; and its timer, which expires
 /// right before its polls on the same CPU.
 pub(crate) fn ours(lines: &[Line], packets: u32) -> Option<(String, Option<String>)> {
     let mut work: BTreeMap<&str, u32> = BTreeMap::new();

@@ -258,7 +258,7 @@ fn any_lines(chance: &mut Chance, kinds: Kinds) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A rule or a table of u32. A table has one priority: the kernel tells what is in it with that of the table.
+/// A rule or a table of u32. A table has one priority: the kernel dumps its rules with that of the table.
 fn any_of_u32(chance: &mut Chance, priority: u64) -> String {
     let table = 8 * priority + chance.below(2);
     let address = chance.below(250);

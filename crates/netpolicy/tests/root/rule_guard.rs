@@ -129,7 +129,7 @@ fn guarded(stage: &Stage, command: &[&str], rules: &Path, heard: &str) -> Output
     guard.wait_with_output().expect("waited")
 }
 
-/// What a guard hears of a priority.
+/// What a guard reads about a priority.
 fn priority(stage: &Stage, kind: &str, priority: &str) -> String {
     let hook = stage.hook();
     format!("{kind} {} {} {} 0 {priority}", hook.device.0, hook.block, hook.parent)

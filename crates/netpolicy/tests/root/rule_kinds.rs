@@ -198,8 +198,8 @@ fn cookies() -> Result<(), Failed> {
     let compared = |same: u32, by_cookie: u32, different: &[u32], extra: u32| {
         let (code, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
         assert_eq!(code, i32::from(!different.is_empty() || extra > 0) * 3, "{report}");
-        let told = (&report["same"], &report["by_cookie"], &report["different"], &report["extra"]);
-        assert_eq!(told, (&same.into(), &by_cookie.into(), &serde_json::json!(different), &extra.into()));
+        let counts = (&report["same"], &report["by_cookie"], &report["different"], &report["extra"]);
+        assert_eq!(counts, (&same.into(), &by_cookie.into(), &serde_json::json!(different), &extra.into()));
     };
     let tc = |line: &str| {
         let output = stage.run("tc", &line.trim().split(' ').collect::<Vec<_>>());
@@ -214,7 +214,7 @@ fn cookies() -> Result<(), Failed> {
     tc(&rule(400, "drop"));
     compared(300, 299, &[], 1);
     tc("filter del dev d0 ingress protocol ip prio 1 handle 400 flower");
-    // A kind that has no terse dump makes the kernel tell all of every rule.
+    // A kind that has no terse dump makes the kernel dump every rule in full.
     tc("filter add dev d0 ingress protocol ip prio 9 u32 match u32 0 0 action drop");
     compared(300, 0, &[], 0);
     tc("filter del dev d0 ingress prio 9");

@@ -31,7 +31,7 @@ fn ended(mut child: Child) -> (i32, serde_json::Value) {
     while child.try_wait().expect("asked").is_none() {
         if began.elapsed() > SOON {
             child.kill().expect("killed");
-            panic!("it waits for what nobody will write again");
+            panic!("it waits for a pipe without a writer");
         }
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -12,7 +12,7 @@ use crate::{Need, test};
 pub(crate) fn tests() -> Vec<Trial> {
     let root = [Need::Root];
     vec![
-        test("a_load_that_a_signal_ends_accounts_for_every_line", &root, told),
+        test("a_load_that_a_signal_ends_accounts_for_every_line", &root, accounted),
         test("an_atomic_load_is_taken_back_before_a_signal_ends_it", &root, atomic),
         test("two_resumed_loads_of_one_file_load_it_once", &root, twice),
     ]
@@ -43,7 +43,7 @@ fn signalled(stage: &Stage, signal: &str, arguments: &[&str], file: &Path) -> (O
     (output, report)
 }
 
-fn told() -> Result<(), Failed> {
+fn accounted() -> Result<(), Failed> {
     for signal in ["-INT", "-TERM", "-HUP"] {
         let stage = Stage::new(&format!("signal{signal}"));
         let file = stage.file(&format!("{HOOK}{}", rules(1, RULES)));

@@ -1,4 +1,4 @@
-//! Rules that are replaced at once, under traffic.
+//! Rules that are replaced atomically, under traffic.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

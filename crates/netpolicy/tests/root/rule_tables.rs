@@ -128,7 +128,7 @@ fn without_class() -> Result<(), Failed> {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && said.contains("no queueing discipline 7:"), "{said}");
     assert_eq!(dump("root").status.code(), Some(2));
-    // A device without a hook has no rules, and it is told that this is why.
+    // A device without a hook has no rules, and the report says so.
     let output = dump("ingress");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(

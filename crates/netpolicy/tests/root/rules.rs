@@ -16,7 +16,7 @@ use rules::{Batch, Hook, Lookup, command};
 use crate::fits::misfit;
 use crate::{Need, test};
 
-/// How long a process may take to do what it shall do at once.
+/// How long a process may take to react.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -231,7 +231,7 @@ fn streams() -> Result<(), Failed> {
         (Some(1), &100_002.into(), &1.into())
     );
     assert_eq!((&report["commands"], &report["wrong_lines"][0]["line"]), (&100_003.into(), &100_003.into()));
-    assert!(said.contains("did you mean `handle`?") && said.contains("This was left out."), "{said}");
+    assert!(said.contains("did you mean `handle`?") && said.contains("This part was skipped."), "{said}");
     Ok(())
 }
 
@@ -311,7 +311,7 @@ fn resumed() -> Result<(), Failed> {
         50_002
     );
     assert_eq!(stage.rules(), 50_001);
-    // Lines that are wrong are told and left out, and the rest is resumed.
+    // Wrong lines are reported and skipped, and the rest is resumed.
     let hook = "qdisc del dev d0 clsact\nqdisc add dev d0 clsact\n";
     assert_eq!(stage.netpolicy(&["tc", "load", text(&stage.file(&format!("{hook}{}", rules(1, 10))))]).0, 0);
     let file = stage.file(&rules(1, 5000).replace("10.0.16.0", "10.0.16.O"));

@@ -156,11 +156,11 @@ fn changing() -> Result<(), Failed> {
     let (_, report) = stage.netpolicy(&["tc", "diff", text(&file)]);
     assert!(busy.0.try_wait().expect("asked").is_none(), "it has ended too soon");
     let count = |key: &str| report[key].as_u64().expect("a number");
-    // Each rule of the file counts once, told twice or not; the other's may be seen or not.
+    // Each rule of the file counts once, even if dumped twice; the other's may be seen or not.
     let missing = report["missing"].as_array().expect("a list").len() as u64;
     assert_eq!(count("same") + missing, 5001, "{} and {missing}", count("same"));
     assert!(count("extra") <= 1, "{}", count("extra"));
-    assert_eq!(report["changing"], true, "what kept changing is told");
+    assert_eq!(report["changing"], true, "rules that kept changing are reported");
     drop(busy);
     // The tc that the shell had started goes on to the end of its file.
     let mut report = stage.netpolicy(&["tc", "diff", text(&file)]).1;

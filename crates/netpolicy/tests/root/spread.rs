@@ -35,7 +35,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             NEEDS,
             starving,
         ),
-        test("spread/a_program_of_the_applications_own_is_left_alone_and_told", PYTHON, foreign),
+        test("spread/a_program_of_the_applications_own_is_left_alone_and_reported", PYTHON, foreign),
         test("spread/a_daemon_gives_a_new_worker_its_share", NEEDS, daemon),
     ]
 }
@@ -156,7 +156,7 @@ fn by_queue() -> Result<(), Failed> {
     let connections = connected(operator.lab.client(), SERVER_ADDRESS)?;
     let by_napi = workers_by_napi(&operator, &[&server], &connections)?;
     assert!(by_napi.values().any(|workers| workers.len() == 2), "the hash again: {by_napi:?}");
-    // The sockets are free for another program at once.
+    // The sockets are free for another program immediately.
     operator.runs(&["apply"], 0)?;
     assert!(matches!(spread(&operator)?, Spread::Queues(_)));
     Ok(())
@@ -174,7 +174,7 @@ fn starving() -> Result<(), Failed> {
     let shared: usize = by_napi.values().map(BTreeSet::len).sum();
     assert_eq!(shared, 3, "no worker has connections of two queues: {by_napi:?}");
 
-    // One that nobody knows of yet: all is left to the hash, and it has its share.
+    // A new socket: all is left to the hash, and it has its share.
     let second = server(&operator, 1)?;
     drop(connections);
     let connections = connected(operator.lab.client(), SERVER_ADDRESS)?;

@@ -25,7 +25,7 @@ fn explained() -> Result<(), Failed> {
     operator.asks(SERVICE)?;
     let said = operator.runs(&["explain", "cache"], 0)?.words;
     assert!(
-        said.contains("defer200 is asked for at") && said.contains("no process of this service runs"),
+        said.contains("defer200 is requested at") && said.contains("no process of this service runs"),
         "{said}"
     );
     assert!(!said.contains("no policy file asks for it"), "{said}");

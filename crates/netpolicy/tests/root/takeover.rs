@@ -23,7 +23,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             NEEDS,
             killed_again,
         ),
-        test("takeover/a_device_that_was_made_anew_without_its_settings_has_drifted", ROOT, made_anew),
+        test("takeover/a_device_that_was_recreated_without_its_settings_has_drifted", ROOT, recreated),
         test("takeover/nothing_is_set_over_a_damaged_transaction_until_its_script_ran", ROOT, damaged),
         test("takeover/a_journal_that_others_can_write_to_is_refused", ROOT, not_ours),
     ]
@@ -48,7 +48,7 @@ fn killed() -> Result<(), Failed> {
         assert!(operator.runs(&["history"], 0)?.data.contains("abandoned"));
         let attach = operator.starts(&["attach", &pid, "--delivery", mode])?;
         operator.waits_to_hear("Attached.")?;
-        operator.waits_to_hear("Put back first: ")?;
+        operator.waits_to_hear("Restored first: ")?;
         let history = operator.runs(&["history"], 0)?.data;
         assert!(history.contains("attended") && !history.contains("abandoned"), "{history}");
         assert_eq!(attach.terminated()?, Some(0));
@@ -63,10 +63,10 @@ fn neighbour() -> Result<(), Failed> {
     let before = operator.host()?;
     attached_and_killed(&operator, &one.pid().to_string(), "suspend20")?;
     let attach = operator.starts(&["attach", &other.pid().to_string(), "--delivery", "suspend20"])?;
-    operator.waits_to_hear("Put back first: ")?;
+    operator.waits_to_hear("Restored first: ")?;
     operator.waits_to_hear("Attached.")?;
     assert_eq!(other.epolls(&operator)?, [SUSPENDING]);
-    assert!(!one.epolls(&operator)?.contains(&SUSPENDING), "nobody attends to it any more");
+    assert!(!one.epolls(&operator)?.contains(&SUSPENDING), "no attachment holds it any more");
     assert_eq!(attach.terminated()?, Some(0));
     assert_eq!(operator.host()?, before);
     Ok(())
@@ -79,13 +79,13 @@ fn left_on_purpose() -> Result<(), Failed> {
     operator.runs(&["attach", &pid, "--delivery", "suspend20", "--once"], 0)?;
     assert!(operator.runs(&["history"], 0)?.data.contains("kept"));
     let attach = operator.starts(&["attach", &pid, "--delivery", "suspend20"])?;
-    operator.waits_to_hear("Nothing had to be set so far")?;
+    operator.waits_to_hear("Nothing had to be set: ")?;
     assert_eq!(attach.terminated()?, Some(0));
     assert_eq!(maker.epolls(&operator)?, [SUSPENDING], "it stays as it was left");
     Ok(())
 }
 
-/// Starts attachments that nobody listens to.
+/// Starts attachments whose output is discarded.
 fn quiet(operator: &Operator, pid: &str) -> Result<Started, Failed> {
     let mut command = operator.netpolicy(&["attach", pid, "--delivery", "suspend20"]);
     Ok(Started { child: command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()? })
@@ -135,8 +135,8 @@ fn killed_again() -> Result<(), Failed> {
     Ok(())
 }
 
-fn made_anew() -> Result<(), Failed> {
-    let operator = Operator::new("made-anew", 1)?;
+fn recreated() -> Result<(), Failed> {
+    let operator = Operator::new("recreated", 1)?;
     let make = "ip link add np0 type veth peer name np1";
     operator.inside(make)?;
     operator.runs(&["set", "device", "np0", "none", "--setting", "rps_cpus=0"], 0)?;

@@ -59,11 +59,11 @@ fn one_reading() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Datagrams from the client's host to nobody, for three seconds.
+/// Datagrams from the client's host to a port without a listener, for three seconds.
 fn send(operator: &Operator) -> Result<(), Failed> {
     let socket = operator.lab.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
     for _ in 0..1_500 {
-        // That nobody listens comes back as an error now and then.
+        // The ICMP error of a port without a listener comes back now and then.
         let _ = socket.send_to(b"x", (SERVER_ADDRESS, 9));
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -86,7 +86,7 @@ fn terminal() -> Result<(File, OwnedFd), Failed> {
     Ok((File::from(ours), theirs.into()))
 }
 
-/// `top` on a terminal of its own. No signal tells that the terminal is gone: it is the controlling terminal of no process.
+/// `top` on a terminal of its own. No signal reports that the terminal is gone: it is the controlling terminal of no process.
 fn on_a_terminal(operator: &Operator) -> Result<(Started, File), Failed> {
     let (ours, theirs) = terminal()?;
     let mut command = operator.netpolicy(&["top"]);

@@ -92,7 +92,7 @@ fn unguarded() -> Result<(), Failed> {
         rustix::process::kill_process(guard, rustix::process::Signal::KILL)?;
     }
     std::thread::sleep(Duration::from_millis(2_200));
-    assert_eq!(flushes(&operator.host()?), [20_000], "nobody was there to see the deadline");
+    assert_eq!(flushes(&operator.host()?), [20_000], "the guard could not see the deadline");
     let show = operator.runs(&["show", "--processes", "none"], 0)?;
     assert!(show.words.contains("was not confirmed in time: rolled back"), "{}", show.words);
     assert_eq!(operator.host()?, before);

@@ -76,7 +76,7 @@ fn lived_through(server: &Server) -> Result<(), Failed> {
     until("the daemon is ready", || Ok(state(DAEMON)? == "active"))?;
     assert_eq!(server.flushes()?, [20_000; 2]);
     assert_eq!(server.epolls()?, [SUSPENDING; 2]);
-    assert_eq!(said("netpolicy", &["-o", "json", "history"])?, history, "nothing was committed anew");
+    assert_eq!(said("netpolicy", &["-o", "json", "history"])?, history, "nothing was committed again");
 
     // Reloaded: other files, another mode.
     asked("defer50")?;

@@ -37,14 +37,14 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("watched/what_is_printed_for_programs_is_as_the_schema_says", MEMCACHED, as_the_schema_says),
         test("watched/a_goal_of_the_policy_files_is_judged_on_the_service_itself", MEMCACHED, goal),
         test("watched/two_watch_the_same_service_at_once", MEMCACHED, two_at_once),
-        test("watched/a_service_that_ends_is_told_with_what_was_measured", MEMCACHED, ends),
+        test("watched/a_service_that_ends_is_reported_with_its_measurements", MEMCACHED, ends),
         test("watched/one_that_is_killed_leaves_nothing_attached", MEMCACHED, killed),
         test(
             "watched/what_cannot_be_watched_is_said_with_the_reason",
             &[Need::Root, Need::Bpf, Need::Memcached, Need::Python],
             refused,
         ),
-        test("watched/a_user_without_privileges_is_told_what_it_takes", MEMCACHED, unprivileged),
+        test("watched/a_user_without_privileges_sees_the_required_capabilities", MEMCACHED, unprivileged),
     ]
 }
 
@@ -189,7 +189,7 @@ fn connection_each() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Asks memcached in a closed loop until told to stop.
+/// Asks memcached in a closed loop until stopped.
 fn ask(lab: &Lab, stop: &AtomicBool, answered: &AtomicU64) -> Result<(), Failed> {
     let mut connection = BufReader::new(connect(lab, 11_211)?);
     let mut answer = String::new();
@@ -344,11 +344,11 @@ fn killed() -> Result<(), Failed> {
 fn refused() -> Result<(), Failed> {
     let operator = Operator::new("watched-refused", 1)?;
     let said = operator.runs(&["watch", "--port", "9", "--seconds", "1"], 1)?;
-    assert!(said.words.contains("nobody listens on TCP port 9"), "{}", said.words);
+    assert!(said.words.contains("no process listens on TCP port 9"), "{}", said.words);
     let said = operator.runs(&["watch", "no-such-service", "--seconds", "1"], 1)?;
     assert!(said.words.contains("no executable `no-such-service` runs"), "{}", said.words);
     let said = operator.runs(&["watch", "--unit", "no-such-unit", "--seconds", "1"], 1)?;
-    assert!(said.words.contains("no process that runs"), "{}", said.words);
+    assert!(said.words.contains("has no running process"), "{}", said.words);
     let own = std::process::id().to_string();
     let said = operator.runs(&["watch", "--pid", &own, "--seconds", "1"], 1)?;
     assert!(said.words.contains("listens on no TCP port"), "{}", said.words);
@@ -358,7 +358,7 @@ fn refused() -> Result<(), Failed> {
     let _datagrams = Started { child: datagrams };
     let said = waited_for("a socket for datagrams", || {
         let said = operator.runs(&["watch", "--port", "5353", "--seconds", "1"], 1)?;
-        Ok((!said.words.contains("nobody listens")).then_some(said))
+        Ok((!said.words.contains("no process listens")).then_some(said))
     })?;
     assert!(said.words.contains("UDP cannot be measured"), "{}", said.words);
     operator.runs(&["watch"], 2)?;

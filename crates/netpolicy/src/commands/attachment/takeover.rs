@@ -20,8 +20,8 @@ impl Takeover {
     /// Puts back what killed programs left of the knobs that are wanted and of these processes: all of the program, as one
     /// thing. `own` transactions are this attachment's. True if anything may have changed.
     ///
-    /// Two that come at once do not disturb each other: each transaction is rolled back under the journal's lock, once, and
-    /// whoever comes second finds it done. Killed half way, the rest is still there for the next.
+    /// Two concurrent calls are safe: each transaction is rolled back once, under the journal's lock, and
+    /// the second caller finds it done. Killed half way, the rest is still there for the next.
     pub(super) fn put_back(
         &mut self,
         planned: &Planned,
@@ -76,28 +76,30 @@ fn put_back(
                 settings += undone.changes.len();
                 for (change, other) in undone.left_alone() {
                     context.console.say(&format!(
-                        "left alone, someone else has set it since: {} {} is {}",
+                        "not restored, another program has changed it: {} {} is {}",
                         change.to().object(),
                         change.to().knob(),
                         other.value()
                     ));
                 }
             }
-            // Somebody was faster.
+            // Another process was faster.
             Err(
                 RollBackError::NothingToUndo { .. }
                 | RollBackError::Journal(JournalError::NoSuchTransaction { .. }),
             ) => found = true,
             // What was built upon it shall stay, and so it stays as well.
             Err(error @ (RollBackError::Overlaid { .. } | RollBackError::Owned { .. })) => {
-                context.console.say(&format!("What process {program} left is not put back: {error}"));
+                context
+                    .console
+                    .say(&format!("Settings left by process {program} could not be restored: {error}"));
             }
             Err(error) => return Err(error.into()),
         }
     }
     if settings > 0 {
         context.console.say(&format!(
-            "Put back first: {}, which process {program} had set and was killed before it put them back.",
+            "Restored first: {}, left by process {program}, which was killed.",
             count(settings, "setting")
         ));
     }

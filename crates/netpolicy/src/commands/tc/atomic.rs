@@ -30,11 +30,11 @@ use super::survey::Survey;
 use super::swap::{Places, Swap};
 use crate::context::Context;
 
-/// What the guard hears when it knows all that the load is about to add. Without it, nothing was sent, and what it heard last
+/// What the guard reads when it knows all that the load is about to add. Without it, nothing was sent, and what it read last
 /// may be half a line.
 const ARMED: &str = "armed";
 
-/// What the guard hears when the load may stay.
+/// What the guard reads when the load may stay.
 const KEEP: &str = "keep";
 
 /// What must be removed to take a load back.
@@ -44,7 +44,7 @@ pub(super) struct Undo {
     fresh: Vec<Group>,
     /// Priorities that were there: the file's rules go one by one.
     shared: BTreeSet<Group>,
-    /// Chains that nobody used, each with the priority of the rule that may lead to it by now: those go whole that none
+    /// Unused chains, each with the priority of the rule that may lead to it by now: those go whole that none
     /// leads to.
     chains: Vec<Group>,
 }
@@ -301,8 +301,8 @@ impl Undo {
 const TURN_WITHIN: Duration = Duration::from_secs(60);
 const TURN_ASKED_EVERY: Duration = Duration::from_millis(10);
 
-/// After how long it says that it waits.
-const TURN_TOLD_AFTER: Duration = Duration::from_secs(2);
+/// After how long it reports that it waits.
+const TURN_REPORTED_AFTER: Duration = Duration::from_secs(2);
 
 /// The right to look at what is in a namespace and to load by that: what one finds there before it, another must not add
 /// meanwhile. The kernel gives it back when the last process is gone that has it.
@@ -317,13 +317,13 @@ impl Turn {
         let path = format!("/proc/self/fd/{}", netns.as_fd().as_raw_fd());
         let lock =
             rustix::fs::open(path, OFlags::RDONLY, Mode::empty()).map_err(|errno| failed(errno.into()))?;
-        let (began, mut told) = (Instant::now(), false);
+        let (began, mut reported) = (Instant::now(), false);
         loop {
-            if !told && began.elapsed() > TURN_TOLD_AFTER {
+            if !reported && began.elapsed() > TURN_REPORTED_AFTER {
                 context
                     .console
-                    .say("Waiting for another load in this network namespace: one with --atomic, --swap or --resume is alone.");
-                told = true;
+                    .say("Waiting for another load in this network namespace: loads with --atomic, --swap or --resume run one at a time.");
+                reported = true;
             }
             match flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(io::Error::from) {
                 Ok(()) => return Ok(Self(lock)),
@@ -377,10 +377,10 @@ impl Guarded {
         turn.is_inherited(false)?;
         let mut child = child.map_err(failed)?;
         let stdin = child.stdin.as_mut();
-        let told = stdin.map_or(Ok(()), |stdin| {
+        let sent = stdin.map_or(Ok(()), |stdin| {
             writeln!(stdin, "{}{ARMED}", undo.written()).and_then(|()| stdin.flush())
         });
-        told.map_err(failed)?;
+        sent.map_err(failed)?;
         Ok(Self(child))
     }
 
@@ -401,7 +401,7 @@ impl Guarded {
     }
 }
 
-/// The guard: hears what would have to be removed, and removes it unless it is told to keep it.
+/// The guard: reads what it would have to remove, and removes it unless it receives `KEEP`.
 pub(crate) fn guard(context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let (mut undo, mut armed, mut unknown) = (Undo::default(), false, None);

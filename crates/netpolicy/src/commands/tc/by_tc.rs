@@ -1,6 +1,6 @@
 //! Lines that the installed tc does, each in its turn: all before them is settled first, and what follows waits.
 //!
-//! What it does cannot be taken back, nor told from what was there before: `--atomic`, `--swap` and `--resume` refuse such
+//! Its changes can be neither undone nor distinguished from what was there before: `--atomic`, `--swap` and `--resume` refuse such
 //! lines.
 
 use std::ffi::OsStr;

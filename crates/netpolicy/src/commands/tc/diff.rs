@@ -51,11 +51,11 @@ pub(crate) fn run(
     Ok(if report.differs() { Exit::Pending } else { Exit::Done })
 }
 
-/// What a terse dump of a hook told while the file was read: the kernel and we work at the same time then.
+/// A terse dump of a hook, taken while the file was read: the kernel and netpolicy work in parallel.
 pub(super) struct Ahead {
     hook: Hook,
     watch: dump::Watch,
-    /// `None` where it cannot tell all.
+    /// `None` where it is incomplete.
     rules: Option<Vec<Terse>>,
 }
 
@@ -66,10 +66,10 @@ impl Ahead {
     }
 }
 
-/// How many rules a terse dump may tell, which are kept until the file was read: some 150 MB.
+/// How many rules of a terse dump are kept until the file was read: some 150 MB.
 const TERSE_MAX: usize = 1 << 21;
 
-/// What a terse dump tells of a hook; `None` where it cannot tell all.
+/// A terse dump of a hook; `None` where it is incomplete.
 fn terse(netns: &Netns, hook: Hook) -> Option<Vec<Terse>> {
     let (mut rules, mut all) = (Vec::new(), true);
     let dumped = dump::terse(netns, hook, |rule| match rule {
@@ -91,7 +91,7 @@ fn first_with_cookies(file: &BatchFile, devices: &mut Devices<'_>) -> Result<Opt
     Ok(first.flatten())
 }
 
-/// What a file wants, of the lines that are asked for, with the counters that are expected. Wrong lines want nothing, and are told
+/// What a file wants, of the lines that are asked for, with the counters that are expected. Wrong lines want nothing, and are reported
 /// of in the survey.
 pub(super) fn expected(
     file: &BatchFile,
@@ -124,10 +124,10 @@ pub(super) fn expected(
     Ok(expected)
 }
 
-/// How often a hook is looked at again because its rules changed while they were told.
+/// How often a hook is looked at again because its rules changed during the dump.
 const LOOKS_MAX: usize = 8;
 
-/// How many rules that are not known by a cookie are asked for one by one; with more, all are told as a whole.
+/// How many rules that are not known by a cookie are asked for one by one; with more, all are dumped.
 const UNMANAGED_MAX: usize = 1000;
 
 /// Strikes off what a hook has. A hook that is not there has nothing. Rules that change meanwhile are looked at again, and
@@ -140,7 +140,7 @@ pub(super) fn match_rules(
     expected: &mut Expected,
     report: &mut DiffReport,
 ) -> Result<(), Fault> {
-    let (watch, mut told) = match ahead {
+    let (watch, mut dumped) = match ahead {
         Some(Ahead { watch, rules, .. }) => (watch, Some(rules)),
         None => (dump::Watch::open(netns)?, None),
     };
@@ -148,7 +148,7 @@ pub(super) fn match_rules(
     let before = report.counts();
     for _ in 0..LOOKS_MAX {
         if expected.may_have_cookies(hook)
-            && let Some(rules) = told.take().unwrap_or_else(|| terse(netns, hook))
+            && let Some(rules) = dumped.take().unwrap_or_else(|| terse(netns, hook))
         {
             expected.back_to_mark();
             report.count_again(before);

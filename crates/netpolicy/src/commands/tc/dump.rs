@@ -43,11 +43,11 @@ pub(crate) fn run(arguments: &TcDump, context: &Context) -> Result<Exit, Fault> 
         let names: Vec<String> = lines.unmade.into_iter().collect();
         context
             .console
-            .say(&format!("Make the queueing disciplines of these rules first: {}.", names.join(", ")));
+            .say(&format!("Create the queueing disciplines of these rules first: {}.", names.join(", ")));
     }
     if report.left_out > 0 {
         let rules = count(report.left_out, "rule");
-        context.console.say(&format!("Left out for want of words in a batch file: {rules}."));
+        context.console.say(&format!("Skipped, no batch syntax exists for them: {rules}."));
         return Ok(Exit::Failed);
     }
     Ok(Exit::Done)
@@ -69,7 +69,7 @@ impl Asked {
         qdiscs.sort_by_key(|qdisc| qdisc.device);
         if let Some(block) = arguments.block {
             qdiscs.retain(|qdisc| [qdisc.ingress_block, qdisc.egress_block].contains(&Some(block)));
-            let nothing = qdiscs.is_empty().then(|| format!("No clsact and no ingress has block {block}."));
+            let nothing = qdiscs.is_empty().then(|| format!("No clsact or ingress qdisc has block {block}."));
             return Ok(Self { hooks: vec![Hook { block, ..Hook::default() }], qdiscs, nothing });
         }
         let Some(name) = &arguments.dev else {
@@ -90,7 +90,7 @@ impl Asked {
             "ingress" => command::INGRESS,
             "egress" => command::EGRESS,
             class => number::class(class).filter(|class| *class != ROOT).ok_or_else(|| {
-                Fault::new(Exit::Usage, format!("`{class}` is no hook: write ingress, egress or 1:10"))
+                Fault::new(Exit::Usage, format!("`{class}` is not a hook: write ingress, egress or 1:10"))
             })?,
         };
         let of_hook = parent == command::INGRESS || parent == command::EGRESS;

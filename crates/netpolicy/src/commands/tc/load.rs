@@ -14,9 +14,9 @@ use super::diff::{expected, match_rules};
 use super::file::BatchFile;
 use super::progress::Progress;
 use super::reading::{Reading, read, survey};
+use super::rule_options::{Asides, Fitter, RuleOptions, percpu};
 use super::survey::Survey;
 use super::swap::{Places, Swap};
-use super::wish::{Asides, Fitter, Wish, percpu};
 use crate::args::TcLoad;
 use crate::context::Context;
 use crate::render::{DiffReport, LoadReport, RefusedLine};
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     let file = BatchFile::named(&arguments.file)?.with_tc(arguments.with_tc);
     let mut devices = Devices::of(&netns);
     let began = Instant::now();
-    let wish = Wish::of(arguments, &netns);
+    let rule_options = RuleOptions::of(arguments, &netns);
     if arguments.dry_run {
         let survey = survey(&file, &netns, &mut devices)?;
         if let Some(words) = survey.deep(&mut devices) {
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
         }
         return dry_run(&survey, &file, arguments, context);
     }
-    let mut load = Load::new(arguments, context, &netns, &file, &wish)?;
+    let mut load = Load::new(arguments, context, &netns, &file, &rule_options)?;
     // What compares first and loads then has the namespace to itself among its like.
     let alone = arguments.atomic || arguments.swap.is_some() || arguments.resume;
     // Where wrong lines are left out, there is nothing to wait for: what is read is sent.
@@ -47,14 +47,15 @@ pub(crate) fn run(arguments: &TcLoad, context: &Context) -> Result<Exit, Fault> 
     let reading = match arguments.resume || arguments.swap.is_some() {
         _ if load.streaming => Reading::default(),
         true => Reading::of(survey(&file, &netns, &mut devices)?),
-        false => read(&file, &netns, &mut devices, &wish, |bytes| load.loader.encoder(bytes))?,
+        false => read(&file, &netns, &mut devices, &rule_options, |bytes| load.loader.encoder(bytes))?,
     };
     let mut survey = load.take(reading);
     if !arguments.keep_going {
         survey.refused(&file.name(), context)?;
     }
     if let Some(line) = survey.first_for_tc.filter(|_| arguments.resume) {
-        let words = "--resume loads what is missing, and cannot tell whether tc has done this line: give such lines a file of their own";
+        let words =
+            "--resume cannot determine whether tc has executed this line: move such lines to a separate file";
         return Err(Fault::new(Exit::Refused, format!("{}:{line}: {words}; nothing was sent", file.name())));
     }
     let turn = alone.then(|| Turn::take(&netns, context)).transpose()?;
@@ -173,7 +174,7 @@ struct Load<'a> {
     context: &'a Context,
     netns: &'a Netns,
     file: &'a BatchFile,
-    wish: &'a Wish<'a>,
+    rule_options: &'a RuleOptions<'a>,
     loader: Loader,
     /// What was encoded when the file was read.
     encoded: Option<Encoder>,
@@ -181,7 +182,7 @@ struct Load<'a> {
     encoded_to: u32,
     /// Whether it is all of the file.
     whole: bool,
-    /// What is told of the rules beside.
+    /// What is reported about the rules beside their outcome.
     asides: Asides,
     /// What encoded rules name must stay open until they are sent.
     open: Option<Devices<'a>>,
@@ -199,7 +200,7 @@ impl<'a> Load<'a> {
         context: &'a Context,
         netns: &'a Netns,
         file: &'a BatchFile,
-        wish: &'a Wish<'a>,
+        rule_options: &'a RuleOptions<'a>,
     ) -> Result<Self, Fault> {
         let options = Options {
             workers: usize::from(arguments.workers),
@@ -215,7 +216,7 @@ impl<'a> Load<'a> {
             context,
             netns,
             file,
-            wish,
+            rule_options,
             loader,
             encoded,
             encoded_to,
@@ -273,7 +274,7 @@ impl<'a> Load<'a> {
         }
         let (mut pushed, mut skipped, mut not_rules) = (0_u64, 0_u64, BTreeSet::new());
         let mut cut_short = None;
-        let mut fitter = Fitter::new(self.wish);
+        let mut fitter = Fitter::new(self.rule_options);
         let (file, loader, encoded_to, places) = (self.file, &mut self.loader, self.encoded_to, &self.places);
         let (streaming, by_tc, mut mistakes) = (self.streaming, &mut self.by_tc, Survey::default());
         if !self.whole {
@@ -351,9 +352,9 @@ impl<'a> Load<'a> {
         report.by_tc = self.by_tc.done;
         report.loaded += report.by_tc;
         report.interrupted = interrupted;
-        (report.counters_anyway, report.cookies) = (self.asides.unheard, self.asides.cookies);
+        (report.counters_anyway, report.cookies) = (self.asides.ignored_flags, self.asides.cookies);
         report.bursts_cut = self.asides.bursts_cut;
-        report.shared_actions = self.wish.shared_actions();
+        report.shared_actions = self.rule_options.shared_actions();
         Ok(report)
     }
 
@@ -363,8 +364,8 @@ impl<'a> Load<'a> {
             return Err(Fault::new(
                 Exit::Refused,
                 format!(
-                    "{}:{line}: --resume compares what a file leaves behind, and cannot tell whether a line that removes \
-                     something was sent; nothing was sent now",
+                    "{}:{line}: --resume compares the file with the loaded rules and cannot determine whether a removal was sent; \
+                     nothing was sent",
                     self.file.name()
                 ),
             ));
@@ -379,7 +380,7 @@ impl<'a> Load<'a> {
         if found.changing {
             return Err(Fault::new(
                 Exit::Refused,
-                "rules change while they are compared, so what is missing cannot be told; nothing was sent",
+                "rules changed during the comparison, so the missing ones are unknown; nothing was sent",
             ));
         }
         Ok(expected.missing().into_iter().collect())

@@ -10,7 +10,7 @@ const QUIET_FOR: Duration = Duration::from_secs(2);
 /// How often the words change.
 const EVERY: Duration = Duration::from_millis(200);
 
-/// Shows rate and time left on standard error, if somebody watches.
+/// Shows rate and time left on standard error, if that is a terminal.
 #[derive(Debug)]
 pub(super) struct Progress<'a> {
     console: &'a Console,

@@ -9,8 +9,8 @@ use rules::{Batch, Command};
 use session::Fault;
 
 use super::file::BatchFile;
+use super::rule_options::{Asides, Fitter, RuleOptions};
 use super::survey::Survey;
-use super::wish::{Asides, Fitter, Wish};
 
 /// How many bytes of encoded rules of each half wait for the rest of the file to be right; what is beyond them is read
 /// twice.
@@ -26,7 +26,7 @@ pub(super) struct Reading<'n> {
     pub(super) encoded_to: u32,
     /// Whether there is no command behind that line.
     pub(super) whole: bool,
-    /// What is told of what is encoded.
+    /// The counts of the encoded rules.
     pub(super) asides: Asides,
     /// What encoded rules name must stay open until they are sent.
     pub(super) devices: Option<Devices<'n>>,
@@ -38,10 +38,10 @@ pub(super) fn read<'n>(
     file: &BatchFile,
     netns: &'n Netns,
     devices: &mut Devices<'n>,
-    wish: &Wish<'_>,
+    options: &RuleOptions<'_>,
     encoder: impl Fn(u64) -> Encoder,
 ) -> Result<Reading<'n>, Fault> {
-    halves(file, netns, devices, |bytes| Some((Fitter::new(wish), encoder(bytes.min(HELD_BYTES_MAX)))))
+    halves(file, netns, devices, |bytes| Some((Fitter::new(options), encoder(bytes.min(HELD_BYTES_MAX)))))
 }
 
 /// Reads all of a file, for what it says alone.
@@ -53,7 +53,7 @@ pub(super) fn survey<'n>(
     Ok(halves(file, netns, devices, |_| None)?.survey)
 }
 
-/// Reads both halves of a file at the same time, or a short one at once.
+/// Reads both halves of a file in parallel, or a short file in one piece.
 fn halves<'n, 'w>(
     file: &BatchFile,
     netns: &'n Netns,

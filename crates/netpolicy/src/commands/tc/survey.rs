@@ -129,7 +129,7 @@ impl Survey {
         Some(Fault::new(Exit::Usage, format!("{}{more}", Mistakes(drawn))))
     }
 
-    /// The same for a file that is not looked at further; a program is told all of it.
+    /// The same for a file that is not processed further; the JSON report lists all of it.
     pub(super) fn refused(&self, file: &str, context: &Context) -> Result<(), Fault> {
         let Some(fault) = self.mistaken(file) else { return Ok(()) };
         if context.console.is_for_programs() {
@@ -147,13 +147,13 @@ impl Survey {
 
     /// The lines that are wrong, as data.
     pub(super) fn wrong_lines(&self) -> Vec<WrongLine> {
-        let told = |mistake: &rules::Mistake| WrongLine {
+        let wrong_line = |mistake: &rules::Mistake| WrongLine {
             line: mistake.line,
             column: mistake.column,
             words: mistake.message.clone(),
             help: help(mistake),
         };
-        self.mistakes.iter().map(told).collect()
+        self.mistakes.iter().map(wrong_line).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! A replacement that no packet notices: rules are loaded into a chain that nobody uses, and then one rule is switched over
+//! A replacement that no packet notices: rules are loaded into an unused chain, and then one rule is switched over
 //! to it.
 //!
 //! That rule is ours: in chain 0, of a priority that the operator names, it matches every packet and goes to the chain. The
@@ -63,7 +63,7 @@ impl Places {
     }
 }
 
-/// A load into chains that nobody uses.
+/// A load into unused chains.
 #[derive(Debug)]
 pub(super) struct Swap {
     priority: u16,
@@ -80,7 +80,7 @@ struct Turn {
 }
 
 impl Swap {
-    /// Looks for chains that nobody uses.
+    /// Looks for unused chains.
     pub(super) fn prepare(
         netns: &Netns,
         priority: u16,
@@ -106,7 +106,7 @@ impl Swap {
             let look = Look::at(netns, hook, priority)?;
             if look.unmanaged {
                 return Err(refused(format!(
-                    "priority {priority} has rules that --swap has not made: name one that is free; nothing was sent"
+                    "priority {priority} has rules that --swap did not create: choose a free priority; nothing was sent"
                 )));
             }
             let highest = look.used.last().copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What the operator wants of actions beyond what the file says: which counters, and which instances.
+//! Options of a load that change its rules: per-CPU counters, shared action instances and cookies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,7 @@ use session::Fault;
 
 use crate::args::{Percpu, TcLoad};
 
-/// Which counters the command line asks for.
+/// The counters that the command line asks for.
 pub(super) const fn percpu(wanted: Option<Percpu>) -> NoPercpu {
     match wanted {
         None => NoPercpu::AsWritten,
@@ -20,9 +20,9 @@ pub(super) const fn percpu(wanted: Option<Percpu>) -> NoPercpu {
     }
 }
 
-/// What is wanted of all rules of a load.
+/// The options that apply to every rule of a load.
 #[derive(Debug)]
-pub(super) struct Wish<'n> {
+pub(super) struct RuleOptions<'n> {
     netns: &'n Netns,
     percpu: NoPercpu,
     /// Whether rules get cookies.
@@ -39,8 +39,8 @@ struct Shares {
     looked_at: BTreeSet<&'static str>,
 }
 
-impl<'n> Wish<'n> {
-    /// What the command line asks for.
+impl<'n> RuleOptions<'n> {
+    /// The options of the command line.
     pub(super) fn of(arguments: &TcLoad, netns: &'n Netns) -> Self {
         let percpu = percpu(arguments.no_percpu);
         let shares = || Mutex::new(Shares { sharing: Sharing::from(0), looked_at: BTreeSet::new() });
@@ -56,10 +56,10 @@ impl<'n> Wish<'n> {
     }
 }
 
-/// Makes the rules of one thread as they are wanted.
+/// Applies the options to the rules of one thread.
 #[derive(Debug)]
 pub(super) struct Fitter<'w> {
-    wish: &'w Wish<'w>,
+    options: &'w RuleOptions<'w>,
     /// The actions of the last rule, as they were and with their instances: mostly, the next one has the same.
     plain: Vec<Action>,
     shared: Vec<Action>,
@@ -67,22 +67,22 @@ pub(super) struct Fitter<'w> {
     asides: Asides,
 }
 
-/// What is told of rules beside what became of them.
+/// What a load reports about its rules beside their outcome.
 #[derive(Debug, Default)]
 pub(super) struct Asides {
-    /// Actions that ask for one counter for all CPUs, of kinds that do not obey.
-    pub(super) unheard: BTreeMap<&'static str, u64>,
+    /// Actions that ask for one counter for all CPUs, of kinds that ignore the flag.
+    pub(super) ignored_flags: BTreeMap<&'static str, u64>,
     /// Rules that got a cookie.
     pub(super) cookies: u64,
-    /// Police actions whose burst takes longer than can be said, and is sent as the longest.
+    /// Police actions whose burst exceeds the kernel's format and is sent as its maximum.
     pub(super) bursts_cut: u64,
 }
 
 impl Asides {
-    /// Adds what is told of more rules.
+    /// Adds the counts of more rules.
     pub(super) fn append(&mut self, more: Self) {
-        for (kind, count) in more.unheard {
-            *self.unheard.entry(kind).or_default() += count;
+        for (kind, count) in more.ignored_flags {
+            *self.ignored_flags.entry(kind).or_default() += count;
         }
         self.cookies += more.cookies;
         self.bursts_cut += more.bursts_cut;
@@ -90,26 +90,26 @@ impl Asides {
 }
 
 impl<'w> Fitter<'w> {
-    /// For this wish.
-    pub(super) fn new(wish: &'w Wish<'w>) -> Self {
+    /// Applies these options.
+    pub(super) fn new(options: &'w RuleOptions<'w>) -> Self {
         let (marker, asides) = (Marker::default(), Asides::default());
-        Self { wish, plain: Vec::new(), shared: Vec::new(), marker, asides }
+        Self { options, plain: Vec::new(), shared: Vec::new(), marker, asides }
     }
 
-    /// Gives the actions of a rule the counters, the instances and the cookie that are wanted.
+    /// Sets the counters, instances and cookie of a rule as the options say.
     pub(super) fn fit(&mut self, command: &mut Command) -> Result<(), Fault> {
         self.asides.bursts_cut += command.bursts_cut();
         let Command::Filter(rule) = command else { return Ok(()) };
-        if self.wish.percpu.apply(rule) > 0 {
-            let unheard = |action: &&Action| action.no_percpu && !percpu::obeys(&action.kind);
-            for action in rule.actions.iter().filter(unheard) {
-                *self.asides.unheard.entry(action.kind.name()).or_default() += 1;
+        if self.options.percpu.apply(rule) > 0 {
+            let ignored_flags = |action: &&Action| action.no_percpu && !percpu::obeys(&action.kind);
+            for action in rule.actions.iter().filter(ignored_flags) {
+                *self.asides.ignored_flags.entry(action.kind.name()).or_default() += 1;
             }
         }
-        if self.wish.cookies && rule.verb != Verb::Delete {
+        if self.options.cookies && rule.verb != Verb::Delete {
             self.asides.cookies += u64::from(self.marker.mark(rule));
         }
-        let Some(shares) = self.wish.sharing.as_ref().filter(|_| !rule.actions.is_empty()) else {
+        let Some(shares) = self.options.sharing.as_ref().filter(|_| !rule.actions.is_empty()) else {
             return Ok(());
         };
         if rule.actions == self.plain {
@@ -121,7 +121,7 @@ impl<'w> Fitter<'w> {
         for action in &rule.actions {
             let kind = action.kind.name();
             if shares.looked_at.insert(kind) {
-                let free = instances::first_free(self.wish.netns, [kind])?;
+                let free = instances::first_free(self.options.netns, [kind])?;
                 shares.sharing.not_below(free);
             }
         }
@@ -130,7 +130,7 @@ impl<'w> Fitter<'w> {
         Ok(())
     }
 
-    /// What is told of these rules.
+    /// The counts of these rules.
     pub(super) fn asides(self) -> Asides {
         self.asides
     }

@@ -1,5 +1,4 @@
-//! What `set`, `attach` and `run` are asked for: a policy or a delivery mode, what it may cost, and how its kernel threads
-//! run.
+//! Arguments of `set`, `attach` and `run`: a policy or a delivery mode, its budget, and the scheduling of kernel threads.
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
@@ -37,7 +36,7 @@ pub struct Asked {
     pub delivery: Option<DeliveryMode>,
 }
 
-/// What it may cost, for requests without a file.
+/// The budget of a request that comes without a policy file.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Cost {
     /// How many CPUs may poll without traffic, at most; fullbusy, eventbusy and userbusy need one per thread that waits in
@@ -64,8 +63,8 @@ pub struct Kthread {
 }
 
 impl Kthread {
-    /// The same as a policy has it.
-    pub fn wish(&self) -> KthreadRequest {
+    /// The values that were given, in the form of a policy.
+    pub fn request(&self) -> KthreadRequest {
         let values = [
             self.kthread_cpus.clone().map(KthreadValue::Cpus),
             self.kthread_class.map(KthreadValue::Class),
@@ -76,20 +75,21 @@ impl Kthread {
 }
 
 impl Cost {
-    /// The same as a policy has it.
+    /// The limits that were given, in the form of a policy.
     pub const fn budget(self) -> model::Budget {
         model::Budget { polling_cpus: self.polling_cpus, added_delay: None, rt_priority: self.rt_priority }
     }
 }
 
 impl Asked {
-    /// The one that was given.
-    pub fn wish(&self) -> Word {
+    /// The policy or mode that was given.
+    pub fn word(&self) -> Word {
         // The group of arguments admits exactly one.
         let policy = self.policy.unwrap_or(PolicyName::None);
         self.delivery.map_or(Word::Policy(policy), Word::Delivery)
     }
 }
+
 #[cfg(test)]
 mod test {
     use super::*;
