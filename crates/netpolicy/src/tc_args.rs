@@ -68,7 +68,7 @@ pub enum TcCommand {
 Examples:
   netpolicy tc load rules.batch                   load it; stop at the first refusal
   netpolicy tc load rules.batch --atomic          all of it or nothing
-  netpolicy tc load rules.batch --swap 10         replace the rules of the last such load, atomically
+  netpolicy tc load rules.batch --swap 10         switch each hook over from the last such load
   netpolicy tc load rules.batch --resume          what an interrupted load has left out
   netpolicy tc load rules.batch --no-percpu auto --share-actions
                                                   faster and smaller, with coarser counters")]
