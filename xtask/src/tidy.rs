@@ -81,6 +81,19 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
+        sentence: "English as the field speaks it",
+        applies: |path| {
+            let is_text = [".rs", ".c", ".h", ".sh", ".md"].iter().any(|end| path.ends_with(end));
+            is_text && !path.starts_with("kernel/") && path != "xtask/src/tidy.rs"
+        },
+        wrong: |_, text| {
+            lines_with(text, |line| {
+                let line = line.to_lowercase();
+                REFUSED_PHRASES.iter().any(|phrase| has_words(&line, phrase))
+            })
+        },
+    },
+    Rule {
         sentence: "every BPF and kernel source names its licence",
         applies: |path| path.contains("/bpf/") && (path.ends_with(".c") || path.ends_with(".h")),
         wrong: |_, text| {
@@ -93,6 +106,27 @@ const RULES: &[Rule] = &[
         },
     },
 ];
+
+/// Words that once stood here by the hundred, and what to write instead: *anew*: again, recreated; *heard of*: seen,
+/// noticed; *whoever*: anyone who, the process that; *to be had*: available; *left out of account*: ignored.
+const REFUSED_PHRASES: &[&str] = &[
+    "anew",
+    "heard of",
+    "whoever",
+    "whomever",
+    "is to be had",
+    "are to be had",
+    "left out of account",
+    "foretold",
+];
+
+/// Whether a line has these words one after the other, as words of their own.
+fn has_words(line: &str, phrase: &str) -> bool {
+    let is_end = |c: Option<char>| !c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    line.match_indices(phrase).any(|(at, _)| {
+        is_end(line[..at].chars().next_back()) && is_end(line[at + phrase.len()..].chars().next())
+    })
+}
 
 /// Checks every file that git knows or would add.
 pub(crate) fn run(_: &[String]) -> Result {
@@ -233,6 +267,13 @@ fn bare_indices(text: &str) -> Vec<(usize, String)> {
 #[cfg(test)]
 mod test {
     use super::*;
+
+    #[test]
+    fn refused_phrases_are_found_as_words_of_their_own() {
+        assert!(has_words("made anew.", "anew") && has_words("(whoever asks)", "whoever"));
+        assert!(!has_words("manewal", "anew") && !has_words("anew_queue", "anew"));
+        assert!(has_words("what was heard of", "heard of"));
+    }
 
     #[test]
     fn a_bare_index_is_found_in_signatures_closures_and_collections_but_not_an_amount_or_a_field() {

@@ -42,7 +42,7 @@ impl Unread {
     const fn word(self) -> &'static str {
         match self {
             Self::Gone => "gone",
-            Self::Recreated => "made anew",
+            Self::Recreated => "recreated",
             Self::Unreadable => "unreadable",
         }
     }

@@ -146,7 +146,7 @@ fn recreated() -> Result<(), Failed> {
     assert!(gone.data.contains("gone"), "{}", gone.data);
     operator.inside(make)?;
     let drift = operator.runs(&["verify"], 3)?;
-    assert!(drift.data.contains("made anew") && drift.data.contains("rps_cpus"), "{}", drift.data);
+    assert!(drift.data.contains("recreated") && drift.data.contains("rps_cpus"), "{}", drift.data);
     operator.runs(&["rollback"], 0)?;
     operator.runs(&["verify"], 0)?;
     Ok(())
