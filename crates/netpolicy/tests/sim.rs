@@ -256,8 +256,8 @@ fn a_window_without_an_answer_is_no_prediction_of_zero() {
 }
 
 #[test]
-fn a_load_that_has_not_settled_is_told() {
-    let told = |warmup: &str| {
+fn a_load_that_has_not_settled_is_reported() {
+    let reported = |warmup: &str| {
         let words = [
             "sim",
             "run",
@@ -272,10 +272,10 @@ fn a_load_that_has_not_settled_is_told() {
         ];
         let output = netpolicy(&[&words[..], &["--warmup", warmup]].concat());
         assert_eq!(output.status.code(), Some(0));
-        text(&output.stderr).contains("a connection sends each 22.4 ms, so that its load has not settled")
+        text(&output.stderr).contains("a connection sends each 22.4 ms, so its load has not settled")
     };
-    assert!(told("10ms"));
-    assert!(!told("90ms"));
+    assert!(reported("10ms"));
+    assert!(!reported("90ms"));
 }
 
 #[test]
