@@ -272,7 +272,7 @@ fn a_load_that_has_not_settled_is_reported() {
         ];
         let output = netpolicy(&[&words[..], &["--warmup", warmup]].concat());
         assert_eq!(output.status.code(), Some(0));
-        text(&output.stderr).contains("a connection sends each 22.4 ms, so that its load has not settled")
+        text(&output.stderr).contains("a connection sends each 22.4 ms, so its load has not settled")
     };
     assert!(reported("10ms"));
     assert!(!reported("90ms"));
