@@ -167,7 +167,8 @@ fn search(criteria: &Criteria) -> Result<(Vec<ProcessId>, usize), Fault> {
 
 fn not_found(what: String, unread: usize, hint: Option<&str>) -> Fault {
     if unread > 0 {
-        let words = format!("{what}, as far as can be seen: {unread} processes could not be looked into");
+        let words =
+            format!("{what}, as far as can be seen (processes that could not be looked into: {unread})");
         return Fault::failed(words).hint(PRIVILEGES);
     }
     let fault = Fault::failed(what);
