@@ -587,7 +587,7 @@ fn note_halves(part: &mut Part, set_by: &[String]) {
         } else if epolls == 0 {
             format!(
                 "this sets the NIC's half only: no epoll that was looked at watches sockets of {name}, and \
-                 {mode} needs {half} there (`netpolicy attach PID --policy {mode}` sets both)",
+                 {mode} needs {half} there (`netpolicy attach PID --delivery {mode}` sets both)",
                 mode = part.delivery.mode
             )
         } else {

@@ -204,9 +204,10 @@ fn foreign() -> Result<(), Failed> {
             }
             let cost = run.cpu_per_answer.ok_or_else(|| format!("{protocol}: {label}: {said}"))?;
             let (machine, tasks) = (cost.machine_us.ok_or("no ticks")?, cost.tasks_us.ok_or("no tasks")?);
-            // An answer takes some system calls at either end; ticks are coarse, so the bound between the two is wide.
+            // An answer takes some system calls at either end. The kernel samples the machine's time at its ticks, and may meet
+            // none of the work of so short a run: the bound between the two is wide.
             assert!(
-                tasks > 3.0 && machine > 0.0 && tasks < 3.0 * machine + 100.0,
+                tasks > 3.0 && machine >= 0.0 && tasks < 3.0 * machine + 100.0,
                 "{protocol}: {label}: {cost:?}"
             );
             let polls = |of: fn(&model::NapiDelivered) -> u64| -> u64 {
