@@ -55,7 +55,7 @@ ethtool_now() {
 	offload) ethtool -k "$1" | sed -n "s/^[[:space:]]*$(offload_word "$3"): \([a-z]*\).*/\1/p" ;;
 	flag) ethtool --show-priv-flags "$1" | sed -n "s/^$3[[:space:]]*: //p" ;;
 	key) ethtool -x "$1" | sed -n '/^RSS hash key:/{n;p;}' ;;
-	table) ethtool -x "$1" | sed -n 's/^ *[0-9]*: *//p' | tr -s ' \n' ' ' | sed 's/ $//' ;;
+	table) ethtool -x "$1" | sed -n '/^RSS hash key:/q;s/^ *[0-9]*:  *//p' | tr -s ' \n' ' ' | sed 's/ $//' ;;
 	esac
 }
 
