@@ -124,7 +124,7 @@ fn resolved(policy: &Policy, host: &Host) -> Resolved {
             let named = host.processes.iter().filter(|process| process.id.comm.as_str() == name);
             all.with(at, named.map(|process| process.id.pid).collect::<Vec<Pid>>())
         }
-        Target::Device(_) | Target::Task(_) | Target::Epolls(..) => all,
+        Target::Device(_) | Target::Devices(..) | Target::Task(_) | Target::Epolls(..) => all,
     })
 }
 

@@ -11,6 +11,7 @@ pub mod message;
 pub mod netdev;
 pub mod offload;
 pub mod qdisc;
+pub mod route;
 pub mod rtlink;
 pub mod sock_diag;
 pub mod socket;

@@ -26,6 +26,7 @@ use crate::error::{Cause, KernelError};
 use crate::ioctl::EthtoolIoctl;
 use crate::irqbalance::Irqbalance;
 use crate::netlink::qdisc::Disciplines;
+use crate::netlink::route::Routes;
 use crate::netlink::{Ethtool, Links, Netdev};
 use crate::netns::Netns;
 use crate::process::kthread;
@@ -130,6 +131,7 @@ struct Sources {
     sysfs: Result<SysFs, KernelError>,
     ioctl: Result<EthtoolIoctl, KernelError>,
     disciplines: Result<Disciplines, KernelError>,
+    routes: Result<Routes, KernelError>,
 }
 
 impl Sources {
@@ -141,6 +143,7 @@ impl Sources {
             sysfs: SysFs::open_here(),
             ioctl: EthtoolIoctl::open_here(),
             disciplines: Disciplines::open_here(),
+            routes: Routes::open_here(),
         })
     }
 }

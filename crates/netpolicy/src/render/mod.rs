@@ -34,7 +34,7 @@ pub(crate) use history::HistoryReport;
 pub(crate) use host::HostReport;
 pub(crate) use knob::KnobReport;
 pub(crate) use lab::LabReport;
-pub(crate) use merged::MergedReport;
+pub(crate) use merged::{MeantBySection, MergedReport};
 pub(crate) use page::to_json;
 pub(crate) use plan::PlanReport;
 pub(crate) use reading::ReadingReport;
