@@ -262,12 +262,12 @@ mod test {
     }
 
     #[test]
-    fn how_many_pairs_it_takes_is_foretold_to_within_a_factor_of_two() {
+    fn how_many_pairs_it_takes_is_predicted_to_within_a_factor_of_two() {
         let mut chance = Chance::stream(4, &[]);
         let mut sequence = Sequence::new();
         let mut draw = move || 0.1 + 0.3 * normal(&mut chance);
         (0..40).for_each(|_| sequence.add(draw()));
-        let foretold = sequence.pairs_for(0.1, 0.05).expect("enough pairs");
+        let predicted = sequence.pairs_for(0.1, 0.05).expect("enough pairs");
         let mut needed = Vec::new();
         for seed in 0..50 {
             let mut chance = Chance::stream(seed, &[2]);
@@ -279,7 +279,7 @@ mod test {
             needed.push(count(pairs.expect("decided")));
         }
         let typical = median(&needed).expect("fifty");
-        assert!((0.5..2.0).contains(&(count(foretold) / typical)), "{foretold}, took {typical}");
+        assert!((0.5..2.0).contains(&(count(predicted) / typical)), "{predicted}, took {typical}");
         assert_eq!(sequence.pairs_for(1e-6, 0.05), None, "more than can be had");
     }
 
