@@ -122,7 +122,8 @@ fn processes(
             return Ok((format!("port {port}"), found, Goal::default()));
         }
         Selection::Unit(unit) => {
-            let (found, unread) = search(&Criteria { unit: Some(Patterns::exactly(unit)), ..Criteria::default() })?;
+            let (found, unread) =
+                search(&Criteria { unit: Some(Patterns::exactly(unit)), ..Criteria::default() })?;
             if found.is_empty() {
                 return Err(not_found(format!("unit {unit} has no running process"), unread, None));
             }

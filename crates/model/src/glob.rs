@@ -210,7 +210,10 @@ impl Patterns {
         let mut all = Vec::new();
         for text in texts {
             if all.len() == Self::COUNT_MAX {
-                return Err(NotAGlob { text: text.as_ref().to_owned(), why: "a list has at most 64 patterns" });
+                return Err(NotAGlob {
+                    text: text.as_ref().to_owned(),
+                    why: "a list has at most 64 patterns",
+                });
             }
             all.push(text.as_ref().parse()?);
         }

@@ -95,21 +95,24 @@ pub fn select(policy: &Policy, host: &Host) -> Selection {
     let mut passed: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for device in &host.devices {
         let Some(of_device) = claims.get(&device.id) else { continue };
-        let Some((best, at)) = of_device.iter().max_by_key(|(claim, at)| (*claim, Reverse(*at))).copied() else {
+        let Some((best, at)) = of_device.iter().max_by_key(|(claim, at)| (*claim, Reverse(*at))).copied()
+        else {
             continue;
         };
         let intent = &policy.intents[at];
         let equal = of_device.iter().find(|(claim, other)| *claim == best && *other != at);
         // Requests for one target by name are those of different callers; that is for the caller to decide.
-        let own_name = |intent: &Intent| {
-            matches!(&intent.target, Target::Device(name) if name == device.id.name.as_str())
-        };
+        let own_name = |intent: &Intent| matches!(&intent.target, Target::Device(name) if name == device.id.name.as_str());
         if let Some((_, other)) = equal.filter(|_| !own_name(intent)) {
-            selection.clashes.insert(selection.policy.intents.len(), clash(device, best, intent, &policy.intents[*other]));
+            selection
+                .clashes
+                .insert(selection.policy.intents.len(), clash(device, best, intent, &policy.intents[*other]));
             selection.policy.intents.push(for_device(intent, device));
             continue;
         }
-        for (_, other) in of_device.iter().filter(|(_, other)| *other != at && !own_name(&policy.intents[*other])) {
+        for (_, other) in
+            of_device.iter().filter(|(_, other)| *other != at && !own_name(&policy.intents[*other]))
+        {
             let words = format!("{} is left to {} at {}", device.id, intent.target, intent.origin);
             passed.entry(*other).or_default().push(words);
         }
@@ -184,7 +187,8 @@ fn is_meant(target: &Target, device: &Device) -> bool {
 
 /// Why a device that is met without being named cannot have what is asked. One that is named is refused instead.
 fn why_left_out(device: &Device, intent: &Intent, host: &Host) -> Option<String> {
-    let gives_napis = || intent.nic.contains(&NicRequest::Offload(Offload::Gro, true)) && device.kind == "veth";
+    let gives_napis =
+        || intent.nic.contains(&NicRequest::Offload(Offload::Gro, true)) && device.kind == "veth";
     if !device.napis.is_empty() || !host.capabilities.napi_set || gives_napis() {
         return None;
     }

@@ -9,8 +9,8 @@ use model::nic::{
 };
 use model::setting::{DEFER_HARD_IRQS_MAX, Unit};
 use model::{
-    Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, KthreadKey, KthreadValue, Layout, Nanoseconds, PolicyName, QdiscKind,
-    Patterns, QueueSpan, SpeedBound,
+    Carries, CpuSet, DeliveryMode, DeviceCondition, FlowRule, KthreadKey, KthreadValue, Layout, Nanoseconds,
+    Patterns, PolicyName, QdiscKind, QueueSpan, SpeedBound,
 };
 
 use crate::value::Value;
@@ -471,7 +471,9 @@ impl Takes {
             Self::Cpus(_) => "CPUs: `\"0-3,8\"`".to_owned(),
             Self::Kthread(key) => key.example.replace(" in quotes", ""),
             Self::Layout(_) => "a [layout](recipes.md#layouts): `\"rx-per-core\"`".to_owned(),
-            Self::Patterns(_) => "a [pattern](#patterns) or a list: `\"haproxy*\"`, `[\"nginx\", \"haproxy*\"]`".to_owned(),
+            Self::Patterns(_) => {
+                "a [pattern](#patterns) or a list: `\"haproxy*\"`, `[\"nginx\", \"haproxy*\"]`".to_owned()
+            }
             Self::Carries(_) => words(&Carries::ALL.map(Carries::as_str)),
             Self::Speed(_) => "a speed: `\"25G\"`, `\">=25G\"`, `\"<1000M\"`".to_owned(),
             Self::Switch(_) => "`true`, `false`".to_owned(),

@@ -173,7 +173,11 @@ impl<'a> Merging<'a> {
                 wrong(named.clone(), message, "write the pattern as match.name, and any word as the name");
             } else if find(|value| matches!(value, Value::MatchDevice(_))).is_none() {
                 let message = format!("device {} says only which devices it is not for", self.name);
-                wrong(named.clone(), message, "give its `match` a condition beside `not`, as in name = \"*\"");
+                wrong(
+                    named.clone(),
+                    message,
+                    "give its `match` a condition beside `not`, as in name = \"*\"",
+                );
             }
         }
         if self.kind == Kind::Service {

@@ -392,9 +392,9 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
         Takes::Carries(make) => {
             let all = Carries::ALL.map(Carries::as_str);
             let found = Carries::ALL.into_iter().find(|what| what.as_str() == text);
-            found.map(make).ok_or_else(|| {
-                (format!("`{name}` takes one of {}", all.join(", ")), did_you_mean(text, all))
-            })
+            found
+                .map(make)
+                .ok_or_else(|| (format!("`{name}` takes one of {}", all.join(", ")), did_you_mean(text, all)))
         }
         Takes::Speed(make) => text.parse::<SpeedBound>().map(make).map_err(|wrong| (wrong.to_string(), None)),
         Takes::CpusOrNone(make) if text == "none" => Ok(make(CpuSet::new())),

@@ -1,36 +1,18 @@
 //! Every construct, against the bytes that iproute2 6.1 sent for the same line.
 
-use model::IfIndex;
-use rules::attr::AttrBuf;
-use rules::{Batch, Table};
+mod recorded;
 
-/// `NLM_F_ACK`, which tc asks for with every message.
-const ACK: u16 = 0x4;
+use recorded::{bytes, device, encoded};
+use rules::{Batch, Table};
 
 const CAPTURED: &str = include_str!("golden/iproute2-6.1.hex");
 
 /// The devices as they were numbered when the bytes were captured, and the lines with their bytes.
 fn captured() -> (Table, Vec<(&'static str, Vec<u8>)>) {
     let mut lines = CAPTURED.lines().filter(|line| !line.starts_with('#'));
-    let mut device = || {
-        let (name, index) = lines.next().and_then(|line| line.split_once(' ')).expect("a device");
-        (name.to_owned(), IfIndex(index.parse().expect("a number")))
-    };
-    let table = Table::of([device(), device()]);
+    let table = Table::of([(); 2].map(|()| device(lines.next().expect("a device"))));
     let lines: Vec<&str> = lines.collect();
-    let bytes = |hex: &str| {
-        let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
-        (0..hex.len()).step_by(2).map(byte).collect()
-    };
     (table, lines.chunks(2).map(|pair| (pair[0], bytes(pair[1]))).collect())
-}
-
-fn encoded(line: &str, table: &mut Table) -> Result<Vec<u8>, String> {
-    let mut batch = Batch::new(line.as_bytes());
-    let (_, command) = batch.next_command(table).map_err(|error| error.to_string())?.expect("a command");
-    let mut out = AttrBuf::new();
-    command.encode(0, ACK, &mut out);
-    Ok(out.into_bytes())
 }
 
 #[test]

@@ -1,15 +1,13 @@
 //! The lines of the kernel's own tests of tc: those that are understood become the bytes that tc sends, and no fewer of
 //! them are understood than were.
 
+mod recorded;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use model::IfIndex;
-use rules::attr::AttrBuf;
+use recorded::{bytes, device, encoded};
 use rules::{Batch, Filter, Table};
-
-/// `NLM_F_ACK`, which tc asks for with every message.
-const ACK: u16 = 0x4;
 
 const RECORDED: &str = include_str!("golden/tc-testing.hex");
 
@@ -24,12 +22,8 @@ struct Recorded {
 }
 
 /// The devices as they were numbered when the bytes were recorded, and the lines with their bytes.
-fn recorded() -> (Table, Vec<Recorded>) {
+fn all_lines() -> (Table, Vec<Recorded>) {
     let mut rows = RECORDED.lines().filter(|row| !row.starts_with("# "));
-    let device = |row: &str| {
-        let (name, index) = row.split_once(' ').expect("a device");
-        (name.to_owned(), IfIndex(index.parse().expect("a number")))
-    };
     let table = Table::of([(); 3].map(|()| device(rows.next().expect("a device"))));
     let (mut file, mut all) = ("", Vec::new());
     while let Some(line) = rows.next() {
@@ -38,8 +32,7 @@ fn recorded() -> (Table, Vec<Recorded>) {
             continue;
         }
         let hex = rows.next().expect("bytes");
-        let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
-        let sent: Option<Vec<u8>> = (hex != "-").then(|| (0..hex.len()).step_by(2).map(byte).collect());
+        let sent = (hex != "-").then(|| bytes(hex));
         let sent = sent.map(|sent| without_foreign_memory(line, sent));
         all.push(Recorded { file, line, sent });
     }
@@ -63,17 +56,9 @@ fn without_foreign_memory(line: &str, mut sent: Vec<u8>) -> Vec<u8> {
     sent
 }
 
-fn encoded(line: &str, table: &mut Table) -> Result<Vec<u8>, String> {
-    let mut batch = Batch::new(line.as_bytes());
-    let (_, command) = batch.next_command(table).map_err(|error| error.to_string())?.expect("a command");
-    let mut out = AttrBuf::new();
-    command.encode(0, ACK, &mut out);
-    Ok(out.into_bytes())
-}
-
 #[test]
 fn what_is_understood_becomes_the_bytes_that_tc_sends() {
-    let (mut table, lines) = recorded();
+    let (mut table, lines) = all_lines();
     let mut wrong = String::new();
     for Recorded { file, line, sent } in &lines {
         let Some(sent) = sent else { continue };
@@ -90,7 +75,7 @@ fn what_is_understood_becomes_the_bytes_that_tc_sends() {
 
 #[test]
 fn as_many_lines_are_understood_as_were() {
-    let (mut table, lines) = recorded();
+    let (mut table, lines) = all_lines();
     let (mut count, mut foreign) = (BTreeMap::<&str, (usize, usize)>::new(), String::new());
     for Recorded { file, line, sent } in &lines {
         if sent.is_none() {
@@ -115,7 +100,7 @@ fn as_many_lines_are_understood_as_were() {
 
 #[test]
 fn what_tc_refuses_is_refused() {
-    let (mut table, lines) = recorded();
+    let (mut table, lines) = all_lines();
     let mut taken = String::new();
     for Recorded { file, line, .. } in lines.iter().filter(|line| line.sent.is_none()) {
         if encoded(line, &mut table).is_ok() {
@@ -149,7 +134,7 @@ fn rules_of_lines(table: &mut Table, lines: &[Recorded]) -> Vec<(String, Filter)
 
 #[test]
 fn what_is_understood_has_words_that_mean_the_same() {
-    let (mut table, lines) = recorded();
+    let (mut table, lines) = all_lines();
     let mut rules = rules_of_lines(&mut table, &lines);
     rules.retain(|(_, rule)| rule.classifier.kind().is_some());
     let mut without = String::new();

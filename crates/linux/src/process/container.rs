@@ -54,7 +54,8 @@ fn pod_in(part: &str) -> Option<String> {
     let part = part.strip_suffix(".slice").unwrap_or(part);
     let uid = part.strip_prefix("pod").or_else(|| part.rsplit_once("-pod").map(|(_, uid)| uid))?;
     let uid = uid.replace('_', "-");
-    let is_uid = matches!(uid.len(), 32 | 36) && uid.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
+    let is_uid =
+        matches!(uid.len(), 32 | 36) && uid.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
     is_uid.then_some(uid)
 }
 
@@ -177,7 +178,9 @@ mod test {
         let escaped = UID.replace('-', "_");
         for (path, id, pod) in [
             (
-                format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{escaped}.slice/cri-containerd-{ID}.scope"),
+                format!(
+                    "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{escaped}.slice/cri-containerd-{ID}.scope"
+                ),
                 true,
                 true,
             ),

@@ -263,7 +263,9 @@ fn found_by_criteria() -> Result<(), Failed> {
     let mut found = |criteria: Criteria| find(&criteria, &mut unread);
     let by_port = Criteria { port: Some(port), ..Criteria::default() };
     assert_eq!(found(by_port.clone())?, [expected]);
-    assert!(found(Criteria { exe: Some(Patterns::exactly(exe)), ..Criteria::default() })?.contains(&expected));
+    assert!(
+        found(Criteria { exe: Some(Patterns::exactly(exe)), ..Criteria::default() })?.contains(&expected)
+    );
     // As alternatives are: a link to a link, each with a whole path.
     let links = std::env::temp_dir().join(format!("netpolicy-links-{}", std::process::id()));
     std::fs::create_dir_all(&links)?;

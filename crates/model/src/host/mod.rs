@@ -15,8 +15,8 @@ mod topology;
 
 pub use app_request::{AppRequest, Requester};
 pub use device::{
-    Channels, Coalesce, Confidence, Device, DeviceLink, Features, Irq, IrqEdge, Napi, NapiEdge, PacketSizes, Pair,
-    PlacedRule, Rings, RssContext, RxQueueState, TxQueueState,
+    Channels, Coalesce, Confidence, Device, DeviceLink, Features, Irq, IrqEdge, Napi, NapiEdge, PacketSizes,
+    Pair, PlacedRule, Rings, RssContext, RxQueueState, TxQueueState,
 };
 pub use idle::{CpuIdle, IdleDepth, IdleState};
 pub use listeners::{Listener, SharedListeners, SpreadCounts};
@@ -162,10 +162,7 @@ impl Host {
         for depth in 1..=STACK_DEPTH_MAX {
             let mut next: Vec<&Device> = Vec::new();
             for upper in layer {
-                let is_below = |lower: &&Device| {
-                    lower.link.master == Some(upper.id.ifindex) || upper.link.lower == Some(lower.id.ifindex)
-                };
-                for lower in self.devices.iter().filter(is_below) {
+                for lower in self.devices.iter().filter(|lower| self.is_directly_below(lower, upper)) {
                     let known = found.iter().any(|(_, known)| known.id == lower.id);
                     if !known && lower.id != device.id {
                         found.push((depth, lower));
@@ -183,12 +180,13 @@ impl Host {
 
     /// Whether a device only passes on what others below it receive: it has no NAPI of its own, and stands on devices.
     pub fn is_upper(&self, device: &Device) -> bool {
-        let is_below = |lower: &Device| {
-            lower.id != device.id
-                && (lower.link.master == Some(device.id.ifindex)
-                    || device.link.lower == Some(lower.id.ifindex))
-        };
-        device.napis.is_empty() && self.devices.iter().any(is_below)
+        device.napis.is_empty() && self.devices.iter().any(|lower| self.is_directly_below(lower, device))
+    }
+
+    /// Whether a device is one of those that another stands on, one step below it.
+    pub fn is_directly_below(&self, lower: &Device, upper: &Device) -> bool {
+        lower.id != upper.id
+            && (lower.link.master == Some(upper.id.ifindex) || upper.link.lower == Some(lower.id.ifindex))
     }
 
     /// The interrupt with this number.

@@ -55,9 +55,10 @@ fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySe
         {
             notes.push(format!("there is no device {name} here: nothing is set until there is one"));
         }
-        let clashes = selection.clashes.values().filter(|clash| {
-            clash.evidence.iter().any(|line| line.ends_with(&intent.origin))
-        });
+        let clashes = selection
+            .clashes
+            .values()
+            .filter(|clash| clash.evidence.iter().any(|line| line.ends_with(&intent.origin)));
         notes.extend(clashes.map(|clash| format!("refused: {clash} ({})", clash.evidence.join("; "))));
         meant.insert(at, MeantBySection { means, notes });
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use daemon::objects;
 use model::setting::Facts;
 use model::{Intent, Object, PolicyName, Setting, Target};
-use policy_file::nearest;
 use plan::Part;
+use policy_file::nearest;
 use session::{Exit, Fault, app_requests, cycle};
 
 use super::verify::{InForce, in_force};

@@ -18,6 +18,7 @@ mod reading;
 mod recipe;
 mod schema;
 mod sockets;
+mod stacks;
 mod status;
 mod svg;
 mod tc;

@@ -49,6 +49,7 @@ mod rule_swap;
 mod rule_tables;
 mod rules;
 mod rules_compared;
+mod selected;
 mod services;
 mod spread;
 mod stage;
@@ -261,6 +262,7 @@ fn main() {
         kthreads::tests(),
         matrix::tests(),
         remedy::tests(),
+        selected::tests(),
         services::tests(),
         surface::tests(),
         undone::tests(),

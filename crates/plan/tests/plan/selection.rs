@@ -20,9 +20,14 @@ fn four_devices() -> Host {
         ..DeviceLink::default()
     };
     host.devices.push(Device { link: link("0000:3b:00.0", 25_000, true), ..device(2, "eth0", &[259, 260]) });
-    host.devices.push(Device { link: link("0000:3b:00.1", 100_000, false), ..device(3, "eth1", &[300, 301]) });
+    host.devices
+        .push(Device { link: link("0000:3b:00.1", 100_000, false), ..device(3, "eth1", &[300, 301]) });
     let igb = "igb".to_owned();
-    host.devices.push(Device { kind: igb, link: link("0000:05:00.0", 1000, false), ..device(4, "ens3", &[310]) });
+    host.devices.push(Device {
+        kind: igb,
+        link: link("0000:05:00.0", 1000, false),
+        ..device(4, "ens3", &[310])
+    });
     host.devices.push(Device { kind: "bridge".to_owned(), ..device(5, "br0", &[]) });
     host
 }
@@ -118,7 +123,8 @@ fn two_sections_that_are_equally_specific_are_refused_with_both_places() {
 
 #[test]
 fn a_section_that_meets_nothing_is_a_note_and_no_fault() {
-    let policy = policy([of_match(2, "uplink", vec![DeviceCondition::Driver(patterns("mlx5_core"))], Vec::new())]);
+    let policy =
+        policy([of_match(2, "uplink", vec![DeviceCondition::Driver(patterns("mlx5_core"))], Vec::new())]);
     let host = four_devices();
     let selection = select(&policy, &host);
     let placement = place(&selection.policy, &host, &selection.noting(Resolved::default())).expect("places");
