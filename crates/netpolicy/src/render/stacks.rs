@@ -15,7 +15,7 @@ pub(super) fn stacks(host: &Host, page: &mut Page) {
     for top in tops {
         if is_first {
             page.gap();
-            page.styled(Style::Strong, "STACKS".to_owned());
+            page.styled(Style::Strong, "STACKS");
             is_first = false;
         }
         page.line(named(top));
