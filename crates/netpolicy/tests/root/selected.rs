@@ -148,7 +148,6 @@ fn stacked() -> Result<(), Failed> {
         assert!(operator.host()? == before, "{upper}: the whole host is as it was");
         tried.push(upper);
     }
-    eprintln!("kinds of devices that this kernel has: {}", tried.join(", "));
     assert!(!tried.is_empty(), "this kernel has none of these kinds");
     Ok(())
 }
