@@ -29,6 +29,8 @@ pub struct Options {
     pub on_stop: OnStop,
     /// What else it may do.
     pub allow: apply::Allow,
+    /// Whether it pins interrupts, too, of which the driver does not say whose queue they are.
+    pub inferred: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -39,6 +41,8 @@ struct File {
     disruptive: bool,
     #[serde(default)]
     allow_irreversible: bool,
+    #[serde(default)]
+    allow_inferred: bool,
 }
 
 impl Options {
@@ -46,14 +50,19 @@ impl Options {
     ///
     /// # Errors
     /// A file that was named and cannot be read, or that is no valid configuration.
-    pub fn read(config: Option<&Path>, on_stop: Option<OnStop>, allow: apply::Allow) -> Result<Self, Fault> {
+    pub fn read(
+        config: Option<&Path>,
+        on_stop: Option<OnStop>,
+        allow: apply::Allow,
+        inferred: bool,
+    ) -> Result<Self, Fault> {
         let path = config.unwrap_or(Path::new(CONFIG_FILE));
         let file = match text_of(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && config.is_none() => File::default(),
             Err(error) => return Err(Fault { exit: Exit::Usage, ..Fault::file(path, error) }),
             Ok(text) => toml::from_str(&text).map_err(|error| {
                 Fault::new(Exit::Usage, format!("{}: {}", path.display(), error.to_string().trim_end())).hint(
-                    "a daemon's file knows on_stop = \"keep\" | \"revert\", disruptive, allow_irreversible",
+                    "a daemon's file knows on_stop = \"keep\" | \"revert\", disruptive, allow_irreversible, allow_inferred",
                 )
             })?,
         };
@@ -63,6 +72,7 @@ impl Options {
                 disruptive: allow.disruptive || file.disruptive,
                 irreversible: allow.irreversible || file.allow_irreversible,
             },
+            inferred: inferred || file.allow_inferred,
         })
     }
 }

@@ -103,6 +103,11 @@ fn attempt(
         }
         intents.push(policy.intents[*index].clone());
     }
-    let policy = Policy { intents, recipes: Arc::clone(&policy.recipes), disruptive: policy.disruptive };
+    let policy = Policy {
+        intents,
+        recipes: Arc::clone(&policy.recipes),
+        disruptive: policy.disruptive,
+        inferred: policy.inferred,
+    };
     cycle::plan_on(&policy, host, &resolved)
 }

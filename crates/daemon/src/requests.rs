@@ -48,6 +48,8 @@ pub(crate) struct Requests {
     recipes: Arc<Recipes>,
     /// Whether recipes may want what disturbs traffic.
     disruptive: bool,
+    /// Whether interrupts may be pinned whose queue the driver does not say.
+    inferred: bool,
     asked: Vec<Asked>,
     /// Where `asked` is kept.
     path: PathBuf,
@@ -66,11 +68,13 @@ impl Requests {
         path: PathBuf,
         boot: &str,
         disruptive: bool,
+        inferred: bool,
     ) -> Result<Self, (PathBuf, std::io::Error)> {
         let mut wants = Self {
             files: Vec::new(),
             recipes: Arc::default(),
             disruptive,
+            inferred,
             asked: Vec::new(),
             path,
             boot: boot.trim().to_owned(),
@@ -172,7 +176,12 @@ impl Requests {
                 _ => intents.push(intent.clone()),
             }
         }
-        Policy { intents, recipes: Arc::clone(&self.recipes), disruptive: self.disruptive }
+        Policy {
+            intents,
+            recipes: Arc::clone(&self.recipes),
+            disruptive: self.disruptive,
+            inferred: self.inferred,
+        }
     }
 
     /// The processes of each request of this policy.

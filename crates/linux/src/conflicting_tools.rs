@@ -1,7 +1,9 @@
 //! Other tools that set what netpolicy sets, found by reading their files, and by whether they run. They are neither
 //! contacted nor changed.
 //!
-//! sysctl.d(5), systemd.link(5), nm-settings-keyfile(5), interfaces(5) and ethtool's hooks for it, tuned.conf(5).
+//! sysctl.d(5), systemd.link(5), nm-settings-keyfile(5), interfaces(5) and ethtool's hooks for it, tuned.conf(5), udev(7);
+//! GoogleCloudPlatform/guest-agent `instance_configs.cfg`, GoogleCloudPlatform/guest-configs `google_set_multiqueue`;
+//! scylladb/seastar `scripts/perftune.py`; cloud-init's `cloud.cfg`.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -24,6 +26,11 @@ pub fn conflicting_tools(root: &Path) -> Vec<Other> {
     found.extend(network_manager(root));
     found.extend(ifupdown(root));
     found.extend(tuned(root));
+    found.extend(google(root));
+    found.extend(cloud_init(root));
+    found.extend(perftune(root));
+    found.extend(commands_at_boot(root));
+    found.extend(udev_rules(root));
     found.truncate(LINES_MAX);
     found
 }
@@ -239,6 +246,136 @@ fn tuned(root: &Path) -> Vec<Other> {
     found
 }
 
+/// A line of another tool that is about no single device.
+fn of_host(kind: OtherKind, place: String, line: &str) -> Other {
+    let line = line.trim().chars().take(LINE_CHARS_MAX).collect();
+    Other { kind, place, line, device: None, sysctl: None }
+}
+
+/// The most characters of a line that are shown.
+const LINE_CHARS_MAX: usize = 160;
+
+/// Google's guest agent sets queues unless its configuration says no: `[InstanceSetup] set_multiqueue = false`.
+fn google(root: &Path) -> Vec<Other> {
+    const PROGRAMS: [&str; 2] = ["usr/bin/google_set_multiqueue", "usr/sbin/google_set_multiqueue"];
+    let Some(program) = PROGRAMS.iter().find(|program| root.join(program).exists()) else {
+        return Vec::new();
+    };
+    for file in ["etc/default/instance_configs.cfg", "etc/default/instance_configs.cfg.template"] {
+        let path = root.join(file);
+        let Some(text) = text(&path) else { continue };
+        let said =
+            ini(&text).find(|(_, section, key, _)| *section == "InstanceSetup" && *key == "set_multiqueue");
+        if let Some((number, _, key, value)) = said {
+            if value.eq_ignore_ascii_case("false") {
+                return Vec::new();
+            }
+            let line = format!("{key} = {value}");
+            return vec![of_host(OtherKind::GoogleGuestAgent, place(root, &path, number), &line)];
+        }
+    }
+    vec![of_host(
+        OtherKind::GoogleGuestAgent,
+        format!("/{program}"),
+        "set_multiqueue, which is on by default",
+    )]
+}
+
+/// Lines of cloud-init's own configuration that run what sets a NIC, and whether it writes the network's.
+fn cloud_init(root: &Path) -> Vec<Other> {
+    let mut files = vec![root.join("etc/cloud/cloud.cfg")];
+    files.extend(drop_ins(root, &["etc/cloud/cloud.cfg.d"], "cfg").into_iter().map(|(path, _)| path));
+    files.push(root.join("var/lib/cloud/instance/user-data.txt"));
+    lines_of(root, OtherKind::CloudInit, &files, |line| sets_by_command(line).is_some())
+}
+
+/// What starts `perftune.py`, where it is installed and switched on.
+fn perftune(root: &Path) -> Vec<Other> {
+    let units = ["etc/systemd/system/multi-user.target.wants/perftune.service", "etc/scylla.d/perftune.yaml"];
+    let files: Vec<PathBuf> = units.iter().map(|file| root.join(file)).collect();
+    let says =
+        |line: &str| line.contains("perftune") || line.starts_with("mode:") || line.starts_with("nic:");
+    let mut found = lines_of(root, OtherKind::Perftune, &files, says);
+    let sysconfig = ["etc/default/scylla-server", "etc/sysconfig/scylla-server"].map(|file| root.join(file));
+    found.extend(lines_of(root, OtherKind::Perftune, &sysconfig, |line| {
+        line.trim().trim_matches('"').eq_ignore_ascii_case("SET_NIC_AND_DISKS=yes")
+            || line.trim().eq_ignore_ascii_case("SET_NIC=yes")
+    }));
+    found
+}
+
+/// Lines of rc.local, of cron's tables and of units that pin interrupts or set a NIC by a command.
+fn commands_at_boot(root: &Path) -> Vec<Other> {
+    let mut files: Vec<PathBuf> =
+        ["etc/rc.local", "etc/rc.d/rc.local", "etc/crontab"].iter().map(|file| root.join(file)).collect();
+    for directory in
+        ["etc/systemd/system", "etc/cron.d", "etc/NetworkManager/dispatcher.d", "etc/network/if-up.d"]
+    {
+        let entries = std::fs::read_dir(root.join(directory)).into_iter().flatten().flatten();
+        let mut more: Vec<PathBuf> =
+            entries.take(FILES_MAX).map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+        more.sort();
+        files.extend(more);
+    }
+    let mut found = Vec::new();
+    for kind in [OtherKind::IrqAffinityScript, OtherKind::Perftune] {
+        found.extend(lines_of(root, kind, &files, |line| sets_by_command(line) == Some(kind)));
+    }
+    found
+}
+
+/// Rules of udev that set a NIC of Amazon's or Azure's, or run a program that does.
+fn udev_rules(root: &Path) -> Vec<Other> {
+    const DIRECTORIES: [&str; 4] =
+        ["etc/udev/rules.d", "run/udev/rules.d", "usr/local/lib/udev/rules.d", "usr/lib/udev/rules.d"];
+    let mut found = Vec::new();
+    for (path, text) in drop_ins(root, &DIRECTORIES, "rules") {
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with('#'))
+        {
+            let sets =
+                ["queues/", "ATTR{napi", "ATTR{gro", "ATTR{threaded", "ethtool", "irq", "smp_affinity"];
+            if !sets.iter().any(|word| line.contains(word)) || !line.contains("net") {
+                continue;
+            }
+            let kind = if line.contains("ena") && !line.contains("rename") {
+                OtherKind::Ena
+            } else if line.contains("hv_netvsc") || line.contains("mana") || line.contains("azure") {
+                OtherKind::Azure
+            } else {
+                continue;
+            };
+            found.push(of_host(kind, place(root, &path, number), line));
+        }
+    }
+    found
+}
+
+/// The lines of files that say something, comments left out.
+fn lines_of(root: &Path, kind: OtherKind, files: &[PathBuf], says: impl Fn(&str) -> bool) -> Vec<Other> {
+    let mut found = Vec::new();
+    for path in files {
+        let Some(text) = text(path) else { continue };
+        for (number, line) in text.lines().enumerate() {
+            if !line.trim_start().starts_with('#') && says(line) {
+                found.push(of_host(kind, place(root, path, number), line));
+            }
+        }
+    }
+    found
+}
+
+/// Whose a command is that pins interrupts or sets a NIC; `None` for any other line.
+fn sets_by_command(line: &str) -> Option<OtherKind> {
+    let has = |words: &[&str]| words.iter().any(|word| line.contains(word));
+    if has(&["perftune.py", "perftune "]) {
+        return Some(OtherKind::Perftune);
+    }
+    let pins = has(&["set_irq_affinity", "mlnx_tune", "smp_affinity", "irqbalance --oneshot"]);
+    let sets = has(&["ethtool -C", "ethtool -G", "ethtool -L", "ethtool -X", "ethtool -K", "ethtool --set"]);
+    (pins || sets || has(&["rps_cpus", "xps_cpus", "napi_defer_hard_irqs", "gro_flush_timeout"]))
+        .then_some(OtherKind::IrqAffinityScript)
+}
+
 /// Whether a process of this name runs.
 fn runs(root: &Path, name: &str) -> bool {
     let processes = std::fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
@@ -323,6 +460,61 @@ mod test {
                 "tuned /usr/lib/tuned/base/tuned.conf:2: [net] coalesce=adaptive-rx off",
             ]
         );
+    }
+
+    #[test]
+    fn what_clouds_and_databases_bring_along_is_found_too() {
+        let root = Root::new(
+            "clouds",
+            &[
+                ("usr/bin/google_set_multiqueue", "#!/bin/bash\n"),
+                ("etc/default/instance_configs.cfg", "[InstanceSetup]\nset_multiqueue = true\n"),
+                (
+                    "etc/cloud/cloud.cfg.d/99-nic.cfg",
+                    "runcmd:\n # ethtool -L eth0 combined 1\n - ethtool -L eth0 combined 4\n",
+                ),
+                ("etc/default/scylla-server", "SET_NIC_AND_DISKS=yes\n"),
+                ("etc/scylla.d/perftune.yaml", "mode: sq_split\nnic: [eth0]\n"),
+                ("etc/rc.local", "/usr/sbin/set_irq_affinity.sh eth1\n"),
+                ("etc/cron.d/tune", "@reboot root echo 1 > /proc/irq/38/smp_affinity\n"),
+                (
+                    "usr/lib/udev/rules.d/60-ena.rules",
+                    "# queues\nSUBSYSTEM==\"net\", DRIVERS==\"ena\", ACTION==\"add\", ATTR{queues/rx-0/rps_cpus}=\"3\"\n",
+                ),
+                (
+                    "etc/udev/rules.d/68-azure.rules",
+                    "SUBSYSTEM==\"net\", DRIVERS==\"hv_netvsc\", RUN+=\"/usr/sbin/ethtool -L $name combined 8\"\n",
+                ),
+            ],
+        );
+        let kinds: Vec<String> =
+            root.found().iter().map(|line| line.split(": ").next().unwrap_or("").to_owned()).collect();
+        assert_eq!(
+            kinds,
+            [
+                "google-guest-agent /etc/default/instance_configs.cfg:2",
+                "cloud-init /etc/cloud/cloud.cfg.d/99-nic.cfg:3",
+                "perftune /etc/scylla.d/perftune.yaml:1",
+                "perftune /etc/scylla.d/perftune.yaml:2",
+                "perftune /etc/default/scylla-server:1",
+                "set_irq_affinity /etc/rc.local:1",
+                "set_irq_affinity /etc/cron.d/tune:1",
+                "ENA helpers /usr/lib/udev/rules.d/60-ena.rules:2",
+                "Azure's agent /etc/udev/rules.d/68-azure.rules:1",
+            ]
+        );
+    }
+
+    #[test]
+    fn an_agent_that_is_asked_not_to_set_queues_is_no_finding() {
+        let root = Root::new(
+            "google-off",
+            &[
+                ("usr/bin/google_set_multiqueue", "#!/bin/bash\n"),
+                ("etc/default/instance_configs.cfg", "[InstanceSetup]\nset_multiqueue = false\n"),
+            ],
+        );
+        assert!(root.found().is_empty(), "{:?}", root.found());
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod ids;
 pub mod layout;
 pub mod live;
 pub mod nic;
+pub mod nic_facts;
 pub mod plan;
 pub mod policy;
 pub mod qdisc;
@@ -55,6 +56,7 @@ pub use ids::{
 pub use layout::{Layout, ObjectSpec};
 pub use live::{LiveCounts, LivePart, LivePolls, LiveSpans, LiveWaiting, LiveWindow, SpanCounts};
 pub use nic::{ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, RingKind, Rss, Sysctl};
+pub use nic_facts::{DriverFacts, Fact, Interruption, IrqCertainty, NicFacts};
 pub use plan::{Change, Plan, Reason, Step};
 pub use policy::{Budget, Goal, Intent, Policy, PolicyName, Target};
 pub use qdisc::{Qdisc, QdiscKind, QdiscOption, Qdiscs};

@@ -114,6 +114,9 @@ pub struct Policy {
     /// Whether recipes may want what stops a queue or takes the link down; else that is only proposed.
     #[serde(default)]
     pub disruptive: bool,
+    /// Whether interrupts may be pinned whose queue the driver does not say.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inferred: bool,
 }
 
 /// One request.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::cpu_set::CpuSet;
 use crate::delivery::DeliveryMode;
 use crate::layout::Layout;
+
 use crate::nic::{ChannelKind, CoalesceParam, Offload, PacketSize, RingKind, Sysctl};
+use crate::nic_facts::NicFacts;
 use crate::plan::Reason;
 use crate::policy::PolicyName;
 use crate::units::Nanoseconds;
@@ -317,6 +320,8 @@ pub struct Recipes {
     pub cases: BTreeMap<String, Case>,
     /// By driver ([`crate::host::Device::kind`]), and within it by policy; `None` holds for every policy.
     pub drivers: BTreeMap<String, BTreeMap<Option<PolicyName>, Recipe>>,
+    /// What is known of the drivers themselves.
+    pub nics: Arc<NicFacts>,
 }
 
 impl Recipes {
@@ -400,6 +405,7 @@ mod test {
             policies: [(PolicyName::Bulk, wants(1)), (PolicyName::Cpu, wants(1))].into(),
             drivers: [("i40e".to_owned(), [(None, wants(2)), (Some(PolicyName::Bulk), wants(3))].into())]
                 .into(),
+            nics: Arc::default(),
         };
         let of = |policy, driver| {
             let there = Circumstances { driver: String::from(driver), ..Circumstances::default() };

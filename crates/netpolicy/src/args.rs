@@ -347,6 +347,9 @@ pub struct Allow {
     /// Change settings that stop a queue or take the link down while they are written, too.
     #[arg(long, global = true)]
     pub disruptive: bool,
+    /// Pin interrupts, too, of which the driver does not say whose queue they are: by their name or their order.
+    #[arg(long, global = true)]
+    pub allow_inferred: bool,
 }
 
 impl From<Allow> for apply::Allow {

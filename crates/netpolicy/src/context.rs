@@ -62,7 +62,7 @@ impl Context {
     /// # Errors
     /// As [`Session::recipes`].
     pub(crate) fn policy_of(&self, intents: Vec<Intent>, allow: Allow) -> Result<Policy, Fault> {
-        self.session.policy_of(intents, allow.disruptive)
+        self.session.policy_of(intents, allow.disruptive, allow.allow_inferred)
     }
 
     /// Reports what a placement leaves out, and what could not be read.

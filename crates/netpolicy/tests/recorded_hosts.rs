@@ -1,10 +1,15 @@
 //! What the shipped recipes come to on a recorded host.
 
+#[path = "../../plan/tests/plan/made.rs"]
+#[expect(dead_code, reason = "only what makes a host, and writes to it, is needed here")]
+mod made;
+
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use model::host::{Confidence, Device};
 use model::policy::Match;
-use model::{Host, Intent, Offload, Pid, Policy, PolicyName, Rss, Target};
+use model::{Host, Intent, IrqKnob, Offload, Pid, Policy, PolicyName, Rss, Setting, Target};
 use plan::{Refusal, Resolved, desired, diff, place};
 use policy_file::recipes;
 
@@ -47,7 +52,12 @@ fn intent(target: Target, policy: PolicyName, line: u32) -> Intent {
 }
 
 fn policy(intents: Vec<Intent>) -> Policy {
-    Policy { intents, recipes: Arc::new(recipes(&[]).expect("the shipped recipes")), disruptive: false }
+    Policy {
+        intents,
+        recipes: Arc::new(recipes(&[]).expect("the shipped recipes")),
+        disruptive: false,
+        inferred: false,
+    }
 }
 
 fn printed(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<String, Refusal> {
@@ -94,4 +104,139 @@ fn a_recorded_host_is_divided_between_memcached_and_nginx() {
         format!("{refusal}\n  {evidence}\n  nearest: {}", refusal.nearest.as_deref().unwrap_or_default())
     });
     insta::assert_snapshot!("eth0_mixed_without_rules", refused);
+}
+
+/// A host with a NIC as its driver's source makes it, not a capture of one: four queues, whose NAPIs and interrupts are
+/// stated or named as the facts say. Before `irq_stated` or a name that says the queue, none is known.
+fn built_from_source(driver: &str) -> Host {
+    let facts = policy_file::nic_facts();
+    let facts = &facts.drivers[driver];
+    let napis: &[u32] = if driver == "r8169" { &[259] } else { &[259, 260, 261, 262] };
+    let mut host = made::host();
+    host.devices.push(Device { kind: driver.to_owned(), ..made::device(2, "eth0", napis) });
+    let mut host = made::with_irqs(host, 40);
+    let stated = facts.irq_stated.as_ref().is_some_and(|fact| fact.is);
+    for (at, napi) in host.devices.last_mut().expect("the NIC").napis.iter_mut().enumerate() {
+        let form = facts.irq_names.as_ref();
+        let Some(edge) = &mut napi.irq else { continue };
+        let name = form.map(|form| {
+            let name = form.is.replace("{device}", "eth0").replace("{queue}", &at.to_string());
+            name.replace("virtio*", "virtio1").replace("pci:*", "pci:0000:3b:00.0")
+        });
+        let irq = host.irqs.iter_mut().find(|irq| irq.number == edge.irq).expect("its interrupt");
+        irq.name = name.clone().unwrap_or_else(|| format!("vector{at}"));
+        if stated {
+            continue;
+        }
+        edge.confidence = Confidence::ByName;
+        // A name without the queue leads nowhere.
+        if name.is_none() {
+            napi.irq = None;
+        }
+    }
+    if !stated {
+        // Drivers without netif_queue_set_napi(), as i40e.
+        for queue in &mut host.devices.last_mut().expect("the NIC").rx_queues {
+            queue.napi.as_mut().expect("a NAPI").confidence = Confidence::ByOrder;
+        }
+    }
+    host
+}
+
+fn planned(policy: &Policy, host: &Host) -> model::Plan {
+    let selection = plan::select(policy, host).without_clashes().expect("one section");
+    let placement = place(&selection.policy, host, &selection.noting(Resolved::default())).expect("placed");
+    diff(&desired(&placement, host).expect("desired"), host).expect("a plan")
+}
+
+#[test]
+fn every_driver_of_a_data_centre_is_planned_set_judged_and_undone() {
+    for driver in policy_file::nic_facts().drivers.keys() {
+        let mut host = built_from_source(driver);
+        let before = host.clone();
+        let mut asked = intent(Target::Device("eth0".to_owned()), PolicyName::Latency, 2);
+        asked.cpus = Some("0-1".parse().expect("CPUs"));
+        let policy = policy(vec![asked]);
+        let plan = planned(&policy, &host);
+        assert!(!plan.is_empty(), "{driver}");
+        let pins = plan
+            .changes()
+            .filter(|change| matches!(change.to(), Setting::Irq(_, IrqKnob::Affinity(_))))
+            .count();
+        let queues = host.devices[0].rx_queues.len();
+        // mana's interrupts do not say a queue: nothing is pinned, and so not everything on one CPU either.
+        let expected = if driver == "mana" { 0 } else { queues };
+        assert_eq!(pins, expected, "{driver}");
+        for change in plan.changes() {
+            made::write(&mut host, change.to());
+        }
+        assert!(planned(&policy, &host).is_empty(), "{driver}: applying twice changes nothing");
+        let context = plan::doctor::HostContext { nics: policy_file::nic_facts(), ..Default::default() };
+        let selection = plan::select(&policy, &host);
+        let placement = place(&selection.policy, &host, &Resolved::default()).expect("placed");
+        let findings = plan::doctor_with(&host, None, &placement.asked(), &context);
+        let forgets = findings.iter().any(|finding| finding.rule == "driver-forgets-napi");
+        let facts = policy_file::nic_facts();
+        let persists = facts.drivers[driver].napi_config_persists.as_ref().is_some_and(|fact| fact.is);
+        assert_eq!(forgets, !persists, "{driver}");
+        assert!(!findings.iter().any(|finding| finding.rule == "irq-inferred"), "{driver}");
+        for change in plan.changes().collect::<Vec<_>>().into_iter().rev() {
+            made::write(&mut host, change.from());
+        }
+        assert!(host == before, "{driver}: the whole host is as it was");
+    }
+}
+
+#[test]
+fn an_interrupt_that_only_looks_like_a_queues_is_not_pinned_unless_that_is_allowed() {
+    let mut host = built_from_source("i40e");
+    host.devices[0].kind = "vmxnet3".to_owned();
+    for (at, irq) in host.irqs.iter_mut().enumerate() {
+        irq.name = format!("eth0-rxtx-{at}");
+    }
+    let mut asked = intent(Target::Device("eth0".to_owned()), PolicyName::None, 2);
+    asked.cpus = Some("0-1".parse().expect("CPUs"));
+    asked.delivery = Some("defer50".parse().expect("a mode"));
+    let mut policy = policy(vec![asked]);
+    let pins = |policy: &Policy| {
+        let plan = planned(policy, &host);
+        plan.changes().filter(|change| matches!(change.to(), Setting::Irq(..))).count()
+    };
+    assert_eq!(pins(&policy), 0);
+    let words = printed(&policy, &host, &Resolved::default()).expect("planned");
+    assert!(words.contains("the driver does not say whose queue 4 interrupt(s) are"), "{words}");
+    assert!(words.contains("`eth0-rxtx-0`, inferred from its name"), "{words}");
+    policy.inferred = true;
+    assert_eq!(pins(&policy), 4);
+    let context = plan::doctor::HostContext { nics: policy_file::nic_facts(), ..Default::default() };
+    let findings = plan::doctor_with(&host, None, &[], &context);
+    assert!(findings.iter().any(|finding| finding.rule == "irq-inferred"), "{findings:?}");
+}
+
+#[test]
+fn a_host_whose_msi_irqs_is_empty_gets_no_interrupt_pinned() {
+    let mut host = built_from_source("ena");
+    host.irqs.clear();
+    for napi in &mut host.devices[0].napis {
+        napi.irq = None;
+    }
+    let mut asked = intent(Target::Device("eth0".to_owned()), PolicyName::Latency, 2);
+    asked.cpus = Some("0-1".parse().expect("CPUs"));
+    let policy = policy(vec![asked]);
+    assert!(!planned(&policy, &host).changes().any(|change| matches!(change.to(), Setting::Irq(..))));
+    let words = printed(&policy, &host, &Resolved::default()).expect("planned");
+    assert!(words.contains("4 queue(s) have no interrupt that is known"), "{words}");
+}
+
+#[test]
+fn another_ring_size_says_that_the_driver_takes_the_carrier_off() {
+    let mut host = built_from_source("ena");
+    let pair = |current| model::host::Pair { current, max: 8192 };
+    host.devices[0].rings = Some(model::host::Rings { rx: pair(1024), tx: pair(1024) });
+    let mut asked = intent(Target::Device("eth0".to_owned()), PolicyName::None, 2);
+    asked.delivery = Some("interrupt".parse().expect("a mode"));
+    asked.nic = vec![model::NicRequest::Ring(model::RingKind::Rx, 4096)];
+    let words = printed(&policy(vec![asked]), &host, &Resolved::default()).expect("planned");
+    assert!(words.contains("takes its carrier off for a moment (ena, Linux 7.3.4:"), "{words}");
+    assert!(words.contains("ena_netdev.c:2248 ena_down"), "{words}");
 }

@@ -712,7 +712,7 @@ fn can_be_set(set: &Set) -> Result<(), String> {
     let intent =
         Intent { nic: nic_requests, kthread, ..request.intent(target, "netpolicy set", set.cost.budget()) };
     let recipes = Arc::new(recipes(&[]).expect("the shipped recipes"));
-    let policy = Policy { intents: vec![intent], recipes, disruptive: set.allow.disruptive };
+    let policy = Policy { intents: vec![intent], recipes, disruptive: set.allow.disruptive, inferred: false };
     let plan = place(&policy, &host, &Resolved::default())
         .and_then(|placement| diff(&desired(&placement, &host)?, &host))
         .map_err(|refusal| refusal.to_string())?;

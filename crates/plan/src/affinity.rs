@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{
-    Cpu, CpuSet, Host, IrqKnob, Mechanism, ProcessKnob, Reason, RecipeEntry, RecipeValue, Recipes, Setting,
+    Cpu, CpuSet, DeviceId, Host, IrqKnob, Mechanism, ProcessKnob, Reason, RecipeEntry, RecipeValue, Recipes,
+    RxQueue, Setting,
 };
 
 use crate::cpu_locality;
@@ -44,6 +45,28 @@ pub(crate) struct Seats<'a> {
     pub(crate) part: &'a Part,
     pub(crate) index: &'a Index<'a>,
     pub(crate) recipes: &'a Recipes,
+    /// Whether interrupts may be pinned whose queue the driver does not say.
+    pub(crate) inferred: bool,
+}
+
+/// A queue whose interrupt stays where it is, for the driver does not say that it is the queue's.
+struct Unsure {
+    device: DeviceId,
+    evidence: String,
+}
+
+/// One note for each device, with one queue as evidence.
+fn note_unsure(left: &[Unsure], collected: &mut Collected) {
+    let mut by_device: BTreeMap<DeviceId, (usize, &str)> = BTreeMap::new();
+    for Unsure { device, evidence } in left {
+        by_device.entry(*device).or_insert((0, evidence)).0 += 1;
+    }
+    for (device, (queues, evidence)) in by_device {
+        collected.note(format!(
+            "{device}: the driver does not say whose queue {queues} interrupt(s) are (as {evidence}): they are not \
+             pinned unless --allow-inferred is given"
+        ));
+    }
 }
 
 impl Seats<'_> {
@@ -55,13 +78,18 @@ impl Seats<'_> {
         let Some(asked) = &self.part.intent.cpus else { return self.threads_beside(collected) };
         let Some(mut irqs) = Deal::new(asked, self.index.host) else { return Ok(()) };
         let origin = &self.part.intent.origin;
-        let mut dealt: BTreeMap<_, _> = BTreeMap::new();
+        let (mut dealt, mut left) = (BTreeMap::<_, CpuSet>::new(), Vec::new());
         for placed in self.part.queues.iter().filter(|_| self.part.objects.is_none()) {
             let Some(irq) = placed.irq else { continue };
+            if let Some(unsure) = self.unsure(placed.queue) {
+                left.push(unsure);
+                continue;
+            }
             let cpus = dealt.entry(irq).or_insert_with(|| irqs.next()).clone();
             let why = format!("interrupts of {} are dealt out to the CPUs {asked}", placed.queue.device);
             collected.want(Setting::Irq(irq, IrqKnob::Affinity(cpus)), Reason::new(why, origin.clone()))?;
         }
+        note_unsure(&left, collected);
         // Dealt on from process to process, as long as they may run on the same CPUs.
         let mut deals: BTreeMap<CpuSet, Option<Deal>> = BTreeMap::new();
         for process in &self.part.processes {
@@ -96,10 +124,14 @@ impl Seats<'_> {
             (None, Some(because)) => because,
             (None, None) => return Ok(()),
         };
-        let mut dealt = BTreeSet::new();
+        let (mut dealt, mut left) = (BTreeSet::new(), Vec::new());
         for object in &objects.objects {
             for &queue in &object.rx {
                 let irq = self.index.napi_of(queue).and_then(|napi| napi.irq).map(|edge| edge.irq);
+                if let Some(unsure) = self.unsure(queue).filter(|_| irq.is_some()) {
+                    left.push(unsure);
+                    continue;
+                }
                 if let Some(irq) = irq.filter(|irq| dealt.insert(*irq) && self.index.irqs.contains_key(irq)) {
                     collected.want(
                         Setting::Irq(irq, IrqKnob::Affinity(object.irq_cpus.clone())),
@@ -108,7 +140,20 @@ impl Seats<'_> {
                 }
             }
         }
+        note_unsure(&left, collected);
         Ok(())
+    }
+
+    /// Why a queue's interrupt is not pinned, where the driver does not say that it is the queue's; `None` where it says
+    /// so, or the operator allows what is inferred.
+    fn unsure(&self, queue: RxQueue) -> Option<Unsure> {
+        let device = self.index.devices.get(&queue.device)?;
+        let edge = self.index.napi_of(queue)?.irq?;
+        let irq = self.index.irqs.get(&edge.irq).copied();
+        let certainty = self.recipes.nics.irq_certainty(device, queue, edge, irq);
+        let name = irq.map_or_else(String::new, |irq| format!(" `{}`", irq.name));
+        let evidence = format!("{queue} → irq {}{name}, {}", edge.irq, certainty.words());
+        (!self.inferred && !certainty.is_of_driver()).then_some(Unsure { device: queue.device, evidence })
     }
 
     /// Where the recipe asks for it: threads run on the CPUs that the interrupts of their queues are delivered to.

@@ -78,6 +78,8 @@ pub struct Placement {
     pub recipes: Arc<Recipes>,
     /// Whether recipes may want what stops a queue or takes the link down.
     pub disruptive: bool,
+    /// Whether interrupts may be pinned whose queue the driver does not say.
+    pub inferred: bool,
     /// How many queues devices have that this recreates.
     pub(crate) queues_after: QueuesAfter,
 }
@@ -247,8 +249,8 @@ pub fn place(policy: &Policy, host: &Host, resolved: &Resolved) -> Result<Placem
         note_halves(part, &elsewhere, host);
     }
     let recipes = Arc::clone(&policy.recipes);
-    let disruptive = policy.disruptive;
-    let placement = Placement { parts, divisions, recipes, disruptive, queues_after: after };
+    let (disruptive, inferred) = (policy.disruptive, policy.inferred);
+    let placement = Placement { parts, divisions, recipes, disruptive, inferred, queues_after: after };
     laid_out(placement, &index)
 }
 

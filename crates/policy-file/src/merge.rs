@@ -68,7 +68,7 @@ impl Merged {
     /// The requests, one per section.
     pub fn policy(&self) -> Policy {
         let intents = self.sections.iter().map(MergedSection::intent).collect();
-        Policy { intents, recipes: Arc::clone(&self.recipes), disruptive: false }
+        Policy { intents, recipes: Arc::clone(&self.recipes), disruptive: false, inferred: false }
     }
 }
 

@@ -60,7 +60,8 @@ enum Whose {
 /// # Errors
 /// Every mistake of every file.
 pub fn recipes(site: &[(String, String)]) -> Result<Recipes, Mistakes> {
-    let (mut recipes, mut mistakes) = (Recipes::default(), Vec::new());
+    let mut recipes = Recipes { nics: crate::nic_facts(), ..Recipes::default() };
+    let mut mistakes = Vec::new();
     let shipped = SHIPPED.iter().map(|(name, text)| (format!("recipes/{name}"), (*text).to_owned()));
     for (name, text) in shipped.chain(site.iter().cloned()) {
         match parse_recipes(&name, &text) {

@@ -237,12 +237,13 @@ impl Session {
         policy_file::recipes(&texts).map(Arc::new).map_err(|mistakes| Fault::new(Exit::Usage, mistakes))
     }
 
-    /// These requests with the recipes; whether what disturbs traffic is allowed.
+    /// These requests with the recipes; whether what disturbs traffic is allowed, and to pin interrupts whose queue the
+    /// driver does not say.
     ///
     /// # Errors
     /// As [`Session::recipes`].
-    pub fn policy_of(&self, intents: Vec<Intent>, disruptive: bool) -> Result<Policy, Fault> {
-        Ok(Policy { intents, recipes: self.recipes()?, disruptive })
+    pub fn policy_of(&self, intents: Vec<Intent>, disruptive: bool, inferred: bool) -> Result<Policy, Fault> {
+        Ok(Policy { intents, recipes: self.recipes()?, disruptive, inferred })
     }
 
     /// As [`Session::policy`], for commands that make no sense without one.

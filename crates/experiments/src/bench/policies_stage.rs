@@ -263,8 +263,12 @@ impl<'a> PoliciesStage<'a> {
     ) -> Result<(Plan, Option<String>), BenchError> {
         let plan_of = |servers: &[(ProcessId, PolicyName)]| {
             let asked = requests(policy, delivery, SERVER_DEVICE, servers);
-            let policy =
-                model::Policy { intents: asked, recipes: Arc::clone(&self.recipes), disruptive: false };
+            let policy = model::Policy {
+                intents: asked,
+                recipes: Arc::clone(&self.recipes),
+                disruptive: false,
+                inferred: false,
+            };
             cycle::plan(&policy, self.lab.server()).map(|planned| planned.plan)
         };
         match plan_of(servers) {

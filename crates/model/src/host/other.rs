@@ -19,8 +19,20 @@ pub enum OtherKind {
     NetworkManager,
     /// A stanza of ifupdown: whenever the interface goes up.
     Ifupdown,
-    /// The profile that tuned keeps, while it runs.
+    /// The profile that tuned keeps, while it runs; the Node Tuning Operator of OpenShift sets it.
     Tuned,
+    /// Google's guest agent: its `google_set_multiqueue` sets queues, IRQ affinity and XPS at boot, and when a device comes.
+    GoogleGuestAgent,
+    /// cloud-init: network configuration, and commands that it runs at boot.
+    CloudInit,
+    /// Scylla's `perftune.py`: IRQ affinity, RPS, XPS and the number of queues, at each start of the database.
+    Perftune,
+    /// A script that pins interrupts: Intel's or Mellanox's `set_irq_affinity`, or `mlnx_tune`.
+    IrqAffinityScript,
+    /// Amazon's: udev rules and scripts for ENA devices.
+    Ena,
+    /// Azure's: the agent, and udev rules for accelerated networking.
+    Azure,
 }
 
 impl fmt::Display for OtherKind {
@@ -31,6 +43,12 @@ impl fmt::Display for OtherKind {
             Self::NetworkManager => "NetworkManager",
             Self::Ifupdown => "ifupdown",
             Self::Tuned => "tuned",
+            Self::GoogleGuestAgent => "google-guest-agent",
+            Self::CloudInit => "cloud-init",
+            Self::Perftune => "perftune",
+            Self::IrqAffinityScript => "set_irq_affinity",
+            Self::Ena => "ENA helpers",
+            Self::Azure => "Azure's agent",
         })
     }
 }

@@ -11,6 +11,7 @@ pub(crate) fn run(arguments: &Apply, context: &Context) -> Result<Exit, Fault> {
     let netns = context.session.netns()?;
     let mut policy = context.whole_policy(&netns)?;
     policy.disruptive = arguments.allow.disruptive;
+    policy.inferred = arguments.allow.allow_inferred;
     fullbusy::refuse_from_outside(&policy)?;
     if arguments.dry_run {
         let planned = cycle::plan(&policy, &netns)?;

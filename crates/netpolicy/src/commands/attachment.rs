@@ -236,7 +236,8 @@ impl<'a> Attachment<'a> {
             .iter()
             .map(|process| Intent { target: Target::Task(process.pid), ..self.intent.clone() })
             .collect();
-        let policy = Policy { intents, recipes: Arc::clone(&self.recipes), disruptive: false };
+        let policy =
+            Policy { intents, recipes: Arc::clone(&self.recipes), disruptive: false, inferred: false };
         let mut planned = cycle::plan(&policy, &self.netns)?;
         if self.takeover.put_back(&planned, &processes, &self.transactions, &self.journal, self.context)? {
             planned = cycle::plan(&policy, &self.netns)?;

@@ -29,6 +29,7 @@ pub(crate) fn run(arguments: &Doctor, context: &Context) -> Result<Exit, Fault> 
     });
     let held = held(context);
     let mut host_context = HostContext {
+        nics: policy_file::nic_facts(),
         command_prefix: context.session.command_prefix(),
         others,
         idle,
@@ -134,7 +135,10 @@ fn asked(context: &Context, netns: &Netns, host: &Host) -> Vec<plan::Asked> {
         let policy =
             app_requests::joined(merged.policy(), netns, &context.session.app_requests(), &context.console)?;
         let (resolved, _) = services::resolve(&policy, netns)?;
-        plan::place(&policy, host, &resolved).map_err(|refusal| Fault::refused(refusal, host))
+        let selection = plan::select(&policy, host).without_clashes();
+        let selection = selection.map_err(|refusal| Fault::refused(refusal, host))?;
+        plan::place(&selection.policy, host, &selection.noting(resolved))
+            .map_err(|refusal| Fault::refused(refusal, host))
     });
     match placed {
         Ok(placement) => placement.asked(),

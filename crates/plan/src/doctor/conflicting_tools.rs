@@ -1,4 +1,5 @@
-//! Others that set what a policy sets: irqbalance, tuned, systemd's .link files, sysctl.d, NetworkManager, ifupdown.
+//! Others that set what a policy sets: irqbalance, tuned, systemd's .link files, sysctl.d, NetworkManager, ifupdown,
+//! agents of clouds, cloud-init, perftune, scripts.
 //!
 //! What they set is not overwritten in silence: a plan replaces it as one change with its old value, which a rollback puts
 //! back, and here it is said who will set it again.
@@ -28,7 +29,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "others-set-device",
-        doc: "systemd, NetworkManager, ifupdown or tuned sets settings of a device.",
+        doc: "systemd, NetworkManager, ifupdown, tuned, a cloud's agent, cloud-init, perftune or a script sets settings of a device.",
         find: others_set_device,
     },
 ];
@@ -106,22 +107,37 @@ fn others_set_sysctl(case: &Case<'_>, _: &Causes) -> Vec<Found> {
 }
 
 fn others_set_device(case: &Case<'_>, _: &Causes) -> Vec<Found> {
-    const KINDS: [OtherKind; 4] =
-        [OtherKind::LinkFile, OtherKind::NetworkManager, OtherKind::Ifupdown, OtherKind::Tuned];
+    const KINDS: [OtherKind; 10] = [
+        OtherKind::LinkFile,
+        OtherKind::NetworkManager,
+        OtherKind::Ifupdown,
+        OtherKind::Tuned,
+        OtherKind::GoogleGuestAgent,
+        OtherKind::CloudInit,
+        OtherKind::Perftune,
+        OtherKind::IrqAffinityScript,
+        OtherKind::Ena,
+        OtherKind::Azure,
+    ];
     let mut found = Vec::new();
     for kind in KINDS {
         let lines: Vec<_> =
             case.context.others.iter().filter(|other| other.kind == kind && other.sysctl.is_none()).collect();
         let Some(first) = lines.first() else { continue };
         let when = match kind {
-            OtherKind::LinkFile => "when udev adds the device",
+            OtherKind::LinkFile | OtherKind::Ena | OtherKind::Azure => "when udev adds the device",
+            OtherKind::GoogleGuestAgent => "at boot, and when a device is added",
+            OtherKind::CloudInit => "at boot",
+            OtherKind::Perftune => "whenever the database starts",
+            OtherKind::IrqAffinityScript => "whenever it is run",
             OtherKind::NetworkManager => "whenever the connection is activated",
             OtherKind::Ifupdown => "whenever the interface goes up",
             OtherKind::Tuned | OtherKind::SysctlFile => "while it runs, and when its profile changes",
         };
         let object = first.device.clone().unwrap_or_else(|| "host".to_owned());
         let asked = case.asked.iter().any(|asked| !asked.queues.is_empty());
-        let severity = if asked && kind == OtherKind::Tuned { Severity::Warning } else { Severity::Note };
+        let again = matches!(kind, OtherKind::Tuned | OtherKind::GoogleGuestAgent | OtherKind::Perftune);
+        let severity = if asked && again { Severity::Warning } else { Severity::Note };
         let summary = format!("{kind} sets device settings, {when}");
         let one = Found::new(severity, object, summary);
         found.push(lines.iter().take(EVIDENCE_MAX).fold(one, |one, other| {

@@ -1,9 +1,10 @@
 //! What is known beside the host that was observed: of other namespaces, of the time that passed, of the operator's shell.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use model::host::{IdleDepth, Other};
-use model::{CpuWait, DeviceId, Finding, Label, Nanoseconds, NetnsId, Object, Pid};
+use model::{CpuWait, DeviceId, Finding, Label, Nanoseconds, NetnsId, NicFacts, Object, Pid};
 
 /// What the rules may know beside the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct HostContext {
     pub others: Vec<Other>,
     /// How deep CPUs may sleep; `None` where the kernel chooses no idle states, or that could not be read.
     pub idle: Option<IdleDepth>,
+    /// What is known of the drivers of NICs from the kernel's source.
+    pub nics: Arc<NicFacts>,
     /// What netpolicy's transactions have in force, the newest first.
     pub held: Vec<Held>,
     /// How the commands of remedies have to be typed.

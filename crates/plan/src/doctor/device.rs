@@ -14,6 +14,16 @@ pub(super) const RULES: &[Rule] = &[
         find: irqs_piled_up,
     },
     Rule {
+        id: "irq-inferred",
+        doc: "The driver does not say which interrupts are its queues': they were found by name or order, and are not pinned unless that is allowed.",
+        find: irq_inferred,
+    },
+    Rule {
+        id: "driver-forgets-napi",
+        doc: "By its source the driver makes its NAPIs without their settings when it makes its queues again.",
+        find: driver_forgets_napi,
+    },
+    Rule {
         id: "irq-on-isolated-cpu",
         doc: "An interrupt goes to a CPU that the scheduler leaves alone (isolcpus).",
         find: irq_on_isolated_cpu,
@@ -97,6 +107,54 @@ fn irqs_piled_up(case: &Case<'_>, _: &Causes) -> Vec<Found> {
                 remedy::mode_in_force(device, case),
                 near(device, case)
             )),
+        );
+    }
+    found
+}
+
+fn irq_inferred(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    for device in &case.host.devices {
+        let mut unsure = Vec::new();
+        for queue in &device.rx_queues {
+            let napi = queue.napi.and_then(|edge| device.napis.iter().find(|napi| napi.id == edge.napi));
+            let Some(edge) = napi.and_then(|napi| napi.irq) else { continue };
+            let irq = case.host.irq(edge.irq);
+            let certainty = case.context.nics.irq_certainty(device, queue.id, edge, irq);
+            if !certainty.is_of_driver() {
+                let name = irq.map_or_else(String::new, |irq| format!(" `{}`", irq.name));
+                unsure.push(format!("{} → irq {}{name}, {}", queue.id, edge.irq, certainty.words()));
+            }
+        }
+        if unsure.is_empty() {
+            continue;
+        }
+        let summary = format!("the driver does not say whose queue {} of its interrupts are", unsure.len());
+        let one = Found::new(Severity::Note, device.id, summary);
+        let one = unsure.into_iter().take(UNSURE_MAX).fold(one, Found::evidence);
+        found.push(one.remedy("netpolicy apply --allow-inferred, if these are right"));
+    }
+    found
+}
+
+/// How many queues are shown whose interrupts are inferred.
+const UNSURE_MAX: usize = 4;
+
+fn driver_forgets_napi(case: &Case<'_>, _: &Causes) -> Vec<Found> {
+    let mut found = Vec::new();
+    for device in &case.host.devices {
+        let asked = case.napis.values().any(|napi| napi.device.id == device.id && napi.asked.is_some());
+        let fact = case.context.nics.of(device).and_then(|facts| facts.napi_config_persists.as_ref());
+        let Some(fact) = fact.filter(|fact| asked && !fact.is) else { continue };
+        found.push(
+            Found::new(
+                Severity::Note,
+                device.id,
+                "its NAPIs lose what is set on them whenever the driver makes its queues again, as when it goes down \
+                 and up, or gets other rings",
+            )
+            .evidence(format!("{}, Linux {}: {}", device.kind, case.context.nics.kernel, fact.source()))
+            .remedy("netpolicy daemon sets them again"),
         );
     }
     found

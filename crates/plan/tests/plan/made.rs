@@ -278,7 +278,12 @@ pub(crate) fn named(mode: DeliveryMode, intent: Intent) -> Intent {
 }
 
 pub(crate) fn policy(intents: impl IntoIterator<Item = Intent>) -> Policy {
-    Policy { intents: intents.into_iter().collect(), recipes: Arc::new(recipes()), disruptive: false }
+    Policy {
+        intents: intents.into_iter().collect(),
+        recipes: Arc::new(recipes()),
+        disruptive: false,
+        inferred: false,
+    }
 }
 
 /// Recipes that name a delivery mode and nothing else.
