@@ -7,6 +7,7 @@
 mod again;
 mod capabilities;
 pub(crate) mod device;
+pub(crate) mod holders;
 pub(crate) mod irq;
 mod listeners;
 mod peer;
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 use model::host::Unread;
 use model::{Host, KernelVersion, KthreadState, Pid, Sysctl};
 use netlink::qdisc::Disciplines;
+use netlink::xdp_diag::XdpSockets;
 use netlink::{Ethtool, Links, Netdev};
 use sys::error::{Cause, KernelError};
 use sys::netns::Netns;
@@ -130,6 +132,7 @@ struct Sources {
     sysfs: Result<SysFs, KernelError>,
     ioctl: Result<EthtoolIoctl, KernelError>,
     disciplines: Result<Disciplines, KernelError>,
+    xdp_sockets: Result<XdpSockets, KernelError>,
 }
 
 impl Sources {
@@ -141,6 +144,7 @@ impl Sources {
             sysfs: SysFs::open_here(),
             ioctl: EthtoolIoctl::open_here(),
             disciplines: Disciplines::open_here(),
+            xdp_sockets: XdpSockets::open_here(),
         })
     }
 }
