@@ -96,13 +96,21 @@ struct Held {
     inodes: Vec<u64>,
 }
 
+/// The directions of a queue that are held, and the sockets that show who holds it.
+#[derive(Clone, Debug, Default)]
+struct Sides {
+    rx: bool,
+    tx: bool,
+    inodes: Vec<u64>,
+}
+
 /// What is held, by device, and within it by queue and kind.
 fn gathered(
     queues: &[RawQueue],
     sockets: &[XdpSocket],
     names: &BTreeMap<u32, Label>,
 ) -> BTreeMap<u32, Vec<Held>> {
-    let mut found: BTreeMap<(u32, u32, HolderKind), (bool, bool, Vec<u64>)> = BTreeMap::new();
+    let mut found: BTreeMap<(u32, u32, HolderKind), Sides> = BTreeMap::new();
     let mut bound: BTreeMap<(u32, u32), (Option<bool>, Vec<u64>)> = BTreeMap::new();
     for socket in sockets {
         let entry = bound.entry((socket.ifindex, socket.queue)).or_default();
@@ -117,7 +125,7 @@ fn gathered(
         let tx = has(ifindex, queue, QueueType::Tx);
         let rx = has(ifindex, queue, QueueType::Rx) || !tx;
         let kind = HolderKind::AfXdp { zero_copy: *zero_copy };
-        found.insert((ifindex, queue, kind), (rx, tx, inodes.clone()));
+        found.insert((ifindex, queue, kind), Sides { rx, tx, inodes: inodes.clone() });
     }
     for raw in queues {
         let (rx, tx) = (raw.kind == Some(QueueType::Rx), raw.kind == Some(QueueType::Tx));
@@ -130,12 +138,12 @@ fn gathered(
         kinds.extend(raw.holders.lease.map(|lease| HolderKind::Lease { to: leased_to(lease, names) }));
         for kind in kinds {
             let entry = found.entry((raw.ifindex, raw.id, kind)).or_default();
-            entry.0 |= rx;
-            entry.1 |= tx;
+            entry.rx |= rx;
+            entry.tx |= tx;
         }
     }
     let mut by_device: BTreeMap<u32, Vec<Held>> = BTreeMap::new();
-    for ((ifindex, queue, kind), (rx, tx, inodes)) in found {
+    for ((ifindex, queue, kind), Sides { rx, tx, inodes }) in found {
         let holder = QueueHolder { queue: QueueIndex(queue), rx, tx, kind, processes: Vec::new() };
         by_device.entry(ifindex).or_default().push(Held { holder, inodes });
     }
