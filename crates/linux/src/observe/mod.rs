@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use model::host::Unread;
 use model::{Host, KernelVersion, KthreadState, Pid, Sysctl};
 use netlink::qdisc::Disciplines;
+use netlink::route::Routes;
 use netlink::xdp_diag::XdpSockets;
 use netlink::{Ethtool, Links, Netdev};
 use sys::error::{Cause, KernelError};
@@ -133,6 +134,7 @@ struct Sources {
     ioctl: Result<EthtoolIoctl, KernelError>,
     disciplines: Result<Disciplines, KernelError>,
     xdp_sockets: Result<XdpSockets, KernelError>,
+    routes: Result<Routes, KernelError>,
 }
 
 impl Sources {
@@ -145,6 +147,7 @@ impl Sources {
             ioctl: EthtoolIoctl::open_here(),
             disciplines: Disciplines::open_here(),
             xdp_sockets: XdpSockets::open_here(),
+            routes: Routes::open_here(),
         })
     }
 }

@@ -50,6 +50,7 @@ mod rule_swap;
 mod rule_tables;
 mod rules;
 mod rules_compared;
+mod selected;
 mod services;
 mod spread;
 mod stage;
@@ -268,6 +269,7 @@ fn main() {
         matrix::tests(),
         monitored::tests(),
         remedy::tests(),
+        selected::tests(),
         services::tests(),
         surface::tests(),
         undone::tests(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::host::{
-    Capabilities, Channels, Coalesce, Confidence, CpuInfo, Device, Epoll, Features, HolderKind,
+    Capabilities, Channels, Coalesce, Confidence, CpuInfo, Device, DeviceLink, Epoll, Features, HolderKind,
     HolderProcess, Irq, IrqEdge, Membership, Napi, NapiEdge, PacketSizes, Pair, PlacedRule, Process,
     QueueHolder, RssContext, RxQueueState, Socket, SocketState, Thread, Topology, TxQueueState,
 };
@@ -97,6 +97,7 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
         id,
         kind: "ice".to_owned(),
         up: true,
+        link: DeviceLink::default(),
         mtu: 1500,
         node: None,
         xdp: false,
