@@ -10,6 +10,7 @@ use session::cycle::NotInForce;
 use session::{Exit, Fault};
 
 use crate::daemon::{Daemon, left_to_others, now};
+use crate::goals;
 use crate::held::{Committed, PutBack};
 use crate::look::process_of;
 use crate::reconciler::{LeftAlone, Work};
@@ -144,6 +145,10 @@ impl Daemon<'_> {
         let (policy, left_out) = self.apps.joined(policy, self.known.host());
         self.report_app_requests_left_out(&left_out);
         let members = self.requests.members(&policy);
+        let subjects = goals::subjects(&policy.intents, &members, self.known.host());
+        let measured = self.goals.follow(subjects, self.known.netns());
+        self.telemetry.detail_of("response times are not measured", measured);
+        self.report_measured();
         self.plan.place(policy, own, self.known.host(), &members);
         self.apps.follow(self.plan.followed_apps());
     }

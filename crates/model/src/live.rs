@@ -397,7 +397,8 @@ mod test {
 
     #[test]
     fn a_part_of_each_second_is_off_or_long_enough_to_be_worth_attaching() {
-        for (text, shown) in [("20ms", "20ms"), ("1s", "1s"), ("0", "off"), ("off", "off"), ("10000us", "10ms")]
+        for (text, shown) in
+            [("20ms", "20ms"), ("1s", "1s"), ("0", "off"), ("off", "off"), ("10000us", "10ms")]
         {
             assert_eq!(text.parse::<PartOfSecond>().map(|part| part.to_string()), Ok(shown.to_owned()));
         }

@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
+use model::live::PartOfSecond;
 use model::nic::{
     ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, QUEUES_MAX, RPS_FLOWS_MAX,
     RingKind, Sysctl,
 };
-use model::live::PartOfSecond;
 use model::setting::{DEFER_HARD_IRQS_MAX, Unit};
 use model::{
     CpuSet, DeliveryMode, FlowRule, KthreadKey, KthreadValue, Layout, Nanoseconds, PolicyName, QdiscKind,

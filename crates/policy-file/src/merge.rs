@@ -76,11 +76,11 @@ impl Merged {
     /// How much of each second the daemon measures of each service that has a goal.
     pub fn sample(&self) -> PartOfSecond {
         let asks = self.sections.iter().flat_map(|section| &section.asks);
-        let given = asks.filter_map(|(value, _)| match value {
+        let mut given = asks.filter_map(|(value, _)| match value {
             Value::Sample(part) => Some(*part),
             _ => None,
         });
-        given.last().unwrap_or(PartOfSecond::OF_DAEMON)
+        given.next_back().unwrap_or(PartOfSecond::OF_DAEMON)
     }
 }
 

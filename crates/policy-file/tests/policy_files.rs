@@ -49,7 +49,10 @@ const MISTAKES: &[(&str, &str)] = &[
     ("a_daemon_that_is_given_a_policy", "[daemon]\npolicy = \"latency\"\n"),
     ("a_part_of_a_second_that_is_too_short", "[daemon]\nsample = \"1ms\"\n"),
     ("a_part_of_a_second_without_a_unit", "[daemon]\nsample = 20\n"),
-    ("a_sample_of_a_service", "[service.a]\nmatch = { port = 80 }\npolicy = \"latency\"\nsample = \"20ms\"\n"),
+    (
+        "a_sample_of_a_service",
+        "[service.a]\nmatch = { port = 80 }\npolicy = \"latency\"\nsample = \"20ms\"\n",
+    ),
     ("text_that_is_not_toml", "[device.eth0\npolicy = latency\n"),
     ("a_key_that_is_given_twice", "[device.eth0]\npolicy = \"latency\"\npolicy = \"bulk\"\n"),
     (
