@@ -30,9 +30,9 @@ const RULES: &[Rule] = &[
         },
     },
     Rule {
-        sentence: "`unsafe` is confined to crates/linux/src/sys/",
+        sentence: "`unsafe` is confined to crates/sys/src/",
         applies: |path| {
-            path.ends_with(".rs") && !path.starts_with("crates/linux/src/sys") && !path.starts_with("xtask/")
+            path.ends_with(".rs") && !path.starts_with("crates/sys/src/") && !path.starts_with("xtask/")
         },
         wrong: |_, text| lines_with(text, |line| code(line).split_whitespace().any(|word| word == "unsafe")),
     },
@@ -95,7 +95,10 @@ const RULES: &[Rule] = &[
     },
     Rule {
         sentence: "every BPF and kernel source names its licence",
-        applies: |path| path.contains("/bpf/") && (path.ends_with(".c") || path.ends_with(".h")),
+        applies: |path| {
+            (path.starts_with("crates/bpf/") || path.contains("/bpf/"))
+                && (path.ends_with(".c") || path.ends_with(".h"))
+        },
         wrong: |_, text| {
             let named = text.lines().next().is_some_and(|line| line.contains("SPDX-License-Identifier:"));
             if named {

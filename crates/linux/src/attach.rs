@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 
 use model::host::{Process, Unread};
 use model::{NetnsId, Pid, ProcessId, ProcessKnob, Setting};
+use sys::error::KernelError;
 
-use crate::error::KernelError;
 use crate::observe::Processes;
 use crate::process::Criteria;
 
@@ -39,7 +39,7 @@ pub trait Attach: Send + Sync {
     /// The value that a knob of an epoll or an io_uring has.
     ///
     /// # Errors
-    /// As reading it oneself; [`crate::Cause::Malformed`] for an answer that is none.
+    /// As reading it oneself; [`sys::Cause::Malformed`] for an answer that is none.
     fn read(&self, like: &Setting) -> Result<Setting, KernelError>;
 
     /// Writes a knob of an epoll or an io_uring.

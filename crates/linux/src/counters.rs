@@ -8,10 +8,9 @@ use std::os::unix::fs::FileExt;
 
 use model::Cpu;
 use model::evidence::{Counters, CpuCounters, CpuTicks};
-
-use crate::clock::monotonic;
-use crate::error::KernelError;
-use crate::netns::Netns;
+use sys::clock::monotonic;
+use sys::error::KernelError;
+use sys::netns::Netns;
 
 /// The longest file that is taken: `/proc/softirqs` has 11 bytes for each of ten kinds on each CPU.
 const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;

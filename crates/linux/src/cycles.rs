@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io::Read;
 
 use model::{Pid, ProcessId};
-
-use crate::error::{Errno, KernelError};
-use crate::sys::perf::{PerfEvent, count};
+use sys::error::{Errno, KernelError};
+use sys::perf::{PerfEvent, count};
 
 /// How many threads of a process are counted.
 const THREADS_MAX: usize = 4096;
@@ -22,8 +21,8 @@ impl Cycles {
     /// Begins to count.
     ///
     /// # Errors
-    /// [`crate::Cause::Absent`] without hardware counters, as in most virtual machines; EACCES without CAP_PERFMON;
-    /// [`crate::Cause::Gone`] if the process ended.
+    /// [`sys::Cause::Absent`] without hardware counters, as in most virtual machines; EACCES without CAP_PERFMON;
+    /// [`sys::Cause::Gone`] if the process ended.
     pub fn of(process: ProcessId) -> Result<Self, KernelError> {
         Self::count(process, PerfEvent::Cycles)
     }
@@ -86,7 +85,7 @@ fn tids(pid: Pid) -> impl Iterator<Item = i32> {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::Cause;
+    use sys::Cause;
 
     fn this_process() -> ProcessId {
         crate::process::identify(Pid(std::process::id())).expect("ours")

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use bpf::EpollScanner;
+use bpf::epolls::EpollFile;
+use bpf::process_events::{ProcessEvent, ProcessEvents};
 use model::{EpollId, EpollParams, Fd, Pid, ProcessId};
+use sys::error::{Cause, KernelError};
 
-use crate::bpf::EpollScanner;
-use crate::bpf::epolls::EpollFile;
-use crate::bpf::process_events::{ProcessEvent, ProcessEvents};
-use crate::error::{Cause, KernelError};
 use crate::process::{self, Link, Pinned};
 
 /// How old a process is when it counts as settled: servers make their epolls while they start.
@@ -450,7 +450,7 @@ fn pause(how: How, process: &ProcessId, scan: Duration) -> Duration {
 
 /// How long ago a process started, to a hundredth of a second.
 fn age(process: &ProcessId) -> Duration {
-    let now = Duration::from_secs(crate::clock::since_boot().0 / 1_000_000_000);
+    let now = Duration::from_secs(sys::clock::since_boot().0 / 1_000_000_000);
     now.saturating_sub(Duration::from_millis(process.started.saturating_mul(10)))
 }
 
@@ -532,7 +532,7 @@ mod test {
     #[test]
     fn a_starting_process_is_scanned_more_often_than_a_settled_one() {
         let boot = ProcessId { pid: Pid(1), started: 0, comm: model::Label::default() };
-        let young = ProcessId { started: crate::clock::since_boot().0 / 10_000_000, ..boot };
+        let young = ProcessId { started: sys::clock::since_boot().0 / 10_000_000, ..boot };
         let scan = Duration::from_micros(50);
         let by_age = How::Rescan { interval: None };
         assert_eq!(pause(by_age, &boot, scan), RESCAN_SETTLED);

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use model::Cpu;
 use model::host::{CpuIdle, IdleDepth, IdleState};
+use sys::error::KernelError;
 
-use crate::error::KernelError;
 use crate::latency;
 
 /// Where CPUs are listed.

@@ -13,9 +13,7 @@ use model::host::{Coalesce, PlacedRule, RssContext};
 use model::nic::Rss;
 use model::{CoalesceParam, FlowMatch, QueueSpan, SteerTo};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-
-use crate::error::{Errno, KernelError};
-use crate::sys;
+use sys::error::{Errno, KernelError};
 
 /// The highest id of a context that is looked for. Ids are the lowest that are free, or of the driver's choice.
 /// Kernel: 6.18, the drivers with most contexts have 64 (`drivers/net/ethernet/sfc/`).
@@ -149,7 +147,7 @@ impl EthtoolIoctl {
     /// which queues a rule leads to.
     ///
     /// # Errors
-    /// The kernel's refusal; [`crate::Cause::Malformed`] if there are more than can be read.
+    /// The kernel's refusal; [`sys::Cause::Malformed`] if there are more than can be read.
     pub(crate) fn flow_rules(
         &self,
         device: &str,
@@ -191,7 +189,7 @@ impl EthtoolIoctl {
     /// Makes, changes or removes (`None`) the rule for a flow.
     ///
     /// # Errors
-    /// The kernel's refusal; [`crate::Cause::Malformed`] where it cannot be said which rule or context is meant.
+    /// The kernel's refusal; [`sys::Cause::Malformed`] where it cannot be said which rule or context is meant.
     pub(crate) fn set_flow_rule(
         &self,
         device: &str,

@@ -29,8 +29,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType, UCred, connect, sendmsg, socket_with,
 };
-
-use crate::error::{Cause, Errno, KernelError};
+use sys::error::{Cause, Errno, KernelError};
 
 /// Where it makes its socket, unless it cannot: since irqbalance 1.5, `irqbalance.h` `SOCKET_TMPFS`.
 const DIRECTORY: &str = "/run/irqbalance";

@@ -15,12 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use apply::{Knobs, Landmarks, device_landmark, device_of_landmark};
 use model::setting::Call;
 use model::{DeviceId, HostKnob, IfIndex, NetnsId, Plan, Setting};
+use sys::error::{Cause, Errno, KernelError};
+use sys::netns::Netns;
+use sys::sysctl;
 
 use self::inside::Inside;
-use crate::error::{Cause, Errno, KernelError};
 use crate::irqbalance::Irqbalance;
-use crate::netns::Netns;
-use crate::sysctl;
 
 /// The running kernel.
 ///
@@ -288,7 +288,7 @@ mod test {
     };
 
     fn queue() -> RxQueue {
-        let netns = crate::Netns::own().expect("own namespace").id();
+        let netns = sys::Netns::own().expect("own namespace").id();
         let device = DeviceId { netns, ifindex: IfIndex(0x7fff_fff0), name: Label::new("eth0") };
         RxQueue { device, index: QueueIndex(4) }
     }

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 
-use crate::error::KernelError;
+use sys::error::KernelError;
 
 /// The device that takes the requests.
 const DEVICE: &str = "/dev/cpu_dma_latency";
@@ -46,7 +46,7 @@ impl WakeLatency {
     /// Asks for at most so many microseconds; 0 lets no CPU sleep at all.
     ///
     /// # Errors
-    /// ENOENT on kernels without it, EACCES without root; [`crate::Cause::Malformed`] if the kernel took another value.
+    /// ENOENT on kernels without it, EACCES without root; [`sys::Cause::Malformed`] if the kernel took another value.
     pub fn hold(micros: u32) -> Result<Self, KernelError> {
         let mut device = OpenOptions::new().read(true).write(true).open(DEVICE).map_err(failed)?;
         let asked = i32::try_from(micros.min(Self::MICROS_MAX)).unwrap_or(i32::MAX);

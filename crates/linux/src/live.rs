@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use bpf::live::{AnswerHook, LiveMeter, LiveTarget};
+use bpf::softirqs::SoftirqTime;
 use model::host::SocketState;
 use model::live::LiveWindow;
 use model::{Nanoseconds, NapiId, Pid, ProcessId};
+use netlink::sock_diag::InetSockets;
+use sys::clock::run_time_of;
+use sys::error::{Cause, KernelError};
+use sys::netns::Netns;
 
-use crate::bpf::live::{AnswerHook, LiveMeter, LiveTarget};
-use crate::bpf::softirqs::SoftirqTime;
-use crate::error::{Cause, KernelError};
-use crate::netlink::sock_diag::InetSockets;
-use crate::netns::Netns;
 use crate::process::{identify, ports_of};
-use crate::sys::clock::run_time_of;
 
 /// The threads of a service whose context switches are counted; of those beyond, none is.
 pub const THREADS_MAX: usize = 4096;

@@ -32,11 +32,6 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     Some(model.trim())
 }
 
-/// How many CPUs the kernel has room for, each of which has its part of a map by CPU; 1 where it does not say.
-pub fn possible_cpus() -> usize {
-    libbpf_rs::num_possible_cpus().unwrap_or(1).max(1)
-}
-
 /// Seconds since 1970 (UTC); 0 on a machine whose clock is before that.
 pub fn seconds_since_1970() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())

@@ -4,9 +4,8 @@ use std::os::fd::AsFd;
 
 use model::Pid;
 use rustix::net::sockopt::socket_peercred;
-
-use crate::error::KernelError;
-use crate::sys::peer_groups::peer_groups;
+use sys::error::KernelError;
+use sys::peer_groups::peer_groups;
 
 /// The process that connected, as it was when it did.
 ///

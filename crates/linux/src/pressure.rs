@@ -6,10 +6,9 @@ use std::time::Instant;
 
 use model::host::{CpuPressure, DevicePressure, Host, Pressure};
 use model::{Cpu, DeviceId, Nanoseconds, Pid};
-
-use crate::error::KernelError;
-use crate::netns::Netns;
-use crate::sysfs::SysFs;
+use sys::error::KernelError;
+use sys::netns::Netns;
+use sys::sysfs::SysFs;
 
 /// The most processes that are looked at for a `ksoftirqd`. They are among the first of any host.
 const PROCESSES_MAX: usize = 65_536;

@@ -1,10 +1,9 @@
 //! How long some processes and the softirqs that work for them have run: the CPU time of a service, whatever else runs.
 
+use bpf::softirqs::SoftirqTime;
 use model::{Nanoseconds, NapiId, Pid};
-
-use crate::bpf::softirqs::SoftirqTime;
-use crate::error::KernelError;
-use crate::sys::clock::run_time_of;
+use sys::clock::run_time_of;
+use sys::error::KernelError;
 
 /// The run time of processes, and of the softirqs that poll some NAPIs on the time of other tasks.
 ///
@@ -32,7 +31,7 @@ impl WorkTime {
     /// How long all of them have run so far. A thread that runs at this moment is behind by a tick at most.
     ///
     /// # Errors
-    /// [`crate::Cause::Gone`] if a process ended; the kernel's refusal.
+    /// [`sys::Cause::Gone`] if a process ended; the kernel's refusal.
     pub fn read(&self) -> Result<Nanoseconds, KernelError> {
         let mut sum = self.softirqs.spent()?.time;
         for pid in &self.processes {

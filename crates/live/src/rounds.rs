@@ -132,7 +132,7 @@ impl Desk {
 }
 
 impl Rounds {
-    /// What all services together may take of the kernel's memory for each possible CPU.
+    /// What the programs of all services together may take of the kernel's memory.
     pub const BYTES_MAX: usize = 64 << 20;
 
     /// The most services, where the machine has few CPUs.
@@ -143,8 +143,7 @@ impl Rounds {
 
     /// How many services can be measured on this machine, by the memory that each takes on each CPU.
     pub fn services_max() -> usize {
-        let cpus = linux::machine::possible_cpus();
-        (Self::BYTES_MAX / (LiveMeter::BYTES_PER_CPU * cpus)).clamp(1, Self::SERVICES_MAX)
+        (Self::BYTES_MAX / LiveMeter::memory()).clamp(1, Self::SERVICES_MAX)
     }
 
     /// Starts the thread, in the network namespace of the caller. `notify` is called by it when there is something new.

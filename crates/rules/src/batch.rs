@@ -2,12 +2,13 @@
 
 use std::io::{self, Read};
 
-use crate::attr::AttrBuf;
+use kinds::attr::AttrBuf;
+use kinds::lines::Lines;
+use kinds::lookup::Lookup;
+use kinds::words::{self, Mistake, Spans, Words, split_plain};
+
 use crate::command::{Command, Foreign};
-use crate::lines::Lines;
-use crate::lookup::Lookup;
 use crate::memory::{Memory, Rest};
-use crate::words::{self, Mistake, Spans, Words, split_plain};
 
 /// Why the next command could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -165,7 +166,7 @@ fn learn_tail(line: &[u8], action: Option<usize>, memory: &mut Memory, command: 
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::lookup::Table;
+    use kinds::lookup::Table;
     use model::IfIndex;
     use proptest::prelude::*;
 
@@ -175,7 +176,7 @@ mod test {
         loop {
             match batch.next_command(table) {
                 Ok(Some((line, command))) => {
-                    let mut out = crate::attr::AttrBuf::new();
+                    let mut out = kinds::attr::AttrBuf::new();
                     command.encode(line, 0, &mut out);
                     found.push(Ok((line, out.into_bytes())));
                     // The borrower of a command may change it.

@@ -2,6 +2,10 @@
 //!
 //! Kernel: 6.18, `include/uapi/linux/rtnetlink.h` `struct tcmsg`, `RTM_NEWTFILTER` and its like, `TCA_*`.
 
+use kinds::action::Kind;
+use kinds::attr::AttrBuf;
+use kinds::lookup::Lookup;
+use kinds::words::{Read, Words, abbreviates, keywords};
 use model::IfIndex;
 
 mod filter;
@@ -10,10 +14,6 @@ mod head;
 mod qdisc;
 mod standing;
 
-use crate::action::Kind;
-use crate::attr::AttrBuf;
-use crate::lookup::Lookup;
-use crate::words::{Read, Words, abbreviates, keywords};
 pub use filter::Filter;
 pub use foreign::Foreign;
 pub(crate) use head::Head;
@@ -252,7 +252,7 @@ impl Command {
 
     /// How many of its police actions have a burst that is cut ([`Police::is_cut`]).
     ///
-    /// [`Police::is_cut`]: crate::action::police::Police::is_cut
+    /// [`Police::is_cut`]: kinds::action::police::Police::is_cut
     pub fn bursts_cut(&self) -> u64 {
         let (actions, of_rule) = match self {
             Self::Filter(rule) => (&*rule.actions, rule.classifier.police()),

@@ -3,9 +3,10 @@
 //! The kernel keeps 16 bytes with an action that are the user's own, and dumps them where it dumps little else: in a terse dump. A
 //! rule that was loaded with the digest of its own content there is known by it again, without the content.
 
-use crate::action::{Action, Cookie};
-use crate::attr::{Attrs, Malformed};
-use crate::classifier::{Classifier, Offload};
+use kinds::action::{Action, Cookie};
+use kinds::attr::{Attrs, Malformed};
+use kinds::classifier::{Classifier, Offload};
+
 use crate::command::{Filter, Group, Hook};
 use crate::fingerprint::{Fingerprint, Fingerprinter};
 
@@ -123,8 +124,9 @@ impl From<Fingerprint> for Cookie {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::attr::AttrBuf;
-    use crate::{Batch, Expected, Found, Table};
+    use crate::{Batch, Expected, Found};
+    use kinds::Table;
+    use kinds::attr::AttrBuf;
 
     const RULE: &str =
         "filter add dev d0 ingress protocol ip prio 1 handle 7 flower dst_ip 10.0.0.1 action drop\n";

@@ -3,7 +3,8 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::classifier::Classifier;
+use kinds::classifier::Classifier;
+
 use crate::command::{Filter, Group, Hook, Verb};
 use crate::cookie::{self, Terse};
 use crate::fingerprint::{Fingerprint, Fingerprinter};
@@ -373,7 +374,8 @@ fn not_falling(numbers: &[u32]) -> Vec<u32> {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::{Batch, Table};
+    use crate::Batch;
+    use kinds::Table;
 
     fn rules(text: &str) -> Vec<(u32, Filter)> {
         let mut table = Table::of([("d0".to_owned(), model::IfIndex(1))]);

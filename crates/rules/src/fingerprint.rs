@@ -1,6 +1,7 @@
 //! What a rule is, in 16 bytes: to compare what a file wants with what the kernel has.
 
-use crate::attr::AttrBuf;
+use kinds::attr::AttrBuf;
+
 use crate::command::{Filter, Group};
 
 /// A rule's own content, without where the kernel may have chosen.

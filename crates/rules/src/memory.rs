@@ -4,9 +4,10 @@
 //! actions at the end. Both are remembered with their text, and a line that begins or ends with the same bytes is read
 //! without splitting or reading these again. It must be a plain line ([`split_plain`]): then equal bytes are equal words.
 
-use crate::action::Action;
+use kinds::action::Action;
+use kinds::words::{Spans, Words, split_plain};
+
 use crate::command::Head;
-use crate::words::{Spans, Words, split_plain};
 
 /// What the last lines began and ended with.
 #[derive(Debug, Default)]

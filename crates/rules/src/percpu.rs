@@ -3,7 +3,8 @@
 //! An action may be asked not to have a counter for each CPU (`TCA_ACT_FLAGS_NO_PERCPU_STATS`, Linux 5.5). That saves
 //! memory and time when it is made, and costs a shared cache line when packets meet it.
 
-use crate::action::{Action, Kind};
+use kinds::action::{Action, Kind};
+
 use crate::command::Filter;
 
 /// When actions get one counter for all CPUs.

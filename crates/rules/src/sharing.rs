@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::action::Action;
-use crate::attr::AttrBuf;
+use kinds::action::Action;
+use kinds::attr::AttrBuf;
+
 use crate::command::Filter;
 
 /// The most different actions that are shared; what comes beyond them has instances of its own.

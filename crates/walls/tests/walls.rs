@@ -13,8 +13,16 @@ fn dependencies() -> Dependencies {
     Dependencies::of(&workspace()).expect("Cargo resolves the workspace")
 }
 
-/// The sources of a room.
+/// The rooms that know the kernel.
+const KERNEL_ROOMS: [&str; 4] = ["sys", "netlink", "bpf", "linux"];
+
+/// The Rust sources of a room.
 fn sources(room: &str) -> Vec<PathBuf> {
+    files(room, &["rs"])
+}
+
+/// The files of a room whose names end with one of these.
+fn files(room: &str, ends: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![workspace().join("crates").join(room).join("src")];
     while let Some(folder) = folders.pop() {
@@ -22,7 +30,7 @@ fn sources(room: &str) -> Vec<PathBuf> {
             let path = entry.expect("an entry").path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|end| ends.iter().any(|wanted| end == *wanted)) {
                 found.push(path);
             }
         }
@@ -55,10 +63,11 @@ fn none(found: Vec<String>) {
 #[test]
 fn the_rooms_that_decide_depend_on_nothing_that_could_look_around() {
     let dependencies = dependencies();
-    let allowed: [(&str, &[&str]); 6] = [
+    let allowed: [(&str, &[&str]); 7] = [
         ("netpolicy-model", &["schemars", "serde"]),
         ("netpolicy-plan", &["netpolicy-model", "thiserror"]),
-        ("netpolicy-rules", &["netpolicy-model", "thiserror"]),
+        ("netpolicy-kinds", &["netpolicy-model", "thiserror"]),
+        ("netpolicy-rules", &["netpolicy-kinds", "netpolicy-model", "thiserror"]),
         ("netpolicy-sim", &["netpolicy-model", "thiserror"]),
         ("netpolicy-page", &["schemars", "serde", "serde_json"]),
         ("netpolicy-policy-file", &["netpolicy-model", "netpolicy-rules", "serde_json", "toml"]),
@@ -86,7 +95,7 @@ fn the_rooms_that_decide_open_nothing() {
         &["std", "time", "Instant"],
         &["std", "time", "SystemTime"],
     ];
-    for room in ["model", "plan", "rules", "sim", "page", "policy-file"] {
+    for room in ["model", "plan", "kinds", "rules", "sim", "page", "policy-file"] {
         none(reached(room, places));
     }
     none(reached("policy-file", &[&["std", "net"]]));
@@ -165,7 +174,44 @@ fn who_speaks_to_operators_knows_no_error_number() {
 }
 
 #[test]
-fn the_kernel_room_knows_no_policy() {
+fn the_rooms_above_reach_the_kernel_through_one_room() {
+    let dependencies = dependencies();
+    let below = ["netpolicy-bpf", "netpolicy-netlink", "netpolicy-sys"];
+    for room in dependencies.rooms().filter(|room| *room != "netpolicy-linux" && !below.contains(room)) {
+        let direct = dependencies.direct(room);
+        let wrong: Vec<_> = below.iter().filter(|name| direct.contains(*name)).collect();
+        assert!(wrong.is_empty(), "{room} depends on {wrong:?}: name them through `linux`");
+    }
+    let rooms = |of: &str| -> Vec<&str> {
+        dependencies.all(of).into_iter().filter(|name| name.starts_with("netpolicy")).collect()
+    };
+    assert_eq!(rooms("netpolicy-sys"), ["netpolicy-model"]);
+    assert_eq!(rooms("netpolicy-bpf"), ["netpolicy-model", "netpolicy-sys"]);
+    assert_eq!(
+        rooms("netpolicy-netlink"),
+        ["netpolicy-kinds", "netpolicy-model", "netpolicy-rules", "netpolicy-sys"]
+    );
+}
+
+/// The most lines of Rust and C that a room has.
+const ROOM_LINES_MAX: usize = 12_000;
+
+#[test]
+fn a_room_is_small_enough_to_be_known() {
+    for room in std::fs::read_dir(workspace().join("crates")).expect("the rooms") {
+        let room = room.expect("an entry").file_name().into_string().expect("a name in ASCII");
+        let files = files(&room, &["rs", "c", "h"]);
+        let lines: usize =
+            files.iter().map(|path| std::fs::read_to_string(path).expect("a source").lines().count()).sum();
+        assert!(
+            lines <= ROOM_LINES_MAX,
+            "{room} has {lines} lines: which of its questions is another room's?"
+        );
+    }
+}
+
+#[test]
+fn the_kernel_rooms_know_no_policy() {
     let nouns: &[&[&str]] = &[
         &["model", "policy"],
         &["model", "Policy"],
@@ -174,7 +220,9 @@ fn the_kernel_room_knows_no_policy() {
         &["model", "Goal"],
         &["model", "Budget"],
     ];
-    none(reached("linux", nouns));
+    for room in KERNEL_ROOMS {
+        none(reached(room, nouns));
+    }
 }
 
 #[test]

@@ -6,8 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use model::host::{PlacedRule, RssContext};
 use model::{EtherFlow, FlowMatch, IpFlow, QueueIndex, SteerTo, Transport};
-
-use crate::sys::ethtool::RXNFC_WORDS;
+use sys::ethtool::RXNFC_WORDS;
 
 /// Where things are in `struct ethtool_rxnfc`, in bytes.
 mod at {

@@ -1,15 +1,15 @@
 //! One network namespace, as what its settings are read from and written to; resolves what moves.
 
 use model::{DeviceId, NapiId, RxQueue};
+use netlink::netdev::{NapiChange, NapiRefused, QueueType, RawNapi, RawQueue};
+use netlink::qdisc::{Circumstances, Disciplines};
+use netlink::{Ethtool, Links, Netdev};
+use sys::error::{Errno, KernelError};
+use sys::netns::Netns;
+use sys::sysfs::{DeviceDir, SysFs};
 
-use crate::error::{Errno, KernelError};
 use crate::ioctl::EthtoolIoctl;
-use crate::netlink::netdev::{NapiChange, NapiRefused, QueueType, RawNapi, RawQueue};
-use crate::netlink::qdisc::{Circumstances, Disciplines};
-use crate::netlink::{Ethtool, Links, Netdev};
-use crate::netns::Netns;
 use crate::observe::device::napis_by_order;
-use crate::sysfs::{DeviceDir, SysFs};
 
 /// The interfaces of one namespace, to read and to write.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl Inside {
     /// The name that a device has now.
     ///
     /// # Errors
-    /// [`crate::Cause::Gone`] if the device is not there any more.
+    /// [`sys::Cause::Gone`] if the device is not there any more.
     pub(super) fn name(&mut self, device: DeviceId) -> Result<String, KernelError> {
         self.links.name(device.ifindex).map_err(|error| match error.number() {
             Some(Errno::NODEV) => KernelError::gone("rt-link getlink", "no device has its index any more"),
@@ -107,8 +107,8 @@ impl Inside {
     /// The NAPI that serves a receive queue now, and its settings.
     ///
     /// # Errors
-    /// [`crate::Cause::Gone`] if the device is not there any more, [`crate::Cause::Away`] if it has fewer queues now;
-    /// [`crate::Cause::Absent`] if the queue has no NAPI, as when the device is down.
+    /// [`sys::Cause::Gone`] if the device is not there any more, [`sys::Cause::Away`] if it has fewer queues now;
+    /// [`sys::Cause::Absent`] if the queue has no NAPI, as when the device is down.
     pub(super) fn napi_of(&mut self, queue: RxQueue) -> Result<RawNapi, KernelError> {
         let ifindex = queue.device.ifindex;
         let Some(RawQueue { napi_id: Some(id), .. }) = self.queue(queue)? else {
@@ -198,7 +198,7 @@ impl Inside {
     /// A device's directory in sysfs, by the name that it has now.
     ///
     /// # Errors
-    /// [`crate::Cause::Gone`] if the device is not there any more.
+    /// [`sys::Cause::Gone`] if the device is not there any more.
     pub(super) fn directory(&mut self, device: DeviceId) -> Result<DeviceDir, KernelError> {
         let name = self.name(device)?;
         self.sysfs()?.device(&name, device.ifindex)

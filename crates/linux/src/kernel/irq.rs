@@ -1,8 +1,8 @@
 //! Knobs of interrupts: the kernel's own, and irqbalance's.
 
 use model::{IrqKnob, IrqNumber};
+use sys::error::KernelError;
 
-use crate::error::KernelError;
 use crate::irqbalance::Irqbalance;
 use crate::observe::irq;
 

@@ -1,9 +1,9 @@
 //! The kernel thread of a queue's NAPI, looked up at the moment of reading and writing.
 
 use model::{KthreadKnob, Pid, RxQueue, Threading};
+use sys::error::{Cause, KernelError};
 
 use super::inside::Inside;
-use crate::error::{Cause, KernelError};
 use crate::observe::device::parse_threading;
 use crate::process::kthread;
 
@@ -103,7 +103,7 @@ fn look(inside: &mut Inside, queue: RxQueue) -> Result<(Threading, Option<Pid>),
     };
     match inside.napi_of(queue) {
         Ok(napi) => {
-            let stated = napi.threaded.and_then(crate::netlink::netdev::threading);
+            let stated = napi.threaded.and_then(netlink::netdev::threading);
             let threading = stated.map_or_else(|| device(inside), Ok)?;
             Ok((threading, napi.pid.map(Pid)))
         }

@@ -4,10 +4,10 @@ use model::{
     DeviceId, DeviceNapiKnob, EmptyPolls, KernelVersion, Nanoseconds, NapiId, NapiKnob, RxQueue, Setting,
     Threading,
 };
+use netlink::netdev::{self, NAPI_SET_SINCE, NapiChange, RawNapi};
+use sys::error::{Errno, KernelError};
 
 use super::inside::Inside;
-use crate::error::{Errno, KernelError};
-use crate::netlink::netdev::{self, NAPI_SET_SINCE, NapiChange, RawNapi};
 use crate::observe::device::parse_threading;
 
 /// All of one queue, by one look at its NAPI.

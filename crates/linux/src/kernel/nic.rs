@@ -1,10 +1,10 @@
 //! Knobs of a NIC and its driver: which request each becomes.
 
 use model::{DeviceId, NicKnob, Setting};
+use sys::error::KernelError;
 
 use super::inside::Inside;
 use super::{lacking, steer};
-use crate::error::KernelError;
 use crate::observe::device as observed;
 
 /// Knobs of one object and one interface, as they are: one request for all where there is one.

@@ -1,9 +1,9 @@
 //! Knobs of what processes own; of what lies inside a foreign process, through the attach service where there is one.
 
 use model::{ProcessKnob, Setting};
+use sys::error::KernelError;
 
 use crate::attach;
-use crate::error::KernelError;
 use crate::process;
 
 pub(super) fn read(like: &ProcessKnob) -> Result<Setting, KernelError> {

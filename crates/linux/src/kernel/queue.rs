@@ -1,9 +1,9 @@
 //! Knobs of receive and transmit queues: moderation of one queue by ioctl, steering in software by files in sysfs.
 
 use model::{Cpu, CpuSet, DeviceId, QueueIndex, RxQueue, RxQueueKnob, Setting, TxQueue, TxQueueKnob};
+use sys::error::KernelError;
 
 use super::inside::Inside;
-use crate::error::KernelError;
 use crate::observe::device as observed;
 
 pub(super) fn read_rx(

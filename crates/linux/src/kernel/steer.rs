@@ -2,9 +2,9 @@
 //! whose numbers are looked up at each reading and writing.
 
 use model::{DeviceId, FlowMatch, NicKnob, Qdiscs, QueueSpan, Setting, SteerTo};
+use sys::error::KernelError;
 
 use super::inside::Inside;
-use crate::error::KernelError;
 
 /// One of them, as it is; another knob is none that these interfaces have.
 pub(super) fn read(inside: &mut Inside, device: DeviceId, like: &NicKnob) -> Result<NicKnob, KernelError> {

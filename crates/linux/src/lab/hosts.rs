@@ -7,18 +7,17 @@ use std::process::Command;
 use std::sync::Arc;
 
 use model::{CpuSet, IfIndex, Pid};
+use netlink::Links;
+use netlink::offload::{self, Offload};
+use netlink::rtlink::{RtLink, VethEnd};
+use sys::error::KernelError;
+use sys::netns::Netns;
+use sys::sysfs::SysFs;
 
 use super::keeper::Keeper;
 use super::memcached::{Memcached, MemcachedOptions, ServerError};
 use super::program::{Program, ProgramError};
 use super::scratch::Scratch;
-use crate::error::KernelError;
-use crate::netlink::Links;
-use crate::netlink::offload::{self, Offload};
-use crate::netlink::rtlink::{RtLink, VethEnd};
-use crate::netns::Netns;
-use crate::sys;
-use crate::sysfs::SysFs;
 
 /// The server's address. Documentation range TEST-NET-1 (RFC 5737): it is routed nowhere, and nothing leaves the lab.
 pub const SERVER_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -81,7 +80,7 @@ impl Lab {
     pub fn new(options: &LabOptions) -> Result<Self, KernelError> {
         if !(1..=LabOptions::QUEUES_MAX).contains(&options.queues) {
             let what = format!("a lab with {} queues (1 to {})", options.queues, LabOptions::QUEUES_MAX);
-            return Err(KernelError::errno(what, crate::error::Errno::INVAL));
+            return Err(KernelError::errno(what, sys::error::Errno::INVAL));
         }
         let server = Netns::create()?;
         let client = Netns::create()?;

@@ -7,10 +7,8 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::WaitOptions;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-use crate::error::KernelError;
-use crate::netns::Netns;
-use crate::sys;
+use sys::error::KernelError;
+use sys::netns::Netns;
 
 /// The first process of a pid namespace, in the server's network namespace.
 #[derive(Debug)]

@@ -11,13 +11,12 @@ use std::time::{Duration, Instant};
 
 use model::{CpuSet, Pid, ProcessId};
 use rustix::fs::{MemfdFlags, memfd_create};
+use sys::error::KernelError;
+use sys::netns::Netns;
 
 use super::hosts::SERVER_ADDRESS;
 use super::keeper::Keeper;
-use crate::error::KernelError;
-use crate::netns::Netns;
 use crate::process::identify;
-use crate::sys;
 
 /// memcached's own port.
 const PORT: u16 = 11211;

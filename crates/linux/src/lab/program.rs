@@ -10,13 +10,12 @@ use std::time::{Duration, Instant};
 
 use model::{CpuSet, Pid, ProcessId};
 use rustix::fs::{MemfdFlags, memfd_create};
+use sys::error::KernelError;
+use sys::netns::Netns;
 
 use super::keeper::Keeper;
 use super::memcached::{READY_PAUSE, Said, end, said};
-use crate::error::KernelError;
-use crate::netns::Netns;
 use crate::process::identify;
-use crate::sys;
 
 /// How long a server may take until it takes connections.
 const READY_WITHIN: Duration = Duration::from_secs(10);

@@ -7,8 +7,7 @@ use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
 };
-
-use crate::error::KernelError;
+use sys::error::KernelError;
 
 /// How much it may hold, in tmpfs's words.
 const SIZE: &str = "64m";

@@ -1,14 +1,14 @@
 //! Observing the same host again and again, a part at a time: what is open stays open, and what did not change is not
 //! read.
 
+use bpf::EpollScanner;
+use bpf::reuseport::ListenerScanner;
 use model::host::{Epoll, Process, Unread};
 use model::{EpollId, Host, IfIndex, Pid};
+use sys::error::{Cause, KernelError};
+use sys::netns::Netns;
 
 use super::{Processes, Sources, Sysctls, device, irq, listeners, process, topology, whole};
-use crate::bpf::EpollScanner;
-use crate::bpf::reuseport::ListenerScanner;
-use crate::error::{Cause, KernelError};
-use crate::netns::Netns;
 use crate::process::{Link, Pinned, descriptors, params_if_any};
 
 /// The most unread objects that are kept: repeated observation would collect them without bound.

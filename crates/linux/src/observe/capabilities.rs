@@ -1,13 +1,12 @@
 //! What this kernel and this caller can do, found by asking rather than by version wherever something answers.
 
 use model::host::{Capabilities, Unread};
+use netlink::netdev::NapiSetTakes;
 use rustix::event::epoll;
 use rustix::thread::{CapabilitySet, capabilities as capability_sets};
+use sys::error::KernelError;
 
 use super::{OrUnread, Sources};
-use crate::error::KernelError;
-use crate::netlink::netdev::NapiSetTakes;
-use crate::sys;
 
 /// Types of the running kernel, without which no BPF program of ours can be loaded.
 const BTF: &str = "/sys/kernel/btf/vmlinux";

@@ -15,16 +15,16 @@ pub(super) use ethtool::segments;
 pub(crate) use ethtool::{channels, coalesce, offloads, rings};
 pub(crate) use files::queues_of;
 use files::{from_sysfs, number};
+use netlink::link::RawLink;
+use netlink::netdev::{self, QueueType, RawNapi, RawQueue};
+use netlink::qdisc::{Circumstances, Disciplines, RawQdisc};
+use sys::error::{Cause, KernelError};
+use sys::sysfs::SysFs;
 
 use super::irq::{Interrupts, queue_in_name};
 use super::{OrUnread, Sources};
-use crate::error::{Cause, KernelError};
 use crate::ioctl::EthtoolIoctl;
-use crate::netlink::link::RawLink;
-use crate::netlink::netdev::{self, QueueType, RawNapi, RawQueue};
-use crate::netlink::qdisc::{Circumstances, Disciplines, RawQdisc};
 use crate::process::kthread;
-use crate::sysfs::SysFs;
 
 /// A device and the interrupts of its bus device, of which some are its queues'.
 #[derive(Clone, Debug)]

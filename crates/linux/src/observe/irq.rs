@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::host::{Irq, Unread};
 use model::{Cpu, CpuSet, IrqNumber, NumaNode, QueueIndex};
+use netlink::netdev::QueueType;
+use sys::error::{Cause, Errno, KernelError};
 
 use super::OrUnread;
-use crate::error::{Cause, Errno, KernelError};
-use crate::netlink::netdev::QueueType;
 
 const INTERRUPTS: &str = "/proc/interrupts";
 

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bpf::reuseport::ListenerScanner;
 use model::host::{Process, SharedListeners, SocketState, Unread};
 use model::{Host, ListenerGroup, NetnsId};
 
 use super::OrUnread;
 use crate::attach;
-use crate::bpf::reuseport::ListenerScanner;
 use crate::process::shared_listeners;
 
 /// Looks for them, if there may be any. The scanner is loaded at the first need.

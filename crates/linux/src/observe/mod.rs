@@ -1,6 +1,6 @@
 //! Observing a host: from what the kernel says to [`model::Host`].
 //!
-//! What the kernel writes is read by the views of [`crate::netlink`] and the parsers below, which take text and open
+//! What the kernel writes is read by the views of [`netlink`] and the parsers below, which take text and open
 //! nothing; what it means is decided here. A part that cannot be read is named in [`model::Host::unread`] with the
 //! kernel's words, and the rest is observed all the same.
 
@@ -21,16 +21,16 @@ use std::collections::BTreeMap;
 
 use model::host::Unread;
 use model::{Host, KernelVersion, KthreadState, Pid, Sysctl};
+use netlink::qdisc::Disciplines;
+use netlink::{Ethtool, Links, Netdev};
+use sys::error::{Cause, KernelError};
+use sys::netns::Netns;
+use sys::sysctl;
+use sys::sysfs::SysFs;
 
-use crate::error::{Cause, KernelError};
 use crate::ioctl::EthtoolIoctl;
 use crate::irqbalance::Irqbalance;
-use crate::netlink::qdisc::Disciplines;
-use crate::netlink::{Ethtool, Links, Netdev};
-use crate::netns::Netns;
 use crate::process::kthread;
-use crate::sysctl;
-use crate::sysfs::SysFs;
 
 /// Which processes to observe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

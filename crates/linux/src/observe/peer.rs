@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 
 use model::{DeviceId, Label};
-
-use crate::error::KernelError;
-use crate::netlink::{Ethtool, Links};
-use crate::netns::Netns;
+use netlink::{Ethtool, Links};
+use sys::error::KernelError;
+use sys::netns::Netns;
 
 /// How many namespaces are looked at to find one end.
 const NAMESPACES_MAX: usize = 4096;

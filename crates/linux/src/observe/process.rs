@@ -9,16 +9,15 @@ use std::os::fd::OwnedFd;
 
 use model::host::{Epoll, IoUring, Process, Socket, SocketState, Thread, Unread};
 use model::{EpollId, Fd, NapiId, NetnsId, Pid, RingId, ThreadId};
+use netlink::sock_diag::{InetSockets, of_tcp};
 use rustix::fs::{AtFlags, statat};
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
+use sys::error::{Cause, Errno};
+use sys::netns::Netns;
 
 use super::Processes;
 use crate::attach;
-use crate::error::{Cause, Errno};
-use crate::netlink::sock_diag::{InetSockets, of_tcp};
-use crate::netns::Netns;
 use crate::process::{self, Cpusets, Link, Pinned, Stat, Status};
-use crate::sys;
 
 /// Looks into processes, in ascending order of pid. `Networking` are those in `netns` that have an internet socket
 /// or an io_uring with a registered one.

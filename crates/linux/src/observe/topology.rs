@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use model::host::{CpuInfo, Topology, Unread};
 use model::{Cpu, CpuSet, NumaNode};
+use sys::error::KernelError;
+use sys::sysfs::SysFs;
 
 use super::OrUnread;
-use crate::error::KernelError;
-use crate::sysfs::SysFs;
 
 /// The highest number of a CPU's cache that is looked for. Caches are numbered from the nearest; none has more than 5.
 const CACHE_INDEX_MAX: u32 = 8;

@@ -2,11 +2,10 @@
 
 use model::{CpuSet, ProcessKnob, Setting, ThreadId};
 use rustix::io::Errno;
+use sys::error::{Cause, KernelError};
 
 use super::pinned::Pinned;
 use super::stat::{Stat, Status};
-use crate::error::{Cause, KernelError};
-use crate::sys;
 
 /// Reads the CPUs that a thread may run on.
 ///

@@ -7,9 +7,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use model::Fd;
 use rustix::fs::readlinkat_raw;
 use rustix::io::Errno;
+use sys::error::Cause;
 
 use super::pinned::{Pinned, unreadable};
-use crate::error::Cause;
 
 /// The most descriptors of one process that are looked at: four times the default of `fs.nr_open`.
 const DESCRIPTORS_MAX: usize = 4 << 20;

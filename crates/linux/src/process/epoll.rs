@@ -5,11 +5,10 @@ use std::os::fd::OwnedFd;
 use model::host::Membership;
 use model::{EpollId, EpollParams, Fd, KernelVersion, ProcessKnob, Setting};
 use rustix::io::Errno;
+use sys::error::{Cause, KernelError};
 
 use super::descriptors::{Link, duplicate_if};
 use super::pinned::Pinned;
-use crate::error::{Cause, KernelError};
-use crate::sys;
 
 /// The largest budget that anyone may set. Kernel: 6.18, `include/linux/netdevice.h` `NAPI_POLL_WEIGHT`.
 const BUDGET_WITHOUT_CAPABILITY_MAX: u16 = 64;

@@ -6,16 +6,16 @@ use std::os::fd::OwnedFd;
 
 use model::host::Unread;
 use model::{NetnsId, Pid, ProcessId};
+use netlink::sock_diag::InetSockets;
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
+use sys::error::{Cause, KernelError};
+use sys::netns::Netns;
 
 use super::cgroup;
 use super::descriptors::{Link, descriptors};
 use super::pinned::{Pinned, pids, unreadable};
 use super::stat::Status;
 use crate::attach;
-use crate::error::{Cause, KernelError};
-use crate::netlink::sock_diag::InetSockets;
-use crate::netns::Netns;
 
 /// What a process must be like. Every condition that is given must hold; at least one must be given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use model::{CpuSet, KthreadState, Nanoseconds, Pid, RtThrottling, Scheduling, Slice, UtilClamp};
 use rustix::io::Errno;
+use sys::affinity::set_affinity;
+use sys::error::{Cause, KernelError};
+use sys::scheduling::{RawAttr, attributes, set_attributes};
 
 use super::stat::{Stat, Status};
-use crate::error::{Cause, KernelError};
-use crate::sys::affinity::set_affinity;
-use crate::sys::scheduling::{RawAttr, attributes, set_attributes};
 
 /// `SCHED_*`. Kernel: `include/uapi/linux/sched.h`.
 mod policy {

@@ -9,9 +9,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use sys::error::{Cause, KernelError};
 
 use super::stat::Stat;
-use crate::error::{Cause, KernelError};
 
 /// The most bytes that are read of one file of `/proc`: 800 000 lines of an epoll's fdinfo.
 const FILE_BYTES_MAX: usize = 64 << 20;

@@ -2,16 +2,16 @@
 
 use model::Pid;
 use model::host::SocketState;
+use netlink::sock_diag::InetSockets;
+use sys::error::KernelError;
 
 use super::descriptors::{Link, descriptors};
 use super::pinned::Pinned;
-use crate::error::KernelError;
-use crate::netlink::sock_diag::InetSockets;
 
 /// State and local port of each socket of a process, as far as they are among these; of UDP, of those without a peer.
 ///
 /// # Errors
-/// [`crate::Cause::Gone`] if it ended; EACCES without the right to look into it.
+/// [`sys::Cause::Gone`] if it ended; EACCES without the right to look into it.
 pub(crate) fn ports_of(pid: Pid, sockets: &InetSockets) -> Result<Vec<(SocketState, u16)>, KernelError> {
     let wrong = |cause| KernelError { what: format!("the sockets of process {pid}"), cause };
     let process = Pinned::open(pid).map_err(wrong)?;

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
+use bpf::reuseport::{CLASSIC, FoundListener, ListenerScanner, Lists, ReuseportProgram};
 use model::host::{Listener, SharedListeners, SpreadCounts};
 use model::{DeviceId, IfIndex, Label, ListenerGroup, ProcessKnob, QueueListeners, RxQueue, Setting, Spread};
 use rustix::fs::fstat;
+use sys::error::{Cause, Errno, KernelError};
 
 use super::Pinned;
-use crate::bpf::reuseport::{CLASSIC, FoundListener, ListenerScanner, Lists, ReuseportProgram};
-use crate::error::{Cause, Errno, KernelError};
-use crate::sys;
 
 /// The same `SOCK_STREAM` sockets under one address may be two groups, when they are of two users or bound to two devices.
 const TWO_GROUPS: &str = "two groups of sockets have this address: of two users, or bound to two devices";

@@ -4,11 +4,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use model::{Fd, KernelVersion, ProcessKnob, RingId, RingNapi, Setting};
 use rustix::io::Errno;
+use sys::error::{Cause, KernelError};
 
 use super::descriptors::{Link, duplicate_if, socket_inode};
 use super::pinned::Pinned;
-use crate::error::{Cause, KernelError};
-use crate::sys;
 
 /// How often a ring's fdinfo is read at most: it is empty while the ring's lock is held for a submission.
 const FDINFO_READS_MAX: usize = 16;

@@ -2,8 +2,6 @@
 
 use model::EpollId;
 
-use crate::sys;
-
 /// Whether two names are of one epoll. False where the kernel does not say (`CONFIG_KCMP`), and where one of them is gone.
 pub fn same_epoll(a: EpollId, b: EpollId) -> bool {
     let name = |id: EpollId| (id.process.pid.0, id.fd.0);

@@ -1,17 +1,17 @@
 //! A rule or a chain: read from words, written as a message, read from a dump, put into words.
 
+use kinds::action::Action;
+use kinds::attr::{AttrBuf, Attrs, Malformed};
+use kinds::classifier::{self, Classifier};
+use kinds::lookup::Lookup;
+use kinds::number;
+use kinds::protocol;
+use kinds::words::{Read, Words, abbreviates};
 use model::IfIndex;
 
 use super::head::{Head, PlaceWord};
 use super::{BLOCK, CHAIN, Command, EGRESS, Group, Hook, INGRESS, KIND, OPTIONS, Verb, flag, message, tcmsg};
-use crate::action::Action;
-use crate::attr::{AttrBuf, Attrs, Malformed};
 use crate::batch::Batch;
-use crate::classifier::{self, Classifier};
-use crate::lookup::Lookup;
-use crate::number;
-use crate::protocol;
-use crate::words::{Read, Words, abbreviates};
 
 /// The bytes of a `struct tcmsg`.
 const HEADER_BYTES: usize = 20;

@@ -1,6 +1,6 @@
 //! Lines about queueing disciplines and classes of which rules know nothing: tc understands them.
 
-use crate::words::{Spans, Words, abbreviates};
+use kinds::words::{Spans, Words, abbreviates};
 
 /// A line that tc can be given as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,8 @@ impl Foreign {
 #[cfg(test)]
 mod test {
     use crate::batch::ReadError;
-    use crate::{Batch, Command, Table};
+    use crate::{Batch, Command};
+    use kinds::Table;
     use model::IfIndex;
 
     #[test]

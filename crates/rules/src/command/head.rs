@@ -1,10 +1,11 @@
 //! What a line says of a rule before its handle and its classifier: mostly the same for many lines.
 
+use kinds::lookup::Lookup;
+use kinds::number::{self, Base};
+use kinds::protocol;
+use kinds::words::{Read, Words, keywords};
+
 use super::{EGRESS, Hook, INGRESS, ROOT, Verb};
-use crate::lookup::Lookup;
-use crate::number::{self, Base};
-use crate::protocol;
-use crate::words::{Read, Words, keywords};
 
 keywords! {
     /// The words before the classifier, in iproute2's order.

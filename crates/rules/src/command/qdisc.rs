@@ -1,12 +1,12 @@
 //! The queueing disciplines that rules hang on.
 
+use kinds::attr::{AttrBuf, Attrs, Malformed};
+use kinds::lookup::Lookup;
+use kinds::number::{self, Base};
+use kinds::words::{Read, Words, abbreviates};
 use model::IfIndex;
 
 use super::{CLSACT, EGRESS_BLOCK, Hook, INGRESS_BLOCK, KIND, Verb, flag, message, tcmsg};
-use crate::attr::{AttrBuf, Attrs, Malformed};
-use crate::lookup::Lookup;
-use crate::number::{self, Base};
-use crate::words::{Read, Words, abbreviates};
 
 /// A queueing discipline that rules hang on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +117,8 @@ impl Qdisc {
 #[cfg(test)]
 mod test {
     use super::*;
-    use crate::{Batch, Command, Table};
+    use crate::{Batch, Command};
+    use kinds::Table;
 
     #[test]
     fn a_dumped_queueing_discipline_has_words_that_mean_the_same() {

@@ -1,11 +1,12 @@
 //! Actions without a rule.
 
+use kinds::action::{Action, Kind, bitfield};
+use kinds::attr::AttrBuf;
+use kinds::lookup::Lookup;
+use kinds::number::{self, Base};
+use kinds::words::{Read, Words, abbreviates};
+
 use super::{ACT_INDEX, ACT_TAB, KIND, LARGE_DUMP, ROOT_FLAGS, Verb, flag, message};
-use crate::action::{Action, Kind, bitfield};
-use crate::attr::AttrBuf;
-use crate::lookup::Lookup;
-use crate::number::{self, Base};
-use crate::words::{Read, Words, abbreviates};
 
 /// Actions without a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use model::host::{Channels, Coalesce, Device, Features, Pair, Rings, Unread};
 use model::{IfIndex, Offload};
+use netlink::ethtool::change::RawPrivateFlags;
+use netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
+use sys::error::KernelError;
 
 use super::super::{OrUnread, Sources};
-use crate::error::KernelError;
-use crate::netlink::ethtool::change::RawPrivateFlags;
-use crate::netlink::ethtool::{RawChannels, RawCoalesce, RawFeatures, RawRings};
 
 /// What the ethtool family says about all devices.
 #[derive(Debug, Default)]
@@ -82,7 +82,7 @@ pub(crate) fn coalesce(raw: &RawCoalesce) -> Coalesce {
 
 /// Whether a device segments TCP itself; `None` where it does not say.
 pub(in crate::observe) fn segments(
-    ethtool: &mut crate::netlink::Ethtool,
+    ethtool: &mut netlink::Ethtool,
     device: IfIndex,
 ) -> Result<Option<bool>, KernelError> {
     let names = ethtool.feature_names()?;

@@ -5,11 +5,11 @@ use std::str::FromStr;
 
 use model::host::{Device, RxQueueState, TxQueueState, Unread};
 use model::{CpuSet, EmptyPolls, IrqNumber, Nanoseconds, NumaNode, QueueIndex, RxQueue};
+use netlink::netdev;
+use sys::error::KernelError;
+use sys::sysfs::SysFs;
 
 use super::super::OrUnread;
-use crate::error::KernelError;
-use crate::netlink::netdev;
-use crate::sysfs::SysFs;
 
 /// Queues, device-wide settings and the bus device; returns the bus device's interrupts.
 pub(super) fn from_sysfs(

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use model::EpollBatch;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use sys::error::KernelError;
 
 use super::{PRELOAD_VARIABLE, libraries};
-use crate::error::KernelError;
 
 /// The variable that passes the library its file of counts.
 const COUNTS_VARIABLE: &str = "NETPOLICY_EPOLL_COUNTS";

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, mkdir, openat, renameat, unlinkat};
 use rustix::io::Errno;
-
-use crate::error::KernelError;
+use sys::error::KernelError;
 
 /// A library to preload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

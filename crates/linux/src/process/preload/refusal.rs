@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::process::{getgid, getuid};
+use sys::error::KernelError;
 
 use super::elf::Executable;
-use crate::error::KernelError;
 
 /// How much of an executable is looked at: its headers and notes are at its beginning.
 const LOOKED_AT_BYTES: u64 = 64 << 10;

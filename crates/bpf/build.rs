@@ -1,0 +1,62 @@
+//! Compiles the BPF programs.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Compiles each `src/NAME/NAME.bpf.c` to `OUT_DIR/NAME.bpf.o`, which `src/NAME` includes.
+///
+/// Clang alone does it: the types of the kernel that our programs read are written down in `vmlinux_min.h`, and
+/// libbpf's headers come with the libbpf that is linked.
+fn main() {
+    const PROGRAMS: [&str; 8] =
+        ["app_requests", "delivery", "epolls", "live", "process_events", "reuseport", "softirqs", "wire"];
+    /// What applications include; the programs answer by the same numbers.
+    const HEADERS: &str = "../../include";
+    println!("cargo::rerun-if-env-changed=CLANG");
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
+    let source = Path::new("src");
+    let out = PathBuf::from(variable("OUT_DIR"));
+    // As libbpf's bpf_tracing.h spells architectures.
+    let architecture = match variable("CARGO_CFG_TARGET_ARCH").as_str() {
+        "x86_64" => "x86",
+        "aarch64" => "arm64",
+        "riscv64" => "riscv",
+        "s390x" => "s390",
+        "powerpc64" => "powerpc",
+        other => panic!("the BPF programs are not prepared for {other}"),
+    };
+    let endian = match variable("CARGO_CFG_TARGET_ENDIAN").as_str() {
+        "little" => "bpfel",
+        _ => "bpfeb",
+    };
+    println!("cargo::rerun-if-changed={}", source.join("vmlinux_min.h").display());
+    println!("cargo::rerun-if-changed={}", source.join("compat.bpf.h").display());
+    println!("cargo::rerun-if-changed={}", source.join("poller.bpf.h").display());
+    println!("cargo::rerun-if-changed={}", source.join("process.bpf.h").display());
+    println!("cargo::rerun-if-changed={HEADERS}/netpolicy.h");
+    for name in PROGRAMS {
+        println!("cargo::rerun-if-changed={}", source.join(name).display());
+        let mut command = Command::new(&clang);
+        command.args(["-target", endian, "-mcpu=v3", "-g", "-O2", "-Wall", "-Wextra", "-Werror"]);
+        // BPF_PROG() names every argument of a tracepoint, whether it is used or not.
+        command.arg("-Wno-unused-parameter");
+        command.arg(format!("-D__TARGET_ARCH_{architecture}"));
+        command.arg("-I").arg(variable("DEP_BPF_INCLUDE")).arg("-I").arg(HEADERS);
+        // The object is the same wherever it is built.
+        command.arg("-fdebug-compilation-dir=.");
+        command.arg("-c").arg(source.join(name).join(format!("{name}.bpf.c")));
+        command.arg("-o").arg(out.join(format!("{name}.bpf.o")));
+        match command.status() {
+            Ok(status) if status.success() => {}
+            Ok(status) => panic!("{clang} could not compile {name}.bpf.c: {status}"),
+            Err(error) => {
+                panic!("cannot start {clang}, which compiles the BPF programs (set CLANG): {error}")
+            }
+        }
+    }
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
+}

@@ -1,0 +1,535 @@
+//! The store of applications' requests: programs and maps in the kernel, pinned in a directory so that they outlive a
+//! command.
+//!
+//! `DIRECTORY/registry` holds what all cgroups share: the maps of sockets and processes, and the programs that copy a
+//! process's policy to its children. `DIRECTORY/cgroup_ID` holds the programs of one cgroup and the policies that users may
+//! request there. Each is created under another name and renamed when it is complete.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
+use model::Pid;
+use rustix::fs::statfs;
+use sys::error::{Cause, Errno, KernelError};
+
+use super::cgroup::Cgroup;
+use crate::loaded::{Loaded, refused};
+use crate::mirrored::{Field, mirrored};
+use crate::{in_initial_pid_namespace, iterated};
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/app_requests.bpf.o"));
+
+/// Kernel: `include/uapi/linux/magic.h` `BPF_FS_MAGIC`.
+const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+/// `sizeof(struct request_record)`.
+const RECORD_BYTES: usize = RawRequest::BYTES;
+/// The most that one scan of the sockets reads: four million records.
+const SOCKETS_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
+/// `ANY_USER` of `app_requests.bpf.c`.
+const ANY_USER: u32 = u32::MAX;
+
+const SHARED_MAPS: [&str; 4] = ["sockets", "tasks", "lost", "asked"];
+const SHARED_PROGRAMS: [&str; 2] = ["process_forked", "process_exited"];
+const CGROUP_PROGRAMS: [&str; 3] = ["set_socket", "get_socket", "socket_made"];
+const PRCTL_PROGRAM: &str = "task_asks";
+
+/// The policies that a user may request in a cgroup: bit N for number N.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The user; `None` for all users without an entry.
+    pub uid: Option<u32>,
+    /// The set. Number 0 is always allowed, and every number with CAP_NET_ADMIN in the initial user namespace.
+    pub numbers: u32,
+}
+
+/// An enabled cgroup: its processes may request policies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enabled {
+    /// Its number.
+    pub id: u64,
+    /// Its directory; `None` if it was removed.
+    pub path: Option<PathBuf>,
+    /// Which users may request which policies.
+    pub choices: Vec<Choice>,
+    /// Whether `prctl` is answered too.
+    pub prctl: bool,
+}
+
+/// Where a socket's policy comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestSource {
+    /// `setsockopt` on it, or on the listener that it was accepted from.
+    Own,
+    /// The process that made it.
+    Task,
+}
+
+/// A socket with a requested policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketRequest {
+    /// Its inode.
+    pub inode: u64,
+    /// The policy's number.
+    pub number: u32,
+    /// Where it comes from.
+    pub source: RequestSource,
+}
+
+/// The requests on this host.
+#[derive(Clone, Debug)]
+pub struct RequestStore {
+    directory: PathBuf,
+}
+
+impl RequestStore {
+    /// The default directory.
+    pub const DIRECTORY: &'static str = "/sys/fs/bpf/netpolicy";
+
+    /// The directory of the pins.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The store that is pinned in a directory. The directory need not exist yet; its parent must be on a BPF file system.
+    pub fn at(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
+    }
+
+    /// Enables a cgroup; if it is enabled already, only its `choices` change. Returns why `prctl` is unavailable, if it is.
+    ///
+    /// # Errors
+    /// [`Cause::Absent`] without a BPF file system, kernel BTF or the initial pid namespace;
+    /// EEXIST if a cgroup above or below it is enabled, since both would answer; else the kernel's refusal.
+    pub fn enable(&self, cgroup: &Cgroup, choices: &[Choice]) -> Result<Option<KernelError>, KernelError> {
+        self.register()?;
+        let own = self.of_cgroup(cgroup.id());
+        if own.exists() {
+            write_choices(&pinned(&own.join("allowed"))?, choices)?;
+        } else {
+            if let Some(other) = self.related(cgroup)? {
+                let what = format!("sockets of cgroup {}", cgroup.path().display());
+                let message =
+                    format!("{} is enabled, and would answer too: disable it first", other.display());
+                return Err(KernelError { what, cause: Cause::Extack { errno: Errno::EXIST, message } });
+            }
+            let mut loaded = self.load_for(cgroup)?;
+            write_choices(loaded.map("allowed")?.map(), choices)?;
+            let making = self.making()?;
+            loaded.pin_map("allowed", &making.0)?;
+            loaded.pin_links(&making.0)?;
+            making.becomes(&own)?;
+        }
+        Ok(self.enable_prctl(cgroup).err())
+    }
+
+    /// Enables `prctl` in an enabled cgroup. Its choices stay as they are.
+    ///
+    /// # Errors
+    /// The kernel's refusal, where it lets no program answer `prctl`.
+    pub fn enable_prctl(&self, cgroup: &Cgroup) -> Result<(), KernelError> {
+        let own = self.of_cgroup(cgroup.id());
+        if own.join(PRCTL_PROGRAM).exists() {
+            return Ok(());
+        }
+        self.load_prctl_for(cgroup, &own).and_then(|mut loaded| loaded.pin_links(&own))
+    }
+
+    /// Disables a cgroup: immediately for sockets, a moment later for `prctl`. The policies of its sockets are removed with
+    /// the last cgroup, if no process has one by then. False if it was not enabled.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn disable(&self, id: u64) -> Result<bool, KernelError> {
+        let own = self.of_cgroup(id);
+        for name in CGROUP_PROGRAMS {
+            // Without this the kernel detaches a little after the last pin is gone. There is none where the cgroup was
+            // removed.
+            let _ = Link::open(own.join(name)).and_then(|link| link.detach());
+        }
+        let was = remove(&own)?;
+        self.end_if_unused()?;
+        Ok(was)
+    }
+
+    fn end_if_unused(&self) -> Result<(), KernelError> {
+        if self.enabled_ids()?.is_empty() && self.tasks()?.is_empty() {
+            remove(&self.registry())?;
+            let _ = std::fs::remove_dir(&self.directory); // one that holds other things stays
+        }
+        Ok(())
+    }
+
+    /// The enabled cgroups, by number.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn enabled(&self) -> Result<Vec<Enabled>, KernelError> {
+        self.enabled_ids()?
+            .into_iter()
+            .map(|id| {
+                let own = self.of_cgroup(id);
+                let choices = read_choices(&pinned(&own.join("allowed"))?)?;
+                let prctl = own.join(PRCTL_PROGRAM).exists();
+                Ok(Enabled { id, path: Cgroup::path_of(id), choices, prctl })
+            })
+            .collect()
+    }
+
+    /// The processes with a policy, and its number.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn tasks(&self) -> Result<BTreeMap<Pid, u32>, KernelError> {
+        let tasks = pinned_if_any(&self.registry().join("tasks"))?;
+        Ok(tasks.as_ref().map(tasks_in).unwrap_or_default())
+    }
+
+    /// Sets the policy of a process, which its children will inherit; `None` removes it.
+    ///
+    /// # Errors
+    /// As [`RequestStore::enable`].
+    pub fn set_task(&self, process: Pid, number: Option<u32>) -> Result<(), KernelError> {
+        let what = format!("policy of process {process}");
+        let key = process.0.to_ne_bytes();
+        let done = match number {
+            Some(number) => {
+                self.register()?;
+                pinned(&self.registry().join("tasks"))?.update(&key, &number.to_ne_bytes(), MapFlags::ANY)
+            }
+            None => match pinned_if_any(&self.registry().join("tasks"))? {
+                Some(tasks) => tasks.delete(&key),
+                None => return Ok(()),
+            },
+        };
+        match done {
+            // A process that exited before its entry was written does not remove it: the next one with its pid would get it.
+            Ok(()) if number.is_some() && has_ended(process) => self.set_task(process, None),
+            Ok(()) if number.is_some() => Ok(()),
+            Ok(()) => self.end_if_unused(),
+            Err(error) if number.is_none() && error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(()),
+            Err(_) => Err(refused(what)),
+        }
+    }
+
+    /// How many children did not inherit a policy because the map was full.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn lost(&self) -> Result<u64, KernelError> {
+        let Some(lost) = pinned_if_any(&self.registry().join("lost"))? else { return Ok(0) };
+        let value =
+            lost.lookup(&[0; 4], MapFlags::ANY).map_err(|_| refused("BPF map lost: lookup".to_owned()))?;
+        Ok(value.map_or(0, |value| u64::take(&value)))
+    }
+
+    /// The open sockets with a policy.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn sockets(&self) -> Result<Vec<SocketRequest>, KernelError> {
+        let Some(sockets) = pinned_if_any(&self.registry().join("sockets"))? else { return Ok(Vec::new()) };
+        sockets_in(&iterator()?, &sockets)
+    }
+
+    pub(super) fn registry(&self) -> PathBuf {
+        self.directory.join("registry")
+    }
+
+    fn of_cgroup(&self, id: u64) -> PathBuf {
+        self.directory.join(format!("cgroup_{id}"))
+    }
+
+    fn enabled_ids(&self) -> Result<Vec<u64>, KernelError> {
+        let mut ids: Vec<u64> = names_in(&self.directory)?
+            .iter()
+            .filter_map(|name| name.strip_prefix("cgroup_")?.parse().ok())
+            .collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    /// Makes what all cgroups share, unless it is there.
+    fn register(&self) -> Result<(), KernelError> {
+        if self.registry().exists() {
+            return Ok(());
+        }
+        if !in_initial_pid_namespace() {
+            return Err(KernelError::absent("policies of processes", "the initial pid namespace", None));
+        }
+        let mut loaded = self.load(&SHARED_PROGRAMS, &[])?;
+        loaded.attach()?;
+        let making = self.making()?;
+        for name in SHARED_MAPS {
+            loaded.pin_map(name, &making.0)?;
+        }
+        loaded.pin_links(&making.0)?;
+        making.becomes(&self.registry())
+    }
+
+    /// Loads programs for a cgroup, and attaches them.
+    fn load_for(&self, cgroup: &Cgroup) -> Result<Loaded, KernelError> {
+        let mut loaded = self.load(&CGROUP_PROGRAMS, &SHARED_MAPS.map(|name| (name, self.registry())))?;
+        loaded.attach_to_cgroup(cgroup.as_fd())?;
+        Ok(loaded)
+    }
+
+    /// Loads the program that answers `prctl` in a cgroup, and attaches it. What may be chosen is the cgroup's table in
+    /// `own`.
+    fn load_prctl_for(&self, cgroup: &Cgroup, own: &Path) -> Result<Loaded, KernelError> {
+        let shared = SHARED_MAPS.map(|name| (name, self.registry()));
+        let mut loaded = self
+            .load(&[PRCTL_PROGRAM], &[&shared[..], &[("allowed", own.to_owned())]].concat())
+            .map_err(|error| KernelError { what: "answer prctl".to_owned(), ..error })?;
+        let directory = u32::try_from(cgroup.as_fd().as_raw_fd()).unwrap_or(u32::MAX);
+        loaded.map("answered")?.set(&[0; 4], &directory.to_ne_bytes())?;
+        loaded.attach()?;
+        Ok(loaded)
+    }
+
+    fn load(&self, programs: &[&str], reused: &[(&str, PathBuf)]) -> Result<Loaded, KernelError> {
+        Loaded::load("app_requests", OBJECT, |open| {
+            autoload(open, programs);
+            for mut map in open.maps_mut() {
+                let name = map.name().to_string_lossy().into_owned();
+                let pinned = reused.iter().find(|(reused, _)| *reused == name);
+                // What an older netpolicy has made may lack one.
+                let pinned =
+                    pinned.map(|(name, directory)| directory.join(name)).filter(|path| path.exists());
+                if let Some(pinned) = pinned {
+                    map.reuse_pinned_map(pinned)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// An enabled cgroup above or below this one.
+    fn related(&self, cgroup: &Cgroup) -> Result<Option<PathBuf>, KernelError> {
+        let paths = self.enabled_ids()?.into_iter().filter_map(Cgroup::path_of);
+        let related = |path: &PathBuf| cgroup.path().starts_with(path) || path.starts_with(cgroup.path());
+        Ok(paths.into_iter().find(related))
+    }
+
+    /// A directory for what is being made. Those of processes that are gone are removed.
+    fn making(&self) -> Result<Making, KernelError> {
+        const PREFIX: &str = "making_";
+        let what = |path: &Path| format!("directory {}", path.display());
+        let parent = self.directory.parent().unwrap_or(Path::new("/"));
+        let file_system = statfs(parent).map_err(|errno| KernelError::errno(what(parent), errno))?;
+        // The type's sign differs between architectures; the magic has 32 bits.
+        if u64::try_from(file_system.f_type).map_or(true, |kind| kind & 0xffff_ffff != BPF_FS_MAGIC) {
+            let needs = "a BPF file system there (mount -t bpf bpf /sys/fs/bpf)";
+            return Err(KernelError::absent(what(parent), needs, None));
+        }
+        match std::fs::create_dir(&self.directory) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(KernelError::io(what(&self.directory), &error).needing("CAP_SYS_ADMIN"));
+            }
+            _ => {}
+        }
+        for name in names_in(&self.directory)? {
+            let pid = name.strip_prefix(PREFIX);
+            if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+                remove(&self.directory.join(name))?;
+            }
+        }
+        let path = self.directory.join(format!("{PREFIX}{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(|error| KernelError::io(what(&path), &error))?;
+        Ok(Making(path))
+    }
+}
+
+impl fmt::Display for RequestStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.directory.display().fmt(f)
+    }
+}
+
+/// A directory that is removed unless it becomes what it was made for.
+struct Making(PathBuf);
+
+impl Making {
+    fn becomes(self, path: &Path) -> Result<(), KernelError> {
+        match std::fs::rename(&self.0, path) {
+            Ok(()) => Ok(()),
+            // Another process was faster, and its directory is as good.
+            Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty) => {
+                Ok(())
+            }
+            Err(error) => Err(KernelError::io(format!("rename to {}", path.display()), &error)),
+        }
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let _ = remove(&self.0); // it is not there any more if it became what it should
+    }
+}
+
+/// Whether a process has ended. A zombie counts, too: it has no executable.
+fn has_ended(process: Pid) -> bool {
+    let link = std::fs::read_link(format!("/proc/{process}/exe"));
+    link.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+fn autoload(open: &mut OpenObject, names: &[&str]) {
+    for mut program in open.progs_mut() {
+        if names.iter().any(|name| program.name() == *name) {
+            program.set_autoload(true);
+        }
+    }
+}
+
+/// The program that reads the sockets. It needs no map of its own: the caller passes one.
+pub(super) fn iterator() -> Result<Loaded, KernelError> {
+    Loaded::load("app_requests", OBJECT, |open| {
+        for mut map in open.maps_mut() {
+            map.set_autocreate(false)?;
+        }
+        autoload(open, &["socket_requests"]);
+        Ok(())
+    })
+}
+
+/// The open sockets with a policy.
+pub(super) fn sockets_in(iterator: &Loaded, sockets: &MapHandle) -> Result<Vec<SocketRequest>, KernelError> {
+    let iterator =
+        sys::bpf::iterate_sockets_in(iterator.program("socket_requests")?.as_fd(), sockets.as_fd())
+            .map_err(|errno| KernelError::errno("sockets with a policy", errno))?;
+    let bytes = iterated::bytes(iterator, SOCKETS_BYTES_MAX)?;
+    Ok(bytes.chunks_exact(RECORD_BYTES).map(socket_request).collect())
+}
+
+/// The processes with a policy, and its number.
+pub(super) fn tasks_in(tasks: &MapHandle) -> BTreeMap<Pid, u32> {
+    let most = usize::try_from(tasks.max_entries()).unwrap_or(usize::MAX);
+    let mut found = BTreeMap::new();
+    for key in tasks.keys().take(most) {
+        // One that ended meanwhile has none.
+        if let Ok(Some(value)) = tasks.lookup(&key, MapFlags::ANY) {
+            found.insert(Pid(u32::take(&key)), u32::take(&value));
+        }
+    }
+    found
+}
+
+pub(super) fn pinned(path: &Path) -> Result<MapHandle, KernelError> {
+    MapHandle::from_pinned_path(path).map_err(|_| refused(format!("BPF map {}", path.display())))
+}
+
+pub(super) fn pinned_if_any(path: &Path) -> Result<Option<MapHandle>, KernelError> {
+    if path.exists() { pinned(path).map(Some) } else { Ok(None) }
+}
+
+fn write_choices(allowed: &impl MapCore, choices: &[Choice]) -> Result<(), KernelError> {
+    let failed = |_| refused("BPF map allowed".to_owned());
+    let key = |choice: &Choice| choice.uid.unwrap_or(ANY_USER).to_ne_bytes();
+    // First adds the new choices, then removes the old ones: a user who is in both is never refused in between.
+    for choice in choices {
+        allowed.update(&key(choice), &choice.numbers.to_ne_bytes(), MapFlags::ANY).map_err(failed)?;
+    }
+    let kept: Vec<[u8; 4]> = choices.iter().map(key).collect();
+    let most = usize::try_from(allowed.max_entries()).unwrap_or(usize::MAX);
+    let known: Vec<Vec<u8>> = allowed.keys().take(most).collect();
+    for old in known.iter().filter(|old| !kept.iter().any(|new| new == old.as_slice())) {
+        allowed.delete(old).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn read_choices(allowed: &MapHandle) -> Result<Vec<Choice>, KernelError> {
+    let mut choices = Vec::new();
+    let most = usize::try_from(allowed.max_entries()).unwrap_or(usize::MAX);
+    for key in allowed.keys().take(most) {
+        let value = allowed.lookup(&key, MapFlags::ANY);
+        let value = value.map_err(|_| refused("BPF map allowed: lookup".to_owned()))?.unwrap_or_default();
+        let uid = Some(u32::take(&key)).filter(|uid| *uid != ANY_USER);
+        choices.push(Choice { uid, numbers: u32::take(&value) });
+    }
+    choices.sort_unstable_by_key(|choice| choice.uid);
+    Ok(choices)
+}
+
+mirrored! {
+    /// `struct request_record`.
+    struct RawRequest = "request_record" {
+        inode: u64,
+        policy: u32,
+        source: u32,
+    }
+
+    /// `struct socket_request`.
+    struct OfSocket = "socket_request" {
+        policy: u32,
+        source: u32,
+    }
+
+    /// `struct asker`.
+    struct Asker = "asker" {
+        tgid: u32,
+        pad: u32,
+    }
+}
+
+/// The process in a `struct asker`.
+pub(super) fn asker(bytes: &[u8]) -> Pid {
+    Pid(Asker::of(bytes).tgid)
+}
+
+/// Reads `struct request_record`.
+fn socket_request(record: &[u8]) -> SocketRequest {
+    let RawRequest { inode, policy, source } = RawRequest::of(record);
+    // `enum request_source`.
+    let source = if source == 1 { RequestSource::Own } else { RequestSource::Task };
+    SocketRequest { inode, number: policy, source }
+}
+
+fn names_in(directory: &Path) -> Result<Vec<String>, KernelError> {
+    match std::fs::read_dir(directory) {
+        Ok(entries) => {
+            Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(KernelError::io(format!("directory {}", directory.display()), &error)),
+    }
+}
+
+/// Removes a directory of pins. False if there was none.
+fn remove(directory: &Path) -> Result<bool, KernelError> {
+    let failed = |error: &std::io::Error| KernelError::io(format!("remove {}", directory.display()), error);
+    for name in names_in(directory)? {
+        std::fs::remove_file(directory.join(name)).map_err(|error| failed(&error))?;
+    }
+    match std::fs::remove_dir(directory) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::mirrored::same_as_compiled;
+
+    same_as_compiled!(OBJECT, RawRequest, OfSocket, Asker);
+
+    #[test]
+    fn a_socket_with_a_policy_is_read_as_the_program_writes_it() {
+        let mut bytes = Vec::new();
+        bytes.extend(35_845_u64.to_ne_bytes());
+        bytes.extend([3_u32, 1].into_iter().flat_map(u32::to_ne_bytes));
+        assert_eq!(bytes.len(), RECORD_BYTES, "sizeof(struct request_record)");
+        assert_eq!(
+            socket_request(&bytes),
+            SocketRequest { inode: 35_845, number: 3, source: RequestSource::Own }
+        );
+        bytes[12] = 2;
+        assert_eq!(socket_request(&bytes).source, RequestSource::Task);
+    }
+}

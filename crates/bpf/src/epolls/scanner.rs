@@ -1,0 +1,166 @@
+//! Scans of a process's files by a BPF iterator.
+
+use std::os::fd::AsFd;
+
+use model::{EpollParams, Fd, NapiId, Pid};
+use sys::error::KernelError;
+
+use crate::iterated;
+use crate::loaded::Loaded;
+use crate::mirrored::mirrored;
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/epolls.bpf.o"));
+
+/// The most that one scan reads: 4 million records. Kernel: 6.18, default of `fs.nr_open`, times four.
+const SCAN_BYTES_MAX: u64 = 4 * (1 << 20) * RECORD_BYTES as u64;
+/// `sizeof(struct epoll_record)` and `sizeof(struct socket_record)`.
+const RECORD_BYTES: usize = 24;
+/// `epolls.h`, of the same names.
+const EPOLL_HAS_PARAMS: u8 = 1;
+const EPOLL_EVENTS_ONLY: u8 = 2;
+
+/// Which epoll it is, behind whatever descriptors, for as long as it lives: where its `struct eventpoll` is.
+/// A later epoll may get the same address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EpollFile(u64);
+
+/// An epoll among a process's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScannedEpoll {
+    /// The descriptor.
+    pub fd: Fd,
+    /// Which epoll is behind it.
+    pub file: EpollFile,
+    /// The NAPI that it polls when it polls: that of the socket which last had an event.
+    pub napi: Option<NapiId>,
+    /// How it busy-polls; `None` where the kernel has no such parameters (before 6.9).
+    pub params: Option<EpollParams>,
+}
+
+/// An internet socket among a process's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScannedSocket {
+    /// The descriptor.
+    pub fd: Fd,
+    /// Its inode.
+    pub inode: u64,
+    /// The NAPI that its last packet came through.
+    pub napi: Option<NapiId>,
+}
+
+/// Finds the epolls and the internet sockets of processes.
+///
+/// A scan reads the process's file table in the kernel: it opens no descriptors and needs no permission of the process. As in
+/// `/proc/PID/fd`, the table is that of the first thread. Needs CAP_BPF and CAP_PERFMON.
+#[derive(Debug)]
+pub struct EpollScanner {
+    loaded: Loaded,
+    napi_id_min: u32,
+}
+
+impl EpollScanner {
+    /// Loads the iterators. They run only during scans.
+    ///
+    /// # Errors
+    /// [`sys::Cause::Absent`] without kernel BTF; else the kernel's refusal with the verifier's words.
+    pub fn load() -> Result<Self, KernelError> {
+        Ok(Self { loaded: Loaded::load("epolls", OBJECT, |_| Ok(()))?, napi_id_min: napi_id_min() })
+    }
+
+    /// The epolls of a process, by descriptor. One that has ended has none.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn epolls(&self, process: Pid) -> Result<Vec<ScannedEpoll>, KernelError> {
+        let bytes = self.scan("epolls_of", process)?;
+        Ok(bytes.chunks_exact(RECORD_BYTES).map(|record| self.epoll(record)).collect())
+    }
+
+    /// The internet sockets of a process, likewise.
+    ///
+    /// # Errors
+    /// As [`EpollScanner::epolls`].
+    pub fn sockets(&self, process: Pid) -> Result<Vec<ScannedSocket>, KernelError> {
+        let bytes = self.scan("sockets_of", process)?;
+        Ok(bytes.chunks_exact(RECORD_BYTES).filter_map(|record| self.socket(record)).collect())
+    }
+
+    fn scan(&self, program: &str, process: Pid) -> Result<Vec<u8>, KernelError> {
+        let what = || format!("files of process {process}");
+        let iterator = sys::bpf::iterate_files_of(self.loaded.program(program)?.as_fd(), process.0);
+        iterated::bytes(iterator.map_err(|errno| KernelError::errno(what(), errno))?, SCAN_BYTES_MAX)
+            .map_err(|error| KernelError { what: what(), ..error })
+    }
+
+    /// Reads `struct epoll_record`.
+    fn epoll(&self, record: &[u8]) -> ScannedEpoll {
+        let record = EpollRecord::of(record);
+        let params = EpollParams {
+            busy_poll_usecs: record.busy_poll_usecs,
+            busy_poll_budget: record.busy_poll_budget,
+            prefer_busy_poll: record.prefer_busy_poll != 0,
+            events_only: record.known & EPOLL_EVENTS_ONLY != 0,
+        };
+        ScannedEpoll {
+            fd: Fd(record.fd),
+            file: EpollFile(record.eventpoll),
+            napi: self.napi(record.napi_id),
+            params: (record.known & EPOLL_HAS_PARAMS != 0).then_some(params),
+        }
+    }
+
+    /// Reads `struct socket_record`; `None` for a socket of another family.
+    fn socket(&self, record: &[u8]) -> Option<ScannedSocket> {
+        /// `include/linux/socket.h` `AF_INET`, `AF_INET6`.
+        const INTERNET: [u16; 2] = [2, 10];
+        let SocketRecord { inode, fd, napi_id, family, .. } = SocketRecord::of(record);
+        INTERNET.contains(&family).then_some(ScannedSocket { fd: Fd(fd), inode, napi: self.napi(napi_id) })
+    }
+
+    /// The NAPI of an id that the kernel keeps: small ones are CPUs, from which packets of loopback and the backlog come.
+    fn napi(&self, id: u32) -> Option<NapiId> {
+        (id >= self.napi_id_min).then_some(NapiId(id))
+    }
+}
+
+mirrored! {
+    /// `struct epoll_record`.
+    struct EpollRecord = "epoll_record" {
+        eventpoll: u64,
+        fd: u32,
+        napi_id: u32,
+        busy_poll_usecs: u32,
+        busy_poll_budget: u16,
+        prefer_busy_poll: u8,
+        known: u8,
+    }
+
+    /// `struct socket_record`.
+    struct SocketRecord = "socket_record" {
+        inode: u64,
+        fd: u32,
+        napi_id: u32,
+        family: u16,
+        pad: [u8; 6],
+    }
+}
+
+/// Both kinds of record are as long.
+const _: () = assert!(EpollRecord::BYTES == RECORD_BYTES && SocketRecord::BYTES == RECORD_BYTES);
+
+/// The smallest id of a NAPI: one more than the number of CPUs the kernel is prepared for.
+///
+/// Kernel: 6.18, `include/net/busy_poll.h` `MIN_NAPI_ID`, `NR_CPUS + 1`; `NR_CPUS` is the last of
+/// `/sys/devices/system/cpu/kernel_max` plus one. Where that cannot be read, only 0 is no NAPI.
+pub(crate) fn napi_id_min() -> u32 {
+    let last = std::fs::read_to_string("/sys/devices/system/cpu/kernel_max").ok();
+    last.and_then(|text| text.trim().parse::<u32>().ok()).map_or(1, |last| last.saturating_add(2))
+}
+
+#[cfg(test)]
+mod layout {
+    use super::*;
+    use crate::mirrored::same_as_compiled;
+
+    same_as_compiled!(OBJECT, EpollRecord, SocketRecord);
+}

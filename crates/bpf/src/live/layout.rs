@@ -1,0 +1,133 @@
+//! `live.h` as Rust has it.
+
+use crate::mirrored::mirrored;
+
+pub(super) const BUCKETS: usize = 464;
+pub(super) const PART_BUCKETS: usize = 232;
+pub(super) const PORTS_MAX: usize = 16;
+/// Slots of NAPIs; those of threads come after them in the map `parts`.
+pub(super) const NAPIS_MAX: u32 = 128;
+/// All slots.
+pub(super) const PARTS_MAX: u32 = NAPIS_MAX + 64;
+/// All of a distribution of turnarounds.
+pub(super) const WHOLE: u64 = 1 << 31;
+
+mirrored! {
+    /// `struct live_config`.
+    struct Config = "live_config" {
+        netns: u64,
+        ports_count: u32,
+        sockets_max: u32,
+        ports: [u16; PORTS_MAX],
+    }
+
+    /// `struct live_gate`.
+    struct Gate = "live_gate" {
+        window: u64,
+        opens: u64,
+        request_bytes: u32,
+        sockets: u32,
+        looks_at_stack: u64,
+    }
+
+    /// `struct live_spans`.
+    struct Spans = "live_spans" {
+        residence: [u32; BUCKETS],
+        wakeup: [u32; BUCKETS],
+        service: [u32; BUCKETS],
+        ring: [u32; BUCKETS],
+        uniform: [u32; BUCKETS],
+        conditional: [u32; BUCKETS],
+        turnaround: [u32; BUCKETS],
+        bytes: [u32; BUCKETS],
+        receive: [u32; BUCKETS],
+        transmit: [u32; BUCKETS],
+    }
+
+    /// `struct live_counts`.
+    struct Counts = "live_counts" {
+        segments: u64,
+        arrivals: u64,
+        answered: u64,
+        batched: u64,
+        requests: u64,
+        sends: u64,
+        continued: u64,
+        unsolicited: u64,
+        overflown: u64,
+        unmeasured: u64,
+        without_napi: u64,
+        without_poll: u64,
+        steered: u64,
+        masked: u64,
+        unmasked: u64,
+        conditioned: u64,
+        threaded: u64,
+    }
+
+    /// `struct live_part`.
+    struct Part = "live_part" {
+        requests: u64,
+        ring_ns: u64,
+        wakeup_ns: u64,
+        service_ns: u64,
+        polls: [u64; 4],
+        packets: [u64; 4],
+        total: [u32; PART_BUCKETS],
+    }
+
+    /// `struct live_key`.
+    struct Key = "live_key" {
+        id: u32,
+        is_worker: u32,
+    }
+
+    /// `struct live_turnarounds`.
+    struct Turnarounds = "live_turnarounds" {
+        valid: u32,
+        below: [u32; BUCKETS + 1],
+    }
+
+    /// `struct live_waiting`.
+    struct Waiting = "live_waiting" {
+        now: u64,
+        sockets: u64,
+        requests: u64,
+        oldest: u64,
+        ages: [u32; BUCKETS],
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::mirrored::difference;
+
+    #[test]
+    fn every_field_is_where_the_compiled_programs_have_it() {
+        let object = super::super::meter::OBJECT;
+        let mut wrong = Vec::new();
+        macro_rules! compare {
+            ($($name:ident),*) => { $(
+                wrong.extend(difference(object, $name::NAME, size_of::<$name>(), $name::FIELDS));
+            )* };
+        }
+        compare!(Config, Gate, Spans, Counts, Part, Key, Turnarounds, Waiting);
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        let swapped = [("is_worker", 0, 4), ("id", 4, 4)];
+        assert_eq!(
+            difference(object, "live_key", 8, &swapped).len(),
+            1,
+            "two fields of one size that are swapped are seen"
+        );
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let mut below = [0; BUCKETS + 1];
+        below[BUCKETS] = u32::MAX;
+        let known = Turnarounds { valid: 1, below };
+        assert_eq!(Turnarounds::of(&known.to_bytes()), known);
+        assert_eq!(BUCKETS, model::SpanCounts::BUCKETS);
+    }
+}

@@ -1,0 +1,534 @@
+//! The measuring programs in the kernel, attached for one window at a time.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+
+use libbpf_rs::OpenObject;
+use libbpf_rs::btf::{Btf, types};
+use model::live::{LiveCounts, LivePart, LivePolls, LiveSpans, LiveWaiting, LiveWindow, SpanCounts};
+use model::{KernelVersion, Nanoseconds, NapiId, NetnsId, Pid};
+use sys::clock::monotonic;
+use sys::error::{Errno, KernelError};
+
+use super::layout::{
+    BUCKETS, Config, Counts, Gate, Key, NAPIS_MAX, PART_BUCKETS, PARTS_MAX, PORTS_MAX, Part, Spans,
+    Turnarounds, WHOLE, Waiting,
+};
+use crate::cost::{RunTime, run_times};
+use crate::in_initial_pid_namespace;
+use crate::iterated;
+use crate::loaded::Loaded;
+
+pub(super) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/live.bpf.o"));
+
+/// The only key of a map with one entry, and the first index of an array.
+const ONLY: [u8; 4] = [0; 4];
+
+/// The program that says what waits for an answer; it runs when it is read.
+const ITERATOR: &str = "live_waits";
+
+/// The programs that see how long the stack takes, and that cost every softirq and every packet sent.
+const OF_STACK: [&str; 2] = ["live_softirq", "live_transmits"];
+
+/// Which sockets are measured: those of these local ports in a network namespace, of any process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveTarget {
+    /// The namespace.
+    pub netns: NetnsId,
+    /// The ports, 1 to [`LiveTarget::PORTS_MAX`] of them.
+    pub ports: Vec<u16>,
+    /// The most connections that are measured, at most [`LiveMeter::SOCKETS_MAX`].
+    pub sockets_max: u32,
+}
+
+impl LiveTarget {
+    /// The most ports of one target.
+    pub const PORTS_MAX: usize = PORTS_MAX;
+
+    /// These ports of a namespace, with as many connections as can be measured.
+    pub const fn of(netns: NetnsId, ports: Vec<u16>) -> Self {
+        Self { netns, ports, sockets_max: LiveMeter::SOCKETS_MAX }
+    }
+}
+
+/// Where an answer is noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerHook {
+    /// Before its bytes are handed to TCP. Kernel: 6.16, `net/ipv4/tcp.c` `trace_tcp_sendmsg_locked`.
+    BeforeSend,
+    /// After they were, which is often after they were transmitted: 10 to 25 µs later than the other.
+    /// Kernel: 6.3, `net/socket.c` `trace_sock_send_length`.
+    AfterSend,
+}
+
+impl AnswerHook {
+    /// The best one that the running kernel has.
+    ///
+    /// # Errors
+    /// [`sys::Cause::Absent`] without any, and without kernel BTF.
+    pub fn of_this_kernel() -> Result<Self, KernelError> {
+        let what = "measure response times";
+        let btf = Btf::from_vmlinux().map_err(|_| {
+            KernelError::absent(what, "a kernel that describes its types (CONFIG_DEBUG_INFO_BTF)", None)
+        })?;
+        [Self::BeforeSend, Self::AfterSend]
+            .into_iter()
+            .find(|hook| {
+                let name = format!("btf_trace_{}", hook.tracepoint());
+                btf.type_by_name::<types::Typedef<'_>>(&name).is_some()
+            })
+            .ok_or_else(|| {
+                let since = KernelVersion::since(6, 3);
+                KernelError::absent(what, "the tracepoint sock_send_length", Some(since))
+            })
+    }
+
+    /// The tracepoint's name.
+    pub const fn tracepoint(self) -> &'static str {
+        match self {
+            Self::BeforeSend => "tcp_sendmsg_locked",
+            Self::AfterSend => "sock_send_length",
+        }
+    }
+
+    const fn program(self) -> &'static str {
+        match self {
+            Self::BeforeSend => "live_sends",
+            Self::AfterSend => "live_has_sent",
+        }
+    }
+}
+
+/// Measures how long requests to some ports take, one window at a time.
+///
+/// Between [`LiveMeter::begin`] and [`LiveMeter::end`] four programs are attached, which cost each request of the service about
+/// half a microsecond, and each packet and poll of other services some 50 ns. Otherwise nothing runs. The attachments are
+/// descriptors of this process: however it ends, they go with it. Any number of processes may measure in parallel. Needs CAP_BPF and
+/// CAP_PERFMON.
+#[derive(Debug)]
+pub struct LiveMeter {
+    loaded: Loaded,
+    hook: AnswerHook,
+    pids_known: bool,
+    window: u64,
+    request_bytes: u32,
+    begun: Option<Nanoseconds>,
+    sockets: u32,
+    before: Totals,
+}
+
+/// All that was counted since the programs were loaded.
+#[derive(Clone, Debug)]
+struct Totals {
+    counts: LiveCounts,
+    /// Sums over CPUs of counters of 32 bits, which wrap.
+    spans: Spans,
+    parts: BTreeMap<u32, Part>,
+}
+
+impl LiveMeter {
+    /// New connections that are measured in one window. Each has a state of 400 bytes in the kernel until it is closed or the
+    /// meter is dropped; on connections beyond these nothing is measured, see [`LiveCounts::unmeasured`].
+    pub const SOCKETS_MAX: u32 = 65_536;
+
+    /// How long after it was attached a window opens: to attach patches the kernel's text and stops all CPUs for moments, and
+    /// what they were to do meanwhile comes late.
+    pub const GUARD: Nanoseconds = Nanoseconds::from_millis(2);
+
+    /// What the state of a connection takes of the kernel's memory, in bytes.
+    pub const BYTES_PER_SOCKET: usize = 400;
+
+    /// The iterator writes nothing; it counts.
+    const WRITTEN_BYTES_MAX: u64 = 0;
+
+    /// Loads the programs. Nothing is attached yet.
+    ///
+    /// # Errors
+    /// As [`AnswerHook::of_this_kernel`], and [`sys::Cause::Absent`] on PREEMPT_RT, where softirqs have no stack of their own to
+    /// recognise them by; EINVAL for no port or too many; else the kernel's refusal with the verifier's words.
+    pub fn load(target: &LiveTarget) -> Result<Self, KernelError> {
+        Self::load_with(target, AnswerHook::of_this_kernel()?)
+    }
+
+    /// The same with this hook: what an older kernel would say.
+    ///
+    /// # Errors
+    /// As [`LiveMeter::load`].
+    pub fn load_with(target: &LiveTarget, hook: AnswerHook) -> Result<Self, KernelError> {
+        if rustix::system::uname().version().to_bytes().windows(10).any(|w| w == b"PREEMPT_RT") {
+            let needs = "a kernel whose softirqs run on their own stack (not PREEMPT_RT)";
+            return Err(KernelError::absent("measure response times", needs, None));
+        }
+        if target.ports.is_empty() || target.ports.len() > PORTS_MAX {
+            let what = format!("measure {} ports (1 to {PORTS_MAX})", target.ports.len());
+            return Err(KernelError::errno(what, Errno::INVAL));
+        }
+        let mut config = Config {
+            netns: target.netns.0,
+            ports_count: u32::try_from(target.ports.len()).unwrap_or(0),
+            sockets_max: target.sockets_max.min(Self::SOCKETS_MAX),
+            ports: [0; PORTS_MAX],
+        };
+        config.ports[..target.ports.len()].copy_from_slice(&target.ports);
+        let loaded = Loaded::load("live", OBJECT, |open| configure(open, &config, hook))
+            .map_err(|error| error.needing("CAP_BPF and CAP_PERFMON"))?;
+        Ok(Self {
+            loaded,
+            hook,
+            pids_known: in_initial_pid_namespace(),
+            window: 0,
+            request_bytes: 0,
+            begun: None,
+            sockets: 0,
+            before: Totals::none(),
+        })
+    }
+
+    /// What a meter takes of the kernel's memory on this machine, in bytes, beside the states of connections: most of it is there
+    /// for each possible CPU.
+    pub fn memory() -> usize {
+        let for_each_cpu = PARTS_MAX as usize * size_of::<Part>() + size_of::<Spans>() + size_of::<Counts>();
+        for_each_cpu * libbpf_rs::num_possible_cpus().unwrap_or(1).max(1)
+    }
+
+    /// Where answers are noted.
+    pub const fn hook(&self) -> AnswerHook {
+        self.hook
+    }
+
+    /// From the next window on, arrivals of connections with several requests under way count as many requests as they have
+    /// times these bytes; with 0, as one each.
+    pub const fn weigh_by(&mut self, request_bytes: u32) {
+        self.request_bytes = request_bytes;
+    }
+
+    /// From now on, estimate C supposes that clients come back after an answer as these turnarounds say; without any, it says
+    /// what U says.
+    ///
+    /// # Errors
+    /// The kernel's, which means that the table is gone.
+    pub fn suppose(&mut self, turnarounds: &SpanCounts) -> Result<(), KernelError> {
+        let all = u128::from(turnarounds.total());
+        let mut known = Turnarounds { valid: u32::from(all > 0), below: [0; BUCKETS + 1] };
+        let mut sum = 0_u128;
+        for (below, count) in known.below[1..].iter_mut().zip(turnarounds.buckets()) {
+            sum += u128::from(*count);
+            *below = u32::try_from(sum * u128::from(WHOLE) / all.max(1)).unwrap_or(u32::MAX);
+        }
+        self.loaded.map("turnarounds")?.set(&ONLY, &known.to_bytes())
+    }
+
+    /// Attaches the programs: a window begins. One that is open is forgotten.
+    ///
+    /// # Errors
+    /// The kernel's refusal; nothing is attached then.
+    pub fn begin(&mut self) -> Result<(), KernelError> {
+        self.open(false)
+    }
+
+    /// The same, and the window also sees how long packets take between the ring and TCP, and answers between TCP and the
+    /// device. That costs each softirq and each packet that is sent, and changes so little that now and then is enough.
+    ///
+    /// # Errors
+    /// As [`LiveMeter::begin`].
+    pub fn begin_with_stack(&mut self) -> Result<(), KernelError> {
+        self.open(true)
+    }
+
+    fn open(&mut self, stack: bool) -> Result<(), KernelError> {
+        self.loaded.detach();
+        self.window += 1;
+        let gate = Gate {
+            window: self.window,
+            opens: 0,
+            request_bytes: self.request_bytes,
+            sockets: self.sockets,
+            looks_at_stack: stack.into(),
+        };
+        self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())?;
+        if self.begun.is_some() {
+            self.before = self.totals()?;
+        }
+        let attached = self
+            .loaded
+            .attach_if(|name| name != ITERATOR && (stack || !OF_STACK.contains(&name)))
+            .and_then(|()| {
+                // Connections that were seen meanwhile are counted again at the window's end.
+                let opens = Nanoseconds(monotonic().0 + Self::GUARD.0);
+                let gate = Gate { opens: opens.0, ..gate };
+                self.loaded.map(".data.gate")?.set(&ONLY, &gate.to_bytes())?;
+                Ok(opens)
+            });
+        match attached {
+            Ok(opens) => {
+                self.begun = Some(opens);
+                Ok(())
+            }
+            Err(error) => {
+                self.loaded.detach();
+                Err(error)
+            }
+        }
+    }
+
+    /// Detaches the programs: the window ends. Says what was measured in it.
+    ///
+    /// # Errors
+    /// The kernel's. The programs are detached all the same.
+    ///
+    /// # Panics
+    /// If no window was begun, which is a fault of the caller.
+    pub fn end(&mut self) -> Result<LiveWindow, KernelError> {
+        let begun = self.begun.take().expect("only what was begun can be ended");
+        let ended = monotonic();
+        self.loaded.detach();
+        let waiting = self.waiting(ended)?;
+        let totals = self.totals()?;
+        let before = std::mem::replace(&mut self.before, totals);
+        let (napis, workers) = self.parts_since(&before)?;
+        let span = Nanoseconds(ended.0.saturating_sub(begun.0));
+        let counts = difference(&before.counts, &self.before.counts);
+        let spans = spans_between(&before.spans, &self.before.spans);
+        Ok(LiveWindow { span, counts, spans, napis, workers, waiting })
+    }
+
+    /// What the programs cost so far, where [`crate::Statistics`] are on.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn run_times(&self) -> Result<Vec<RunTime>, KernelError> {
+        run_times(&self.loaded)
+    }
+
+    /// Looks at every connection that has a state.
+    fn waiting(&mut self, now: Nanoseconds) -> Result<LiveWaiting, KernelError> {
+        let empty = Waiting { now: now.0, sockets: 0, requests: 0, oldest: 0, ages: [0; BUCKETS] };
+        self.loaded.map("waiting")?.set(&ONLY, &empty.to_bytes())?;
+        let program = self.loaded.program(ITERATOR)?;
+        let sockets = self.loaded.map("sockets")?;
+        let reader = sys::bpf::iterate_sockets_in(program.as_fd(), sockets.map().as_fd())
+            .map_err(|errno| KernelError::errno("BPF iterator live_waits", errno))?;
+        iterated::bytes(reader, Self::WRITTEN_BYTES_MAX)?;
+        let found = Waiting::of(&self.loaded.map("waiting")?.get(&ONLY)?.unwrap_or_default());
+        self.sockets = u32::try_from(found.sockets).unwrap_or(u32::MAX);
+        Ok(LiveWaiting {
+            sockets: found.sockets,
+            requests: found.requests,
+            oldest: (found.oldest > 0).then(|| Nanoseconds(now.0.saturating_sub(found.oldest))),
+            ages: counted(&[0; BUCKETS], &found.ages),
+        })
+    }
+
+    fn totals(&self) -> Result<Totals, KernelError> {
+        let mut totals = Totals::none();
+        for bytes in self.loaded.map("counts")?.get_per_cpu(&ONLY)? {
+            totals.counts += counts_of(&Counts::of(&bytes));
+        }
+        for bytes in self.loaded.map("spans")?.get_per_cpu(&ONLY)? {
+            add_spans(&mut totals.spans, &Spans::of(&bytes));
+        }
+        let parts = self.loaded.map("parts")?;
+        for slot in self.slots()?.into_keys() {
+            let mut sum: Option<Part> = None;
+            for bytes in parts.get_per_cpu(&slot.to_ne_bytes())? {
+                let part = Part::of(&bytes);
+                match &mut sum {
+                    Some(sum) => add_part(sum, &part),
+                    None => sum = Some(part),
+                }
+            }
+            totals.parts.extend(sum.map(|sum| (slot, sum)));
+        }
+        Ok(totals)
+    }
+
+    /// What each entry of `parts` stands for.
+    fn slots(&self) -> Result<BTreeMap<u32, Owner>, KernelError> {
+        let slots = self.loaded.map("slots")?;
+        let mut found = BTreeMap::from([(NAPIS_MAX, Owner::Worker(None))]);
+        for key in slots.keys() {
+            let Some(slot) = slots.get(&key)?.and_then(|slot| slot.try_into().ok()).map(u32::from_ne_bytes)
+            else {
+                continue;
+            };
+            let key = Key::of(&key);
+            if key.is_worker == 0 {
+                found.insert(slot, Owner::Napi(NapiId(key.id)));
+            } else {
+                found.insert(NAPIS_MAX + slot, Owner::Worker(self.pids_known.then_some(Pid(key.id))));
+            }
+        }
+        Ok(found)
+    }
+
+    #[expect(clippy::type_complexity, reason = "two lists of a window")]
+    fn parts_since(
+        &self,
+        before: &Totals,
+    ) -> Result<(Vec<(NapiId, LivePart)>, Vec<(Option<Pid>, LivePart)>), KernelError> {
+        let (mut napis, mut workers) = (Vec::new(), Vec::new());
+        for (slot, owner) in self.slots()? {
+            let Some(now) = self.before.parts.get(&slot) else { continue };
+            let part = part_between(before.parts.get(&slot), now);
+            match owner {
+                // A number that no poll had is no NAPI's.
+                Owner::Napi(napi) if part.polls.total() > 0 => napis.push((napi, part)),
+                Owner::Worker(worker) if part.requests > 0 => workers.push((worker, part)),
+                Owner::Napi(_) | Owner::Worker(_) => {}
+            }
+        }
+        Ok((napis, workers))
+    }
+}
+
+/// Whom an entry of `parts` stands for.
+#[derive(Clone, Copy, Debug)]
+enum Owner {
+    Napi(NapiId),
+    Worker(Option<Pid>),
+}
+
+impl Totals {
+    fn none() -> Self {
+        Self { counts: LiveCounts::default(), spans: Spans::of(&[]), parts: BTreeMap::new() }
+    }
+}
+
+fn configure(open: &mut OpenObject, config: &Config, hook: AnswerHook) -> libbpf_rs::Result<()> {
+    for mut map in open.maps_mut().filter(|map| map.name() == ".rodata.config") {
+        map.set_initial_value(&config.to_bytes())?;
+    }
+    for mut program in open.progs_mut() {
+        if program.name() == hook.program() {
+            program.set_autoload(true);
+        }
+    }
+    Ok(())
+}
+
+fn counts_of(counts: &Counts) -> LiveCounts {
+    LiveCounts {
+        segments: counts.segments,
+        arrivals: counts.arrivals,
+        answered: counts.answered,
+        batched: counts.batched,
+        requests: counts.requests,
+        sends: counts.sends,
+        continued: counts.continued,
+        unsolicited: counts.unsolicited,
+        overflown: counts.overflown,
+        unmeasured: counts.unmeasured,
+        without_napi: counts.without_napi,
+        without_poll: counts.without_poll,
+        steered: counts.steered,
+        masked: counts.masked,
+        unmasked: counts.unmasked,
+        conditioned: counts.conditioned,
+        threaded: counts.threaded,
+    }
+}
+
+fn difference(before: &LiveCounts, now: &LiveCounts) -> LiveCounts {
+    LiveCounts {
+        segments: now.segments - before.segments,
+        arrivals: now.arrivals - before.arrivals,
+        answered: now.answered - before.answered,
+        batched: now.batched - before.batched,
+        requests: now.requests - before.requests,
+        sends: now.sends - before.sends,
+        continued: now.continued - before.continued,
+        unsolicited: now.unsolicited - before.unsolicited,
+        overflown: now.overflown - before.overflown,
+        unmeasured: now.unmeasured - before.unmeasured,
+        without_napi: now.without_napi - before.without_napi,
+        without_poll: now.without_poll - before.without_poll,
+        steered: now.steered - before.steered,
+        masked: now.masked - before.masked,
+        unmasked: now.unmasked - before.unmasked,
+        conditioned: now.conditioned - before.conditioned,
+        threaded: now.threaded - before.threaded,
+    }
+}
+
+fn add_wrapping<const N: usize>(sum: &mut [u32; N], more: &[u32; N]) {
+    for (sum, more) in sum.iter_mut().zip(more) {
+        *sum = sum.wrapping_add(*more);
+    }
+}
+
+fn add_spans(sum: &mut Spans, more: &Spans) {
+    add_wrapping(&mut sum.residence, &more.residence);
+    add_wrapping(&mut sum.wakeup, &more.wakeup);
+    add_wrapping(&mut sum.service, &more.service);
+    add_wrapping(&mut sum.ring, &more.ring);
+    add_wrapping(&mut sum.uniform, &more.uniform);
+    add_wrapping(&mut sum.conditional, &more.conditional);
+    add_wrapping(&mut sum.turnaround, &more.turnaround);
+    add_wrapping(&mut sum.bytes, &more.bytes);
+    add_wrapping(&mut sum.receive, &more.receive);
+    add_wrapping(&mut sum.transmit, &more.transmit);
+}
+
+/// What the counters of all buckets went up by.
+fn counted(before: &[u32; BUCKETS], now: &[u32; BUCKETS]) -> SpanCounts {
+    let mut counts = SpanCounts::new();
+    for (bucket, (before, now)) in before.iter().zip(now).enumerate() {
+        counts.add_to(bucket, now.wrapping_sub(*before).into());
+    }
+    counts
+}
+
+fn spans_between(before: &Spans, now: &Spans) -> LiveSpans {
+    LiveSpans {
+        residence: counted(&before.residence, &now.residence),
+        wakeup: counted(&before.wakeup, &now.wakeup),
+        service: counted(&before.service, &now.service),
+        ring: counted(&before.ring, &now.ring),
+        uniform: counted(&before.uniform, &now.uniform),
+        conditional: counted(&before.conditional, &now.conditional),
+        turnaround: counted(&before.turnaround, &now.turnaround),
+        bytes: counted(&before.bytes, &now.bytes),
+        receive: counted(&before.receive, &now.receive),
+        transmit: counted(&before.transmit, &now.transmit),
+    }
+}
+
+fn add_part(sum: &mut Part, more: &Part) {
+    sum.requests += more.requests;
+    sum.ring_ns += more.ring_ns;
+    sum.wakeup_ns += more.wakeup_ns;
+    sum.service_ns += more.service_ns;
+    for (sum, more) in
+        sum.polls.iter_mut().chain(&mut sum.packets).zip(more.polls.iter().chain(&more.packets))
+    {
+        *sum += more;
+    }
+    add_wrapping(&mut sum.total, &more.total);
+}
+
+fn part_between(before: Option<&Part>, now: &Part) -> LivePart {
+    let none = Part::of(&[]);
+    let before = before.unwrap_or(&none);
+    let mut total = SpanCounts::new();
+    for eighth in 0..PART_BUCKETS {
+        // An eighth is two sixteenths, and its spans are taken to be in both.
+        let count = u64::from(now.total[eighth].wrapping_sub(before.total[eighth]));
+        total.add_to(2 * eighth, count / 2);
+        total.add_to(2 * eighth + 1, count - count / 2);
+    }
+    let polls = |before: &[u64; 4], now: &[u64; 4]| LivePolls {
+        interrupt: now[0] - before[0],
+        timer: now[1] - before[1],
+        application: now[2] - before[2],
+        kthread: now[3] - before[3],
+    };
+    LivePart {
+        requests: now.requests - before.requests,
+        ring: Nanoseconds(now.ring_ns - before.ring_ns),
+        wakeup: Nanoseconds(now.wakeup_ns - before.wakeup_ns),
+        service: Nanoseconds(now.service_ns - before.service_ns),
+        total,
+        polls: polls(&before.polls, &now.polls),
+        packets: polls(&before.packets, &now.packets),
+    }
+}

@@ -1,0 +1,238 @@
+//! A BPF object in the kernel, and the kernel's words where it refused one.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Once;
+
+use libbpf_rs::{
+    Link, MapCore, MapFlags, Object, ObjectBuilder, OpenObject, PrintLevel, Program, ProgramMut,
+};
+use rustix::io::Errno;
+use sys::error::{Cause, KernelError};
+
+/// The most that is kept of what libbpf and the verifier say, in bytes. The verifier ends with what is wrong, so
+/// the end is kept.
+const WORDS_BYTES_MAX: usize = 4096;
+
+thread_local! {
+    static WORDS: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// An object that is loaded. Dropping it takes its programs out of the kernel.
+pub(super) struct Loaded {
+    name: &'static str,
+    // Links go before the programs that they attach.
+    links: Vec<(String, Link)>,
+    object: Object,
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Loaded({}, {} links)", self.name, self.links.len())
+    }
+}
+
+impl Loaded {
+    /// Loads an object as the compiler left it, after `prepare` has had its say.
+    pub(super) fn load(
+        name: &'static str,
+        bytes: &[u8],
+        prepare: impl FnOnce(&mut OpenObject) -> libbpf_rs::Result<()>,
+    ) -> Result<Self, KernelError> {
+        if !Path::new("/sys/kernel/btf/vmlinux").exists() {
+            let needs = "a kernel that describes its types (CONFIG_DEBUG_INFO_BTF)";
+            return Err(KernelError::absent(format!("BPF programs {name}"), needs, None));
+        }
+        listen_to_libbpf();
+        let object = ObjectBuilder::default()
+            .name(name)
+            .and_then(|builder| builder.open_memory(bytes))
+            .and_then(|mut open| prepare(&mut open).map(|()| open))
+            .and_then(OpenObject::load)
+            .map_err(|_| refused(format!("load BPF programs {name}")))?;
+        Ok(Self { name, links: Vec::new(), object })
+    }
+
+    /// Attaches every program to what its section names.
+    pub(super) fn attach(&mut self) -> Result<(), KernelError> {
+        self.attach_by(|_| true, |program| program.attach())
+    }
+
+    /// The same with those programs alone whose names are wanted.
+    pub(super) fn attach_if(&mut self, wanted: impl Fn(&str) -> bool) -> Result<(), KernelError> {
+        self.attach_by(wanted, |program| program.attach())
+    }
+
+    /// Attaches every program to a cgroup.
+    pub(super) fn attach_to_cgroup(&mut self, cgroup: BorrowedFd<'_>) -> Result<(), KernelError> {
+        self.attach_by(|_| true, |program| program.attach_cgroup(cgroup.as_raw_fd()))
+    }
+
+    fn attach_by(
+        &mut self,
+        wanted: impl Fn(&str) -> bool,
+        attach: impl Fn(&mut ProgramMut<'_>) -> libbpf_rs::Result<Link>,
+    ) -> Result<(), KernelError> {
+        for mut program in self.object.progs_mut().filter(|program| program.autoload()) {
+            let name = program.name().to_string_lossy().into_owned();
+            if !wanted(&name) {
+                continue;
+            }
+            let link = attach(&mut program).map_err(|_| refused(format!("attach BPF program {name}")))?;
+            self.links.push((name, link));
+        }
+        Ok(())
+    }
+
+    /// Pins every attachment into a directory of a BPF file system, under the program's name: they outlive this.
+    pub(super) fn pin_links(&mut self, directory: &Path) -> Result<(), KernelError> {
+        for (name, link) in &mut self.links {
+            let path = directory.join(&name);
+            link.pin(&path).map_err(|_| refused(format!("pin {}", path.display())))?;
+        }
+        Ok(())
+    }
+
+    /// Pins a map into a directory of a BPF file system, under its name.
+    pub(super) fn pin_map(&mut self, name: &str, directory: &Path) -> Result<(), KernelError> {
+        let path = directory.join(name);
+        let mut map = self.object.maps_mut().find(|map| map.name() == name).ok_or_else(|| {
+            KernelError::malformed(format!("BPF programs {}", self.name), format!("no map {name}"))
+        })?;
+        map.pin(&path).map_err(|_| refused(format!("pin {}", path.display())))
+    }
+
+    /// Detaches every program; they stay loaded, and their maps keep what is in them.
+    pub(super) fn detach(&mut self) {
+        self.links.clear();
+    }
+
+    /// The object.
+    pub(super) fn object(&self) -> &Object {
+        &self.object
+    }
+
+    /// One of its programs.
+    pub(super) fn program(&self, name: &str) -> Result<Program<'_>, KernelError> {
+        self.object.progs().find(|program| program.name() == name).ok_or_else(|| {
+            KernelError::malformed(format!("BPF programs {}", self.name), format!("no program {name}"))
+        })
+    }
+
+    /// One of its maps.
+    pub(super) fn map(&self, name: &'static str) -> Result<Table<'_>, KernelError> {
+        let map = self.object.maps().find(|map| map.name() == name);
+        let map = map.ok_or_else(|| {
+            KernelError::malformed(format!("BPF programs {}", self.name), format!("no map {name}"))
+        })?;
+        Ok(Table { name, map })
+    }
+}
+
+/// One map of an object.
+pub(super) struct Table<'a> {
+    name: &'static str,
+    map: libbpf_rs::Map<'a>,
+}
+
+impl<'a> Table<'a> {
+    /// The map itself.
+    pub(super) fn map(&self) -> &libbpf_rs::Map<'a> {
+        &self.map
+    }
+
+    /// Sets the value of a key.
+    pub(super) fn set(&self, key: &[u8], value: &[u8]) -> Result<(), KernelError> {
+        self.map
+            .update(key, value, MapFlags::ANY)
+            .map_err(|_| refused(format!("BPF map {}: update", self.name)))
+    }
+
+    /// Removes a key; one that is not there is no error.
+    pub(super) fn remove(&self, key: &[u8]) -> Result<(), KernelError> {
+        match self.map.delete(key) {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(()),
+            Err(_) => Err(refused(format!("BPF map {}: delete", self.name))),
+        }
+    }
+
+    /// The value of a key.
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KernelError> {
+        let value = self.map.lookup(key, MapFlags::ANY);
+        value.map_err(|_| refused(format!("BPF map {}: lookup", self.name)))
+    }
+
+    /// The values of a key, one for each CPU.
+    pub(super) fn get_per_cpu(&self, key: &[u8]) -> Result<Vec<Vec<u8>>, KernelError> {
+        let values = self.map.lookup_percpu(key, MapFlags::ANY);
+        values.map(Option::unwrap_or_default).map_err(|_| refused(format!("BPF map {}: lookup", self.name)))
+    }
+
+    /// Sets the values of a key, one for each CPU.
+    pub(super) fn set_per_cpu(&self, key: &[u8], values: &[Vec<u8>]) -> Result<(), KernelError> {
+        self.map
+            .update_percpu(key, values, MapFlags::ANY)
+            .map_err(|_| refused(format!("BPF map {}: update", self.name)))
+    }
+
+    /// The keys; never more than the map can hold, even while it changes.
+    pub(super) fn keys(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.map.keys().take(usize::try_from(self.map.max_entries()).unwrap_or(usize::MAX))
+    }
+}
+
+/// What was refused a moment ago on this thread: the number that libbpf left in `errno`, and what it said.
+pub(super) fn refused(what: String) -> KernelError {
+    let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let errno = Errno::from_raw_os_error(number);
+    let message = words_of(&WORDS.take());
+    let cause = if message.is_empty() { Cause::Errno(errno) } else { Cause::Extack { errno, message } };
+    KernelError { what, cause }
+}
+
+/// What libbpf said, on one line, without its advice about `ulimit -l`: it gives that whenever root is refused, for whatever
+/// reason, and since Linux 5.11 programs and maps are not counted there (`kernel/bpf/syscall.c` `bpf_map_save_memcg()`).
+fn words_of(said: &str) -> String {
+    const ADVICE: &str = " Make sure your kernel supports BPF (CONFIG_BPF_SYSCALL=y) and/or that RLIMIT_MEMLOCK is set to big enough value.";
+    let lines = said.lines().map(|line| line.trim_start_matches("libbpf: ").replace(ADVICE, ""));
+    lines.filter(|line| !line.contains("ulimit -l")).collect::<Vec<_>>().join("; ")
+}
+
+/// Makes libbpf pass its messages to us, and not print them.
+fn listen_to_libbpf() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        libbpf_rs::set_print(Some((PrintLevel::Warn, |_, words| keep(&words))));
+    });
+    WORDS.take();
+}
+
+fn keep(words: &str) {
+    WORDS.with_borrow_mut(|kept| {
+        kept.push_str(words);
+        if kept.len() > WORDS_BYTES_MAX {
+            let mut start = kept.len() - WORDS_BYTES_MAX;
+            while !kept.is_char_boundary(start) {
+                start += 1;
+            }
+            kept.drain(..start);
+        }
+    });
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn libbpfs_advice_about_a_limit_that_does_not_count_is_left_out() {
+        let said = "libbpf: Error in bpf_object__probe_loading(): -EPERM. Couldn't load trivial BPF program. Make sure your \
+                    kernel supports BPF (CONFIG_BPF_SYSCALL=y) and/or that RLIMIT_MEMLOCK is set to big enough value.\n\
+                    libbpf: permission error while running as root; try raising 'ulimit -l'? current value: 8.0 MiB\n";
+        let expected = "Error in bpf_object__probe_loading(): -EPERM. Couldn't load trivial BPF program.";
+        assert_eq!(words_of(said), expected);
+    }
+}

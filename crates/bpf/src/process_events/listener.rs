@@ -1,0 +1,330 @@
+//! The programs in the kernel, and the events that they report.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use libbpf_rs::{OpenObject, RingBuffer, RingBufferBuilder};
+use model::{EpollId, Fd, Label, Nanoseconds, NetnsId, Pid, ProcessId};
+use sys::error::KernelError;
+
+use crate::in_initial_pid_namespace;
+use crate::loaded::{Loaded, refused};
+use crate::mirrored::{Field, mirrored, name};
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/process_events.bpf.o"));
+
+/// The longest that one wait lasts; longer ones are waits in a row.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+/// How many images and ports can be requested. `process_events.bpf.c`, `NAMES_MAX`.
+pub const NAMES_MAX: usize = 4096;
+
+/// How much of an image's file name is compared, with a closing zero. `process_events.h`, `IMAGE_BYTES`.
+const IMAGE_BYTES: usize = 32;
+
+/// Events that are reported beside those of watched processes, all in one network namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Waited {
+    /// Every new image. Each `execve` there writes a record, and the reader looks at the process.
+    pub all_images: bool,
+    /// New images of files with these names, without their directory. Only the first 31 bytes of a name are compared.
+    pub images: BTreeSet<String>,
+    /// Every TCP socket that listens.
+    pub all_listeners: bool,
+    /// TCP sockets that listen on these ports.
+    pub ports: BTreeSet<u16>,
+}
+
+/// An event, and when it happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimedEvent {
+    /// The event.
+    pub event: ProcessEvent,
+    /// When, by `CLOCK_MONOTONIC`.
+    pub at: Nanoseconds,
+}
+
+/// An event of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessEvent {
+    /// A watched process has forked; its child is watched too.
+    Child {
+        /// The new process.
+        child: ProcessId,
+        /// The watched process, its parent.
+        parent: Pid,
+    },
+    /// A watched process has a new image.
+    Exec(ProcessId),
+    /// A watched process has ended, and is no longer watched.
+    Exit(ProcessId),
+    /// A watched process has a new epoll.
+    Epoll(EpollId),
+    /// A process, watched or not, listens on a TCP port.
+    Listener {
+        /// Who called `listen(2)`.
+        process: ProcessId,
+        /// On which port.
+        port: u16,
+    },
+}
+
+/// Reports events of watched processes and their children.
+pub struct ProcessEvents {
+    loaded: Loaded,
+    ring: RingBuffer<'static>,
+    events: Receiver<TimedEvent>,
+    waited: Waited,
+    lost: u64,
+}
+
+impl fmt::Debug for ProcessEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProcessEvents({:?}, {} lost)", self.loaded, self.lost)
+    }
+}
+
+impl ProcessEvents {
+    /// Reports fork, exec and exit.
+    ///
+    /// # Errors
+    /// [`sys::Cause::Absent`] without kernel BTF or outside the initial pid namespace; else the kernel's refusal.
+    pub fn of_processes() -> Result<Self, KernelError> {
+        Self::load(|_| Ok(()))
+    }
+
+    /// Reports new epolls as well, at the return of `do_epoll_create()`.
+    ///
+    /// # Errors
+    /// As [`ProcessEvents::of_processes`]; also the kernel's refusal where it admits no programs at function returns: it
+    /// is locked down, or built without them.
+    pub fn of_processes_and_epolls() -> Result<Self, KernelError> {
+        Self::load(|open| load_too(open, &[EPOLLS])).map_err(not_at_epolls)
+    }
+
+    /// Reports events of processes and listeners, and new epolls if `epolls`. [`ProcessEvents::wait_for`] requests events
+    /// beside those of watched processes.
+    ///
+    /// # Errors
+    /// As [`ProcessEvents::of_processes`], with `epolls` as [`ProcessEvents::of_processes_and_epolls`].
+    pub fn of_processes_and_listeners(epolls: bool) -> Result<Self, KernelError> {
+        match epolls {
+            true => Self::load(|open| load_too(open, &[LISTENERS, EPOLLS])).map_err(not_at_epolls),
+            false => Self::load(|open| load_too(open, &[LISTENERS])),
+        }
+    }
+
+    /// From here on, reports these too, in this namespace. If they do not fit into the tables, none of the new ones is
+    /// reported.
+    ///
+    /// # Errors
+    /// The kernel's, when the tables are full ([`NAMES_MAX`]).
+    pub fn wait_for(&mut self, netns: NetnsId, waited: Waited) -> Result<(), KernelError> {
+        let (images, ports) = (self.loaded.map("images")?, self.loaded.map("ports")?);
+        for old in self.waited.images.difference(&waited.images) {
+            images.remove(&image(old))?;
+        }
+        for old in self.waited.ports.difference(&waited.ports) {
+            ports.remove(&u32::from(*old).to_ne_bytes())?;
+        }
+        for new in &waited.images {
+            images.set(&image(new), &[1])?;
+        }
+        for new in &waited.ports {
+            ports.set(&u32::from(*new).to_ne_bytes(), &[1])?;
+        }
+        // The kernel's own number has 32 bits: `include/linux/ns_common.h`.
+        let inum = u32::try_from(netns.0).unwrap_or(0);
+        let flags = u32::from(waited.all_images) | u32::from(waited.all_listeners) << 1;
+        self.loaded.map("wanted")?.set(&[0; 4], &WantedWhere { netns: inum, flags }.to_bytes())?;
+        self.waited = waited;
+        Ok(())
+    }
+
+    /// Becomes readable when there is an event.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        sys::bpf::ring_descriptor(&self.ring)
+    }
+
+    fn load(prepare: impl FnOnce(&mut OpenObject) -> libbpf_rs::Result<()>) -> Result<Self, KernelError> {
+        if !in_initial_pid_namespace() {
+            return Err(KernelError::absent("watch events of processes", "the initial pid namespace", None));
+        }
+        let mut loaded = Loaded::load("process_events", OBJECT, prepare)?;
+        let (sender, events) = channel();
+        let ring = ring(&loaded, sender)?;
+        loaded.attach()?;
+        Ok(Self { loaded, ring, events, waited: Waited::default(), lost: 0 })
+    }
+
+    /// Watches a process and all children that it will have.
+    ///
+    /// # Errors
+    /// The kernel's, when more processes are watched than the table holds.
+    pub fn watch(&self, process: Pid) -> Result<(), KernelError> {
+        self.loaded.map("watched")?.set(&process.0.to_ne_bytes(), &[1])
+    }
+
+    /// Stops watching a process; its children stay watched.
+    ///
+    /// # Errors
+    /// The kernel's, which means that the table is gone.
+    pub fn ignore(&self, process: Pid) -> Result<(), KernelError> {
+        self.loaded.map("watched")?.remove(&process.0.to_ne_bytes())
+    }
+
+    /// The next event, in the order in which events happened on a CPU; `None` after the timeout.
+    ///
+    /// # Errors
+    /// The kernel's, which means that the buffer is gone.
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<ProcessEvent>, KernelError> {
+        Ok(self.next_timed(timeout)?.map(|timed| timed.event))
+    }
+
+    /// As [`ProcessEvents::next`], with the time at which it happened.
+    ///
+    /// # Errors
+    /// As [`ProcessEvents::next`].
+    pub fn next_timed(&mut self, timeout: Duration) -> Result<Option<TimedEvent>, KernelError> {
+        if let Ok(event) = self.events.try_recv() {
+            return Ok(Some(event));
+        }
+        // The system call counts milliseconds; waking early would mean spinning for the rest.
+        let whole = Duration::from_millis(
+            u64::try_from(timeout.min(WAIT_MAX).as_micros()).unwrap_or(0).div_ceil(1000),
+        );
+        match self.ring.poll(whole) {
+            Ok(()) => Ok(self.events.try_recv().ok()),
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::Interrupted => {
+                Ok(self.events.try_recv().ok())
+            }
+            Err(_) => Err(refused("BPF map events: poll".to_owned())),
+        }
+    }
+
+    /// How many events were lost since the last call, because they were not read in time. After a loss the caller has to
+    /// look at every watched process again.
+    ///
+    /// # Errors
+    /// The kernel's, which means that the table is gone.
+    pub fn lost(&mut self) -> Result<u64, KernelError> {
+        let value = self.loaded.map("lost")?.get(&[0; 4])?.unwrap_or_default();
+        let lost = u64::take(&value);
+        let since = lost - self.lost;
+        self.lost = lost;
+        Ok(since)
+    }
+}
+
+fn ring(loaded: &Loaded, sender: Sender<TimedEvent>) -> Result<RingBuffer<'static>, KernelError> {
+    let events = loaded.map("events")?;
+    let on_record = move |bytes: &[u8]| {
+        // The receiver is gone only while this is being dropped.
+        let _ = read(bytes).map(|event| sender.send(event));
+        0
+    };
+    let mut builder = RingBufferBuilder::new();
+    builder.add(events.map(), on_record).map_err(|_| refused("BPF map events".to_owned()))?;
+    builder.build().map_err(|_| refused("BPF map events: map into memory".to_owned()))
+}
+
+/// The programs that are loaded on request.
+const EPOLLS: &str = "epoll_created";
+const LISTENERS: &str = "socket_listens";
+
+fn load_too(open: &mut OpenObject, names: &[&str]) -> libbpf_rs::Result<()> {
+    for mut program in open.progs_mut().filter(|program| names.iter().any(|name| program.name() == *name)) {
+        program.set_autoload(true);
+    }
+    Ok(())
+}
+
+fn not_at_epolls(error: KernelError) -> KernelError {
+    KernelError { what: "attach to the return of do_epoll_create()".to_owned(), ..error }
+}
+
+/// A file name as the program reads it: cut to its length, the rest zeros.
+fn image(name: &str) -> [u8; IMAGE_BYTES] {
+    let mut key = [0; IMAGE_BYTES];
+    let length = name.len().min(IMAGE_BYTES - 1);
+    key[..length].copy_from_slice(&name.as_bytes()[..length]);
+    key
+}
+
+mirrored! {
+    /// `struct process_event`.
+    struct RawEvent = "process_event" {
+        kind: u32,
+        tgid: u32,
+        other: u32,
+        pad: u32,
+        started_ns: u64,
+        at_ns: u64,
+        comm: [u8; 16],
+    }
+
+    /// `struct wanted_where`.
+    struct WantedWhere = "wanted_where" {
+        netns: u32,
+        flags: u32,
+    }
+}
+
+/// Reads `struct process_event`; `None` for a kind that we do not know.
+fn read(bytes: &[u8]) -> Option<TimedEvent> {
+    /// How long a clock tick of `/proc` is, in nanoseconds: `USER_HZ` is 100 wherever we run.
+    /// Kernel: 6.18, `include/uapi/asm-generic/param.h`.
+    const TICK_NS: u64 = 10_000_000;
+    let RawEvent { kind, tgid, other, started_ns, at_ns, comm, .. } = RawEvent::of(bytes);
+    let at = Nanoseconds(at_ns);
+    let process = ProcessId { pid: Pid(tgid), started: started_ns / TICK_NS, comm: Label::new(&name(&comm)) };
+    let event = match kind {
+        1 => ProcessEvent::Child { child: process, parent: Pid(other) },
+        2 => ProcessEvent::Exec(process),
+        3 => ProcessEvent::Exit(process),
+        4 => ProcessEvent::Epoll(EpollId { process, fd: Fd(other) }),
+        5 => ProcessEvent::Listener { process, port: u16::try_from(other).ok()? },
+        _ => return None,
+    };
+    Some(TimedEvent { event, at })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::mirrored::same_as_compiled;
+
+    same_as_compiled!(OBJECT, RawEvent, WantedWhere);
+
+    #[test]
+    fn an_event_is_read_as_the_program_writes_it() {
+        let mut bytes = Vec::new();
+        for number in [4_u32, 812, 17, 0] {
+            bytes.extend(number.to_ne_bytes());
+        }
+        bytes.extend(77_319_999_999_u64.to_ne_bytes());
+        bytes.extend(88_000_000_001_u64.to_ne_bytes());
+        bytes.extend(*b"memcached\0\0\0\0\0\0\0");
+        assert_eq!(bytes.len(), 48, "sizeof(struct process_event)");
+        let process = ProcessId { pid: Pid(812), started: 7731, comm: Label::new("memcached") };
+        let timed = read(&bytes);
+        assert_eq!(timed.map(|timed| timed.at), Some(Nanoseconds(88_000_000_001)));
+        let event = timed.map(|timed| timed.event);
+        assert_eq!(event, Some(ProcessEvent::Epoll(EpollId { process, fd: Fd(17) })));
+        assert!(
+            matches!(event, Some(ProcessEvent::Epoll(epoll)) if epoll.process.comm.as_str() == "memcached")
+        );
+        bytes[0] = 9;
+        assert_eq!(read(&bytes), None);
+    }
+
+    #[test]
+    fn a_long_file_name_counts_as_its_beginning() {
+        assert_eq!(image("memcached")[..10], *b"memcached\0");
+        let long = "a".repeat(40);
+        assert_eq!((image(&long)[30], image(&long)[31]), (b'a', 0));
+    }
+}

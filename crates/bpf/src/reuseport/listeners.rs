@@ -1,0 +1,153 @@
+//! All listeners that share an address, read in the kernel.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
+
+use model::{Fd, NetnsId, Pid};
+use sys::error::KernelError;
+
+use super::{ITERATOR, OBJECT, PROGRAM};
+use crate::in_initial_pid_namespace;
+use crate::iterated;
+use crate::loaded::Loaded;
+use crate::mirrored::mirrored;
+
+/// `sizeof(struct listener_record)`.
+const RECORD_BYTES: usize = ListenerRecord::BYTES;
+/// The most that one scan reads: a million descriptors.
+const SCAN_BYTES_MAX: u64 = (1 << 20) * RECORD_BYTES as u64;
+/// `include/linux/socket.h` `AF_INET6`.
+const AF_INET6: u16 = 10;
+
+/// A descriptor behind which is a listening TCP socket that shares its address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundListener {
+    /// Which group, while that lives.
+    pub group: u64,
+    /// The inode of the socket.
+    pub inode: u64,
+    /// A process that has it.
+    pub pid: Pid,
+    /// The descriptor of that process.
+    pub fd: Fd,
+    /// The network namespace that it listens in.
+    pub netns: NetnsId,
+    /// The address that it listens at.
+    pub address: SocketAddr,
+    /// The program that chooses among the group's sockets.
+    pub program: Option<u32>,
+    /// How many sockets the group has.
+    pub members: u32,
+}
+
+/// Finds them, in all processes that this one can see.
+#[derive(Debug)]
+pub struct ListenerScanner {
+    loaded: Loaded,
+}
+
+impl ListenerScanner {
+    /// Loads the iterator. It runs only during scans.
+    ///
+    /// # Errors
+    /// [`sys::Cause::Absent`] without kernel BTF and outside the initial pid namespace; else the kernel's refusal.
+    pub fn load() -> Result<Self, KernelError> {
+        if !in_initial_pid_namespace() {
+            return Err(KernelError::absent(
+                "listeners that share an address",
+                "the initial pid namespace",
+                None,
+            ));
+        }
+        let loaded = Loaded::load("reuseport", OBJECT, |open| {
+            for mut map in open.maps_mut() {
+                map.set_autocreate(false)?;
+            }
+            for mut program in open.progs_mut() {
+                let wanted = program.name() == ITERATOR;
+                debug_assert!(wanted || program.name() == PROGRAM, "reuseport.bpf.c has two programs");
+                program.set_autoload(wanted);
+            }
+            Ok(())
+        })?;
+        Ok(Self { loaded })
+    }
+
+    /// Every descriptor of such a socket.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn all(&self) -> Result<Vec<FoundListener>, KernelError> {
+        let what = "listeners that share an address";
+        let iterator = sys::bpf::iterate_all_files(self.loaded.program(ITERATOR)?.as_fd())
+            .map_err(|errno| KernelError::errno(what, errno))?;
+        let bytes = iterated::bytes(iterator, SCAN_BYTES_MAX)
+            .map_err(|error| KernelError { what: what.to_owned(), ..error })?;
+        Ok(bytes.chunks_exact(RECORD_BYTES).map(listener).collect())
+    }
+}
+
+mirrored! {
+    /// `struct listener_record`.
+    struct ListenerRecord = "listener_record" {
+        group: u64,
+        inode: u64,
+        tgid: u32,
+        fd: u32,
+        netns: u32,
+        program: u32,
+        members: u16,
+        family: u16,
+        port: u16,
+        unused: u16,
+        address: [u8; 16],
+    }
+}
+
+/// Reads `struct listener_record`.
+fn listener(record: &[u8]) -> FoundListener {
+    let ListenerRecord {
+        group, inode, tgid, fd, netns, program, members, family, port, address: bytes, ..
+    } = ListenerRecord::of(record);
+    let (pid, fd, netns) = (Pid(tgid), Fd(fd), NetnsId(netns.into()));
+    let [a, b, c, d, ..] = bytes;
+    let address: IpAddr =
+        if family == AF_INET6 { Ipv6Addr::from(bytes).into() } else { Ipv4Addr::new(a, b, c, d).into() };
+    FoundListener {
+        group,
+        inode,
+        pid,
+        fd,
+        netns,
+        address: SocketAddr::new(address, port),
+        program: (program != 0).then_some(program),
+        members: members.into(),
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::mirrored::same_as_compiled;
+
+    same_as_compiled!(OBJECT, ListenerRecord);
+
+    #[test]
+    fn a_listener_is_read_as_the_program_writes_it() {
+        let mut bytes = Vec::new();
+        bytes.extend([0xffff_8881_0000_0000_u64, 35_845].into_iter().flat_map(u64::to_ne_bytes));
+        bytes.extend([812_u32, 7, 4_026_531_840, 91].into_iter().flat_map(u32::to_ne_bytes));
+        bytes.extend([4_u16, 2, 11_211, 0].into_iter().flat_map(u16::to_ne_bytes));
+        bytes.extend([192, 0, 2, 1]);
+        bytes.extend([0; 12]);
+        assert_eq!(bytes.len(), RECORD_BYTES, "sizeof(struct listener_record)");
+        let found = listener(&bytes);
+        assert_eq!(found.address, "192.0.2.1:11211".parse().expect("an address"));
+        assert_eq!((found.inode, found.pid, found.fd, found.members), (35_845, Pid(812), Fd(7), 4));
+        assert_eq!((found.netns, found.program), (NetnsId(4_026_531_840), Some(91)));
+
+        bytes[34] = 10;
+        bytes[36..40].copy_from_slice(&[0, 0, 0, 0]);
+        assert!(listener(&bytes).address.is_ipv6() || cfg!(target_endian = "big"));
+    }
+}

@@ -1,0 +1,143 @@
+//! The truth that estimates are judged by, where both hosts are on one machine: how long after a request was on the wire its
+//! answer is.
+
+use libbpf_rs::OpenObject;
+use model::{NetnsId, SpanCounts};
+use sys::error::KernelError;
+
+use super::loaded::Loaded;
+use super::mirrored::mirrored;
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/wire.bpf.o"));
+
+/// The only key of a map with one entry, and the first index of an array.
+const ONLY: [u8; 4] = [0; 4];
+
+const BUCKETS: usize = SpanCounts::BUCKETS;
+
+mirrored! {
+    /// `struct wire_config`.
+    struct Config = "wire_config" {
+        port: u64,
+        server: u64,
+        client: u64,
+    }
+
+    /// `struct wire_gate`.
+    struct Gate = "wire_gate" {
+        open: u64,
+    }
+
+    /// `struct wire_seen`.
+    struct SeenThere = "wire_seen" {
+        requests: u64,
+        answered: u64,
+        lost: u64,
+        spans: [u32; BUCKETS],
+    }
+}
+
+/// Sees what two hosts of this machine transmit to each other, from its loading until it is dropped.
+#[derive(Debug)]
+pub struct Wire {
+    loaded: Loaded,
+    before: Seen,
+}
+
+/// What was seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Requests that were transmitted.
+    pub requests: u64,
+    /// Requests that were answered.
+    pub answered: u64,
+    /// Requests for which there was no room: more under way on a connection than are remembered.
+    pub lost: u64,
+    /// From the transmission of a request to that of its answer.
+    pub spans: SpanCounts,
+}
+
+impl Wire {
+    /// Loads the program for a server's port, and the namespaces of server and client. It sees nothing until [`Wire::begin`].
+    ///
+    /// # Errors
+    /// As [`super::live::LiveMeter::load`].
+    pub fn load(port: u16, server: NetnsId, client: NetnsId) -> Result<Self, KernelError> {
+        let config = Config { port: port.into(), server: server.0, client: client.0 };
+        let loaded = Loaded::load("wire", OBJECT, |open| configure(open, &config))?;
+        Ok(Self { loaded, before: Seen::default() })
+    }
+
+    /// Begins to see.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn begin(&mut self) -> Result<(), KernelError> {
+        self.loaded.detach();
+        self.before = self.seen()?;
+        self.loaded.map(".data.gate")?.set(&ONLY, &Gate { open: 1 }.to_bytes())?;
+        self.loaded.attach()
+    }
+
+    /// Ends it, and says what was seen since [`Wire::begin`].
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn end(&mut self) -> Result<Seen, KernelError> {
+        self.loaded.detach();
+        let connections = self.loaded.map("connections")?;
+        let under_way: Vec<Vec<u8>> = connections.keys().collect();
+        for connection in under_way {
+            connections.remove(&connection)?;
+        }
+        let now = self.seen()?;
+        let before = std::mem::replace(&mut self.before, now);
+        let mut spans = SpanCounts::new();
+        for (bucket, (now, before)) in
+            self.before.spans.buckets().iter().zip(before.spans.buckets()).enumerate()
+        {
+            spans.add_to(bucket, now - before);
+        }
+        Ok(Seen {
+            requests: self.before.requests - before.requests,
+            answered: self.before.answered - before.answered,
+            lost: self.before.lost - before.lost,
+            spans,
+        })
+    }
+
+    fn seen(&self) -> Result<Seen, KernelError> {
+        let mut sum = Seen::default();
+        for bytes in self.loaded.map("seen")?.get_per_cpu(&ONLY)? {
+            let there = SeenThere::of(&bytes);
+            sum.requests += there.requests;
+            sum.answered += there.answered;
+            sum.lost += there.lost;
+            for (bucket, count) in there.spans.iter().enumerate() {
+                sum.spans.add_to(bucket, (*count).into());
+            }
+        }
+        Ok(sum)
+    }
+}
+
+fn configure(open: &mut OpenObject, config: &Config) -> libbpf_rs::Result<()> {
+    for mut map in open.maps_mut().filter(|map| map.name() == ".rodata.config") {
+        map.set_initial_value(&config.to_bytes())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::mirrored::difference;
+
+    #[test]
+    fn every_field_is_where_the_compiled_program_has_it() {
+        let mut wrong = difference(OBJECT, Config::NAME, size_of::<Config>(), Config::FIELDS);
+        wrong.extend(difference(OBJECT, Gate::NAME, size_of::<Gate>(), Gate::FIELDS));
+        wrong.extend(difference(OBJECT, SeenThere::NAME, size_of::<SeenThere>(), SeenThere::FIELDS));
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+}

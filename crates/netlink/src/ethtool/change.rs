@@ -1,0 +1,291 @@
+//! Requests of the `ethtool` family to one device: set and get.
+//!
+//! Kernel: 6.18, `net/ethtool/{channels,rings,coalesce,features,privflags}.c`.
+
+use std::collections::BTreeMap;
+
+use model::{ChannelKind, CoalesceParam, FlagName, IfIndex, Offload, RingKind};
+use sys::error::KernelError;
+
+use super::{Ethtool, HEADER, RawChannels, RawCoalesce, RawFeatures, RawRings, command, header};
+use crate::attr::{AttrBuf, Malformed};
+use crate::genl;
+
+/// `ETHTOOL_A_BITSET_*` and what is within, from the outermost to the innermost.
+mod bitset {
+    pub(super) const BITS: u16 = 3;
+    pub(super) const BIT: u16 = 1;
+    pub(super) const NAME: u16 = 2;
+    pub(super) const VALUE: u16 = 3;
+}
+
+/// `ETHTOOL_A_FEATURES_WANTED`.
+const WANTED: u16 = 3;
+
+/// `ETHTOOL_A_PRIVFLAGS_FLAGS`.
+const FLAGS: u16 = 2;
+
+/// How many private flags of one driver are taken: as many as the kernel's answer has bits for (`u32` in `struct
+/// ethtool_ops`).
+const PRIVATE_FLAGS_MAX: usize = 32;
+
+/// What `privflags-get` says about a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RawPrivateFlags {
+    /// The device.
+    pub ifindex: u32,
+    /// The driver's flags by name, and whether each is set.
+    pub flags: BTreeMap<FlagName, bool>,
+}
+
+impl RawPrivateFlags {
+    /// Reads the body of an answer with verbose bitsets. Names that no plan could name are left out.
+    ///
+    /// # Errors
+    /// If an attribute is malformed.
+    pub fn parse(object: &[u8]) -> Result<Self, Malformed> {
+        let mut raw = Self::default();
+        for attr in genl::attrs(object)? {
+            let attr = attr?;
+            match attr.number {
+                HEADER => raw.ifindex = super::ifindex(attr)?,
+                FLAGS => {
+                    let Some(bits) = attr.nested().find(bitset::BITS)? else { continue };
+                    for bit in bits.nested().take(PRIVATE_FLAGS_MAX) {
+                        let bit = bit?.nested();
+                        let name = bit.find(bitset::NAME)?.map(|name| name.text()).transpose()?;
+                        let set = bit.find(bitset::VALUE)?.is_some();
+                        if let Some(name) = name.and_then(FlagName::new) {
+                            raw.flags.insert(name, set);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(raw)
+    }
+}
+
+impl Ethtool {
+    /// The channels of one device.
+    ///
+    /// # Errors
+    /// As all questions about one device: the kernel's refusal; EOPNOTSUPP where the driver has no such thing.
+    pub fn channels_of(&mut self, device: IfIndex) -> Result<RawChannels, KernelError> {
+        self.of(device, "ethtool channels-get", command::CHANNELS_GET, RawChannels::parse)
+    }
+
+    /// The rings of one device.
+    #[expect(clippy::missing_errors_doc, reason = "said at `channels_of`")]
+    pub fn rings_of(&mut self, device: IfIndex) -> Result<RawRings, KernelError> {
+        self.of(device, "ethtool rings-get", command::RINGS_GET, RawRings::parse)
+    }
+
+    /// The interrupt moderation of one device.
+    #[expect(clippy::missing_errors_doc, reason = "said at `channels_of`")]
+    pub fn coalesce_of(&mut self, device: IfIndex) -> Result<RawCoalesce, KernelError> {
+        self.of(device, "ethtool coalesce-get", command::COALESCE_GET, RawCoalesce::parse)
+    }
+
+    /// The features of one device.
+    #[expect(clippy::missing_errors_doc, reason = "said at `channels_of`")]
+    pub fn features_of(&mut self, device: IfIndex) -> Result<RawFeatures, KernelError> {
+        let mut body = self.family.body(command::FEATURES_GET);
+        body.nested(HEADER, |h| {
+            h.u32(header::DEV_INDEX, device.0).u32(header::FLAGS, header::FLAG_COMPACT_BITSETS);
+        });
+        self.socket.get("ethtool features-get", self.family.id(), &body, RawFeatures::parse)
+    }
+
+    /// The private flags of one device.
+    #[expect(clippy::missing_errors_doc, reason = "said at `channels_of`")]
+    pub fn private_flags_of(&mut self, device: IfIndex) -> Result<RawPrivateFlags, KernelError> {
+        self.of(device, "ethtool privflags-get", command::PRIVFLAGS_GET, RawPrivateFlags::parse)
+    }
+
+    /// The private flags of all devices that have some.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn private_flags(&mut self) -> Result<Vec<RawPrivateFlags>, KernelError> {
+        let mut body = self.family.body(command::PRIVFLAGS_GET);
+        body.nested(HEADER, |_| {});
+        let read = |object: &[u8]| RawPrivateFlags::parse(object).map(Some);
+        self.socket.dump("ethtool privflags-get", self.family.id(), &body, read)
+    }
+
+    fn of<T>(
+        &mut self,
+        device: IfIndex,
+        what: &str,
+        command: u8,
+        parse: impl Fn(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, KernelError> {
+        let body = self.about(device, command);
+        self.socket.get(what, self.family.id(), &body, parse)
+    }
+
+    fn about(&self, device: IfIndex, command: u8) -> AttrBuf {
+        let mut body = self.family.body(command);
+        body.nested(HEADER, |h| {
+            h.u32(header::DEV_INDEX, device.0);
+        });
+        body
+    }
+
+    /// Changes how many queues a device has, all in one message.
+    ///
+    /// # Errors
+    /// As all changes here: the kernel's refusal, in its own words.
+    pub fn set_channels(&mut self, device: IfIndex, to: &[(ChannelKind, u32)]) -> Result<(), KernelError> {
+        let mut body = self.about(device, command::CHANNELS_SET);
+        for &(kind, count) in to {
+            body.u32(
+                match kind {
+                    ChannelKind::Rx => 6,
+                    ChannelKind::Tx => 7,
+                    ChannelKind::Combined => 9,
+                },
+                count,
+            );
+        }
+        self.set("ethtool channels-set", &body)
+    }
+
+    /// Changes the sizes of a device's rings, all in one message.
+    #[expect(clippy::missing_errors_doc, reason = "said at `set_channels`")]
+    pub fn set_rings(&mut self, device: IfIndex, to: &[(RingKind, u32)]) -> Result<(), KernelError> {
+        let mut body = self.about(device, command::RINGS_SET);
+        for &(kind, size) in to {
+            body.u32(
+                match kind {
+                    RingKind::Rx => 6,
+                    RingKind::Tx => 9,
+                },
+                size,
+            );
+        }
+        self.set("ethtool rings-set", &body)
+    }
+
+    /// Changes a device's interrupt moderation, all in one message.
+    #[expect(clippy::missing_errors_doc, reason = "said at `set_channels`")]
+    pub fn set_coalesce(&mut self, device: IfIndex, to: &[(CoalesceParam, u32)]) -> Result<(), KernelError> {
+        let mut body = self.about(device, command::COALESCE_SET);
+        for &(param, value) in to {
+            let number = match param {
+                CoalesceParam::RxUsecs => 2,
+                CoalesceParam::RxMaxFrames => 3,
+                CoalesceParam::TxUsecs => 6,
+                CoalesceParam::TxMaxFrames => 7,
+                CoalesceParam::AdaptiveRx => 11,
+                CoalesceParam::AdaptiveTx => 12,
+                CoalesceParam::CqeModeTx => 24,
+                CoalesceParam::CqeModeRx => 25,
+            };
+            if param.is_switch() {
+                body.u8(number, u8::from(value != 0));
+            } else {
+                body.u32(number, value);
+            }
+        }
+        self.set("ethtool coalesce-set", &body)
+    }
+
+    /// Switches offloads of a device, all in one message. The kernel acknowledges features that a driver does not switch,
+    /// and remembers them as wanted: the earlier ones are then requested again.
+    ///
+    /// # Errors
+    /// The kernel's refusal; [`sys::Cause::Malformed`] if it acknowledged and a feature is not as asked.
+    pub fn set_offloads(&mut self, device: IfIndex, to: &[(Offload, bool)]) -> Result<(), KernelError> {
+        let names = self.feature_names()?;
+        let bit_of =
+            |name: &str| (0..).zip(&names).find(|(_, known)| known.as_str() == name).map(|(bit, _)| bit);
+        let before = self.features_of(device)?;
+        let named: Vec<(&str, bool)> = to.iter().map(|&(offload, on)| (offload.as_str(), on)).collect();
+        self.set_features(device, &named)?;
+        let after = self.features_of(device)?;
+        let is = |name: &str| bit_of(name).and_then(|bit| after.is_active(bit));
+        let Some((refused, on)) = named.iter().find(|(name, on)| is(name) == Some(!*on)) else {
+            return Ok(());
+        };
+        let asked_before: Vec<(&str, bool)> = named
+            .iter()
+            .filter_map(|(name, _)| Some((*name, bit_of(name).and_then(|bit| before.is_wanted(bit))?)))
+            .collect();
+        self.set_features(device, &asked_before)?;
+        let is = if *on { "off" } else { "on" };
+        let why =
+            format!("acknowledged, but {refused} is {is}: the driver, or another offload, does not allow it");
+        Err(KernelError::malformed("ethtool features-set", why))
+    }
+
+    /// As [`Ethtool::set_offloads`], for features by their names.
+    pub fn set_features(&mut self, device: IfIndex, to: &[(&str, bool)]) -> Result<(), KernelError> {
+        let mut body = self.family.body(command::FEATURES_SET);
+        body.nested(HEADER, |h| {
+            h.u32(header::DEV_INDEX, device.0).u32(header::FLAGS, header::FLAG_OMIT_REPLY);
+        });
+        body.nested(WANTED, |set| write_bits(set, to));
+        self.set("ethtool features-set", &body)
+    }
+
+    /// Sets and clears private flags of a device's driver, all in one message.
+    #[expect(clippy::missing_errors_doc, reason = "said at `set_channels`")]
+    pub fn set_private_flags(&mut self, device: IfIndex, to: &[(FlagName, bool)]) -> Result<(), KernelError> {
+        let mut body = self.about(device, command::PRIVFLAGS_SET);
+        let named: Vec<(&str, bool)> = to.iter().map(|(flag, on)| (flag.as_str(), *on)).collect();
+        body.nested(FLAGS, |set| write_bits(set, &named));
+        self.set("ethtool privflags-set", &body)
+    }
+
+    fn set(&mut self, what: &str, body: &AttrBuf) -> Result<(), KernelError> {
+        let done = self.socket.request(what, self.family.id(), 0, body);
+        done.map_err(|error| error.needing("CAP_NET_ADMIN in the device's namespace"))
+    }
+}
+
+/// A set of bits by name: those that are named change, all others stay as they are.
+fn write_bits(set: &mut AttrBuf, to: &[(&str, bool)]) {
+    set.nested(bitset::BITS, |bits| {
+        for (name, on) in to {
+            bits.nested(bitset::BIT, |bit| {
+                bit.text(bitset::NAME, name);
+                if *on {
+                    bit.flag(bitset::VALUE);
+                }
+            });
+        }
+    });
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = RawPrivateFlags::parse(&bytes);
+        }
+    }
+
+    #[test]
+    fn private_flags_are_read_by_name() {
+        let mut object = AttrBuf::after(&[0, 1, 0, 0]);
+        object.nested(HEADER, |h| {
+            h.u32(header::DEV_INDEX, 7);
+        });
+        object.nested(FLAGS, |set| {
+            write_bits(set, &[("rx_striding_rq", true), ("tx_port_ts", false), ("", true)])
+        });
+        let raw = RawPrivateFlags::parse(object.as_bytes()).expect("well-formed");
+        let flags: Vec<(String, bool)> = raw.flags.iter().map(|(f, on)| (f.to_string(), *on)).collect();
+        assert_eq!(
+            (raw.ifindex, flags),
+            (7, vec![("rx_striding_rq".to_owned(), true), ("tx_port_ts".to_owned(), false)])
+        );
+    }
+}

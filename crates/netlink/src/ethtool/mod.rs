@@ -1,0 +1,409 @@
+//! The `ethtool` family: channels, rings, coalescing, features, private flags.
+//!
+//! All devices are observed by one dump each; a device whose driver lacks a part is not in its dump. Requests to one device
+//! are in [`change`].
+//!
+//! Kernel: 6.18, `include/uapi/linux/ethtool_netlink_generated.h`, `net/ethtool/`.
+
+pub mod change;
+
+use model::KernelVersion;
+use sys::error::KernelError;
+
+use super::attr::{Attr, Attrs, Malformed};
+use super::genl::{self, Family};
+use super::socket::{NetlinkSocket, Protocol};
+
+/// Requests: `ETHTOOL_MSG_*`.
+mod command {
+    pub(super) const STRSET_GET: u8 = 1;
+    pub(super) const FEATURES_GET: u8 = 11;
+    pub(super) const FEATURES_SET: u8 = 12;
+    pub(super) const PRIVFLAGS_GET: u8 = 13;
+    pub(super) const PRIVFLAGS_SET: u8 = 14;
+    pub(super) const RINGS_GET: u8 = 15;
+    pub(super) const RINGS_SET: u8 = 16;
+    pub(super) const CHANNELS_GET: u8 = 17;
+    pub(super) const CHANNELS_SET: u8 = 18;
+    pub(super) const COALESCE_GET: u8 = 19;
+    pub(super) const COALESCE_SET: u8 = 20;
+}
+
+/// The first attribute of every request and answer: which device, and how to answer.
+const HEADER: u16 = 1;
+
+/// Attributes of the header: `ETHTOOL_A_HEADER_*`.
+mod header {
+    pub(super) const DEV_INDEX: u16 = 1;
+    pub(super) const FLAGS: u16 = 3;
+    /// Bits come as words instead of as names.
+    pub(super) const FLAG_COMPACT_BITSETS: u32 = 1;
+    /// The answer need not list what changed.
+    pub(super) const FLAG_OMIT_REPLY: u32 = 2;
+}
+
+/// `ETH_SS_FEATURES`: the names of the features, by bit.
+const FEATURE_NAMES: u32 = 4;
+
+/// How many features are taken. Kernel: 6.18, `include/linux/netdev_features.h` has 64 or fewer; later ones may have more.
+const FEATURES_MAX: u32 = 1024;
+
+/// What `channels-get` says about a device: `ETHTOOL_A_CHANNELS_*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the attributes")]
+pub struct RawChannels {
+    pub ifindex: u32,
+    pub rx_max: Option<u32>,
+    pub tx_max: Option<u32>,
+    pub combined_max: Option<u32>,
+    pub rx_count: Option<u32>,
+    pub tx_count: Option<u32>,
+    pub combined_count: Option<u32>,
+}
+
+impl RawChannels {
+    /// Reads the body of an answer.
+    ///
+    /// # Errors
+    /// If an attribute is malformed.
+    pub fn parse(object: &[u8]) -> Result<Self, Malformed> {
+        let mut raw = Self::default();
+        for attr in genl::attrs(object)? {
+            let attr = attr?;
+            match attr.number {
+                HEADER => raw.ifindex = ifindex(attr)?,
+                2 => raw.rx_max = Some(attr.u32()?),
+                3 => raw.tx_max = Some(attr.u32()?),
+                5 => raw.combined_max = Some(attr.u32()?),
+                6 => raw.rx_count = Some(attr.u32()?),
+                7 => raw.tx_count = Some(attr.u32()?),
+                9 => raw.combined_count = Some(attr.u32()?),
+                _ => {}
+            }
+        }
+        Ok(raw)
+    }
+}
+
+/// What `rings-get` says about a device: `ETHTOOL_A_RINGS_*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the attributes")]
+pub struct RawRings {
+    pub ifindex: u32,
+    pub rx_max: Option<u32>,
+    pub tx_max: Option<u32>,
+    pub rx: Option<u32>,
+    pub tx: Option<u32>,
+}
+
+impl RawRings {
+    /// Reads the body of an answer.
+    ///
+    /// # Errors
+    /// If an attribute is malformed.
+    pub fn parse(object: &[u8]) -> Result<Self, Malformed> {
+        let mut raw = Self::default();
+        for attr in genl::attrs(object)? {
+            let attr = attr?;
+            match attr.number {
+                HEADER => raw.ifindex = ifindex(attr)?,
+                2 => raw.rx_max = Some(attr.u32()?),
+                5 => raw.tx_max = Some(attr.u32()?),
+                6 => raw.rx = Some(attr.u32()?),
+                9 => raw.tx = Some(attr.u32()?),
+                _ => {}
+            }
+        }
+        Ok(raw)
+    }
+}
+
+/// What `coalesce-get` says about a device: `ETHTOOL_A_COALESCE_*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the attributes")]
+pub struct RawCoalesce {
+    pub ifindex: u32,
+    pub rx_usecs: Option<u32>,
+    pub rx_max_frames: Option<u32>,
+    pub tx_usecs: Option<u32>,
+    pub tx_max_frames: Option<u32>,
+    pub use_adaptive_rx: Option<bool>,
+    pub use_adaptive_tx: Option<bool>,
+    pub use_cqe_mode_tx: Option<bool>,
+    pub use_cqe_mode_rx: Option<bool>,
+}
+
+impl RawCoalesce {
+    /// Reads the body of an answer.
+    ///
+    /// # Errors
+    /// If an attribute is malformed.
+    pub fn parse(object: &[u8]) -> Result<Self, Malformed> {
+        let mut raw = Self::default();
+        for attr in genl::attrs(object)? {
+            let attr = attr?;
+            match attr.number {
+                HEADER => raw.ifindex = ifindex(attr)?,
+                2 => raw.rx_usecs = Some(attr.u32()?),
+                3 => raw.rx_max_frames = Some(attr.u32()?),
+                6 => raw.tx_usecs = Some(attr.u32()?),
+                7 => raw.tx_max_frames = Some(attr.u32()?),
+                11 => raw.use_adaptive_rx = Some(attr.u8()? != 0),
+                12 => raw.use_adaptive_tx = Some(attr.u8()? != 0),
+                24 => raw.use_cqe_mode_tx = Some(attr.u8()? != 0),
+                25 => raw.use_cqe_mode_rx = Some(attr.u8()? != 0),
+                _ => {}
+            }
+        }
+        Ok(raw)
+    }
+}
+
+/// What `features-get` says about a device: the features that are on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RawFeatures {
+    /// The device.
+    pub ifindex: u32,
+    /// How many features there are (`ETHTOOL_A_BITSET_SIZE`).
+    pub size: u32,
+    /// Their bits in words of 32 (`ETHTOOL_A_BITSET_VALUE` of `ETHTOOL_A_FEATURES_ACTIVE`), feature 0 lowest in the first.
+    pub active: Vec<u32>,
+    /// The features that were requested, whether they are on or not (`ETHTOOL_A_FEATURES_WANTED`), as `active`.
+    pub wanted: Vec<u32>,
+    /// The features that the driver lets be switched (`ETHTOOL_A_FEATURES_HW`), as `active`.
+    pub switchable: Vec<u32>,
+}
+
+impl RawFeatures {
+    /// Reads the body of an answer with compact bitsets.
+    ///
+    /// # Errors
+    /// If an attribute is malformed.
+    pub fn parse(object: &[u8]) -> Result<Self, Malformed> {
+        const HW: u16 = 2;
+        const WANTED: u16 = 3;
+        const ACTIVE: u16 = 4;
+        const SIZE: u16 = 2;
+        const VALUE: u16 = 4;
+        let mut raw = Self::default();
+        for attr in genl::attrs(object)? {
+            let attr = attr?;
+            match attr.number {
+                HEADER => raw.ifindex = ifindex(attr)?,
+                HW | WANTED | ACTIVE => {
+                    if let Some(size) = attr.nested().find(SIZE)? {
+                        raw.size = size.u32()?;
+                    }
+                    if let Some(value) = attr.nested().find(VALUE)? {
+                        let (words, rest) = value.payload.as_chunks::<4>();
+                        if !rest.is_empty() {
+                            return Err(Malformed("a set of bits that is no whole words"));
+                        }
+                        let words = words.iter().map(|&word| u32::from_ne_bytes(word)).collect();
+                        match attr.number {
+                            HW => raw.switchable = words,
+                            WANTED => raw.wanted = words,
+                            _ => raw.active = words,
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(raw)
+    }
+
+    /// Whether a feature is on; `None` if there is no such feature.
+    pub fn is_active(&self, bit: u32) -> Option<bool> {
+        if bit >= self.size {
+            return None;
+        }
+        Some(has(&self.active, bit))
+    }
+
+    /// Whether a feature is off for good: the driver does not let it be switched on (`[fixed]` of ethtool).
+    ///
+    /// Kernel: 5.6, `net/core/dev.c` `__netdev_update_features()`, `hw_features`.
+    pub fn is_lacking(&self, bit: u32) -> bool {
+        !has(&self.active, bit) && !has(&self.wanted, bit) && !has(&self.switchable, bit)
+    }
+
+    /// Whether a feature is asked for; `None` if there is no such feature.
+    pub fn is_wanted(&self, bit: u32) -> Option<bool> {
+        (bit < self.size).then(|| has(&self.wanted, bit))
+    }
+}
+
+fn has(words: &[u32], bit: u32) -> bool {
+    let word = usize::try_from(bit / 32).ok().and_then(|at| words.get(at)).copied().unwrap_or(0);
+    word >> (bit % 32) & 1 == 1
+}
+
+fn ifindex(header: Attr<'_>) -> Result<u32, Malformed> {
+    match header.nested().find(header::DEV_INDEX)? {
+        Some(index) => index.u32(),
+        None => Err(Malformed("an answer about no device")),
+    }
+}
+
+/// Reads the names of the features from the body of a `strset-get` answer: by bit, empty where there is none.
+fn feature_names(object: &[u8]) -> Result<Vec<String>, Malformed> {
+    /// `ETHTOOL_A_STRSET_STRINGSETS`, and within it `_STRINGSET`, `_STRINGS`, `_STRING`, `_INDEX`, `_VALUE`.
+    const STRINGSETS: u16 = 2;
+    const STRINGSET: u16 = 1;
+    const STRINGS: u16 = 3;
+    const INDEX: u16 = 1;
+    const VALUE: u16 = 2;
+    let set =
+        genl::attrs(object)?.find(STRINGSETS)?.map_or(Ok(None), |sets| sets.nested().find(STRINGSET))?;
+    let strings = set.map_or(Ok(None), |set| set.nested().find(STRINGS))?;
+    let mut names = Vec::new();
+    for string in strings.map_or(Attrs::default(), |strings| strings.nested()) {
+        let string = string?.nested();
+        let index = string.find(INDEX)?.ok_or(Malformed("a string without an index"))?.u32()?;
+        if index >= FEATURES_MAX {
+            return Err(Malformed("more features than we take"));
+        }
+        let index = usize::try_from(index).map_err(|_| Malformed("a string's index is wrong"))?;
+        if index >= names.len() {
+            names.resize(index + 1, String::new());
+        }
+        if let Some(value) = string.find(VALUE)? {
+            value.text()?.clone_into(&mut names[index]);
+        }
+    }
+    Ok(names)
+}
+
+/// The `ethtool` family of one namespace.
+#[derive(Debug)]
+pub struct Ethtool {
+    socket: NetlinkSocket,
+    family: Family,
+}
+
+impl Ethtool {
+    /// Opens it in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// [`sys::Cause::Absent`] on kernels without it (before 5.6, or without `CONFIG_ETHTOOL_NETLINK`).
+    pub fn open_here() -> Result<Self, KernelError> {
+        let mut socket = NetlinkSocket::open_here(Protocol::Generic)?;
+        let family = Family::resolve(&mut socket, "ethtool", KernelVersion::since(5, 6))?;
+        Ok(Self { socket, family })
+    }
+
+    /// The channels of all devices that have some.
+    ///
+    /// # Errors
+    /// As all dumps here: the kernel's refusal.
+    pub fn channels(&mut self) -> Result<Vec<RawChannels>, KernelError> {
+        self.dump("ethtool channels-get", command::CHANNELS_GET, RawChannels::parse)
+    }
+
+    /// The rings of all devices that have some.
+    #[expect(clippy::missing_errors_doc, reason = "said at `channels`")]
+    pub fn rings(&mut self) -> Result<Vec<RawRings>, KernelError> {
+        self.dump("ethtool rings-get", command::RINGS_GET, RawRings::parse)
+    }
+
+    /// The interrupt moderation of all devices that have some.
+    #[expect(clippy::missing_errors_doc, reason = "said at `channels`")]
+    pub fn coalesce(&mut self) -> Result<Vec<RawCoalesce>, KernelError> {
+        self.dump("ethtool coalesce-get", command::COALESCE_GET, RawCoalesce::parse)
+    }
+
+    /// The features of all devices.
+    #[expect(clippy::missing_errors_doc, reason = "said at `channels`")]
+    pub fn features(&mut self) -> Result<Vec<RawFeatures>, KernelError> {
+        self.dump("ethtool features-get", command::FEATURES_GET, RawFeatures::parse)
+    }
+
+    /// The names of the features, by bit.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn feature_names(&mut self) -> Result<Vec<String>, KernelError> {
+        let mut body = self.family.body(command::STRSET_GET);
+        body.nested(HEADER, |_| {});
+        body.nested(2, |sets| {
+            sets.nested(1, |set| {
+                set.u32(1, FEATURE_NAMES);
+            });
+        });
+        self.socket.get("ethtool strset-get", self.family.id(), &body, feature_names)
+    }
+
+    fn dump<T>(
+        &mut self,
+        what: &str,
+        command: u8,
+        parse: impl Fn(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, KernelError> {
+        let mut body = self.family.body(command);
+        body.nested(HEADER, |header| {
+            header.u32(header::FLAGS, header::FLAG_COMPACT_BITSETS);
+        });
+        self.socket.dump(what, self.family.id(), &body, |object| parse(object).map(Some))
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use crate::AttrBuf;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_a_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), bit in any::<u32>()) {
+            let _ = (RawChannels::parse(&bytes), RawRings::parse(&bytes), RawCoalesce::parse(&bytes));
+            let _ = (RawFeatures::parse(&bytes).map(|f| f.is_active(bit)), feature_names(&bytes));
+        }
+    }
+
+    fn about(ifindex: u32) -> AttrBuf {
+        let mut object = AttrBuf::after(&[0, 1, 0, 0]);
+        object.nested(HEADER, |header| {
+            header.u32(header::DEV_INDEX, ifindex).text(2, "eth0");
+        });
+        object
+    }
+
+    #[test]
+    fn features_are_known_by_bit_and_unknown_beyond_the_last() {
+        let mut object = about(2);
+        object.nested(4, |bits| {
+            bits.u32(2, 40).bytes(4, &[0x00, 0x00, 0x00, 0x80, 0x01, 0, 0, 0]);
+        });
+        let features = RawFeatures::parse(object.as_bytes()).expect("well-formed");
+        let read: Vec<_> = [0, 31, 32, 39, 40].map(|bit| features.is_active(bit)).into();
+        assert_eq!(read, [Some(false), Some(true), Some(true), Some(false), None]);
+    }
+
+    #[test]
+    fn what_is_off_and_cannot_be_switched_on_is_lacking() {
+        let mut object = about(2);
+        for (set, words) in [(2, 0b0010_u8), (3, 0b0100), (4, 0b1000)] {
+            object.nested(set, |bits| {
+                bits.u32(2, 5).bytes(4, &[words, 0, 0, 0]);
+            });
+        }
+        let features = RawFeatures::parse(object.as_bytes()).expect("well-formed");
+        let lacking: Vec<bool> = (0..4).map(|bit| features.is_lacking(bit)).collect();
+        assert_eq!(lacking, [true, false, false, false], "switchable, asked for and on are there");
+    }
+
+    #[test]
+    fn what_a_driver_does_not_say_stays_unsaid() {
+        let mut object = about(7);
+        object.u32(9, 2).u32(5, 8);
+        let expected = RawChannels {
+            ifindex: 7,
+            combined_count: Some(2),
+            combined_max: Some(8),
+            ..RawChannels::default()
+        };
+        assert_eq!(RawChannels::parse(object.as_bytes()), Ok(expected));
+    }
+}

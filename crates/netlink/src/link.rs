@@ -1,0 +1,339 @@
+//! What rt-link says about devices.
+//!
+//! Kernel: 6.18, `include/uapi/linux/if_link.h`, `net/core/rtnetlink.c` `rtnl_fill_ifinfo()`.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use model::host::PacketSizes;
+use model::nic::PacketSize;
+use model::{IfIndex, KernelVersion};
+use sys::error::{Errno, KernelError};
+use sys::netns::Netns;
+
+use super::attr::{AttrBuf, Attrs, Malformed};
+use super::socket::{NetlinkSocket, Protocol};
+
+/// `RTM_NEWLINK`, which also changes a link that there is.
+const NEW_LINK: u16 = 16;
+
+/// `RTM_GETLINK`.
+const GET_LINK: u16 = 18;
+
+/// The bytes of `struct ifinfomsg`.
+const HEADER_BYTES: usize = 16;
+
+/// `IFNAMSIZ`: a longer name is one of a device's further names.
+const NAME_BYTES: usize = 16;
+
+/// The longest further name: `ALTIFNAMSIZ` less the zero behind it.
+const ALT_NAME_BYTES_MAX: usize = 127;
+
+/// `IFF_UP`: it was switched on.
+const UP: u32 = 1 << 0;
+
+/// `IFF_LOWER_UP`: it has a carrier.
+const LOWER_UP: u32 = 1 << 16;
+
+/// Attributes of a link: `IFLA_*`.
+mod attribute {
+    pub(super) const IFNAME: u16 = 3;
+    pub(super) const MTU: u16 = 4;
+    pub(super) const LINK: u16 = 5;
+    pub(super) const LINKINFO: u16 = 18;
+    pub(super) const EXT_MASK: u16 = 29;
+    pub(super) const LINK_NETNSID: u16 = 37;
+    pub(super) const XDP: u16 = 43;
+    pub(super) const GSO_MAX_SIZE: u16 = 41;
+    pub(super) const GRO_MAX_SIZE: u16 = 58;
+    pub(super) const TSO_MAX_SIZE: u16 = 59;
+    pub(super) const GSO_IPV4_MAX_SIZE: u16 = 63;
+    pub(super) const GRO_IPV4_MAX_SIZE: u16 = 64;
+    pub(super) const ALT_IFNAME: u16 = 53;
+    /// Within `LINKINFO`: `IFLA_INFO_KIND`.
+    pub(super) const INFO_KIND: u16 = 1;
+    /// Within `XDP`: `IFLA_XDP_ATTACHED`.
+    pub(super) const XDP_ATTACHED: u16 = 2;
+    /// In `EXT_MASK`: leave counters out. Since 4.4; older kernels ignore it.
+    pub(super) const SKIP_STATS: u32 = 1 << 3;
+}
+
+/// What `RTM_NEWLINK` says about a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RawLink<'a> {
+    /// Its index.
+    pub ifindex: u32,
+    /// `IFF_*`.
+    pub flags: u32,
+    /// Its name: any bytes but white space, `/` and `:`. Kernel: `net/core/dev.c` `dev_valid_name()`.
+    pub name: &'a [u8],
+    /// The kind of a virtual device (`IFLA_INFO_KIND`).
+    pub kind: Option<&'a str>,
+    /// The largest packet, in bytes.
+    pub mtu: u32,
+    /// The peer of a veth, or the lower device of a stacked one (`IFLA_LINK`).
+    pub link: Option<u32>,
+    /// In which namespace that is, if in another: an id that this namespace gave it.
+    pub link_netnsid: Option<i32>,
+    /// `XDP_ATTACHED_*`: 0 for none.
+    pub xdp_attached: u8,
+    /// How large packets may be (`IFLA_GSO_MAX_SIZE` and others).
+    pub packet_sizes: PacketSizes,
+}
+
+impl<'a> RawLink<'a> {
+    /// Reads the body of an answer.
+    ///
+    /// # Errors
+    /// If an attribute is malformed.
+    pub fn parse(object: &'a [u8]) -> Result<Self, Malformed> {
+        let attrs = Attrs::after(HEADER_BYTES, object)?;
+        let header =
+            object.first_chunk::<HEADER_BYTES>().ok_or(Malformed("the fixed header is cut short"))?;
+        let word =
+            |at: usize| u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let mut raw = Self { ifindex: word(4), flags: word(8), ..Self::default() };
+        for attr in attrs {
+            let attr = attr?;
+            match attr.number {
+                attribute::IFNAME => raw.name = attr.until_zero(),
+                attribute::MTU => raw.mtu = attr.u32()?,
+                attribute::GSO_MAX_SIZE => raw.packet_sizes.gso_max_size = Some(attr.u32()?),
+                attribute::GRO_MAX_SIZE => raw.packet_sizes.gro_max_size = Some(attr.u32()?),
+                attribute::TSO_MAX_SIZE => raw.packet_sizes.tso_max_size = Some(attr.u32()?),
+                attribute::GSO_IPV4_MAX_SIZE => raw.packet_sizes.gso_ipv4_max_size = Some(attr.u32()?),
+                attribute::GRO_IPV4_MAX_SIZE => raw.packet_sizes.gro_ipv4_max_size = Some(attr.u32()?),
+                attribute::LINK => raw.link = Some(attr.u32()?),
+                attribute::LINK_NETNSID => raw.link_netnsid = Some(attr.i32()?),
+                attribute::LINKINFO => {
+                    if let Some(kind) = attr.nested().find(attribute::INFO_KIND)? {
+                        raw.kind = Some(kind.text()?);
+                    }
+                }
+                attribute::XDP => {
+                    if let Some(attached) = attr.nested().find(attribute::XDP_ATTACHED)? {
+                        raw.xdp_attached = attached.u8()?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(raw)
+    }
+
+    /// Whether it was switched on.
+    pub const fn is_admin_up(&self) -> bool {
+        self.flags & UP != 0
+    }
+
+    /// Whether it has a carrier.
+    pub const fn has_carrier(&self) -> bool {
+        self.flags & LOWER_UP != 0
+    }
+}
+
+/// The links of one namespace.
+#[derive(Debug)]
+pub struct Links {
+    socket: NetlinkSocket,
+}
+
+impl Links {
+    /// Opens the calling thread's namespace.
+    ///
+    /// # Errors
+    /// If the kernel refuses a socket.
+    pub fn open_here() -> Result<Self, KernelError> {
+        Ok(Self { socket: NetlinkSocket::open_here(Protocol::Route)? })
+    }
+
+    /// All devices, each made a value of by `read`.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn all<T>(&mut self, read: impl Fn(RawLink<'_>) -> T) -> Result<Vec<T>, KernelError> {
+        let body = Self::question(0);
+        self.socket
+            .dump("rt-link getlink", GET_LINK, &body, |object| RawLink::parse(object).map(|l| Some(read(l))))
+    }
+
+    /// The name that a device has now.
+    ///
+    /// # Errors
+    /// ENODEV if there is no such device.
+    pub fn name(&mut self, ifindex: IfIndex) -> Result<String, KernelError> {
+        let body = Self::question(ifindex.0);
+        self.socket.get("rt-link getlink", GET_LINK, &body, |object| {
+            let name = std::str::from_utf8(RawLink::parse(object)?.name);
+            name.map(str::to_owned).map_err(|_| Malformed("a device's name is not UTF-8"))
+        })
+    }
+
+    /// The device with this name, or with this further name.
+    ///
+    /// # Errors
+    /// ENODEV if there is none.
+    pub fn index(&mut self, name: &str) -> Result<IfIndex, KernelError> {
+        if name.len() > ALT_NAME_BYTES_MAX {
+            let begin: String = name.chars().take(NAME_BYTES).collect();
+            return Err(KernelError::errno(format!("device `{begin}…`"), Errno::NODEV));
+        }
+        let mut body = Self::question(0);
+        let fits = name.len() < NAME_BYTES;
+        body.text(if fits { attribute::IFNAME } else { attribute::ALT_IFNAME }, name);
+        let read = |object: &[u8]| RawLink::parse(object).map(|link| IfIndex(link.ifindex));
+        self.socket.get("rt-link getlink", GET_LINK, &body, read)
+    }
+
+    /// Whether a device was switched on.
+    ///
+    /// # Errors
+    /// ENODEV if there is no such device.
+    pub fn is_up(&mut self, ifindex: IfIndex) -> Result<bool, KernelError> {
+        let body = Self::question(ifindex.0);
+        let read = |object: &[u8]| RawLink::parse(object).map(|link| link.is_admin_up());
+        self.socket.get("rt-link getlink", GET_LINK, &body, read)
+    }
+
+    /// How large a device's packets may be.
+    ///
+    /// # Errors
+    /// ENODEV if there is no such device.
+    pub fn packet_sizes(&mut self, ifindex: IfIndex) -> Result<PacketSizes, KernelError> {
+        let body = Self::question(ifindex.0);
+        let read = |object: &[u8]| RawLink::parse(object).map(|link| link.packet_sizes);
+        self.socket.get("rt-link getlink", GET_LINK, &body, read)
+    }
+
+    /// Bounds how large a device's packets may be, all in one request; a bound of IPv4 that is not named stays as it is.
+    ///
+    /// # Errors
+    /// The kernel's refusal: EINVAL if the driver takes no packets so large, EPERM without CAP_NET_ADMIN;
+    /// [`sys::Cause::Absent`] on a kernel without one of them, which would leave it out without a word.
+    pub fn set_packet_sizes(
+        &mut self,
+        ifindex: IfIndex,
+        wanted: &[(PacketSize, u32)],
+    ) -> Result<(), KernelError> {
+        let what = "rt-link setlink";
+        let now = self.packet_sizes(ifindex)?;
+        if let Some((size, _)) = wanted.iter().find(|(size, _)| now.of(*size).is_none()) {
+            let since = KernelVersion::since(5, 19);
+            return Err(KernelError::absent(what, format!("a kernel with {size}"), Some(since)));
+        }
+        let mut sizes = wanted.to_vec();
+        for (size, _) in wanted {
+            let other = size.overwrites().filter(|other| wanted.iter().all(|(named, _)| named != other));
+            sizes.extend(other.and_then(|other| Some((other, now.of(other)?))));
+        }
+        let mut body = Self::question(ifindex.0);
+        // The kernel goes through them in an order of its own: those of IPv4 last.
+        for (size, bytes) in sizes {
+            let attribute = match size {
+                PacketSize::Gso => attribute::GSO_MAX_SIZE,
+                PacketSize::Gro => attribute::GRO_MAX_SIZE,
+                PacketSize::GsoIpv4 => attribute::GSO_IPV4_MAX_SIZE,
+                PacketSize::GroIpv4 => attribute::GRO_IPV4_MAX_SIZE,
+            };
+            body.u32(attribute, bytes);
+        }
+        let written = self.socket.request(what, NEW_LINK, 0, &body);
+        written.map_err(|error| error.needing("CAP_NET_ADMIN"))
+    }
+
+    /// The cookie of the namespace, which no other one of this boot has; `None` on kernels before 5.14.
+    pub fn netns_cookie(&self) -> Option<u64> {
+        self.socket.netns_cookie()
+    }
+
+    /// A device's other end in another namespace: its index there, and the id that this namespace gave to that one.
+    /// `None` for a device without such an end.
+    ///
+    /// # Errors
+    /// ENODEV if there is no such device.
+    pub fn end_elsewhere(&mut self, ifindex: IfIndex) -> Result<Option<(IfIndex, i32)>, KernelError> {
+        let body = Self::question(ifindex.0);
+        let read = |object: &[u8]| {
+            let link = RawLink::parse(object)?;
+            Ok(link.link.map(IfIndex).zip(link.link_netnsid))
+        };
+        self.socket.get("rt-link getlink", GET_LINK, &body, read)
+    }
+
+    /// The id that this namespace gave to another one; below zero if it gave none.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn id_of(&mut self, netns: &Netns) -> Result<i32, KernelError> {
+        /// `RTM_GETNSID`.
+        const GET_NSID: u16 = 90;
+        /// The bytes of `struct rtgenmsg`, up to where attributes begin.
+        const GENERAL_BYTES: usize = 4;
+        /// `NETNSA_NSID`.
+        const NSID: u16 = 1;
+        /// `NETNSA_FD`.
+        const FD: u16 = 3;
+        let mut body = AttrBuf::after(&[0; GENERAL_BYTES]);
+        // A descriptor is never below zero.
+        body.u32(FD, u32::try_from(netns.as_fd().as_raw_fd()).unwrap_or(u32::MAX));
+        self.socket.get("rt-link getnsid", GET_NSID, &body, |object| {
+            let id = Attrs::after(GENERAL_BYTES, object)?.find(NSID)?;
+            id.map_or(Err(Malformed("no id")), |id| id.i32())
+        })
+    }
+
+    fn question(ifindex: u32) -> AttrBuf {
+        let mut header = [0; HEADER_BYTES];
+        header[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+        let mut body = AttrBuf::after(&header);
+        body.u32(attribute::EXT_MASK, attribute::SKIP_STATS);
+        body
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = RawLink::parse(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_veth_whose_peer_is_elsewhere_says_where() {
+        let mut header = [0; HEADER_BYTES];
+        header[4..8].copy_from_slice(&5_u32.to_ne_bytes());
+        header[8..12].copy_from_slice(&(UP | LOWER_UP).to_ne_bytes());
+        let mut object = AttrBuf::after(&header);
+        object.text(attribute::IFNAME, "veth0").u32(attribute::MTU, 1500).u32(attribute::LINK, 7);
+        object.u32(attribute::LINK_NETNSID, 0);
+        object.nested(attribute::LINKINFO, |info| {
+            info.text(attribute::INFO_KIND, "veth");
+        });
+        object.u32(attribute::GSO_MAX_SIZE, 185_000).u32(attribute::TSO_MAX_SIZE, 524_280);
+        object.nested(attribute::XDP, |xdp| {
+            xdp.u8(attribute::XDP_ATTACHED, 1);
+        });
+        let link = RawLink::parse(object.as_bytes()).expect("well-formed");
+        let expected = RawLink {
+            ifindex: 5,
+            flags: UP | LOWER_UP,
+            name: b"veth0",
+            kind: Some("veth"),
+            mtu: 1500,
+            link: Some(7),
+            link_netnsid: Some(0),
+            xdp_attached: 1,
+            packet_sizes: PacketSizes {
+                gso_max_size: Some(185_000),
+                tso_max_size: Some(524_280),
+                ..PacketSizes::default()
+            },
+        };
+        assert_eq!(link, expected);
+        assert!(link.is_admin_up() && link.has_carrier());
+    }
+}

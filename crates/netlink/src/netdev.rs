@@ -1,0 +1,403 @@
+//! The `netdev` family: queues, NAPIs, and the settings of NAPIs.
+//!
+//! Kernel: 6.18, `Documentation/netlink/specs/netdev.yaml`, `include/uapi/linux/netdev.h`, `net/core/netdev-genl.c`.
+
+use model::{EmptyPolls, IfIndex, KernelVersion, Nanoseconds, NapiId, QueueIndex, Threading};
+use sys::error::{Cause, KernelError};
+
+use super::attr::{AttrBuf, Malformed};
+use super::genl::{self, Family};
+use super::socket::{NetlinkSocket, Protocol};
+
+/// Commands: `NETDEV_CMD_*`.
+mod command {
+    pub(super) const QUEUE_GET: u8 = 10;
+    pub(super) const NAPI_GET: u8 = 11;
+    pub(super) const NAPI_SET: u8 = 14;
+}
+
+/// Attributes of a queue: `NETDEV_A_QUEUE_*`.
+mod queue {
+    pub(super) const ID: u16 = 1;
+    pub(super) const IFINDEX: u16 = 2;
+    pub(super) const TYPE: u16 = 3;
+    pub(super) const NAPI_ID: u16 = 4;
+}
+
+/// Attributes of a NAPI: `NETDEV_A_NAPI_*`.
+mod napi {
+    pub(super) const IFINDEX: u16 = 1;
+    pub(super) const ID: u16 = 2;
+    pub(super) const IRQ: u16 = 3;
+    pub(super) const PID: u16 = 4;
+    pub(super) const DEFER_HARD_IRQS: u16 = 5;
+    pub(super) const GRO_FLUSH_TIMEOUT: u16 = 6;
+    pub(super) const IRQ_SUSPEND_TIMEOUT: u16 = 7;
+    pub(super) const THREADED: u16 = 8;
+}
+
+/// Which way a queue's packets go: `enum netdev_queue_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum QueueType {
+    /// Towards the host.
+    Rx = 0,
+    /// Towards the wire.
+    Tx = 1,
+}
+
+/// What `queue-get` says about one queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawQueue {
+    /// The device.
+    pub ifindex: u32,
+    /// The queue's index.
+    pub id: u32,
+    /// Its type; `None` for one that we do not know.
+    pub kind: Option<QueueType>,
+    /// The NAPI that serves it, where the driver says.
+    pub napi_id: Option<u32>,
+}
+
+impl RawQueue {
+    /// Reads the body of an answer; `None` for the empty one that a device gives that is down.
+    ///
+    /// # Errors
+    /// If an attribute is malformed.
+    pub fn parse(object: &[u8]) -> Result<Option<Self>, Malformed> {
+        let (mut ifindex, mut id, mut kind, mut napi_id) = (None, None, None, None);
+        for attr in genl::attrs(object)? {
+            let attr = attr?;
+            match attr.number {
+                queue::ID => id = Some(attr.u32()?),
+                queue::IFINDEX => ifindex = Some(attr.u32()?),
+                queue::TYPE => {
+                    kind = match attr.u32()? {
+                        0 => Some(QueueType::Rx),
+                        1 => Some(QueueType::Tx),
+                        _ => None,
+                    }
+                }
+                queue::NAPI_ID => napi_id = Some(attr.u32()?),
+                _ => {}
+            }
+        }
+        Ok(ifindex.zip(id).map(|(ifindex, id)| Self { ifindex, id, kind, napi_id }))
+    }
+}
+
+/// What `napi-get` says about one NAPI; `None` for what the kernel or the driver does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawNapi {
+    /// The device.
+    pub ifindex: u32,
+    /// The NAPI's id.
+    pub id: u32,
+    /// Its interrupt.
+    pub irq: Option<u32>,
+    /// Its kernel thread.
+    pub pid: Option<u32>,
+    /// Empty polls before its interrupt is re-armed (6.13).
+    pub defer_hard_irqs: Option<u32>,
+    /// Nanoseconds (6.13).
+    pub gro_flush_timeout: Option<u64>,
+    /// Nanoseconds (6.13).
+    pub irq_suspend_timeout: Option<u64>,
+    /// `enum netdev_napi_threaded`: 0 off, 1 on, 2 busy-poll (6.17).
+    pub threaded: Option<u32>,
+}
+
+impl RawNapi {
+    /// Reads the body of an answer.
+    ///
+    /// # Errors
+    /// If an attribute is malformed, or the NAPI has no id or no device.
+    pub fn parse(object: &[u8]) -> Result<Self, Malformed> {
+        let mut raw = Self::default();
+        for attr in genl::attrs(object)? {
+            let attr = attr?;
+            match attr.number {
+                napi::IFINDEX => raw.ifindex = attr.u32()?,
+                napi::ID => raw.id = attr.u32()?,
+                napi::IRQ => raw.irq = Some(attr.u32()?),
+                napi::PID => raw.pid = Some(attr.u32()?),
+                napi::DEFER_HARD_IRQS => raw.defer_hard_irqs = Some(attr.u32()?),
+                napi::GRO_FLUSH_TIMEOUT => raw.gro_flush_timeout = Some(attr.uint()?),
+                napi::IRQ_SUSPEND_TIMEOUT => raw.irq_suspend_timeout = Some(attr.uint()?),
+                napi::THREADED => raw.threaded = Some(attr.u32()?),
+                _ => {}
+            }
+        }
+        if raw.ifindex == 0 || raw.id == 0 {
+            return Err(Malformed("a NAPI without an id or without a device"));
+        }
+        Ok(raw)
+    }
+}
+
+/// The first kernel with `queue-get` and `napi-get`.
+const GET_SINCE: KernelVersion = KernelVersion::since(6, 8);
+
+/// The first kernel with `napi-set`.
+pub const NAPI_SET_SINCE: KernelVersion = KernelVersion::since(6, 13);
+
+fn knob(attribute: u16) -> Option<&'static str> {
+    match attribute {
+        napi::DEFER_HARD_IRQS => Some("defer-hard-irqs"),
+        napi::GRO_FLUSH_TIMEOUT => Some("gro-flush-timeout"),
+        napi::IRQ_SUSPEND_TIMEOUT => Some("irq-suspend-timeout"),
+        napi::THREADED => Some("threaded"),
+        _ => None,
+    }
+}
+
+/// Why a `napi-set` was refused, and which of its settings the kernel pointed at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NapiRefused {
+    /// The setting; `None` where the kernel does not say.
+    pub knob: Option<&'static str>,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// The settings of one NAPI that shall change, for one `napi-set`; `None` leaves a setting as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NapiChange {
+    /// See [`model::NapiKnob::DeferHardIrqs`].
+    pub defer_hard_irqs: Option<EmptyPolls>,
+    /// See [`model::NapiKnob::GroFlushTimeout`].
+    pub gro_flush_timeout: Option<Nanoseconds>,
+    /// See [`model::NapiKnob::IrqSuspendTimeout`].
+    pub irq_suspend_timeout: Option<Nanoseconds>,
+    /// See [`model::NapiKnob::Threaded`].
+    pub threaded: Option<Threading>,
+}
+
+impl NapiChange {
+    fn write(&self, id: NapiId, body: &mut AttrBuf) {
+        body.u32(napi::ID, id.0);
+        if let Some(EmptyPolls(polls)) = self.defer_hard_irqs {
+            body.u32(napi::DEFER_HARD_IRQS, polls);
+        }
+        if let Some(Nanoseconds(span)) = self.gro_flush_timeout {
+            body.uint(napi::GRO_FLUSH_TIMEOUT, span);
+        }
+        if let Some(Nanoseconds(span)) = self.irq_suspend_timeout {
+            body.uint(napi::IRQ_SUSPEND_TIMEOUT, span);
+        }
+        if let Some(threading) = self.threaded {
+            body.u32(napi::THREADED, raw_threading(threading));
+        }
+    }
+}
+
+/// The kernel's number for a threading: `enum netdev_napi_threaded`.
+pub const fn raw_threading(threading: Threading) -> u32 {
+    match threading {
+        Threading::Off => 0,
+        Threading::On => 1,
+        Threading::BusyPoll => 2,
+    }
+}
+
+/// The threading with this number; `None` for one that we do not know.
+pub const fn threading(raw: u32) -> Option<Threading> {
+    match raw {
+        0 => Some(Threading::Off),
+        1 => Some(Threading::On),
+        2 => Some(Threading::BusyPoll),
+        _ => None,
+    }
+}
+
+/// What a kernel's `napi-set` takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NapiSetTakes {
+    /// `irq-suspend-timeout`.
+    pub irq_suspend: bool,
+    /// `threaded`.
+    pub threaded: bool,
+    /// `threaded` with `busy-poll`.
+    pub threaded_busy: bool,
+}
+
+/// The `netdev` family of one namespace.
+#[derive(Debug)]
+pub struct Netdev {
+    socket: NetlinkSocket,
+    family: Family,
+}
+
+impl Netdev {
+    /// Opens it in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// [`sys::Cause::Absent`] on kernels without it.
+    pub fn open_here() -> Result<Self, KernelError> {
+        let mut socket = NetlinkSocket::open_here(Protocol::Generic)?;
+        let family = Family::resolve(&mut socket, "netdev", KernelVersion::since(6, 3))?;
+        Ok(Self { socket, family })
+    }
+
+    /// Whether settings can be written per NAPI.
+    pub fn has_napi_set(&self) -> bool {
+        self.family.has(command::NAPI_SET)
+    }
+
+    /// What `napi-set` takes beyond the settings that it began with.
+    ///
+    /// # Errors
+    /// If the kernel does not report what it takes.
+    pub fn napi_set_takes(&mut self) -> Result<NapiSetTakes, KernelError> {
+        let accepted = self.family.accepted(&mut self.socket, command::NAPI_SET)?;
+        let busy_poll = u64::from(raw_threading(Threading::BusyPoll));
+        Ok(NapiSetTakes {
+            irq_suspend: accepted.contains_key(&napi::IRQ_SUSPEND_TIMEOUT),
+            threaded: accepted.contains_key(&napi::THREADED),
+            threaded_busy: accepted
+                .get(&napi::THREADED)
+                .is_some_and(|largest| largest.is_some_and(|largest| largest >= busy_poll)),
+        })
+    }
+
+    /// The queues of all devices that are up, or of one.
+    ///
+    /// # Errors
+    /// The kernel's refusal; ENODEV if the device does not exist.
+    pub fn queues(&mut self, of: Option<IfIndex>) -> Result<Vec<RawQueue>, KernelError> {
+        self.family.demand(command::QUEUE_GET, "queue-get", GET_SINCE)?;
+        let mut body = self.family.body(command::QUEUE_GET);
+        if let Some(ifindex) = of {
+            body.u32(queue::IFINDEX, ifindex.0);
+        }
+        self.socket.dump("netdev queue-get", self.family.id(), &body, RawQueue::parse)
+    }
+
+    /// One queue; `None` if its device is down.
+    ///
+    /// # Errors
+    /// The kernel's refusal; ENODEV if the device does not exist, ENOENT if it has no such queue.
+    pub fn queue(
+        &mut self,
+        ifindex: IfIndex,
+        kind: QueueType,
+        index: QueueIndex,
+    ) -> Result<Option<RawQueue>, KernelError> {
+        self.family.demand(command::QUEUE_GET, "queue-get", GET_SINCE)?;
+        let mut body = self.family.body(command::QUEUE_GET);
+        body.u32(queue::ID, index.0).u32(queue::TYPE, kind as u32).u32(queue::IFINDEX, ifindex.0);
+        self.socket.get("netdev queue-get", self.family.id(), &body, RawQueue::parse)
+    }
+
+    /// The NAPIs of all devices that are up, or of one, each device's in ascending order of their ids.
+    ///
+    /// # Errors
+    /// The kernel's refusal; ENODEV if the device does not exist.
+    pub fn napis(&mut self, of: Option<IfIndex>) -> Result<Vec<RawNapi>, KernelError> {
+        self.family.demand(command::NAPI_GET, "napi-get", GET_SINCE)?;
+        let mut body = self.family.body(command::NAPI_GET);
+        if let Some(ifindex) = of {
+            body.u32(napi::IFINDEX, ifindex.0);
+        }
+        let read = |object: &[u8]| RawNapi::parse(object).map(Some);
+        let mut napis = self.socket.dump("netdev napi-get", self.family.id(), &body, read)?;
+        napis.sort_by_key(|napi| (napi.ifindex, napi.id));
+        Ok(napis)
+    }
+
+    /// One NAPI.
+    ///
+    /// # Errors
+    /// The kernel's refusal; ENOENT if there is no NAPI with this id.
+    pub fn napi(&mut self, id: NapiId) -> Result<RawNapi, KernelError> {
+        self.family.demand(command::NAPI_GET, "napi-get", GET_SINCE)?;
+        let mut body = self.family.body(command::NAPI_GET);
+        body.u32(napi::ID, id.0);
+        self.socket.get("netdev napi-get", self.family.id(), &body, RawNapi::parse)
+    }
+
+    /// Changes settings of one NAPI, all in one message.
+    ///
+    /// # Errors
+    /// The kernel's refusal, and of which setting; [`Cause::Absent`] on kernels without `napi-set`.
+    pub fn set_napi(&mut self, id: NapiId, change: &NapiChange) -> Result<(), NapiRefused> {
+        if !self.has_napi_set() {
+            let needs = "netdev netlink `napi-set`".to_owned();
+            return Err(NapiRefused {
+                knob: None,
+                cause: Cause::Absent { needs, since: Some(NAPI_SET_SINCE) },
+            });
+        }
+        let mut body = self.family.body(command::NAPI_SET);
+        change.write(id, &mut body);
+        self.socket
+            .attempt(self.family.id(), 0, &body)
+            .map_err(|failure| NapiRefused { knob: failure.attribute.and_then(knob), cause: failure.cause })
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_a_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = (RawNapi::parse(&bytes), RawQueue::parse(&bytes));
+        }
+    }
+
+    /// The body of an answer to `napi-get` about a veth, as Linux 6.18 on x86-64 wrote it.
+    const VETH: [u8; 52] = [
+        0x0b, 1, 0, 0, 8, 0, 2, 0, 0xac, 1, 0, 0, 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 8, 0, 0, 0, 0, 0, //
+        8, 0, 5, 0, 0, 0, 0, 0, 8, 0, 7, 0, 0, 0, 0, 0, 8, 0, 6, 0, 0, 0, 0, 0,
+    ];
+
+    #[test]
+    fn a_napi_is_read_as_the_kernel_writes_it() {
+        let expected = RawNapi {
+            ifindex: 3,
+            id: 428,
+            irq: None,
+            pid: None,
+            defer_hard_irqs: Some(0),
+            gro_flush_timeout: Some(0),
+            irq_suspend_timeout: Some(0),
+            threaded: Some(0),
+        };
+        assert_eq!(RawNapi::parse(&VETH), Ok(expected));
+    }
+
+    #[test]
+    fn a_timeout_is_read_in_either_size() {
+        let mut object = AttrBuf::after(&[11, 1, 0, 0]);
+        object.u32(napi::ID, 327).u32(napi::IFINDEX, 3);
+        object.u64(napi::IRQ_SUSPEND_TIMEOUT, 5_000_000_000).u32(napi::GRO_FLUSH_TIMEOUT, 20_000);
+        let raw = RawNapi::parse(object.as_bytes()).expect("well-formed");
+        assert_eq!((raw.irq_suspend_timeout, raw.gro_flush_timeout), (Some(5_000_000_000), Some(20_000)));
+    }
+
+    #[test]
+    fn a_suspend_timeout_beyond_32_bits_is_written_whole() {
+        let change =
+            NapiChange { irq_suspend_timeout: Some(Nanoseconds(5_000_000_000)), ..NapiChange::default() };
+        let mut body = AttrBuf::after(&[command::NAPI_SET, 1, 0, 0]);
+        change.write(NapiId(327), &mut body);
+        let attrs = genl::attrs(body.as_bytes()).expect("header");
+        let attr = attrs.find(napi::IRQ_SUSPEND_TIMEOUT).expect("well-formed").expect("there");
+        assert_eq!((attr.payload.len(), attr.uint()), (8, Ok(5_000_000_000)));
+        assert_eq!(
+            attrs.map(|a| a.expect("well-formed").number).collect::<Vec<_>>(),
+            [2, 7],
+            "only what changes"
+        );
+    }
+
+    #[test]
+    fn a_napi_without_an_id_is_malformed() {
+        let mut object = AttrBuf::after(&[11, 1, 0, 0]);
+        object.u32(napi::IFINDEX, 3);
+        assert!(RawNapi::parse(object.as_bytes()).is_err());
+    }
+}

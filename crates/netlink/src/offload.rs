@@ -1,0 +1,57 @@
+//! Switching offloads of a device, over the `ethtool` family.
+//!
+//! The lab does so, on devices of its own. What an operator asks for is a setting: [`model::NicKnob::Offload`].
+
+use model::IfIndex;
+use sys::error::KernelError;
+
+use super::Ethtool;
+
+/// An offload, or several that only make sense together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offload {
+    /// TCP segmentation by the device: all features named `tx-tcp…-segmentation`.
+    Tso,
+    /// Joining of received packets: the feature `rx-gro`.
+    Gro,
+}
+
+impl Offload {
+    fn includes(self, feature: &str) -> bool {
+        match self {
+            Self::Tso => feature.starts_with("tx-tcp") && feature.ends_with("-segmentation"),
+            Self::Gro => feature == "rx-gro",
+        }
+    }
+}
+
+/// Switches an offload of a device on or off, and makes sure that it is.
+///
+/// # Errors
+/// The kernel's refusal; [`sys::Cause::Malformed`] if the kernel acknowledged and a feature is not as asked.
+pub fn switch(device: IfIndex, offload: Offload, on: bool) -> Result<(), KernelError> {
+    let what = format!("device {device}: {offload:?} {}", if on { "on" } else { "off" });
+    let mut ethtool = Ethtool::open_here()?;
+    let names = ethtool.feature_names()?;
+    let features: Vec<(u32, &String)> =
+        (0..).zip(&names).filter(|(_, name)| offload.includes(name)).collect();
+    if features.is_empty() {
+        return Err(KernelError::absent(what, "a kernel that knows the feature", None));
+    }
+
+    let wanted: Vec<(&str, bool)> = features.iter().map(|(_, name)| (name.as_str(), on)).collect();
+    ethtool.set_features(device, &wanted).map_err(|error| KernelError { what: what.clone(), ..error })?;
+
+    // The kernel acknowledges features that the driver does not switch, so the result is read back.
+    let active = ethtool.features()?;
+    let active = active.iter().find(|found| found.ifindex == device.0);
+    let active =
+        active.ok_or_else(|| KernelError::gone(what.as_str(), "the device is not there any more"))?;
+    match features.iter().find(|(bit, _)| active.is_active(*bit) == Some(!on)) {
+        None => Ok(()),
+        Some((_, name)) => Err(KernelError::malformed(
+            what,
+            format!("acknowledged, but {name} is {}", if on { "off" } else { "on" }),
+        )),
+    }
+}

@@ -1,0 +1,189 @@
+//! The options of queueing disciplines: which attributes they are, and what the kernel gives them by itself.
+
+use std::collections::BTreeMap;
+
+use model::qdisc::{Qdisc, QdiscKind, QdiscOption};
+
+use super::{Circumstances, attribute};
+use crate::attr::{AttrBuf, Attrs, Malformed};
+
+/// `ETH_HLEN`: what the kernel adds to the largest packet for the size of a frame, on Ethernet.
+const FRAME_HEADER_BYTES: u32 = 14;
+
+/// The smallest and the largest share of a flow that the kernel chooses by itself.
+const QUANTUM_BYTES: std::ops::RangeInclusive<u32> = 256..=1 << 20;
+
+/// How an option is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// A `u32`.
+    Word,
+    /// A `u8`.
+    Byte,
+    /// Microseconds that the kernel keeps in units of 1024 ns: what it shows is a little less than what was set.
+    CodelTime,
+}
+
+/// An option of a kind: its attribute, its form, and what the kernel gives it.
+struct Known {
+    option: QdiscOption,
+    number: u16,
+    form: Form,
+    default: Option<u32>,
+}
+
+fn attributes(kind: QdiscKind, circumstances: Circumstances) -> Vec<Known> {
+    use Form::{Byte, CodelTime, Word};
+    use QdiscOption as O;
+    let frame = circumstances.mtu.saturating_add(FRAME_HEADER_BYTES);
+    let share =
+        |frames: u32| frame.saturating_mul(frames).clamp(*QUANTUM_BYTES.start(), *QUANTUM_BYTES.end());
+    let all: Vec<(O, u16, Form, Option<u32>)> = match kind {
+        QdiscKind::Noqueue | QdiscKind::Pfifo | QdiscKind::PfifoFast => Vec::new(),
+        QdiscKind::Fq => vec![
+            (O::Limit, 1, Word, Some(10_000)),
+            (O::FlowLimit, 2, Word, Some(100)),
+            (O::Quantum, 3, Word, Some(share(2))),
+            (O::InitialQuantum, 4, Word, Some(frame.saturating_mul(10).min(*QUANTUM_BYTES.end()))),
+            (O::Pacing, 5, Word, Some(1)),
+            (O::Maxrate, 7, Word, Some(u32::MAX)),
+            (O::BucketsLog, 8, Word, Some(10)),
+            (O::RefillDelay, 9, Word, Some(40_000)),
+            (O::OrphanMask, 10, Word, Some(1023)),
+            (O::LowRateThreshold, 11, Word, Some(550_000 / 8)),
+            (O::CeThreshold, 12, Word, Some(u32::MAX)),
+            (O::TimerSlack, 13, Word, Some(10_000)),
+            (O::Horizon, 14, Word, Some(10_000_000)),
+            (O::HorizonDrop, 15, Byte, Some(1)),
+            (O::OffloadHorizon, 18, Word, Some(0)),
+        ],
+        QdiscKind::FqCodel => vec![
+            (O::Target, 1, CodelTime, Some(4_999)),
+            (O::Limit, 2, Word, Some(10_240)),
+            (O::Interval, 3, CodelTime, Some(99_999)),
+            (O::Ecn, 4, Word, Some(1)),
+            (O::Flows, 5, Word, Some(1024)),
+            (O::Quantum, 6, Word, Some(share(1))),
+            (O::CeThreshold, 7, CodelTime, None),
+            (O::DropBatch, 8, Word, Some(64)),
+            (O::MemoryLimit, 9, Word, Some(32 << 20)),
+        ],
+    };
+    all.into_iter().map(|(option, number, form, default)| Known { option, number, form, default }).collect()
+}
+
+/// Attributes that are no single number, and their defaults: other values cannot be recorded.
+fn constants(kind: QdiscKind) -> Vec<(u16, Vec<u8>)> {
+    match kind {
+        QdiscKind::Noqueue | QdiscKind::Pfifo | QdiscKind::PfifoFast => Vec::new(),
+        QdiscKind::Fq => {
+            // `struct tc_prio_qopt`: the number of bands, and the band of each priority (`sch_default_prio2band`).
+            let mut bands = 3_u32.to_ne_bytes().to_vec();
+            bands.extend_from_slice(&[1, 2, 2, 2, 1, 2, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]);
+            let weights = [9_u32 << 16, 3 << 16, 1 << 16];
+            vec![(16, bands), (17, weights.iter().flat_map(|weight| weight.to_ne_bytes()).collect())]
+        }
+        // Which packets are marked early: any.
+        QdiscKind::FqCodel => vec![(10, vec![0]), (11, vec![0])],
+    }
+}
+
+/// The options that are not the kernel's own choice; `None` if one of them is nothing that is known here.
+///
+/// # Errors
+/// If an attribute is malformed.
+pub(super) fn options(
+    kind: QdiscKind,
+    bytes: &[u8],
+    circumstances: Circumstances,
+) -> Result<Option<BTreeMap<QdiscOption, u32>>, Malformed> {
+    let mut options = BTreeMap::new();
+    match kind {
+        // What `pfifo_fast` says is the same everywhere.
+        QdiscKind::Noqueue | QdiscKind::PfifoFast => {}
+        QdiscKind::Pfifo => {
+            let limit = bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
+            let limit = limit.ok_or(Malformed("the options of a pfifo are cut short"))?;
+            if limit != circumstances.tx_queue_len.max(1) {
+                options.insert(QdiscOption::Limit, limit);
+            }
+        }
+        QdiscKind::Fq | QdiscKind::FqCodel => {
+            let known = attributes(kind, circumstances);
+            let constants = constants(kind);
+            for attr in Attrs::new(bytes) {
+                let attr = attr?;
+                if constants.iter().any(|(number, usual)| *number == attr.number && usual == attr.payload) {
+                    continue;
+                }
+                let Some(known) = known.iter().find(|known| known.number == attr.number) else {
+                    return Ok(None);
+                };
+                let value = match known.form {
+                    Form::Byte => u32::from(attr.u8()?),
+                    Form::Word | Form::CodelTime => attr.u32()?,
+                };
+                if Some(value) != known.default {
+                    options.insert(known.option, value);
+                }
+            }
+        }
+    }
+    Ok(Some(options))
+}
+
+/// Writes a kind and its options behind the header of a request.
+pub(super) fn describe(body: &mut AttrBuf, qdisc: &Qdisc, circumstances: Circumstances) {
+    body.text(attribute::KIND, qdisc.kind.as_str());
+    match qdisc.kind {
+        QdiscKind::Noqueue | QdiscKind::PfifoFast => {}
+        QdiscKind::Pfifo => {
+            if let Some(limit) = qdisc.options.get(&QdiscOption::Limit) {
+                body.bytes(attribute::OPTIONS, &limit.to_ne_bytes());
+            }
+        }
+        QdiscKind::Fq | QdiscKind::FqCodel => {
+            let known = attributes(qdisc.kind, circumstances);
+            body.nested(attribute::OPTIONS, |nest| {
+                for Known { option, number, form, .. } in known {
+                    let Some(&value) = qdisc.options.get(&option) else { continue };
+                    match form {
+                        Form::Word => nest.u32(number, value),
+                        // 0 or 1: the reader found it in one byte.
+                        Form::Byte => nest.u8(number, u8::from(value != 0)),
+                        // The kernel cuts to units of 1024 ns, and shows whole microseconds of those: one more leads to
+                        // the same unit again, and is shown as before.
+                        Form::CodelTime => nest.u32(number, value.saturating_add(1)),
+                    };
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    const ETHERNET: Circumstances = Circumstances { mtu: 1500, tx_queue_len: 1000, tx_queues: 2 };
+
+    /// What the kernel shows after `value` microseconds were set: `codel_time_to_us(codel_usecs(value))`.
+    fn codel_shows(value: u32) -> u64 {
+        (((u64::from(value) * 1000) >> 10) << 10) / 1000
+    }
+
+    #[test]
+    fn a_time_of_codel_is_written_so_that_the_kernel_shows_the_same_again() {
+        for value in (0..200_000).step_by(7).chain([5_000, 100_000]) {
+            let shown = u32::try_from(codel_shows(value)).expect("shown");
+            assert_eq!(codel_shows(shown + 1), u64::from(shown), "set {value}");
+        }
+        let mut codel = Qdisc::of(QdiscKind::FqCodel);
+        codel.options.insert(QdiscOption::Target, 4_998);
+        let mut body = AttrBuf::new();
+        describe(&mut body, &codel, ETHERNET);
+        let options =
+            Attrs::new(body.as_bytes()).find(attribute::OPTIONS).expect("well-formed").expect("some");
+        assert_eq!(options.nested().find(1).expect("well-formed").expect("a target").u32(), Ok(4_999));
+    }
+}

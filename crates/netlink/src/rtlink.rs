@@ -1,0 +1,137 @@
+//! Making devices and giving them addresses, over rt-link and rt-addr.
+//!
+//! Only the lab does so, and only in namespaces of its own: netpolicy never makes or removes a device of the machine.
+//!
+//! Kernel: 6.18, `include/uapi/linux/if_link.h`, `net/core/rtnetlink.c` `rtnl_newlink()`, `drivers/net/veth.c`
+//! `veth_newlink()`.
+
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use model::IfIndex;
+use sys::error::KernelError;
+
+use super::attr::AttrBuf;
+use super::message::flag;
+use super::socket::{NetlinkSocket, Protocol};
+
+/// `RTM_NEWLINK`.
+const NEW_LINK: u16 = 16;
+
+/// `RTM_NEWADDR`.
+const NEW_ADDRESS: u16 = 20;
+
+/// `IFF_UP`.
+const UP: u32 = 1;
+
+/// Attributes of a link: `IFLA_*`.
+mod link {
+    pub(super) const IFNAME: u16 = 3;
+    pub(super) const LINKINFO: u16 = 18;
+    pub(super) const NET_NS_FD: u16 = 28;
+    pub(super) const NUM_TX_QUEUES: u16 = 31;
+    pub(super) const NUM_RX_QUEUES: u16 = 32;
+    /// Within `LINKINFO`: `IFLA_INFO_KIND`.
+    pub(super) const INFO_KIND: u16 = 1;
+    /// Within `LINKINFO`: `IFLA_INFO_DATA`.
+    pub(super) const INFO_DATA: u16 = 2;
+    /// Within the data of a veth: `VETH_INFO_PEER`, a `struct ifinfomsg` with attributes of its own.
+    pub(super) const VETH_INFO_PEER: u16 = 1;
+}
+
+/// Attributes of an address: `IFA_*`.
+mod address {
+    pub(super) const ADDRESS: u16 = 1;
+    pub(super) const LOCAL: u16 = 2;
+}
+
+/// One end of a veth pair that shall be made.
+#[derive(Clone, Copy, Debug)]
+pub struct VethEnd<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// How many receive and how many transmit queues it gets. What one end sends on its queue n, the other receives
+    /// on its queue n.
+    pub queues: u32,
+}
+
+/// rt-link and rt-addr of one namespace, for writing.
+#[derive(Debug)]
+pub struct RtLink {
+    socket: NetlinkSocket,
+}
+
+impl RtLink {
+    /// Opens it in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// If the kernel refuses the socket.
+    pub fn open_here() -> Result<Self, KernelError> {
+        Ok(Self { socket: NetlinkSocket::open_here(Protocol::Route)? })
+    }
+
+    /// Makes a veth pair: one end in this namespace, the other in the one behind `peer_netns`. Both are down.
+    ///
+    /// # Errors
+    /// The kernel's refusal; EEXIST if a device has one of the names.
+    pub fn create_veth(
+        &mut self,
+        end: VethEnd<'_>,
+        peer: VethEnd<'_>,
+        peer_netns: BorrowedFd<'_>,
+    ) -> Result<(), KernelError> {
+        let peer_netns =
+            u32::try_from(peer_netns.as_raw_fd()).unwrap_or_else(|_| unreachable!("a descriptor"));
+        let what = format!("veth {} with peer {}", end.name, peer.name);
+        let mut body = AttrBuf::after(&ifinfomsg(0, 0, 0));
+        describe(&mut body, end);
+        body.nested(link::LINKINFO, |info| {
+            info.text(link::INFO_KIND, "veth").nested(link::INFO_DATA, |data| {
+                data.nested(link::VETH_INFO_PEER, |other| {
+                    other.raw(&ifinfomsg(0, 0, 0));
+                    describe(other, peer);
+                    other.u32(link::NET_NS_FD, peer_netns);
+                });
+            });
+        });
+        self.socket.request(&what, NEW_LINK, flag::CREATE | flag::EXCL, &body)
+    }
+
+    /// Switches a device on.
+    ///
+    /// # Errors
+    /// The kernel's refusal; ENODEV if there is no such device.
+    pub fn set_up(&mut self, device: IfIndex) -> Result<(), KernelError> {
+        let body = AttrBuf::after(&ifinfomsg(device.0, UP, UP));
+        self.socket.request(&format!("device {device}: up"), NEW_LINK, 0, &body)
+    }
+
+    /// Gives a device an address; its network is reached through the device from then on.
+    ///
+    /// # Errors
+    /// The kernel's refusal; EEXIST if the device has it already.
+    pub fn add_address(&mut self, device: IfIndex, local: Ipv4Addr, prefix: u8) -> Result<(), KernelError> {
+        /// `AF_INET`.
+        const INET: u8 = 2;
+        // struct ifaddrmsg: family, prefix length, flags, scope (0: universe), index.
+        let [a, b, c, d] = device.0.to_ne_bytes();
+        let mut body = AttrBuf::after(&[INET, prefix, 0, 0, a, b, c, d]);
+        body.bytes(address::LOCAL, &local.octets()).bytes(address::ADDRESS, &local.octets());
+        let what = format!("device {device}: address {local}/{prefix}");
+        self.socket.request(&what, NEW_ADDRESS, flag::CREATE | flag::EXCL, &body)
+    }
+}
+
+/// `struct ifinfomsg`: family, padding, hardware type, index, flags, and which flags to change.
+fn ifinfomsg(index: u32, flags: u32, change: u32) -> [u8; 16] {
+    let mut header = [0; 16];
+    header[4..8].copy_from_slice(&index.to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
+    header[12..16].copy_from_slice(&change.to_ne_bytes());
+    header
+}
+
+fn describe(body: &mut AttrBuf, end: VethEnd<'_>) {
+    body.text(link::IFNAME, end.name);
+    body.u32(link::NUM_TX_QUEUES, end.queues).u32(link::NUM_RX_QUEUES, end.queues);
+}

@@ -1,0 +1,457 @@
+//! A netlink socket: one request at a time, and its whole answer.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recvfrom, send, socket_with,
+};
+use sys::error::{Cause, KernelError};
+use sys::netns::Netns;
+
+use super::attr::{self, AttrBuf, Malformed};
+use super::message::{self, Messages, Refusal, Reply, flag};
+
+/// How often a dump is begun again because what it lists changed meanwhile.
+pub const DUMP_RETRIES_MAX: usize = 16;
+
+/// The longest datagram taken. Kernel: `net/netlink/af_netlink.c` `netlink_dump()` builds at most 32 KiB unless one
+/// object needs more, which none does without the flag that asks for virtual functions.
+pub const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
+
+/// How many datagrams one answer may have: 32 KiB each, and so 4 GiB, or some ten million rules of traffic control.
+pub const DATAGRAMS_MAX: usize = 128 * 1024;
+
+/// How many datagrams a dump may have whose objects are not kept ([`NetlinkSocket::dump_each`]): 32 GiB, and so more rules
+/// than there are handles for.
+pub const STREAM_DATAGRAMS_MAX: usize = 1 << 20;
+
+/// How many signals and foreign messages are skipped while an answer is awaited.
+pub const DISTURBANCES_MAX: usize = 1024;
+
+/// How long the kernel may take to answer. It works while we send, so an answer that is not there by then is lost.
+pub const ANSWER_WAIT: Duration = Duration::from_secs(10);
+
+/// Which part of the kernel a socket speaks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Devices, addresses, routes, queueing disciplines: `NETLINK_ROUTE`.
+    Route,
+    /// Sockets: `NETLINK_SOCK_DIAG`.
+    SockDiag,
+    /// Families that are known by name, such as `netdev` and `ethtool`: `NETLINK_GENERIC`.
+    Generic,
+}
+
+/// A part of a dump whose objects are not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// The dump begins. If something was given before, the objects changed meanwhile, and that is void.
+    Begin,
+    /// An object's body.
+    Object(&'a [u8]),
+}
+
+/// Why a request failed, and which of its attributes the kernel pointed at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Why.
+    pub cause: Cause,
+    /// The number of the attribute that was refused, where the kernel says.
+    pub attribute: Option<u16>,
+}
+
+impl Failure {
+    fn malformed(why: impl Into<String>) -> Self {
+        Self { cause: Cause::Malformed(why.into()), attribute: None }
+    }
+
+    fn errno(errno: Errno) -> Self {
+        Self { cause: Cause::Errno(errno), attribute: None }
+    }
+
+    fn refused(refusal: Refusal, request: &[u8]) -> Self {
+        let Refusal { errno, message, missing, .. } = refusal;
+        let attribute =
+            refusal.offset.and_then(|offset| attr::number_at(request, usize::try_from(offset).ok()?));
+        let cause = match (message, missing) {
+            (Some(message), _) => Cause::Extack { errno, message },
+            (None, Some(missing)) => {
+                Cause::Extack { errno, message: format!("attribute {missing} is missing") }
+            }
+            (None, None) => Cause::Errno(errno),
+        };
+        Self { cause, attribute }
+    }
+
+    fn about(self, what: &str) -> KernelError {
+        KernelError { what: what.to_owned(), cause: self.cause }
+    }
+}
+
+/// A netlink socket in one network namespace, where it stays whatever its threads do.
+#[derive(Debug)]
+pub struct NetlinkSocket {
+    socket: OwnedFd,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl NetlinkSocket {
+    /// A socket in this namespace.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered or the kernel has no such protocol.
+    pub fn open(protocol: Protocol, netns: &Netns) -> Result<Self, KernelError> {
+        netns.run(|| Self::open_here(protocol))?
+    }
+
+    /// A socket in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// If the kernel has no such protocol.
+    pub fn open_here(protocol: Protocol) -> Result<Self, KernelError> {
+        let failed = |errno| KernelError::errno(format!("netlink socket ({protocol:?})"), errno);
+        let number = match protocol {
+            Protocol::Route => None, // NETLINK_ROUTE is 0
+            Protocol::SockDiag => Some(rustix::net::netlink::SOCK_DIAG),
+            Protocol::Generic => Some(rustix::net::netlink::GENERIC),
+        };
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, number)
+            .map_err(failed)?;
+        bind(&socket, &SocketAddrNetlink::new(0, 0)).map_err(failed)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_WAIT)).map_err(failed)?;
+        // All three only improve answers; kernels from before 4.20 lack some and serve us as well without.
+        for switch in
+            [sys::netlink::Switch::CapAck, sys::netlink::Switch::ExtAck, sys::netlink::Switch::StrictCheck]
+        {
+            match sys::netlink::turn_on(&socket, switch) {
+                Ok(()) | Err(Errno::NOPROTOOPT) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        Ok(Self { socket, sequence: 0, buffer: vec![0; DATAGRAM_BYTES_MAX] })
+    }
+
+    /// The cookie of the namespace that the socket is in; `None` on kernels before 5.14.
+    pub fn netns_cookie(&self) -> Option<u64> {
+        sys::sockopt::netns_cookie(&self.socket).ok()
+    }
+
+    /// Asks for something to be done and waits until it is. `what` names the request in errors; `flags` are
+    /// those beyond `NLM_F_REQUEST | NLM_F_ACK` (such as [`flag::CREATE`]).
+    ///
+    /// # Errors
+    /// The kernel's refusal, in its own words.
+    pub fn request(&mut self, what: &str, kind: u16, flags: u16, body: &AttrBuf) -> Result<(), KernelError> {
+        self.attempt(kind, flags, body).map_err(|failure| failure.about(what))
+    }
+
+    /// As [`NetlinkSocket::request`], for a caller that knows the meaning of a refused attribute.
+    ///
+    /// # Errors
+    /// The kernel's refusal, in its own words.
+    pub fn attempt(&mut self, kind: u16, flags: u16, body: &AttrBuf) -> Result<(), Failure> {
+        self.exchange(DATAGRAMS_MAX, kind, flags | flag::ACK, body, &mut |_| Ok(())).map(|_| ())
+    }
+
+    /// Asks for one object. `read` makes a value of the answer's body.
+    ///
+    /// # Errors
+    /// The kernel's refusal, or an answer that `read` does not take or that lacks an object.
+    pub fn get<T>(
+        &mut self,
+        what: &str,
+        kind: u16,
+        body: &AttrBuf,
+        mut read: impl FnMut(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, KernelError> {
+        let mut value = None;
+        let answered = self.exchange(DATAGRAMS_MAX, kind, flag::ACK, body, &mut |object| {
+            value = Some(read(object)?);
+            Ok(())
+        });
+        answered.map_err(|failure| failure.about(what))?;
+        value.ok_or_else(|| KernelError::malformed(what, "acknowledged without the requested object"))
+    }
+
+    /// Asks for all objects of a kind. `read` makes a value of each object's body; an object that it does not want
+    /// becomes `None` and is left out. A dump during which the objects changed is begun again.
+    ///
+    /// # Errors
+    /// The kernel's refusal, an object that `read` does not take, or objects that kept changing
+    /// ([`DUMP_RETRIES_MAX`]).
+    pub fn dump<T>(
+        &mut self,
+        what: &str,
+        kind: u16,
+        body: &AttrBuf,
+        mut read: impl FnMut(&[u8]) -> Result<Option<T>, Malformed>,
+    ) -> Result<Vec<T>, KernelError> {
+        let mut values = Vec::new();
+        self.dump_within(DATAGRAMS_MAX, what, kind, body, |piece| {
+            match piece {
+                Piece::Begin => values.clear(),
+                Piece::Object(object) => values.extend(read(object)?),
+            }
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
+    /// Asks for all objects of a kind, of which there may be more than memory holds. `take` gets each object's body; what it
+    /// was given before a further [`Piece::Begin`] is void.
+    ///
+    /// # Errors
+    /// As [`NetlinkSocket::dump`].
+    pub fn dump_each(
+        &mut self,
+        what: &str,
+        kind: u16,
+        body: &AttrBuf,
+        take: impl FnMut(Piece<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), KernelError> {
+        self.dump_within(STREAM_DATAGRAMS_MAX, what, kind, body, take)
+    }
+
+    fn dump_within(
+        &mut self,
+        datagrams: usize,
+        what: &str,
+        kind: u16,
+        body: &AttrBuf,
+        mut take: impl FnMut(Piece<'_>) -> Result<(), Malformed>,
+    ) -> Result<(), KernelError> {
+        let attempt = |take: &mut Take<'_>| {
+            self.exchange(datagrams, kind, flag::DUMP, body, &mut |object| take(Piece::Object(object)))
+        };
+        undisturbed(&mut take, attempt).map_err(|failure| failure.about(what))
+    }
+
+    /// Sends a request and takes its answer to the end. Says whether nothing changed meanwhile.
+    fn exchange(
+        &mut self,
+        datagrams: usize,
+        kind: u16,
+        flags: u16,
+        body: &AttrBuf,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), Malformed>,
+    ) -> Result<bool, Failure> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let request = message::request(kind, flags, self.sequence, body);
+        send(&self.socket, &request, SendFlags::empty()).map_err(Failure::errno)?;
+        let mut answer = Answer::to(&request, self.sequence);
+        for _ in 0..datagrams {
+            let length = self.receive()?;
+            if let Some(undisturbed) = answer.add(&self.buffer[..length], take)? {
+                return Ok(undisturbed);
+            }
+        }
+        Err(Failure::malformed(format!("an answer of more than {datagrams} datagrams")))
+    }
+
+    /// One datagram of the kernel into the buffer; its length.
+    fn receive(&mut self) -> Result<usize, Failure> {
+        for _ in 0..DISTURBANCES_MAX {
+            let (taken, whole, sender) = match recvfrom(&self.socket, &mut self.buffer[..], RecvFlags::TRUNC)
+            {
+                Ok(received) => received,
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Err(Failure::errno(Errno::TIMEDOUT)),
+                Err(errno) => return Err(Failure::errno(errno)),
+            };
+            // Other programs may write to our port; only port 0 is the kernel.
+            let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
+            if sender.is_none_or(|sender| sender.pid() != 0) {
+                continue;
+            }
+            if whole > taken {
+                return Err(Failure::malformed(format!("a datagram of {whole} bytes")));
+            }
+            return Ok(taken);
+        }
+        Err(Failure::errno(Errno::INTR))
+    }
+}
+
+/// What takes a dump.
+type Take<'a> = dyn FnMut(Piece<'_>) -> Result<(), Malformed> + 'a;
+
+/// Takes a dump, from the beginning again as long as it was disturbed. An attempt says whether nothing changed meanwhile.
+fn undisturbed(
+    take: &mut Take<'_>,
+    mut attempt: impl FnMut(&mut Take<'_>) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    for _ in 0..=DUMP_RETRIES_MAX {
+        take(Piece::Begin).map_err(|malformed| Failure::malformed(malformed.0))?;
+        if attempt(take)? {
+            return Ok(());
+        }
+    }
+    Err(Failure::malformed(format!("interrupted by changes {DUMP_RETRIES_MAX} times in a row")))
+}
+
+/// An answer, datagram by datagram.
+struct Answer<'a> {
+    request: &'a [u8],
+    sequence: u32,
+    undisturbed: bool,
+    malformed: Option<Malformed>,
+}
+
+impl<'a> Answer<'a> {
+    fn to(request: &'a [u8], sequence: u32) -> Self {
+        Self { request, sequence, undisturbed: true, malformed: None }
+    }
+
+    /// Takes one more datagram. At the end of the answer, says whether nothing changed while it was given.
+    ///
+    /// An object that is malformed is an error only at the end, so that nothing of this answer is left unread.
+    fn add(
+        &mut self,
+        datagram: &[u8],
+        take: &mut dyn FnMut(&[u8]) -> Result<(), Malformed>,
+    ) -> Result<Option<bool>, Failure> {
+        for message in Messages::new(datagram) {
+            let message = message.map_err(|m| Failure::malformed(m.0))?;
+            if message.sequence != self.sequence {
+                continue; // the end of an answer that an earlier error left unread
+            }
+            self.undisturbed &= message.flags & flag::DUMP_INTR == 0;
+            match message.reply().map_err(|m| Failure::malformed(m.0))? {
+                Reply::Object(object) => self.malformed = self.malformed.or(take(object).err()),
+                Reply::Nothing => {}
+                Reply::Refused(refusal) => return Err(Failure::refused(refusal, self.request)),
+                Reply::Done => {
+                    return self
+                        .malformed
+                        .map_or(Ok(Some(self.undisturbed)), |m| Err(Failure::malformed(m.0)));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use proptest::prelude::*;
+
+    const OBJECT: u16 = 0x12;
+    const ERROR: u16 = 2;
+    const DONE: u16 = 3;
+
+    fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+        let mut bytes = message::request(kind, flags, sequence, &AttrBuf::after(body));
+        bytes[6..8].copy_from_slice(&flags.to_ne_bytes()); // an answer is no request
+        bytes
+    }
+
+    /// What comes of these datagrams as the answer to request 7, and the first bytes of the objects that were taken.
+    fn answered(request: &[u8], datagrams: &[Vec<u8>]) -> (Result<Option<bool>, Failure>, Vec<u8>) {
+        let (mut answer, mut taken) = (Answer::to(request, 7), Vec::new());
+        let mut take = |object: &[u8]| {
+            taken.push(*object.first().ok_or(Malformed("empty"))?);
+            Ok(())
+        };
+        let mut result = Ok(None);
+        for datagram in datagrams {
+            result = answer.add(datagram, &mut take);
+            if result != Ok(None) {
+                break;
+            }
+        }
+        (result, taken)
+    }
+
+    proptest! {
+        #[test]
+        fn no_datagram_makes_the_answer_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = answered(&[], &[bytes]);
+        }
+    }
+
+    #[test]
+    fn an_answer_is_gathered_over_datagrams_until_it_is_done() {
+        let first = [message(OBJECT, flag::MULTI, 7, b"a"), message(OBJECT, flag::MULTI, 7, b"b")].concat();
+        let last = message(DONE, flag::MULTI, 7, &[0; 4]);
+        assert_eq!(answered(&[], std::slice::from_ref(&first)).0, Ok(None));
+        assert_eq!(answered(&[], &[first, last]), (Ok(Some(true)), b"ab".to_vec()));
+    }
+
+    #[test]
+    fn what_changed_meanwhile_is_noticed_wherever_it_is_said() {
+        let done = message(DONE, flag::MULTI, 7, &[0; 4]);
+        let object = message(OBJECT, flag::MULTI | flag::DUMP_INTR, 7, b"a");
+        assert_eq!(answered(&[], &[object, done]).0, Ok(Some(false)));
+        let done = message(DONE, flag::MULTI | flag::DUMP_INTR, 7, &[0; 4]);
+        assert_eq!(answered(&[], &[done]).0, Ok(Some(false)));
+    }
+
+    /// Dumps of which the first so many are disturbed: what was taken since the last beginning, and how often it began.
+    fn dumped(disturbed: usize) -> (Result<(), Failure>, Vec<u8>, usize) {
+        let (mut taken, mut begun, mut attempts) = (Vec::new(), 0, 0);
+        let mut take = |piece: Piece<'_>| {
+            match piece {
+                Piece::Begin => {
+                    begun += 1;
+                    taken.clear();
+                }
+                Piece::Object(object) => taken.extend_from_slice(object),
+            }
+            Ok(())
+        };
+        let result = undisturbed(&mut take, |take| {
+            attempts += 1;
+            let flags = if attempts <= disturbed { flag::MULTI | flag::DUMP_INTR } else { flag::MULTI };
+            let mut answer = Answer::to(&[], 7);
+            let datagram =
+                [message(OBJECT, flags, 7, b"abcd"), message(DONE, flag::MULTI, 7, &[0; 4])].concat();
+            answer.add(&datagram, &mut |object| take(Piece::Object(object))).map(|end| end == Some(true))
+        });
+        (result, taken, begun)
+    }
+
+    #[test]
+    fn a_dump_that_is_interrupted_is_taken_again_from_its_beginning() {
+        assert_eq!(dumped(0), (Ok(()), b"abcd".to_vec(), 1));
+        assert_eq!(dumped(3), (Ok(()), b"abcd".to_vec(), 4));
+        let (result, _, begun) = dumped(usize::MAX);
+        assert!(result.is_err());
+        assert_eq!(begun, DUMP_RETRIES_MAX + 1);
+    }
+
+    #[test]
+    fn the_rest_of_an_earlier_answer_is_passed_over() {
+        let stale = [message(OBJECT, 0, 6, b"x"), message(ERROR, 0, 6, &(-1_i32).to_ne_bytes())].concat();
+        let done = [message(OBJECT, 0, 7, b"a"), message(DONE, 0, 7, &[0; 4])].concat();
+        assert_eq!(answered(&[], &[stale, done]), (Ok(Some(true)), b"a".to_vec()));
+    }
+
+    #[test]
+    fn a_malformed_object_spoils_the_answer_but_leaves_nothing_unread() {
+        let datagram =
+            [message(OBJECT, 0, 7, b""), message(OBJECT, 0, 7, b"b"), message(DONE, 0, 7, &[0; 4])].concat();
+        let (result, taken) = answered(&[], &[datagram]);
+        assert_eq!(result, Err(Failure::malformed("empty")));
+        assert_eq!(taken, b"b");
+    }
+
+    #[test]
+    fn a_refusal_points_at_the_attribute_of_the_request() {
+        let mut body = AttrBuf::after(&[14, 1, 0, 0]);
+        body.u32(2, 327).u32(5, u32::MAX);
+        let request = message::request(0x24, flag::ACK, 7, &body);
+        let mut refusal = AttrBuf::new();
+        refusal.raw(&(-34_i32).to_ne_bytes()).raw(&request[..message::HEADER_BYTES]);
+        refusal.text(1, "integer out of range").u32(2, 28);
+        let datagram = message(ERROR, flag::CAPPED | flag::ACK_TLVS, 7, refusal.as_bytes());
+        let failure = answered(&request, &[datagram]).0.expect_err("refused");
+        assert_eq!(failure.attribute, Some(5));
+        assert!(matches!(failure.cause, Cause::Extack { errno: Errno::RANGE, .. }), "{failure:?}");
+    }
+}

@@ -1,0 +1,130 @@
+//! What libbpf-rs does not offer of `bpf(2)`.
+#![expect(unsafe_code, reason = "libbpf's functions take pointers")]
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libbpf_rs::RingBuffer;
+use libbpf_sys::{
+    BPF_STATS_RUN_TIME, BPF_TRACE_ITER, bpf_enable_stats, bpf_iter_create, bpf_iter_link_info,
+    bpf_iter_link_info__bindgen_ty_1, bpf_iter_link_info__bindgen_ty_3, bpf_link_create,
+    bpf_link_create_opts, bpf_prog_bind_map, bpf_prog_get_info_by_fd, bpf_prog_info,
+};
+use rustix::io::Errno;
+
+/// What the kernel counted about a program's runs.
+#[derive(Clone, Copy, Debug)]
+pub struct RunStatistics {
+    /// How often it ran.
+    pub runs: u64,
+    /// How long its runs took together, in nanoseconds.
+    pub time_ns: u64,
+    /// How often it did not run, because it ran already.
+    pub recursion_misses: u64,
+}
+
+/// Takes what libbpf answers: a descriptor, or an error number less than zero.
+fn descriptor(answer: i32) -> Result<OwnedFd, Errno> {
+    if answer < 0 {
+        return Err(Errno::from_raw_os_error(-answer));
+    }
+    // SAFETY: every caller passes the answer of a call that makes a new descriptor and keeps no copy of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(answer) })
+}
+
+/// Makes the kernel measure run times for as long as the descriptor is open.
+pub fn enable_run_time_statistics() -> Result<OwnedFd, Errno> {
+    // SAFETY: takes no pointers; the descriptor is new.
+    descriptor(unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) })
+}
+
+/// What was counted about a program.
+pub fn run_statistics(program: BorrowedFd<'_>) -> Result<RunStatistics, Errno> {
+    let mut info = bpf_prog_info::default();
+    let mut length = u32::try_from(size_of::<bpf_prog_info>()).map_err(|_| Errno::OVERFLOW)?;
+    // SAFETY: `info` is zeroed, so it asks for no arrays, and `length` is its size; the kernel writes no more.
+    let answer = unsafe { bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut length) };
+    if answer < 0 {
+        return Err(Errno::from_raw_os_error(-answer));
+    }
+    Ok(RunStatistics {
+        runs: info.run_cnt,
+        time_ns: info.run_time_ns,
+        recursion_misses: info.recursion_misses,
+    })
+}
+
+/// A reader of what an `iter/task_file` program writes about the files of one thread.
+///
+/// Kernel: 6.1, `kernel/bpf/task_iter.c` `bpf_iter_attach_task()`; the number is one of the reader's pid namespace.
+pub fn iterate_files_of(program: BorrowedFd<'_>, tid: u32) -> Result<OwnedFd, Errno> {
+    iterate(
+        program,
+        bpf_iter_link_info { task: bpf_iter_link_info__bindgen_ty_3 { tid, ..Default::default() } },
+    )
+}
+
+/// A reader of what an `iter/task_file` program writes about the files of all processes.
+///
+/// Kernel: 5.8, `kernel/bpf/task_iter.c`; those of the reader's pid namespace.
+pub fn iterate_all_files(program: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    iterate(program, bpf_iter_link_info::default())
+}
+
+/// Makes a program hold a map that it does not use itself.
+///
+/// Kernel: 5.10, `kernel/bpf/syscall.c` `bpf_prog_bind_map()`.
+pub fn bind_map(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: takes two descriptors, and no options.
+    let answer = unsafe { bpf_prog_bind_map(program.as_raw_fd(), map.as_raw_fd(), std::ptr::null()) };
+    if answer < 0 { Err(Errno::from_raw_os_error(-answer)) } else { Ok(()) }
+}
+
+/// A program's name, and the numbers of its maps.
+pub fn name_and_maps(program: BorrowedFd<'_>) -> Result<(String, Vec<u32>), Errno> {
+    /// More than any program of ours has.
+    const MAPS_MAX: usize = 16;
+    let mut maps = [0_u32; MAPS_MAX];
+    let mut info = bpf_prog_info {
+        nr_map_ids: u32::try_from(MAPS_MAX).map_err(|_| Errno::OVERFLOW)?,
+        map_ids: u64::try_from((&raw mut maps).addr()).map_err(|_| Errno::OVERFLOW)?,
+        ..Default::default()
+    };
+    let mut length = u32::try_from(size_of::<bpf_prog_info>()).map_err(|_| Errno::OVERFLOW)?;
+    // SAFETY: `info` asks for one array, `maps`, and says how long that is; `length` is the size of `info`.
+    let answer = unsafe { bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut length) };
+    if answer < 0 {
+        return Err(Errno::from_raw_os_error(-answer));
+    }
+    let known = usize::try_from(info.nr_map_ids).unwrap_or(MAPS_MAX).min(MAPS_MAX);
+    let name = info.name.iter().map(|&byte| byte.to_ne_bytes()[0]).take_while(|byte| *byte != 0);
+    Ok((String::from_utf8_lossy(&name.collect::<Vec<u8>>()).into_owned(), maps[..known].to_vec()))
+}
+
+/// A reader of what an `iter/bpf_sk_storage_map` program writes about the sockets in a map.
+///
+/// Kernel: 5.9, `net/core/bpf_sk_storage.c` `bpf_iter_attach_map()`.
+pub fn iterate_sockets_in(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    let map_fd = u32::try_from(map.as_raw_fd()).map_err(|_| Errno::BADF)?;
+    iterate(program, bpf_iter_link_info { map: bpf_iter_link_info__bindgen_ty_1 { map_fd } })
+}
+
+fn iterate(program: BorrowedFd<'_>, mut which: bpf_iter_link_info) -> Result<OwnedFd, Errno> {
+    let size = |bytes: usize| u32::try_from(bytes).map_err(|_| Errno::OVERFLOW);
+    let options = bpf_link_create_opts {
+        sz: size(size_of::<bpf_link_create_opts>())?.into(),
+        iter_info: &raw mut which,
+        iter_info_len: size(size_of::<bpf_iter_link_info>())?,
+        ..Default::default()
+    };
+    // SAFETY: the options and what they point to live until the call returns; the descriptor is new.
+    let link =
+        descriptor(unsafe { bpf_link_create(program.as_raw_fd(), 0, BPF_TRACE_ITER, &raw const options) })?;
+    // SAFETY: takes no pointers; the descriptor is new, and keeps the link alive by itself.
+    descriptor(unsafe { bpf_iter_create(link.as_raw_fd()) })
+}
+
+/// The descriptor that becomes readable when a ring buffer has something.
+pub fn ring_descriptor<'ring>(ring: &'ring RingBuffer<'_>) -> BorrowedFd<'ring> {
+    // SAFETY: libbpf's descriptor stays open for as long as the ring buffer, which is borrowed for as long as the result.
+    unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) }
+}

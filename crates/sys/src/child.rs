@@ -1,0 +1,30 @@
+//! A child that begins in another network namespace, and does not outlive the thread that started it.
+#![expect(unsafe_code, reason = "what happens between fork and exec has no safe wrapper")]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::io::Errno;
+
+/// Lets the command begin in this network namespace, if one is given, and be killed when the thread that starts it ends, however that
+/// comes. The kernel takes the second back when the command changes its user or executes a setuid program.
+pub fn bind(command: &mut Command, netns: Option<OwnedFd>) {
+    let parent = std::process::id();
+    // SAFETY: the closure only makes system calls, which are async-signal-safe, and allocates nothing: an error
+    // with a number needs no memory.
+    unsafe {
+        command.pre_exec(move || {
+            if let Some(netns) = &netns {
+                done(libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET))?;
+            }
+            done(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
+            // The parent may have ended before the line above; the signal is then never sent.
+            if u32::try_from(libc::getppid()) == Ok(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
+        });
+    }
+}
+
+fn done(answer: libc::c_int) -> std::io::Result<()> {
+    super::answer::done(answer.into()).map_err(std::io::Error::from)
+}

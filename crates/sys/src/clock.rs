@@ -1,0 +1,61 @@
+//! The host's clocks. Rooms that decide take time as an argument; this is where it comes from.
+//! `clock_gettime(2)`: rustix takes a kernel without `getcpu` in its vDSO, as User-Mode Linux, for a broken one.
+#![expect(unsafe_code, reason = "the C library writes the time through a pointer")]
+
+use model::Nanoseconds;
+
+/// Since some moment at boot, without the time that the host was suspended; the clock of BPF programs and of `perf`.
+pub fn monotonic() -> Nanoseconds {
+    read(libc::CLOCK_MONOTONIC)
+}
+
+/// Since boot, with the time that the host was suspended; the clock of a process's `starttime`.
+pub fn since_boot() -> Nanoseconds {
+    read(libc::CLOCK_BOOTTIME)
+}
+
+/// Since the beginning of 1970, if the clock was set correctly.
+pub fn since_1970() -> Nanoseconds {
+    read(libc::CLOCK_REALTIME)
+}
+
+/// How long the threads of a process have run, those that ended included. `None` if it is gone.
+///
+/// Kernel: 6.18, `include/linux/posix-timers_types.h` `CPUCLOCK_SCHED`; `kernel/time/posix-cpu-timers.c`
+/// `posix_cpu_clock_get()`.
+pub fn run_time_of(pid: i32) -> Option<Nanoseconds> {
+    const CPUCLOCK_SCHED: libc::clockid_t = 2;
+    let clock = (!pid << 3) | CPUCLOCK_SCHED;
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: as in `read`.
+    let answer = unsafe { libc::clock_gettime(clock, &raw mut now) };
+    (answer == 0).then(|| span_of(now))
+}
+
+fn span_of(time: libc::timespec) -> Nanoseconds {
+    let whole = |number: i64| u64::try_from(number).unwrap_or(0); // these clocks start at zero or in 1970
+    Nanoseconds(whole(time.tv_sec).saturating_mul(1_000_000_000).saturating_add(whole(time.tv_nsec)))
+}
+
+/// What a clock says.
+pub fn read(clock: libc::clockid_t) -> Nanoseconds {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the C library writes one timespec, which lives for the whole call, and keeps no pointer to it.
+    let answer = unsafe { libc::clock_gettime(clock, &raw mut now) };
+    assert_eq!(answer, 0, "clock {clock} is one that every Linux has");
+    span_of(now)
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn clocks_go_on_and_agree_with_the_standard_librarys() {
+        let (earlier, later) = (monotonic(), monotonic());
+        assert!(earlier <= later && earlier <= since_boot());
+        let standard = std::time::UNIX_EPOCH.elapsed().expect("after 1970");
+        let ours = std::time::Duration::from_nanos(since_1970().0);
+        assert!(ours.abs_diff(standard) < std::time::Duration::from_secs(60));
+    }
+}

@@ -1,0 +1,227 @@
+//! What went wrong at the kernel, in the kernel's own words.
+
+use std::fmt;
+
+use model::{KernelVersion, Setting};
+
+/// An error number of the kernel, shown as `EOPNOTSUPP (Operation not supported)`.
+pub use rustix::io::Errno;
+
+/// A request that the kernel, or what stands between us and it, did not fulfil.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {cause}")]
+pub struct KernelError {
+    /// What was asked: a setting (`eth0 rx-4: irq-suspend-timeout 20ms`), a file, a request.
+    pub what: String,
+    /// Why it was not fulfilled.
+    #[source]
+    pub cause: Cause,
+}
+
+/// Why a request was not fulfilled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// The kernel refused with a number.
+    #[error("{}", Words(*.0))]
+    Errno(Errno),
+    /// The kernel refused with a number and said why.
+    #[error("{} \"{message}\"", Words(*.errno))]
+    Extack {
+        /// The number.
+        errno: Errno,
+        /// The kernel's words, verbatim.
+        message: String,
+    },
+    /// The kernel refused with a number, and we know what the caller or the object lacks.
+    #[error("{}, needs {needs}", Words(*.errno))]
+    Denied {
+        /// The number.
+        errno: Errno,
+        /// What it takes.
+        needs: String,
+    },
+    /// This kernel or this driver has no such thing.
+    #[error("not supported here: needs {needs}{}", Since(*.since))]
+    Absent {
+        /// What it takes.
+        needs: String,
+        /// The first kernel that has it, where that is what is missing.
+        since: Option<KernelVersion>,
+    },
+    /// The object is no longer what it was: a process ended, a device went away, a descriptor was used again.
+    #[error("gone: {0}")]
+    Gone(String),
+    /// The object is not there now and may come back as it was: a device's queue, while it has fewer.
+    #[error("away: {0}")]
+    Away(String),
+    /// The kernel took the value and has another one now.
+    #[error("wrote {} but read back {}", .wrote.value(), .found.value())]
+    ReadBack {
+        /// What was written.
+        wrote: Box<Setting>,
+        /// What is in force.
+        found: Box<Setting>,
+    },
+    /// The kernel's answer is not what its interface promises.
+    #[error("the answer is malformed: {0}")]
+    Malformed(String),
+}
+
+impl KernelError {
+    /// A request that failed with an error number.
+    pub fn errno(what: impl Into<String>, errno: Errno) -> Self {
+        Self { what: what.into(), cause: Cause::Errno(errno) }
+    }
+
+    /// A request that failed with an I/O error; one without a number counts as malformed.
+    pub fn io(what: impl Into<String>, error: &std::io::Error) -> Self {
+        let cause = match error.raw_os_error() {
+            Some(raw) => Cause::Errno(Errno::from_raw_os_error(raw)),
+            None => Cause::Malformed(error.to_string()),
+        };
+        Self { what: what.into(), cause }
+    }
+
+    /// A request for something that this kernel or driver lacks.
+    pub fn absent(what: impl Into<String>, needs: impl Into<String>, since: Option<KernelVersion>) -> Self {
+        Self { what: what.into(), cause: Cause::Absent { needs: needs.into(), since } }
+    }
+
+    /// A request about an object that is no longer there.
+    pub fn gone(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), cause: Cause::Gone(why.into()) }
+    }
+
+    /// A request about an object that is not there now, and may be again.
+    pub fn away(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), cause: Cause::Away(why.into()) }
+    }
+
+    /// An answer that could not be understood.
+    pub fn malformed(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), cause: Cause::Malformed(why.into()) }
+    }
+
+    /// The same error; if the kernel refused for want of permission without a word more, with what it takes.
+    #[must_use]
+    pub fn needing(self, needs: &str) -> Self {
+        match self.cause {
+            Cause::Errno(errno @ (Errno::PERM | Errno::ACCESS)) => {
+                Self { what: self.what, cause: Cause::Denied { errno, needs: needs.to_owned() } }
+            }
+            cause => Self { what: self.what, cause },
+        }
+    }
+
+    /// Whether the kernel refused for want of permission.
+    pub fn is_denied(&self) -> bool {
+        matches!(self.number(), Some(Errno::PERM | Errno::ACCESS))
+    }
+
+    /// Whether what the request was about is not there: no such object, no such device, or nothing that it could be of.
+    pub fn is_absent(&self) -> bool {
+        self.number().is_some_and(is_absent)
+    }
+
+    /// Whether a signal ended a wait before anything came.
+    pub fn is_interrupted(&self) -> bool {
+        self.number() == Some(Errno::INTR)
+    }
+
+    /// The kernel's number, where it gave one.
+    pub fn number(&self) -> Option<Errno> {
+        match &self.cause {
+            Cause::Errno(errno) | Cause::Extack { errno, .. } | Cause::Denied { errno, .. } => Some(*errno),
+            Cause::Absent { .. }
+            | Cause::Gone(_)
+            | Cause::Away(_)
+            | Cause::ReadBack { .. }
+            | Cause::Malformed(_) => None,
+        }
+    }
+}
+
+/// Whether a number says that what was named is not there.
+pub const fn is_absent(errno: Errno) -> bool {
+    matches!(errno, Errno::INVAL | Errno::NODEV | Errno::NOENT)
+}
+
+/// The kernel's name for a number and the C library's words for it.
+struct Words(Errno);
+
+impl fmt::Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = std::io::Error::from_raw_os_error(self.0.raw_os_error()).to_string();
+        f.write_str(words.split(" (os error").next().unwrap_or(&words))?;
+        write!(
+            f,
+            " ({})",
+            name(self.0).map_or_else(|| format!("errno {}", self.0.raw_os_error()), str::to_owned)
+        )
+    }
+}
+
+struct Since(Option<KernelVersion>);
+
+impl fmt::Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(version) => write!(f, ", since Linux {version}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The symbolic name of the numbers that the interfaces we use return.
+fn name(errno: Errno) -> Option<&'static str> {
+    Some(match errno {
+        Errno::PERM => "EPERM",
+        Errno::NOENT => "ENOENT",
+        Errno::SRCH => "ESRCH",
+        Errno::INTR => "EINTR",
+        Errno::IO => "EIO",
+        Errno::BADF => "EBADF",
+        Errno::AGAIN => "EAGAIN",
+        Errno::NOMEM => "ENOMEM",
+        Errno::ACCESS => "EACCES",
+        Errno::FAULT => "EFAULT",
+        Errno::BUSY => "EBUSY",
+        Errno::EXIST => "EEXIST",
+        Errno::NODEV => "ENODEV",
+        Errno::INVAL => "EINVAL",
+        Errno::NOTTY => "ENOTTY",
+        Errno::NOSPC => "ENOSPC",
+        Errno::RANGE => "ERANGE",
+        Errno::NOSYS => "ENOSYS",
+        Errno::OPNOTSUPP => "EOPNOTSUPP",
+        Errno::NOBUFS => "ENOBUFS",
+        Errno::CONNREFUSED => "ECONNREFUSED",
+        Errno::TIMEDOUT => "ETIMEDOUT",
+        Errno::OVERFLOW => "EOVERFLOW",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn an_error_says_the_object_and_the_kernels_own_words() {
+        let cause = Cause::Extack { errno: Errno::RANGE, message: "integer out of range".to_owned() };
+        let error = KernelError { what: "eth0 rx-4: defer-hard-irqs 4000000000".to_owned(), cause };
+        assert_eq!(
+            error.to_string(),
+            "eth0 rx-4: defer-hard-irqs 4000000000: Numerical result out of range (ERANGE) \"integer out of range\""
+        );
+        let absent = KernelError::absent(
+            "eth0 rx-0: irq-suspend-timeout",
+            "napi-set",
+            Some(KernelVersion::since(6, 13)),
+        );
+        assert_eq!(
+            absent.to_string(),
+            "eth0 rx-0: irq-suspend-timeout: not supported here: needs napi-set, since Linux 6.13"
+        );
+    }
+}

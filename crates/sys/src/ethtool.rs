@@ -1,0 +1,272 @@
+//! What of `ethtool` is an ioctl only, or was one on kernels that are still in use: the receive hash and its contexts,
+//! the rules for single flows, and the interrupt moderation of single queues.
+//!
+//! Kernel: 6.18, `include/uapi/linux/ethtool.h`, `net/ethtool/ioctl.c` `dev_ethtool()`.
+#![expect(
+    unsafe_code,
+    reason = "the kernel takes a structure with a pointer to another of a length it says itself"
+)]
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::io::Errno;
+
+/// Kernel: `include/uapi/linux/sockios.h`.
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+
+const GRSSH: u32 = 0x46;
+const SRSSH: u32 = 0x47;
+const PERQUEUE: u32 = 0x4b;
+const GCOALESCE: u32 = 0x0e;
+const SCOALESCE: u32 = 0x0f;
+const GRXRINGS: u32 = 0x2d;
+const GRXCLSRLCNT: u32 = 0x2e;
+const GRXCLSRULE: u32 = 0x2f;
+const GRXCLSRLALL: u32 = 0x30;
+const SRXCLSRLDEL: u32 = 0x31;
+const SRXCLSRLINS: u32 = 0x32;
+
+/// `ETH_RXFH_INDIR_NO_CHANGE`.
+const INDIR_NO_CHANGE: u32 = u32::MAX;
+
+/// The longest indirection table that is taken. Kernel: the largest of any driver in 6.18 has 4096 entries.
+const RSS_ENTRIES_MAX: u32 = 1 << 16;
+
+/// The longest hash key that is taken, in bytes. Kernel: 6.18, `include/linux/ethtool.h`; drivers have 40 or 52.
+const RSS_KEY_BYTES_MAX: u32 = 1 << 10;
+
+/// The words of `struct ethtool_rxfh` before `rss_config`: cmd, rss_context, indir_size, key_size, four bytes, rsvd32.
+const RXFH_WORDS: usize = 6;
+
+/// `ETH_RXFH_CONTEXT_ALLOC`.
+const CONTEXT_ALLOC: u32 = u32::MAX;
+
+/// Where `input_xfrm` is in its word of `struct ethtool_rxfh`, and `RXH_XFRM_NO_CHANGE` there. Kernel: 6.8; before, the
+/// byte must be 0.
+const XFRM_NO_CHANGE: [u8; 4] = [0, 0xff, 0, 0];
+
+/// The words of `struct ethtool_rxnfc`: `fs` from byte 16, `rule_cnt` and `rule_locs` at its end.
+pub const RXNFC_WORDS: usize = 48;
+
+/// Where words of it are: `data`, `fs.location`, `rule_cnt` (which is `rss_context` of a rule), the first of `rule_locs`.
+const RXNFC_DATA: usize = 2;
+/// See [`RXNFC_DATA`].
+const RXNFC_LOCATION: usize = 44;
+/// See [`RXNFC_DATA`].
+const RXNFC_COUNT: usize = 46;
+/// See [`RXNFC_DATA`].
+const RXNFC_LOCATIONS: usize = 47;
+
+/// The words of `struct ethtool_coalesce`.
+pub const COALESCE_WORDS: usize = 23;
+
+/// The queues that one question can be about. Kernel: `MAX_NUM_QUEUE`.
+pub const QUEUES_MAX: usize = 4096;
+
+/// The words of `struct ethtool_per_queue_op` before its data: cmd, sub_command, the mask of queues.
+const PER_QUEUE_WORDS: usize = 2 + QUEUES_MAX / 32;
+
+/// The receive hash: the indirection table and the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawRss {
+    /// The receive queue of each bucket of the indirection table.
+    pub table: Vec<u32>,
+    /// The bytes of the key.
+    pub key: Vec<u8>,
+    /// Hash function and input transformation, as they are.
+    kind: u32,
+}
+
+/// One request, whose first word is its command. The kernel reads and writes as much of it as its own fields say, so
+/// each caller below makes it as long as the fields that it fills in say.
+fn request(socket: impl AsFd, device: &str, words: &mut [u32]) -> Result<(), Errno> {
+    // SAFETY: all-zero bytes are a valid `ifreq`: its name and its union are plain data.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if device.len() >= request.ifr_name.len() {
+        return Err(Errno::NAMETOOLONG);
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+    // SAFETY: SIOCETHTOOL reads the `ifreq`, which lives until the call returns, and reads and writes the request that
+    // `ifru_data` points to, as far as the request's own sizes say; those are the length of `words` at most, which is
+    // borrowed for the call. The kernel keeps no pointer.
+    let answer = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCETHTOOL, &raw mut request) };
+    super::answer::done(answer.into())
+}
+
+/// The receive hash of a device, or of a context of it; 0 is the device's own.
+pub fn rss(socket: impl AsFd, device: &str, context: u32) -> Result<RawRss, Errno> {
+    let mut sizes = [0; RXFH_WORDS];
+    (sizes[0], sizes[1]) = (GRSSH, context);
+    request(socket.as_fd(), device, &mut sizes)?;
+    let (entries, key_bytes) = (sizes[2], sizes[3]);
+    if entries > RSS_ENTRIES_MAX || key_bytes > RSS_KEY_BYTES_MAX {
+        return Err(Errno::OVERFLOW);
+    }
+    let table_end = RXFH_WORDS + entries as usize;
+    let mut words = vec![0; table_end + key_bytes.div_ceil(4) as usize];
+    (words[0], words[1], words[2], words[3]) = (GRSSH, context, entries, key_bytes);
+    request(socket, device, &mut words)?;
+    let key: Vec<u8> = words[table_end..].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    Ok(RawRss {
+        table: words[RXFH_WORDS..table_end].to_vec(),
+        key: key[..key_bytes as usize].to_vec(),
+        kind: words[4],
+    })
+}
+
+/// What becomes of an indirection table.
+#[derive(Clone, Copy, Debug)]
+pub enum Table<'a> {
+    /// It stays.
+    Keep,
+    /// It becomes what the kernel would make of it, and follows the number of queues from then on.
+    Reset,
+    /// It becomes this.
+    Set(&'a [u32]),
+}
+
+/// Changes the indirection table, the key, or both; a key that is `None` stays.
+pub fn set_rss(socket: impl AsFd, device: &str, table: Table<'_>, key: Option<&[u8]>) -> Result<(), Errno> {
+    // Newer kernels have a byte for the input transformation where older ones want zero: what is read is right for both.
+    let now = rss(socket.as_fd(), device, 0)?;
+    let mut words = vec![0; RXFH_WORDS];
+    words[0] = SRSSH;
+    words[4] = now.kind;
+    match table {
+        Table::Set(table) if table.len() == now.table.len() => {
+            words[2] = u32::try_from(table.len()).map_err(|_| Errno::INVAL)?;
+            words.extend_from_slice(table);
+        }
+        Table::Set(_) => return Err(Errno::INVAL),
+        Table::Keep => words[2] = INDIR_NO_CHANGE,
+        Table::Reset => {}
+    }
+    if let Some(key) = key {
+        if key.len() != now.key.len() {
+            return Err(Errno::INVAL);
+        }
+        words[3] = u32::try_from(key.len()).map_err(|_| Errno::INVAL)?;
+        for chunk in key.chunks(4) {
+            let mut bytes = [0; 4];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            words.push(u32::from_ne_bytes(bytes));
+        }
+    }
+    request(socket, device, &mut words)
+}
+
+/// Makes a context of the receive hash with this table and whatever key the driver chooses; returns its id.
+pub fn create_rss_context(socket: impl AsFd, device: &str, table: &[u32]) -> Result<u32, Errno> {
+    let mut words = context_request(socket.as_fd(), device, CONTEXT_ALLOC)?;
+    words[2] = u32::try_from(table.len()).map_err(|_| Errno::INVAL)?;
+    words.extend_from_slice(table);
+    request(socket, device, &mut words)?;
+    Ok(words[1])
+}
+
+/// Removes a context of the receive hash; EBUSY while a rule leads to it.
+pub fn delete_rss_context(socket: impl AsFd, device: &str, context: u32) -> Result<(), Errno> {
+    let mut words = context_request(socket.as_fd(), device, context)?;
+    request(socket, device, &mut words)
+}
+
+/// A request about a context that changes neither hash function nor input transformation.
+fn context_request(socket: impl AsFd, device: &str, context: u32) -> Result<Vec<u32>, Errno> {
+    let now = rss(socket, device, 0)?;
+    let mut words = vec![0; RXFH_WORDS];
+    (words[0], words[1]) = (SRSSH, context);
+    // Only a kernel that knows the byte says anything but 0.
+    if now.kind & u32::from_ne_bytes(XFRM_NO_CHANGE) != 0 {
+        words[4] = u32::from_ne_bytes(XFRM_NO_CHANGE);
+    }
+    Ok(words)
+}
+
+/// How many receive queues the hash may choose from.
+pub fn rx_rings(socket: impl AsFd, device: &str) -> Result<u32, Errno> {
+    let mut words = [0; RXNFC_WORDS];
+    words[0] = GRXRINGS;
+    request(socket, device, &mut words)?;
+    Ok(words[RXNFC_DATA])
+}
+
+/// How many rules a device has, and the size of its table with the flag `RX_CLS_LOC_SPECIAL`; 0 where the driver does
+/// not say.
+pub fn rules_count(socket: impl AsFd, device: &str) -> Result<(u32, u32), Errno> {
+    let mut words = [0; RXNFC_WORDS];
+    words[0] = GRXCLSRLCNT;
+    request(socket, device, &mut words)?;
+    Ok((words[RXNFC_COUNT], words[RXNFC_DATA]))
+}
+
+/// The places of a device's rules, at most so many (EMSGSIZE if there are more), and the size of its table.
+pub fn rule_locations(socket: impl AsFd, device: &str, count: u32) -> Result<(Vec<u32>, u32), Errno> {
+    let mut words = vec![0; RXNFC_WORDS + count as usize];
+    (words[0], words[RXNFC_COUNT]) = (GRXCLSRLALL, count);
+    request(socket, device, &mut words)?;
+    let there = words[RXNFC_COUNT].min(count) as usize;
+    Ok((words[RXNFC_LOCATIONS..][..there].to_vec(), words[RXNFC_DATA]))
+}
+
+/// The rule at a place, as the words of `struct ethtool_rxnfc`.
+pub fn rule(socket: impl AsFd, device: &str, location: u32) -> Result<[u32; RXNFC_WORDS], Errno> {
+    let mut words = [0; RXNFC_WORDS];
+    (words[0], words[RXNFC_LOCATION]) = (GRXCLSRULE, location);
+    request(socket, device, &mut words)?;
+    Ok(words)
+}
+
+/// Adds a rule, or replaces the one at its place; returns its place.
+pub fn insert_rule(socket: impl AsFd, device: &str, rule: &[u32; RXNFC_WORDS]) -> Result<u32, Errno> {
+    let mut words = *rule;
+    words[0] = SRXCLSRLINS;
+    request(socket, device, &mut words)?;
+    Ok(words[RXNFC_LOCATION])
+}
+
+/// Removes the rule at a place.
+pub fn delete_rule(socket: impl AsFd, device: &str, location: u32) -> Result<(), Errno> {
+    let mut words = [0; RXNFC_WORDS];
+    (words[0], words[RXNFC_LOCATION]) = (SRXCLSRLDEL, location);
+    request(socket, device, &mut words)
+}
+
+/// The interrupt moderation of the first queues of a device, each as the words of `struct ethtool_coalesce`.
+pub fn queue_coalesce(
+    socket: impl AsFd,
+    device: &str,
+    queues: usize,
+) -> Result<Vec<[u32; COALESCE_WORDS]>, Errno> {
+    if queues > QUEUES_MAX {
+        return Err(Errno::OVERFLOW);
+    }
+    let mut words = vec![0; PER_QUEUE_WORDS + queues * COALESCE_WORDS];
+    (words[0], words[1]) = (PERQUEUE, GCOALESCE);
+    for queue in 0..queues {
+        words[2 + queue / 32] |= 1 << (queue % 32);
+    }
+    request(socket, device, &mut words)?;
+    let (answers, _) = words[PER_QUEUE_WORDS..].as_chunks::<COALESCE_WORDS>();
+    Ok(answers.to_vec())
+}
+
+/// Changes the interrupt moderation of one queue to these words of `struct ethtool_coalesce`.
+pub fn set_queue_coalesce(
+    socket: impl AsFd,
+    device: &str,
+    queue: usize,
+    to: &[u32; COALESCE_WORDS],
+) -> Result<(), Errno> {
+    if queue >= QUEUES_MAX {
+        return Err(Errno::INVAL);
+    }
+    let mut words = vec![0; PER_QUEUE_WORDS + COALESCE_WORDS];
+    (words[0], words[1]) = (PERQUEUE, SCOALESCE);
+    words[2 + queue / 32] |= 1 << (queue % 32);
+    words[PER_QUEUE_WORDS..].copy_from_slice(to);
+    words[PER_QUEUE_WORDS] = SCOALESCE;
+    request(socket, device, &mut words)
+}

@@ -1,0 +1,108 @@
+//! `io_uring_register(2)` on a ring of another process.
+#![expect(unsafe_code, reason = "io_uring_register takes a pointer whose type its opcode decides")]
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::io::Errno;
+
+/// Kernel: 5.6, `include/uapi/linux/io_uring.h` `IORING_REGISTER_PROBE`.
+const IORING_REGISTER_PROBE: libc::c_uint = 8;
+/// Kernel: 6.9, `include/uapi/linux/io_uring.h` `IORING_REGISTER_NAPI`.
+const IORING_REGISTER_NAPI: libc::c_uint = 27;
+/// Kernel: 6.9, `include/uapi/linux/io_uring.h` `IORING_UNREGISTER_NAPI`.
+const IORING_UNREGISTER_NAPI: libc::c_uint = 28;
+
+/// `struct io_uring_napi`. The fields after `prefer_busy_poll` are padding until 6.12, where they must be zero. Zeros
+/// mean `IO_URING_NAPI_REGISTER_OP` with `IO_URING_NAPI_TRACKING_DYNAMIC` since, which is what padding used to mean.
+///
+/// Kernel: 6.13, `include/uapi/linux/io_uring.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct RawNapi {
+    busy_poll_to: u32,
+    prefer_busy_poll: u8,
+    opcode: u8,
+    zero: [u8; 2],
+    op_param: u32,
+    zero_too: u32,
+}
+
+/// Kernel: 6.13, `include/uapi/linux/io_uring.h` `IO_URING_NAPI_STATIC_DEL_ID`.
+const IO_URING_NAPI_STATIC_DEL_ID: u8 = 2;
+/// Kernel: 6.13, `include/uapi/linux/io_uring.h` `IO_URING_NAPI_TRACKING_STATIC`.
+const IO_URING_NAPI_TRACKING_STATIC: u32 = 1;
+
+const _: () = assert!(size_of::<RawNapi>() == 16, "mirrors struct io_uring_napi");
+
+/// `struct io_uring_probe` without operations.
+///
+/// Kernel: 5.6, `include/uapi/linux/io_uring.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct RawProbe {
+    last_op: u8,
+    ops_len: u8,
+    zero: [u16; 7],
+}
+
+const _: () = assert!(size_of::<RawProbe>() == 16, "mirrors struct io_uring_probe");
+
+/// Makes the ring busy-poll the NAPIs that its sockets receive from, for `usecs` microseconds per wait.
+pub fn register_napi(ring: impl AsFd, usecs: u32, prefer_busy_poll: bool) -> Result<(), Errno> {
+    let mut napi =
+        RawNapi { busy_poll_to: usecs, prefer_busy_poll: u8::from(prefer_busy_poll), ..RawNapi::default() };
+    register(ring, IORING_REGISTER_NAPI, &mut napi, 1)
+}
+
+/// Empties the ring's list of NAPIs, and makes it poll none until its application names one.
+pub fn register_no_napi(ring: impl AsFd) -> Result<(), Errno> {
+    let mut napi = RawNapi { op_param: IO_URING_NAPI_TRACKING_STATIC, ..RawNapi::default() };
+    register(ring, IORING_REGISTER_NAPI, &mut napi, 1)
+}
+
+/// Whether the kernel has [`register_no_napi`]: a request that it refuses in either case, and answers only if it has.
+///
+/// Kernel: 6.13, `io_uring/napi.c` `io_register_napi()` writes the values in force back before it looks at `opcode`, and
+/// no NAPI has the id 0 that is to be removed; 6.12 refuses padding that is not zero before it writes anything.
+pub fn tracks_by_name(ring: impl AsFd) -> Result<bool, Errno> {
+    /// Longer than any time in force, which the kernel caps at 10 ms.
+    const UNANSWERED: u32 = u32::MAX;
+    let mut napi =
+        RawNapi { busy_poll_to: UNANSWERED, opcode: IO_URING_NAPI_STATIC_DEL_ID, ..RawNapi::default() };
+    match register(ring, IORING_REGISTER_NAPI, &mut napi, 1) {
+        Ok(()) | Err(Errno::INVAL) => Ok(napi.busy_poll_to != UNANSWERED),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Ends the ring's busy polling. NAPIs that it knows already may stay in its list.
+pub fn unregister_napi(ring: impl AsFd) -> Result<(), Errno> {
+    register(ring, IORING_UNREGISTER_NAPI, &mut RawNapi::default(), 1)
+}
+
+/// Asks the ring which operations it knows and throws the answer away: a request that changes nothing, and is
+/// refused where any request from outside is refused (`EEXIST`: the ring belongs to one task).
+pub fn probe(ring: impl AsFd) -> Result<(), Errno> {
+    register(ring, IORING_REGISTER_PROBE, &mut RawProbe::default(), 0)
+}
+
+/// One request about one `argument` of the type that `opcode` asks for.
+fn register<T>(
+    ring: impl AsFd,
+    opcode: libc::c_uint,
+    argument: &mut T,
+    count: libc::c_uint,
+) -> Result<(), Errno> {
+    // SAFETY: the callers pair the opcode with the structure it reads and writes; the kernel touches no
+    // more than that structure (a probe with count 0 has no trailing operations) and keeps no pointer to it.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_io_uring_register,
+            ring.as_fd().as_raw_fd(),
+            opcode,
+            std::ptr::from_mut(argument),
+            count,
+        )
+    };
+    super::answer::done(answer)
+}

@@ -1,0 +1,18 @@
+//! Whether two descriptors of two processes are one open file.
+#![expect(unsafe_code, reason = "kcmp(2) has no wrapper")]
+
+use rustix::io::Errno;
+
+/// Kernel: 3.5, `include/uapi/linux/kcmp.h` `KCMP_FILE`.
+const KCMP_FILE: libc::c_int = 0;
+
+/// Whether descriptor `a.1` of process `a.0` and `b.1` of `b.0` are the same open file. Kernels without `CONFIG_KCMP`
+/// answer ENOSYS.
+pub fn same_file(a: (u32, u32), b: (u32, u32)) -> Result<bool, Errno> {
+    let [(pid_a, fd_a), (pid_b, fd_b)] =
+        [a, b].map(|(pid, fd)| (libc::c_long::from(pid), libc::c_ulong::from(fd)));
+    // SAFETY: kcmp takes five numbers and no pointer; it only compares what the processes have open.
+    let answer = unsafe { libc::syscall(libc::SYS_kcmp, pid_a, pid_b, KCMP_FILE, fd_a, fd_b) };
+    super::answer::done(answer)?;
+    Ok(answer == 0)
+}

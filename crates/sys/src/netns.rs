@@ -1,0 +1,337 @@
+//! A network namespace that can be entered.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use model::{NetnsId, Pid};
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::error::KernelError;
+use crate::sysfs::SysFs;
+
+/// Where `ip netns` keeps names of namespaces.
+const NAMED: &str = "/run/netns";
+
+/// How many processes are looked at to find a namespace that has no name.
+const PROCESSES_MAX: usize = 65_536;
+
+/// A network namespace. It lives as long as this does, even without processes.
+#[derive(Debug)]
+pub struct Netns {
+    file: OwnedFd,
+    id: NetnsId,
+    path: PathBuf,
+    /// A mount of its sysfs, once it was observed, so that the next observation finds what this one looked up.
+    sysfs: OnceLock<OwnedFd>,
+}
+
+impl Netns {
+    /// The calling thread's namespace.
+    ///
+    /// # Errors
+    /// If `/proc` is not there.
+    pub fn own() -> Result<Self, KernelError> {
+        Self::at(Path::new("/proc/thread-self/ns/net"))
+    }
+
+    /// A new namespace, with nothing in it but a loopback device that is down. It is gone when this is dropped,
+    /// unless a process has gone there meanwhile.
+    ///
+    /// # Errors
+    /// EPERM without CAP_SYS_ADMIN.
+    pub fn create() -> Result<Self, KernelError> {
+        let failed = |errno| KernelError::errno("a new network namespace", errno);
+        std::thread::scope(|scope| {
+            let inside = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, || {
+                crate::keeper::unshare_network().map_err(failed)?;
+                let own = Self::own()?;
+                Ok(Self { path: PathBuf::from(format!("net:[{}]", own.id)), ..own })
+            });
+            let inside =
+                inside.map_err(|error| KernelError::io("a thread for a new network namespace", &error))?;
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// The namespace of a process.
+    ///
+    /// # Errors
+    /// [`crate::Cause::Gone`] if the process ended; EACCES without the right to trace it.
+    pub fn of_process(pid: Pid) -> Result<Self, KernelError> {
+        Self::at(Path::new(&format!("/proc/{pid}/ns/net"))).map_err(|error| match error.number() {
+            Some(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH) => {
+                KernelError::gone(format!("network namespace of process {pid}"), "the process ended")
+            }
+            _ => error,
+        })
+    }
+
+    /// The namespace with this name, as `ip netns` knows it.
+    ///
+    /// # Errors
+    /// ENOENT if there is none; EINVAL if the name is no name but a path.
+    pub fn named(name: &str) -> Result<Self, KernelError> {
+        if name.is_empty() || name.contains('/') || name == "." || name == ".." {
+            return Err(KernelError::errno(format!("network namespace `{name}`"), rustix::io::Errno::INVAL));
+        }
+        Self::at(&Path::new(NAMED).join(name))
+    }
+
+    /// The namespace that this file stands for.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or is no network namespace (EINVAL).
+    pub fn at(path: &Path) -> Result<Self, KernelError> {
+        let what = || format!("network namespace {}", path.display());
+        // Not a file of the kernel's, it may be a pipe, and must not be waited for.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|errno| KernelError::errno(what(), errno))?;
+        let id = id_of(&file).map_err(|errno| KernelError::errno(what(), errno))?;
+        Ok(Self { file, id, path: path.to_owned(), sysfs: OnceLock::new() })
+    }
+
+    /// The same namespace by a descriptor of its own.
+    ///
+    /// # Errors
+    /// If `/proc` is not there, or no descriptor is left.
+    pub fn again(&self) -> Result<Self, KernelError> {
+        Ok(Self { path: self.path.clone(), ..Self::at(&descriptor(self.file.as_raw_fd()))? })
+    }
+
+    /// The namespace of a descriptor that this process was started with.
+    ///
+    /// # Errors
+    /// As [`Netns::at`].
+    pub fn inherited(descriptor_number: RawFd) -> Result<Self, KernelError> {
+        Self::at(&descriptor(descriptor_number))
+    }
+
+    /// The namespace with this number: the caller's own, a named one, one that a process is in, and, if it is none of
+    /// these, one that is mounted anywhere or that a process holds open.
+    ///
+    /// # Errors
+    /// [`crate::Cause::Gone`] if none of these has it.
+    pub fn with_id(id: NetnsId) -> Result<Self, KernelError> {
+        let own = Self::own()?;
+        if own.id == id {
+            return Ok(own);
+        }
+        known_files()
+            .chain(mounted_files())
+            .chain(held_files())
+            .filter(|(number, _)| *number == id)
+            .find_map(|(_, path)| Self::at(&path).ok().filter(|netns| netns.id == id))
+            .ok_or_else(|| {
+                let why = "no name, no mount, no process and no open file leads to it";
+                KernelError::gone(format!("network namespace {id}"), why)
+            })
+    }
+
+    /// All namespaces that a name, a mount, a process or a descriptor of a process leads to, each once.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let mut seen = BTreeSet::new();
+        known_files()
+            .chain(mounted_files())
+            .chain(held_files())
+            .filter(move |(id, _)| seen.insert(*id))
+            .filter_map(|(_, path)| Self::at(&path).ok())
+    }
+
+    /// The file by which it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its number.
+    pub const fn id(&self) -> NetnsId {
+        self.id
+    }
+
+    /// Keeps what the kernel has looked up of its sysfs for as long as this lives.
+    pub fn keep(&self, sysfs: &SysFs) {
+        if self.sysfs.get().is_none()
+            && let Some(keeper) = sysfs.keeper()
+        {
+            // Another thread may have set one, which is as good.
+            let _ = self.sysfs.set(keeper);
+        }
+    }
+
+    /// Moves the calling thread into the namespace, for good, unless it is there.
+    ///
+    /// # Errors
+    /// EPERM without CAP_SYS_ADMIN there and here.
+    pub fn enter(&self) -> Result<(), KernelError> {
+        if Self::is_current(self.id) {
+            return Ok(());
+        }
+        move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network)).map_err(|errno| {
+            let what = format!("entering network namespace {}", self.path.display());
+            KernelError::errno(what, errno).needing("CAP_SYS_ADMIN")
+        })
+    }
+
+    /// Does something inside the namespace and comes back with its result: on a thread of its own that goes
+    /// there, or on the calling thread if that is there already. Sockets opened inside stay inside.
+    ///
+    /// # Errors
+    /// As [`Netns::enter`].
+    pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> Result<T, KernelError> {
+        if Self::is_current(self.id) {
+            return Ok(body());
+        }
+        std::thread::scope(|scope| {
+            let inside = std::thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, || {
+                self.enter()?;
+                Ok(body())
+            });
+            let inside =
+                inside.map_err(|error| KernelError::io("a thread inside a network namespace", &error))?;
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Whether the calling thread is in the namespace with this number.
+    pub fn is_current(id: NetnsId) -> bool {
+        rustix::fs::stat("/proc/thread-self/ns/net").is_ok_and(|stat| stat.st_ino == id.0)
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// The files that stand for namespaces, with the namespace's number: those with names, and those of processes. A stat
+/// gives the number without opening, and so without the cost of a descriptor per process.
+fn known_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
+    let named = entries(Path::new(NAMED)).map(|name| Path::new(NAMED).join(name));
+    let of_processes = processes().map(|pid| Path::new("/proc").join(pid).join("ns/net"));
+    named.chain(of_processes).filter_map(|path| {
+        let id = NetnsId(rustix::fs::stat(&path).ok()?.st_ino);
+        Some((id, path))
+    })
+}
+
+/// The file by which a descriptor of this process is opened again.
+fn descriptor(number: RawFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{number}"))
+}
+
+/// The files that namespaces are mounted on, wherever that is, with the namespace's number.
+fn mounted_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
+    use std::os::unix::ffi::OsStringExt;
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let lines: Vec<(NetnsId, PathBuf)> = mounts
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| {
+            // Kernel: `fs/proc_namespace.c` `show_mountinfo()`: the fourth word is the root of the mount, the fifth its place.
+            let mut words = line.split(|byte| *byte == b' ').skip(3);
+            let number = number_of(std::str::from_utf8(words.next()?).ok()?)?;
+            Some((number, PathBuf::from(std::ffi::OsString::from_vec(unescaped(words.next()?)))))
+        })
+        .collect();
+    lines.into_iter()
+}
+
+/// The number in `net:[4026531840]`.
+fn number_of(link: &str) -> Option<NetnsId> {
+    link.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok().map(NetnsId)
+}
+
+/// A path of `/proc/self/mountinfo`, where blanks and backslashes are written as `\ooo`.
+fn unescaped(path: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((&byte, behind)) = rest.split_first() {
+        let octal =
+            behind.get(..3).filter(|_| byte == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(escaped) => {
+                plain.push(escaped);
+                rest = &behind[3..];
+            }
+            None => {
+                plain.push(byte);
+                rest = behind;
+            }
+        }
+    }
+    plain
+}
+
+/// The files of namespaces that processes hold open, as a lab does with its client's, with the namespace's number.
+fn held_files() -> impl Iterator<Item = (NetnsId, PathBuf)> {
+    processes().map(|pid| Path::new("/proc").join(pid).join("fd")).flat_map(|directory| {
+        let descriptors: Vec<_> = entries(&directory).collect();
+        descriptors.into_iter().filter_map(move |fd| {
+            let path = directory.join(fd);
+            let link = std::fs::read_link(&path).ok()?;
+            Some((number_of(link.to_str()?)?, path))
+        })
+    })
+}
+
+/// The processes, by their directories' names.
+fn processes() -> impl Iterator<Item = std::ffi::OsString> {
+    entries(Path::new("/proc"))
+        .filter(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
+        .take(PROCESSES_MAX)
+}
+
+/// The number of a namespace's file; EINVAL if the file is something else.
+fn id_of(file: &OwnedFd) -> Result<NetnsId, rustix::io::Errno> {
+    /// Kernel: `include/uapi/linux/magic.h` `NSFS_MAGIC`.
+    const NSFS_MAGIC: u64 = 0x6e73_6673;
+    let on_nsfs = u64::try_from(rustix::fs::fstatfs(file)?.f_type).is_ok_and(|magic| magic == NSFS_MAGIC);
+    if !on_nsfs {
+        return Err(rustix::io::Errno::INVAL);
+    }
+    Ok(NetnsId(rustix::fs::fstat(file)?.st_ino))
+}
+
+/// The names in a directory; none if it is not there.
+fn entries(directory: &Path) -> impl Iterator<Item = std::ffi::OsString> {
+    std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name())
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+
+    #[test]
+    fn the_own_namespace_is_found_by_its_number() {
+        let own = Netns::own().expect("own");
+        assert!(Netns::is_current(own.id()));
+        assert_eq!(Netns::with_id(own.id()).expect("found").id(), own.id());
+        assert_eq!(Netns::of_process(Pid(std::process::id())).expect("ours").id(), own.id());
+    }
+
+    #[test]
+    fn a_place_in_mountinfo_is_read_with_its_blanks() {
+        assert_eq!(unescaped(br"/run/a\040b\134c"), br"/run/a b\c");
+        assert_eq!(unescaped(br"\04"), br"\04");
+        assert_eq!(number_of("net:[4026531840]"), Some(NetnsId(4_026_531_840)));
+        assert_eq!(number_of("mnt:[4026531840]"), None);
+    }
+
+    #[test]
+    fn a_file_that_is_no_namespace_is_refused() {
+        let error = Netns::at(Path::new("/proc/self/stat")).expect_err("refused");
+        assert_eq!(error.number(), Some(rustix::io::Errno::INVAL));
+        assert!(Netns::named("../../proc/self/ns/net").is_err());
+    }
+
+    #[test]
+    fn a_process_that_ended_has_no_namespace_any_more() {
+        let mut child = std::process::Command::new("true").spawn().expect("spawned");
+        child.wait().expect("waited");
+        let error = Netns::of_process(Pid(child.id())).expect_err("gone");
+        assert!(matches!(error.cause, crate::Cause::Gone(_)), "{error}");
+    }
+}

@@ -1,0 +1,220 @@
+//! Sysfs as one network namespace sees it.
+//!
+//! `/sys/class/net` shows the devices of the namespace that `/sys` was mounted in, which is seldom the one that is
+//! observed. So sysfs is mounted again, inside the namespace and detached from the file system tree: no other process
+//! sees it, and it is gone when its descriptor is closed.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+
+use model::IfIndex;
+use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+use crate::error::KernelError;
+use crate::netns::Netns;
+
+/// The longest text that a file of sysfs has: one page. Kernel: `fs/sysfs/file.c` `sysfs_kf_seq_show()`.
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// Sysfs of one network namespace.
+#[derive(Debug)]
+pub struct SysFs {
+    root: OwnedFd,
+    /// The path of `root` below `/sys`, with a stroke at its end; empty for `/sys` itself.
+    below: String,
+}
+
+impl SysFs {
+    /// Sysfs of this namespace.
+    ///
+    /// # Errors
+    /// As [`SysFs::open_here`], and if the namespace cannot be entered.
+    pub fn open(netns: &Netns) -> Result<Self, KernelError> {
+        netns.run(Self::open_here)?
+    }
+
+    /// Sysfs of the calling thread's namespace. A caller that may not mount gets `/sys` if its process is in
+    /// that namespace too, for then this is most likely what `/sys` shows.
+    ///
+    /// # Errors
+    /// EPERM without CAP_SYS_ADMIN in another namespace than the process's own.
+    pub fn open_here() -> Result<Self, KernelError> {
+        match mount() {
+            Ok(root) => Ok(Self::whole(root)),
+            Err(Errno::PERM | Errno::NOSYS) if in_the_processs_own() => {
+                let root =
+                    openat(CWD, "/sys", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+                root.map(Self::whole).map_err(|errno| KernelError::errno("/sys", errno))
+            }
+            Err(errno) => {
+                Err(KernelError::errno("mounting sysfs in a network namespace", errno)
+                    .needing("CAP_SYS_ADMIN"))
+            }
+        }
+    }
+
+    const fn whole(root: OwnedFd) -> Self {
+        Self { root, below: String::new() }
+    }
+
+    /// The same from a directory on, by whose path those of its files are then shorter: to walk there from `/sys`, over the
+    /// link that each device's name is, takes longer than to read a file. `None` where there is no such directory.
+    ///
+    /// # Errors
+    /// The kernel's number, unless it says that there is no such directory.
+    pub fn below(&self, path: &str) -> Result<Option<Self>, KernelError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match openat(&self.root, path, flags, Mode::empty()) {
+            Ok(root) => Ok(Some(Self { root, below: format!("{}{path}/", self.below) })),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(errno) => Err(KernelError::errno(self.shown(path), errno)),
+        }
+    }
+
+    /// A path, as it is from the root of all files.
+    pub fn shown(&self, path: &str) -> String {
+        format!("/sys/{}{path}", self.below)
+    }
+
+    /// A descriptor that keeps this mount. While one is there the kernel keeps what it has looked up, and another mount of
+    /// the same namespace finds it: without, each of its files and directories is created again.
+    ///
+    /// Kernel: 6.18, `fs/kernfs/mount.c` `kernfs_get_tree()`: one superblock for each namespace.
+    pub fn keeper(&self) -> Option<OwnedFd> {
+        self.root.try_clone().ok()
+    }
+
+    /// The text of a file, by its path below `/sys`, without white space around it.
+    ///
+    /// # Errors
+    /// The kernel's number.
+    pub fn read(&self, path: &str) -> Result<String, KernelError> {
+        read(&self.root, path).map_err(|errno| KernelError::errno(self.shown(path), errno))
+    }
+
+    /// The text of a file that not every host has; `None` where it is not there.
+    ///
+    /// # Errors
+    /// The kernel's number, unless it says that there is no such thing.
+    pub fn read_if_any(&self, path: &str) -> Result<Option<String>, KernelError> {
+        match read(&self.root, path) {
+            Ok(text) => Ok(Some(text)),
+            Err(Errno::NOENT | Errno::NODEV | Errno::NOTDIR | Errno::OPNOTSUPP | Errno::INVAL) => Ok(None),
+            Err(errno) => Err(KernelError::errno(self.shown(path), errno)),
+        }
+    }
+
+    /// The last part of what a symbolic link points to; `None` where there is no link.
+    pub fn link_name(&self, path: &str) -> Option<String> {
+        let target = readlinkat(&self.root, path, Vec::new()).ok()?.into_string().ok()?;
+        target.rsplit('/').next().map(str::to_owned)
+    }
+
+    /// The names in a directory, sorted; none where it is not there.
+    ///
+    /// # Errors
+    /// The kernel's number, unless it says that there is no such directory.
+    pub fn list(&self, path: &str) -> Result<Vec<String>, KernelError> {
+        let failed = |errno| KernelError::errno(self.shown(path), errno);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = match openat(&self.root, path, flags, Mode::empty()) {
+            Ok(directory) => directory,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
+            Err(errno) => return Err(failed(errno)),
+        };
+        let mut names = Vec::new();
+        for entry in Dir::new(directory).map_err(failed)? {
+            let name = OsString::from_vec(entry.map_err(failed)?.file_name().to_bytes().to_vec());
+            names.extend(name.into_string().ok().filter(|name| name != "." && name != ".."));
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// The directory of a device, held open: it stays this device's, whatever its name becomes.
+    ///
+    /// # Errors
+    /// [`crate::Cause::Gone`] if no device has this name, or another one has it than the one meant.
+    pub fn device(&self, name: &str, ifindex: IfIndex) -> Result<DeviceDir, KernelError> {
+        let path = format!("class/net/{name}");
+        let gone = || KernelError::gone(name, format!("no device has index {ifindex} and this name"));
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = match openat(&self.root, path.as_str(), flags, Mode::empty()) {
+            Ok(directory) => directory,
+            Err(Errno::NOENT) => return Err(gone()),
+            Err(errno) => return Err(KernelError::errno(format!("/sys/{path}"), errno)),
+        };
+        let device = DeviceDir { directory, path };
+        if device.read("ifindex")?.parse() == Ok(ifindex.0) { Ok(device) } else { Err(gone()) }
+    }
+}
+
+/// The directory of one network device.
+#[derive(Debug)]
+pub struct DeviceDir {
+    directory: OwnedFd,
+    path: String,
+}
+
+impl DeviceDir {
+    /// The text of a file, without white space around it.
+    ///
+    /// # Errors
+    /// The kernel's number.
+    pub fn read(&self, file: &str) -> Result<String, KernelError> {
+        read(&self.directory, file).map_err(|errno| self.failed(file, errno))
+    }
+
+    /// Writes a file.
+    ///
+    /// # Errors
+    /// The kernel's number.
+    pub fn write(&self, file: &str, text: &str) -> Result<(), KernelError> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        openat(&self.directory, file, flags, Mode::empty())
+            .and_then(|file| rustix::io::write(file, text.as_bytes()))
+            .map(|_| ())
+            .map_err(|errno| self.failed(file, errno))
+    }
+
+    /// The inode number of the directory.
+    ///
+    /// # Errors
+    /// The kernel's number.
+    pub fn number(&self) -> Result<u64, KernelError> {
+        let stat = rustix::fs::fstat(&self.directory);
+        stat.map(|stat| stat.st_ino).map_err(|errno| self.failed(".", errno))
+    }
+
+    fn failed(&self, file: &str, errno: Errno) -> KernelError {
+        KernelError::errno(format!("/sys/{}/{file}", self.path), errno)
+    }
+}
+
+/// A mount of sysfs that is attached nowhere.
+fn mount() -> Result<OwnedFd, Errno> {
+    let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+/// Whether the calling thread is where its process's first thread is.
+fn in_the_processs_own() -> bool {
+    match (rustix::fs::stat("/proc/thread-self/ns/net"), rustix::fs::stat("/proc/self/ns/net")) {
+        (Ok(thread), Ok(process)) => thread.st_ino == process.st_ino,
+        _ => false,
+    }
+}
+
+fn read(directory: &OwnedFd, path: &str) -> Result<String, Errno> {
+    let file = openat(directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut text = [0; TEXT_BYTES_MAX];
+    let length = rustix::io::read(&file, &mut text)?;
+    Ok(String::from_utf8_lossy(&text[..length]).trim().to_owned())
+}
