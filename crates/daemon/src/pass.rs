@@ -140,16 +140,17 @@ impl Daemon<'_> {
     /// What is asked for, on the host as it is now.
     fn place(&mut self) {
         self.telemetry.count(|counters| counters.plans += 1);
-        let policy = self.requests.policy();
-        let own = policy.intents.len();
-        let (policy, left_out) = self.apps.joined(policy, self.known.host());
+        let mut selection = plan::select(&self.requests.policy(), self.known.host());
+        let own = selection.policy.intents.len();
+        let (policy, left_out) = self.apps.joined(selection.policy, self.known.host());
         self.report_app_requests_left_out(&left_out);
-        let members = self.requests.members(&policy);
-        let subjects = goals::subjects(&policy.intents, &members, self.known.host());
+        selection.policy = policy;
+        let members = self.requests.members(&selection.policy);
+        let subjects = goals::subjects(&selection.policy.intents, &members, self.known.host());
         let measured = self.goals.follow(subjects, self.known.netns());
         self.telemetry.detail_of("response times are not measured", measured);
         self.report_measured();
-        self.plan.place(policy, own, self.known.host(), &members);
+        self.plan.place(selection, own, self.known.host(), &members);
         self.apps.follow(self.plan.followed_apps());
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use daemon::objects;
 use model::setting::Facts;
 use model::{Intent, Object, PolicyName, Setting, Target};
+use plan::Part;
 use policy_file::nearest;
 use session::{Exit, Fault, app_requests, cycle};
 
@@ -73,8 +74,17 @@ pub(crate) fn explained(asked: &str, context: &Context) -> Result<ExplainedRepor
     };
     let mut report = ExplainedReport::default();
     let mut of_target = BTreeSet::new();
-    let parts = planned.iter().flat_map(|planned| &planned.placement.parts);
-    for part in parts.filter(|part| is_named(&part.intent.target, asked)) {
+    let parts = || planned.iter().flat_map(|planned| &planned.placement.parts);
+    // Where a section means devices without naming them, each has a request of its own beside it.
+    let of_section: Vec<&str> = parts()
+        .filter(|part| is_named(&part.intent.target, asked))
+        .map(|part| part.intent.origin.as_str())
+        .collect();
+    let is_meant = |part: &&Part| {
+        let rest = of_section.iter().find_map(|origin| part.intent.origin.strip_prefix(origin));
+        is_named(&part.intent.target, asked) || rest.is_some_and(|rest| rest.starts_with(" ("))
+    };
+    for part in parts().filter(is_meant) {
         let objects = objects(part);
         if objects.is_empty() {
             let Intent { target, origin, .. } = &part.intent;
@@ -110,7 +120,7 @@ pub(crate) fn explained(asked: &str, context: &Context) -> Result<ExplainedRepor
 fn is_named(target: &Target, asked: &str) -> bool {
     let (section, name) = match target {
         Target::Service(name, _) => ("service.", name),
-        Target::Device(name) => ("device.", name),
+        Target::Device(name) | Target::Devices(name, _) => ("device.", name),
         Target::Task(_) | Target::Epolls(..) => return false,
     };
     asked.strip_prefix(section).unwrap_or(asked) == *name
