@@ -10,7 +10,7 @@
 //! Read in this order: [`schedule`] (when requests are due), [`protocol`] and [`generator`] (how they are sent
 //! and answered), [`record`] (how spans are kept), [`statistics`] and [`mod@verdict`] (what they mean),
 //! [`experiment`], [`summary`], [`table`], [`grid`], [`mod@overall`] and [`report`] (many runs, and how they are shown),
-//! [`live`] (what windows of a service that runs say together), [`server`] (our own, where an application's would distort the result).
+//! [`live`] (what windows of a service that runs say together), [`switchback`] and [`sequential`] (settings that alternate on it), [`server`] (our own, where an application's would distort the result).
 #![forbid(unsafe_code)]
 
 mod clock;
@@ -26,10 +26,12 @@ pub mod protocol;
 pub mod record;
 pub mod report;
 pub mod schedule;
+pub mod sequential;
 pub mod server;
 pub mod statistics;
 pub mod storage;
 pub mod summary;
+pub mod switchback;
 pub mod table;
 pub mod verdict;
 

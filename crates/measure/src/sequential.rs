@@ -1,0 +1,332 @@
+//! A test that may be looked at after every pair, and stopped when one likes what it says.
+//!
+//! Two settings are measured in turn, in pairs, and a coin decides which comes first. If the settings make a constant
+//! difference, then what is left of a pair's difference once that constant is taken away has a sign that the coin alone
+//! decided: plus or minus, evenly, whatever the noise is like. Windows that resemble their neighbours, a load that drifts and
+//! tails without a variance change how large it is, and not its sign. So a bet on the sign, at even odds, is fair; no sequence of fair bets
+//! multiplies its stake by 1/α with a probability above α, however long one plays and whenever one stops (Ville 1939).
+//!
+//! The bet on a pair is tanh of its difference in units of the noise of the pairs before: nearly a sign test for pairs that are
+//! far from the hypothesis, and nearly a t-test for those that are near. No single pair can more than double the stake, so that an outlier decides nothing.
+//! The constants at which the stake stays below 2/α, on both sides, are an interval that holds the true one at all times
+//! with a probability of 1 − α. docs/decisions/0029 has what was tried instead, and the false alarms.
+//!
+//! Sources: Ramdas and others, "Game-theoretic statistics and safe anytime-valid inference", 2023; Howard and others, "Time-uniform, nonparametric, nonasymptotic
+//! confidence sequences", 2021, for conditionally symmetric increments.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::statistics::median;
+
+/// The boldness of bets, in units of the noise. Each has a third of the stake: which suits best depends on how large the
+/// difference is, which no one knows beforehand.
+const BOLDNESS: [f64; 3] = [0.2, 0.6, 2.0];
+
+/// The noise that is supposed before there are pairs to know it from: of logarithms, a tenth.
+const NOISE_SUPPOSED: f64 = 0.1;
+
+/// So many differences say how large the noise is.
+const NOISE_KNOWN_FROM: usize = 4;
+
+/// Less noise is not believed: buckets of spans have a width.
+const NOISE_MIN: f64 = 0.002;
+
+/// The most pairs that count; later ones are left out. Three hours of pairs of one second.
+pub const PAIRS_MAX: usize = 8_192;
+
+/// How far from all differences an end of the interval is looked for, in units of the noise.
+const REACH: f64 = 40.0;
+
+/// Halvings of the interval's ends: to a millionth of a millionth of where they are looked for.
+const HALVINGS: u32 = 40;
+
+/// Differences of pairs, in the order in which they were measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sequence {
+    differences: Vec<f64>,
+    /// For each, the noise of those before it.
+    noise: Vec<f64>,
+}
+
+/// Where the true difference is, at whatever moment one looks.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bounds {
+    /// The best single value: the median of the means of all two differences (Hodges and Lehmann).
+    pub estimate: f64,
+    /// The interval's lower end; `None` while there are too few pairs for one.
+    pub low: Option<f64>,
+    /// Its upper end, likewise.
+    pub high: Option<f64>,
+}
+
+impl Bounds {
+    /// The same, with each value changed by a function that grows.
+    #[must_use]
+    pub fn map(self, of: impl Fn(f64) -> f64) -> Self {
+        Self { estimate: of(self.estimate), low: self.low.map(&of), high: self.high.map(&of) }
+    }
+}
+
+impl Sequence {
+    /// Without any.
+    pub const fn new() -> Self {
+        Self { differences: Vec::new(), noise: Vec::new() }
+    }
+
+    /// Adds the difference of the next pair. One that is no number, or beyond [`PAIRS_MAX`], is left out.
+    pub fn add(&mut self, difference: f64) {
+        if difference.is_finite() && self.differences.len() < PAIRS_MAX {
+            self.noise.push(noise(&self.differences));
+            self.differences.push(difference);
+        }
+    }
+
+    /// How many there are.
+    pub const fn pairs(&self) -> usize {
+        self.differences.len()
+    }
+
+    /// The differences.
+    pub fn differences(&self) -> &[f64] {
+        &self.differences
+    }
+
+    /// By how much a stake of one has grown that was bet against "the difference is at most this much", as a logarithm.
+    pub fn against_at_most(&self, most: f64) -> f64 {
+        self.wealth(|difference| difference - most)
+    }
+
+    /// The same against "the difference is at least this much".
+    pub fn against_at_least(&self, least: f64) -> f64 {
+        self.wealth(|difference| least - difference)
+    }
+
+    fn wealth(&self, excess: impl Fn(f64) -> f64) -> f64 {
+        let by_boldness = BOLDNESS.map(|boldness| {
+            let pairs = self.differences.iter().zip(&self.noise);
+            pairs.map(|(&difference, noise)| growth(boldness * excess(difference) / noise)).sum::<f64>()
+        });
+        mean_of_logs(by_boldness)
+    }
+
+    /// The interval that misses the true difference, at any moment at all, with a probability of `alpha` at most. `None`
+    /// without pairs.
+    ///
+    /// Source: `against_at_most` falls as its hypothesis grows, so that what it does not refuse is an interval.
+    pub fn bounds(&self, alpha: f64) -> Option<Bounds> {
+        let estimate = hodges_lehmann(&self.differences)?;
+        let refused = (2.0 / alpha).ln();
+        let spread = noise(&self.differences).max(NOISE_SUPPOSED);
+        let least = self.differences.iter().copied().fold(f64::INFINITY, f64::min) - REACH * spread;
+        let most = self.differences.iter().copied().fold(f64::NEG_INFINITY, f64::max) + REACH * spread;
+        let low = (self.against_at_most(least) >= refused)
+            .then(|| bisect(least, most, |at| self.against_at_most(at) >= refused));
+        let high = (self.against_at_least(most) >= refused)
+            .then(|| bisect(most, least, |at| self.against_at_least(at) >= refused));
+        Some(Bounds { estimate, low, high })
+    }
+
+    /// How many pairs it takes in all, about, to refuse what is so far from the true difference, if the pairs to come are
+    /// as noisy as those so far. `None` with too few to say, or more than [`PAIRS_MAX`].
+    pub fn pairs_for(&self, distance: f64, alpha: f64) -> Option<usize> {
+        if self.differences.len() < NOISE_KNOWN_FROM || distance <= 0.0 {
+            return None;
+        }
+        let middle = median(&self.differences)?;
+        let noise = noise(&self.differences);
+        let mean_growth = |boldness: f64| {
+            let residuals = self.differences.iter().map(|difference| difference - middle);
+            let grown: f64 = residuals.map(|left| growth(boldness * (distance + left) / noise)).sum();
+            grown / count(self.differences.len())
+        };
+        let best = BOLDNESS.map(mean_growth).into_iter().fold(0.0, f64::max);
+        let needed = ((2.0 / alpha).ln() + count(BOLDNESS.len()).ln()) / best;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "positive and below PAIRS_MAX"
+        )]
+        let pairs = (needed <= count(PAIRS_MAX)).then(|| needed.ceil() as usize);
+        pairs
+    }
+}
+
+/// What a bet of tanh(x) on a sign that came true as the sign of x adds to the logarithm of the stake: ln(1 + tanh x).
+fn growth(x: f64) -> f64 {
+    // 1 + tanh x = 2 / (1 + e^-2x), in the form that neither overflows nor loses what is small.
+    let doubled = -2.0 * x;
+    std::f64::consts::LN_2 - if doubled > 30.0 { doubled } else { doubled.exp().ln_1p() }
+}
+
+/// ln of the mean of exp.
+fn mean_of_logs(logs: [f64; 3]) -> f64 {
+    let most = logs.into_iter().fold(f64::NEG_INFINITY, f64::max);
+    most + (logs.iter().map(|log| (log - most).exp()).sum::<f64>() / count(logs.len())).ln()
+}
+
+/// How far differences are from their median: the median distance, scaled to the standard deviation of a normal distribution.
+fn noise(differences: &[f64]) -> f64 {
+    const TO_NORMAL: f64 = 1.4826;
+    if differences.len() < NOISE_KNOWN_FROM {
+        return NOISE_SUPPOSED;
+    }
+    let middle = median(differences).unwrap_or(0.0);
+    let away: Vec<f64> = differences.iter().map(|difference| (difference - middle).abs()).collect();
+    (TO_NORMAL * median(&away).unwrap_or(NOISE_SUPPOSED)).max(NOISE_MIN)
+}
+
+/// The median of the means of all two values, and of the values.
+///
+/// Source: Hodges and Lehmann, "Estimates of location based on rank tests", 1963.
+pub fn hodges_lehmann(values: &[f64]) -> Option<f64> {
+    /// Of more, evenly chosen ones stand for all: the means are as many as the square.
+    const VALUES_MAX: usize = 512;
+    let every = values.len().div_ceil(VALUES_MAX).max(1);
+    let values: Vec<f64> = values.iter().copied().step_by(every).collect();
+    let mut means = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
+    for (at, first) in values.iter().enumerate() {
+        means.extend(values[at..].iter().map(|second| f64::midpoint(*first, *second)));
+    }
+    median(&means)
+}
+
+/// The last place from `from` towards `to` at which something holds, which holds at `from`.
+fn bisect(from: f64, to: f64, holds: impl Fn(f64) -> bool) -> f64 {
+    let (mut held, mut not) = (from, to);
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(held, not);
+        if holds(middle) { held = middle } else { not = middle }
+    }
+    held
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of pairs")]
+const fn count(number: usize) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use model::Chance;
+    use proptest::prelude::*;
+
+    fn sequence(differences: &[f64]) -> Sequence {
+        let mut sequence = Sequence::new();
+        differences.iter().for_each(|difference| sequence.add(*difference));
+        sequence
+    }
+
+    fn normal(chance: &mut Chance) -> f64 {
+        (-2.0 * chance.unit().ln()).sqrt() * (std::f64::consts::TAU * chance.unit()).cos()
+    }
+
+    #[test]
+    fn six_pairs_that_all_say_the_same_are_the_fewest_that_decide() {
+        let refused = |pairs: usize| {
+            sequence(&vec![1.0; pairs])
+                .bounds(0.05)
+                .is_some_and(|found| found.low.is_some_and(|low| low > 0.0))
+        };
+        assert!(!refused(5) && refused(6));
+        assert_eq!(Sequence::new().bounds(0.05), None);
+    }
+
+    #[test]
+    fn looking_after_every_pair_does_not_cry_wolf_whatever_the_windows_are_like() {
+        const TRIALS: u64 = 300;
+        for (name, correlation, drift, stalled) in
+            [("alike", 0.76, 0.0, 0.0), ("drifting", 0.0, 0.02, 0.0), ("stalled", 0.0, 0.0, 0.1)]
+        {
+            let mut alarms = 0;
+            for seed in 0..TRIALS {
+                let mut chance = Chance::stream(seed, &[1]);
+                let (mut sequence, mut level, mut trend) = (Sequence::new(), 0.0, 0.0);
+                let mut window = |chance: &mut Chance| {
+                    level = correlation * level + 0.1 * normal(chance);
+                    trend += drift;
+                    level + trend + if chance.unit() < stalled { 3.0 } else { 0.0 }
+                };
+                alarms += u32::from((0..100).any(|_| {
+                    let difference = window(&mut chance) - window(&mut chance);
+                    sequence.add(if chance.below(2) == 0 { difference } else { -difference });
+                    let refused = (2.0 / 0.05_f64).ln();
+                    sequence.against_at_most(0.0) >= refused || sequence.against_at_least(0.0) >= refused
+                }));
+            }
+            // 5 % of 300 and twice its standard error.
+            assert!(alarms <= 22, "{name}: {alarms} false alarms of {TRIALS}");
+        }
+    }
+
+    #[test]
+    fn how_many_pairs_it_takes_is_predicted_to_within_a_factor_of_two() {
+        let mut chance = Chance::stream(4, &[]);
+        let mut sequence = Sequence::new();
+        let mut draw = move || 0.1 + 0.3 * normal(&mut chance);
+        (0..40).for_each(|_| sequence.add(draw()));
+        let predicted = sequence.pairs_for(0.1, 0.05).expect("enough pairs");
+        let mut needed = Vec::new();
+        for seed in 0..50 {
+            let mut chance = Chance::stream(seed, &[2]);
+            let mut sequence = Sequence::new();
+            let pairs = (1..2_000).find(|_| {
+                sequence.add(0.1 + 0.3 * normal(&mut chance));
+                sequence.against_at_most(0.0) >= (2.0 / 0.05_f64).ln()
+            });
+            needed.push(count(pairs.expect("decided")));
+        }
+        let typical = median(&needed).expect("fifty");
+        assert!((0.5..2.0).contains(&(count(predicted) / typical)), "{predicted}, took {typical}");
+        assert_eq!(sequence.pairs_for(1e-6, 0.05), None, "more than can be had");
+    }
+
+    proptest! {
+        #[test]
+        fn a_bet_at_most_doubles_the_stake(
+            differences in prop::collection::vec(-3.0..3.0_f64, 0..40),
+            outlier in prop::num::f64::NORMAL,
+            at in -1.0..1.0_f64,
+        ) {
+            let before = sequence(&differences);
+            let mut after = before.clone();
+            after.add(outlier);
+            let grown = after.against_at_most(at) - before.against_at_most(at);
+            prop_assert!(grown <= std::f64::consts::LN_2 + 1e-9, "{grown}");
+        }
+
+        #[test]
+        fn swapping_the_settings_mirrors_the_interval(
+            differences in prop::collection::vec(-1.0..1.0_f64, 1..60),
+        ) {
+            let mirrored: Vec<f64> = differences.iter().map(|difference| -difference).collect();
+            let (there, back) = (sequence(&differences).bounds(0.05), sequence(&mirrored).bounds(0.05));
+            let (there, back) = (there.expect("pairs"), back.expect("pairs"));
+            prop_assert!((there.estimate + back.estimate).abs() < 1e-9);
+            prop_assert_eq!(there.low.is_some(), back.high.is_some());
+            if let (Some(low), Some(high)) = (there.low, back.high) {
+                prop_assert!((low + high).abs() < 1e-6, "{} {}", low, high);
+            }
+        }
+
+        #[test]
+        fn what_is_inside_the_interval_is_not_refused_and_what_is_outside_is(
+            differences in prop::collection::vec(-1.0..1.0_f64, 8..60),
+            within in 0.01..0.99_f64,
+        ) {
+            let sequence = sequence(&differences);
+            let refused = (2.0 / 0.05_f64).ln();
+            if let Some(Bounds { low: Some(low), high: Some(high), .. }) = sequence.bounds(0.05)
+                && low < high
+            {
+                let at = low + within * (high - low);
+                prop_assert!(sequence.against_at_most(at) < refused + 1e-6);
+                prop_assert!(sequence.against_at_least(at) < refused + 1e-6);
+                prop_assert!(sequence.against_at_most(low - 1e-6) >= refused - 1e-3);
+                prop_assert!(sequence.against_at_least(high + 1e-6) >= refused - 1e-3);
+            }
+        }
+    }
+}

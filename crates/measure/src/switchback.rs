@@ -1,0 +1,794 @@
+//! Settings that alternate on a live service, and what their windows say of them.
+//!
+//! A round measures each candidate for one window, in random order. The first candidate is the one that all others are compared
+//! with: each round gives each of the others a difference, as a ratio on a logarithmic scale. What would make a round
+//! unfair voids it, by rules that do not ask which candidate it happened to: so the coin stays fair among the rounds that are left.
+//! [`crate::sequential`] says what the differences come to.
+//!
+//! This room does not know what a candidate is: it has a name.
+
+use std::fmt;
+
+use model::Nanoseconds;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::live::series::{Stretch, requests_for};
+use crate::live::{Estimator, Series};
+use crate::sequential::{Bounds, Sequence};
+use model::live::LiveWindow;
+
+/// What one window of one candidate showed. Spans are in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figures {
+    /// How long it was, in seconds.
+    pub seconds: f64,
+    /// Requests that were answered.
+    pub requests: u64,
+    /// By what response times were estimated.
+    pub estimator: Estimator,
+    /// The median response time; `None` with too few requests, likewise below.
+    pub p50: Option<f64>,
+    /// What nine of ten requests did not exceed.
+    pub p90: Option<f64>,
+    /// What 99 of 100 did not exceed.
+    pub p99: Option<f64>,
+    /// CPU time of the service for each request; `None` where it is not known, likewise below.
+    pub cpu_service: Option<f64>,
+    /// CPU time of softirqs and of the kernel threads that poll, for each request.
+    pub cpu_delivery: Option<f64>,
+    /// The share of requests whose poll began with the interrupt masked, 0..=1.
+    pub engaged: Option<f64>,
+    /// How long the oldest request had waited when the window ended.
+    pub oldest: Option<f64>,
+}
+
+impl Figures {
+    /// From this long a wait on, a request counts as stalled.
+    pub const STALLED: Nanoseconds = Nanoseconds::from_millis(1_000);
+
+    /// Of a window, with what a request cost the service, and what its delivery cost.
+    pub fn of(window: &LiveWindow, cpu_service: Option<f64>, cpu_delivery: Option<f64>) -> Self {
+        let mut series = Series::new();
+        series.add(window);
+        let estimator = series.estimator();
+        let percentile = |share: f64| {
+            let found = series.percentile(Stretch::Response(estimator), share)?;
+            Some(found.interval.estimate)
+        };
+        let counts = window.counts;
+        let polled = counts.masked + counts.unmasked;
+        Self {
+            seconds: window.span.as_secs_f64(),
+            requests: counts.requests,
+            estimator,
+            p50: percentile(0.5),
+            p90: percentile(0.9),
+            p99: percentile(0.99),
+            cpu_service,
+            cpu_delivery,
+            engaged: (polled > 0).then(|| count(counts.masked) / count(polled)),
+            oldest: window.waiting.oldest.map(|oldest| count(oldest.0)),
+        }
+    }
+
+    /// Requests a second.
+    pub fn rate(&self) -> f64 {
+        if self.seconds > 0.0 { count(self.requests) / self.seconds } else { 0.0 }
+    }
+
+    /// CPU time of the service and of the softirqs and kernel threads for it, for each request.
+    pub fn cpu(&self) -> Option<f64> {
+        Some(self.cpu_service? + self.cpu_delivery.unwrap_or(0.0))
+    }
+
+    /// Whether a request has waited too long.
+    pub fn stalled(&self) -> bool {
+        self.oldest.is_some_and(|oldest| oldest >= count(Self::STALLED.0))
+    }
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Metric {
+    /// The median response time.
+    P50,
+    /// The 90th percentile.
+    P90,
+    /// The 99th percentile.
+    P99,
+    /// CPU time for each request, of the service and of the softirqs for it.
+    Cpu,
+    /// That of the service alone.
+    CpuService,
+    /// That of softirqs and of kernel threads that poll alone.
+    CpuDelivery,
+    /// Requests a second.
+    Requests,
+    /// The share of requests whose poll began with the interrupt masked; its change is a difference, in points.
+    Engaged,
+    /// Windows with stalled requests; its change is a difference.
+    Stalls,
+}
+
+impl Metric {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; 9] = [
+        Self::P50,
+        Self::P90,
+        Self::P99,
+        Self::Cpu,
+        Self::CpuService,
+        Self::CpuDelivery,
+        Self::Requests,
+        Self::Engaged,
+        Self::Stalls,
+    ];
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::P50 => "p50",
+            Self::P90 => "p90",
+            Self::P99 => "p99",
+            Self::Cpu => "cpu",
+            Self::CpuService => "cpu-service",
+            Self::CpuDelivery => "cpu-delivery",
+            Self::Requests => "requests",
+            Self::Engaged => "engaged",
+            Self::Stalls => "stalls",
+        }
+    }
+
+    /// Whether less of it is better; `None` where neither is.
+    pub const fn less_is_better(self) -> Option<bool> {
+        match self {
+            Self::P50
+            | Self::P90
+            | Self::P99
+            | Self::Cpu
+            | Self::CpuService
+            | Self::CpuDelivery
+            | Self::Stalls => Some(true),
+            Self::Requests => Some(false),
+            Self::Engaged => None,
+        }
+    }
+
+    /// Whether its change is a ratio; else it is a difference.
+    pub const fn is_ratio(self) -> bool {
+        !matches!(self, Self::Engaged | Self::Stalls)
+    }
+
+    /// What a window shows of it.
+    pub fn of(self, figures: &Figures) -> Option<f64> {
+        match self {
+            Self::P50 => figures.p50,
+            Self::P90 => figures.p90,
+            Self::P99 => figures.p99,
+            Self::Cpu => figures.cpu(),
+            Self::CpuService => figures.cpu_service,
+            Self::CpuDelivery => figures.cpu_delivery,
+            Self::Requests => Some(figures.rate()),
+            Self::Engaged => figures.engaged,
+            Self::Stalls => Some(f64::from(u8::from(figures.stalled()))),
+        }
+    }
+
+    /// The difference between two windows, on the scale on which it is constant.
+    fn difference(self, before: &Figures, after: &Figures) -> Option<f64> {
+        let (before, after) = (self.of(before)?, self.of(after)?);
+        match self.is_ratio() {
+            true => (before > 0.0 && after > 0.0).then(|| (after / before).ln()),
+            false => Some(after - before),
+        }
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl std::str::FromStr for Metric {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = [Self::P50, Self::P90, Self::P99, Self::Cpu, Self::Requests];
+        known.into_iter().find(|metric| metric.as_str() == text).ok_or_else(|| {
+            format!("`{text}` is nothing that decides: there are {}", known.map(Self::as_str).join(", "))
+        })
+    }
+}
+
+/// Why a round does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unfair {
+    /// The candidates were asked at rates that differ by more than a tenth.
+    Rates,
+    /// A process of the service ended or was replaced.
+    Restart,
+    /// Another transaction changed the host.
+    Transaction,
+    /// Settings were not as the candidate had set them when its window ended.
+    Drift,
+    /// There were fewer requests than a median takes.
+    Requests,
+    /// The window or the switch took much longer than it should: the machine stood still.
+    Machine,
+    /// Response times of the candidates were estimated differently.
+    Estimator,
+}
+
+impl Unfair {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Rates,
+        Self::Restart,
+        Self::Transaction,
+        Self::Drift,
+        Self::Requests,
+        Self::Machine,
+        Self::Estimator,
+    ];
+
+    /// The reason, for people.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Rates => "requests came at rates more than 10 % apart",
+            Self::Restart => "the service was restarted",
+            Self::Transaction => "another transaction changed the host",
+            Self::Drift => "another program changed the settings",
+            Self::Requests => "too few requests",
+            Self::Machine => "the machine stood still, or switching took too long",
+            Self::Estimator => "response times were estimated differently",
+        }
+    }
+}
+
+impl fmt::Display for Unfair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.words())
+    }
+}
+
+/// Rates that differ by more than this factor are not the same load.
+const RATE_RATIO_MAX: f64 = 1.1;
+
+/// Why the windows of a round cannot be compared, as far as they show it themselves.
+pub fn unfair(windows: &[Figures]) -> Option<Unfair> {
+    if windows.iter().any(|window| !window.stalled() && window.requests < requests_for(0.5)) {
+        return Some(Unfair::Requests);
+    }
+    let first = windows.first()?.estimator;
+    let in_ring = |estimator: Estimator| estimator != Estimator::Residence;
+    if windows.iter().any(|window| in_ring(window.estimator) != in_ring(first)) {
+        return Some(Unfair::Estimator);
+    }
+    // Requests that come by chance differ by chance: by three standard errors of their ratio.
+    let apart = |one: &Figures, other: &Figures| {
+        let by_chance = 3.0 * (1.0 / count(one.requests.max(1)) + 1.0 / count(other.requests.max(1))).sqrt();
+        (one.rate().max(1e-9) / other.rate().max(1e-9)).ln().abs() > RATE_RATIO_MAX.ln() + by_chance
+    };
+    let differ = windows.iter().any(|one| windows.iter().any(|other| apart(one, other)));
+    // Where requests stall, answers are few because of that.
+    (differ && !windows.iter().any(Figures::stalled)).then_some(Unfair::Rates)
+}
+
+/// What to decide, and by what.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// What decides.
+    pub deciding: Vec<Metric>,
+    /// Changes smaller than this share make no difference, as in 0.05.
+    pub margin: f64,
+    /// How often the verdict may be wrong, all that decides taken together.
+    pub alpha: f64,
+}
+
+impl Rule {
+    /// How often verdicts may be wrong unless something else is asked for.
+    pub const ALPHA: f64 = 0.05;
+
+    /// The level of each interval that decides, with so many candidates beside the first.
+    fn level(&self, contrasts: usize) -> f64 {
+        self.alpha / count_of(self.deciding.len().max(1) * contrasts.max(1))
+    }
+}
+
+/// What is known of one metric of one candidate, compared with the first.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(tag = "verdict", rename_all = "kebab-case")]
+pub enum Word {
+    /// It is better.
+    Better,
+    /// It is worse.
+    Worse,
+    /// It differs by less than the margin.
+    NoDifference,
+    /// Too few pairs, or too much noise.
+    CannotTell {
+        /// How many more pairs it takes, about; `None` where that cannot be said.
+        more: Option<usize>,
+    },
+}
+
+/// The change of one metric: a share of the first candidate's, as in −0.3 for 30 % less; of `engaged` and `stalls` a difference.
+#[derive(Clone, Copy, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// What changed.
+    pub metric: Metric,
+    /// Its typical value with the first candidate: the median of its windows.
+    pub before: Option<f64>,
+    /// The same with the other.
+    pub after: Option<f64>,
+    /// By how much, with an interval that holds the true change at all times, however often one looks; `None` without pairs.
+    pub change: Option<Bounds>,
+    /// How many pairs say so.
+    pub pairs: usize,
+    /// Whether it decides.
+    pub decides: bool,
+    /// What that comes to.
+    pub word: Word,
+}
+
+/// One candidate compared with the first.
+#[derive(Clone, Debug, Default)]
+struct Contrast {
+    sequences: Vec<(Metric, Sequence)>,
+    before: Vec<(Metric, Vec<f64>)>,
+    after: Vec<(Metric, Vec<f64>)>,
+}
+
+/// All rounds so far.
+#[derive(Clone, Debug)]
+pub struct Switchback {
+    names: Vec<String>,
+    rule: Rule,
+    contrasts: Vec<Contrast>,
+    rounds: usize,
+    void: Vec<(Unfair, usize)>,
+}
+
+/// What a comparison of two candidates comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(tag = "verdict", rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The other is better than the first, and worse in nothing that decides.
+    Better,
+    /// It is worse, and better in nothing that decides.
+    Worse,
+    /// It is better in one thing that decides and worse in another.
+    Mixed,
+    /// They differ by less than the margin.
+    NoDifference,
+    /// Too few pairs, or too much noise.
+    CannotTell {
+        /// How many more pairs it takes, about.
+        more: Option<usize>,
+    },
+}
+
+impl Verdict {
+    /// Its name in documents.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::Mixed => "mixed",
+            Self::NoDifference => "no-difference",
+            Self::CannotTell { .. } => "cannot-tell",
+        }
+    }
+}
+
+impl Switchback {
+    /// The most values of a metric that are kept for its typical value.
+    const VALUES_MAX: usize = crate::sequential::PAIRS_MAX;
+
+    /// Of candidates with these names, at least two, the first of which the others are compared with.
+    pub fn new(names: Vec<String>, rule: Rule) -> Self {
+        let contrasts = vec![Contrast::default(); names.len().saturating_sub(1)];
+        Self { names, rule, contrasts, rounds: 0, void: Vec::new() }
+    }
+
+    /// The candidates.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// What is decided, and by what.
+    pub const fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    /// Adds a round: a window of each candidate, in the order of their names. Whether it counts is returned.
+    ///
+    /// # Panics
+    /// If there is not one window for each candidate, which is a fault of the caller.
+    pub fn add(&mut self, windows: &[Figures], seen: Option<Unfair>) -> Option<Unfair> {
+        assert_eq!(windows.len(), self.names.len(), "a window for each candidate");
+        let void = seen.or_else(|| unfair(windows));
+        if let Some(why) = void {
+            self.void(why);
+            // How many requests there were is what such rounds differ in, and they still say so.
+            if why == Unfair::Rates {
+                self.count(windows, &[Metric::Requests]);
+            }
+            return void;
+        }
+        self.rounds += 1;
+        self.count(windows, &Metric::ALL);
+        None
+    }
+
+    /// Counts a round that does not count.
+    pub fn void(&mut self, why: Unfair) {
+        match self.void.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, rounds)) => *rounds += 1,
+            None => self.void.push((why, 1)),
+        }
+    }
+
+    fn count(&mut self, windows: &[Figures], metrics: &[Metric]) {
+        let Some((first, others)) = windows.split_first() else { return };
+        for (contrast, other) in self.contrasts.iter_mut().zip(others) {
+            for &metric in metrics {
+                if let Some(difference) = metric.difference(first, other) {
+                    entry(&mut contrast.sequences, metric).add(difference);
+                }
+                for (values, figures) in [(&mut contrast.before, first), (&mut contrast.after, other)] {
+                    let values = entry(values, metric);
+                    values.extend(metric.of(figures).filter(|_| values.len() < Self::VALUES_MAX));
+                }
+            }
+        }
+    }
+
+    /// Rounds that count.
+    pub const fn rounds(&self) -> usize {
+        self.rounds
+    }
+
+    /// Those that do not, by reason.
+    pub fn voided(&self) -> &[(Unfair, usize)] {
+        &self.void
+    }
+
+    /// The changes of a candidate, counted from 1, compared with the first.
+    ///
+    /// # Panics
+    /// If there is no such candidate, which is a fault of the caller.
+    pub fn changes(&self, candidate: usize) -> Vec<Change> {
+        Metric::ALL.into_iter().map(|metric| self.change(candidate, metric)).collect()
+    }
+
+    /// One of them.
+    ///
+    /// # Panics
+    /// As [`Switchback::changes`].
+    pub fn change(&self, candidate: usize, metric: Metric) -> Change {
+        let contrast = &self.contrasts[candidate - 1];
+        let decides = self.rule.deciding.contains(&metric);
+        let level = if decides { self.rule.level(self.contrasts.len()) } else { self.rule.alpha };
+        let typical = |values: &[(Metric, Vec<f64>)]| {
+            let values = values.iter().find(|(known, _)| *known == metric)?;
+            crate::statistics::median(&values.1)
+        };
+        let sequence = contrast.sequences.iter().find(|(known, _)| *known == metric);
+        let bounds = sequence.and_then(|(_, sequence)| sequence.bounds(level));
+        let word = match (sequence, bounds, metric.less_is_better()) {
+            (Some((_, sequence)), Some(bounds), Some(less_is_better)) => {
+                self.word(sequence, bounds, level, less_is_better, metric.is_ratio())
+            }
+            _ => Word::CannotTell { more: None },
+        };
+        let as_share = |bounds: Bounds| if metric.is_ratio() { bounds.map(f64::exp_m1) } else { bounds };
+        Change {
+            metric,
+            before: typical(&contrast.before),
+            after: typical(&contrast.after),
+            change: bounds.map(as_share),
+            pairs: sequence.map_or(0, |(_, sequence)| sequence.pairs()),
+            decides,
+            word,
+        }
+    }
+
+    fn word(
+        &self,
+        sequence: &Sequence,
+        bounds: Bounds,
+        level: f64,
+        less_is_better: bool,
+        ratio: bool,
+    ) -> Word {
+        let margin = if ratio { self.rule.margin.ln_1p() } else { self.rule.margin };
+        let (low, high) = (bounds.low.unwrap_or(f64::NEG_INFINITY), bounds.high.unwrap_or(f64::INFINITY));
+        if low > -margin && high < margin {
+            return Word::NoDifference;
+        }
+        if high < 0.0 {
+            return if less_is_better { Word::Better } else { Word::Worse };
+        }
+        if low > 0.0 {
+            return if less_is_better { Word::Worse } else { Word::Better };
+        }
+        let distance = bounds.estimate.abs().max(margin - bounds.estimate.abs());
+        let more = sequence.pairs_for(distance, level).map(|all| all.saturating_sub(sequence.pairs()).max(1));
+        Word::CannotTell { more }
+    }
+
+    /// What the comparison of a candidate, counted from 1, with the first comes to.
+    ///
+    /// # Panics
+    /// As [`Switchback::changes`].
+    pub fn verdict(&self, candidate: usize) -> Verdict {
+        let words: Vec<Word> =
+            self.rule.deciding.iter().map(|metric| self.change(candidate, *metric).word).collect();
+        verdict_of(&words)
+    }
+
+    /// Whether more rounds would change nothing that decides: each has its word.
+    pub fn is_decided(&self) -> bool {
+        (1..self.names.len()).all(|candidate| {
+            self.rule
+                .deciding
+                .iter()
+                .all(|metric| !matches!(self.change(candidate, *metric).word, Word::CannotTell { .. }))
+        })
+    }
+
+    /// The candidate that is best, counted from 0: the one that is better than the first by most, or the first where every other is worse.
+    /// `None` where that is not known.
+    pub fn winner(&self) -> Option<usize> {
+        let others = 1..self.names.len();
+        let gain = |candidate: usize| -> f64 {
+            let estimates = self.rule.deciding.iter().filter_map(|metric| {
+                let change = self.change(candidate, *metric).change?.estimate.ln_1p();
+                Some(if metric.less_is_better() == Some(true) { -change } else { change })
+            });
+            estimates.sum()
+        };
+        let better = others.clone().filter(|candidate| self.verdict(*candidate) == Verdict::Better);
+        let best = better.max_by(|one, other| gain(*one).total_cmp(&gain(*other)));
+        best.or_else(|| {
+            let mut others = others;
+            others.all(|candidate| self.verdict(candidate) == Verdict::Worse).then_some(0)
+        })
+    }
+
+    /// Why rounds are void again and again, where that is the candidates' own doing: the requests of closed loops come as fast as they are
+    /// answered.
+    pub fn closed_loop(&self, candidate: usize) -> bool {
+        let rates = self.void.iter().find(|(why, _)| *why == Unfair::Rates).map_or(0, |(_, rounds)| *rounds);
+        let change = self.change(candidate, Metric::Requests);
+        let moves = change.change.is_some_and(|change| {
+            change.low.is_some_and(|low| low > 0.0) || change.high.is_some_and(|high| high < 0.0)
+        });
+        rates > self.rounds && moves
+    }
+}
+
+/// What several words come to.
+fn verdict_of(words: &[Word]) -> Verdict {
+    let (better, worse) = (words.contains(&Word::Better), words.contains(&Word::Worse));
+    match (better, worse) {
+        (true, true) => return Verdict::Mixed,
+        (true, false) => return Verdict::Better,
+        (false, true) => return Verdict::Worse,
+        (false, false) => {}
+    }
+    let mut more = Some(0);
+    for word in words {
+        if let Word::CannotTell { more: of_word } = word {
+            more = more.zip(*of_word).map(|(most, of_word): (usize, usize)| most.max(of_word));
+        }
+    }
+    match words.iter().all(|word| *word == Word::NoDifference) && !words.is_empty() {
+        true => Verdict::NoDifference,
+        false => Verdict::CannotTell { more: more.filter(|more| *more > 0) },
+    }
+}
+
+fn entry<T: Default>(list: &mut Vec<(Metric, T)>, metric: Metric) -> &mut T {
+    let at = list.iter().position(|(known, _)| *known == metric).unwrap_or_else(|| {
+        list.push((metric, T::default()));
+        list.len() - 1
+    });
+    &mut list[at].1
+}
+
+/// A change for people: `-55.1 % (-61.0 to -48.2)`, points for `engaged`.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(Bounds { estimate, low, high }) = self.change else { return f.write_str("-") };
+        let unit = if self.metric.is_ratio() { "%" } else { "points" };
+        let percent = |share: f64| format!("{:+.1}", share * 100.0);
+        let end = |end: Option<f64>| end.map_or_else(|| "?".to_owned(), percent);
+        write!(f, "{} {unit} ({} to {})", percent(estimate), end(low), end(high))
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Better => f.write_str("better"),
+            Self::Worse => f.write_str("worse"),
+            Self::Mixed => f.write_str("better in one, worse in another"),
+            Self::NoDifference => f.write_str("no difference above the margin"),
+            Self::CannotTell { more: Some(more) } => {
+                write!(f, "cannot tell yet, about {more} more pairs needed")
+            }
+            Self::CannotTell { more: None } => f.write_str("cannot tell yet"),
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts and spans of one comparison, below 2^53")]
+const fn count(number: u64) -> f64 {
+    number as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of metrics and candidates")]
+const fn count_of(number: usize) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod test {
+    use super::*;
+    use model::Chance;
+    use proptest::prelude::*;
+
+    fn rule() -> Rule {
+        Rule { deciding: vec![Metric::P50, Metric::P90], margin: 0.05, alpha: Rule::ALPHA }
+    }
+
+    fn figures(p50_us: f64) -> Figures {
+        Figures {
+            seconds: 1.0,
+            requests: 5_000,
+            estimator: Estimator::Uniform,
+            p50: Some(p50_us * 1e3),
+            p90: Some(p50_us * 2e3),
+            p99: Some(p50_us * 5e3),
+            cpu_service: Some(10_000.0),
+            cpu_delivery: Some(5_000.0),
+            engaged: Some(0.0),
+            oldest: None,
+        }
+    }
+
+    fn noisy(chance: &mut Chance, typical: f64, sd: f64) -> Figures {
+        let normal = (-2.0 * chance.unit().ln()).sqrt() * (std::f64::consts::TAU * chance.unit()).cos();
+        figures(typical * (sd * normal).exp())
+    }
+
+    /// Rounds until it is decided.
+    fn decided(ratio: f64, seed: u64) -> (Switchback, usize) {
+        let mut chance = Chance::stream(seed, &[]);
+        let mut switchback = Switchback::new(vec!["current".to_owned(), "latency".to_owned()], rule());
+        for round in 1..=2_000 {
+            let windows = [noisy(&mut chance, 100.0, 0.1), noisy(&mut chance, 100.0 * ratio, 0.1)];
+            switchback.add(&windows, None);
+            if switchback.is_decided() {
+                return (switchback, round);
+            }
+        }
+        panic!("undecided after 2000 rounds");
+    }
+
+    #[test]
+    fn half_the_response_time_is_better_within_ten_rounds_and_twice_is_worse() {
+        let (better, rounds) = decided(0.5, 1);
+        assert_eq!((better.verdict(1), better.winner()), (Verdict::Better, Some(1)));
+        assert!(rounds <= 10, "{rounds}");
+        let p50 = better.change(1, Metric::P50).change.expect("a change");
+        assert!(p50.low.is_some_and(|low| low < -0.5) && p50.high.is_some_and(|high| high < -0.3), "{p50:?}");
+        let (worse, _) = decided(2.0, 2);
+        assert_eq!((worse.verdict(1), worse.winner()), (Verdict::Worse, Some(0)));
+    }
+
+    #[test]
+    fn the_same_twice_is_no_difference_above_the_margin_and_has_no_winner() {
+        let (same, rounds) = decided(1.0, 3);
+        assert_eq!((same.verdict(1), same.winner()), (Verdict::NoDifference, None));
+        assert!(rounds < 600, "{rounds}");
+    }
+
+    #[test]
+    fn what_is_not_decided_says_how_many_more_pairs_it_takes() {
+        let mut chance = Chance::stream(5, &[]);
+        let mut switchback = Switchback::new(vec!["a".to_owned(), "b".to_owned()], rule());
+        for _ in 0..12 {
+            switchback.add(&[noisy(&mut chance, 100.0, 0.3), noisy(&mut chance, 108.0, 0.3)], None);
+        }
+        let Verdict::CannotTell { more: Some(more) } = switchback.verdict(1) else {
+            panic!("{:?}", switchback.verdict(1))
+        };
+        assert!((20..5_000).contains(&more), "{more}");
+    }
+
+    #[test]
+    fn a_candidate_that_is_better_at_one_thing_and_worse_at_another_is_neither() {
+        let mut switchback = Switchback::new(vec!["a".to_owned(), "b".to_owned()], rule());
+        for _ in 0..12 {
+            let slow = Figures { p90: Some(400e3), ..figures(50.0) };
+            switchback.add(&[figures(100.0), slow], None);
+        }
+        assert_eq!((switchback.verdict(1), switchback.winner()), (Verdict::Mixed, None));
+    }
+
+    #[test]
+    fn of_several_the_best_wins() {
+        let names = ["current", "defer50", "suspend20"].map(str::to_owned).to_vec();
+        let mut switchback = Switchback::new(names, rule());
+        for _ in 0..20 {
+            switchback.add(&[figures(100.0), figures(80.0), figures(60.0)], None);
+        }
+        assert_eq!(switchback.winner(), Some(2));
+    }
+
+    #[test]
+    fn what_makes_a_round_unfair_is_named_and_the_round_does_not_count() {
+        let few = Figures { requests: 3, p50: None, ..figures(100.0) };
+        let faster = Figures { requests: 7_000, ..figures(100.0) };
+        let elsewhere = Figures { estimator: Estimator::Residence, ..figures(100.0) };
+        for (other, why) in [(few, Unfair::Requests), (faster, Unfair::Rates), (elsewhere, Unfair::Estimator)]
+        {
+            let mut switchback = Switchback::new(vec!["a".to_owned(), "b".to_owned()], rule());
+            assert_eq!(switchback.add(&[figures(100.0), other], None), Some(why));
+            assert_eq!((switchback.rounds(), switchback.voided()), (0, &[(why, 1)][..]));
+        }
+        let mut switchback = Switchback::new(vec!["a".to_owned(), "b".to_owned()], rule());
+        let seen = switchback.add(&[figures(100.0), figures(1.0)], Some(Unfair::Restart));
+        assert_eq!((seen, switchback.change(1, Metric::P50).pairs), (Some(Unfair::Restart), 0));
+    }
+
+    #[test]
+    fn chance_alone_does_not_make_rates_of_few_requests_differ() {
+        let of = |requests: u64| Figures { requests, ..figures(100.0) };
+        assert_eq!(unfair(&[of(100), of(115)]), None);
+        assert_eq!(unfair(&[of(10_000), of(11_500)]), Some(Unfair::Rates));
+    }
+
+    #[test]
+    fn a_candidate_under_which_requests_stall_is_worse_and_its_rounds_are_not_void() {
+        let deciding = vec![Metric::P50, Metric::Stalls];
+        let mut switchback =
+            Switchback::new(vec!["a".to_owned(), "b".to_owned()], Rule { deciding, ..rule() });
+        let stalled =
+            Figures { requests: 5, p50: None, p90: None, p99: None, oldest: Some(2e9), ..figures(1.0) };
+        for _ in 0..8 {
+            assert_eq!(switchback.add(&[figures(100.0), stalled], None), None);
+        }
+        assert_eq!(switchback.verdict(1), Verdict::Worse);
+    }
+
+    #[test]
+    fn closed_loops_are_recognised_by_rates_that_always_differ_in_the_same_way() {
+        let mut switchback = Switchback::new(vec!["a".to_owned(), "b".to_owned()], rule());
+        for _ in 0..12 {
+            switchback.add(&[figures(100.0), Figures { requests: 9_000, ..figures(60.0) }], None);
+        }
+        assert!(switchback.closed_loop(1) && switchback.rounds() == 0);
+        assert_eq!(switchback.verdict(1), Verdict::CannotTell { more: None });
+    }
+
+    proptest! {
+        #[test]
+        fn whether_a_round_counts_does_not_depend_on_which_candidate_is_which(
+            one in (1_u64..20_000, 1.0..1_000.0_f64), other in (1_u64..20_000, 1.0..1_000.0_f64),
+        ) {
+            let of = |(requests, p50): (u64, f64)| Figures { requests, ..figures(p50) };
+            prop_assert_eq!(unfair(&[of(one), of(other)]), unfair(&[of(other), of(one)]));
+        }
+    }
+}
