@@ -139,12 +139,13 @@ impl Daemon<'_> {
     /// What is asked for, on the host as it is now.
     fn place(&mut self) {
         self.telemetry.count(|counters| counters.plans += 1);
-        let policy = self.requests.policy();
-        let own = policy.intents.len();
-        let (policy, left_out) = self.apps.joined(policy, self.known.host());
+        let mut selection = plan::select(&self.requests.policy(), self.known.host());
+        let own = selection.policy.intents.len();
+        let (policy, left_out) = self.apps.joined(selection.policy, self.known.host());
         self.report_app_requests_left_out(&left_out);
-        let members = self.requests.members(&policy);
-        self.plan.place(policy, own, self.known.host(), &members);
+        selection.policy = policy;
+        let members = self.requests.members(&selection.policy);
+        self.plan.place(selection, own, self.known.host(), &members);
         self.apps.follow(self.plan.followed_apps());
     }
 

@@ -7,7 +7,7 @@ use linux::process::{Criteria, find, identify};
 use linux::work::family;
 use linux::{Netns, Processes, bpf::live::LiveTarget};
 use model::policy::Match;
-use model::{Finding, Goal, Host, NapiId, Pid, ProcessId, Severity, Target as Asked};
+use model::{Finding, Goal, Host, NapiId, Patterns, Pid, ProcessId, Severity, Target as Asked};
 
 use session::{Exit, Fault, Operator, PRIVILEGES, Session};
 
@@ -122,7 +122,8 @@ fn processes(
             return Ok((format!("port {port}"), found, Goal::default()));
         }
         Selection::Unit(unit) => {
-            let (found, unread) = search(&Criteria { unit: Some(unit.clone()), ..Criteria::default() })?;
+            let (found, unread) =
+                search(&Criteria { unit: Some(Patterns::exactly(unit)), ..Criteria::default() })?;
             if found.is_empty() {
                 return Err(not_found(format!("unit {unit} has no running process"), unread, None));
             }
@@ -133,16 +134,20 @@ fn processes(
     let named =
         session.policy(operator)?.policy().intents.into_iter().find_map(|intent| match intent.target {
             Asked::Service(service, matching) if service == name => Some((matching, intent.goal)),
-            Asked::Service(..) | Asked::Device(_) | Asked::Task(_) | Asked::Epolls(..) => None,
+            Asked::Service(..)
+            | Asked::Device(_)
+            | Asked::Devices(..)
+            | Asked::Task(_)
+            | Asked::Epolls(..) => None,
         });
     let goal = named.as_ref().map_or_else(Goal::default, |(_, goal)| *goal);
     let ways: Vec<Criteria> = match named {
-        Some((Match { unit, cgroup, exe, port, uid }, _)) => {
-            vec![Criteria { exe, cgroup, unit, port, uid, netns: None }]
+        Some((Match { unit, cgroup, exe, pod, container, port, uid }, _)) => {
+            vec![Criteria { exe, cgroup, unit, pod, container, port, uid, netns: None }]
         }
         None => vec![
-            Criteria { unit: Some(name.clone()), ..Criteria::default() },
-            Criteria { exe: Some(name.clone()), ..Criteria::default() },
+            Criteria { unit: Some(Patterns::exactly(&name)), ..Criteria::default() },
+            Criteria { exe: Some(Patterns::exactly(&name)), ..Criteria::default() },
         ],
     };
     let mut unread = 0;

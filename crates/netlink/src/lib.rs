@@ -15,6 +15,7 @@ pub mod message;
 pub mod netdev;
 pub mod offload;
 pub mod qdisc;
+pub mod route;
 pub mod rtlink;
 pub mod sock_diag;
 pub mod socket;

@@ -124,7 +124,7 @@ fn resolved(policy: &Policy, host: &Host) -> Resolved {
             let named = host.processes.iter().filter(|process| process.id.comm.as_str() == name);
             all.with(at, named.map(|process| process.id.pid).collect::<Vec<Pid>>())
         }
-        Target::Device(_) | Target::Task(_) | Target::Epolls(..) => all,
+        Target::Device(_) | Target::Devices(..) | Target::Task(_) | Target::Epolls(..) => all,
     })
 }
 
@@ -139,7 +139,9 @@ fn planned(file: &str, host: &Host) -> Result<Plan, (String, String)> {
     merged.recipes = Arc::new(recipes(&[]).expect("the shipped recipes"));
     let policy = merged.policy();
     let plan = || {
-        let placement = place(&policy, host, &resolved(&policy, host))?;
+        let selection = plan::select(&policy, host).without_clashes()?;
+        let resolved = selection.noting(resolved(&policy, host));
+        let placement = place(&selection.policy, host, &resolved)?;
         let desired = desired(&placement, host)?;
         diff(&desired, host)
     };
@@ -335,6 +337,12 @@ fn of_a_mode() -> Vec<Case> {
     });
     const CACHE: &str = "[service.cache]\nmatch = { port = 11211 }\npolicy = \"latency\"\n";
     vec![
+        case(
+            "selection.rs",
+            two_servers(4),
+            "[device.\"eth*\"]\npolicy = \"bulk\"\n[device.\"*th0\"]\npolicy = \"cpu\"\n#own\n",
+            [("a section [device.eth0]", "#own", "[device.eth0]\npolicy = \"bulk\"")],
+        ),
         case("place.rs", by_ring, CACHE, [("defer20", "policy = \"latency\"", "delivery = \"defer20\"")]),
         case(
             "place.rs",

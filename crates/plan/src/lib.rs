@@ -10,6 +10,7 @@
 //! The data flow, one producer for each type:
 //!
 //! ```text
+//! Policy × Host      select   → Selection   which devices each request is for
 //! Policy × Host      place    → Placement   who lives where; refuses what cannot be kept apart or afforded
 //! Placement × Host   desired  → Desired     every knob with its value and its reason
 //! Desired × Host     diff     → Plan        only what differs, in the order of writing
@@ -40,6 +41,7 @@ mod queues_after;
 mod recipe;
 mod refusal;
 mod reuseport;
+mod selection;
 mod share;
 
 pub use desired::{Desired, Explained, Wanted, desired};
@@ -51,3 +53,4 @@ pub use objects::{Objects, QueueObject};
 pub use place::{Part, PlacedProcess, PlacedQueue, Placement, Resolved, Runs, place};
 pub use recipe::Chosen;
 pub use refusal::{Refusal, RefusalKind};
+pub use selection::{Selection, select};

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use model::policy::Match;
-use model::{EmptyPolls, Intent, Policy, PolicyName, Recipes, Target};
+use model::{DeviceSelector, EmptyPolls, Glob, Intent, Policy, PolicyName, Recipes, Target};
 
 use crate::key::Kind;
 use crate::mistake::{Mistake, Mistakes};
@@ -75,7 +75,7 @@ impl Merged {
 impl MergedSection {
     fn intent(&self) -> Intent {
         let mut intent = Intent::new(Target::Device(self.name.clone()), PolicyName::None, String::new());
-        let mut matches = Match::default();
+        let (mut matches, mut selector) = (Match::default(), DeviceSelector::default());
         for (value, origin) in &self.asks {
             match value.clone() {
                 Value::Policy(policy) => intent.policy = policy,
@@ -93,6 +93,10 @@ impl MergedSection {
                 Value::MatchUnit(unit) => matches.unit = Some(unit),
                 Value::MatchCgroup(cgroup) => matches.cgroup = Some(cgroup),
                 Value::MatchExe(exe) => matches.exe = Some(exe),
+                Value::MatchPod(pod) => matches.pod = Some(pod),
+                Value::MatchContainer(container) => matches.container = Some(container),
+                Value::MatchDevice(condition) => selector.meets.push(condition),
+                Value::MatchNotDevice(condition) => selector.not.push(condition),
                 Value::MatchPort(port) => matches.port = u16::try_from(port).ok(),
                 Value::MatchUid(uid) => matches.uid = Some(uid),
                 Value::Layout(layout) => intent.layout = Some(layout),
@@ -104,8 +108,19 @@ impl MergedSection {
                 intent.origin.clone_from(origin);
             }
         }
-        if self.kind == Kind::Service {
-            intent.target = Target::Service(self.name.clone(), matches);
+        let name = self.name.clone();
+        match self.kind {
+            Kind::Service => intent.target = Target::Service(name, matches),
+            Kind::Device if selector != DeviceSelector::default() => {
+                intent.target = Target::Devices(name, selector);
+            }
+            Kind::Device => {
+                if let Ok(glob) = self.name.parse::<Glob>()
+                    && Glob::is_pattern(&self.name)
+                {
+                    intent.target = Target::Devices(name, DeviceSelector::by_name(glob));
+                }
+            }
         }
         intent
     }
@@ -150,6 +165,20 @@ impl<'a> Merging<'a> {
         if find(|value| matches!(value, Value::Policy(_) | Value::Delivery(_))).is_none() {
             let message = format!("{} {} asks for nothing", self.kind.word(), self.name);
             wrong(named.clone(), message, "give it a `policy` or a `delivery`");
+        }
+        let selected = |value: &Value| matches!(value, Value::MatchDevice(_) | Value::MatchNotDevice(_));
+        if self.kind == Kind::Device && find(selected).is_some() {
+            if Glob::is_pattern(self.name) {
+                let message = format!("device {} has a pattern for its name and a `match`", self.name);
+                wrong(named.clone(), message, "write the pattern as match.name, and any word as the name");
+            } else if find(|value| matches!(value, Value::MatchDevice(_))).is_none() {
+                let message = format!("device {} says only which devices it is not for", self.name);
+                wrong(
+                    named.clone(),
+                    message,
+                    "give its `match` a condition beside `not`, as in name = \"*\"",
+                );
+            }
         }
         if self.kind == Kind::Service {
             if find(|value| value.path().starts_with("match.")).is_none() {

@@ -5,7 +5,10 @@ use std::str::FromStr;
 
 use model::nic::NicRequest;
 use model::steering::NotSteering;
-use model::{CpuSet, DeliveryMode, FlagName, Layout, Nanoseconds, PolicyName, QdiscKind};
+use model::{
+    Carries, CpuSet, DeliveryMode, FlagName, Glob, Layout, Nanoseconds, Patterns, PolicyName, QdiscKind,
+    SpeedBound,
+};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
@@ -205,7 +208,8 @@ impl Reader<'_> {
                     self.wrong(name.span(), message, Some(help));
                     continue;
                 };
-                self.section_name(kind, name);
+                let is_selected = keys.iter().any(|(key, _)| key.get_ref() == "match");
+                self.section_name(kind, name, is_selected);
                 let asks = self.section(kind, keys);
                 sections.push(Section { kind, name: name.get_ref().to_string(), at: name.span(), asks });
             }
@@ -213,9 +217,14 @@ impl Reader<'_> {
         sections
     }
 
-    fn section_name(&mut self, kind: Kind, name: &Name<'_>) {
+    /// A device's section is named by the device, by a pattern for names, or as its author likes where it has a `match`.
+    fn section_name(&mut self, kind: Kind, name: &Name<'_>, is_selected: bool) {
         let text = name.get_ref();
         let wrong = match kind {
+            Kind::Device if is_selected => text.is_empty().then(|| EMPTY_NAME.to_owned()),
+            Kind::Device if Glob::is_pattern(text) => {
+                text.parse::<Glob>().err().map(|wrong| wrong.to_string())
+            }
             Kind::Device => device_name(text).err(),
             Kind::Service => text.is_empty().then(|| EMPTY_NAME.to_owned()),
         };
@@ -227,27 +236,41 @@ impl Reader<'_> {
     fn section(&mut self, kind: Kind, keys: &DeTable<'_>) -> Vec<Asked> {
         let mut asks = Vec::new();
         for (name, value) in keys {
-            let word = name.get_ref().as_ref();
-            let is_table =
-                KEYS.iter().any(|key| key.path.split_once('.').is_some_and(|(table, _)| table == word));
-            match value.get_ref().as_table() {
-                Some(inner) if is_table => {
-                    for (name, value) in inner {
-                        asks.extend(self.asked(kind, Some(word), name, value));
-                    }
-                }
-                None if is_table => {
-                    let example = names(kind, Some(word)).first().map_or("", |first| first);
-                    self.wrong(
-                        value.span(),
-                        format!("`{word}` takes a table, as in {word} = {{ {example} = … }}"),
-                        None,
-                    );
-                }
-                _ => asks.extend(self.asked(kind, None, name, value)),
-            }
+            self.key(kind, None, name, value, &mut asks);
         }
         asks
+    }
+
+    /// A key with its value, or a table of keys. No table is deeper than the paths in the table of keys.
+    fn key(
+        &mut self,
+        kind: Kind,
+        table: Option<&str>,
+        name: &Name<'_>,
+        value: &Raw<'_>,
+        asks: &mut Vec<Asked>,
+    ) {
+        let word = name.get_ref().as_ref();
+        let path = table.map_or_else(|| word.to_owned(), |table| format!("{table}.{word}"));
+        let inside = |key: &Key| key.path.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
+        // A table that other sections have is named as such.
+        let is_table = KEYS.iter().any(|key| inside(key) && (table.is_none() || key.of.contains(&kind)));
+        match value.get_ref().as_table() {
+            Some(inner) if is_table => {
+                for (name, value) in inner {
+                    self.key(kind, Some(&path), name, value, asks);
+                }
+            }
+            None if is_table => {
+                let example = names(kind, Some(&path)).first().map_or("", |first| first);
+                self.wrong(
+                    value.span(),
+                    format!("`{path}` takes a table, as in {word} = {{ {example} = … }}"),
+                    None,
+                );
+            }
+            _ => asks.extend(self.asked(kind, table, name, value)),
+        }
     }
 
     fn asked(&mut self, kind: Kind, table: Option<&str>, name: &Name<'_>, value: &Raw<'_>) -> Option<Asked> {
@@ -281,12 +304,12 @@ impl Reader<'_> {
 fn names(kind: Kind, table: Option<&str>) -> Vec<&'static str> {
     let mut names = Vec::new();
     for key in KEYS.iter().filter(|key| key.of.contains(&kind)) {
-        let name = match (key.path.split_once('.'), table) {
-            (Some((of, name)), Some(table)) if of == table => name,
-            (Some((of, _)), None) => of,
-            (None, None) => key.path,
-            (Some(_) | None, Some(_)) => continue,
+        let within = match table {
+            Some(table) => key.path.strip_prefix(table).and_then(|rest| rest.strip_prefix('.')),
+            None => Some(key.path),
         };
+        let Some(within) = within else { continue };
+        let name = within.split_once('.').map_or(within, |(table, _)| table);
         if !names.contains(&name) {
             names.push(name);
         }
@@ -326,6 +349,11 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
         let help = format!("in microseconds, write \"{}us\"", integer.as_str());
         return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
     }
+    if let (Takes::Patterns(make), DeValue::Array(list)) = (takes, raw) {
+        let texts: Option<Vec<&str>> = list.iter().map(|item| item.get_ref().as_str()).collect();
+        let texts = texts.ok_or_else(|| (format!("`{name}` takes texts in quotes in its list"), None))?;
+        return Patterns::of(texts).map(make).map_err(|wrong| (format!("`{name}`: {wrong}"), None));
+    }
     let DeValue::String(text) = raw else { return Err(kind_is_wrong()) };
     let text = text.as_ref();
     match takes {
@@ -357,8 +385,18 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
             let layouts = ["one-to-one", "rx-per-core", "local-numa", "shared:2"];
             (wrong.to_string(), did_you_mean(text, layouts))
         }),
-        Takes::Text(make) if !text.is_empty() => Ok(make(text.to_owned())),
-        Takes::Text(_) => Err((format!("`{name}` is empty"), None)),
+        Takes::Patterns(_) if text.is_empty() => Err((format!("`{name}` is empty"), None)),
+        Takes::Patterns(make) => {
+            text.parse::<Patterns>().map(make).map_err(|wrong| (format!("`{name}`: {wrong}"), None))
+        }
+        Takes::Carries(make) => {
+            let all = Carries::ALL.map(Carries::as_str);
+            let found = Carries::ALL.into_iter().find(|what| what.as_str() == text);
+            found
+                .map(make)
+                .ok_or_else(|| (format!("`{name}` takes one of {}", all.join(", ")), did_you_mean(text, all)))
+        }
+        Takes::Speed(make) => text.parse::<SpeedBound>().map(make).map_err(|wrong| (wrong.to_string(), None)),
         Takes::CpusOrNone(make) if text == "none" => Ok(make(CpuSet::new())),
         Takes::CpusOrNone(make) => match text.parse::<CpuSet>() {
             Ok(cpus) if cpus.is_empty() => {

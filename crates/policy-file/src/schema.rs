@@ -1,6 +1,6 @@
 //! The language of policy files as a JSON Schema, for editors.
 
-use model::{CpuSet, PolicyName, QdiscKind};
+use model::{Carries, CpuSet, Patterns, PolicyName, QdiscKind};
 use serde_json::{Map, Value as Json, json};
 
 use crate::key::{KEYS, Key, Kind, Takes};
@@ -44,14 +44,25 @@ fn section(kind: Kind) -> Json {
                 properties.insert(key.path.to_owned(), value(key));
             }
             Some((table, name)) => {
-                let table = properties.entry(table).or_insert_with(
-                    || json!({ "type": "object", "properties": {}, "additionalProperties": false }),
-                );
+                let mut table = properties.entry(table).or_insert_with(no_keys_yet);
+                let mut name = name;
+                while let Some((inner, rest)) = name.split_once('.') {
+                    let keys = &mut table["properties"];
+                    if keys[inner].is_null() {
+                        keys[inner] = no_keys_yet();
+                    }
+                    (table, name) = (&mut keys[inner], rest);
+                }
                 table["properties"][name] = value(key);
             }
         }
     }
     json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+/// A table without keys.
+fn no_keys_yet() -> Json {
+    json!({ "type": "object", "properties": {}, "additionalProperties": false })
 }
 
 fn value(key: &Key) -> Json {
@@ -67,7 +78,17 @@ fn value(key: &Key) -> Json {
         }),
         Takes::Kthread(key) => json!({ "type": "string", "pattern": key.pattern }),
         Takes::Layout(_) => json!({ "type": "string", "pattern": LAYOUT }),
-        Takes::Text(_) => json!({ "type": "string", "minLength": 1 }),
+        Takes::Patterns(_) => json!({
+            "anyOf": [
+                { "type": "string", "minLength": 1 },
+                {
+                    "type": "array", "items": { "type": "string", "minLength": 1 },
+                    "minItems": 1, "maxItems": Patterns::COUNT_MAX
+                },
+            ]
+        }),
+        Takes::Carries(_) => json!({ "enum": Carries::ALL.map(Carries::as_str) }),
+        Takes::Speed(_) => json!({ "type": "string", "pattern": "^(>=|<=|>|<|=)? *[0-9]+[GM]$" }),
         Takes::Switch(_) => json!({ "type": "boolean" }),
         Takes::CpusOrNone(_) => {
             json!({ "type": "string", "pattern": "^(none|[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)$" })

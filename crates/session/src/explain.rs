@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use model::{Intent, Object, Target};
+use plan::Part;
 
 use crate::operator::Operator;
 use crate::report::ExplainedReport;
@@ -23,8 +24,17 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
     };
     let mut report = ExplainedReport::default();
     let mut of_target = BTreeSet::new();
-    let parts = planned.iter().flat_map(|planned| &planned.placement.parts);
-    for part in parts.filter(|part| is_named(&part.intent.target, asked)) {
+    let parts = || planned.iter().flat_map(|planned| &planned.placement.parts);
+    // Where a section means devices without naming them, each has a request of its own beside it.
+    let of_section: Vec<&str> = parts()
+        .filter(|part| is_named(&part.intent.target, asked))
+        .map(|part| part.intent.origin.as_str())
+        .collect();
+    let is_meant = |part: &&Part| {
+        let rest = of_section.iter().find_map(|origin| part.intent.origin.strip_prefix(origin));
+        is_named(&part.intent.target, asked) || rest.is_some_and(|rest| rest.starts_with(" ("))
+    };
+    for part in parts().filter(is_meant) {
         let objects = part.all_objects();
         if objects.is_empty() {
             let Intent { target, origin, .. } = &part.intent;
@@ -60,7 +70,7 @@ pub fn explained(asked: &str, session: &Session, operator: &dyn Operator) -> Res
 fn is_named(target: &Target, asked: &str) -> bool {
     let (section, name) = match target {
         Target::Service(name, _) => ("service.", name),
-        Target::Device(name) => ("device.", name),
+        Target::Device(name) | Target::Devices(name, _) => ("device.", name),
         Target::Task(_) | Target::Epolls(..) => return false,
     };
     asked.strip_prefix(section).unwrap_or(asked) == *name

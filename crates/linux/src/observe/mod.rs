@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use model::host::Unread;
 use model::{Host, KernelVersion, KthreadState, Pid, Sysctl};
 use netlink::qdisc::Disciplines;
+use netlink::route::Routes;
 use netlink::{Ethtool, Links, Netdev};
 use sys::error::{Cause, KernelError};
 use sys::netns::Netns;
@@ -130,6 +131,7 @@ struct Sources {
     sysfs: Result<SysFs, KernelError>,
     ioctl: Result<EthtoolIoctl, KernelError>,
     disciplines: Result<Disciplines, KernelError>,
+    routes: Result<Routes, KernelError>,
 }
 
 impl Sources {
@@ -141,6 +143,7 @@ impl Sources {
             sysfs: SysFs::open_here(),
             ioctl: EthtoolIoctl::open_here(),
             disciplines: Disciplines::open_here(),
+            routes: Routes::open_here(),
         })
     }
 }

@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use model::host::Unread;
-use model::{NetnsId, Pid, ProcessId};
+use model::{Glob, NetnsId, Patterns, Pid, ProcessId};
 use netlink::sock_diag::InetSockets;
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
 use sys::error::{Cause, KernelError};
 use sys::netns::Netns;
 
 use super::cgroup;
+use super::container::{Container, Names};
 use super::descriptors::{Link, descriptors};
 use super::pinned::{Pinned, pids, unreadable};
 use super::stat::Status;
@@ -21,11 +23,15 @@ use crate::attach;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Criteria {
     /// Its executable: a path, or a bare file name; also a symbolic link to it, as the process's own file system has it.
-    pub exe: Option<String>,
+    pub exe: Option<Patterns>,
     /// The cgroup that it is in or below, as a path from the cgroup root.
-    pub cgroup: Option<String>,
+    pub cgroup: Option<Patterns>,
     /// The systemd unit that it belongs to; without a type, a service.
-    pub unit: Option<String>,
+    pub unit: Option<Patterns>,
+    /// Its pod: see [`Names::is_pod`].
+    pub pod: Option<Patterns>,
+    /// Its container: see [`Names::is_container`].
+    pub container: Option<Patterns>,
     /// A port that it serves: with a TCP listener, or a UDP socket that is not connected.
     pub port: Option<u16>,
     /// Its effective user.
@@ -49,7 +55,7 @@ pub fn find(criteria: &Criteria, unread: &mut Vec<Unread>) -> Result<Vec<Process
         unread.extend(unjudged);
         return Ok(found);
     }
-    let mut search = Search { criteria, sockets: BTreeMap::new(), links: Links::default(), text: Vec::new() };
+    let mut search = Search::for_those(criteria);
     let mut found = Vec::new();
     for pid in pids()? {
         match search.judge(pid) {
@@ -74,7 +80,7 @@ pub fn meets(criteria: &Criteria, pid: Pid) -> Result<Option<ProcessId>, KernelE
     if let Some(service) = attach::service() {
         return service.meets(criteria, pid);
     }
-    let mut search = Search { criteria, sockets: BTreeMap::new(), links: Links::default(), text: Vec::new() };
+    let mut search = Search::for_those(criteria);
     match search.judge(pid) {
         Err(Cause::Gone(_)) => Ok(None),
         judged => judged.map_err(|cause| KernelError { what: what(), cause }),
@@ -151,10 +157,17 @@ struct Search<'a> {
     /// The sockets of the namespaces seen so far.
     sockets: BTreeMap<NetnsId, InetSockets>,
     links: Links,
+    /// What containers and pods are called; read once, if it is asked.
+    names: Option<Names>,
     text: Vec<u8>,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn for_those(criteria: &'a Criteria) -> Self {
+        let (sockets, links, names, text) = (BTreeMap::new(), Links::default(), None, Vec::new());
+        Self { criteria, sockets, links, names, text }
+    }
+
     /// The process, if it meets the criteria; the cheap ones are looked at first.
     fn judge(&mut self, pid: Pid) -> Result<Option<ProcessId>, Cause> {
         let process = Pinned::open(pid)?;
@@ -175,15 +188,22 @@ impl Search<'_> {
     }
 
     fn is_in_cgroup(&mut self, process: &Pinned) -> Result<bool, Cause> {
-        if self.criteria.cgroup.is_none() && self.criteria.unit.is_none() {
+        let Criteria { cgroup, unit, pod, container, .. } = self.criteria;
+        if cgroup.is_none() && unit.is_none() && pod.is_none() && container.is_none() {
             return Ok(true);
         }
         process.read("cgroup", &mut self.text)?;
         let text = String::from_utf8_lossy(&self.text);
         let Some(path) = cgroup::path(&text) else { return Ok(false) };
-        let in_cgroup = self.criteria.cgroup.as_ref().is_none_or(|asked| cgroup::is_within(path, asked));
-        let of_unit = self.criteria.unit.as_ref().is_none_or(|unit| cgroup::is_of_unit(path, unit));
-        Ok(in_cgroup && of_unit)
+        let in_cgroup = cgroup.as_ref().is_none_or(|asked| cgroup::is_within_any(path, asked));
+        let of_unit = unit.as_ref().is_none_or(|units| cgroup::is_of_any_unit(path, units));
+        if !in_cgroup || !of_unit || pod.is_none() && container.is_none() {
+            return Ok(in_cgroup && of_unit);
+        }
+        let Some(found) = Container::of_cgroup(path) else { return Ok(false) };
+        let names = self.names.get_or_insert_with(|| Names::read(Path::new("/")));
+        Ok(pod.as_ref().is_none_or(|asked| names.is_pod(&found, asked))
+            && container.as_ref().is_none_or(|asked| names.is_container(&found, asked)))
     }
 
     fn lives_in_netns(&self, process: &Pinned) -> Result<bool, Cause> {
@@ -195,12 +215,26 @@ impl Search<'_> {
     fn runs_executable(&mut self, process: &Pinned) -> Result<bool, Cause> {
         let Some(asked) = &self.criteria.exe else { return Ok(true) };
         let exe = process.executable()?;
-        let (directory, name) = exe.rsplit_once('/').unwrap_or(("", &exe));
-        if asked.contains('/') {
-            return Ok(exe == *asked || self.links.lead_to(asked, process)?);
+        for glob in asked.iter() {
+            if self.is_executable(&exe, glob, process)? {
+                return Ok(true);
+            }
         }
-        if name == asked {
+        Ok(false)
+    }
+
+    /// Whether an executable is the one that is asked for. Symbolic links are followed where a name is given in full.
+    fn is_executable(&mut self, exe: &str, asked: &Glob, process: &Pinned) -> Result<bool, Cause> {
+        let (directory, name) = exe.rsplit_once('/').unwrap_or(("", exe));
+        let of_path = asked.as_str().contains('/');
+        if asked.meets(if of_path { exe } else { name }) {
             return Ok(true);
+        }
+        if !asked.is_literal() {
+            return Ok(false);
+        }
+        if of_path {
+            return self.links.lead_to(asked.as_str(), process);
         }
         for directory in PROGRAMS.into_iter().chain([directory]) {
             if self.links.lead_to(&format!("{directory}/{asked}"), process)? {

@@ -6,6 +6,7 @@
 
 mod affinity;
 mod cgroup;
+pub mod container;
 mod cpu_wait;
 mod cpuset;
 mod descriptors;

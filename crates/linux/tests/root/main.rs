@@ -30,6 +30,7 @@ mod process;
 mod role;
 mod scratch;
 mod subject;
+mod unpacked;
 mod uring;
 mod wire;
 

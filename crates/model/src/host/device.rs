@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cpu_set::CpuSet;
-use crate::ids::{Cpu, DeviceId, IrqNumber, NapiId, NumaNode, Pid, QueueIndex, RxQueue};
+use crate::ids::{Cpu, DeviceId, IfIndex, IrqNumber, NapiId, NumaNode, Pid, QueueIndex, RxQueue};
 use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, PacketSize, RingKind, Rss};
 use crate::qdisc::Qdiscs;
 use crate::scheduling::KthreadState;
@@ -36,6 +36,9 @@ pub struct Device {
     pub kind: String,
     /// Whether it is administratively up and has a carrier.
     pub up: bool,
+    /// What tells it from others beside its name, and what it is joined to.
+    #[serde(default, skip_serializing_if = "DeviceLink::is_unknown")]
+    pub link: DeviceLink,
     /// The largest packet, in bytes.
     pub mtu: u32,
     /// The NUMA node of its bus device.
@@ -85,6 +88,37 @@ pub struct Device {
     /// What packets wait in before they leave; `None` while the device is down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qdiscs: Option<Qdiscs>,
+}
+
+/// What tells a device from others beside its name, and what it is joined to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeviceLink {
+    /// Its MAC address, in lower case; `None` where its addresses are of another kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    /// The address of the PCI device behind it: `0000:3b:00.0`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pci: Option<String>,
+    /// How fast its link is, in megabits per second; `None` while it has no carrier, or where the driver does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed_mbps: Option<u32>,
+    /// Whether the default route of the main table goes by it, also by way of a device above it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub default_route: bool,
+    /// The device that it is a member of: a bond, a bridge, a team, a VRF (`IFLA_MASTER`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub master: Option<IfIndex>,
+    /// The device that it stands on, in the same namespace: a VLAN's, a macvlan's, a tunnel's (`IFLA_LINK`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lower: Option<IfIndex>,
+}
+
+impl DeviceLink {
+    /// Whether nothing is known, as of a host that was recorded before there was anything to know.
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The rtnetlink kinds of devices that software alone makes, and whose packets come on the CPU of the sender or of the

@@ -29,6 +29,7 @@ impl Report for HostReport<'_> {
             page.gap();
             page.table(&devices(host));
         }
+        super::stacks::stacks(host, page);
         let tables = [
             queues(host, &mut marks),
             irqs(host),

@@ -29,6 +29,7 @@ mod kthreads;
 #[path = "../markdown/mod.rs"]
 mod markdown;
 mod matrix;
+mod monitored;
 #[path = "../../../linux/tests/root/only.rs"]
 mod only;
 mod operator;
@@ -49,6 +50,7 @@ mod rule_swap;
 mod rule_tables;
 mod rules;
 mod rules_compared;
+mod selected;
 mod services;
 mod spread;
 mod stage;
@@ -62,6 +64,8 @@ mod top;
 mod trial;
 mod undone;
 mod units;
+#[path = "../../../linux/tests/root/unpacked.rs"]
+mod unpacked;
 mod watched;
 #[path = "../../../linux/tests/root/wire.rs"]
 #[expect(dead_code, reason = "the tests of the room below have other wires")]
@@ -119,6 +123,8 @@ pub enum Need {
     Netdevsim,
     /// irqbalance from the distribution.
     Irqbalance,
+    /// Prometheus and promtool from the distribution.
+    Prometheus,
     /// The emulated guest's joined virtio NICs.
     VirtioNics,
     /// A program that not every distribution has.
@@ -161,6 +167,7 @@ impl Need {
                 (std::path::Path::new("/sys/bus/netdevsim/new_device").exists(), "needs netdevsim")
             }
             Self::Irqbalance => (balancer::program().is_some(), "needs irqbalance"),
+            Self::Prometheus => (monitored::prometheus().is_some(), "needs prometheus (cargo xtask setup)"),
             Self::VirtioNics => {
                 (std::path::Path::new("/sys/class/net/virtio0").exists(), "needs a guest's virtio NICs")
             }
@@ -260,7 +267,9 @@ fn main() {
         exchange::tests(),
         kthreads::tests(),
         matrix::tests(),
+        monitored::tests(),
         remedy::tests(),
+        selected::tests(),
         services::tests(),
         surface::tests(),
         undone::tests(),

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::host::{
-    Capabilities, Channels, Coalesce, Confidence, CpuInfo, Device, Epoll, Features, Irq, IrqEdge, Membership,
-    Napi, NapiEdge, PacketSizes, Pair, PlacedRule, Process, RssContext, RxQueueState, Socket, SocketState,
-    Thread, Topology, TxQueueState,
+    Capabilities, Channels, Coalesce, Confidence, CpuInfo, Device, DeviceLink, Epoll, Features, Irq, IrqEdge,
+    Membership, Napi, NapiEdge, PacketSizes, Pair, PlacedRule, Process, RssContext, RxQueueState, Socket,
+    SocketState, Thread, Topology, TxQueueState,
 };
 use model::policy::Match;
 use model::{
@@ -97,6 +97,7 @@ pub(crate) fn device(ifindex: u32, name: &str, napis: &[u32]) -> Device {
         id,
         kind: "ice".to_owned(),
         up: true,
+        link: DeviceLink::default(),
         mtu: 1500,
         node: None,
         xdp: false,

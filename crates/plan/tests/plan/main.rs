@@ -21,3 +21,4 @@ mod property_recipe;
 mod read_aloud;
 mod recipe;
 mod reuseport;
+mod selection;
