@@ -115,7 +115,7 @@ fn a_session_and_a_daemon_know_no_command_line_no_terminal_no_simulator_and_no_e
         "netpolicy-sim",
         "netpolicy-experiments",
     ];
-    for room in ["netpolicy-session", "netpolicy-daemon"] {
+    for room in ["netpolicy-session", "netpolicy-daemon", "netpolicyd"] {
         let all = dependencies.all(room);
         assert!(all.contains("netpolicy-linux"), "{room} is resolved");
         let wrong: Vec<_> = outside.iter().filter(|name| all.contains(*name)).collect();
