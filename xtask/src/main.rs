@@ -8,6 +8,7 @@ mod demo;
 mod fuzz;
 mod guest;
 mod install;
+mod nics;
 mod pace;
 mod programs;
 mod setup;
@@ -29,6 +30,7 @@ const TASKS: &[Task] = &[
     ("check", "format, lints and tidy rules: the fast loop", test::check),
     ("test", "everything that can be run, in guests too [--pure: no root tests, --no-guests]", test::run),
     ("tidy", "the rules of CONTRIBUTING.md that a machine can check", tidy::run),
+    ("nics", "compare the facts on NIC drivers with a tree of the kernel's source [DIRECTORY]", nics::run),
     ("fuzz", "run every fuzz target for a while [--seconds N per target, --replay]", fuzz::run),
     (
         "guest",

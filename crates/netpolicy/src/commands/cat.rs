@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use linux::Processes;
 use model::{Host, Target};
-use policy_file::Merged;
+use policy_file::{Kind, Merged};
 use session::{Exit, Fault, services};
 
 use crate::args::Cat;
@@ -38,7 +38,10 @@ fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySe
     let host = linux::observe(&netns, &processes)?;
     let selection = plan::select(&policy, &host);
     let mut meant = BTreeMap::new();
-    for (at, intent) in policy.intents.iter().enumerate() {
+    // The sections that ask something for traffic are the policy's requests, in that order.
+    let sections = merged.sections.iter().enumerate();
+    let of_traffic = sections.filter(|(_, section)| section.kind != Kind::Daemon).map(|(place, _)| place);
+    for (place, (at, intent)) in of_traffic.zip(policy.intents.iter().enumerate()) {
         let means = match &intent.target {
             Target::Device(_) | Target::Devices(..) => {
                 let devices = selection.meets.get(&at).into_iter().flatten();
@@ -60,7 +63,7 @@ fn meant(merged: &Merged, context: &Context) -> Result<BTreeMap<usize, MeantBySe
             .values()
             .filter(|clash| clash.evidence.iter().any(|line| line.ends_with(&intent.origin)));
         notes.extend(clashes.map(|clash| format!("refused: {clash} ({})", clash.evidence.join("; "))));
-        meant.insert(at, MeantBySection { means, notes });
+        meant.insert(place, MeantBySection { means, notes });
     }
     Ok(meant)
 }
