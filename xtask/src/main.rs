@@ -7,6 +7,7 @@ mod bench;
 mod demo;
 mod fuzz;
 mod guest;
+mod image;
 mod install;
 mod pace;
 mod programs;
@@ -41,6 +42,7 @@ const TASKS: &[Task] = &[
         "the program, its units, man pages and completions, below $DESTDIR$PREFIX; starts nothing",
         install::run,
     ),
+    ("image", "an OCI image of the program, as one file [--program FILE, --out FILE]", image::run),
     ("demo", "the main job: the experiment in its short form, with a report", demo::run),
 ];
 

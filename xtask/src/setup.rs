@@ -127,6 +127,12 @@ const NEEDS: &[Need] = &[
         package: "varlink-go",
         purpose: "tests: another reader of the API's description",
     },
+    Need {
+        shown_by: Shown::Program("podman"),
+        package: "podman",
+        purpose: "the image: building and running it",
+    },
+    Need { shown_by: Shown::Program("runc"), package: "runc", purpose: "tests: running the image" },
     Need { shown_by: Shown::Program("shellcheck"), package: "shellcheck", purpose: "tests: the undo script" },
 ];
 
