@@ -7,8 +7,8 @@ use model::host::{Device, Epoll, Process};
 use model::policy::Match;
 use model::{
     Circumstances, CpuSet, DeliveryMode, DeliveryParams, DeviceId, EpollId, EpollParams, Host, Intent,
-    IrqNumber, Mechanism, NapiId, Pid, Policy, ProcessId, RecipeValue, Recipes, RingId, RxQueue, Target,
-    ThreadId,
+    IrqNumber, Mechanism, NapiId, Object, Pid, Policy, ProcessId, RecipeValue, Recipes, RingId, RxQueue,
+    Target, ThreadId,
 };
 
 use crate::budget;
@@ -116,6 +116,24 @@ pub struct Part {
     pub notes: Vec<String>,
     /// Whether there is a process that it means.
     pub runs: Runs,
+}
+
+impl Part {
+    /// All that it may set something of: its queues with their devices and interrupts, and the epolls, io_urings and
+    /// threads of its processes.
+    pub fn all_objects(&self) -> BTreeSet<Object> {
+        let queues = self.queues.iter().flat_map(|placed| {
+            let irq = placed.irq.map(Object::Irq);
+            [Object::Queue(placed.queue), Object::Device(placed.queue.device)].into_iter().chain(irq)
+        });
+        let of_processes = self.processes.iter().flat_map(|process| {
+            let epolls = process.epolls.iter().copied().map(Object::Epoll);
+            let rings = process.rings.iter().copied().map(Object::Ring);
+            let threads = process.threads.iter().copied().map(Object::Thread);
+            epolls.chain(rings).chain(threads)
+        });
+        queues.chain(of_processes).collect()
+    }
 }
 
 /// Whether a request's service runs.

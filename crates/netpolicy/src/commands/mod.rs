@@ -14,7 +14,6 @@ mod guard;
 mod history;
 mod lab;
 mod man;
-pub(crate) mod oracle;
 mod plan;
 pub(crate) mod rollback;
 mod run;
