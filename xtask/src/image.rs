@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::linked;
 use crate::shell::{self, Result};
 
 const USAGE: &str = "usage: cargo xtask image [--program FILE] [--out FILE]
@@ -16,7 +17,7 @@ const USAGE: &str = "usage: cargo xtask image [--program FILE] [--out FILE]
 const MOUNT_POINTS: [&str; 5] = ["etc/netpolicy", "var/lib/netpolicy", "run/netpolicy", "tmp", "sys"];
 
 /// The licences of what is in the image.
-const LICENCES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL-2.0"];
+const LICENCES: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE-GPL-2.0", "THIRD-PARTY"];
 
 /// What was asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -47,7 +48,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
     if !shell::has("podman") {
         return Err("image needs podman: cargo xtask setup installs it".to_owned());
     }
-    let version = version()?;
+    let version = linked::version()?;
     let target = shell::root().join("target");
     let program = match asked.program {
         Some(program) => program,
@@ -71,7 +72,7 @@ pub(crate) fn run(arguments: &[String]) -> Result {
 fn make(program: &Path, version: &str, making: &Path, out: &Path) -> Result {
     let context = making.join("context");
     let root = context.join("root");
-    lay(program, &root)?;
+    lay(program, version, &root)?;
     let packaging = shell::root().join("packaging/container");
     copy(&packaging.join("Containerfile"), &context.join("Containerfile"), 0o644)?;
     let tag = format!("localhost/netpolicy:{version}");
@@ -107,7 +108,7 @@ fn podman(making: &Path) -> Command {
 }
 
 /// Lays out what the image holds.
-fn lay(program: &Path, root: &Path) -> Result {
+fn lay(program: &Path, version: &str, root: &Path) -> Result {
     for directory in MOUNT_POINTS {
         let directory = root.join(directory);
         std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -120,11 +121,16 @@ fn lay(program: &Path, root: &Path) -> Result {
     for library in libraries(program)? {
         let place = library.strip_prefix("/").unwrap_or(&library);
         copy(&library, &root.join(place), 0o755)?;
+        if let Some(copyright) = copyright_of(&library) {
+            copy(&copyright, &root.join(copyright.strip_prefix("/").unwrap_or(&copyright)), 0o644)?;
+        }
     }
     for licence in LICENCES {
         copy(&shell::root().join(licence), &root.join("usr/share/doc/netpolicy").join(licence), 0o644)?;
     }
-    Ok(())
+    let sbom = root.join("usr/share/doc/netpolicy/netpolicy.cdx.json");
+    std::fs::write(&sbom, linked::sbom(&linked::crates()?, version))
+        .map_err(|error| format!("{}: {error}", sbom.display()))
 }
 
 /// The shared libraries and the loader that a program needs; none for one that is linked statically.
@@ -133,6 +139,21 @@ fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
     let output = output.map_err(|error| format!("ldd: {error}"))?;
     read_ldd(&String::from_utf8_lossy(&output.stdout))
         .map_err(|missing| format!("{}: the library {missing} is not here", program.display()))
+}
+
+/// The licence of a library, where dpkg knows whose it is.
+fn copyright_of(library: &Path) -> Option<PathBuf> {
+    // dpkg knows the path that the package has, which may be the one below /usr or the other.
+    let whole = std::fs::canonicalize(library).ok()?;
+    let outside =
+        whole.strip_prefix("/usr").map_or_else(|_| whole.clone(), |below| Path::new("/").join(below));
+    [whole.as_path(), outside.as_path()].into_iter().find_map(|path| {
+        let output = Command::new("dpkg-query").arg("--search").arg(path).output().ok()?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let package = said.split([':', ',']).next().filter(|package| !package.is_empty())?;
+        let file = PathBuf::from(format!("/usr/share/doc/{package}/copyright"));
+        file.is_file().then_some(file)
+    })
 }
 
 /// Reads what ldd prints; `Err` is a library that it did not find.
@@ -156,15 +177,6 @@ fn copy(from: &Path, to: &Path, mode: u32) -> Result {
     std::fs::copy(from, to)
         .and_then(|_| std::fs::set_permissions(to, std::fs::Permissions::from_mode(mode)))
         .map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
-}
-
-/// The workspace's version.
-fn version() -> Result<String> {
-    let manifest = shell::root().join("Cargo.toml");
-    let text =
-        std::fs::read_to_string(&manifest).map_err(|error| format!("{}: {error}", manifest.display()))?;
-    let number = text.lines().find_map(|line| line.strip_prefix("version = \"")?.strip_suffix('"'));
-    number.map(str::to_owned).ok_or_else(|| format!("{}: no version", manifest.display()))
 }
 
 /// SOURCE_DATE_EPOCH, or the time of the last commit; 0 for sources without either.
