@@ -10,6 +10,7 @@ use session::cycle::NotInForce;
 use session::{Exit, Fault};
 
 use crate::daemon::{Daemon, left_to_others, now};
+use crate::goals;
 use crate::held::{Committed, PutBack};
 use crate::look::process_of;
 use crate::reconciler::{LeftAlone, Work};
@@ -145,6 +146,10 @@ impl Daemon<'_> {
         self.report_app_requests_left_out(&left_out);
         selection.policy = policy;
         let members = self.requests.members(&selection.policy);
+        let subjects = goals::subjects(&selection.policy.intents, &members, self.known.host());
+        let measured = self.goals.follow(subjects, self.known.netns());
+        self.telemetry.detail_of("response times are not measured", measured);
+        self.report_measured();
         self.plan.place(selection, own, self.known.host(), &members);
         self.apps.follow(self.plan.followed_apps());
     }

@@ -49,6 +49,8 @@ fn followed(
         epolls,
         wanted: all,
         set: all.saturating_sub(sum(differing)),
+        engaged: None,
+        measured: None,
         notes: part.notes.clone(),
     }
 }
@@ -68,6 +70,8 @@ fn waiting(intent: &Intent, place: usize, placed: &Placed) -> RequestStatus {
         epolls: 0,
         wanted: 0,
         set: 0,
+        engaged: None,
+        measured: None,
         notes: vec![why],
     }
 }

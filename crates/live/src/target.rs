@@ -51,13 +51,37 @@ impl Target {
     pub fn of(selection: &Selection, session: &Session, operator: &dyn Operator) -> Result<Self, Fault> {
         let (name, processes, goal) = processes(selection, session, operator)?;
         let netns = namespace(&name, &processes, selection, session)?;
+        let port = match selection {
+            Selection::Port(port) => Some(*port),
+            Selection::Service(_) | Selection::Process(_) | Selection::Unit(_) => None,
+        };
+        let (target, left_out) = Self::of_processes(name, netns, processes, goal, port)?;
+        if left_out > 0 {
+            let name = &target.name;
+            operator.say(&format!(
+                "{name} listens on {} ports: the first {} are measured",
+                target.ports.len() + left_out,
+                target.ports.len()
+            ));
+        }
+        Ok(target)
+    }
+
+    /// These processes of a namespace, at all ports that they listen on, or at one. With it, how many ports are too many.
+    ///
+    /// # Errors
+    /// None of them listens; the kernel's.
+    pub fn of_processes(
+        name: String,
+        netns: Netns,
+        processes: Vec<ProcessId>,
+        goal: Goal,
+        port: Option<u16>,
+    ) -> Result<(Self, usize), Fault> {
         let pids: Vec<Pid> = processes.iter().map(|process| process.pid).collect();
         let found = listening(&pids, &netns)?;
-        let asked = |port: &u16| match selection {
-            Selection::Port(asked) => asked == port,
-            Selection::Service(_) | Selection::Process(_) | Selection::Unit(_) => true,
-        };
-        let mut ports: Vec<u16> = found.tcp.iter().copied().filter(asked).collect();
+        let asked = |found: &u16| port.is_none_or(|port| port == *found);
+        let ports: Vec<u16> = found.tcp.iter().copied().filter(asked).collect();
         if ports.is_empty() {
             let words = match found.udp.iter().copied().find(asked) {
                 Some(port) => format!(
@@ -68,17 +92,35 @@ impl Target {
             return Err(Fault::failed(words)
                 .hint("name the port of the process that takes its requests: netpolicy watch --port N"));
         }
-        if ports.len() > LiveTarget::PORTS_MAX {
-            operator.say(&format!(
-                "{name} listens on {} ports: the first {} are measured",
-                ports.len(),
-                LiveTarget::PORTS_MAX
-            ));
-            ports.truncate(LiveTarget::PORTS_MAX);
-        }
+        Self::at_ports(name, netns, processes, goal, ports)
+    }
+
+    /// These processes of a namespace, at these ports. With it, how many ports are too many.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn at_ports(
+        name: String,
+        netns: Netns,
+        processes: Vec<ProcessId>,
+        goal: Goal,
+        mut ports: Vec<u16>,
+    ) -> Result<(Self, usize), Fault> {
+        let left_out = ports.len().saturating_sub(LiveTarget::PORTS_MAX);
+        ports.truncate(LiveTarget::PORTS_MAX);
         let host = linux::observe(&netns, &Processes::None)?;
         let findings = hides(&host);
-        Ok(Self { name, netns, ports, processes, host, findings, goal })
+        Ok((Self { name, netns, ports, processes, host, findings, goal }, left_out))
+    }
+
+    /// Reads the host again: its queues and what of it hides the truth may have changed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub(crate) fn reads_host(&mut self) -> Result<(), Fault> {
+        self.host = linux::observe(&self.netns, &Processes::None)?;
+        self.findings = hides(&self.host);
+        Ok(())
     }
 
     /// The kernel threads that poll NAPIs of this host.

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
+use model::live::PartOfSecond;
 use model::nic::{
     ChannelKind, CoalesceParam, FlagName, NicRequest, Offload, PacketSize, QUEUES_MAX, RPS_FLOWS_MAX,
     RingKind, Sysctl,
@@ -22,17 +23,23 @@ pub enum Kind {
     Device,
     /// `[service.NAME]`: the processes that its `match` finds.
     Service,
+    /// `[daemon]`, which has no name: how the daemon works. It asks for no traffic.
+    Daemon,
 }
 
 impl Kind {
-    /// Both of them.
-    pub const ALL: [Self; 2] = [Self::Device, Self::Service];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Device, Self::Service, Self::Daemon];
+
+    /// Those that ask something for traffic, each with a name.
+    pub const OF_TRAFFIC: [Self; 2] = [Self::Device, Self::Service];
 
     /// The word in the file.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Device => "device",
             Self::Service => "service",
+            Self::Daemon => "daemon",
         }
     }
 }
@@ -47,6 +54,8 @@ pub(crate) enum Takes {
     Span(fn(Nanoseconds) -> Value),
     /// A span that must not be zero.
     PositiveSpan(fn(Nanoseconds) -> Value),
+    /// How much of each second is measured, or `0` or `off`.
+    Sample(fn(PartOfSecond) -> Value),
     Number {
         min: u32,
         max: u32,
@@ -77,6 +86,7 @@ impl Takes {
             Self::Policy(_) => "a policy, as in \"latency\"",
             Self::Delivery(_) => "a delivery mode, as in \"suspend20\"",
             Self::Span(_) | Self::PositiveSpan(_) => "a span of time in quotes, as in \"20us\"",
+            Self::Sample(_) => "a part of each second in quotes, as in \"20ms\", or \"off\"",
             Self::Number { .. } => "a whole number",
             Self::Cpus(_) => "a list of CPUs in quotes, as in \"0-3,8\"",
             Self::Kthread(key) => key.example,
@@ -104,7 +114,8 @@ pub(crate) struct Key {
 }
 
 const DEVICE: &[Kind] = &[Kind::Device];
-const BOTH: &[Kind] = &Kind::ALL;
+const BOTH: &[Kind] = &Kind::OF_TRAFFIC;
+const DAEMON: &[Kind] = &[Kind::Daemon];
 const SERVICE: &[Kind] = &[Kind::Service];
 
 /// Policies, budgets, goals, and how a service's processes are found.
@@ -229,6 +240,12 @@ fn first() -> Vec<Key> {
         of: SERVICE,
         takes: Takes::Number { min: 0, max: u32::MAX - 1, make: Box::new(Value::MatchUid) },
         meaning: "The user of the service's processes, by number.".into(),
+    },
+    Key {
+        path: "sample",
+        of: DAEMON,
+        takes: Takes::Sample(Value::Sample),
+        meaning: "How much of each second the daemon measures of each service that has a `goal`; 20 ms unless said.".into(),
     },
     ]
 }
@@ -467,6 +484,7 @@ impl Takes {
             Self::Delivery(_) => "a [delivery mode](delivery-modes.md): `\"suspend20\"`".to_owned(),
             Self::Span(_) => "a span: `\"20us\"`, `\"0\"`".to_owned(),
             Self::PositiveSpan(_) => "a span above 0: `\"300us\"`".to_owned(),
+            Self::Sample(_) => "`\"10ms\"` to `\"1s\"`, `\"off\"`".to_owned(),
             Self::Number { min, max, .. } => format!("{min} to {max}"),
             Self::Cpus(_) => "CPUs: `\"0-3,8\"`".to_owned(),
             Self::Kthread(key) => key.example.replace(" in quotes", ""),

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::str::FromStr;
 
+use model::live::PartOfSecond;
 use model::nic::NicRequest;
 use model::steering::NotSteering;
 use model::{
@@ -30,12 +31,12 @@ pub struct PolicyFile {
     pub sections: Vec<Section>,
 }
 
-/// One `[device.NAME]` or `[service.NAME]`.
+/// One `[device.NAME]` or `[service.NAME]`, or `[daemon]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
     /// What it is about.
     pub kind: Kind,
-    /// Which one.
+    /// Which one; empty for `[daemon]`.
     pub name: String,
     /// The bytes of the text that name it.
     pub at: Range<usize>,
@@ -190,16 +191,28 @@ impl Reader<'_> {
         let mut sections = Vec::new();
         for (word, value) in table {
             let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.word() == word.get_ref()) else {
-                let message =
-                    format!("`{}` is no kind of section: there are device and service", word.get_ref());
+                let message = format!(
+                    "`{}` is no kind of section: there are device, service and daemon",
+                    word.get_ref()
+                );
                 self.wrong(word.span(), message, did_you_mean(word.get_ref(), Kind::ALL.map(Kind::word)));
                 continue;
             };
             let Some(named) = value.get_ref().as_table() else {
-                let message = format!("`{}` takes a name: write [{0}.NAME]", kind.word());
+                let message = match kind {
+                    Kind::Daemon => "`daemon` is a section: write [daemon]".to_owned(),
+                    Kind::Device | Kind::Service => {
+                        format!("`{}` takes a name: write [{0}.NAME]", kind.word())
+                    }
+                };
                 self.wrong(value.span(), message, None);
                 continue;
             };
+            if kind == Kind::Daemon {
+                let asks = self.section(kind, named);
+                sections.push(Section { kind, name: String::new(), at: word.span(), asks });
+                continue;
+            }
             for (name, value) in named {
                 let Some(keys) = value.get_ref().as_table() else {
                     let message =
@@ -227,6 +240,7 @@ impl Reader<'_> {
             }
             Kind::Device => device_name(text).err(),
             Kind::Service => text.is_empty().then(|| EMPTY_NAME.to_owned()),
+            Kind::Daemon => None,
         };
         if let Some(message) = wrong {
             self.wrong(name.span(), message, None);
@@ -345,6 +359,10 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
             _ => Err(kind_is_wrong()),
         };
     }
+    if let (Takes::Sample(_), DeValue::Integer(integer)) = (takes, raw) {
+        let help = format!("in milliseconds, write \"{}ms\"", integer.as_str());
+        return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
+    }
     if let (Takes::Span(_) | Takes::PositiveSpan(_), DeValue::Integer(integer)) = (takes, raw) {
         let help = format!("in microseconds, write \"{}us\"", integer.as_str());
         return Err((format!("`{name}` takes a span with its unit, in quotes"), Some(help)));
@@ -373,6 +391,10 @@ fn value_of(key: &Key, raw: &DeValue<'_>) -> Result<Value, Wrong> {
         }),
         Takes::Span(make) => span(name, text, false).map(make),
         Takes::PositiveSpan(make) => span(name, text, true).map(make),
+        Takes::Sample(make) => text
+            .parse::<PartOfSecond>()
+            .map(make)
+            .map_err(|wrong| (format!("`{name}`: {wrong}"), nearest_unit(text))),
         Takes::Cpus(make) => match text.parse::<CpuSet>() {
             Ok(cpus) if cpus.is_empty() => Err((format!("`{name}` names no CPU"), None)),
             Ok(cpus) => Ok(make(cpus)),

@@ -11,6 +11,9 @@ pub(crate) const DELIVERY: &str = "^(interrupt|base|napibusy|fullbusy|eventbusy|
 /// A span of time.
 pub(crate) const SPAN: &str = "^(0|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$";
 
+/// A part of each second.
+pub(crate) const SAMPLE: &str = "^(0|off|[0-9]+(\\.[0-9]+)? *(ns|us|µs|ms|s))$";
+
 /// A list of CPUs.
 pub(crate) const CPUS: &str = "^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$";
 
@@ -19,13 +22,14 @@ pub(crate) const LAYOUT: &str = "^(one-to-one|rx-per-core|local-numa|shared:[0-9
 
 /// The schema that every policy file meets.
 pub fn json_schema() -> Json {
-    let kinds: Map<String, Json> = Kind::ALL
+    let mut kinds: Map<String, Json> = Kind::OF_TRAFFIC
         .into_iter()
         .map(|kind| {
             let sections = json!({ "type": "object", "additionalProperties": section(kind) });
             (kind.word().to_owned(), sections)
         })
         .collect();
+    kinds.insert(Kind::Daemon.word().to_owned(), section(Kind::Daemon));
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "netpolicy/v1/policy-file",
@@ -70,6 +74,7 @@ fn value(key: &Key) -> Json {
         Takes::Policy(_) => json!({ "enum": PolicyName::ALL.map(PolicyName::as_str) }),
         Takes::Delivery(_) => json!({ "type": "string", "pattern": DELIVERY }),
         Takes::Span(_) | Takes::PositiveSpan(_) => json!({ "type": "string", "pattern": SPAN }),
+        Takes::Sample(_) => json!({ "type": "string", "pattern": SAMPLE }),
         Takes::Number { min, max, .. } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Takes::Cpus(_) => json!({
             "type": "string",

@@ -1,5 +1,6 @@
 //! What one key of a policy file was given, and how it is written in one.
 
+use model::live::PartOfSecond;
 use model::nic::NicRequest;
 use model::{CpuSet, DeliveryMode, DeviceCondition, KthreadValue, Layout, Nanoseconds, Patterns, PolicyName};
 
@@ -31,6 +32,7 @@ pub enum Value {
     Layout(Layout),
     Queues(u32),
     Nic(NicRequest),
+    Sample(PartOfSecond),
 }
 
 impl Value {
@@ -75,6 +77,7 @@ impl Value {
             Self::Layout(_) => "layout",
             Self::Queues(_) => "queues",
             Self::Nic(request) => request.key(),
+            Self::Sample(_) => "sample",
         }
     }
 
@@ -119,6 +122,7 @@ impl Value {
             Self::Kthread(value) => quoted(&value.to_string()),
             Self::Layout(layout) => quoted(&layout.to_string()),
             Self::Nic(request) => crate::nic_value::toml(request),
+            Self::Sample(part) => quoted(&part.to_string()),
         }
     }
 }

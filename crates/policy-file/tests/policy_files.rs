@@ -46,6 +46,13 @@ const MISTAKES: &[(&str, &str)] = &[
         "a_private_flag_without_a_value",
         "[device.eth0]\npolicy = \"none\"\nsettings = { private-flags = \"rx_striding_rq\" }\n",
     ),
+    ("a_daemon_that_is_given_a_policy", "[daemon]\npolicy = \"latency\"\n"),
+    ("a_part_of_a_second_that_is_too_short", "[daemon]\nsample = \"1ms\"\n"),
+    ("a_part_of_a_second_without_a_unit", "[daemon]\nsample = 20\n"),
+    (
+        "a_sample_of_a_service",
+        "[service.a]\nmatch = { port = 80 }\npolicy = \"latency\"\nsample = \"20ms\"\n",
+    ),
     ("a_pattern_for_names_that_is_none", "[device.\"eth[0-3\"]\npolicy = \"latency\"\n"),
     (
         "conditions_of_a_device_that_are_misspelt",

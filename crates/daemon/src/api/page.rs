@@ -160,7 +160,7 @@ impl Reader {
         let (status, kind, body) = match words.as_slice() {
             _ if !whole => ("431 Request Header Fields Too Large", "text/plain", "too long\n".to_owned()),
             [b"GET", b"/metrics" | b"/"] => {
-                let page = open_metrics(&self.shared.status(), self.book.tally());
+                let page = open_metrics(&self.shared.status(), &self.shared.services(), self.book.tally());
                 ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", page)
             }
             [b"GET", _] => ("404 Not Found", "text/plain", "there is /metrics\n".to_owned()),
@@ -228,7 +228,7 @@ impl TextFile {
         if self.written == Some(status.generation) {
             return Ok(());
         }
-        let page = text_format(&open_metrics(&status, self.book.tally()));
+        let page = text_format(&open_metrics(&status, &self.shared.services(), self.book.tally()));
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
         name.push(".new"); // no collector reads what does not end in .prom
         let beside = self.path.with_file_name(name);

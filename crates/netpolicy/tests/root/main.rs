@@ -25,6 +25,7 @@ mod engaged;
 mod exchange;
 #[path = "../command/fits.rs"]
 mod fits;
+mod goals;
 mod kthreads;
 #[path = "../markdown/mod.rs"]
 mod markdown;
@@ -265,6 +266,7 @@ fn main() {
         daemon_spared::tests(),
         engaged::tests(),
         exchange::tests(),
+        goals::tests(),
         kthreads::tests(),
         matrix::tests(),
         monitored::tests(),
