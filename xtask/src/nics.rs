@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &[String]) -> shell::Result {
         rows += 1;
         let field = |name: &str| {
             let rest = row.split(&format!("{name} = \"")).nth(1)?;
-            Some(rest.trim_end_matches(" }").trim_end_matches('"').to_owned())
+            Some(rest.strip_suffix("\" }").unwrap_or(rest).to_owned())
         };
         let at = field("at").and_then(|rest| rest.split('"').next().map(str::to_owned)).unwrap_or_default();
         let word = field("word").unwrap_or_default().replace("\\\"", "\"");
