@@ -436,6 +436,7 @@ impl Daemon<'_> {
             CommitFault::Journal(error) => Err(error.into()),
             CommitFault::Unreadable { knob: None, .. }
             | CommitFault::Irreversible(_)
+            | CommitFault::Taken(_)
             | CommitFault::Disruptive(_) => Err(Fault::failed(words)),
         }
     }

@@ -20,6 +20,7 @@ pub mod rtlink;
 pub mod sock_diag;
 pub mod socket;
 pub mod tc;
+pub mod xdp_diag;
 
 pub use ethtool::Ethtool;
 pub use link::Links;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use clap::Parser;
 use made::{device, host, server, tx_queues, veth, with_irqs, with_kernel};
-use model::host::{Coalesce, Device, IoUring, Pair, Process, Rings, Socket, SocketState};
+use model::host::{Coalesce, Device, HolderKind, IoUring, Pair, Process, Rings, Socket, SocketState};
 use model::nic::Rss;
 use model::setting::Disruption;
 use model::{
@@ -278,6 +278,15 @@ fn of_a_device() -> Vec<Case> {
             nic(2),
             "[device.eth0]\npolicy = \"none\"\nsettings = { rss-queues = 4 }\n",
             [("rss-queues = 2", "rss-queues = 4", "rss-queues = 2")],
+        ),
+        case(
+            "nic.rs",
+            with(nic(4), |host| {
+                host.devices[0].holders = vec![made::held(3, HolderKind::Dmabuf { id: 1 })];
+                host.devices[0].rss = Some(Rss { table: vec![0, 1, 2, 0], key: vec![1; 40] });
+            }),
+            "[device.eth0]\npolicy = \"none\"\nsettings = { rss-queues = 4 }\n",
+            [("rss-queues = 3", "rss-queues = 4", "rss-queues = 3")],
         ),
         case(
             "nic.rs",
@@ -593,6 +602,7 @@ fn what_works_works_as_it_is_typed() {
 const ELSEWHERE: &[(&str, usize, &str)] = &[
     ("desired.rs", 1, "another command, for a kernel that the tests run in a guest"),
     ("desired.rs", 1, "the same value in both requests: values of two requests for one device"),
+    ("holders.rs", 1, "another program's end, which no policy file decides"),
     ("nic.rs", 1, "what_queues_would_lose_is_put_back_first"),
     ("parameters.rs", 1, "suspension that is shorter than deferral: the parser refuses it, with the place"),
     ("place.rs", 1, "the same command inside the process's namespace"),

@@ -201,6 +201,7 @@ fn host() -> Host {
             private_flags: BTreeMap::new(),
             rss: None,
             rss_contexts: None,
+            holders: Vec::new(),
             flow_rules: None,
             packet_sizes: PacketSizes::default(),
             qdiscs: None,

@@ -23,7 +23,7 @@ use sys::error::{Cause, KernelError};
 use sys::sysfs::SysFs;
 
 use super::irq::{Interrupts, queue_in_name};
-use super::{OrUnread, Sources};
+use super::{OrUnread, Sources, holders};
 use crate::ioctl::EthtoolIoctl;
 use crate::process::kthread;
 
@@ -57,6 +57,9 @@ pub(super) fn devices(
         return Ok(Vec::new());
     }
     let netdev = NetdevSays::ask(sources, only, unread);
+    let labels = names.iter().map(|(index, name)| (index.0, *name)).collect();
+    let sockets = sources.xdp_sockets.as_mut().map_err(|error| error.clone());
+    let mut held = holders::holders(netns, &netdev.queues, sockets, &labels, unread);
     let ethtool = EthtoolSays::ask(sources, unread);
     let sysfs = sources.sysfs.as_ref().map_err(Clone::clone);
     let sysfs = sysfs.map(Some).or_unread(unread);
@@ -77,6 +80,7 @@ pub(super) fn devices(
             qdiscs(&mut device, sysfs, socket, &disciplines, unread);
         }
         name_peer(&mut device, &names);
+        device.holders = held.remove(&device.id.ifindex.0).unwrap_or_default();
         Seen { device, vectors }
     });
     Ok(seen.collect())
@@ -123,6 +127,7 @@ fn device(netns: NetnsId, link: &RawLink<'_>) -> Result<Device, KernelError> {
         private_flags: BTreeMap::new(),
         rss: None,
         rss_contexts: None,
+        holders: Vec::new(),
         flow_rules: None,
         packet_sizes: link.packet_sizes,
         qdiscs: None,
@@ -361,6 +366,7 @@ pub(crate) fn parse_threading(text: &str) -> Option<Threading> {
 mod test {
     use model::host::{RxQueueState, TxQueueState};
     use model::{CpuSet, RxQueue};
+    use netlink::netdev::RawHolders;
 
     use super::*;
 
@@ -399,7 +405,7 @@ mod test {
     }
 
     fn raw_queue(kind: QueueType, id: u32, napi_id: Option<u32>) -> RawQueue {
-        RawQueue { ifindex: 5, id, kind: Some(kind), napi_id }
+        RawQueue { ifindex: 5, id, kind: Some(kind), napi_id, holders: RawHolders::default() }
     }
 
     fn edges(device: &Device) -> Vec<Option<(u32, Confidence)>> {

@@ -6,11 +6,14 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use model::host::Unread;
-use model::{Glob, NetnsId, Patterns, Pid, ProcessId};
+use model::{Fd, Glob, NetnsId, Patterns, Pid, ProcessId};
 use netlink::sock_diag::InetSockets;
-use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, fstat, openat2, statat};
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::socket_domain;
 use sys::error::{Cause, KernelError};
 use sys::netns::Netns;
+use sys::sockopt;
 
 use super::cgroup;
 use super::container::{Container, Names};
@@ -102,6 +105,76 @@ pub fn holders_of_sockets(inodes: &BTreeSet<u64>) -> Result<Vec<Pid>, KernelErro
     };
     Ok(pids()?.into_iter().filter(holds).collect())
 }
+
+/// As [`holders_of_sockets`], for each socket on its own. Of more than [`SOCKETS_APART_MAX`], none.
+///
+/// # Errors
+/// If `/proc` cannot be listed.
+pub(crate) fn holders_of_each(inodes: &BTreeSet<u64>) -> Result<BTreeMap<u64, Vec<Pid>>, KernelError> {
+    if inodes.is_empty() || inodes.len() > SOCKETS_APART_MAX {
+        return Ok(BTreeMap::new());
+    }
+    let mut found: BTreeMap<u64, Vec<Pid>> = BTreeMap::new();
+    if attach::service().is_some() {
+        for &inode in inodes {
+            found.insert(inode, holders_of_sockets(&BTreeSet::from([inode]))?);
+        }
+        return Ok(found);
+    }
+    for pid in pids()? {
+        let links = Pinned::open(pid).and_then(|process| descriptors(&process)).unwrap_or_default();
+        for (_, link) in links {
+            if let Link::Socket(inode) = link
+                && inodes.contains(&inode)
+            {
+                let holders = found.entry(inode).or_default();
+                if holders.last() != Some(&pid) {
+                    holders.push(pid);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The processes of a namespace that hold a descriptor of this kind. Processes that cannot be read are omitted.
+///
+/// # Errors
+/// If `/proc` cannot be listed.
+pub(crate) fn holders_of_kind(kind: Link, netns: NetnsId) -> Result<Vec<ProcessId>, KernelError> {
+    let holds = |pid: Pid| {
+        let process = Pinned::open(pid).ok()?;
+        let there = statat(process.directory(), "ns/net", AtFlags::empty()).ok()?.st_ino == netns.0;
+        let links = if there { descriptors(&process).ok()? } else { Vec::new() };
+        links.iter().any(|(_, link)| *link == kind).then_some(process.id)
+    };
+    Ok(pids()?.into_iter().filter_map(holds).collect())
+}
+
+/// The processes that hold an AF_XDP socket of a namespace, which is given by its cookie: the processes may be in others, as
+/// where a pod got the socket from its host. Processes that cannot be read are omitted.
+///
+/// # Errors
+/// If `/proc` cannot be listed.
+pub(crate) fn holders_of_af_xdp(netns_cookie: Option<u64>) -> Result<Vec<ProcessId>, KernelError> {
+    /// Kernel: `include/linux/socket.h` `AF_XDP`.
+    const AF_XDP: AddressFamily = AddressFamily::from_raw(44);
+    let is_one = |process: &Pinned, fd: Fd| {
+        let Ok(copy) = process.duplicate(fd) else { return false };
+        let cookie = sockopt::netns_cookie(&copy).ok();
+        socket_domain(&copy) == Ok(AF_XDP) && (netns_cookie.is_none() || cookie == netns_cookie)
+    };
+    let holds = |pid: Pid| {
+        let process = Pinned::open(pid).ok()?;
+        let links = descriptors(&process).ok()?;
+        let mut sockets = links.iter().filter(|(_, link)| matches!(link, Link::Socket(_)));
+        sockets.any(|(fd, _)| is_one(&process, *fd)).then_some(process.id)
+    };
+    Ok(pids()?.into_iter().filter_map(holds).collect())
+}
+
+/// How many sockets are looked for apart: of AF_XDP there is one for a queue, or a few.
+const SOCKETS_APART_MAX: usize = 1024;
 
 /// Where a bare name is looked for, beside the directory of the executable.
 const PROGRAMS: [&str; 6] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin"];

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::holder::QueueHolder;
 use crate::cpu_set::CpuSet;
 use crate::ids::{Cpu, DeviceId, IfIndex, IrqNumber, NapiId, NumaNode, Pid, QueueIndex, RxQueue};
 use crate::nic::{ChannelKind, CoalesceParam, FlagName, Offload, PacketSize, RingKind, Rss};
@@ -88,6 +89,10 @@ pub struct Device {
     /// What packets wait in before they leave; `None` while the device is down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qdiscs: Option<Qdiscs>,
+    /// What keeps queues of it for itself: leases, memory providers, AF_XDP sockets; by queue. Empty where nothing does, or
+    /// where the kernel does not say (before 6.8 and without sock-diag of AF_XDP).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<QueueHolder>,
 }
 
 /// What tells a device from others beside its name, and what it is joined to.
@@ -160,6 +165,13 @@ const SOFTWARE_KINDS: [&str; 33] = [
 ];
 
 impl Device {
+    /// How many of its first receive queues ordinary packets can be spread over, of so many that there are: those below the
+    /// first whose memory is another program's.
+    pub fn ordinary_rx_queues(&self, there: u32) -> u32 {
+        let provided = self.holders.iter().filter(|holder| holder.rx && holder.kind.is_provider());
+        provided.map(|holder| holder.queue.0).fold(there, u32::min)
+    }
+
     /// Whether it interrupts a CPU by itself when packets come. `None` where its kind is not known and no NAPI names an
     /// interrupt; a driver of hardware has one even where it does not say which.
     pub fn has_own_interrupts(&self) -> Option<bool> {

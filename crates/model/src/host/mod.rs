@@ -6,6 +6,7 @@
 
 mod app_request;
 mod device;
+mod holder;
 mod idle;
 mod listeners;
 mod other;
@@ -18,6 +19,7 @@ pub use device::{
     Channels, Coalesce, Confidence, Device, DeviceLink, Features, Irq, IrqEdge, Napi, NapiEdge, PacketSizes,
     Pair, PlacedRule, Rings, RssContext, RxQueueState, TxQueueState,
 };
+pub use holder::{HolderKind, HolderProcess, QueueHolder, Taken};
 pub use idle::{CpuIdle, IdleDepth, IdleState};
 pub use listeners::{Listener, SharedListeners, SpreadCounts};
 pub use other::{Other, OtherKind};

@@ -10,6 +10,7 @@ mod doctor_rules;
 mod doctor_sleep;
 mod doctor_waiting;
 mod explain;
+mod holders;
 mod irqbalance;
 mod kthread;
 mod layout;
