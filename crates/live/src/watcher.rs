@@ -180,6 +180,11 @@ impl Watcher {
         }
     }
 
+    /// Whether each process of the service that was found still runs.
+    pub fn all_run(&self) -> bool {
+        self.watch.all_run()
+    }
+
     /// What all windows say together.
     pub fn summary(&self, target: &Target) -> Summary {
         let mut findings: Vec<Finding> = target.findings.clone();

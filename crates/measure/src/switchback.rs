@@ -476,7 +476,7 @@ impl Switchback {
     pub fn change(&self, candidate: usize, metric: Metric) -> Change {
         let contrast = &self.contrasts[candidate - 1];
         let decides = self.rule.deciding.contains(&metric);
-        let level = if decides { self.rule.level(self.contrasts.len()) } else { self.rule.alpha };
+        let level = self.level(metric);
         let typical = |values: &[(Metric, Vec<f64>)]| {
             let values = values.iter().find(|(known, _)| *known == metric)?;
             crate::statistics::median(&values.1)
@@ -525,23 +525,45 @@ impl Switchback {
         Word::CannotTell { more }
     }
 
+    /// The differences of a metric, pair by pair, on the scale on which they are added: logarithms of ratios, or differences.
+    ///
+    /// # Panics
+    /// As [`Switchback::changes`].
+    pub fn differences(&self, candidate: usize, metric: Metric) -> Vec<f64> {
+        let sequences = &self.contrasts[candidate - 1].sequences;
+        let found = sequences.iter().find(|(known, _)| *known == metric);
+        found.map_or_else(Vec::new, |(_, sequence)| sequence.differences().to_vec())
+    }
+
+    /// How often the interval of a metric may miss.
+    pub fn level(&self, metric: Metric) -> f64 {
+        match self.rule.deciding.contains(&metric) {
+            true => self.rule.level(self.contrasts.len()),
+            false => self.rule.alpha,
+        }
+    }
+
     /// What the comparison of a candidate, counted from 1, with the first comes to.
     ///
     /// # Panics
     /// As [`Switchback::changes`].
     pub fn verdict(&self, candidate: usize) -> Verdict {
-        let words: Vec<Word> =
-            self.rule.deciding.iter().map(|metric| self.change(candidate, *metric).word).collect();
-        verdict_of(&words)
+        verdict_of(&self.words(candidate))
+    }
+
+    /// What each metric that decides comes to. Windows without stalled requests decide nothing about stalls.
+    fn words(&self, candidate: usize) -> Vec<Word> {
+        let words = self.rule.deciding.iter().map(|metric| (metric, self.change(candidate, *metric).word));
+        words
+            .filter(|(metric, word)| **metric != Metric::Stalls || !matches!(word, Word::CannotTell { .. }))
+            .map(|(_, word)| word)
+            .collect()
     }
 
     /// Whether more rounds would change nothing that decides: each has its word.
     pub fn is_decided(&self) -> bool {
         (1..self.names.len()).all(|candidate| {
-            self.rule
-                .deciding
-                .iter()
-                .all(|metric| !matches!(self.change(candidate, *metric).word, Word::CannotTell { .. }))
+            self.words(candidate).iter().all(|word| !matches!(word, Word::CannotTell { .. }))
         })
     }
 

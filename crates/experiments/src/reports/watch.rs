@@ -92,7 +92,7 @@ impl<'a> WatchWindowReport<'a> {
 }
 
 /// A span of nanoseconds, as people read it.
-fn span(nanoseconds: f64) -> String {
+pub(super) fn span(nanoseconds: f64) -> String {
     match nanoseconds {
         ns if ns < 9_950.0 => format!("{:.1}us", ns / 1e3),
         ns if ns < 9.95e6 => format!("{:.0}us", ns / 1e3),
@@ -259,7 +259,7 @@ fn parts(page: &mut Page, heading: &'static str, parts: &[Part], polls: bool) {
 }
 
 /// A finding, as `doctor` shows it.
-fn found(page: &mut Page, finding: &Finding) {
+pub(super) fn found(page: &mut Page, finding: &Finding) {
     let style = match finding.severity {
         Severity::Problem => Style::Bad,
         Severity::Warning => Style::Warning,
